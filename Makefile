@@ -1,0 +1,123 @@
+# elman: every command of the project. `make` alone lists them.
+# Needs GNU make and a Python >= 3.11 with venv; everything else goes into .venv, at the versions
+# pinned in constraints.txt. Paths are relative, so a clone may lie in a folder with spaces.
+#
+#   make test PYTHON=python3.13     another interpreter for a new .venv
+#   make test CC=clang              another compiler for the generated kernels
+#   make check PYTEST='-k gru -x'   further arguments for pytest
+#   make demo ARGS='--data FILE'    further arguments for `elman train` (or bench)
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?=
+PYTEST ?=
+ARGS ?=
+
+BIN := .venv/bin/python
+PIP := $(BIN) -m pip --disable-pip-version-check
+RUNTIME := .venv/.installed-runtime
+DEV := .venv/.installed-dev
+PINS := pyproject.toml constraints.txt
+
+LINT := $(BIN) -m ruff format --check . && $(BIN) -m ruff check .
+TYPES := $(BIN) -m pyright
+# Two tiers of tests run everywhere; the third is asked for. See the markers in pyproject.toml.
+QUICK := -m "not slow and not long and not gpu"
+USUAL := -m "not long"
+# Compiled kernels of the quick tests are kept between runs; the other targets start from none.
+KEPT := ELMAN_TEST_CACHE=.cache/tests
+
+.PHONY: help venv format lint types check test test-long golden bench demo clean distclean
+
+help:
+	@echo "make venv       create .venv and install the pinned dependencies and tools"
+	@echo "make demo       train a character model on this machine's own text, about two minutes"
+	@echo "make check      format, lint, types and quick tests, under a minute"
+	@echo "make test       install, lint, types and all usual tests, under ten minutes"
+	@echo "make test-long  also what takes minutes, with many more random cases"
+	@echo "make golden     write the golden texts anew (then read the diff)"
+	@echo "make format     format and mend what can be mended by itself"
+	@echo "make bench      measure against torch, side by side"
+	@echo "make clean      remove caches and build output; distclean also removes .venv"
+
+# --- environment -------------------------------------------------------------------------------
+
+# The first interpreter that runs, is new enough and can make an environment.
+$(BIN):
+	@for p in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11 python); do \
+	    if "$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+	        >/dev/null 2>&1; then \
+	        echo "creating .venv with $$("$$p" --version)"; \
+	        "$$p" -m venv --clear .venv && exit 0; \
+	        rm -rf .venv; exit 1; \
+	    fi; \
+	done; \
+	echo "make: no Python >= 3.11 with the modules venv and ensurepip on the PATH."; \
+	echo "      Name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3 (Debian: apt install python3-venv)"; \
+	exit 1
+
+# setuptools comes first so that elman itself is built by the pinned one, not by a second copy.
+define install
+@echo "installing $(1) into .venv, once: this takes some minutes"
+@$(BIN) -m pip --version >/dev/null 2>&1 || $(BIN) -m ensurepip >/dev/null
+@$(PIP) install -q -c constraints.txt setuptools
+@$(PIP) install -q -c constraints.txt --no-build-isolation -e "$(1)"
+endef
+
+$(RUNTIME): $(PINS) | $(BIN)
+	$(call install,.)
+	@touch $@
+
+$(DEV): $(PINS) | $(BIN)
+	$(call install,.[dev])
+	@touch $(RUNTIME) $@
+
+venv: $(DEV)
+
+# --- checks ------------------------------------------------------------------------------------
+
+format: $(DEV)
+	@$(BIN) -m ruff check --fix-only --quiet .
+	@$(BIN) -m ruff format .
+
+lint: $(DEV)
+	@$(LINT)
+
+types: $(DEV)
+	@$(TYPES)
+
+check: lint types
+	@$(KEPT) $(BIN) -m pytest -q $(QUICK) $(PYTEST)
+
+# All three always run and pytest comes last, so that its summary is what one sees at the end.
+test: $(DEV)
+	@status=0; \
+	{ $(LINT); } || status=1; \
+	$(TYPES) || status=1; \
+	[ $$status = 0 ] || echo "lint or types failed, see above; the tests run nevertheless"; \
+	$(BIN) -m pytest $(USUAL) --hypothesis-profile=ci --durations=10 $(PYTEST) || status=$$?; \
+	exit $$status
+
+test-long: $(DEV)
+	@$(BIN) -m pytest --hypothesis-profile=long --durations=20 --timeout=1800 $(PYTEST)
+
+golden: $(DEV)
+	@$(KEPT) $(BIN) -m pytest -q --update-golden $(PYTEST)
+	@git --no-pager diff --stat -- tests/golden 2>/dev/null || true
+
+# --- use ---------------------------------------------------------------------------------------
+
+bench: $(RUNTIME)
+	@$(BIN) -m elman bench $(ARGS)
+
+demo: $(RUNTIME)
+	@$(BIN) -m elman train $(ARGS)
+
+clean:
+	@rm -rf .cache .hypothesis .pytest_cache .ruff_cache build dist src/*.egg-info
+	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean
+	@rm -rf .venv

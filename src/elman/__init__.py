@@ -1,0 +1,23 @@
+"""elman: write a recurrent cell once, as its formula; train it as fast as the hardware allows."""
+
+from __future__ import annotations
+
+from elman import cells, ops
+from elman.frontend.cell import cell
+from elman.nn import GRU, LSTM, RNN, Recurrent, accelerate, restore, using
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "accelerate",
+    "restore",
+    "GRU",
+    "LSTM",
+    "RNN",
+    "Recurrent",
+    "cell",
+    "cells",
+    "ops",
+    "using",
+    "__version__",
+]

@@ -1,0 +1,1 @@
+"""The derivative as a graph: one VJP row per op, and the backward step they make."""

@@ -1,0 +1,101 @@
+"""The backward step: cotangents of states and inputs, and what is summed for the weights."""
+
+from __future__ import annotations
+
+from elman.autodiff.rules import VJP
+from elman.ir.build import Builder
+from elman.ir.graph import Node, Rate, walk
+from elman.ir.pair import Pair, Step, Sum, sealed
+from elman.ir.types import Shape
+
+_CONSTANTS = ("const", "count")
+
+
+def _fitted(build: Builder, part: Node, shape: Shape) -> Node:
+    """A cotangent in its value's shape: summed over units for a scalar, spread for a vector."""
+    if part.shape == shape:
+        return part
+    if not shape:
+        return build.make("sum", (part,), (), ())
+    return build.spread(part, shape)
+
+
+class _Cotangents:
+    """Collects what flows back into each value."""
+
+    def __init__(self, build: Builder) -> None:
+        self.build = build
+        self.parts: dict[Node, list[Node]] = {}
+
+    def add(self, value: Node, part: Node | None) -> None:
+        if part is not None and value.op not in _CONSTANTS:
+            self.parts.setdefault(value, []).append(_fitted(self.build, part, value.shape))
+
+    def total(self, value: Node) -> Node | None:
+        found = self.parts.get(value)
+        if not found:
+            return None
+        made = self.build.lin([(1.0, part) for part in found], shape=value.shape)
+        return made if made.shape == value.shape else self.build.spread(made, value.shape)
+
+
+def _back(build: Builder, roots: list[Node], flow: _Cotangents, entered: bool) -> list[Sum]:
+    """Run the VJP rows from ``roots`` down; with ``entered`` false, sealed values end the walk."""
+    order = list(walk(roots, stop=None if entered else sealed))
+    sums: list[Sum] = []
+    for value in reversed(order):
+        d = flow.total(value)
+        if d is None or not value.args or (sealed(value) and not entered):
+            continue
+        for arg, part in zip(value.args, VJP[value.op](build, value, d), strict=True):
+            if part is None or arg.op in _CONSTANTS:
+                continue
+            if sealed(arg) and not entered:
+                if part.op == "outer":
+                    sums.append(Sum(arg, *part.args))
+                else:
+                    sums.append(Sum(arg, _fitted(build, part, arg.shape)))
+            else:
+                flow.add(arg, part)
+    return sums
+
+
+def adjoint(step: Step, build: Builder) -> Pair:
+    """Derive the backward step from the VJP rows.
+
+    The step's adjoint stops at sealed values; their cotangents are summed over T·B first, and a
+    second adjoint, at weight rate, gives the gradients of the weights.
+    """
+    d_outputs = tuple(
+        build.make("cotangent", (), ("output", i), root.shape, "", Rate.OUTPUT)
+        for i, root in enumerate(step.outputs)
+    )
+    d_next = tuple(
+        build.make("cotangent", (), (*leaf.data,), leaf.shape, "", Rate.CARRY)
+        for leaf in step.states
+    )
+    flow = _Cotangents(build)
+    direct: list[Sum] = []
+    for root, d in (
+        *zip(step.outputs, d_outputs, strict=True),
+        *zip(step.next_states, d_next, strict=True),
+    ):
+        flow.add(root, d)
+        if sealed(root) and root.op not in _CONSTANTS:
+            direct.append(Sum(root, _fitted(build, d, root.shape)))
+    sums = [*direct, *_back(build, list(step.roots), flow, entered=False)]
+    zero = build.const(0.0)
+    d_states = tuple(flow.total(leaf) or build.spread(zero, leaf.shape) for leaf in step.states)
+    d_inputs = tuple(flow.total(leaf) for leaf in step.inputs)
+
+    targets = list(dict.fromkeys(term.target for term in sums))
+    d_sealed = tuple(
+        (target, build.make("cotangent", (), ("sealed", i), target.shape, "", Rate.WEIGHT))
+        for i, target in enumerate(targets)
+    )
+    inner = _Cotangents(build)
+    for target, d in d_sealed:
+        inner.add(target, d)
+    _back(build, targets, inner, entered=True)
+    d_weights = tuple(inner.total(leaf) for leaf in step.weights)
+    return Pair(step, d_outputs, d_next, d_states, d_inputs, tuple(sums), d_sealed, d_weights)

@@ -1,0 +1,140 @@
+"""One VJP row per op: the cotangents of the arguments, given the result's.
+
+A row sees ``b`` (the builder), the node and its cotangent ``d``, and returns one node per
+argument, or
+None where no gradient flows. Rows ignore broadcasting: ``adjoint`` sums over units for scalars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from elman.ir.build import Builder
+from elman.ir.graph import Node
+
+Row = Callable[[Builder, Node, Node], tuple[Node | None, ...]]
+
+
+def _one_minus(b: Builder, v: Node) -> Node:
+    return b.lin([(-1.0, v)], 1.0)
+
+
+def _lin(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    return tuple(b.scale(coef, d) for coef in n.coefs)
+
+
+def _mul(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    return b.mul(d, n.args[1]), b.mul(d, n.args[0])
+
+
+def _div(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    over = b.apply("div", (d, n.args[1]))
+    return over, b.scale(-1.0, b.mul(over, n))
+
+
+def _tanh(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    return (b.mul(d, b.lin([(-1.0, b.mul(n, n))], 1.0)),)
+
+
+def _sigmoid(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    return (b.mul(d, b.mul(n, _one_minus(b, n))),)
+
+
+def _where_positive(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    return (b.make("where", (b.make("gt", (n, b.const(0.0))), d, b.const(0.0))),)
+
+
+def _where(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    condition, zero = n.args[0], b.const(0.0)
+    return None, b.make("where", (condition, d, zero)), b.make("where", (condition, zero, d))
+
+
+def _pick(better: str) -> Row:
+    """min and max: all to the winner, half each at a tie, as in torch."""
+
+    def row(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+        x, y = n.args
+        tie = b.make("where", (b.make("eq", (x, y)), b.scale(0.5, d), b.const(0.0)))
+        first = b.make("where", (b.make(better, (x, y)), d, tie))
+        second = b.make("where", (b.make(better, (y, x)), d, tie))
+        return first, second
+
+    return row
+
+
+def _erf(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    bell = b.make("exp", (b.scale(-1.0, b.mul(n.args[0], n.args[0])),))
+    return (b.mul(d, b.scale(1.1283791670955126, bell)),)
+
+
+def _count(b: Builder, n: Node) -> Node:
+    return b.make("count", (), tuple(atom for arg in n.args for atom in arg.shape[0]))
+
+
+def _mean(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    each = b.apply("div", (d, _count(b, n)))
+    return tuple(each for _ in n.args)
+
+
+def _var(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    mean = b.make("mean", n.args, (), ())
+    each = b.scale(2.0, b.apply("div", (d, _count(b, n))))
+    return tuple(b.mul(each, b.lin([(1.0, arg), (-1.0, mean)])) for arg in n.args)
+
+
+def _amax(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    hits = [b.make("eq", (arg, n)) for arg in n.args]
+    each = b.apply("div", (d, b.make("sum", hits, (), ())))
+    return tuple(b.mul(each, hit) for hit in hits)
+
+
+def _none(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    return tuple(None for _ in n.args)
+
+
+def _matmul(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    matrix, vector = n.args
+    if n.transposed:
+        back = b.make("matmul", (matrix, d), (), (matrix.shape[0],))
+        return b.make("outer", (vector, d), (), matrix.shape), back
+    back = b.make("matmul", (matrix, d), ("T",), (matrix.shape[1],))
+    return b.make("outer", (d, vector), (), matrix.shape), back
+
+
+def _outer(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    left, right = n.args
+    return (
+        b.make("matmul", (d, right), (), left.shape),
+        b.make("matmul", (d, left), ("T",), right.shape),
+    )
+
+
+VJP: dict[str, Row] = {
+    "lin": _lin,
+    "mul": _mul,
+    "div": _div,
+    "tanh": _tanh,
+    "sigmoid": _sigmoid,
+    "relu": _where_positive,
+    "exp": lambda b, n, d: (b.mul(d, n),),
+    "log": lambda b, n, d: (b.apply("div", (d, n.args[0])),),
+    "sqrt": lambda b, n, d: (b.apply("div", (b.scale(0.5, d), n)),),
+    "abs": lambda b, n, d: (b.mul(d, b.make("sign", n.args)),),
+    "sign": _none,
+    "sin": lambda b, n, d: (b.mul(d, b.make("cos", n.args)),),
+    "cos": lambda b, n, d: (b.scale(-1.0, b.mul(d, b.make("sin", n.args))),),
+    "erf": _erf,
+    "softplus": lambda b, n, d: (b.mul(d, b.make("sigmoid", n.args)),),
+    "minimum": _pick("lt"),
+    "maximum": _pick("gt"),
+    "where": _where,
+    **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne"), _none),
+    "stop": _none,
+    "sum": lambda b, n, d: tuple(d for _ in n.args),
+    "mean": _mean,
+    "var": _var,
+    "amax": _amax,
+    "matmul": _matmul,
+    "outer": _outer,
+    "transpose": lambda b, n, d: (b.make("transpose", (d,), (), n.args[0].shape),),
+}

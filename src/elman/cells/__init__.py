@@ -1,0 +1,13 @@
+"""The library of cells: one file, one formula. ``ALL`` lists them."""
+
+from elman.cells.gru import gru as gru
+from elman.cells.gru_before import gru_before as gru_before
+from elman.cells.indrnn import indrnn as indrnn
+from elman.cells.lem import lem as lem
+from elman.cells.lstm import lstm as lstm
+from elman.cells.lstm_layernorm import lstm_layernorm as lstm_layernorm
+from elman.cells.lstm_peephole import lstm_peephole as lstm_peephole
+from elman.cells.mgu import mgu as mgu
+from elman.cells.rnn import rnn as rnn
+
+ALL = (rnn, gru, gru_before, lstm, lstm_peephole, lstm_layernorm, mgu, indrnn, lem)

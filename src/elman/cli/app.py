@@ -1,0 +1,80 @@
+"""Finds the commands: one file each, whose first docstring line is the help.
+
+Only the command that is asked for is imported, so that `elman doctor` works where a package
+that `elman train` needs is missing, and help comes at once.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from elman.errors import ElmanError
+
+ABOUT = "Train recurrent networks as fast as the hardware allows."
+ROOM = Path(__file__).parent
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 for success, 1 for an error, 2 for a wrong call."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    words = [word for word in arguments if not word.startswith("-")]
+    try:
+        build_app(words[0] if words else "")(arguments, prog_name="elman")
+    except ElmanError as error:
+        complain(str(error))
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "elman":
+            raise
+        complain(f"this command needs a package\n  name  {error.name}\n  hint  elman doctor")
+
+
+def complain(text: str) -> None:
+    """Print an error and exit with 1."""
+    Console(stderr=True).print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True)
+    raise SystemExit(1)
+
+
+def build_app(wanted: str) -> typer.Typer:
+    """Build the application with the wanted command in full and the others by name."""
+    app = typer.Typer(
+        help=ABOUT, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    )
+    app.callback()(root)
+    for name, help_line in commands().items():
+        function = load(name) if name == wanted else placeholder
+        app.command(name, help=None if name == wanted else help_line)(function)
+    return app
+
+
+def root() -> None:
+    """Train recurrent networks as fast as the hardware allows."""
+
+
+def placeholder() -> None:
+    """Stand for a command that is not asked for."""
+
+
+def commands() -> dict[str, str]:
+    """List the commands with one line of help, without importing them."""
+    files = sorted(path for path in ROOM.glob("[a-z]*.py") if path.stem != "app")
+    return {path.stem: help_line(path) for path in files}
+
+
+def help_line(path: Path) -> str:
+    """Return the first line of a file's docstring."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0]
+
+
+def load(name: str) -> Callable[..., Any]:
+    """Import a command: the function in its file that has its name."""
+    return getattr(importlib.import_module(f"elman.cli.{name}"), name)

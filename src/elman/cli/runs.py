@@ -1,0 +1,82 @@
+"""List run folders, or compare some of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from elman.cli._reporting import report_run
+from elman.errors import RunError
+from elman.train.folder import RunFolder, list_runs, open_run
+from elman.train.summary import Summary, differences, summarise
+
+PIPED_WIDTH = 200
+
+
+def runs(
+    folders: Annotated[list[Path] | None, typer.Argument(help="Runs to compare.")] = None,
+    out: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path("runs"),
+    report: Annotated[bool, typer.Option(help="Write report.html afresh.")] = False,
+) -> None:
+    """List run folders, or compare some of them and show where they differ."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPED_WIDTH)
+    found = [open_run(path) for path in folders] if folders else list_runs(out)
+    if not found:
+        console.print(f"no runs in {out}; elman train makes one", highlight=False)
+        return
+    summaries, broken = read_all(found)
+    if summaries:
+        console.print(table_of(summaries))
+    if folders and len(summaries) > 1:
+        console.print(table_of_differences(summaries))
+    for line in broken:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for folder in found if report else ():
+        console.print(f"report: {report_run(folder)}", highlight=False, soft_wrap=True)
+
+
+def read_all(found: list[RunFolder]) -> tuple[list[Summary], list[str]]:
+    """Summarise runs; the second list tells which cannot be read and why."""
+    summaries, broken = [], []
+    for folder in found:
+        try:
+            summaries.append(summarise(folder))
+        except RunError as error:
+            broken.append(f"{folder.path.name}: {error}")
+    return summaries, broken
+
+
+def table_of(summaries: list[Summary]) -> Table:
+    """Lay summaries out, one run per row."""
+    table = Table("run", "model", "steps", "bits/char", "trigram", "chars/s", "x torch", "engine")
+    for summary in summaries:
+        table.add_row(
+            summary.name,
+            summary.model,
+            f"{summary.step}/{summary.steps}",
+            number(summary.valid_bpc, ".3f"),
+            number(summary.trigram_bpc, ".3f"),
+            number(summary.chars_per_s, ",.0f"),
+            number(summary.ratio, ".2f"),
+            summary.engine,
+        )
+    return table
+
+
+def table_of_differences(summaries: list[Summary]) -> Table:
+    """Lay out the configuration fields in which runs differ, one field per row."""
+    table = Table("differs in", *(summary.name for summary in summaries))
+    for name, values in differences(summaries).items():
+        table.add_row(name, *(str(value) for value in values))
+    return table
+
+
+def number(value: float | None, form: str) -> str:
+    """Write a number; a dash where there is none."""
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,2 @@
+"""Plan to kernel: the only rooms that know a target. An engine spells a plan and decides
+nothing."""

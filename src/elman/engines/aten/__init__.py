@@ -1,0 +1,1 @@
+"""torch's own RNN, GRU and LSTM, where the cell is exactly theirs."""

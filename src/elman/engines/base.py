@@ -1,0 +1,110 @@
+"""What an engine is: ``supports`` says why not, ``compile`` makes a kernel."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from elman.ir.graph import Graph
+from elman.ir.pair import Pair
+from elman.plan.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What is to be compiled.
+
+    Attributes:
+        name: the cell's name.
+        graph: the step as written (what ``reference`` runs).
+        pair: the canonical step and its backward step (what everything else runs).
+        spec: sizes, dtype, device, wanted gradients.
+    """
+
+    name: str
+    graph: Graph
+    pair: Pair
+    spec: Spec
+
+
+class Kernel(ABC):
+    """Forward and backward over all time steps of one layer in one direction.
+
+    ``differentiable`` kernels are plain torch code: autograd and every transform see through
+    ``forward``, ``saved`` is empty, and ``backward`` is never called.
+    """
+
+    engine: str
+    differentiable: bool = False
+
+    @abstractmethod
+    def forward(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Run all steps.
+
+        Args:
+            inputs: one per input of the cell: [T, B, n], or [T, B] for a scalar; any strides.
+            states: one per state: [B, n] or [B].
+            weights: one per weight, in the declared shape.
+
+        Returns:
+            output [T, B, n] (or [T, B]); the last states, each as in ``states``; tensors that
+            ``backward`` needs beside the arguments (none if the spec is not for training).
+        """
+
+    @abstractmethod
+    def backward(
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        saved: Sequence[Tensor],
+        d_output: Tensor | None,
+        d_last: Sequence[Tensor | None],
+        keep: bool,
+    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
+        """Gradients of the wanted inputs and weights, and of all initial states.
+
+        Args:
+            inputs, states, weights: as given to ``forward``.
+            saved: what ``forward`` returned last; destroyed unless ``keep``.
+            d_output: cotangent of the output, any strides (0 included), or None for zero.
+            d_last: cotangent of each last state, or None for zero.
+            keep: whether ``saved`` must survive (a second backward may follow).
+
+        Returns:
+            gradients of inputs, states and weights; None where not wanted.
+        """
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for records and ``explain``: engine, plan digest, schedule; JSON-able."""
+        return {"engine": self.engine}
+
+
+class Engine(ABC):
+    """A target. One instance per process, found by name in ``engines/registry``."""
+
+    name: str
+
+    @abstractmethod
+    def supports(self, job: Job) -> str | None:
+        """None if this engine can run the job, else the reason why not."""
+
+    @abstractmethod
+    def compile(self, job: Job, schedule: str | None = None) -> Kernel:
+        """Make a kernel; ``schedule`` names one of the engine's candidates (None: its first
+        choice).
+
+        Raises:
+            EngineError: with the reason of ``supports``.
+        """
+
+    def schedules(self, job: Job) -> tuple[str, ...]:
+        """Names of the schedules worth measuring for this job, first choice first."""
+        return ("",)

@@ -1,0 +1,453 @@
+"""The whole translation unit of one program: context, segments, drivers. Pure: same program, same
+text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+
+from elman.engines.c.isa import Isa
+from elman.engines.c.layout import Layout, product_parts, sealed_reads
+from elman.engines.c.phases import PhaseWriter, Place
+from elman.engines.c.products import Panels, pack_code, plan_panels
+from elman.engines.c.sums import SumWriter
+from elman.engines.c.tiles import packed_products, row_products
+from elman.engines.c.weights import WeightArrays, WeightCode
+from elman.ir.graph import Node
+from elman.plan.program import Bundle, Home, Program, Sweep
+
+_MANY_ROWS = 16  # a batched phase is split by rows when every worker gets this many, else by units
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Counts that the caller needs to build the context."""
+
+    inputs: int
+    states: int
+    weights: int
+
+
+ARRAYS = ("ring", "in", "in_t", "in_l", "st", "h0", "last", "w", "din", "dlast", "dst", "dw")
+
+
+def fields(inputs: int, states: int, weights: int) -> list[tuple[str, str, int]]:
+    """(C type, name, count) of the context's fields; every one is eight bytes wide."""
+    return [
+        ("long", "T", 1),
+        ("long", "B", 1),
+        ("long", "chunk", 1),
+        ("long", "workers", 1),
+        ("long", "split", 1),
+        ("long", "ring", states),
+        ("long", "bytes", 1),
+        ("char *", "arena", 1),
+        ("const T *", "in", inputs),
+        ("long", "in_t", inputs),
+        ("long", "in_l", inputs),
+        ("T *", "st", states),
+        ("const T *", "h0", states),
+        ("T *", "last", states),
+        ("T *", "out", 1),
+        ("const T *", "w", weights),
+        ("T *", "tape", 1),
+        ("const T *", "dy", 1),
+        ("long", "dy_t", 1),
+        ("long", "dy_l", 1),
+        ("T *", "din", inputs),
+        ("const T *", "dlast", states),
+        ("T *", "dst", states),
+        ("T *", "dw", weights),
+        ("T *", "vec", 1),
+        ("T *", "mat", 1),
+        ("T *", "pack", 1),
+        ("T *", "scratch", 1),
+        ("T *", "chunk_rows", 1),
+        ("T *", "carry", 1),
+        ("T *", "scalars", 1),
+        ("long", "scalars_size", 1),
+        ("T *", "right", 1),
+        ("T *", "left", 1),
+        ("long", "left_size", 1),
+        ("Flag *", "flags", 1),
+    ]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a product is cut: ``rows`` of its buffer, and how much of ``k`` before the next rows."""
+
+    rows: int = 48
+    k: int = 256
+
+
+class _SweepWriter:
+    """One direction: its phases, packs, workspace and driver."""
+
+    def __init__(self, emit: Emitter, name: str, sweep: Sweep) -> None:
+        self.emit, self.name, self.sweep = emit, name, sweep
+        layout = emit.layout
+        self.chunk = layout.chunk(sweep.chunk)
+        self.phases = (sweep.before, sweep.step, sweep.after)
+        self.panels: dict[Bundle, Panels] = plan_panels(layout, product_parts(self.phases))
+        self.writers = [
+            PhaseWriter(
+                layout,
+                phase,
+                self.chunk,
+                self.panels,
+                loop=phase is sweep.step,
+                row_block=emit.blocks.rows,
+                k_block=emit.blocks.k,
+            )
+            for phase in self.phases
+        ]
+        self.code = WeightCode(layout, emit.arrays)
+
+    def segments(self) -> list[str]:
+        """The segments' C functions."""
+        return [
+            writer.segment(f"{self.name}_{label}_{index}", segment)
+            for writer, phase, label in zip(
+                self.writers, self.phases, ("before", "step", "after"), strict=True
+            )
+            for index, segment in enumerate(phase.segments)
+        ]
+
+    def setup(self) -> list[str]:
+        """Weight-rate values by one worker, then packs by all."""
+        matrices = [
+            term.args[0]
+            for panels in self.panels.values()
+            for acc in panels.bundle.accs
+            for term in acc.terms
+            if term.args[0].op != "weight"
+        ]
+        roots = list(dict.fromkeys([*sealed_reads(self.phases), *matrices]))
+        lines = [
+            "if (!w->id) {",
+            *("    " + line for line in self.code.compute(roots)),
+            "}",
+            "meet(w);",
+        ]
+        for panels in self.panels.values():
+            size = self.emit.layout.size(panels.atom)
+            lines.extend(pack_code(panels, size, self.code.matrix))
+        lines.append("meet(w);")
+        return lines
+
+    def calls(self, label: str, rows: str, *, sync: str) -> list[str]:
+        """Calls of one phase's segments; ``sync`` is the C condition under which workers meet."""
+        phase = self.phases[("before", "step", "after").index(label)]
+        lines: list[str] = []
+        for index, segment in enumerate(phase.segments):
+            if segment.sync and sync != "0":
+                lines.append("meet(w);" if sync == "1" else f"if ({sync}) meet(w);")
+            lines.append(f"{self.name}_{label}_{index}(c, t, t0, {rows}, sc, lead);")
+        return lines
+
+    def batched(self, label: str) -> list[str]:
+        """A batched phase over the rows of the chunk, split by rows or, if they are few, by
+        units."""
+        phase = self.phases[("before", "step", "after").index(label)]
+        if not phase.segments:
+            return []
+        calls = self.calls(
+            label, "b0, b1, by_rows ? zero : lo, by_rows ? full : hi", sync="!by_rows"
+        )
+        return [
+            "{",
+            "    long t = t0, rows = n * c->B;",
+            f"    int by_rows = rows >= {_MANY_ROWS} * w->workers, lead = by_rows || !w->id;",
+            "    long b0 = by_rows ? share(rows, w->id, w->workers) : 0;",
+            "    long b1 = by_rows ? share(rows, w->id + 1, w->workers) : rows;",
+            *("    " + call for call in calls),
+            "}",
+            "meet(w);",
+        ]
+
+    def steps(self, loop: str) -> list[str]:
+        """The time loop under each split: one worker, by samples, by units."""
+        return [
+            "if (c->split == 2) {",
+            "    int lead = !w->id;",
+            f"    {loop} {{",
+            *("        " + call for call in self.calls("step", "0, c->B, lo, hi", sync="1")),
+            "    }",
+            "} else {",
+            "    int lead = 1;",
+            "    long b0 = c->split ? share(c->B, w->id, w->workers) : 0;",
+            "    long b1 = c->split ? share(c->B, w->id + 1, w->workers) : (w->id ? 0 : c->B);",
+            f"    if (b0 < b1) {loop} {{",
+            *("        " + call for call in self.calls("step", "b0, b1, zero, full", sync="0")),
+            "    }",
+            "}",
+            "meet(w);",
+        ]
+
+
+class Emitter:
+    """Spells one program for one instruction set."""
+
+    def __init__(self, program: Program, isa: Isa, blocks: Blocks | None = None) -> None:
+        self.program, self.isa, self.blocks = program, isa, blocks or Blocks()
+        self.layout = Layout(program, isa)
+        self.arrays = WeightArrays(self.layout, program.pair)
+        self.shape = Shape(
+            len(self.layout.input_widths), len(self.layout.state_widths), len(self.arrays.names)
+        )
+        for leaf in (*program.pair.step.walk(),):
+            if leaf.shape and len(leaf.shape) == 1:
+                self.layout.atom(leaf.shape[0][0])
+
+    def text(self) -> str:
+        """The C text."""
+        forward = _SweepWriter(self, "fwd", self.program.forward)
+        parts = [*forward.segments(), self._forward(forward)]
+        arena = [self._arena("forward", forward, None)]
+        entries = [self._entry("forward")]
+        if self.program.backward is not None:
+            backward = _SweepWriter(self, "bwd", self.program.backward)
+            sums = self._sums(backward)
+            parts += [*backward.segments(), self._backward(backward, sums)]
+            arena.append(self._arena("backward", backward, sums))
+            entries.append(self._entry("backward"))
+        body = "\n\n".join([*arena, *parts, *entries])
+        tiles = [row_products(self.isa, n) for n in range(1, 5) if f"rows{n}(" in body]
+        tiles += [packed_products(self.isa, n) for n in range(1, 5) if f"outer{n}(" in body]
+        return "\n\n".join([self._head(), *tiles, body]) + "\n"
+
+    def _head(self) -> str:
+        spec = self.program.spec
+        lines = [f"#define VL {self.layout.lanes}"]
+        if spec.dtype == "float64":
+            lines.append("#define ELMAN_F64")
+        lines.append(files("elman.engines.c").joinpath("runtime.h").read_text())
+        lines.append("typedef struct {")
+        for ctype, name, count in fields(self.shape.inputs, self.shape.states, self.shape.weights):
+            lines.append(
+                f"    {ctype} {name}[{max(1, count)}];"
+                if count != 1 or name in ARRAYS
+                else f"    {ctype} {name};"
+            )
+        lines.append("} C;")
+        widths = self._granules()
+        atoms = self.layout.atoms
+        counts = [self.layout.padded(atom) // self.layout.lanes for atom in atoms]
+        lines.append(f"enum {{ ATOMS = {max(1, len(atoms))} }};")
+        lines.append(
+            "static void ranges(const Worker *w, long *lo, long *hi, long *zero, long *full) {\n"
+            f"    static const long count[] = {{{', '.join(map(str, counts or [0]))}}};\n"
+            f"    static const long grain[] = {{{', '.join(map(str, widths or [1]))}}};\n"
+            "    for (int a = 0; a < ATOMS; a++) {\n"
+            "        long grains = (count[a] + grain[a] - 1) / grain[a];\n"
+            "        lo[a] = share(grains, w->id, w->workers) * grain[a];\n"
+            "        hi[a] = share(grains, w->id + 1, w->workers) * grain[a];\n"
+            "        if (lo[a] > count[a]) lo[a] = count[a];\n"
+            "        if (hi[a] > count[a]) hi[a] = count[a];\n"
+            "        zero[a] = 0; full[a] = count[a];\n"
+            "    }\n"
+            "}"
+        )
+        return "\n".join(lines)
+
+    def _granules(self) -> list[int]:
+        """Per atom, the widest panel of any product: unit ranges are whole panels everywhere."""
+        sweeps = [self.program.forward, self.program.backward]
+        phases = [p for s in sweeps if s is not None for p in (s.before, s.step, s.after)]
+        panels = plan_panels(self.layout, product_parts(phases)).values()
+        return [
+            max([p.width for p in panels if p.atom == atom], default=1)
+            for atom in self.layout.atoms
+        ]
+
+    def _arena(self, name: str, sweep: _SweepWriter, sums: SumWriter | None) -> str:
+        """Assign the workspace: called with no arena it only counts bytes."""
+        setup = sweep.setup()  # registers every vector and matrix
+        if sums is not None:
+            self._finish(sweep)
+        chunk_row = sweep.chunk[1]
+        batched = max(sweep.writers[0].scratch_row, sweep.writers[2].scratch_row)
+        scalars = max(writer.scalars for writer in sweep.writers)
+        packs = sum(panels.elements for panels in sweep.panels.values())
+        regions = [
+            ("vec", str(self.layout.vector_area + self.layout.lanes)),
+            ("mat", str(sweep.code.matrix_area)),
+            ("pack", str(packs)),
+            ("scratch", f"max2(2 * c->B * {sweep.writers[1].scratch_row}, rows * {batched})"),
+            ("chunk_rows", f"rows * {chunk_row}"),
+            ("scalars", "c->workers * c->scalars_size"),
+        ]
+        lines = [
+            f"static void {name}_arena(C *c) {{",
+            "    long n = c->chunk < c->T ? c->chunk : c->T, rows = n * c->B;",
+            "    char *p = c->arena;",
+            f"    c->scalars_size = rows * {scalars} + 64 / sizeof(T);",
+        ]
+        if sums is not None:
+            regions += [
+                ("carry", f"2 * c->B * {self.layout.carry_row}"),
+                ("right", f"rows * {sums.right_row}"),
+                ("left", "c->workers * c->left_size"),
+            ]
+            lines.append(f"    c->left_size = rows * ({sums.left_row} / c->workers + {2 * 8});")
+        for region, count in regions:
+            lines.append(f"    c->{region} = (T *)p; p += bytes_of({count});")
+        lines.append("    c->flags = (Flag *)p; p += c->workers * sizeof(Flag);")
+        lines.append("    c->bytes = p - c->arena;")
+        lines.append("}")
+        assert setup
+        return "\n".join(lines)
+
+    def _copy_rows(self, target: str, source: str, width: int) -> str:
+        return f"memcpy({target}, {source}, sizeof(T) * c->B * {width});"
+
+    def _worker(self, name: str, body: list[str]) -> str:
+        head = [
+            f"static void {name}_run(C *c, Worker *w) {{",
+            "    long lo[ATOMS], hi[ATOMS], zero[ATOMS], full[ATOMS];",
+            "    ranges(w, lo, hi, zero, full);",
+            "    T *sc = c->scalars + w->id * c->scalars_size;",
+            "    (void)sc;",
+        ]
+        return "\n".join([*head, *("    " + line for line in body), "}"])
+
+    def _forward(self, sweep: _SweepWriter) -> str:
+        first = [
+            self._copy_rows(f"c->st[{i}]", f"c->h0[{i}]", width)
+            for i, width in enumerate(self.layout.state_widths)
+        ]
+        last = [
+            self._copy_rows(
+                f"c->last[{i}]", f"c->st[{i}] + (c->T & c->ring[{i}]) * c->B * {width}", width
+            )
+            for i, width in enumerate(self.layout.state_widths)
+        ]
+        return self._worker(
+            "forward",
+            [
+                "if (!w->id) {",
+                *("    " + line for line in first),
+                "}",
+                *sweep.setup(),
+                "for (long t0 = 0; t0 < c->T; t0 += c->chunk) {",
+                "    long n = c->T - t0 < c->chunk ? c->T - t0 : c->chunk;",
+                *("    " + line for line in sweep.batched("before")),
+                *("    " + line for line in sweep.steps("for (long t = t0; t < t0 + n; t++)")),
+                *("    " + line for line in sweep.batched("after")),
+                "}",
+                "if (!w->id) {",
+                *("    " + line for line in last),
+                "}",
+            ],
+        )
+
+    def _sums(self, sweep: _SweepWriter) -> SumWriter:
+        writer = sweep.writers[2]
+
+        def place(value: Node) -> Place:
+            return writer.place(writer.phase.homes.get(value) or self._written(sweep, value), value)
+
+        return SumWriter(self.program, self.layout, sweep.code, self.arrays, place)
+
+    def _written(self, sweep: _SweepWriter, value: Node) -> Home:
+        for segment in sweep.sweep.after.segments:
+            pairs = [*segment.scalar_writes, *(w for part in segment.parts for w in part.writes)]
+            for written, home in pairs:
+                if written is value and home.where in ("tape", "chunk"):
+                    return home
+        raise AssertionError(f"{value} has no row in memory to be summed")
+
+    def _finish(self, sweep: _SweepWriter) -> list[str]:
+        """Gradients of the wanted weights from the finished sums."""
+        pair, wants = self.program.pair, self.program.spec.wants
+        sums = self._sums(sweep)
+        lines: list[str] = []
+        wanted = [
+            (leaf, d)
+            for leaf, d in zip(pair.step.weights, pair.d_weights, strict=True)
+            if leaf.name in wants
+        ]
+        roots = [d for leaf, d in wanted if d is not None and leaf not in sums.direct]
+        lines.extend(sweep.code.compute(list(dict.fromkeys(roots))))
+        for leaf, d in wanted:
+            if leaf not in sums.direct:
+                lines.extend(sweep.code.gradient(leaf, d))
+        return lines
+
+    def _backward(self, sweep: _SweepWriter, sums: SumWriter) -> str:
+        writer = sweep.writers[2]
+        writer.bases = {}
+        pack, products, vectors = sums.pack(), sums.products(self.blocks.k), sums.vectors()
+        bases = [
+            f"    T *const {base} = (T *)({text}); (void){base};"
+            for base, text in writer.bases.items()
+        ]
+        layout = self.layout
+        start: list[str] = []
+        end: list[str] = []
+        row = layout.carry_row
+        for index, column in enumerate(layout.states):
+            width = layout.state_widths[column.array]
+            start.append(
+                "for (long b = 0; b < c->B; b++)"
+                f" copy_in(c->carry + (((c->T - 1) & 1) * c->B + b) * {row}"
+                f" + {layout.carry[index]}, c->dlast[{column.array}] ?"
+                f" c->dlast[{column.array}] + b * {width} + {column.offset} : 0, {column.width});"
+            )
+            end.append(
+                f"if (c->dst[{column.array}]) for (long b = 0; b < c->B; b++)"
+                f" memcpy(c->dst[{column.array}] + b * {width} + {column.offset},"
+                f" c->carry + (c->B + b) * {row} + {layout.carry[index]},"
+                f" sizeof(T) * {column.width});"
+            )
+        summed = [
+            "{",
+            "    long t = t0, rows = n * c->B; (void)t;",
+            "    int first = t0 + n == c->T; (void)first;",
+            *bases,
+            *("    " + line for line in pack),
+            *("    " + line for line in vectors),
+            "    meet(w);",
+            *("    " + line for line in products),
+            "}",
+            "meet(w);",
+        ]
+        return self._worker(
+            "backward",
+            [
+                "if (!w->id) {",
+                *("    " + line for line in start),
+                "}",
+                *sweep.setup(),
+                "for (long t1 = c->T; t1 > 0; t1 -= c->chunk) {",
+                "    long t0 = t1 > c->chunk ? t1 - c->chunk : 0, n = t1 - t0;",
+                *("    " + line for line in sweep.batched("before")),
+                *("    " + line for line in sweep.steps("for (long t = t0 + n - 1; t >= t0; t--)")),
+                *("    " + line for line in sweep.batched("after")),
+                *("    " + line for line in summed),
+                "}",
+                "if (!w->id) {",
+                *("    " + line for line in end),
+                *("    " + line for line in self._finish(sweep)),
+                "}",
+            ],
+        )
+
+    def _entry(self, name: str) -> str:
+        return f"""static void {name}_enter(void *p) {{
+    C *c = p;
+    Worker w = {{c->flags, thread_number(), thread_count(), 0}};
+    {name}_run(c, &w);
+}}
+__attribute__((visibility("default"))) long elman_{name}(C *c) {{
+    {name}_arena(c);
+    if (!c->arena) return c->bytes;
+    memset(c->flags, 0, c->workers * sizeof(Flag));
+    if (c->workers > 1 && run_parallel) run_parallel({name}_enter, c, c->workers, 0);
+    else {{
+        Worker w = {{c->flags, 0, 1, 0}};
+        {name}_run(c, &w);
+    }}
+    return 0;
+}}"""

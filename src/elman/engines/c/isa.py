@@ -1,0 +1,87 @@
+"""Vector instruction sets: width, registers, compiler flags; which of them this machine has."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from elman.errors import EngineError
+
+
+@dataclass(frozen=True)
+class Isa:
+    """One target of generated C.
+
+    Attributes:
+        name: as printed and as taken by the environment variable ELMAN_ISA.
+        vector_bytes: width of one vector (bytes).
+        registers: how many vector registers there are.
+        flags: what the compiler needs to know.
+    """
+
+    name: str
+    vector_bytes: int
+    registers: int
+    flags: tuple[str, ...]
+
+    def lanes(self, dtype: str) -> int:
+        """Elements per vector."""
+        return self.vector_bytes // (8 if dtype == "float64" else 4)
+
+    @property
+    def accumulators(self) -> int:
+        """Registers a product's tile may hold sums in; the rest are for operands."""
+        return 24 if self.registers == 32 else 12
+
+
+AVX512 = Isa("avx512", 64, 32, ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma"))
+AVX2 = Isa("avx2", 32, 16, ("-mavx2", "-mfma"))
+NEON = Isa("neon", 16, 32, ())
+SCALAR = Isa("scalar", 16, 16, ())  # generic vectors, lowered by the compiler to what there is
+ISAS = {isa.name: isa for isa in (AVX512, AVX2, NEON, SCALAR)}
+
+_NEEDED = {
+    "avx512": {"avx512f", "avx512dq", "avx512vl", "avx512bw", "fma"},
+    "avx2": {"avx2", "fma"},
+}
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Feature flags of the first processor, as Linux lists them; empty where they cannot be
+    read."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+def detect() -> Isa:
+    """The widest instruction set of this machine; ELMAN_ISA names a narrower one.
+
+    Raises:
+        EngineError: ELMAN_ISA names none, or one that this machine does not have.
+    """
+    machine = platform.machine().lower()
+    flags = cpu_flags()
+    able = [SCALAR]
+    if machine in ("x86_64", "amd64"):
+        able = [ISAS[name] for name, needed in _NEEDED.items() if needed <= flags] + able
+    elif machine in ("aarch64", "arm64"):
+        able = [NEON, SCALAR]
+    wanted = os.environ.get("ELMAN_ISA")
+    if not wanted:
+        return able[0]
+    if wanted not in ISAS:
+        raise EngineError(f"ELMAN_ISA={wanted!r}; there are {', '.join(ISAS)}")
+    if ISAS[wanted] not in able:
+        names = ", ".join(isa.name for isa in able)
+        raise EngineError(f"ELMAN_ISA={wanted!r}, but this machine has {names}")
+    return ISAS[wanted]

@@ -1,0 +1,160 @@
+"""Where everything lies: offsets of atoms in rows, of slots, packs and vectors in the workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from elman.engines.c.isa import Isa
+from elman.ir.graph import Node
+from elman.ir.pair import sealed
+from elman.ir.types import Atom, atom_size
+from elman.plan.program import Home, Part, Phase, Program
+
+_CONFLICT = (
+    256  # rows that are multiples of this many elements fall into the same few sets of a cache
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """An atom's place in a row: offset and width (elements); ``end`` is set for a caller's array.
+
+    Rows of callers' arrays are not padded: vectors that reach beyond ``width`` are cut there.
+    """
+
+    array: int
+    offset: int
+    width: int
+    exact: bool
+
+
+class Layout:
+    """All compile-time numbers of one program on one instruction set."""
+
+    def __init__(self, program: Program, isa: Isa) -> None:
+        self.program = program
+        self.sizes = program.spec.sizes
+        self.lanes = isa.lanes(program.spec.dtype)
+        self.isa = isa
+        step = program.pair.step
+        self.inputs = self._declared(step.inputs)
+        self.states = self._declared(step.states)
+        self.outputs = self._columns([(0, leaf) for leaf in step.outputs])
+        self.input_widths = self._widths(self.inputs)
+        self.state_widths = self._widths(self.states)
+        self.output_width = sum(column.width for column in self.outputs)
+        self.atoms: list[Atom] = []
+        self.vectors: dict[Node, int] = {}  # sealed vectors and scalars: offset in the vector area
+        self.vector_area = 0
+        self.carry, self.carry_row = self._padded([leaf.shape for leaf in step.states])
+        self.tape, self.tape_row = self._slots(program.tape)
+
+    def size(self, atom: Atom) -> int:
+        """Units of an atom."""
+        return atom_size(atom, self.sizes)
+
+    def padded(self, atom: Atom) -> int:
+        """Units of an atom, rounded up to whole vectors."""
+        return -(-self.size(atom) // self.lanes) * self.lanes
+
+    def chunk(self, slots: Sequence[Atom | None]) -> tuple[list[int], int]:
+        """Offsets of the slots of one sweep's chunk workspace, and its row length."""
+        return self._slots(slots)
+
+    def scratch(self, phase: Phase) -> tuple[list[int], int]:
+        """Offsets of a phase's scratch columns, and its row length."""
+        return self._slots(phase.scratch)
+
+    def vector(self, value: Node) -> int:
+        """Offset of a sealed vector or scalar in the vector area, given on first use."""
+        if value not in self.vectors:
+            self.vectors[value] = self.vector_area
+            width = self.padded(value.shape[0][0]) if value.shape else self.lanes
+            self.vector_area += width
+        return self.vectors[value]
+
+    def atom(self, atom: Atom) -> int:
+        """The number of an atom in the tables of unit ranges."""
+        if atom not in self.atoms:
+            self.atoms.append(atom)
+        return self.atoms.index(atom)
+
+    def column(self, home: Home) -> Column:
+        """The column of a home in a caller's array."""
+        table = {
+            "input": self.inputs,
+            "d_input": self.inputs,
+            "state": self.states,
+            "next": self.states,
+            "output": self.outputs,
+            "d_output": self.outputs,
+        }
+        return table[home.where][home.index]
+
+    def _declared(self, leaves: Sequence[Node]) -> list[Column]:
+        names = list(dict.fromkeys(leaf.data[0] for leaf in leaves))
+        return self._columns([(names.index(leaf.data[0]), leaf) for leaf in leaves])
+
+    def _columns(self, leaves: Iterable[tuple[int, Node]]) -> list[Column]:
+        used: dict[int, int] = {}
+        found: list[Column] = []
+        for array, leaf in leaves:
+            width = self.size(leaf.shape[0][0]) if leaf.shape else 1
+            offset = used.get(array, 0)
+            found.append(Column(array, offset, width, exact=True))
+            used[array] = offset + width
+        return found
+
+    def _widths(self, columns: Iterable[Column]) -> list[int]:
+        total: dict[int, int] = {}
+        for column in columns:
+            total[column.array] = total.get(column.array, 0) + column.width
+        return [total[array] for array in sorted(total)]
+
+    def _padded(self, shapes: Iterable[tuple[tuple[Atom, ...], ...]]) -> tuple[list[int], int]:
+        return self._slots([shape[0][0] if shape else None for shape in shapes])
+
+    def _slots(self, slots: Sequence[Atom | None]) -> tuple[list[int], int]:
+        offsets: list[int] = [0] * len(slots)
+        used = 0
+        for index, atom in enumerate(slots):
+            if atom is not None:
+                offsets[index] = used
+                used += self.padded(atom)
+        for index, atom in enumerate(slots):
+            if atom is None:
+                offsets[index] = used
+                used += 1
+        row = -(-used // self.lanes) * self.lanes
+        if row and row % _CONFLICT == 0:
+            row += 64 // (8 if self.program.spec.dtype == "float64" else 4)
+        return offsets, row
+
+
+def sealed_reads(phases: Iterable[Phase]) -> list[Node]:
+    """Sealed vectors and scalars that the phases read, in order; products' matrices are packed
+    instead."""
+    found: dict[Node, None] = {}
+    for phase in phases:
+        for segment in phase.segments:
+            nodes = [*segment.scalars, *(v for part in segment.parts for v in part.nodes)]
+            for value in nodes:
+                for arg in value.args[1:] if value.op == "matmul" else value.args:
+                    if sealed(arg) and arg.op not in ("const", "count"):
+                        found[arg] = None
+            for value, _ in (*segment.scalar_writes, *(w for p in segment.parts for w in p.writes)):
+                if sealed(value) and value.op not in ("const", "count"):
+                    found[value] = None
+    return list(found)
+
+
+def product_parts(phases: Iterable[Phase]) -> list[Part]:
+    """All parts of the phases that have products."""
+    return [
+        part
+        for phase in phases
+        for segment in phase.segments
+        for part in segment.parts
+        if part.bundles
+    ]

@@ -1,0 +1,52 @@
+"""How each op is spelled in C: one row per op, over vectors of type V."""
+
+from __future__ import annotations
+
+SPELL: dict[str, str] = {
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "tanh": "v_tanh({0})",
+    "sigmoid": "v_sigmoid({0})",
+    "relu": "v_relu({0})",
+    "exp": "v_exp({0})",
+    "log": "v_log({0})",
+    "sqrt": "v_sqrt({0})",
+    "abs": "v_abs({0})",
+    "sign": "v_sign({0})",
+    "sin": "v_sin({0})",
+    "cos": "v_cos({0})",
+    "erf": "v_erf({0})",
+    "softplus": "v_softplus({0})",
+    "minimum": "v_min({0}, {1})",
+    "maximum": "v_max({0}, {1})",
+    "where": "v_where({0}, {1}, {2})",
+    "lt": "truth({0} < {1})",
+    "le": "truth({0} <= {1})",
+    "gt": "truth({0} > {1})",
+    "ge": "truth({0} >= {1})",
+    "eq": "truth({0} == {1})",
+    "ne": "truth({0} != {1})",
+    "stop": "{0}",
+}
+
+
+def number(value: float) -> str:
+    """A constant as C text, exact, of the kernel's type."""
+    if value != value:
+        return "(T)NAN"
+    if value in (float("inf"), float("-inf")):
+        return "(T)INFINITY" if value > 0 else "-(T)INFINITY"
+    return f"(T){value!r}"
+
+
+def spell_sum(coefs: tuple[float, ...], bias: float, terms: list[str]) -> str:
+    """``bias + Σ coef · term`` with as few operations as the coefficients allow."""
+    text = ""
+    for coef, term in zip(coefs, terms, strict=True):
+        sign = "-" if coef < 0 or (coef == 0 and str(coef)[0] == "-") else "+"
+        size = abs(coef)
+        part = term if size == 1.0 else f"{number(size)} * {term}"
+        text = f"{text} {sign} {part}" if text else (part if sign == "+" else f"-{part}")
+    if bias:
+        text = f"{text} + bc({number(bias)})" if text else f"bc({number(bias)})"
+    return text or f"bc({number(0.0)})"

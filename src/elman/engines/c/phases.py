@@ -1,0 +1,277 @@
+"""One segment of one phase as a C function: scalars, products, straight-line code, stores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elman.engines.c.layout import Layout
+from elman.engines.c.ops import SPELL, number, spell_sum
+from elman.engines.c.products import Panels, product_code
+from elman.ir.graph import Node
+from elman.ir.ops import OPS
+from elman.ir.pair import sealed
+from elman.ir.types import dim_size
+from elman.plan.program import Bundle, Home, Part, Phase, Segment
+
+PARAMETERS = (
+    "const C *c, long t, long t0, long r0, long r1, const long *lo, const long *hi, T *sc, int lead"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A column of row-addressed memory: C text of base and row stride, and what must be
+    declared."""
+
+    base: str
+    stride: str
+    offset: int
+    width: int | None  # None: padded to whole vectors
+
+    def at(self, row: str) -> str:
+        """C text of the column's address in a row."""
+        offset = f" + {self.offset}" if self.offset else ""
+        return f"{self.base} + {row} * {self.stride}{offset}"
+
+
+class PhaseWriter:
+    """Spells the segments of one phase."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        phase: Phase,
+        chunk: tuple[list[int], int],
+        panels: dict[Bundle, Panels],
+        *,
+        loop: bool,
+        row_block: int,
+        k_block: int,
+    ) -> None:
+        self.layout, self.phase, self.loop = layout, phase, loop
+        self.chunk, self.panels = chunk, panels
+        self.row_block, self.k_block = row_block, k_block
+        self.scratch, self.scratch_row = layout.scratch(phase)
+        self.scalars = sum(1 for home in phase.homes.values() if home.where == "scalar")
+        self.bases: dict[str, str] = {}
+
+    def place(self, home: Home, value: Node) -> Place:
+        """The column of a home; registers the declaration of its base."""
+        where, index = home.where, home.index
+        layout = self.layout
+        if where in ("input", "state", "next", "output", "d_output", "d_input"):
+            column = layout.column(home)
+            width = column.width if value.shape else None
+            array = column.array
+            if where == "input":
+                self.bases[f"in{array}"] = f"c->in[{array}] + t * c->in_t[{array}]"
+                return Place(f"in{array}", f"c->in_l[{array}]", column.offset, width)
+            if where == "d_output":
+                self.bases["dy"] = "c->dy + t * c->dy_t"
+                return Place("dy", "c->dy_l", column.offset, width)
+            if where == "output":
+                row = layout.output_width
+                self.bases["out"] = f"c->out + t * c->B * {row}"
+                return Place("out", str(row), column.offset, width)
+            if where == "d_input":
+                row = layout.input_widths[array]
+                self.bases[f"din{array}"] = f"c->din[{array}] + t * c->B * {row}"
+                return Place(f"din{array}", str(row), column.offset, width)
+            row = layout.state_widths[array]
+            step, name = ("t", "st") if where == "state" else ("(t + 1)", "nx")
+            self.bases[f"{name}{array}"] = (
+                f"c->st[{array}] + ({step} & c->ring[{array}]) * c->B * {row}"
+            )
+            return Place(f"{name}{array}", str(row), column.offset, width)
+        if where in ("carry", "d_state"):
+            row, step = layout.carry_row, "t" if where == "carry" else "(t + 1)"
+            name = "ca" if where == "carry" else "cn"
+            self.bases[name] = f"c->carry + ({step} & 1) * c->B * {row}"
+            return Place(name, str(row), layout.carry[index], None)
+        if where == "tape":
+            self.bases["tape"] = f"c->tape + t * c->B * {layout.tape_row}"
+            return Place("tape", str(layout.tape_row), layout.tape[index], None)
+        if where == "chunk":
+            offsets, row = self.chunk
+            self.bases["ch"] = f"c->chunk_rows + (t - t0) * c->B * {row}"
+            return Place("ch", str(row), offsets[index], None)
+        if where == "scratch":
+            step = f"(t & 1) * c->B * {self.scratch_row}" if self.loop else "0"
+            self.bases["sr"] = f"c->scratch + {step}"
+            return Place("sr", str(self.scratch_row), self.scratch[index], None)
+        raise AssertionError(f"a {where} has no column")
+
+    def _constant(self, value: Node) -> str | None:
+        """C text of what is the same in every row: numbers, sealed scalars and vectors."""
+        if value.op == "const":
+            return f"bc({number(value.number)})"
+        if value.op == "count":
+            return f"bc({number(float(dim_size(value.data, self.layout.sizes)))})"
+        if sealed(value):
+            offset = self.layout.vector(value)
+            return f"ld(c->vec + {offset} + u)" if value.shape else f"bc(c->vec[{offset}])"
+        return None
+
+    def _load(self, value: Node) -> str:
+        """C text of a value that this part does not compute, as a vector at row r, unit u."""
+        constant = self._constant(value)
+        if constant is not None:
+            return constant
+        home = self.phase.homes[value]
+        if home.where == "scalar":
+            return f"bc(sc[(r - r0) * {self.scalars} + {home.index}])"
+        place = self.place(home, value)
+        if not value.shape:
+            return f"bc(*({place.at('r')}))"
+        if place.width is not None and place.width % self.layout.lanes:
+            return f"ldn({place.at('r')}, u, {place.width})"
+        return f"ld({place.at('r')} + u)"
+
+    def _store(self, home: Home, value: Node, text: str) -> str:
+        place = self.place(home, value)
+        if place.width is not None and place.width % self.layout.lanes:
+            return f"stn({place.at('r')}, u, {place.width}, {text});"
+        return f"st({place.at('r')} + u, {text});"
+
+    def _straight(self, part: Part, columns: dict[Node, str]) -> list[str]:
+        """Loads, one line per node, stores: the code of one vector of units in one row."""
+        names: dict[Node, str] = {}
+        lines: list[str] = []
+
+        def use(value: Node) -> str:
+            if value not in names:
+                names[value] = f"x{len(names)}"
+                lines.append(f"const V {names[value]} = {self._load(value)};")
+            return names[value]
+
+        merged = {
+            term
+            for bundle in part.bundles
+            for acc in bundle.accs
+            for term in acc.terms
+            if term is not acc.into
+        }
+        for value in part.nodes:
+            if value in merged:
+                continue
+            if value.op == "lin":
+                own = [
+                    (coef, arg)
+                    for coef, arg in zip(value.coefs, value.args, strict=True)
+                    if arg not in merged or value not in columns
+                ]
+                terms = [use(arg) for _, arg in own]
+                text = spell_sum(tuple(coef for coef, _ in own), value.bias, terms)
+                if value in columns:
+                    text = f"{columns[value]} + {text}" if text != "bc((T)0.0)" else columns[value]
+            elif value.op == "matmul":
+                text = columns[value]
+            else:
+                text = SPELL[value.op].format(*(use(arg) for arg in value.args))
+            names[value] = f"x{len(names)}"
+            lines.append(f"const V {names[value]} = {text};")
+        stores = [self._store(home, value, use(value)) for value, home in part.writes]
+        return lines + stores
+
+    def _part(self, part: Part) -> list[str]:
+        atom = self.layout.atom(part.atom)
+        if not part.bundles:
+            body = "\n            ".join(self._straight(part, {}))
+            return [
+                "for (long r = r0; r < r1; r++)",
+                f"    for (long v = lo[{atom}]; v < hi[{atom}]; v++) {{",
+                "        long u = v * VL; (void)u;",
+                f"            {body}",
+                "    }",
+            ]
+        panels = [self.panels[bundle] for bundle in part.bundles]
+        width = panels[0].width
+        total = sum(p.accs for p in panels) * width
+        vectors = panels[0].vectors
+        columns: dict[Node, str] = {}
+        calls: list[str] = []
+        first = 0
+        for own in panels:
+            for index, acc in enumerate(own.bundle.accs):
+                columns[acc.into] = f"ld(row + ({first} + {index} * nv + j) * VL)"
+            calls.extend(product_code(own, first, self._operand, self.k_block))
+            first += own.accs * width
+        body = "\n                ".join(self._straight(part, columns))
+        call = "\n            ".join(calls)
+        return [
+            "{",
+            f"    enum {{ LDB = {total} * VL }};",
+            f"    T buf[{self.row_block} * LDB] __attribute__((aligned(64)));",
+            f"    for (long rb = r0; rb < r1; rb += {self.row_block}) {{",
+            f"        long m = r1 - rb < {self.row_block} ? r1 - rb : {self.row_block};",
+            f"        for (long v = lo[{atom}]; v < hi[{atom}]; v += {width}) {{",
+            f"            long nv = {vectors} - v < {width} ? {vectors} - v : {width};",
+            f"            {call}",
+            "            for (long r = rb; r < rb + m; r++) {",
+            "                const T *row = buf + (r - rb) * LDB;",
+            "                for (long j = 0; j < nv; j++) {",
+            "                long u = (v + j) * VL; (void)u;",
+            f"                {body}",
+            "                }",
+            "            }",
+            "        }",
+            "    }",
+            "}",
+        ]
+
+    def _operand(self, value: Node) -> tuple[str, str]:
+        place = self.place(self.phase.homes[value], value)
+        return f"({place.at('rb')})", place.stride
+
+    def _reduce(self, value: Node) -> list[str]:
+        """A reduction over the arguments' units, which lie in memory."""
+        places = [self.place(self.phase.homes[arg], arg) for arg in value.args]
+        counts = [self.layout.size(arg.shape[0][0]) for arg in value.args]
+        reads = [(f"({p.at('r')})", n) for p, n in zip(places, counts, strict=True)]
+        if value.op == "amax":
+            lines = ["T s = -(T)INFINITY;"]
+            return lines + [f"s = max_of({base}, {n}, s);" for base, n in reads]
+        total = " + ".join(f"sum_of({base}, {n})" for base, n in reads)
+        lines = [f"T s = {total};"]
+        if value.op != "sum":
+            lines.append(f"s /= {number(float(sum(counts)))};")
+        if value.op == "var":
+            squares = " + ".join(f"square_of({base}, {n}, s)" for base, n in reads)
+            lines.append(f"s = ({squares}) / {number(float(sum(counts)))};")
+        return lines
+
+    def _scalars(self, segment: Segment) -> list[str]:
+        if not segment.scalars and not segment.scalar_writes:
+            return []
+        lines = ["for (long r = r0; r < r1; r++) {", "    const long u = 0; (void)u;"]
+        for value in segment.scalars:
+            index = self.phase.homes[value].index
+            target = f"sc[(r - r0) * {self.scalars} + {index}]"
+            if OPS[value.op].kind == "reduce":
+                lines.append(f"    {{ {' '.join(self._reduce(value))} {target} = s; }}")
+                continue
+            args = [self._load(arg) for arg in value.args]
+            if value.op == "lin":
+                text = spell_sum(value.coefs, value.bias, args)
+            else:
+                text = SPELL[value.op].format(*args)
+            lines.append(f"    {{ const V x = {text}; {target} = x[0]; }}")
+        for value, home in segment.scalar_writes:
+            place = self.place(home, value)
+            lines.append(
+                f"    if (lead) {{ const V x = {self._load(value)}; *({place.at('r')}) = x[0]; }}"
+            )
+        lines.append("}")
+        return lines
+
+    def segment(self, name: str, segment: Segment) -> str:
+        """The C function of one segment."""
+        self.bases = {}
+        body = self._scalars(segment)
+        for part in segment.parts:
+            body.extend(self._part(part))
+        bases = [f"    T *const {base} = (T *)({text});" for base, text in self.bases.items()]
+        inner = "\n".join("    " + line for line in body)
+        unused = "    (void)c; (void)t; (void)t0; (void)lo; (void)hi; (void)sc; (void)lead;"
+        declared = "\n".join([unused, *bases])
+        return f"NOINLINE void {name}({PARAMETERS}) {{\n{declared}\n{inner}\n}}"

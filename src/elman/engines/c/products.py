@@ -1,0 +1,174 @@
+"""Joined products: how a bundle's weights are packed into panels, and the calls that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from elman.engines.c.layout import Layout
+from elman.engines.c.tiles import WIDEST
+from elman.ir.graph import Node
+from elman.ir.types import Atom
+from elman.plan.program import Bundle, Part
+
+
+@dataclass(frozen=True, eq=False)
+class Panels:
+    """One bundle's packed weights.
+
+    A panel serves ``width`` neighbouring vectors of units (the last one the rest); within it come
+    groups
+    of at most ``WIDEST`` vector columns, then operands, then k, then the group's columns side by
+    side.
+
+    Attributes:
+        bundle: what is multiplied.
+        vectors: vectors of units in the whole atom.
+        width: vectors of units per panel.
+        inner: k per operand.
+        offset: start in the pack area (elements).
+    """
+
+    atom: Atom
+    bundle: Bundle
+    vectors: int
+    width: int
+    inner: tuple[int, ...]
+    offset: int
+    lanes: int
+
+    @property
+    def accs(self) -> int:
+        """Accumulated products per unit."""
+        return len(self.bundle.accs)
+
+    @property
+    def total(self) -> int:
+        """k over all operands."""
+        return sum(self.inner)
+
+    @property
+    def elements(self) -> int:
+        """Size in the pack area (elements)."""
+        return self.vectors * self.total * self.accs * self.lanes
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The panel widths that occur: the full one, and the rest's."""
+        rest = self.vectors % self.width
+        full = (self.width,) if self.vectors >= self.width else ()
+        return full + ((rest,) if rest else ())
+
+    def groups(self, width: int) -> list[tuple[int, int]]:
+        """(first column, columns) of each group of a panel ``width`` vectors wide."""
+        columns = self.accs * width
+        return [(first, min(WIDEST, columns - first)) for first in range(0, columns, WIDEST)]
+
+
+def panel_width(accs: int, vectors: int) -> int:
+    """Vectors of units per panel: as many as fill a tile, but at least two panels if there are
+    vectors."""
+    width = 4
+    while width > 1 and (accs * width > WIDEST or width * 2 > vectors):
+        width //= 2
+    return width
+
+
+def plan_panels(layout: Layout, parts: list[Part]) -> dict[Bundle, Panels]:
+    """Give every bundle of a sweep its panels, one after another in the pack area.
+
+    Bundles of one part share the panels' width, since one loop over panels serves them all.
+    """
+    found: dict[Bundle, Panels] = {}
+    offset = 0
+    for part in parts:
+        vectors = layout.padded(part.atom) // layout.lanes
+        width = min(panel_width(len(bundle.accs), vectors) for bundle in part.bundles)
+        for bundle in part.bundles:
+            inner = tuple(layout.size(operand.shape[0][0]) for operand in bundle.operands)
+            panels = Panels(part.atom, bundle, vectors, width, inner, offset, layout.lanes)
+            found[bundle] = panels
+            offset += panels.elements
+    return found
+
+
+Matrix = Callable[[Node], tuple[str, str]]
+
+
+def pack_code(panels: Panels, size: int, matrix: Matrix) -> list[str]:
+    """C lines that pack this worker's share of the panels.
+
+    Args:
+        panels: the bundle.
+        size: units of the atom.
+        matrix: C text of a block's address and of its row length.
+    """
+    lines = [
+        f"for (long v = share({panels.vectors}, w->id, w->workers);"
+        f" v < share({panels.vectors}, w->id + 1, w->workers); v++) {{",
+        f"    long p = v / {panels.width}, j = v % {panels.width};",
+        f"    long nv = {panels.vectors} - p * {panels.width} < {panels.width} ?"
+        f" {panels.vectors} - p * {panels.width} : {panels.width};",
+        f"    T *panel = c->pack + {panels.offset}"
+        f" + p * {panels.width * panels.total * panels.accs} * VL;",
+        f"    long units = {size} - v * VL;",
+    ]
+    for number, acc in enumerate(panels.bundle.accs):
+        lines.append(
+            f"    {{ long col = {number} * nv + j, g = col / {WIDEST}, i = col % {WIDEST};"
+        )
+        lines.append(f"      long gs = {panels.accs} * nv - g * {WIDEST};")
+        lines.append(f"      if (gs > {WIDEST}) gs = {WIDEST};")
+        lines.append(f"      T *group = panel + g * {WIDEST * panels.total} * VL + i * VL;")
+        done = 0
+        for term, inner in zip(acc.terms, panels.inner, strict=True):
+            base, row = matrix(term.args[0])
+            unit, along = ("1", row) if term.transposed else (row, "1")
+            lines.append(
+                f"      pack_column(group + {done} * gs * VL, gs, {base} + v * VL * ({unit}),"
+                f" {unit}, {along}, units, {inner});"
+            )
+            done += inner
+        lines.append("    }")
+    lines.append("}")
+    return lines
+
+
+def product_code(
+    panels: Panels, first: int, operand: Callable[[Node], tuple[str, str]], k_block: int
+) -> list[str]:
+    """C lines that fill ``buf`` with one panel's products for the rows of the current block.
+
+    Args:
+        panels: the bundle; ``v`` is the panel's first vector, ``nv`` its width, ``m`` the rows.
+        first: the bundle's first column in ``buf``, in vectors.
+        operand: C text of an operand's address at the block's first row, and of its row stride.
+        k_block: how much of k is used before the next rows are taken.
+    """
+    lines = [f"{{ const T *P = c->pack + {panels.offset} + v * {panels.total * panels.accs} * VL;"]
+    for index, width in enumerate(panels.widths):
+        test = "else " if index else ""
+        last = index == len(panels.widths) - 1
+        lines.append(f"  {test}{{" if last else f"  {test}if (nv == {width}) {{")
+        for column, count in panels.groups(width):
+            start = column * panels.total
+            done = 0
+            target = f"buf + {first + column} * VL"
+            if not panels.total:
+                lines.append(
+                    f"    for (long r = 0; r < m; r++) for (long i = 0; i < {count}; i++)"
+                    f" st({target} + r * LDB + i * VL, (V){{}});"
+                )
+            for value, inner in zip(panels.bundle.operands, panels.inner, strict=True):
+                address, stride = operand(value)
+                for k in range(0, inner, k_block):
+                    part = min(k_block, inner - k)
+                    acc = int(done + k > 0)
+                    lines.append(
+                        f"    rows{count}(m, {address} + {k}, {stride},"
+                        f" P + {start + (done + k) * count} * VL, {part}, {target}, LDB, {acc});"
+                    )
+                done += inner
+        lines.append("  }")
+    lines.append("}")
+    return lines

@@ -1,0 +1,169 @@
+"""Weight gradients: Σ over the rows of a chunk of outer products, of vectors, of scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from elman.engines.c.layout import Layout
+from elman.engines.c.phases import Place
+from elman.engines.c.tiles import WIDEST, tile_rows
+from elman.engines.c.weights import WeightArrays, WeightCode
+from elman.ir.graph import Node
+from elman.ir.pair import Sum
+from elman.plan.program import Program
+
+
+class SumWriter:
+    """Spells what is summed after each chunk of the backward.
+
+    Each worker owns rows of the gradients, so nothing is combined afterwards. An operand that
+    several sums share is packed once.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        layout: Layout,
+        code: WeightCode,
+        arrays: WeightArrays,
+        place: Callable[[Node], Place],
+    ) -> None:
+        self.program, self.layout, self.code, self.arrays, self.place = (
+            program,
+            layout,
+            code,
+            arrays,
+            place,
+        )
+        self.leaf_of = dict(program.pair.d_sealed)
+        gradients = dict(zip(program.pair.step.weights, program.pair.d_weights, strict=True))
+        self.direct = {
+            target
+            for target, d in program.pair.d_sealed
+            if gradients.get(target) is d
+            and len(target.shape) == 2
+            and layout.size(target.shape[1][0]) % layout.lanes == 0
+        }
+        matrix = [term for term in program.sums if term.right is not None]
+        self.rights = list(dict.fromkeys(term.right for term in matrix if term.right is not None))
+        self.lefts = list(dict.fromkeys(term.left for term in matrix))
+        self.matrix = matrix
+        self.rest = [term for term in program.sums if term.right is None]
+
+    def size(self, value: Node) -> int:
+        """Units of a value."""
+        return self.layout.size(value.shape[0][0]) if value.shape else 1
+
+    @property
+    def right_row(self) -> int:
+        """Elements of the packed right operands per row of the chunk."""
+        return sum(self.layout.padded(value.shape[0][0]) for value in self.rights)
+
+    @property
+    def left_row(self) -> int:
+        """Elements of the largest left operand per row of the chunk."""
+        return max((self.size(value) for value in self.lefts), default=0)
+
+    def target(self, term: Sum) -> tuple[str, str]:
+        """C text of where a matrix sum is accumulated, and of its row length."""
+        if term.target in self.direct:
+            return self.arrays.address(term.target, "c->dw"), str(self.arrays.row[term.target])
+        return self.code.matrix(self.leaf_of[term.target])
+
+    def _acc(self, term: Sum) -> str:
+        first = next(other for other in self.program.sums if other.target is term.target)
+        return "!first" if first is term else "1"
+
+    def pack(self) -> list[str]:
+        """Pack the right operands into panels shared by all workers."""
+        lines: list[str] = []
+        done = 0
+        for value in self.rights:
+            place = self.place(value)
+            vectors = self.layout.padded(value.shape[0][0]) // self.layout.lanes
+            lines += [
+                f"for (long v = share({vectors}, w->id, w->workers);"
+                f" v < share({vectors}, w->id + 1, w->workers); v++) {{",
+                f"    long p = v / {WIDEST}, nv = {vectors} - p * {WIDEST};",
+                f"    if (nv > {WIDEST}) nv = {WIDEST};",
+                f"    pack_column(c->right + {done} * rows + p * {WIDEST} * VL * rows"
+                f" + (v % {WIDEST}) * VL, nv, {place.at('0')} + v * VL, 1, {place.stride},"
+                f" {self.size(value)} - v * VL, rows);",
+                "}",
+            ]
+            done += vectors * self.layout.lanes
+        return lines
+
+    def products(self, k_block: int) -> list[str]:
+        """Accumulate this worker's rows of every matrix sum."""
+        most = tile_rows(self.layout.isa, WIDEST)
+        offsets: dict[Node, int] = {}
+        done = 0
+        for value in self.rights:
+            offsets[value] = done
+            done += self.layout.padded(value.shape[0][0])
+        lines: list[str] = []
+        for left in self.lefts:
+            size, place = self.size(left), self.place(left)
+            tiles = -(-size // most)
+            lines += [
+                "{",
+                f"    long m0 = share({tiles}, w->id, w->workers) * {most};",
+                f"    long m1 = share({tiles}, w->id + 1, w->workers) * {most};",
+                f"    if (m1 > {size}) m1 = {size};",
+                "    T *A = c->left + w->id * c->left_size;",
+                f"    for (long m = m0; m < m1; m += {most})",
+                f"        pack_rows(A + (m - m0) * rows, {place.at('0')} + m, {place.stride}, rows,"
+                f" m1 - m < {most} ? m1 - m : {most});",
+            ]
+            for term in self.matrix:
+                if term.left is left and term.right is not None:
+                    lines += self._product(term, offsets[term.right], most, k_block)
+            lines.append("}")
+        return lines
+
+    def _product(self, term: Sum, offset: int, most: int, k_block: int) -> list[str]:
+        base, row = self.target(term)
+        assert term.right is not None
+        vectors = self.layout.padded(term.right.shape[0][0]) // self.layout.lanes
+        lines = [
+            f"    for (long p = 0; p < {-(-vectors // WIDEST)}; p++)",
+            f"    for (long k = 0; k < rows; k += {k_block}) {{",
+            f"        long part = rows - k < {k_block} ? rows - k : {k_block};",
+            f"        const T *P = c->right + {offset} * rows + p * {WIDEST} * VL * rows;",
+            f"        T *C = {base} + m0 * {row} + p * {WIDEST} * VL;",
+            f"        int acc = k > 0 || {self._acc(term)};",
+        ]
+        full, rest = divmod(vectors, WIDEST)
+        for width in (WIDEST,) * bool(full) + (rest,) * bool(rest):
+            last = width == rest or not rest
+            test = "" if not full or not rest else ("else " if last else f"if (p < {full}) ")
+            lines.append(
+                f"        {test}outer{width}(m1 - m0, A + k * {most}, rows,"
+                f" P + k * {width} * VL, part, C, {row}, acc, k);"
+            )
+        lines.append("    }")
+        return lines
+
+    def vectors(self) -> list[str]:
+        """Accumulate this worker's units of every vector sum, and the scalar sums."""
+        lines: list[str] = []
+        for term in self.rest:
+            place = self.place(term.left)
+            target = f"c->vec + {self.layout.vector(self.leaf_of[term.target])}"
+            if not term.left.shape:
+                lines.append(
+                    f"if (!w->id) {{ T s = {self._acc(term)} ? *({target}) : 0;"
+                    f" for (long r = 0; r < rows; r++) s += *({place.at('r')}); *({target}) = s; }}"
+                )
+                continue
+            size = self.size(term.left)
+            vectors = self.layout.padded(term.left.shape[0][0]) // self.layout.lanes
+            lines.append(
+                f"for (long v = share({vectors}, w->id, w->workers);"
+                f" v < share({vectors}, w->id + 1, w->workers); v++)"
+                f" column_sum({place.at('0')}, {place.stride}, rows, v * VL,"
+                f" {size if place.width is not None else vectors * self.layout.lanes},"
+                f" {target} + v * VL, {self._acc(term)});"
+            )
+        return lines

@@ -1,0 +1,73 @@
+"""The process's one OpenMP pool: torch's own, found at run time and handed to every kernel.
+
+Kernels are never linked against an OpenMP library: a second pool beside torch's would make both
+slow.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+_NAMES = ("libgomp", "libiomp5", "libomp")
+_forked = False
+
+
+def _mark_forked() -> None:
+    global _forked
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    # a pool does not survive a fork: in the child every kernel runs on the calling thread
+    os.register_at_fork(after_in_child=_mark_forked)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Entry points of an OpenMP library, as addresses (0: none was found)."""
+
+    library: str
+    parallel: int = 0
+    number: int = 0
+    count: int = 0
+
+
+def _loaded() -> list[str]:
+    """OpenMP libraries in this process, torch's first."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        paths = [line.split()[-1] for line in lines if "/" in line]
+    except OSError:
+        folder = Path(torch.__file__).parent / "lib"
+        paths = [str(path) for name in _NAMES for path in folder.glob(f"{name}*")]
+    found = [p for p in dict.fromkeys(paths) if Path(p).name.startswith(_NAMES)]
+    return sorted(found, key=lambda path: "torch" not in path)
+
+
+@cache
+def pool() -> Pool:
+    """The pool that torch uses; one without entry points if there is none."""
+    for path in _loaded():
+        try:
+            library = ctypes.CDLL(path)
+            addresses = [
+                ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+                for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+            ]
+        except (OSError, AttributeError):
+            continue
+        return Pool(path, *addresses)
+    return Pool("")
+
+
+def workers() -> int:
+    """How many threads a kernel may use now: torch's number, one after a fork or without a pool."""
+    if _forked or not pool().parallel:
+        return 1
+    return torch.get_num_threads()

@@ -1,0 +1,126 @@
+"""Register tiles: rows × vectors of a product, sums in named registers, k split for small rows."""
+
+from __future__ import annotations
+
+from elman.engines.c.isa import Isa
+
+WIDEST = 4  # vectors per tile: more would leave no registers for rows
+_UNROLL = 4
+
+
+def tile_rows(isa: Isa, vectors: int) -> int:
+    """Rows of the full tile of this many vectors."""
+    return min(8, isa.accumulators // vectors)
+
+
+def _splits(isa: Isa, rows: int, vectors: int) -> int:
+    """How many partial sums along k hide the latency of a small tile."""
+    return max(s for s in (1, 2, 4) if s == 1 or s * rows * vectors <= isa.accumulators)
+
+
+def _step(rows: int, vectors: int, part: int, a: list[str], b: list[str]) -> str:
+    """One k: load the shorter side into registers, then stream the other."""
+    if vectors <= rows:
+        text = "".join(f"V b{v} = {b[v]};" for v in range(vectors))
+        for r in range(rows):
+            text += f"{{T a = {a[r]};"
+            text += "".join(f"c{r}_{v}_{part} += b{v} * a;" for v in range(vectors)) + "}"
+        return text
+    text = "".join(f"V a{r} = bc({a[r]});" for r in range(rows))
+    for v in range(vectors):
+        text += f"{{V b = {b[v]};"
+        text += "".join(f"c{r}_{v}_{part} += b * a{r};" for r in range(rows)) + "}"
+    return text
+
+
+def tile(isa: Isa, rows: int, vectors: int, *, packed: bool) -> str:
+    """C[rows, vectors·VL] (+)= A · P. A is strided rows, or ``packed`` as tiles [k][rows]."""
+    name = f"{'p' if packed else 't'}{vectors}_{rows}"
+    parts = _splits(isa, rows, vectors)
+    sums = [f"c{r}_{v}_{q}" for q in range(parts) for r in range(rows) for v in range(vectors)]
+    stride = "" if packed else "long lda, "
+    lines = [
+        f"NOINLINE void {name}(const T *restrict A, {stride}const T *restrict P, long K,"
+        " T *restrict C, long ldc, int acc) {",
+        "    V " + ", ".join(f"{name} = {{}}" for name in sums) + ";",
+    ]
+
+    def one(offset: int, part: int) -> str:
+        a = [
+            f"A[{offset * rows + r}]" if packed else f"A[{r} * lda + {offset}]" for r in range(rows)
+        ]
+        b = [f"ld(P + {(offset * vectors + v)} * VL)" for v in range(vectors)]
+        return "{" + _step(rows, vectors, part, a, b) + "}"
+
+    lines.append("    long k = 0;")
+    lines.append(f"    for (; k + {_UNROLL} <= K; k += {_UNROLL}) {{")
+    lines.extend(f"        {one(u, u % parts)}" for u in range(_UNROLL))
+    lines.append(
+        f"        A += {_UNROLL * rows if packed else _UNROLL}; P += {_UNROLL * vectors} * VL;"
+    )
+    lines.append("    }")
+    lines.append(
+        f"    for (; k < K; k++) {{ {one(0, 0)}"
+        f" A += {rows if packed else 1}; P += {vectors} * VL; }}"
+    )
+    total = {
+        (r, v): " + ".join(f"c{r}_{v}_{q}" for q in range(parts))
+        for r in range(rows)
+        for v in range(vectors)
+    }
+    place = {key: f"C + {key[0]} * ldc + {key[1]} * VL" for key in total}
+    added = " ".join(f"st({place[key]}, ld({place[key]}) + ({total[key]}));" for key in total)
+    fresh = " ".join(f"st({place[key]}, {total[key]});" for key in total)
+    lines.append(f"    if (acc) {{ {added} }} else {{ {fresh} }}")
+    lines.append("}")
+    return "\n".join(lines)
+
+
+def row_products(isa: Isa, vectors: int) -> str:
+    """``rows{vectors}``: C[m, :] (+)= A[m, K] · panel for any number of rows, in full tiles and a
+    rest."""
+    most = tile_rows(isa, vectors)
+    tiles = "\n".join(tile(isa, rows, vectors, packed=False) for rows in range(1, most + 1))
+    cases = "\n".join(
+        f"            case {rows}: t{vectors}_{rows}(A, lda, P, K, C, ldc, acc); break;"
+        for rows in range(1, most + 1)
+    )
+    return f"""{tiles}
+static void rows{vectors}(long m, const T *A, long lda, const T *P, long K, T *C, long ldc,
+                          int acc) {{
+    for (; m >= {2 * most} || m == {most}; m -= {most}, A += {most} * lda, C += {most} * ldc)
+        t{vectors}_{most}(A, lda, P, K, C, ldc, acc);
+    while (m > 0) {{  /* the rest in two equal tiles rather than a full one and a sliver */
+        long n = m > {most} ? (m + 1) / 2 : m;
+        switch (n) {{
+{cases}
+            default: break;
+        }}
+        m -= n; A += n * lda; C += n * ldc;
+    }}
+}}"""
+
+
+def packed_products(isa: Isa, vectors: int) -> str:
+    """``outer{vectors}``: the same with A packed in tiles of ``tile_rows(WIDEST)`` rows.
+
+    A points at k of the first tile, ``skip`` is the length of k, ``done`` the k before it (the
+    last tile is narrower, so its k-th element lies elsewhere).
+    """
+    most = tile_rows(isa, WIDEST)
+    tiles = "\n".join(tile(isa, rows, vectors, packed=True) for rows in range(1, most + 1))
+    cases = "\n".join(
+        f"        case {rows}:"
+        f" p{vectors}_{rows}(A - done * {most - rows}, P, K, C, ldc, acc); break;"
+        for rows in range(1, most)
+    )
+    return f"""{tiles}
+static void outer{vectors}(long m, const T *A, long skip, const T *P, long K, T *C, long ldc,
+                           int acc, long done) {{
+    for (; m >= {most}; m -= {most}, A += {most} * skip, C += {most} * ldc)
+        p{vectors}_{most}(A, P, K, C, ldc, acc);
+    switch (m) {{
+{cases}
+        default: break;
+    }}
+}}"""

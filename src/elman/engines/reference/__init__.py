@@ -1,0 +1,1 @@
+"""The oracle: the graph as written, evaluated by torch in a Python loop."""

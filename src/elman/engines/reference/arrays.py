@@ -1,0 +1,92 @@
+"""torch as the array namespace that ``ir/evaluate`` asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Arrays:
+    """The functions of ``ir/evaluate`` over torch, for one dtype and device.
+
+    Constants are tensors [] of the computation's own dtype, so that no op promotes.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype = dtype
+        self._device = device
+        self._constants: dict[str, Tensor] = {}
+
+    def constant(self, value: float) -> Tensor:
+        """A number as a tensor []."""
+        key = float.__repr__(value)  # 0.0 and -0.0 are equal as keys, but not as numbers
+        found = self._constants.get(key)
+        if found is None:
+            found = torch.tensor(value, dtype=self._dtype, device=self._device)
+            self._constants[key] = found
+        return found
+
+    @staticmethod
+    def as_float(truth: Tensor, like: Tensor) -> Tensor:
+        """1 where true, else 0."""
+        return truth.to(like.dtype)
+
+    @staticmethod
+    def concat(parts: Sequence[Tensor], axis: int) -> Tensor:
+        """Join along one axis."""
+        return torch.cat(tuple(parts), axis)
+
+    @staticmethod
+    def spread(parts: Sequence[Tensor], axis: int) -> tuple[Tensor, ...]:
+        """Give all parts the same leading axes, so that they can be joined along ``axis``."""
+        if axis != -1:
+            return tuple(parts)
+        lead = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+        return tuple(part.expand(*lead, part.shape[-1]) for part in parts)
+
+    @staticmethod
+    def variance(v: Tensor) -> Tensor:
+        """Over the last axis, divided by n."""
+        return v.var(-1, correction=0)
+
+    @staticmethod
+    def total(v: Tensor) -> Tensor:
+        """Sum over the last axis."""
+        return v.sum(-1)
+
+    @staticmethod
+    def amax(v: Tensor) -> Tensor:
+        """The largest of the last axis."""
+        return v.amax(-1)
+
+    @staticmethod
+    def stop(v: Tensor) -> Tensor:
+        """The value without its history."""
+        return v.detach()
+
+    swapaxes = staticmethod(torch.swapaxes)
+    broadcast_to = staticmethod(torch.broadcast_to)
+    where = staticmethod(torch.where)
+    full_like = staticmethod(torch.full_like)
+    minimum = staticmethod(torch.minimum)
+    maximum = staticmethod(torch.maximum)
+    tanh = staticmethod(torch.tanh)
+    sigmoid = staticmethod(torch.sigmoid)
+    relu = staticmethod(torch.relu)
+    exp = staticmethod(torch.exp)
+    log = staticmethod(torch.log)
+    log1p = staticmethod(torch.log1p)
+    sqrt = staticmethod(torch.sqrt)
+    abs = staticmethod(torch.abs)
+    sign = staticmethod(torch.sign)
+    sin = staticmethod(torch.sin)
+    cos = staticmethod(torch.cos)
+    erf = staticmethod(torch.erf)
+    lt = staticmethod(torch.lt)
+    le = staticmethod(torch.le)
+    gt = staticmethod(torch.gt)
+    ge = staticmethod(torch.ge)
+    eq = staticmethod(torch.eq)
+    ne = staticmethod(torch.ne)

@@ -1,0 +1,83 @@
+"""The oracle: one step at a time, as the cell is written, differentiated by torch.
+
+It shares no rewrite, no adjoint and no plan with the engines it judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from elman.engines.base import Engine, Job, Kernel
+from elman.engines.reference.arrays import Arrays
+from elman.errors import VerifyError
+from elman.ir.evaluate import evaluate
+from elman.ir.graph import Graph, Node
+from elman.ir.types import shape_size
+
+
+class ReferenceKernel(Kernel):
+    """``h[t] = cell(x[t], h[t-1])`` for t = 0 … T-1 by torch ops; any dtype and device."""
+
+    engine = "reference"
+    differentiable = True
+
+    def __init__(self, graph: Graph, dims: dict[str, int]) -> None:
+        self._graph = graph
+        self._dims = dims
+
+    def forward(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Run all steps; see :class:`Kernel`."""
+        graph = self._graph
+        arrays = Arrays(states[0].dtype, states[0].device)
+        batch = states[0].shape[0]
+        width = shape_size(graph.output.shape, self._dims)
+        known: dict[Node, Tensor] = dict(zip(graph.weights, weights, strict=True))
+        outputs: list[Tensor] = []
+        for row in zip(*(given.unbind(0) for given in inputs), strict=True):
+            values = dict(known)
+            values.update(zip(graph.inputs, row, strict=True))
+            values.update(zip(graph.states, states, strict=True))
+            *after, output = evaluate(arrays, graph.roots, values, self._dims)
+            states = [_widened(new, old.shape) for new, old in zip(after, states, strict=True)]
+            outputs.append(_widened(output, (batch, *width)))
+        return torch.stack(outputs), tuple(states), ()
+
+    def backward(
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        saved: Sequence[Tensor],
+        d_output: Tensor | None,
+        d_last: Sequence[Tensor | None],
+        keep: bool,
+    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
+        """Never called: autograd sees through ``forward``."""
+        raise VerifyError("engine reference is differentiated by torch, not by its own backward")
+
+
+def _widened(value: Tensor, shape: Sequence[int]) -> Tensor:
+    """A value that does not depend on the sample, repeated for every sample."""
+    return value if value.shape == tuple(shape) else value.expand(*shape)
+
+
+class Reference(Engine):
+    """Runs everything, slowly."""
+
+    name = "reference"
+
+    def supports(self, job: Job) -> str | None:
+        """None: there is no cell it cannot run."""
+        return None
+
+    def compile(self, job: Job, schedule: str | None = None) -> Kernel:
+        """Nothing is compiled."""
+        return ReferenceKernel(job.graph, dict(job.spec.dims))
+
+
+ENGINE = Reference()

@@ -1,0 +1,34 @@
+"""Where elman keeps what it can make again: a folder that only the user can enter."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+VARIABLE = "ELMAN_CACHE"
+
+
+def cache_folder() -> Path:
+    """ELMAN_CACHE, else the platform's cache folder. Raises RuntimeError where there is no home."""
+    asked = os.environ.get(VARIABLE)
+    if asked:
+        return Path(asked).expanduser()
+    try:
+        import platformdirs
+    except ImportError:
+        return Path("~/.cache/elman").expanduser()
+    return Path(platformdirs.user_cache_dir("elman", appauthor=False))
+
+
+def private_folder(folder: Path) -> bool:
+    """Make a folder that only the user can enter; False if that is impossible, or others may
+    write."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = folder.stat()
+    except OSError:
+        return False
+    if sys.platform == "win32":
+        return True
+    return facts.st_uid == os.getuid() and not facts.st_mode & 0o022

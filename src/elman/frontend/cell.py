@@ -1,0 +1,287 @@
+"""``@cell``: a formula with its signature becomes a :class:`Cell`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from elman.errors import ShapeError, TraceError, rows
+from elman.frontend.signature import Declared, bind_dims, parse_signature
+from elman.frontend.trace import Tracer, describe, lift
+from elman.ir.graph import Graph, Node, Rate, node
+from elman.ir.types import show_shape
+
+Init = float | str
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """The formula of one time step for one sample.
+
+    ``graph`` is the formula as traced with the options bound so far. Calling a cell on traced
+    values inlines its formula into another cell.
+    """
+
+    name: str
+    inputs: tuple[Declared, ...]
+    states: tuple[Declared, ...]
+    weights: tuple[Declared, ...]
+    output: Declared | None
+    init: Mapping[str, Init]
+    source: str
+    function: Callable[..., Any] = field(repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        return inspect.getdoc(self.function) or ""
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The options the cell takes, with their default values."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    def __call__(self, *values: Any, **options: Any) -> Any:
+        """Inline the formula: called with traced values inside another cell."""
+        if not any(isinstance(value, Tracer) for value in values):
+            raise TraceError(
+                rows(
+                    f"{self.name} is a formula and cannot be called with numbers",
+                    [("at", self.where)],
+                    f"net = elman.Recurrent({self.name}, input_size, hidden_size); net(x)",
+                )
+            )
+        return self.function(*values, **{**self.options, **options})
+
+    @property
+    def where(self) -> str:
+        """``file:line: text`` of the function's definition."""
+        code = self.function.__code__
+        line = code.co_firstlineno
+        return _line(code.co_filename, line)
+
+    def with_options(self, **options: Any) -> Cell:
+        """The same cell with some of its keyword options bound.
+
+        Raises:
+            TraceError: an option that the cell does not take.
+        """
+        known = self.defaults
+        for name in options:
+            if name not in known:
+                takes = ", ".join(known) or "none"
+                raise TraceError(
+                    rows(
+                        f"{self.name} takes no option {name!r} (it takes: {takes})",
+                        [("at", self.where)],
+                    )
+                )
+        if not options:
+            return self
+        return Cell(
+            self.name,
+            self.inputs,
+            self.states,
+            self.weights,
+            self.output,
+            self.init,
+            self.source,
+            self.function,
+            {**self.options, **options},
+        )
+
+    def bind(self, input_size: int, hidden_size: int, **dims: int) -> dict[str, int]:
+        """Sizes of all named dims. Raises ShapeError where they do not fit."""
+        return bind_dims(self.inputs, self.states, self.weights, input_size, hidden_size, dims)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph as written, before any rewrite. Raises TraceError or ShapeError at the cell's
+        line."""
+        return _trace(self)
+
+    def __reduce__(self) -> Any:
+        # A cell of a module is found again by name, so that modules can be pickled and copied.
+        return _find_cell, (
+            self.function.__module__,
+            self.function.__qualname__,
+            dict(self.options),
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Cell:
+        return self
+
+
+def _find_cell(module: str, name: str, options: dict[str, Any]) -> Cell:
+    import importlib
+
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found.with_options(**options)
+
+
+def _line(file: str, line: int) -> str:
+    return f"{Path(file).name}:{line}: {linecache.getline(file, line).strip()}"
+
+
+def _return_line(function: Callable[..., Any]) -> str:
+    """The line of the function's last ``return``; its first line if the source is not at hand."""
+    code = function.__code__
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):
+        return _line(code.co_filename, code.co_firstlineno)
+    lines = [item.lineno for item in ast.walk(tree) if isinstance(item, ast.Return)]
+    return _line(code.co_filename, code.co_firstlineno + max(lines, default=1) - 1)
+
+
+def _trace(cell: Cell) -> Graph:
+    def leaves(op: str, declared: tuple[Declared, ...]) -> tuple[Node, ...]:
+        return tuple(node(op, (), (entry.name,), entry.shape, cell.where) for entry in declared)
+
+    inputs, states, weights = (
+        leaves("input", cell.inputs),
+        leaves("state", cell.states),
+        leaves("weight", cell.weights),
+    )
+    traced = [Tracer(leaf) for leaf in (*inputs, *states, *weights)]
+    returned = cell.function(*traced, **cell.options)
+    several = isinstance(returned, tuple | list)
+    values: list[Any] = [*returned] if several else [returned]
+    expected = [cell.output, *cell.states] if cell.output else list(cell.states)
+    names = ", ".join(str(entry) for entry in expected)
+    if len(values) != len(expected):
+        raise TraceError(
+            rows(
+                f"{cell.name} returns {len(values)} values, but declares {len(expected)}: {names}",
+                [("at", _return_line(cell.function))],
+                f"return {', '.join(entry.name for entry in expected)}",
+            )
+        )
+    found: list[Node] = []
+    for entry, value in zip(expected, values, strict=True):
+        if value is None:
+            raise TraceError(
+                rows(
+                    f"{cell.name} returns None for {entry}",
+                    [("at", _return_line(cell.function))],
+                    f"return {', '.join(item.name for item in expected)}",
+                )
+            )
+        made = lift(value)
+        if made.shape != entry.shape and not (made.shape == () and made.rate == Rate.WEIGHT):
+            raise ShapeError(
+                rows(
+                    f"{cell.name} returns {show_shape(made.shape)} for {entry}",
+                    [("at", _return_line(cell.function)), ("value", describe(made))],
+                    f"{entry.name} is declared as {show_shape(entry.shape)}",
+                )
+            )
+        if made.shape != entry.shape:
+            raise ShapeError(
+                rows(
+                    f"{cell.name} returns a constant for {entry}",
+                    [("at", _return_line(cell.function))],
+                    f"0 * {entry.name} + constant has the right shape",
+                )
+            )
+        found.append(made)
+    if cell.output:
+        return Graph(inputs, states, weights, tuple(found[1:]), found[0])
+    return Graph(inputs, states, weights, tuple(found), found[0])
+
+
+def cell(
+    *,
+    input: str,  # the signature's own word
+    state: str,
+    weights: str = "",
+    output: str | None = None,
+    init: Mapping[str, Init] | None = None,
+    source: str = "",
+) -> Callable[[Callable[..., Any]], Cell]:
+    """Declare the function below as a recurrent cell.
+
+    Args:
+        input: per-step inputs, e.g. ``"x[I]"`` or ``"x[I], m"``; a bare name is a scalar per
+        sample.
+        state: states in order, e.g. ``"h[H], c[H]"``; the function returns them in this order.
+        weights: weights in order, matrices and vectors, e.g. ``"W[4H, I], R[4H, H], b[4H]"``.
+        output: a value returned *first* that is no state, e.g. ``"y[P]"``; else the first state
+        is the
+            output.
+        init: per weight a number or the name of a scheme (``"orthogonal"``, ``"xavier_uniform"``,
+            ``"zeros"``, ``"ones"``); others are drawn from U(-1/√H, 1/√H) as in torch.
+        source: where the formula comes from.
+
+    Returns:
+        A decorator that makes a :class:`Cell` of ``function(*inputs, *states, *weights, *,
+        **options)``.
+
+    Raises:
+        TraceError: a signature cannot be read, the arguments do not match it, or the function does
+            something that is no formula.
+        ShapeError: shapes inside the formula do not fit.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Cell:
+        code = function.__code__
+        where = _line(code.co_filename, code.co_firstlineno)
+        parsed = (
+            parse_signature("input", input, 1, where),
+            parse_signature("state", state, 1, where),
+            parse_signature("weights", weights, 2, where),
+        )
+        declared = [entry.name for group in parsed for entry in group]
+        outputs = parse_signature("output", output, 1, where) if output else ()
+        if output and len(outputs) != 1:
+            raise TraceError(
+                rows(f"output={output!r} names {len(outputs)} values, not 1", [("at", where)])
+            )
+        if not parsed[1]:
+            raise TraceError(rows("a recurrent cell has at least one state", [("at", where)]))
+        for name in declared:
+            if declared.count(name) > 1:
+                raise TraceError(rows(f"{name!r} is declared twice", [("at", where)]))
+        kinds = inspect.signature(function).parameters.values()
+        arguments = [p.name for p in kinds if p.kind is p.POSITIONAL_OR_KEYWORD]
+        if arguments != declared:
+            raise TraceError(
+                rows(
+                    f"{function.__name__} takes ({', '.join(arguments)}), "
+                    f"but its signature declares ({', '.join(declared)})",
+                    [("at", where)],
+                    f"def {function.__name__}({', '.join(declared)}):",
+                )
+            )
+        for name in init or {}:
+            if name not in [entry.name for entry in parsed[2]]:
+                raise TraceError(rows(f"init names {name!r}, which is no weight", [("at", where)]))
+        options = {
+            p.name: p.default
+            for p in inspect.signature(function).parameters.values()
+            if p.kind is p.KEYWORD_ONLY
+        }
+        made = Cell(
+            function.__name__,
+            *parsed,
+            outputs[0] if outputs else None,
+            MappingProxyType(dict(init or {})),
+            source,
+            function,
+            options,
+        )
+        _ = made.graph  # a mistake is told where the cell is written, not where it is used
+        return made
+
+    return decorate

@@ -1,0 +1,234 @@
+"""What a cell author may call; re-exported as ``elman.ops``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elman.frontend.trace import Tracer, lift, mismatch, pointwise, refuse, vector_dim, where_called
+from elman.ir.graph import Node, node
+from elman.ir.types import Dim, parse_dim, show_dim
+
+__all__ = [
+    "abs",
+    "clip",
+    "concat",
+    "cos",
+    "erf",
+    "exp",
+    "gelu",
+    "layer_norm",
+    "log",
+    "maximum",
+    "mean",
+    "minimum",
+    "relu",
+    "sigmoid",
+    "silu",
+    "sin",
+    "softmax",
+    "softplus",
+    "split",
+    "sqrt",
+    "stop_gradient",
+    "sum",
+    "tanh",
+    "var",
+    "where",
+]
+
+
+def tanh(v: Any) -> Tracer:
+    """Hyperbolic tangent, elementwise."""
+    return pointwise("tanh", v)
+
+
+def sigmoid(v: Any) -> Tracer:
+    """1 / (1 + exp(-v)), elementwise."""
+    return pointwise("sigmoid", v)
+
+
+def relu(v: Any) -> Tracer:
+    """max(v, 0), elementwise; NaN stays NaN, the derivative at 0 is 0."""
+    return pointwise("relu", v)
+
+
+def exp(v: Any) -> Tracer:
+    """e to the power v, elementwise."""
+    return pointwise("exp", v)
+
+
+def log(v: Any) -> Tracer:
+    """Natural logarithm, elementwise."""
+    return pointwise("log", v)
+
+
+def sqrt(v: Any) -> Tracer:
+    """Square root, elementwise."""
+    return pointwise("sqrt", v)
+
+
+def abs(v: Any) -> Tracer:  # the field's name
+    """Absolute value, elementwise; the derivative at 0 is 0."""
+    return pointwise("abs", v)
+
+
+def sin(v: Any) -> Tracer:
+    """Sine, elementwise."""
+    return pointwise("sin", v)
+
+
+def cos(v: Any) -> Tracer:
+    """Cosine, elementwise."""
+    return pointwise("cos", v)
+
+
+def erf(v: Any) -> Tracer:
+    """Error function, elementwise."""
+    return pointwise("erf", v)
+
+
+def softplus(v: Any) -> Tracer:
+    """log(1 + exp(v)), elementwise; v itself above 20, as in torch."""
+    return pointwise("softplus", v)
+
+
+def silu(v: Any) -> Tracer:
+    """v · sigmoid(v), elementwise."""
+    return v * sigmoid(v)
+
+
+def gelu(v: Any) -> Tracer:
+    """v · Φ(v) with the exact normal distribution function (torch's default), elementwise."""
+    return v * (0.5 * (1.0 + erf(v * 0.7071067811865476)))
+
+
+def minimum(a: Any, b: Any) -> Tracer:
+    """The smaller of two values, elementwise; at a tie each gets half the gradient, as in torch."""
+    return pointwise("minimum", a, b)
+
+
+def maximum(a: Any, b: Any) -> Tracer:
+    """The larger of two values, elementwise; at a tie each gets half the gradient, as in torch."""
+    return pointwise("maximum", a, b)
+
+
+def clip(v: Any, low: Any, high: Any) -> Tracer:
+    """v held within [low, high]; at the bounds the gradient goes to v, as in torch.clamp."""
+    return where(pointwise("lt", v, low), low, where(pointwise("gt", v, high), high, v))
+
+
+def where(condition: Any, a: Any, b: Any) -> Tracer:
+    """a where the condition is not 0, else b; comparisons give 1 or 0."""
+    return pointwise("where", condition, a, b)
+
+
+def stop_gradient(v: Any) -> Tracer:
+    """v itself, with no gradient through it."""
+    return pointwise("stop", v)
+
+
+def _reduce(op: str, v: Any) -> Tracer:
+    value = lift(v)
+    vector_dim(value, op)
+    return Tracer(node(op, (value,), (), (), where_called()))
+
+
+def sum(v: Any) -> Tracer:
+    """The sum over all units of a vector: a scalar per sample."""
+    return _reduce("sum", v)
+
+
+def mean(v: Any) -> Tracer:
+    """The mean over all units of a vector: a scalar per sample."""
+    return _reduce("mean", v)
+
+
+def var(v: Any) -> Tracer:
+    """The variance over all units of a vector, divided by n (not n - 1): a scalar per sample."""
+    return _reduce("var", v)
+
+
+def layer_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
+    """(v - mean) / sqrt(var + eps) over all units of v, or over each of ``groups`` equal parts of
+    it.
+
+    Gains and biases are the cell's own weights: ``g * layer_norm(v) + b``.
+    Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450v1, eqs. 3-4; eps inside the root as in torch.
+    """
+    parts = [v] if groups == 1 else split(v, groups)
+    normed = [(part - mean(part)) * (1.0 / sqrt(var(part) + eps)) for part in parts]
+    return normed[0] if groups == 1 else concat(*normed)
+
+
+def softmax(v: Any) -> Tracer:
+    """exp(v) divided by its sum over all units, shifted by the largest unit first."""
+    shifted = exp(v - stop_gradient(_reduce("amax", v)))
+    return shifted / sum(shifted)
+
+
+def _cut(value: Node, parts: list[Dim]) -> list[Tracer]:
+    line = where_called()
+    found: list[Tracer] = []
+    start = 0
+    for part in parts:
+        data = (start, start + len(part))
+        found.append(Tracer(node("split", (value,), data, (part, *value.shape[1:]), line)))
+        start += len(part)
+    return found
+
+
+def split(v: Any, parts: int | str) -> list[Tracer]:
+    """Cut a vector (or the rows of a weight) into equal parts, or into named ones.
+
+    ``split(v, 3)`` of [3H] gives three of [H]; ``split(v, "H, H, P")`` gives unequal parts.
+
+    Raises:
+        TraceError: the parts do not make up the vector.
+    """
+    value = lift(v)
+    if not value.shape:
+        vector_dim(value, "split")
+    dim = value.shape[0]
+    if isinstance(parts, str):
+        try:
+            dims = [parse_dim(part) for part in parts.split(",")]
+        except ValueError as reason:
+            refuse(f"split: {reason}", 'name the parts, e.g. split(v, "H, H, P")')
+        if sum_of(dims) != dim:
+            refuse(
+                f"cannot split [{show_dim(dim)}] into {parts!r},"
+                f" which is [{show_dim(sum_of(dims))}]",
+                "the parts, in order, are the whole vector",
+            )
+        return _cut(value, dims)
+    if parts < 1:
+        refuse(f"split takes a number of parts or their dims, not {parts!r}", "split(v, 3)")
+    width, left = divmod(len(dim), parts)
+    runs = [dim[i * width : (i + 1) * width] for i in range(parts)]
+    if left or any(run != runs[0] for run in runs):
+        refuse(
+            f"cannot split [{show_dim(dim)}] into {parts} equal parts",
+            'for unequal parts name them: split(v, "H, H, P")',
+        )
+    return _cut(value, runs)
+
+
+def sum_of(dims: list[Dim]) -> Dim:
+    """The dim that several dims make when they are joined."""
+    return tuple(atom for dim in dims for atom in dim)
+
+
+def concat(*vectors: Any) -> Tracer:
+    """Join vectors (or weights along their rows): [I] and [H] give [I+H]."""
+    values = [lift(vector) for vector in vectors]
+    if not values:
+        refuse("concat of nothing", "concat(x, h)")
+    for value in values:
+        if not value.shape:
+            vector_dim(value, "concat")
+        if value.shape[1:] != values[0].shape[1:]:
+            raise mismatch(
+                "concat", values[0], value, "matrices that are joined have equal columns"
+            )
+    dim = sum_of([value.shape[0] for value in values])
+    return Tracer(node("concat", values, (), (dim, *values[0].shape[1:]), where_called()))

@@ -1,0 +1,141 @@
+"""The signature strings of ``@cell``: ``input="x[I], m"``, ``weights="W[3H, I], b[3H]"``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from elman.errors import ShapeError, TraceError, rows
+from elman.ir.types import Dim, Shape, dim_size, names_in, parse_dim, show_dim, show_shape
+
+_ENTRY = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[([^\]]*)\])?\s*")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One declared argument: its name and shape; a bare name is a scalar (per sample, or one
+    weight)."""
+
+    name: str
+    shape: Shape
+
+    def __str__(self) -> str:
+        return self.name + (show_shape(self.shape) if self.shape else "")
+
+
+def _entries(text: str) -> list[str]:
+    """Cut at commas outside brackets."""
+    parts: list[str] = []
+    depth, start = 0, 0
+    for index, char in enumerate(text):
+        depth += (char == "[") - (char == "]")
+        if char == "," and depth == 0:
+            parts.append(text[start:index])
+            start = index + 1
+    parts.append(text[start:])
+    return [part for part in parts if part.strip()]
+
+
+def parse_signature(kind: str, text: str, rank: int, where: str) -> tuple[Declared, ...]:
+    """Parse one signature string.
+
+    Args:
+        kind: what the string declares (input, state, weights, output), for messages.
+        text: names with dims in brackets, separated by commas.
+        rank: the highest number of dims allowed (inputs and states 1, weights 2).
+        where: the cell's line, for messages.
+
+    Raises:
+        TraceError: the text cannot be read, a name stands twice, a dim is wrong.
+    """
+    declared: list[Declared] = []
+    for entry in _entries(text):
+        match = _ENTRY.fullmatch(entry)
+        if match is None:
+            raise TraceError(
+                rows(
+                    f"cannot read {entry.strip()!r} in {kind}={text!r}",
+                    [("at", where)],
+                    'write names with dims in brackets, e.g. "x[I], m"',
+                )
+            )
+        name, inside = match.groups()
+        try:
+            shape = tuple(parse_dim(part) for part in inside.split(",")) if inside else ()
+        except ValueError as reason:
+            raise TraceError(rows(f"{kind}={text!r}: {reason}", [("at", where)])) from None
+        if len(shape) > rank:
+            raise TraceError(
+                rows(
+                    f"{kind} {name}{show_shape(shape)} has {len(shape)} dims, at most {rank} here",
+                    [("at", where)],
+                    "a cell knows neither batch nor time: one sample, one step",
+                )
+            )
+        declared.append(Declared(name, shape))
+    names = [entry.name for entry in declared]
+    for name in names:
+        if names.count(name) > 1:
+            raise TraceError(
+                rows(f"{name!r} is declared twice in {kind}={text!r}", [("at", where)])
+            )
+    return tuple(declared)
+
+
+def solve_dim(dim: Dim, size: int, known: dict[str, int], what: str) -> None:
+    """Find the one unknown name of a declared dim from its size and record it in ``known``.
+
+    ``h[2K]`` with size 64 gives K = 32.
+
+    Raises:
+        ShapeError: the size does not fit, or more than one name is unknown.
+    """
+    unknown = sorted({a for a in dim if isinstance(a, str) and a not in known})
+    shown = show_dim(dim)
+    if not unknown:
+        if dim_size(dim, known) != size:
+            raise ShapeError(f"{what} is {size}, but {shown} = {dim_size(dim, known)}")
+        return
+    if len(unknown) > 1:
+        raise ShapeError(
+            f"{what}: {shown} has several unknown dims, give {' and '.join(unknown[1:])} by keyword"
+        )
+    name = unknown[0]
+    rest = sum(a if isinstance(a, int) else known.get(a, 0) for a in dim)
+    count = dim.count(name)
+    value, left = divmod(size - rest, count)
+    if left or value < 0 or (value == 0 and size != 0):
+        raise ShapeError(f"{what} is {size}, which no {name} makes equal to {shown}")
+    known[name] = value
+
+
+def bind_dims(
+    inputs: tuple[Declared, ...],
+    states: tuple[Declared, ...],
+    weights: tuple[Declared, ...],
+    input_size: int,
+    hidden_size: int,
+    given: Mapping[str, int],
+) -> dict[str, int]:
+    """Bind every named dim: the first input and the first state give theirs, all others by keyword.
+
+    Raises:
+        ShapeError: a size does not fit its dim, a dim stays unknown, or a keyword names none.
+    """
+    declared = (*inputs, *states, *weights)
+    names = {name for entry in declared for name in names_in(entry.shape)}
+    for name in given:
+        if name not in names:
+            known_names = ", ".join(sorted(names)) or "none"
+            raise ShapeError(f"{name!r} is no dim of this cell (its dims: {known_names})")
+    known: dict[str, int] = dict(given)
+    if inputs and inputs[0].shape:
+        solve_dim(inputs[0].shape[0], input_size, known, "input_size")
+    if states and states[0].shape:
+        solve_dim(states[0].shape[0], hidden_size, known, "hidden_size")
+    missing = sorted(names - set(known))
+    if missing:
+        hint = ", ".join(f"{name}=…" for name in missing)
+        raise ShapeError(f"unknown dim {', '.join(missing)}: give it by keyword, e.g. {hint}")
+    return known

@@ -1,0 +1,297 @@
+"""Tracers: run a cell's Python function once and record the formula as a graph.
+
+Every node remembers the line it was written at, so that a mistake is told at the user's line.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from elman.errors import ShapeError, TraceError, rows
+from elman.ir.graph import Node, Rate, node
+from elman.ir.types import Dim, Shape, show_shape
+
+_HERE = str(Path(__file__).resolve().parent)
+_FOREIGN = ("/torch/", "/numpy/", "\\torch\\", "\\numpy\\")
+
+
+def where_called() -> str:
+    """The innermost line outside the tracer (and outside torch and numpy): ``file:line: text``."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        inside = file.startswith(_HERE) or any(part in file for part in _FOREIGN)
+        if not inside and not file.startswith("<frozen"):
+            text = linecache.getline(file, frame.f_lineno).strip()
+            return f"{Path(file).name}:{frame.f_lineno}: {text}"
+        frame = frame.f_back
+    return ""
+
+
+def refuse(what: str, hint: str) -> NoReturn:
+    """Raise TraceError at the user's line."""
+    raise TraceError(rows(what, [("at", where_called())], hint))
+
+
+def describe(value: Node) -> str:
+    """A value as its source line shows it, with its shape, for messages."""
+    text = value.name if not value.args else (value.where.partition(": ")[2] or value.name)
+    return f"{text}: {show_shape(value.shape)}"
+
+
+def mismatch(verb: str, left: Node, right: Node, hint: str = "") -> ShapeError:
+    """The error for two operands whose shapes do not meet."""
+    return ShapeError(
+        rows(
+            f"cannot {verb} {show_shape(left.shape)} and {show_shape(right.shape)}",
+            [("at", where_called()), ("left", describe(left)), ("right", describe(right))],
+            hint,
+        )
+    )
+
+
+class Tracer:
+    """A value of the cell while it is being traced: operators build nodes."""
+
+    __slots__ = ("node",)
+    __array_ufunc__ = None
+    __array_priority__ = 1000
+
+    def __init__(self, value: Node) -> None:
+        self.node = value
+
+    @property
+    def shape(self) -> Shape:
+        """Dims without batch and time, as tuples of atoms."""
+        return self.node.shape
+
+    def __repr__(self) -> str:
+        return f"<traced {self.node!r}>"
+
+    def __add__(self, other: Any) -> Tracer:
+        return pointwise("add", self, other)
+
+    def __radd__(self, other: Any) -> Tracer:
+        return pointwise("add", other, self)
+
+    def __sub__(self, other: Any) -> Tracer:
+        return pointwise("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Tracer:
+        return pointwise("sub", other, self)
+
+    def __mul__(self, other: Any) -> Tracer:
+        return pointwise("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Tracer:
+        return pointwise("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Tracer:
+        return pointwise("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Tracer:
+        return pointwise("div", other, self)
+
+    def __neg__(self) -> Tracer:
+        return pointwise("neg", self)
+
+    def __pos__(self) -> Tracer:
+        return self
+
+    def __abs__(self) -> Tracer:
+        return pointwise("abs", self)
+
+    def __pow__(self, power: Any) -> Tracer:
+        if isinstance(power, int) and not isinstance(power, bool) and 1 <= power <= 8:
+            result = self
+            for _ in range(power - 1):
+                result = result * self
+            return result
+        refuse(f"a power of {power!r} is no op of a cell", "write exp(p * log(v)), or v * v")
+
+    def __matmul__(self, other: Any) -> Tracer:
+        return matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Tracer:
+        return matmul(other, self)
+
+    def __lt__(self, other: Any) -> Tracer:
+        return pointwise("lt", self, other)
+
+    def __le__(self, other: Any) -> Tracer:
+        return pointwise("le", self, other)
+
+    def __gt__(self, other: Any) -> Tracer:
+        return pointwise("gt", self, other)
+
+    def __ge__(self, other: Any) -> Tracer:
+        return pointwise("ge", self, other)
+
+    def __eq__(self, other: object) -> Tracer:  # type: ignore[override]  # a traced comparison
+        return pointwise("eq", self, other)
+
+    def __ne__(self, other: object) -> Tracer:  # type: ignore[override]
+        return pointwise("ne", self, other)
+
+    __hash__ = None  # type: ignore[assignment]  # values are compared as formulas, never looked up
+
+    @property
+    def T(self) -> Tracer:  # torch's and numpy's name
+        """The transpose of a weight matrix."""
+        return transpose(self)
+
+    def __bool__(self) -> NoReturn:
+        refuse(
+            "a traced value has no truth: `if`, `while`, `and`, `or`, `not` cannot see it",
+            "use where(condition, a, b) from elman.ops; for several conditions multiply them",
+        )
+
+    def __str__(self) -> NoReturn:
+        refuse(
+            "a traced value cannot be printed: the cell runs once, before there are numbers",
+            "print(elman.explain(cell)) shows the formula; engine='reference' runs it step by step",
+        )
+
+    def __format__(self, spec: str) -> NoReturn:
+        self.__str__()
+
+    def __float__(self) -> NoReturn:
+        refuse(
+            "a traced value is no number: math and int()/float() cannot take it",
+            "use the function of the same name from elman.ops, e.g. tanh(v) for math.tanh(v)",
+        )
+
+    __int__ = __index__ = __complex__ = __float__
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        refuse("numpy cannot take a traced value", "use the function of that name from elman.ops")
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
+        name = getattr(func, "__name__", str(func)).strip("_")
+        refuse(
+            f"torch.{name} cannot take a traced value",
+            f"use elman.ops.{name} if it exists, or write it with the ops of elman.ops",
+        )
+
+    def __getitem__(self, _: Any) -> NoReturn:
+        refuse(
+            "a traced value cannot be indexed",
+            'cut it into parts: a, b = split(v, 2), or split(v, "H, P") for unequal parts',
+        )
+
+    def __iter__(self) -> NoReturn:
+        refuse("a traced value cannot be unpacked", "cut it first: a, b = split(v, 2)")
+
+    def __len__(self) -> NoReturn:
+        refuse(
+            "a traced value has no length", "dims are names inside a cell; use mean(v) or sum(v)"
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        refuse(
+            f"a traced value has no .{name}",
+            f"use a function: {name}(v) from elman.ops, if it exists",
+        )
+
+
+def lift(value: Any) -> Node:
+    """The node of a tracer, or a constant's node."""
+    if isinstance(value, Tracer):
+        return value.node
+    if isinstance(value, bool | int | float):
+        return node("const", (), (float(value),), where=where_called())
+    if type(value).__module__.partition(".")[0] == "torch":
+        refuse(
+            "a torch tensor cannot take part in a cell's formula",
+            'declare it: weights="s[H]" for a weight, input="x[I], m" for a per-step input',
+        )
+    refuse(
+        f"a {type(value).__name__} cannot take part in a cell's formula",
+        "use numbers, the cell's arguments, and the functions of elman.ops",
+    )
+
+
+def _vector_hint(left: Node, right: Node) -> str:
+    wide, narrow = sorted((left, right), key=lambda n: -len(n.shape[0]) if n.shape else 0)
+    if (
+        len(wide.shape) == 1
+        and len(narrow.shape) == 1
+        and len(wide.shape[0]) > len(narrow.shape[0])
+    ):
+        if not len(wide.shape[0]) % len(narrow.shape[0]):
+            parts = len(wide.shape[0]) // len(narrow.shape[0])
+            return f"split the wide operand first: split(v, {parts})"
+    return "values that meet elementwise have the same dims, or one is a scalar"
+
+
+def pointwise(op: str, *operands: Any) -> Tracer:
+    """Apply an elementwise op; a scalar meets a vector or matrix, otherwise shapes are equal.
+
+    Raises:
+        ShapeError: shapes differ.
+        TraceError: a matrix that depends on an input or a state.
+    """
+    args = tuple(lift(value) for value in operands)
+    shaped = [arg for arg in args if arg.shape]
+    for other in shaped[1:]:
+        if other.shape != shaped[0].shape:
+            raise mismatch(op, shaped[0], other, _vector_hint(shaped[0], other))
+    shape = shaped[0].shape if shaped else ()
+    made = node(op, args, (), shape, where_called())
+    if len(shape) == 2 and made.rate > Rate.WEIGHT:
+        refuse(
+            "a matrix may depend on weights alone",
+            "multiply the vector instead: W @ (m * h), or m * (W @ h)",
+        )
+    return Tracer(made)
+
+
+def matmul(left: Any, right: Any) -> Tracer:
+    """Multiply a weight matrix, or its transpose, with a vector: [rows, cols] @ [cols] ->
+    [rows]."""
+    matrix, vector = lift(left), lift(right)
+    if len(matrix.shape) != 2 or matrix.rate > Rate.WEIGHT:
+        raise mismatch("multiply", matrix, vector, "the left side of @ is a weight matrix: W @ x")
+    if len(vector.shape) != 1:
+        raise mismatch(
+            "multiply",
+            matrix,
+            vector,
+            "the right side of @ is a vector: write U @ (V @ h) for a product",
+        )
+    if matrix.shape[1] != vector.shape[0]:
+        raise mismatch(
+            "multiply",
+            matrix,
+            vector,
+            f"W @ v needs v of shape {show_shape((matrix.shape[1],))}; W.T is the transpose",
+        )
+    return Tracer(node("matmul", (matrix, vector), (), (matrix.shape[0],), where_called()))
+
+
+def transpose(value: Any) -> Tracer:
+    """The transpose of a weight matrix."""
+    matrix = lift(value)
+    if len(matrix.shape) != 2:
+        refuse(f"only a weight matrix has a transpose, not {describe(matrix)}", "write W.T @ v")
+    return Tracer(
+        node("transpose", (matrix,), (), (matrix.shape[1], matrix.shape[0]), where_called())
+    )
+
+
+def vector_dim(value: Node, verb: str) -> Dim:
+    """The dim of a vector; TraceError for scalars and matrices."""
+    if len(value.shape) != 1:
+        refuse(
+            f"cannot {verb} {describe(value)}: it is no vector",
+            f"{verb} takes a vector such as W @ x",
+        )
+    return value.shape[0]

@@ -1,0 +1,1 @@
+"""The language of one time step for one sample: types, ops, graphs. No torch, no numpy."""

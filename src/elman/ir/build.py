@@ -1,0 +1,147 @@
+"""Canonical construction: equal formulas become one node, sums are gathered and regrouped by rate.
+
+Every value is one atom wide, a scalar, or (weights alone) a matrix block of two atoms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from elman.ir.graph import Node, Rate, node
+from elman.ir.types import SCALAR, Shape
+
+Term = tuple[float, Node]
+
+_COMMUTES = ("mul", "minimum", "maximum", "eq", "ne")
+
+
+def _is_spread(value: Node) -> bool:
+    """Whether a ``lin`` is there to make a vector of a scalar."""
+    return any(len(arg.shape) < len(value.shape) for arg in value.args) and len(value.args) == 1
+
+
+class Builder:
+    """Builds canonical nodes; the same op on the same arguments is built once."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Hashable, ...], Node] = {}
+        self._number: dict[Node, int] = {}
+
+    def number(self, value: Node) -> int:
+        """The order in which a value was first built or seen; fixes the order of arguments."""
+        return self._number.setdefault(value, len(self._number))
+
+    def make(
+        self,
+        op: str,
+        args: Iterable[Node] = (),
+        data: tuple[Hashable, ...] = (),
+        shape: Shape | None = None,
+        where: str = "",
+        rate: Rate | None = None,
+    ) -> Node:
+        """The node of ``op``; a pointwise op's shape is its widest argument's unless given."""
+        args = tuple(args)
+        if shape is None:
+            shape = max((arg.shape for arg in args), key=len, default=SCALAR)
+        if op in _COMMUTES:
+            args = tuple(sorted(args, key=self.number))
+        key = (op, args, data, shape)
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = node(op, args, data, shape, where, rate)
+            self.number(found)
+        return found
+
+    def const(self, value: float) -> Node:
+        """A number."""
+        return self.make("const", (), (float(value),))
+
+    def lin(self, terms: Iterable[Term], bias: float = 0.0, shape: Shape | None = None) -> Node:
+        """``bias + Σ coef · term``: sums flattened, equal terms gathered, regrouped by rate.
+
+        rewrite: W @ x + R @ h + b  ->  lin(R @ h, lin(W @ x, b)); value kept up to rounding.
+        Terms of unlike sign are not cancelled, so that inf - inf stays NaN.
+        """
+        gathered: dict[tuple[Node, bool], float] = {}
+        widest = shape or SCALAR
+        pending: list[Term] = [(coef, term) for coef, term in reversed(list(terms))]
+        while pending:
+            coef, term = pending.pop()
+            widest = max(widest, term.shape, key=len)
+            if term.op == "const":
+                bias += coef * term.number
+            elif term.op == "lin" and not _is_spread(term):
+                bias += coef * term.bias
+                inner = list(zip(term.coefs, term.args, strict=True))
+                pending.extend((coef * own, arg) for own, arg in reversed(inner))
+            else:
+                key = (term, coef < 0)
+                gathered[key] = gathered.get(key, 0.0) + coef
+        flat = [(coef, term) for (term, _), coef in gathered.items()]
+        return self._grouped(flat, bias, widest)
+
+    def _grouped(self, flat: list[Term], bias: float, shape: Shape) -> Node:
+        """Nest the terms of lower rates: state + (input + (weight))."""
+        if not flat:
+            return self.const(bias)
+        top = max(term.rate for _, term in flat)
+        upper = [(coef, term) for coef, term in flat if term.rate == top]
+        lower = [(coef, term) for coef, term in flat if term.rate != top]
+        if lower:
+            width = max((term.shape for _, term in lower), key=len)
+            upper.append((1.0, self._grouped(lower, bias, width)))
+            bias = 0.0
+        upper.sort(key=lambda item: (self.number(item[1]), item[0] < 0))
+        if len(upper) == 1 and upper[0][0] == 1.0 and bias == 0.0 and upper[0][1].shape == shape:
+            return upper[0][1]
+        coefs = tuple(coef for coef, _ in upper)
+        return self.make("lin", (term for _, term in upper), (coefs, bias), shape)
+
+    def scale(self, coef: float, value: Node) -> Node:
+        """``coef · value``."""
+        return self.lin([(coef, value)])
+
+    def spread(self, scalar: Node, shape: Shape) -> Node:
+        """A scalar as a vector of equal units (what a reduction's cotangent is)."""
+        if scalar.shape == shape:
+            return scalar
+        return self.make("lin", (scalar,), ((1.0,), 0.0), shape)
+
+    def mul(self, a: Node, b: Node) -> Node:
+        """``a · b``; constant factors move into the sum around it."""
+        coef = 1.0
+        factors: list[Node] = []
+        shape = max(a.shape, b.shape, key=len)
+        for factor in (a, b):
+            if factor.op == "const":
+                coef *= factor.number
+            elif factor.op == "lin" and len(factor.args) == 1 and not factor.bias:
+                inner = factor.args[0]
+                if len(inner.shape) == len(factor.shape):
+                    coef *= factor.coefs[0]
+                    factors.append(inner)
+                else:
+                    factors.append(factor)
+            else:
+                factors.append(factor)
+        if not factors:
+            return self.const(coef)
+        made = factors[0] if len(factors) == 1 else self.make("mul", factors)
+        if made.shape != shape:
+            made = self.spread(made, shape)
+        return made if coef == 1.0 else self.lin([(coef, made)])
+
+    def apply(self, op: str, args: tuple[Node, ...], where: str = "") -> Node:
+        """The canonical form of a pointwise op."""
+        if op == "add":
+            return self.lin([(1.0, args[0]), (1.0, args[1])])
+        if op == "sub":
+            return self.lin([(1.0, args[0]), (-1.0, args[1])])
+        if op == "neg":
+            return self.lin([(-1.0, args[0])])
+        if op == "mul":
+            return self.mul(*args)
+        if op == "div" and args[1].op == "const" and args[1].number:
+            return self.scale(1.0 / args[1].number, args[0])
+        return self.make(op, args, (), None, where)

@@ -1,0 +1,123 @@
+"""What every op means: an interpreter over any array namespace (torch, or numpy in tests).
+
+A vector is an array [..., n], a scalar [...]; leading axes are batch (and time) and are the
+caller's. Weight matrices are [rows, cols], weight vectors [n], scalar weights [].
+"""
+
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false
+# (an array namespace is any module or object with these functions)
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from elman.ir.graph import Node, walk
+from elman.ir.types import dim_size, shape_size
+
+Array = Any
+
+
+def _lin(xp: Any, node: Node, *terms: Array) -> Array:
+    total: Any = node.bias
+    for coef, term in zip(node.coefs, terms, strict=True):
+        total = total + (term if coef == 1 else coef * term)
+    return total
+
+
+def _compare(name: str) -> Callable[..., Array]:
+    def apply(xp: Any, node: Node, a: Array, b: Array) -> Array:
+        return xp.as_float(getattr(xp, name)(a, b), a)
+
+    return apply
+
+
+def _matmul(xp: Any, node: Node, matrix: Array, vector: Array) -> Array:
+    return vector @ (matrix if node.transposed else xp.swapaxes(matrix, -1, -2))
+
+
+def _softplus(xp: Any, node: Node, v: Array) -> Array:
+    return xp.where(v > 20.0, v, xp.log1p(xp.exp(xp.minimum(v, xp.full_like(v, 20.0)))))
+
+
+MEANING: dict[str, Callable[..., Array]] = {
+    "lin": _lin,
+    "add": lambda xp, node, a, b: a + b,
+    "sub": lambda xp, node, a, b: a - b,
+    "neg": lambda xp, node, a: -a,
+    "mul": lambda xp, node, a, b: a * b,
+    "div": lambda xp, node, a, b: a / b,
+    "tanh": lambda xp, node, a: xp.tanh(a),
+    "sigmoid": lambda xp, node, a: xp.sigmoid(a),
+    "relu": lambda xp, node, a: xp.relu(a),
+    "exp": lambda xp, node, a: xp.exp(a),
+    "log": lambda xp, node, a: xp.log(a),
+    "sqrt": lambda xp, node, a: xp.sqrt(a),
+    "abs": lambda xp, node, a: xp.abs(a),
+    "sign": lambda xp, node, a: xp.sign(a),
+    "sin": lambda xp, node, a: xp.sin(a),
+    "cos": lambda xp, node, a: xp.cos(a),
+    "erf": lambda xp, node, a: xp.erf(a),
+    "softplus": _softplus,
+    "minimum": lambda xp, node, a, b: xp.minimum(a, b),
+    "maximum": lambda xp, node, a, b: xp.maximum(a, b),
+    "where": lambda xp, node, c, a, b: xp.where(c != 0, a, b),
+    **{name: _compare(name) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
+    "stop": lambda xp, node, a: xp.stop(a),
+    "sum": lambda xp, node, *parts: xp.total(xp.concat(parts, -1)),
+    "mean": lambda xp, node, *parts: xp.concat(xp.spread(parts, -1), -1).mean(-1),
+    "var": lambda xp, node, *parts: xp.variance(xp.concat(xp.spread(parts, -1), -1)),
+    "amax": lambda xp, node, *parts: xp.amax(xp.concat(xp.spread(parts, -1), -1)),
+    "matmul": _matmul,
+    "outer": lambda xp, node, a, b: a[..., :, None] * b[..., None, :],
+    "transpose": lambda xp, node, a: xp.swapaxes(a, -1, -2),
+}
+
+
+def _rank(node: Node) -> int:
+    return len(node.shape)
+
+
+def apply(xp: Any, node: Node, args: tuple[Array, ...], dims: Mapping[str, int]) -> Array:
+    """The value of one node from its arguments' values.
+
+    Args:
+        xp: array namespace with the functions of the table above.
+        node: what to compute.
+        args: one array per argument.
+        dims: sizes of the named dims.
+    """
+    if node.op == "const":
+        return xp.constant(node.number)
+    if node.op == "count":
+        return xp.constant(float(dim_size(node.data, dims)))
+    if node.op == "split":
+        start, stop = (int(str(d)) for d in node.data)
+        dim = node.args[0].shape[0]
+        first, last = dim_size(dim[:start], dims), dim_size(dim[:stop], dims)
+        return args[0][first:last] if _rank(node) == 2 else args[0][..., first:last]
+    if node.op == "concat":
+        axis = 0 if _rank(node) == 2 else -1
+        return xp.concat(xp.spread(args, axis), axis)
+    if _rank(node) and node.op not in ("matmul", "outer"):
+        # a scalar per sample meets a vector, or a matrix of weights
+        extra = (None,) * _rank(node)
+        args = tuple(
+            arg[(..., *extra)] if not _rank(source) else arg
+            for source, arg in zip(node.args, args, strict=True)
+        )
+    made = MEANING[node.op](xp, node, *args)
+    if _rank(node) and node.args and not any(source.shape for source in node.args):
+        # scalars alone: the value is repeated over the units (the canonical form's spread)
+        made = xp.broadcast_to(made, (*made.shape[: -_rank(node)], *shape_size(node.shape, dims)))
+    return made
+
+
+def evaluate(
+    xp: Any, roots: tuple[Node, ...], values: dict[Node, Array], dims: Mapping[str, int]
+) -> tuple[Array, ...]:
+    """Values of ``roots``; ``values`` holds the leaves' and receives every node's on the way."""
+    for node in walk(roots, stop=lambda found: found in values):
+        if node not in values:
+            values[node] = apply(xp, node, tuple(values[arg] for arg in node.args), dims)
+    return tuple(values[root] for root in roots)

@@ -1,0 +1,81 @@
+"""The op table: what exists, how many arguments it takes, of what kind it is.
+
+One row per op. Beside this table an op has a value in ``ir/evaluate.py``, a VJP row in
+``autodiff/rules.py`` and a spelling in each engine's ``ops.py``; a test checks that no row is
+missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["leaf", "pointwise", "reduce", "product", "move"]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One row: ``kind`` decides the type rule; ``weight`` is a rough cost in elementwise
+    operations."""
+
+    name: str
+    kind: Kind
+    arity: int | None = None  # None: one or more
+    cost: float = 1.0
+
+
+_TABLE = (
+    Op("input", "leaf", 0),
+    Op("state", "leaf", 0),
+    Op("weight", "leaf", 0),
+    Op("cotangent", "leaf", 0),
+    Op("const", "leaf", 0),
+    Op("count", "leaf", 0),  # the number of units in the atoms of ``data``
+    # moves of whole atoms: gone after the canonical form
+    Op("split", "move", 1, 0.0),
+    Op("concat", "move", None, 0.0),
+    Op("transpose", "move", 1, 0.0),
+    # a sum with coefficients: data = (coefs, bias); gathers add, sub, neg and scaling
+    Op("lin", "pointwise", None),
+    Op("add", "pointwise", 2),
+    Op("sub", "pointwise", 2),
+    Op("neg", "pointwise", 1),
+    Op("mul", "pointwise", 2),
+    Op("div", "pointwise", 2, 4.0),
+    Op("tanh", "pointwise", 1, 12.0),
+    Op("sigmoid", "pointwise", 1, 12.0),
+    Op("relu", "pointwise", 1),
+    Op("exp", "pointwise", 1, 8.0),
+    Op("log", "pointwise", 1, 20.0),
+    Op("sqrt", "pointwise", 1, 6.0),
+    Op("abs", "pointwise", 1),
+    Op("sign", "pointwise", 1, 2.0),
+    Op("sin", "pointwise", 1, 20.0),
+    Op("cos", "pointwise", 1, 20.0),
+    Op("erf", "pointwise", 1, 20.0),
+    Op("softplus", "pointwise", 1, 24.0),
+    Op("minimum", "pointwise", 2),
+    Op("maximum", "pointwise", 2),
+    Op("where", "pointwise", 3),
+    Op("lt", "pointwise", 2),
+    Op("le", "pointwise", 2),
+    Op("gt", "pointwise", 2),
+    Op("ge", "pointwise", 2),
+    Op("eq", "pointwise", 2),
+    Op("ne", "pointwise", 2),
+    Op("stop", "pointwise", 1, 0.0),
+    # over all units of the arguments (several atoms): a scalar per sample
+    Op("sum", "reduce", None),
+    Op("mean", "reduce", None),
+    Op("var", "reduce", None, 2.0),
+    Op("amax", "reduce", None),
+    # matrix [rows, cols] times vector [cols]; data = ("T",) for the transpose
+    Op("matmul", "product", 2),
+    # vector times vector, weights alone: [rows, cols]
+    Op("outer", "product", 2),
+)
+
+OPS: dict[str, Op] = {op.name: op for op in _TABLE}
+
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+TRANSCENDENTAL = tuple(op.name for op in _TABLE if op.kind == "pointwise" and op.cost >= 8.0)

@@ -1,0 +1,84 @@
+"""The canonical step and its backward step: what a program partitions and never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from elman.ir.graph import Node, Rate, walk
+
+
+def sealed(value: Node) -> bool:
+    """Whether a value depends on weights alone: a leaf of the step."""
+    return value.rate == Rate.WEIGHT
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step in canonical form: every value one atom wide, or a scalar.
+
+    Leaves carry ``data = (name, index)``, weights ``(name, row)`` or ``(name, row, column)``.
+    Values of weight rate are leaves of the step too (``sealed``): evaluated once per call.
+
+    Attributes:
+        inputs, states: atom leaves in declared order.
+        weights: blocks in declared order, row by row.
+        next_states: one per entry of ``states``.
+        outputs: the atoms of the output.
+    """
+
+    inputs: tuple[Node, ...]
+    states: tuple[Node, ...]
+    weights: tuple[Node, ...]
+    next_states: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        """Everything a step has to produce."""
+        return (*self.next_states, *self.outputs)
+
+    def walk(self) -> Iterator[Node]:
+        """Every node of the step once, arguments first; sealed values are not entered."""
+        return walk(self.roots, stop=sealed)
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """One term of a sealed value's gradient: Σ over T·B of ``left ⊗ right``, or of ``left``
+    alone."""
+
+    target: Node
+    left: Node
+    right: Node | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """The step and its adjoint.
+
+    Attributes:
+        step: the forward step.
+        d_outputs: cotangent leaves, one per output atom (rate OUTPUT).
+        d_next: cotangent leaves, one per state atom: what step t + 1 hands down (rate CARRY).
+        d_states: cotangents of the states of step t - 1, one per state atom.
+        d_inputs: cotangents of the input atoms (None: no gradient flows).
+        sums: terms of the sealed values' gradients.
+        d_sealed: per sealed target, the cotangent leaf of its finished sum (rate WEIGHT).
+        d_weights: per weight block, its gradient at weight rate over ``d_sealed`` (None: no
+        gradient).
+    """
+
+    step: Step
+    d_outputs: tuple[Node, ...]
+    d_next: tuple[Node, ...]
+    d_states: tuple[Node, ...]
+    d_inputs: tuple[Node | None, ...]
+    sums: tuple[Sum, ...]
+    d_sealed: tuple[tuple[Node, Node], ...]
+    d_weights: tuple[Node | None, ...]
+
+    @property
+    def primal(self) -> frozenset[Node]:
+        """Nodes of the forward step."""
+        return frozenset(self.step.walk())

@@ -1,0 +1,68 @@
+"""The invariants of graphs as code: run after tracing and after every rewrite."""
+
+from __future__ import annotations
+
+from elman.errors import VerifyError
+from elman.ir.graph import Graph, Node, Rate, walk
+from elman.ir.ops import OPS
+from elman.ir.pair import Pair
+
+
+def _check(holds: bool, value: Node, what: str) -> None:
+    if not holds:
+        raise VerifyError(f"{what}: {value!r}")
+
+
+def verify_node(value: Node) -> None:
+    """Arity, shapes and rate of one node. Raises VerifyError."""
+    op = OPS.get(value.op)
+    if op is None:
+        raise VerifyError(f"no op {value.op!r}")
+    _check(op.arity is None or len(value.args) == op.arity, value, "wrong number of arguments")
+    _check(len(value.shape) <= 2, value, "more than two dims")
+    if value.args:
+        _check(value.rate == max(arg.rate for arg in value.args), value, "wrong rate")
+    if op.kind == "pointwise":
+        wide = {arg.shape for arg in value.args if arg.shape}
+        _check(wide <= {value.shape}, value, "operands of unlike shape")
+    if op.kind == "reduce":
+        _check(value.shape == (), value, "a reduction is a scalar")
+    if value.op == "lin":
+        _check(len(value.coefs) == len(value.args), value, "coefficients")
+    if value.op == "matmul":
+        matrix, vector = value.args
+        rows, cols = matrix.shape[::-1] if value.transposed else matrix.shape
+        _check(matrix.rate == Rate.WEIGHT, value, "the left side of a product is a weight")
+        _check(
+            vector.shape == (cols,) and value.shape == (rows,), value, "product of unlike shapes"
+        )
+
+
+def verified(graph: Graph) -> Graph:
+    """The graph itself, checked: every node well formed, every leaf declared."""
+    leaves = set(graph.leaves)
+    for value in graph.walk():
+        verify_node(value)
+        if value.op in ("input", "state", "weight"):
+            _check(value in leaves, value, "an undeclared leaf")
+    for leaf, root in zip(graph.states, graph.next_states, strict=True):
+        _check(leaf.shape == root.shape, root, f"the next {leaf.name} has another shape")
+    return graph
+
+
+def verified_pair(pair: Pair) -> Pair:
+    """The pair itself, checked: atoms only, no moves left, cotangents shaped like their values."""
+    step = pair.step
+    sums = [value for term in pair.sums for value in (term.left, term.right) if value is not None]
+    found = [d for d in (*pair.d_inputs, *pair.d_weights) if d is not None]
+    for value in walk([*step.roots, *pair.d_states, *sums, *found]):
+        verify_node(value)
+        _check(all(len(dim) == 1 for dim in value.shape), value, "wider than one atom")
+        _check(OPS[value.op].kind != "move" or value.op == "transpose", value, "a move is left")
+    for leaf, d in (
+        *zip(step.states, pair.d_states, strict=True),
+        *zip(step.inputs, pair.d_inputs, strict=True),
+        *zip(step.weights, pair.d_weights, strict=True),
+    ):
+        _check(d is None or d.shape == leaf.shape, leaf, "a cotangent of another shape")
+    return pair

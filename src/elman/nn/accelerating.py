@@ -1,0 +1,81 @@
+"""Swap torch's recurrent layers inside a model for elman's, in place, and back."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, TypeVar, cast
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+from elman.nn.modules import GRU, LSTM, RNN
+from elman.nn.recurrent import Recurrent
+
+_log = logging.getLogger("elman")
+_OURS: dict[type, type] = {nn.RNN: RNN, nn.GRU: GRU, nn.LSTM: LSTM}
+_MARK = "_elman_swapped"
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def accelerate(model: Model) -> Model:
+    """Make every torch.nn.RNN, GRU and LSTM inside a model run on elman's engines.
+
+    The modules themselves change their class, so everything about them stays: parameters, hooks,
+    mode, and all references to them, shared ones included. Users' own subclasses and parametrized
+    modules are left alone; :func:`elman.nn.report` says so, and so does the logger ``elman`` at
+    level INFO.
+
+    Args:
+        model: any module, or one of torch's layers itself; it is changed in place.
+
+    Returns:
+        The model itself.
+    """
+    for module in model.modules():
+        ours = _OURS.get(type(module))
+        if ours is not None:
+            module.__class__ = ours
+            module.__dict__[_MARK] = True
+    for name, text in report(model).items():
+        _log.info("%s: %s", name or type(model).__name__, text)
+    return model
+
+
+def restore(model: Model) -> Model:
+    """Undo :func:`accelerate`: torch's own classes again. Modules made as elman's stay elman's."""
+    theirs = {ours: torch_class for torch_class, ours in _OURS.items()}
+    for module in model.modules():
+        if module.__dict__.pop(_MARK, False) and type(module) in theirs:
+            module.__dict__.pop("_runners", None)
+            module.__class__ = theirs[type(module)]
+    return model
+
+
+def report(model: nn.Module) -> dict[str, str]:
+    """Say of every recurrent layer of a model who runs it, or why it was left alone.
+
+    Returns:
+        name of the submodule (``""`` for the model itself) -> one line.
+    """
+    found: dict[str, str] = {}
+    for name, module in model.named_modules():
+        text = _status(module)
+        if text:
+            found[name] = text
+    return found
+
+
+def _status(module: nn.Module) -> str:
+    kind: Any = type(module)
+    if isinstance(module, Recurrent) or kind in _OURS.values():
+        reason = cast(Any, module).refusal()
+        own = f"elman.{kind.__name__}, engine {module.engine}"
+        return own if reason is None else f"{own}: on torch's own layers, because of {reason}"
+    if not isinstance(module, nn.RNNBase):
+        return ""
+    if parametrize.is_parametrized(module):
+        return f"torch.nn's {module.mode}, left alone: its weights are parametrized"
+    if kind in _OURS:
+        return f"torch.nn.{kind.__name__}, not accelerated"
+    return f"{kind.__name__}, left alone: a subclass may change what forward computes"

@@ -1,0 +1,53 @@
+"""Which engine is asked for: ``using(engine=…)`` before ELMAN_ENGINE before the module's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from elman.engines import registry
+from elman.errors import EngineError
+
+VARIABLE = "ELMAN_ENGINE"
+
+_asked: ContextVar[str | None] = ContextVar("elman_engine", default=None)
+
+
+def checked(engine: str) -> str:
+    """The name itself. Raises EngineError if there is no such engine, listing those that exist."""
+    if engine != "auto" and engine not in registry.names():
+        raise EngineError(f"no engine {engine!r}; there are auto, {', '.join(registry.names())}")
+    return engine
+
+
+@contextmanager
+def using(*, engine: str) -> Iterator[None]:
+    """Run every module inside the ``with`` block on one engine, whatever it was made with.
+
+    It overrides the environment variable ELMAN_ENGINE, which overrides a module's own ``engine=``.
+    ``engine="auto"`` gives the choice back to measurement. Other threads are not affected.
+
+    Raises:
+        EngineError: there is no engine of that name; inside the block, whatever that engine cannot
+            run.
+    """
+    token = _asked.set(checked(engine))
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+def wanted(own: str) -> str:
+    """The engine that a module made with ``engine=own`` has to use now.
+
+    Raises:
+        EngineError: ELMAN_ENGINE names an engine that does not exist.
+    """
+    asked = _asked.get()
+    if asked is not None:
+        return asked
+    from_environment = os.environ.get(VARIABLE)
+    return checked(from_environment) if from_environment else own

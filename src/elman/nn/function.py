@@ -1,0 +1,137 @@
+"""One autograd function for all kernels: save, call, hand back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from elman.engines.base import Kernel
+
+_C: Any = torch._C
+_keep_graph: Callable[[], bool] | None = getattr(
+    _C._autograd, "_get_current_graph_task_keep_graph", None
+)
+_said: set[str] = set()
+
+Gradients = tuple[Tensor | None, ...]
+
+
+def say_once(text: str) -> None:
+    """Warn, but never twice with the same text in one process."""
+    if text not in _said:
+        _said.add(text)
+        warnings.warn(text, stacklevel=3)
+
+
+class Sweep(Function):
+    """All steps of one layer in one direction, on a kernel that has its own backward.
+
+    ``apply(kernel, oracle, counts, *tensors)``: ``tensors`` are the inputs, states and weights,
+    ``counts`` says how many of the first two, ``oracle()`` gives a differentiable kernel for the
+    same cell. Returns the output and the last states.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kernel: Kernel,
+        oracle: Callable[[], Kernel],
+        counts: tuple[int, int],
+        *tensors: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Run the kernel and save its arguments and what it asks for."""
+        first, second = counts
+        output, last, saved = kernel.forward(
+            tensors[:first], tensors[first : first + second], tensors[first + second :]
+        )
+        ctx.save_for_backward(*tensors, *saved)
+        ctx.set_materialize_grads(False)
+        ctx.kernel, ctx.oracle, ctx.counts, ctx.total = kernel, oracle, counts, len(tensors)
+        if output._is_view():
+            # the output of a function must be no view, or it could not be detached in place; it
+            # still shares its version with the tape, so that writing to it is detected
+            output = output.detach()
+        return (output, *last)
+
+    @staticmethod
+    def backward(ctx: Any, d_output: Tensor | None, *d_last: Tensor | None) -> Any:  # type: ignore[override]
+        """The kernel's own backward; through the oracle if a second derivative may be asked for."""
+        saved: tuple[Tensor, ...] = ctx.saved_tensors
+        first, second = ctx.counts
+        tensors = saved[: ctx.total]
+        if torch.is_grad_enabled():
+            return (None, None, None, *_twice(ctx, tensors, (d_output, *d_last)))
+        inputs, states = tensors[:first], tensors[first : first + second]
+        keep = True if _keep_graph is None else _keep_graph()
+        d_inputs, d_states, d_weights = ctx.kernel.backward(
+            inputs,
+            states,
+            tensors[first + second :],
+            saved[ctx.total :],
+            d_output,
+            d_last,
+            keep,
+        )
+        return (None, None, None, *d_inputs, *d_states, *d_weights)
+
+
+def _twice(ctx: Any, tensors: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> Gradients:
+    """Gradients that can be differentiated again, from the oracle on the saved arguments."""
+    say_once(
+        "create_graph=True: elman computes this gradient through engine reference, "
+        "which can be differentiated again, and is slower"
+    )
+    # Aliases, so that an argument that is computed from another is not differentiated through it.
+    own = [tensor.view_as(tensor) for tensor in tensors]
+    first, second = ctx.counts
+    output, last, _ = ctx.oracle().forward(
+        own[:first], own[first : first + second], own[first + second :]
+    )
+    roots = [
+        (value, d)
+        for value, d in zip((output, *last), cotangents, strict=True)
+        if d is not None and value.requires_grad
+    ]
+    wanted = [k for k, value in enumerate(own) if value.requires_grad]
+    found: list[Tensor | None] = [None] * len(own)
+    if roots and wanted:
+        values, ds = zip(*roots, strict=True)
+        grads = torch.autograd.grad(
+            values, [own[k] for k in wanted], ds, create_graph=True, allow_unused=True
+        )
+        for k, grad in zip(wanted, grads, strict=True):
+            found[k] = grad
+    return tuple(found)
+
+
+def run(
+    kernel: Kernel,
+    oracle: Callable[[], Kernel],
+    inputs: Sequence[Tensor],
+    states: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    training: bool,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Run a kernel with or without autograd.
+
+    Args:
+        kernel: what to run.
+        oracle: gives a differentiable kernel for the same cell, for second derivatives.
+        inputs, states, weights: as :meth:`Kernel.forward` takes them.
+        training: whether a gradient may be asked for.
+
+    Returns:
+        The output and the last states.
+    """
+    if kernel.differentiable or not training:
+        output, last, _ = kernel.forward(inputs, states, weights)
+        return output, last
+    output, *rest = Sweep.apply(
+        kernel, oracle, (len(inputs), len(states)), *inputs, *states, *weights
+    )
+    return output, tuple(rest)

@@ -1,0 +1,197 @@
+"""RNN, GRU and LSTM in place of torch.nn's: their constructors, weights, results and errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from elman.errors import EngineError
+from elman.nn.asking import checked, wanted
+from elman.nn.formulas import FORMULAS
+from elman.nn.runner import Runner
+from elman.nn.transforms import transformed
+
+_OWN_DTYPES = (torch.float32, torch.float64)
+
+
+class _Layers:
+    """What the three classes add to torch's: forward on elman's engines.
+
+    Whatever these do not do yet, and every mistake, goes to torch's own forward: it computes, or it
+    raises in its own words.
+    """
+
+    engine: str = "auto"
+    _runners: list[Runner] | None = None
+
+    @property
+    def runners(self: Any) -> dict[str, Runner]:
+        """Who runs each layer, by the suffix of its weights' names: ``l0``, ``l1`` …"""
+        if self._runners is None:
+            cell = FORMULAS[self.mode, bool(self.bias)]
+            widths = [self.input_size] + [self.hidden_size] * (self.num_layers - 1)
+            self._runners = [Runner(cell, {"I": width, "H": self.hidden_size}) for width in widths]
+        return {f"l{layer}": runner for layer, runner in enumerate(self._runners)}
+
+    def refusal(self: Any) -> str | None:
+        """Why this module runs on torch's own layers whatever the input, or None."""
+        if self.bidirectional:
+            return "bidirectional=True"
+        if self.proj_size:
+            return f"proj_size={self.proj_size}"
+        return None
+
+    def extra_repr(self: Any) -> str:
+        """torch's, and the engine if one was named."""
+        told = super().extra_repr()  # type: ignore[misc]
+        return told if self.engine == "auto" else f"{told}, engine={self.engine!r}"
+
+    def forward(self: Any, input: Any, hx: Any = None) -> Any:  # torch's name
+        """Run all layers; arguments and results are torch's."""
+        engine = wanted(self.engine)
+        packed = isinstance(input, PackedSequence)
+        if engine == "aten" or not (packed or _well_formed(self, input, hx)):
+            return super().forward(input, hx)  # type: ignore[misc]
+        weights = _weights(self)
+        reason = "a PackedSequence" if packed else self.refusal()
+        reason = reason or _unsuitable(input, hx, weights, engine)
+        if reason is None:
+            return _run_layers(self, input, hx, weights, engine)
+        if engine != "auto":
+            raise EngineError(f"engine {engine} cannot run this {type(self).__name__}: {reason}")
+        return super().forward(input, hx)  # type: ignore[misc]
+
+
+def _well_formed(module: Any, given: Any, hx: Any) -> bool:
+    """Whether the arguments are tensors of the right sizes, and of at least one step and sample."""
+    if not isinstance(given, Tensor):
+        return False
+    shape = given.shape
+    rank = len(shape)
+    if rank not in (2, 3) or shape[-1] != module.input_size or 0 in shape:
+        return False
+    if hx is None:
+        return True
+    batch = () if rank == 2 else (shape[0 if module.batch_first else 1],)
+    directions = 2 if module.bidirectional else 1
+    lead = (module.num_layers * directions, *batch)
+    if module.mode != "LSTM":
+        return isinstance(hx, Tensor) and hx.shape == (*lead, module.hidden_size)
+    width = module.proj_size or module.hidden_size
+    return (
+        isinstance(hx, (tuple, list))
+        and len(hx) == 2
+        and all(isinstance(state, Tensor) for state in hx)
+        and hx[0].shape == (*lead, width)
+        and hx[1].shape == (*lead, module.hidden_size)
+    )
+
+
+def _unsuitable(given: Tensor, hx: Any, weights: list[Tensor], engine: str) -> str | None:
+    """Why these tensors are left to torch's own layers, or None."""
+    dtype, device = given.dtype, given.device
+    if engine != "reference" and device.type not in ("cpu", "meta"):
+        return f"tensors on {device.type}"
+    if engine != "reference" and dtype not in _OWN_DTYPES:
+        return f"dtype {dtype}"
+    if torch._C._is_any_autocast_enabled():
+        return "autocast"
+    states = () if hx is None else hx if isinstance(hx, (tuple, list)) else (hx,)
+    for tensor in (*weights, *states):
+        if tensor.dtype is not dtype or tensor.device != device:
+            return "tensors of several dtypes or devices"
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return "torch.compile or torch.jit.trace"
+    return None
+
+
+def _weights(module: Any) -> list[Tensor]:
+    """All weights in torch's order, as they are now: parameters, or what stands in their place."""
+    own = module._parameters
+    found = []
+    for name in module._flat_weights_names:
+        weight = own.get(name)
+        found.append(getattr(module, name) if weight is None else weight)
+    return found
+
+
+def _run_layers(module: Any, given: Tensor, hx: Any, weights: list[Tensor], engine: str) -> Any:
+    batched = given.dim() == 3
+    x = given if batched else given.unsqueeze(1)
+    if batched and module.batch_first:
+        x = x.transpose(0, 1)
+    two = module.mode == "LSTM"
+    if hx is None:
+        zeros = torch.zeros(x.shape[1], module.hidden_size, dtype=x.dtype, device=x.device)
+        states = [(zeros, zeros) if two else (zeros,)] * module.num_layers
+    else:
+        given_states = hx if two else (hx,)
+        if not batched:
+            given_states = [state.unsqueeze(1) for state in given_states]
+        states = list(zip(*[state.unbind(0) for state in given_states]))
+    plain = transformed((x, *states[0], *weights)) is None
+    runners = module._runners or list(module.runners.values())
+    count = len(weights) // module.num_layers
+    share = module.dropout if module.training else 0.0
+    ends: list[tuple[Tensor, ...]] = []
+    for layer, runner in enumerate(runners):
+        own = weights[layer * count : (layer + 1) * count]
+        if plain:
+            x, last = runner((x,), states[layer], own, engine)
+        else:
+            x, last = runner.through_reference((x,), states[layer], own)
+        ends.append(last)
+        if share and layer < module.num_layers - 1:
+            x = torch.dropout(x, share, True)
+    # stacked even when there is one layer: a user may detach_() a state, and no view allows that
+    last_states = tuple(torch.stack(parts) for parts in zip(*ends))
+    if not batched:
+        x, last_states = x.squeeze(1), tuple(state.squeeze(1) for state in last_states)
+    elif module.batch_first:
+        x = x.transpose(0, 1)
+    return x, last_states if two else last_states[0]
+
+
+class RNN(_Layers, nn.RNN):
+    """torch.nn.RNN on elman's engines: ``h[t] = tanh(W x[t] + b + R h[t-1] + d)``.
+
+    Same constructor, draws, ``state_dict``, results and errors as torch's.
+
+    Args:
+        engine: ``"auto"``, or the name of an engine; all others are torch's.
+    """
+
+    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.engine = checked(engine)
+
+
+class GRU(_Layers, nn.GRU):
+    """torch.nn.GRU on elman's engines: ``h[t] = (1 - z) * n + z * h[t-1]``.
+
+    Same constructor, draws, ``state_dict``, results and errors as torch's.
+
+    Args:
+        engine: ``"auto"``, or the name of an engine; all others are torch's.
+    """
+
+    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.engine = checked(engine)
+
+
+class LSTM(_Layers, nn.LSTM):
+    """torch.nn.LSTM on elman's engines: ``c[t] = f * c[t-1] + i * g``, ``h[t] = o * tanh(c[t])``.
+
+    Same constructor, draws, ``state_dict``, results and errors as torch's.
+
+    Args:
+        engine: ``"auto"``, or the name of an engine; all others are torch's.
+    """
+
+    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.engine = checked(engine)

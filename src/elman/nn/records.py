@@ -1,0 +1,61 @@
+"""Which engine and schedule runs each layer: recorded in a checkpoint, used again on resuming."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from elman.nn.runner import Runner
+
+
+def _runners(model: nn.Module) -> Iterator[tuple[str, Runner]]:
+    for name, module in model.named_modules():
+        runners = getattr(module, "runners", None)
+        if isinstance(runners, dict):
+            for suffix, runner in runners.items():
+                if isinstance(runner, Runner):
+                    yield f"{name}.{suffix}" if name else suffix, runner
+
+
+def choices(model: nn.Module) -> dict[str, Any]:
+    """Record what runs a model's layers.
+
+    Returns:
+        ``{layer: {size class: {"engine": …, "schedule": …, digests and facts of the kernel}}}``,
+        JSON-able; a layer that has not run yet has no size class.
+    """
+    found: dict[str, Any] = {}
+    for name, runner in _runners(model):
+        found[name] = {
+            shown: {
+                **choice.kernel.describe(),
+                "engine": choice.engine,
+                "schedule": choice.schedule,
+            }
+            for shown, choice in runner.choices.items()
+        }
+    return found
+
+
+def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
+    """Make a model's layers use exactly what :func:`choices` recorded, whatever is measured now.
+
+    ``using`` and ELMAN_ENGINE still override it. Size classes without a record choose as usual.
+
+    Returns:
+        Why some records cannot be used; empty if all are.
+    """
+    reasons: list[str] = []
+    present = dict(_runners(model))
+    for name, records in choices.items():
+        runner = present.get(name)
+        if runner is None:
+            reasons.append(f"{name}: no such layer")
+            continue
+        for shown, record in records.items():
+            reason = runner.pin(shown, record)
+            if reason is not None:
+                reasons.append(f"{name}: {reason}")
+    return reasons

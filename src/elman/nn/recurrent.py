@@ -1,0 +1,288 @@
+"""Any cell as a module: layers, directions, dropout, residual connections."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter, init
+
+from elman.errors import InputError, ShapeError, rows
+from elman.frontend.cell import Cell, Init
+from elman.ir.types import dim_size, shape_size
+from elman.nn.arguments import Arguments
+from elman.nn.asking import checked, wanted
+from elman.nn.runner import Runner
+from elman.nn.transforms import transformed
+from elman.plan.spec import Tape
+
+_SCHEMES = (
+    "orthogonal",
+    "xavier_uniform",
+    "xavier_normal",
+    "kaiming_uniform",
+    "kaiming_normal",
+    "zeros",
+    "ones",
+)
+
+State = Tensor | tuple[Tensor, ...]
+
+
+class Recurrent(nn.Module):
+    """A recurrent network of any cell: ``h[t] = cell(x[t], h[t-1])`` in each layer and direction.
+
+    Parameters are named after the cell's weights: ``W_l0``, ``R_l0``, ``W_l0_reverse`` … They are
+    drawn from U(-1/√H, 1/√H) in declared order, H being the size of the first state, unless the
+    cell's ``init=`` says otherwise.
+
+    Args:
+        cell: the formula of one step, made by ``@elman.cell``.
+        input_size: size of the cell's first input.
+        hidden_size: size of the cell's first state.
+        num_layers: each further layer reads the output of the one below as its first input.
+        bidirectional: a second set of weights runs over the reversed sequence; outputs are joined.
+        batch_first: x and out are [B, T, ·].
+        dropout: share of values dropped after each layer but the last, in training.
+        residual: from the second layer on, a layer's input is added to its output.
+        engine: ``"auto"`` (measured), or a name; ``elman.using`` and ELMAN_ENGINE override it.
+        tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``, ``"recompute"``.
+        device, dtype: of the parameters.
+        dims_and_options: sizes of the cell's other dims (``P=16``), and the cell's own options.
+
+    Raises:
+        ShapeError: sizes that do not fit the cell.
+        InputError: an option that does not exist.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        bidirectional: bool = False,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        residual: bool = False,
+        engine: str = "auto",
+        tape: Tape = "auto",
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        **dims_and_options: Any,
+    ) -> None:
+        super().__init__()
+        cell, dims = _separated(cell, dims_and_options)
+        for name, size in (("input_size", input_size), ("hidden_size", hidden_size), *dims.items()):
+            _check_size(name, size)
+        if num_layers < 1:
+            raise InputError(f"num_layers must be at least 1, got {num_layers}")
+        if not 0.0 <= dropout <= 1.0:
+            raise InputError(f"dropout is a share in [0, 1], got {dropout}")
+        if tape not in ("save", "auto", "recompute"):
+            raise InputError(f'tape is "save", "auto" or "recompute", got {tape!r}')
+        self.cell = cell
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bidirectional, self.batch_first = bool(bidirectional), bool(batch_first)
+        self.dropout, self.residual = float(dropout), bool(residual)
+        self.engine = checked(engine)
+        self.tape: Tape = tape
+        self._dims = dict(dims)
+        self.runners = self._make_runners(dims)
+        self._names: list[list[str]] = []
+        for suffix, runner in self.runners.items():
+            names = [f"{weight.name}_{suffix}" for weight in cell.weights]
+            for name, weight in zip(names, cell.weights):
+                shape = shape_size(weight.shape, dict(runner.dims))
+                self.register_parameter(
+                    name, Parameter(torch.empty(shape, device=device, dtype=dtype))
+                )
+            self._names.append(names)
+        self._arguments = Arguments.of(cell, dict(self.runners["l0"].dims), self._lead, batch_first)
+        self.reset_parameters()
+
+    @property
+    def _lead(self) -> int:
+        return self.num_layers * (2 if self.bidirectional else 1)
+
+    @property
+    def output_size(self) -> int:
+        """Size of the output: the cell's output times the number of directions."""
+        shape = self.cell.graph.output.shape
+        directions = 2 if self.bidirectional else 1
+        return dim_size(shape[0], dict(self.runners["l0"].dims)) * directions if shape else 1
+
+    def _make_runners(self, dims: dict[str, int]) -> dict[str, Runner]:
+        """One per layer and direction, by the suffix of its weights' names."""
+        cell, found = self.cell, {}
+        size = self.input_size
+        if not cell.inputs:
+            raise InputError(f"{cell.name} has no input: there is nothing to run it over")
+        if (self.num_layers > 1 or self.bidirectional) and not cell.graph.output.shape:
+            raise InputError(f"{cell.name} puts out a scalar: only one layer in one direction")
+        for layer in range(self.num_layers):
+            try:
+                bound = cell.bind(size, self.hidden_size, **dims)
+            except ShapeError as error:
+                raise ShapeError(f"{cell.name}, layer {layer}: {error}") from None
+            first = next(iter(found.values()), None)
+            for entry in cell.inputs[1:]:
+                below = shape_size(entry.shape, dict(first.dims) if first else bound)
+                here = shape_size(entry.shape, bound)
+                if below != here:
+                    raise ShapeError(
+                        f"{cell.name}, layer {layer}: {entry} has size {here[0]} here and "
+                        f"{below[0]} in layer 0, but all layers get the same further inputs"
+                    )
+            found[f"l{layer}"] = Runner(cell, bound, self.tape)
+            if self.bidirectional:
+                found[f"l{layer}_reverse"] = Runner(cell, bound, self.tape)
+            if cell.graph.output.shape:
+                size = dim_size(cell.graph.output.shape[0], bound) * (1 + self.bidirectional)
+        return found
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew, layer by layer, in declared order."""
+        bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0.0
+        for names in self._names:
+            for name, weight in zip(names, self.cell.weights):
+                _initialise(
+                    getattr(self, name), self.cell.init.get(weight.name), weight.name, bound
+                )
+
+    def refusal(self) -> str | None:
+        """None: a Recurrent never leaves its layers to torch's own."""
+        return None
+
+    def forward(self, x: Tensor | tuple[Tensor, ...], state: State | None = None) -> Any:
+        """Run the cell over a batch of sequences, differentiable by BPTT.
+
+        Args:
+            x [T, B, I]: input, time-major; [B, T, I] with ``batch_first``; [T, I] unbatched. A cell
+                of several inputs takes a tuple, each with the same T and B; a scalar input is
+                [T, B].
+            state: one [layers·directions, B, H] per state of the cell, a tuple if there are
+                several; zeros if omitted; without B if unbatched.
+
+        Returns:
+            out [T, B, H·directions]: the last layer's output at each step; layout as x.
+            state: as the argument, after the last step.
+
+        Raises:
+            ShapeError: wrong rank, size, or a sequence of no steps.
+            InputError: wrong dtype, device, or number of inputs or states.
+            EngineError: the engine asked for by name cannot run this cell; the text says why.
+        """
+        engine = wanted(self.engine)
+        groups = [_current(self, names) for names in self._names]
+        like = groups[0][0] if groups[0] else None
+        inputs, starts, batched = self._arguments.opened(x, state, like)
+        plain = transformed((*inputs, *starts[0], *(w for group in groups for w in group))) is None
+        runners = list(self.runners.values())
+        directions = 2 if self.bidirectional else 1
+        ends: list[tuple[Tensor, ...]] = []
+        for layer in range(self.num_layers):
+            found: list[Tensor] = []
+            for direction in range(directions):
+                at = layer * directions + direction
+                own = [given.flip(0) for given in inputs] if direction else inputs
+                if plain:
+                    out, last = runners[at](own, starts[at], groups[at], engine)
+                else:
+                    out, last = runners[at].through_reference(own, starts[at], groups[at])
+                found.append(out.flip(0) if direction else out)
+                ends.append(last)
+            out = found[0] if directions == 1 else torch.cat(found, -1)
+            if self.dropout and self.training and layer < self.num_layers - 1:
+                out = torch.dropout(out, self.dropout, True)
+            if self.residual and layer:
+                out = out + inputs[0]
+            inputs = (out, *inputs[1:])
+        return self._arguments.closed(inputs[0], ends, batched)
+
+    def extra_repr(self) -> str:
+        """Cell, sizes, and every option that is not the default."""
+        told = [self.cell.name, str(self.input_size), str(self.hidden_size)]
+        told += [f"{name}={size}" for name, size in self._dims.items()]
+        defaults = self.cell.defaults
+        for name, value in self.cell.options.items():
+            if value is not defaults.get(name):
+                told.append(f"{name}={getattr(value, '__name__', value)}")
+        for name, default in (
+            ("num_layers", 1),
+            ("bidirectional", False),
+            ("batch_first", False),
+            ("dropout", 0.0),
+            ("residual", False),
+            ("engine", "auto"),
+            ("tape", "auto"),
+        ):
+            if getattr(self, name) != default:
+                told.append(f"{name}={getattr(self, name)!r}")
+        return ", ".join(told)
+
+
+def _separated(cell: Any, given: dict[str, Any]) -> tuple[Cell, dict[str, int]]:
+    """Bind the options of a cell; what is left are sizes of its dims."""
+    if not isinstance(cell, Cell):
+        raise InputError(
+            rows(
+                f"Recurrent takes a cell, not {type(cell).__name__}",
+                [("value", repr(cell))],
+                "decorate the formula: @elman.cell(input=…, state=…, weights=…)",
+            )
+        )
+    options = {name: value for name, value in given.items() if name in cell.defaults}
+    bound = cell.with_options(**options)
+    dims = {name: value for name, value in given.items() if name not in options}
+    known = {
+        atom
+        for entry in (*cell.inputs, *cell.states, *cell.weights)
+        for dim in entry.shape
+        for atom in dim
+        if isinstance(atom, str)
+    }
+    for name in dims:
+        if name not in known:
+            raise InputError(
+                f"Recurrent has no argument {name!r}, and {cell.name} neither a dim nor an option "
+                f"of that name (dims: {', '.join(sorted(known))}; options: "
+                f"{', '.join(cell.defaults) or 'none'})"
+            )
+    return bound, dims
+
+
+def _check_size(name: str, size: Any) -> None:
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise InputError(f"{name} should be of type int, got: {type(size).__name__}")
+    least = 0 if name == "input_size" else 1
+    if size < least:
+        raise InputError(f"{name} must be at least {least}, got {size}")
+
+
+def _initialise(weight: Tensor, how: Init | None, name: str, bound: float) -> None:
+    with torch.no_grad():
+        if how is None:
+            init.uniform_(weight, -bound, bound)
+        elif not isinstance(how, str):
+            weight.fill_(how)
+        elif how not in _SCHEMES:
+            known = ", ".join(_SCHEMES)
+            raise InputError(f"init of {name}: no scheme {how!r}; there are {known}")
+        elif weight.dim() < 2 and how not in ("zeros", "ones"):
+            raise InputError(f"init of {name}: {how} is for matrices, and {name} is none")
+        else:
+            getattr(init, f"{how}_")(weight)
+
+
+def _current(module: nn.Module, names: list[str]) -> list[Tensor]:
+    """The weights as they are now: parameters, or what stands in their place (parametrizations)."""
+    own = module._parameters
+    found: list[Tensor] = []
+    for name in names:
+        weight = own.get(name)
+        found.append(getattr(module, name) if weight is None else weight)
+    return found

@@ -1,0 +1,178 @@
+"""One layer in one direction: picks a kernel for what is asked, once, and calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from elman import compiler
+from elman.engines.base import Job, Kernel
+from elman.errors import EngineError, InputError, ShapeError, VerifyError
+from elman.frontend.cell import Cell
+from elman.ir.types import shape_size
+from elman.nn.function import run
+from elman.plan.spec import Spec, Tape
+from elman.tuning.choose import Choice, choose, kernel_of, octave
+
+Key = tuple[torch.dtype, str, int, bool, int, int, bool, str]
+
+
+class Runner:
+    """Runs a cell over a sequence, on the engine that is asked for or that measured best.
+
+    Choices are kept per dtype, device, wanted gradients, and size class (octave) of T and B.
+    Nothing of them is copied or pickled: a copy chooses anew.
+    """
+
+    def __init__(self, cell: Cell, dims: Mapping[str, int], tape: Tape = "auto") -> None:
+        self.cell = cell
+        self.dims = tuple(sorted(dims.items()))
+        self.tape: Tape = tape
+        self._shapes = [torch.Size(shape_size(entry.shape, dims)) for entry in cell.weights]
+        self._chosen: dict[Key, Choice] = {}
+        self._pinned: dict[str, Choice] = {}
+        self._oracle: Kernel | None = None
+
+    def __reduce__(self) -> Any:
+        return Runner, (self.cell, dict(self.dims), self.tape)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Runner:
+        return Runner(self.cell, dict(self.dims), self.tape)
+
+    def __call__(
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        engine: str,
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run all steps.
+
+        Args:
+            inputs: [T, B, n] each, or [T, B].
+            states: [B, n] each, or [B].
+            weights: in declared order and shape.
+            engine: a name, or ``auto``.
+
+        Returns:
+            The output [T, B, n] and the last states.
+
+        Raises:
+            EngineError: the named engine cannot run this.
+            ShapeError, InputError: a weight is not what the cell declares.
+        """
+        first = inputs[0]
+        dtype, device = first.dtype, first.device
+        for weight, shape in zip(weights, self._shapes, strict=True):
+            if weight.shape != shape or weight.dtype is not dtype or weight.device != device:
+                self._refuse_weights(weights, first)
+        wants, training = 0, False
+        if torch.is_grad_enabled():
+            for tensor in inputs:
+                wants += wants + tensor.requires_grad
+            for tensor in weights:
+                wants += wants + tensor.requires_grad
+            training = wants > 0 or any(state.requires_grad for state in states)
+        steps, batch = first.shape[0], first.shape[1]
+        key = (
+            dtype,
+            device.type,
+            wants,
+            training,
+            (steps - 1).bit_length(),
+            (batch - 1).bit_length(),
+            torch.are_deterministic_algorithms_enabled(),
+            engine,
+        )
+        choice = self._chosen.get(key)
+        if choice is None:
+            choice = self._chosen[key] = self._choose(key, steps, batch)
+        return run(choice.kernel, self.oracle, inputs, states, weights, training)
+
+    def through_reference(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run all steps by torch ops alone, for transforms; as :meth:`__call__`."""
+        output, last, _ = self.oracle().forward(inputs, states, weights)
+        return output, last
+
+    def oracle(self) -> Kernel:
+        """The reference kernel of this cell; it runs every dtype and device."""
+        if self._oracle is None:
+            self._oracle = kernel_of(compiler.job(self.cell, Spec(self.dims)), "reference")
+        return self._oracle
+
+    @property
+    def choices(self) -> dict[str, Choice]:
+        """What was chosen or pinned so far, by :meth:`show`; for records and ``explain``."""
+        chosen = {self.show(key): choice for key, choice in self._chosen.items()}
+        return self._pinned | chosen
+
+    def show(self, key: Key) -> str:
+        """A key as text: ``float32 cpu T<=64 B<=32 train x W R b``."""
+        dtype, device, wants, training, steps, batch, _, _ = key
+        names = " ".join(sorted(self._wanted(wants)))
+        mode = f"train {names}".strip() if training else "eval"
+        return (
+            f"{str(dtype).removeprefix('torch.')} {device} T<={1 << steps} B<={1 << batch} {mode}"
+        )
+
+    def pin(self, shown: str, record: Mapping[str, Any]) -> str | None:
+        """Use exactly what a record of :func:`elman.nn.choices` says; else return why not."""
+        try:
+            spec = self._spec_of(shown)
+            job = compiler.job(self.cell, spec)
+            name, schedule = str(record["engine"]), str(record["schedule"])
+            kernel = kernel_of(job, name, schedule)
+        except (EngineError, KeyError, ValueError) as error:
+            return f"{shown}: {error}"
+        now = {**kernel.describe(), "engine": name, "schedule": schedule}
+        changed = [k for k in sorted(now.keys() | record.keys()) if now.get(k) != record.get(k)]
+        if changed:
+            return f"{shown}: {', '.join(changed)} of engine {name} is not what it was"
+        self._pinned[shown] = Choice(name, schedule, kernel, "pinned")
+        self._chosen.clear()
+        return None
+
+    def _refuse_weights(self, weights: Sequence[Tensor], like: Tensor) -> NoReturn:
+        """A kernel reads memory: nothing that does not fit may reach it."""
+        for entry, weight, shape in zip(self.cell.weights, weights, self._shapes, strict=True):
+            if weight.shape != shape:
+                raise ShapeError(f"weight {entry} is {list(weight.shape)}, not {list(shape)}")
+            if weight.dtype != like.dtype or weight.device != like.device:
+                raise InputError(
+                    f"weight {entry} is {weight.dtype} on {weight.device}, "
+                    f"but the input is {like.dtype} on {like.device}"
+                )
+        raise VerifyError("no weight was wrong after all")
+
+    def _names(self) -> list[str]:
+        return [entry.name for entry in (*self.cell.inputs, *self.cell.weights)]
+
+    def _wanted(self, wants: int) -> frozenset[str]:
+        names = self._names()
+        last = len(names) - 1
+        return frozenset(name for k, name in enumerate(names) if wants >> (last - k) & 1)
+
+    def _job(self, key: Key) -> Job:
+        dtype, device, wants, training, *_ = key
+        name = str(dtype).removeprefix("torch.")
+        spec = Spec(self.dims, name, device, self._wanted(wants), training, self.tape)
+        return compiler.job(self.cell, spec)
+
+    def _choose(self, key: Key, steps: int, batch: int) -> Choice:
+        assert (octave(steps), octave(batch)) == key[4:6], "size classes are octaves"
+        engine = key[-1]
+        pinned = self._pinned.get(self.show(key))
+        if pinned is not None and engine in ("auto", pinned.engine):
+            return pinned
+        return choose(self._job(key), steps, batch, engine)
+
+    def _spec_of(self, shown: str) -> Spec:
+        dtype, device, _, _, mode, *wants = shown.split()
+        if mode not in ("train", "eval") or not set(wants) <= set(self._names()):
+            raise ValueError("no such size class")
+        return Spec(self.dims, dtype, device, frozenset(wants), mode == "train", self.tape)

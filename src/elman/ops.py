@@ -1,0 +1,4 @@
+"""What a cell author may call inside a cell: ``from elman.ops import sigmoid, split, tanh``."""
+
+from elman.frontend.functions import *  # noqa: F403  # one list, kept in functions.__all__
+from elman.frontend.functions import __all__ as __all__

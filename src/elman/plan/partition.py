@@ -1,0 +1,198 @@
+"""Four cuts of one unchanged graph pair: tape, hoist, sink, redo.
+
+tape:  forward -> backward        hoist: batched prologue -> forward step
+sink:  step -> batched epilogue   redo:  batched prologue -> backward step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from elman.ir.graph import Node, Rate, walk
+from elman.ir.pair import Pair, Sum, sealed
+from elman.plan.frontier import INFINITE, frontier
+from elman.plan.prices import Prices, compute_cost, save_cost
+from elman.plan.spec import Spec
+
+_LEAVES = ("input", "state", "cotangent")
+
+
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """What is computed where. Every tuple is in the order of the graph.
+
+    Attributes:
+        tape: primal values the forward keeps for the backward, beside inputs and states.
+        hoisted: input-rate values computed for all T·B before the forward loop and read in it.
+        emitted: values the forward loop keeps for its epilogue (an output that is no state).
+        redone: values computed for all T·B before the backward loop (primal, or from dy alone).
+        stored: values the backward loop keeps for its epilogue (gate gradients).
+        d_inputs: wanted cotangents of input atoms, (index, node).
+        sums: the terms of the wanted weights' gradients.
+        late_outputs: indices of output atoms computed after the forward loop.
+    """
+
+    tape: tuple[Node, ...]
+    hoisted: tuple[Node, ...]
+    emitted: tuple[Node, ...]
+    redone: tuple[Node, ...]
+    stored: tuple[Node, ...]
+    d_inputs: tuple[tuple[int, Node], ...]
+    sums: tuple[Sum, ...]
+    late_outputs: tuple[int, ...]
+
+
+def below(roots: Iterable[Node], given: Collection[Node] = ()) -> list[Node]:
+    """Nodes a phase may have to compute for ``roots``, arguments first.
+
+    Sealed values and those in ``given`` are not entered; sealed ones are left out.
+    """
+    found = walk(roots, stop=lambda value: sealed(value) or value in given)
+    return [value for value in found if not sealed(value)]
+
+
+def wanted_sums(pair: Pair, wants: Collection[str]) -> tuple[Sum, ...]:
+    """The sums that the gradients of the wanted weights are made of."""
+    roots = [
+        d
+        for leaf, d in zip(pair.step.weights, pair.d_weights, strict=True)
+        if d is not None and leaf.name in wants
+    ]
+    used = set(walk(roots))
+    targets = {target for target, d in pair.d_sealed if d in used}
+    return tuple(term for term in pair.sums if term.target in targets)
+
+
+class _Cutter:
+    """The four cuts for one pair, one spec and one set of prices."""
+
+    def __init__(self, pair: Pair, spec: Spec, prices: Prices) -> None:
+        self.pair, self.spec, self.prices = pair, spec, prices
+        self.sizes = spec.sizes
+        step = pair.step
+        self.given = {*step.inputs, *step.states, *step.next_states, *pair.d_outputs}
+        self.sums = wanted_sums(pair, spec.wants) if spec.training else ()
+        self.d_inputs = tuple(
+            (index, d)
+            for index, (leaf, d) in enumerate(zip(step.inputs, pair.d_inputs, strict=True))
+            if spec.training and d is not None and leaf.name in spec.wants
+        )
+
+    def save(self, value: Node) -> float:
+        return save_cost(value, self.sizes, self.prices)
+
+    def compute(self, value: Node) -> float:
+        return compute_cost(value, self.sizes, self.prices)
+
+    @property
+    def late(self) -> list[Node]:
+        """What the backward's epilogue has to have: input gradients and the operands of sums."""
+        operands = [v for term in self.sums for v in (term.left, term.right) if v is not None]
+        return list(dict.fromkeys([*(d for _, d in self.d_inputs), *operands]))
+
+    def tape(self) -> tuple[Node, ...]:
+        """Primal values the backward reads; derivative factors may be taped like any other."""
+        if not self.spec.training:
+            return ()
+        everything = below([*self.pair.d_states, *self.late])
+        primal = [v for v in everything if v.rate <= Rate.STATE]
+        read = {
+            arg
+            for v in everything
+            if v.rate > Rate.STATE
+            for arg in v.args
+            if arg.rate <= Rate.STATE
+        } | {v for v in self.late if v.rate <= Rate.STATE}
+        if self.spec.tape == "recompute":
+            return ()
+        forward = self.pair.primal
+        factor = 0.0 if self.spec.tape == "save" else 1.0
+
+        def keep(value: Node) -> float:
+            extra = 0.0 if value in forward else self.compute(value) + 0.5 * self.save(value)
+            return factor * self.save(value) + extra + 0.001
+
+        return frontier(primal, read, self.given, keep, self.compute)
+
+    def hoist(self, roots: list[Node], free: set[Node]) -> tuple[Node, ...]:
+        """Input-rate values worth computing for all T·B at once."""
+        nodes = [v for v in below(roots) if v.rate == Rate.INPUT]
+        read = {
+            arg
+            for v in below(roots)
+            if v.rate == Rate.STATE
+            for arg in v.args
+            if arg.rate == Rate.INPUT
+        } | {v for v in roots if v.rate == Rate.INPUT}
+        return frontier(nodes, read, free, self.save, self.compute)
+
+    def sink(self, loop: list[Node], late: list[Node], free: set[Node]) -> tuple[Node, ...]:
+        """Values the loop keeps for its epilogue; what only the epilogue needs is computed
+        there."""
+        in_loop = set(below(loop, free)) - free
+        nodes = below(late, free)
+        operands = {v.args[1] for v in in_loop if v.op == "matmul"}
+        outside: set[Node] = (
+            set()
+        )  # products that the loop does not need, and what follows from them
+        for value in nodes:
+            if value not in in_loop and (
+                value.op == "matmul" or any(arg in outside for arg in value.args)
+            ):
+                outside.add(value)
+
+        def keep(value: Node) -> float:
+            if value in outside:
+                return INFINITE
+            return 0.0 if value in operands and value in in_loop else self.save(value)
+
+        def redo(value: Node) -> float:
+            if value.op in _LEAVES:
+                return INFINITE
+            return self.compute(value) if value in in_loop else 0.0
+
+        return frontier(nodes, late, free, keep, redo)
+
+    def redo(self, roots: list[Node], free: set[Node]) -> tuple[Node, ...]:
+        """Values without carry worth computing for all T·B before the backward loop."""
+        everything = below(roots, free)
+        nodes = [v for v in everything if v.rate <= Rate.OUTPUT]
+        read = {
+            arg
+            for v in everything
+            if v.rate == Rate.CARRY
+            for arg in v.args
+            if arg.rate <= Rate.OUTPUT
+        } | {v for v in roots if v.rate <= Rate.OUTPUT}
+        return frontier(nodes, read, free, self.save, self.compute)
+
+
+def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:
+    """Decide tape, hoist, sink and redo, in this order: later cuts read what earlier ones keep."""
+    cutter = _Cutter(pair, spec, prices)
+    step = pair.step
+    tape = cutter.tape()
+    next_states = [v for v in step.next_states if not sealed(v)]
+    in_loop = set(below([*next_states, *(v for v in tape if v.rate == Rate.STATE)]))
+    late_outputs = tuple(
+        index
+        for index, value in enumerate(step.outputs)
+        if value not in step.next_states
+        and value.rate == Rate.STATE
+        and any(v.op == "matmul" and v not in in_loop for v in below([value]))
+    )
+    late = [step.outputs[index] for index in late_outputs]
+    early = [v for i, v in enumerate(step.outputs) if i not in late_outputs and not sealed(v)]
+    leaves = {*step.inputs, *step.states, *step.next_states}
+    loop = [*next_states, *early, *tape]
+    emitted = cutter.sink(loop, late, {*leaves, *tape}) if late else ()
+    taped_inputs = {v for v in tape if v.rate == Rate.INPUT}
+    hoisted = cutter.hoist([*loop, *emitted], {*step.inputs, *taped_inputs})
+    if not spec.training:
+        return Cuts((), hoisted, emitted, (), (), (), (), late_outputs)
+    free = {*cutter.given, *tape}
+    carried = [v for v in pair.d_states if not sealed(v)]
+    stored = cutter.sink(carried, [v for v in cutter.late if not sealed(v)], free)
+    redone = cutter.redo([*carried, *stored], free)
+    return Cuts(tape, hoisted, emitted, redone, stored, cutter.d_inputs, cutter.sums, late_outputs)

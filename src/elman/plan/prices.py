@@ -1,0 +1,61 @@
+"""What keeping and computing a value costs, in units of one save + load of one element."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from elman.ir.graph import Node
+from elman.ir.ops import OPS, TRANSCENDENTAL
+from elman.ir.types import atom_size
+
+
+@dataclass(frozen=True)
+class Prices:
+    """The engine's prices per element; only their ratios matter.
+
+    Attributes:
+        save: store a value in one phase and load it in another.
+        transcendental: one exp, tanh, sigmoid …
+        elementwise: one addition or multiplication.
+        product: one multiply-add of a matrix product inside the time loop.
+        reduction: one element of a sum over units, and its share of the synchronisation.
+    """
+
+    save: float = 1.0
+    transcendental: float = 0.4
+    elementwise: float = 0.04
+    product: float = 0.1
+    reduction: float = 0.3
+
+
+BALANCED = Prices()
+
+
+def width(value: Node, sizes: Mapping[str, int]) -> int:
+    """Elements of one value for one sample."""
+    size = 1
+    for dim in value.shape:
+        size *= sum(atom_size(atom, sizes) for atom in dim)
+    return size
+
+
+def compute_cost(value: Node, sizes: Mapping[str, int], prices: Prices) -> float:
+    """What it costs to compute a value once from its arguments."""
+    op = OPS[value.op]
+    if value.op == "matmul":
+        inner = width(value.args[1], sizes)
+        return prices.product * inner * max(1, width(value, sizes))
+    if op.kind == "reduce":
+        return prices.reduction * sum(width(arg, sizes) for arg in value.args)
+    if op.kind != "pointwise":
+        return 0.0
+    if value.op in TRANSCENDENTAL:
+        return prices.transcendental * width(value, sizes)
+    count = len(value.args) if value.op == "lin" else op.cost
+    return prices.elementwise * count * width(value, sizes)
+
+
+def save_cost(value: Node, sizes: Mapping[str, int], prices: Prices) -> float:
+    """What it costs to keep a value from one phase to another."""
+    return prices.save * width(value, sizes)

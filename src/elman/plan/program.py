@@ -1,0 +1,136 @@
+"""A program: the unchanged graph pair, cut into phases, segments and parts. The same for every
+engine.
+
+A *phase* is batched over T·B or one step of the loop. A *segment* is its longest run in which no
+value
+of another unit is read in full; a *part* is a segment's share in one atom (units of one width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from elman.ir.graph import Node
+from elman.ir.pair import Pair, Sum
+from elman.ir.types import Atom
+from elman.plan.spec import Spec
+
+Where = Literal[
+    "input",  # row (t, b) of an input of the cell
+    "state",  # row (t, b) of a state sequence: the state before step t
+    "next",  # row (t + 1, b) of a state sequence
+    "output",  # row (t, b) of the output
+    "d_output",  # row (t, b) of the output's cotangent
+    "d_input",  # row (t, b) of an input's gradient
+    "carry",  # row b: cotangent of a state handed from step t + 1 to step t
+    "d_state",  # row b: the same, handed on to step t - 1
+    "tape",  # row (t, b) of a slot that lives from forward to backward
+    "chunk",  # row (t, b) of a slot that lives within one chunk of one direction
+    "scratch",  # row b of one step, or of one batched phase
+    "scalar",  # a scalar of this phase, known to every worker
+]
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where a value lies: the kind of memory and the index in it (an atom, a slot, a scratch
+    column)."""
+
+    where: Where
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class Acc:
+    """One accumulated product: Σ of ``terms`` (matmul nodes), added to the other terms of
+    ``into``."""
+
+    into: Node
+    terms: tuple[Node, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """Products joined along rows (several accs) and along k (several operands)."""
+
+    operands: tuple[Node, ...]
+    accs: tuple[Acc, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Products into one atom, then straight-line code over its units, then stores."""
+
+    atom: Atom
+    bundles: tuple[Bundle, ...]
+    nodes: tuple[Node, ...]
+    writes: tuple[tuple[Node, Home], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """``sync``: units of other workers must be complete before it, when units are split.
+
+    ``scalars`` (reductions and arithmetic on scalars, in order) come first, then the parts.
+    """
+
+    sync: bool
+    scalars: tuple[Node, ...]
+    scalar_writes: tuple[tuple[Node, Home], ...]
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """Segments in order; ``homes`` tells where a value that is not computed in a part is read."""
+
+    name: str
+    segments: tuple[Segment, ...]
+    homes: Mapping[Node, Home]
+    scratch: tuple[Atom, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """One direction in time: batched, loop, batched. ``chunk``: atoms of the chunk's slots."""
+
+    before: Phase
+    step: Phase
+    after: Phase
+    chunk: tuple[Atom | None, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """A slot's history, for people: which values live in it, in order."""
+
+    atom: Atom | None
+    values: tuple[tuple[str, Node], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Everything decided without an engine.
+
+    Attributes:
+        pair, spec: what it was made from.
+        forward, backward: the two sweeps (backward None when not training).
+        tape: atom of each slot that lives from forward to backward; None for a scalar.
+        sums: what is summed over T·B after each chunk of the backward.
+        slots: the history of every slot of the tape.
+        kept: taped values; hoisted, redone, stored: the other cuts, for people.
+    """
+
+    pair: Pair
+    spec: Spec
+    forward: Sweep
+    backward: Sweep | None
+    tape: tuple[Atom | None, ...]
+    sums: tuple[Sum, ...]
+    slots: tuple[Columns, ...]
+    kept: tuple[Node, ...]
+    hoisted: tuple[Node, ...]
+    redone: tuple[Node, ...]
+    stored: tuple[Node, ...]

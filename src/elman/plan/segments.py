@@ -1,0 +1,127 @@
+"""Order the values of one phase into segments: who waits for whom, and which products join."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from elman.ir.graph import Node, readers
+from elman.ir.ops import OPS
+from elman.ir.types import Atom
+from elman.plan.partition import below
+from elman.plan.program import Acc, Bundle
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """One segment before values have homes.
+
+    Attributes:
+        scalars: reductions and scalar arithmetic, in order.
+        vectors: per atom, its pointwise and product nodes in order.
+        bundles: per atom, the joined products.
+    """
+
+    scalars: tuple[Node, ...]
+    vectors: Mapping[Atom, tuple[Node, ...]]
+    bundles: Mapping[Atom, tuple[Bundle, ...]]
+
+
+def full_reads(value: Node) -> tuple[Node, ...]:
+    """Arguments of which a value reads all units, not only its own."""
+    if value.op == "matmul":
+        return (value.args[1],)
+    return value.args if OPS[value.op].kind == "reduce" else ()
+
+
+def _earliest(order: list[Node], floor: Mapping[Node, int]) -> dict[Node, int]:
+    """Levels as soon as possible; ``floor`` pins some nodes from below."""
+    level: dict[Node, int] = {}
+    for value in order:
+        full = full_reads(value)
+        found = floor.get(value, 0)
+        for arg in value.args:
+            if arg in level:
+                found = max(found, level[arg] + (arg in full))
+        level[value] = found
+    return level
+
+
+def levels(order: list[Node], *, late_products: bool) -> dict[Node, int]:
+    """The segment of each value: the highest of its arguments', one more after a full read.
+
+    Forward as soon as possible: products of one operand meet. With ``late_products`` (backward)
+    products
+    move as late as their readers allow: products into one sum meet. Everything else stays early.
+    """
+    early = _earliest(order, {})
+    if not late_products or not early:
+        return early
+    last = max(early.values())
+    used = readers(order)
+    latest: dict[Node, int] = {}
+    for value in reversed(order):
+        limits = [latest[reader] - (value in full_reads(reader)) for reader in used.get(value, ())]
+        latest[value] = min(limits, default=last)
+    return _earliest(order, {value: latest[value] for value in order if value.op == "matmul"})
+
+
+def _joined(
+    vectors: tuple[Node, ...], used: Mapping[Node, list[Node]], roots: Collection[Node]
+) -> tuple[Bundle, ...]:
+    """Join products: into one sum along k, with one operand along rows."""
+    products = [value for value in vectors if value.op == "matmul"]
+    inside = set(vectors)
+    taken: set[Node] = set()
+    accs: list[Acc] = []
+    for value in vectors:
+        if value.op != "lin":
+            continue
+        terms = tuple(
+            arg
+            for coef, arg in zip(value.coefs, value.args, strict=True)
+            if coef == 1.0
+            and arg.op == "matmul"
+            and arg in inside
+            and arg not in roots
+            and used.get(arg, []) == [value]
+        )
+        if terms:
+            accs.append(Acc(value, terms))
+            taken.update(terms)
+    accs.extend(Acc(value, (value,)) for value in products if value not in taken)
+    place = {value: index for index, value in enumerate(vectors)}
+    accs.sort(key=lambda acc: place[acc.terms[0]])
+    groups: dict[tuple[Node, ...], list[Acc]] = {}
+    for acc in accs:
+        groups.setdefault(tuple(term.args[1] for term in acc.terms), []).append(acc)
+    return tuple(Bundle(operands, tuple(members)) for operands, members in groups.items())
+
+
+def draft(
+    roots: Collection[Node], given: Collection[Node], *, late_products: bool = False
+) -> tuple[list[Draft], dict[Node, int]]:
+    """Cut a phase that computes ``roots`` from ``given`` values into segments.
+
+    Returns:
+        the segments in order, and the segment of every value computed in the phase.
+    """
+    order = [value for value in below(roots, given) if value not in given]
+    level = levels(order, late_products=late_products)
+    used = readers(order)
+    drafts: list[Draft] = []
+    for index in range(max(level.values(), default=-1) + 1):
+        mine = [value for value in order if level[value] == index]
+        vectors: dict[Atom, list[Node]] = {}
+        for value in mine:
+            if value.shape:
+                vectors.setdefault(value.shape[0][0], []).append(value)
+        fixed = {atom: tuple(values) for atom, values in vectors.items()}
+        drafts.append(
+            Draft(
+                tuple(value for value in mine if not value.shape),
+                fixed,
+                {atom: _joined(values, used, roots) for atom, values in fixed.items()},
+            )
+        )
+    return drafts, level

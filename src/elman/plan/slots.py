@@ -1,0 +1,73 @@
+"""One workspace for projection, tape and gate gradients: several values live in a slot, one after
+another.
+
+A slot is one atom-wide column with a row per (t, b). A value may follow another in it once the last
+reader is done, or when that reader is the same straight-line code at the same unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from elman.ir.graph import Node
+from elman.ir.types import Atom
+
+
+@dataclass(frozen=True)
+class Life:
+    """When a value is written and last read, as event numbers (phase · 1000 + segment).
+
+    ``last_full``: at the last event all its units are read, not only the reader's own.
+    """
+
+    start: int
+    last: int
+    last_full: bool
+
+    def before(self, later: Life) -> bool:
+        """Whether ``later`` may overwrite this value in place."""
+        return self.last < later.start or (self.last == later.start and not self.last_full)
+
+
+@dataclass
+class Slot:
+    """A column while it is being filled: its atom (None: a scalar) and who lives in it when."""
+
+    atom: Atom | None
+    lives: list[tuple[Node, Life]] = field(default_factory=list[tuple[Node, Life]])
+
+    def fits(self, value: Node, life: Life) -> bool:
+        """Whether ``value`` can live here beside those already in."""
+        return atom_of(value) == self.atom and all(
+            other.before(life) or life.before(other) for _, other in self.lives
+        )
+
+
+def atom_of(value: Node) -> Atom | None:
+    """The atom a value is wide; None for a scalar."""
+    return value.shape[0][0] if value.shape else None
+
+
+def assign(
+    values: Iterable[Node], lives: dict[Node, Life], shared: list[Slot], own: list[Slot]
+) -> dict[Node, tuple[bool, int]]:
+    """Put each value into the first slot of ``shared`` that fits, else of ``own``, else into a
+    new one.
+
+    Returns:
+        per value, (whether the slot is one of ``shared``, its index); both lists are filled in
+        place.
+    """
+    found: dict[Node, tuple[bool, int]] = {}
+    for value in values:
+        life = lives[value]
+        places = [(True, i, slot) for i, slot in enumerate(shared) if slot.fits(value, life)]
+        places += [(False, i, slot) for i, slot in enumerate(own) if slot.fits(value, life)]
+        if not places:
+            own.append(Slot(atom_of(value)))
+            places = [(False, len(own) - 1, own[-1])]
+        is_shared, index, slot = places[0]
+        slot.lives.append((value, life))
+        found[value] = (is_shared, index)
+    return found

@@ -1,0 +1,4 @@
+"""Reports: self-contained HTML pages of numbers and plots. What they tell is given to them."""
+
+from elman.report.page import RunPage as RunPage
+from elman.report.page import write_report as write_report

@@ -1,0 +1,68 @@
+"""A run as one HTML page that needs no network and no other file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from elman.errors import RunError, rows
+from elman.report.charts import Curves, Quartiles, draw_charts
+
+PAGES = Environment(
+    loader=PackageLoader("elman.report", "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """What the page of a run tells.
+
+    Attributes:
+        name: of the run, the title.
+        headlines: (number, words), the most important first.
+        notes: lines of text below them.
+        curves: columns of metrics.csv.
+        baseline: (name, bits per character) of a line in the plot of the loss.
+        speeds: characters/s by name, measured in turn.
+        sample: generated text; empty if there is none.
+        tables: by title, names and values.
+        choices: which engine and plan each recurrent module uses.
+    """
+
+    name: str
+    headlines: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    curves: Curves
+    baseline: tuple[str, float] | None
+    speeds: Mapping[str, Quartiles]
+    sample: str
+    tables: Mapping[str, Mapping[str, Any]]
+    choices: Mapping[str, Any]
+
+
+def write_report(path: Path, page: RunPage) -> Path:
+    """Write a page to a file.
+
+    Raises:
+        RunError: if the disk does not take it.
+    """
+    charts = draw_charts(page.curves, page.baseline, page.speeds)
+    text = PAGES.get_template("run.html").render(page=page, charts=charts)
+    temporary = path.with_name(f".incomplete-{os.getpid()}-{path.name}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        details = [("path", str(path)), ("error", str(error.strerror))]
+        raise RunError(rows("the report cannot be written", details)) from error
+    return path

@@ -1,0 +1,131 @@
+"""Checkpoints on disk: tensors as safetensors, everything else as JSON, never pickle.
+
+A checkpoint is a folder that appears complete under its name: `tensors.safetensors`,
+`checkpoint.json` (which holds the hashes of all three) and a copy of `metrics.csv`.
+The last two are kept, so that one whose bytes were damaged later is no lost run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from elman.errors import RunError, rows
+from elman.train.atomic import remove_folder, remove_leftovers, write_folder
+
+FORMAT = 1
+KEPT = 2
+TENSORS, FACTS, METRICS = "tensors.safetensors", "checkpoint.json", "metrics.csv"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything a run needs to go on.
+
+    Attributes:
+        step: number of training steps done.
+        tensors: weights, optimizer, carried state, random numbers, by name.
+        facts: the rest, as JSON can hold it.
+        metrics: the text of metrics.csv up to this step.
+    """
+
+    step: int
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+    metrics: str
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint below `folder` and remove all but the last two.
+
+    Raises:
+        OSError: if it cannot be written, as on a full disk; the older ones stay.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {TENSORS: save_tensors(checkpoint.tensors), METRICS: checkpoint.metrics.encode()}
+    body = {"format": FORMAT, "step": checkpoint.step, "facts": checkpoint.facts}
+    hashes = {name: sha256(content) for name, content in files.items()} | {"body": hashed(body)}
+    files[FACTS] = json.dumps(body | {"sha256": hashes}, indent=1).encode()
+    path = folder / f"step-{checkpoint.step:09d}"
+    write_folder(path, files)
+    for old in listed(folder)[:-KEPT]:
+        remove_folder(old)
+    return path
+
+
+def listed(folder: Path) -> list[Path]:
+    """List the checkpoints below a folder, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+
+
+def load_latest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """Read the newest checkpoint that is whole.
+
+    Returns:
+        checkpoint: None if there is none at all.
+        complaints: what is wrong with newer ones that were passed over.
+
+    Raises:
+        RunError: if there are checkpoints and none is whole.
+    """
+    remove_leftovers(folder)
+    complaints: list[str] = []
+    for path in reversed(listed(folder)):
+        try:
+            return read(path), complaints
+        except RunError as error:
+            complaints.append(str(error))
+    if complaints:
+        details = [("bad", line.replace("\n", " ")) for line in complaints]
+        raise RunError(rows("no checkpoint of the run is whole", details))
+    return None, complaints
+
+
+def read(path: Path) -> Checkpoint:
+    """Read one checkpoint and check every byte of it.
+
+    Raises:
+        RunError: if a file is missing, cut short, or changed.
+    """
+    try:
+        stored = json.loads((path / FACTS).read_bytes())
+        hashes = stored.pop("sha256")
+        if stored["format"] != FORMAT:
+            raise damaged(path, FACTS, f"format {stored['format']}; this elman reads {FORMAT}")
+        if hashes["body"] != hashed(stored):
+            raise damaged(path, FACTS, "changed")
+        content = {name: (path / name).read_bytes() for name in (TENSORS, METRICS)}
+    except OSError as error:
+        raise damaged(path, Path(error.filename or path).name, str(error.strerror)) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(path, FACTS, f"cut short or changed ({error})") from error
+    for name, held in content.items():
+        if sha256(held) != hashes.get(name):
+            raise damaged(path, name, f"cut short or changed ({len(held)} bytes)")
+    # Copies, because a tensor lies in a safetensors file at any address, not an aligned one.
+    tensors = {name: value.clone() for name, value in load_tensors(content[TENSORS]).items()}
+    metrics = content[METRICS].decode()
+    return Checkpoint(stored["step"], tensors, stored["facts"], metrics)
+
+
+def damaged(path: Path, name: str, found: str) -> RunError:
+    """Build the error for a checkpoint that cannot be used."""
+    details = [("path", str(path)), ("file", name), ("found", found)]
+    return RunError(rows("a checkpoint is damaged", details))
+
+
+def sha256(content: bytes) -> str:
+    """Hash a file's content."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def hashed(body: dict[str, Any]) -> str:
+    """Hash what JSON says, whatever its layout."""
+    return sha256(json.dumps(body, sort_keys=True).encode())

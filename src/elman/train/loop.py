@@ -1,0 +1,216 @@
+"""The training loop: steps, validations, checkpoints, and a clean end when asked to stop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import elman.nn
+from elman.errors import RunError, rows
+from elman.train import checkpoint, snapshot
+from elman.train.checkpoint import Checkpoint
+from elman.train.config import Config
+from elman.train.display import Display
+from elman.train.folder import RunFolder
+from elman.train.interrupt import Wish
+from elman.train.metrics import MetricsFile, Row
+from elman.train.schedule import learning_rate
+from elman.train.stepper import Stepper
+from elman.train.stream import Stream
+
+CHECKPOINT_S = 60.0  # no more than this is lost, however long the run
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Sums of a run so far; part of every checkpoint.
+
+    Attributes:
+        step: training steps done.
+        seconds: time in training steps, all of them (s).
+        bpc, norm, since_s: sums since the last row of metrics.csv.
+        count: steps since that row.
+        valid_bpc: the last validation; None before the first.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    bpc: float = 0.0
+    norm: float = 0.0
+    since_s: float = 0.0
+    count: int = 0
+    valid_bpc: float | None = None
+
+    def add(self, bpc: float, norm: float, seconds: float) -> Tally:
+        """Count one more step."""
+        return replace(
+            self,
+            step=self.step + 1,
+            seconds=self.seconds + seconds,
+            bpc=self.bpc + bpc,
+            norm=self.norm + norm,
+            since_s=self.since_s + seconds,
+            count=self.count + 1,
+        )
+
+
+@dataclass
+class Loop:
+    """One run under way in this process.
+
+    Attributes:
+        mine: the rows of the training stream that this process trains on.
+        observe: called with every row of the metrics (TensorBoard).
+        saved: when the last checkpoint was taken (monotonic clock).
+    """
+
+    config: Config
+    stepper: Stepper
+    train: Stream
+    valid: Stream
+    folder: RunFolder
+    metrics: MetricsFile
+    display: Display
+    mine: slice
+    observe: Callable[[Row], None]
+    tally: Tally = field(default_factory=Tally)
+    saved: float = field(default_factory=time.monotonic)
+
+    @property
+    def steps(self) -> int:
+        """Number of all steps, fixed at the start."""
+        assert self.config.steps is not None
+        return self.config.steps
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.stepper.fabric.global_rank == 0
+
+    def run(self, wish: Wish) -> bool:
+        """Train to the last step, or until somebody wishes to stop.
+
+        Returns:
+            Whether all steps are done.
+
+        Raises:
+            RunError: if the loss is no longer finite, or the last checkpoint cannot be written.
+        """
+        if self.tally.step == 0:
+            self.save(must=True)
+        self.display.start(self.tally.step, self.steps)
+        try:
+            while self.tally.step < self.steps:
+                self.step()
+                if self.agreed(bool(wish)) and self.tally.step < self.steps:
+                    self.save(must=True)
+                    return False
+        finally:
+            self.display.stop()
+        return True
+
+    def step(self) -> None:
+        """Do one training step and what is due after it."""
+        config, before = self.config, self.tally.step
+        segment = before % self.train.segments
+        if segment == 0:
+            self.stepper.state = None
+        lr = learning_rate(before, self.steps, config.lr, config.warmup)
+        began = time.perf_counter()
+        bpc, norm = self.stepper.train(*self.train.segment(segment, self.mine), lr)
+        taken = time.perf_counter() - began
+        if not (math.isfinite(bpc) and math.isfinite(norm)):
+            raise RunError(self.diverged(bpc, norm))
+        self.tally = self.tally.add(bpc, norm, taken)
+        self.display.update(self.tally.step, self.steps, bpc, config.chars_per_step / taken)
+        last = self.tally.step == self.steps
+        validated = last or self.due(config.validate_every)
+        if validated:
+            self.validate()
+        if validated or self.due(config.log_every):
+            self.log(lr, validated)
+        late = self.agreed(time.monotonic() - self.saved > CHECKPOINT_S)
+        if last or late or self.due(config.checkpoint_every):
+            self.save(must=last)
+
+    def due(self, every: int | None) -> bool:
+        """Whether something that is done every so many steps is due now."""
+        return every is not None and self.tally.step % every == 0
+
+    def agreed(self, wished: bool) -> bool:
+        """Whether any process wishes something; all processes answer alike."""
+        fabric = self.stepper.fabric
+        if fabric.world_size == 1:
+            return wished
+        return fabric.strategy.reduce_boolean_decision(wished, all=False)
+
+    def validate(self) -> None:
+        """Measure the bits per character on the validation text."""
+        bpc = self.stepper.validate(self.valid)
+        self.tally = replace(self.tally, valid_bpc=bpc)
+        self.display.say(
+            f"step {self.tally.step}/{self.steps}: validation {bpc:.3f} bits per character"
+        )
+
+    def log(self, lr: float, validated: bool) -> None:
+        """Write a row of metrics and begin the next one."""
+        tally, chars = self.tally, self.config.chars_per_step
+        row = Row(
+            step=tally.step,
+            chars=tally.step * chars,
+            train_bpc=tally.bpc / tally.count,
+            grad_norm=tally.norm / tally.count,
+            lr=lr,
+            valid_bpc=tally.valid_bpc if validated else None,
+            chars_per_s=chars * tally.count / tally.since_s,
+            train_seconds=tally.seconds,
+        )
+        self.tally = replace(tally, bpc=0.0, norm=0.0, since_s=0.0, count=0)
+        if not self.first:
+            return
+        self.observe(row)
+        if error := self.metrics.append(row):
+            self.display.say(f"metrics.csv not written: {error.strerror}; tried again later")
+
+    def save(self, must: bool) -> None:
+        """Write a checkpoint; one that fails on the way costs no run, the last one must succeed.
+
+        Raises:
+            RunError: if `must` and the disk does not take it.
+        """
+        self.saved = time.monotonic()
+        tensors, facts = snapshot.capture(self.stepper)
+        if not self.first:
+            return
+        facts |= {"tally": asdict(self.tally), "choices": self.choices()}
+        point = Checkpoint(self.tally.step, tensors, facts, self.metrics.text)
+        try:
+            checkpoint.save(self.folder.checkpoints, point)
+        except OSError as error:
+            text = rows(
+                f"the checkpoint of step {self.tally.step} could not be written",
+                [("path", str(self.folder.checkpoints)), ("error", str(error.strerror))],
+                hint="make room on the disk; older checkpoints are as they were",
+            )
+            if must:
+                raise RunError(text) from error
+            self.display.say(text)
+
+    def choices(self) -> dict[str, Any]:
+        """Return which engine and plan each recurrent module uses."""
+        return elman.nn.choices(self.stepper.plain)
+
+    def diverged(self, bpc: float, norm: float) -> str:
+        """Build the message for a loss that is not finite."""
+        saved = checkpoint.listed(self.folder.checkpoints)
+        return rows(
+            f"training diverged at step {self.tally.step + 1}",
+            [
+                ("loss", f"{bpc} bits per character, gradient norm {norm}"),
+                ("saved", saved[-1].name if saved else "no checkpoint"),
+            ],
+            hint="a smaller --lr or --clip",
+        )

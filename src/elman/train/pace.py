@@ -1,0 +1,96 @@
+"""How fast a training step is: the number of steps follows from it, and the comparison."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from elman.train.config import Config
+from elman.train.stepper import Stepper
+from elman.train.stream import Stream
+
+TRAINING_SHARE = 0.72  # of the whole time; the rest is for reading, validation, comparison
+VALIDATION_SHARE = 0.12  # of the whole time, at most
+VALIDATIONS = 6  # at most
+INFERENCE_GAIN = 3  # predicting takes about a third of the time of training
+CHECKPOINTS = 4
+LOG_ROWS = 400
+LEAST_STEPS = 20
+LEAST_CHARS = 4096
+WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Durations of one call: median and quartiles (s), and how many were measured."""
+
+    median_s: float
+    q1_s: float
+    q3_s: float
+    calls: int
+
+
+def time_in_turn(runs: dict[str, Callable[[], object]], budget_s: float) -> dict[str, Timing]:
+    """Time callables in turn, so that drift of the machine hits all of them alike.
+
+    Args:
+        runs: each waits for its device before it returns.
+        budget_s: rounds go on until this time is over (s); at least 3, at most 50.
+    """
+    began = time.perf_counter()
+    for count in range(WARM_UP):
+        if count and time.perf_counter() - began > budget_s / 2:
+            break
+        for run in runs.values():
+            run()
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    end = time.perf_counter() + budget_s
+    for count in range(50):
+        if count >= 3 and time.perf_counter() > end:
+            break
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            taken[name].append(time.perf_counter() - start)
+    return {name: summarise(seconds) for name, seconds in taken.items()}
+
+
+def summarise(seconds: list[float]) -> Timing:
+    """Return median and quartiles."""
+    q1, median, q3 = statistics.quantiles(seconds, n=4, method="inclusive")
+    return Timing(median, q1, q3, len(seconds))
+
+
+def one_step(stepper: Stepper, stream: Stream, rows: slice, lr: float) -> Callable[[], object]:
+    """Return a callable that does one training step on the first segment."""
+    inputs, targets = stream.segment(0, rows)
+    return lambda: stepper.train(inputs, targets, lr)
+
+
+def settle(config: Config, step_s: float, threads: int) -> Config:
+    """Fix what was left open: the number of steps from the time of one, and the intervals.
+
+    On a slow machine validation becomes rarer and shorter, so that training keeps its share.
+
+    Args:
+        step_s: measured time of one training step (s).
+        threads: torch's threads per process.
+    """
+    steps, validations, chars = config.steps, VALIDATIONS, config.validation_chars
+    if steps is None:
+        steps = max(LEAST_STEPS, round(TRAINING_SHARE * 60 * config.minutes / step_s))
+        speed = INFERENCE_GAIN * config.chars_per_step / step_s
+        affordable = VALIDATION_SHARE * 60 * config.minutes * speed  # characters in all
+        chars = max(LEAST_CHARS, min(chars, round(affordable / 3)))
+        validations = max(1, min(validations, round(affordable / chars)))
+    return replace(
+        config,
+        steps=steps,
+        threads=threads,
+        validation_chars=chars,
+        validate_every=config.validate_every or max(1, -(-steps // validations)),
+        checkpoint_every=config.checkpoint_every or max(1, -(-steps // CHECKPOINTS)),
+        log_every=config.log_every or max(1, steps // LOG_ROWS),
+    )

@@ -1,0 +1,98 @@
+"""A stepper's whole state as named tensors and facts, and back: what makes a resume exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from elman.errors import RunError, rows
+from elman.train.stepper import Stepper
+
+
+def capture(stepper: Stepper) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Copy weights, optimizer, carried state and random numbers; every process must call it."""
+    tensors = {f"model.{name}": value for name, value in stepper.plain.state_dict().items()}
+    numbers: dict[str, Any] = {}
+    for index, values in stepper.optimizer.state_dict()["state"].items():
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{name}"] = value
+            else:
+                numbers[f"{index}.{name}"] = value
+    kind, parts = taken_apart(stepper.state)
+    own = {f"carried.{k}": part for k, part in enumerate(parts)} | random_numbers()
+    tensors |= {name: gathered(stepper.fabric, value) for name, value in own.items()}
+    copies = {name: value.detach().cpu().clone() for name, value in tensors.items()}
+    return copies, {"carried": kind, "optimizer": numbers}
+
+
+def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Put back what `capture` copied.
+
+    Raises:
+        RunError: if the tensors are not those of this model.
+    """
+    groups = grouped(tensors)
+    try:
+        stepper.plain.load_state_dict(groups.get("model", {}))
+    except RuntimeError as error:
+        details = [("error", str(error).splitlines()[-1].strip())]
+        raise RunError(rows("the checkpoint is of another model", details)) from error
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in (groups.get("optimizer", {}) | facts["optimizer"]).items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = value
+    whole = stepper.optimizer.state_dict() | {"state": state}
+    stepper.optimizer.load_state_dict(whole)
+    rank, device = stepper.fabric.global_rank, stepper.fabric.device
+    # Copies, because a row of a tensor is not aligned as torch wants a generator's state to be.
+    mine = {k: v[rank].clone() for k, v in sorted(groups.get("carried", {}).items())}
+    stepper.state = put_together(facts["carried"], [part.to(device) for part in mine.values()])
+    random = {name: value[rank].clone() for name, value in groups["random"].items()}
+    torch.set_rng_state(random["cpu"])
+    if "cuda" in random and torch.cuda.is_available():
+        torch.cuda.set_rng_state(random["cuda"])
+
+
+def grouped(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Sort tensors by the first part of their names."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        group, _, rest = name.partition(".")
+        groups.setdefault(group, {})[rest] = value
+    return groups
+
+
+def random_numbers() -> dict[str, Tensor]:
+    """Return the states of torch's generators."""
+    states = {"random.cpu": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["random.cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def gathered(fabric: Fabric, value: Tensor) -> Tensor:
+    """Collect one tensor of every process, [processes, …]."""
+    if fabric.world_size == 1:
+        return value[None]
+    value = value.to(fabric.device).contiguous()
+    parts = [torch.empty_like(value) for _ in range(fabric.world_size)]
+    torch.distributed.all_gather(parts, value)
+    return torch.stack(parts)
+
+
+def taken_apart(state: Any) -> tuple[str, list[Tensor]]:
+    """Split a carried state into its kind and its tensors."""
+    if state is None:
+        return "none", []
+    if isinstance(state, Tensor):
+        return "tensor", [state]
+    return "tuple", list(state)
+
+
+def put_together(kind: str, parts: list[Tensor]) -> Any:
+    """Undo `taken_apart`."""
+    return {"none": None, "tensor": parts[0] if parts else None, "tuple": tuple(parts)}[kind]

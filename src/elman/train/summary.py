@@ -1,0 +1,72 @@
+"""A run in one line, for lists and comparisons."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from elman.train.config import Config
+from elman.train.folder import RunFolder
+from elman.train.metrics import read_metrics
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a list of runs shows; None where it is not known (yet)."""
+
+    name: str
+    config: Config
+    model: str
+    step: int
+    steps: int | None
+    valid_bpc: float | None
+    trigram_bpc: float | None
+    chars_per_s: float | None
+    ratio: float | None
+    engine: str
+
+
+def summarise(folder: RunFolder) -> Summary:
+    """Read a run folder, complete or not.
+
+    Raises:
+        RunError: if its files are damaged.
+    """
+    config, facts, result = folder.config(), folder.read("facts"), folder.read("result")
+    rows = read_metrics(folder.metrics)
+    validated = [row.valid_bpc for row in rows if row.valid_bpc is not None]
+    last = rows[-1] if rows else None
+    return Summary(
+        name=folder.path.name,
+        config=config,
+        model=f"{config.cell} {config.layers} x {config.hidden}",
+        step=last.step if last else 0,
+        steps=config.steps,
+        valid_bpc=validated[-1] if validated else None,
+        trigram_bpc=facts.get("trigram_bpc"),
+        chars_per_s=last.chars / last.train_seconds if last else None,
+        ratio=result.get("speed", {}).get("ratio"),
+        engine=", ".join(engines(result.get("choices", {}))) or config.engine,
+    )
+
+
+def engines(choices: Any) -> list[str]:
+    """Collect the names of the engines in a record of choices, however deep."""
+    if isinstance(choices, list):
+        return sorted({name for part in choices for name in engines(part)})
+    if not isinstance(choices, dict):
+        return []
+    own = {choices["engine"]} if isinstance(choices.get("engine"), str) else set()
+    return sorted(own.union(*(engines(part) for part in choices.values())))
+
+
+def differences(summaries: list[Summary]) -> dict[str, list[Any]]:
+    """Return the configuration fields in which runs differ, with each run's value."""
+    configs = [summary.config.to_json() for summary in summaries]
+    together = {name: [config[name] for config in configs] for name in configs[0]}
+    return {
+        name: values
+        for name, values in together.items()
+        if len({json.dumps(value) for value in values}) > 1
+    }

@@ -1,0 +1,1 @@
+"""Milliseconds of measuring before hours of training: engines side by side, and who won."""

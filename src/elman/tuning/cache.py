@@ -1,0 +1,66 @@
+"""What is remembered between processes: one small JSON file per key, written atomically.
+
+One file per key needs no lock: writers replace whole files, so a reader sees an old one or a new
+one. Whatever cannot be read, parsed or believed counts as not remembered; whatever cannot be
+written is not an error, because the next process can measure again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from elman.folders import cache_folder, private_folder
+
+FORMAT = 1
+_LARGEST = 1 << 20  # (bytes) no honest entry is larger
+
+Key = dict[str, Any]
+
+
+def _path(key: Key) -> Path:
+    text = json.dumps(key, sort_keys=True)
+    name = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return cache_folder() / "tuning" / f"{name}.json"
+
+
+def recall(key: Key) -> dict[str, Any] | None:
+    """The value stored under a key, or None; the caller checks what is in it."""
+    try:
+        path = _path(key)
+        if not private_folder(path.parent):
+            return None
+        with path.open("rb") as file:
+            entry = json.loads(file.read(_LARGEST))
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: no home, or JSON nested too deeply
+        return None
+    if not isinstance(entry, dict) or entry.get("format") != FORMAT or entry.get("key") != key:
+        return None
+    value = entry.get("value")
+    return value if isinstance(value, dict) else None
+
+
+def remember(key: Key, value: dict[str, Any]) -> None:
+    """Store a JSON-able value under a key; silently nothing on a folder that cannot be written."""
+    try:
+        path = _path(key)
+    except RuntimeError:  # no home folder
+        return
+    if not private_folder(path.parent):
+        return
+    text = json.dumps({"format": FORMAT, "key": key, "value": value}, sort_keys=True)
+    temporary = ""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)

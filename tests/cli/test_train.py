@@ -1,0 +1,114 @@
+"""`elman train` and `elman runs`, as a user types them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from elman.train.interrupt import Wish
+
+SMALL = (
+    *("--hidden=8", "--embedding=4", "--layers=1", "--batch=4", "--bptt=8", "--steps=6"),
+    *("--validation-chars=100", "--engine=aten", "--accelerator=cpu", "--threads=1"),
+    "--minutes=0.01",
+)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder of three text files."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    draw = random.Random(0)
+    for name in "abc":
+        (folder / f"{name}.txt").write_text("".join(draw.choices("the cat\n", k=900)))
+    return folder
+
+
+def test_train_report_and_runs(elman, tmp_path, data):
+    """One command makes a run with a report; `runs` lists it; two runs are compared."""
+    out = f"--out={tmp_path / 'runs'}"
+    code, said, _ = elman("train", f"--data={data}", out, *SMALL)
+    assert code == 0
+    for word in ("trigram", "torch.nn.GRU", "characters/s", "report.html"):
+        assert word in said
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "report.html").read_text().startswith("<!doctype html>")
+
+    assert elman("train", f"--data={data}", out, *SMALL, "--lr=0.1", "--no-compare")[0] == 0
+    code, said, _ = elman("runs", out)
+    assert code == 0
+    assert folder.name in said
+    assert said.count("6/6") == 2
+
+    code, said, _ = elman("runs", *map(str, sorted((tmp_path / "runs").iterdir())))
+    assert "differs in" in said
+    assert "0.1" in said
+
+
+def test_interrupted_run_is_listed_and_resumed(elman, tmp_path, data, monkeypatch):
+    """Ctrl-C exits with 130; the run is listed with its step; --resume completes it."""
+    steps = itertools.count(1)
+    monkeypatch.setattr(Wish, "__bool__", lambda self: next(steps) == 4)
+    out = f"--out={tmp_path / 'runs'}"
+    code, said, _ = elman("train", f"--data={data}", out, *SMALL, "--log-every=1")
+    assert code >= 128
+    assert "elman train --resume" in said
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert "4/6" in elman("runs", out)[1]
+    monkeypatch.undo()
+
+    code, said, _ = elman("train", f"--resume={folder}", "--no-compare")
+    assert code == 0
+    assert "resumed at step 4 of 6" in said
+    assert (folder / "report.html").exists()
+
+
+def test_resume_keeps_its_configuration(elman, tmp_path):
+    """Options that would change a resumed run are refused by name."""
+    code, _, err = elman("train", f"--resume={tmp_path}", "--lr=1", "--batch=2")
+    assert code == 1
+    assert "a resumed run keeps its own configuration" in err
+    assert "--lr --batch" in err
+
+
+def test_bad_data_is_told_before_anything_is_written(elman, tmp_path):
+    """A missing file: exit 1, no run folder."""
+    out = tmp_path / "runs"
+    code, _, err = elman("train", f"--data={tmp_path / 'none'}", f"--out={out}", *SMALL)
+    assert code == 1
+    assert "does not exist" in err
+    assert not out.exists()
+
+
+def test_short_data_is_told(elman, tmp_path):
+    """Too short a text says how much is needed, and leaves no run folder."""
+    (tmp_path / "short.txt").write_text("abc")
+    out = tmp_path / "runs"
+    words = [f"--data={tmp_path / 'short.txt'}", f"--out={out}", *SMALL]
+    code, _, err = elman("train", *words)
+    assert code == 1
+    assert "the text is too short to train on" in err
+    assert not out.exists()
+
+
+def test_runs_without_any(elman, tmp_path):
+    """No runs: a line that says how to make one."""
+    code, said, _ = elman("runs", f"--out={tmp_path}")
+    assert code == 0
+    assert "elman train makes one" in said
+
+
+def test_damaged_run_does_not_hide_the_others(elman, tmp_path, data):
+    """A run whose files are damaged is told below the table."""
+    out = f"--out={tmp_path / 'runs'}"
+    elman("train", f"--data={data}", out, *SMALL, "--no-compare")
+    bad = tmp_path / "runs" / "bad"
+    bad.mkdir()
+    (bad / "config.json").write_text("{")
+    code, said, _ = elman("runs", out)
+    assert code == 0
+    assert "6/6" in said
+    assert "bad: a file of the run is damaged" in said

@@ -1,0 +1,103 @@
+"""What every test gets: a cache of its own, poisoned buffers, golden texts, hypothesis profiles."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+GOLDEN = Path(__file__).parent / "golden"
+GOLDEN_LINES = 60  # a longer text is read by nobody: print less, or split it
+
+# Compiling a kernel inside an example is slow by nature: no deadline, no health check on time.
+PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("usual", max_examples=20, **PATIENT)
+settings.register_profile("ci", max_examples=20, derandomize=True, **PATIENT)
+settings.register_profile("long", max_examples=500, print_blob=True, **PATIENT)
+settings.load_profile("ci" if os.environ.get("CI") else "usual")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write tests/golden/*.txt anew; runs only the tests that have a golden text",
+    )
+
+
+def pytest_configure(config):
+    """Move elman's cache and poison its buffers, before anything imports elman.
+
+    ELMAN_CACHE: a fresh folder, private to this run and gone after it; ELMAN_TEST_CACHE names one
+    that is kept instead. ELMAN_POISON: engines fill their fresh buffers with NaN, so that an
+    element nobody wrote shows. Workers of pytest-xdist inherit both.
+    """
+    os.environ["ELMAN_POISON"] = "1"
+    if hasattr(config, "workerinput"):
+        return
+    kept = os.environ.get("ELMAN_TEST_CACHE")
+    if kept:
+        folder = Path(kept).expanduser().resolve()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="elman-tests-"))
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ["ELMAN_CACHE"] = str(folder)
+    os.environ.pop("ELMAN_ENGINE", None)  # a user's setting would choose the engine under test
+
+
+def pytest_collection_modifyitems(config, items):
+    """Skip gpu tests with their reason; with --update-golden run only tests with a golden text."""
+    if config.getoption("--update-golden"):
+        bound = [item for item in items if "golden" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=[item for item in items if item not in bound])
+        items[:] = bound
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if not on_gpu:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device: torch.cuda.is_available()"))
+
+
+@pytest.fixture(scope="session")
+def cache_folder() -> Path:
+    """The folder that elman's caches of this run live in."""
+    return Path(os.environ["ELMAN_CACHE"])
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch) -> Path:
+    """A cold cache for one test: ELMAN_CACHE points to an empty private folder."""
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("ELMAN_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def golden(request):
+    """Compare a text with ``tests/golden/<name>.txt``: ``golden("plan_gru", str(plan))``."""
+    update = request.config.getoption("--update-golden")
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / f"{name}.txt"
+        got = text.rstrip("\n") + "\n"
+        assert got.count("\n") <= GOLDEN_LINES, (
+            f"golden text {name!r} has {got.count(chr(10))} lines; at most {GOLDEN_LINES} are read"
+        )
+        if update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(got, encoding="utf-8", newline="\n")
+            return
+        assert path.exists(), f"no golden text {path}; look at the text, then: make golden"
+        want = path.read_text(encoding="utf-8")
+        assert got == want, f"{path} differs; if the change is meant: make golden, read the diff"
+
+    return compare

@@ -1,0 +1,286 @@
+"""What tests of several rooms share: random cases, runs by engine, and the one tolerance table."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from elman import compiler
+from elman.engines import registry
+from elman.engines.base import Engine, Job, Kernel
+from elman.frontend.cell import Cell
+from elman.ir.types import shape_size
+from elman.nn.runner import Runner
+from elman.plan.spec import Spec
+from elman.tuning.choose import kernel_of, refusal
+
+# DESIGN, contract "Numbers". Values are O(1); errors of values grow with the root of T.
+VALUE = {torch.float32: 1e-5, torch.float64: 1e-11}  # absolute, times sqrt(T)
+GRADIENT = {torch.float32: 1e-4, torch.float64: 1e-10}  # relative RMS
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The size of a case; further dims of a cell by name in ``more``."""
+
+    T: int
+    B: int
+    I: int
+    H: int
+    more: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        more = "".join(f"-{name}{size}" for name, size in self.more)
+        return f"T{self.T}-B{self.B}-I{self.I}-H{self.H}{more}"
+
+
+AWKWARD = [
+    Sizes(T=1, B=1, I=1, H=1),
+    Sizes(T=7, B=3, I=5, H=13),
+    Sizes(T=5, B=1, I=0, H=17),
+    Sizes(T=19, B=9, I=31, H=16),
+    Sizes(T=4, B=17, I=3, H=33),
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Random arguments of a cell, and cotangents of all its results.
+
+    Attributes:
+        inputs [T, B, n], states [B, n], weights: by name, in declared order.
+        d_output [T, B, n], d_last [B, n]: cotangents.
+    """
+
+    cell: Cell
+    dims: dict[str, int]
+    inputs: dict[str, torch.Tensor]
+    states: dict[str, torch.Tensor]
+    weights: dict[str, torch.Tensor]
+    d_output: torch.Tensor
+    d_last: dict[str, torch.Tensor]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.d_output.dtype
+
+    @property
+    def T(self) -> int:
+        return self.d_output.shape[0]
+
+    def to(self, dtype: torch.dtype) -> Case:
+        """The same numbers in another dtype."""
+
+        def each(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+            return {name: value.to(dtype) for name, value in values.items()}
+
+        return Case(
+            self.cell,
+            self.dims,
+            each(self.inputs),
+            each(self.states),
+            each(self.weights),
+            self.d_output.to(dtype),
+            each(self.d_last),
+        )
+
+
+def random_case(
+    cell: Cell, sizes: Sizes, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> Case:
+    """Draw a case: x ~ N(0, 1), states and biases O(1), matrices with a spectral norm near 1."""
+    dims = cell.bind(sizes.I, sizes.H, **dict(sizes.more))
+    source = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=source, dtype=torch.float64)
+
+    def weight(shape: tuple[int, ...]) -> torch.Tensor:
+        return normal(*shape) * (0.7 / math.sqrt(max(1, shape[-1])) if len(shape) == 2 else 0.5)
+
+    output = shape_size(cell.graph.output.shape, dims)
+    states = {s.name: normal(sizes.B, *shape_size(s.shape, dims)) * 0.5 for s in cell.states}
+    case = Case(
+        cell,
+        dims,
+        {x.name: normal(sizes.T, sizes.B, *shape_size(x.shape, dims)) for x in cell.inputs},
+        states,
+        {w.name: weight(shape_size(w.shape, dims)) for w in cell.weights},
+        normal(sizes.T, sizes.B, *output),
+        {name: normal(*value.shape) for name, value in states.items()},
+    )
+    return case.to(dtype)
+
+
+def job_of(case: Case, **options: Any) -> Job:
+    """The job that asks for every gradient of a case; options of Spec override."""
+    wants = frozenset((*case.inputs, *case.weights))
+    dtype = str(case.dtype).removeprefix("torch.")
+    fields = {"dtype": dtype, "wants": wants, **options}
+    return compiler.job(case.cell, Spec(tuple(sorted(case.dims.items())), **fields))
+
+
+def need(engine: str, job: Job) -> None:
+    """Skip a test that an engine cannot run, with the engine's own reason."""
+    reason = refusal(engine, job)
+    if reason is not None:
+        pytest.skip(f"{engine}: {reason}")
+
+
+def run(cell: Cell, case: Case, engine: str) -> dict[str, torch.Tensor]:
+    """Output, last states and every gradient of a case on one engine, through autograd.
+
+    Returns:
+        ``out``, ``last h`` …, ``dx``, ``dh``, ``dW`` … by name; a gradient of None is left out.
+    """
+    assert cell is case.cell, "a case belongs to its cell"
+    leaves = {
+        name: value.detach().clone().requires_grad_()
+        for name, value in (*case.inputs.items(), *case.states.items(), *case.weights.items())
+    }
+
+    def picked(names: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        return [leaves[name] for name in names]
+
+    runner = Runner(cell, case.dims)
+    out, last = runner(picked(case.inputs), picked(case.states), picked(case.weights), engine)
+    (choice,) = runner.choices.values()
+    assert choice.engine == engine, "the engine that was asked for has to run"
+    grads = torch.autograd.grad(
+        (out, *last),
+        list(leaves.values()),
+        (case.d_output, *case.d_last.values()),
+        allow_unused=True,
+    )
+    found = {"out": out.detach()}
+    found |= {f"last {name}": value.detach() for name, value in zip(case.states, last)}
+    found |= {f"d{name}": grad for name, grad in zip(leaves, grads) if grad is not None}
+    return found
+
+
+def assert_same(
+    name: str, got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype, T: int
+) -> None:
+    """Assert that two results agree within the one table; NaN and infinities in the same places.
+
+    Args:
+        name: ``out``, ``last …`` for values, ``d…`` for gradients.
+        got, want: the results; ``want`` is the oracle's, usually in float64.
+        dtype: of the computation that gave ``got``.
+        T: number of steps.
+    """
+    assert got.shape == want.shape, f"{name}: shape {list(got.shape)}, not {list(want.shape)}"
+    a, b = got.detach().double(), want.detach().double()
+    finite = b.isfinite()
+    assert torch.equal(a.isfinite(), finite), f"{name}: not finite in other places"
+    odd, like = a[~finite].nan_to_num(), b[~finite].nan_to_num()
+    assert torch.equal(odd, like), f"{name}: NaN and infinities in other places"
+    a, b = a[finite], b[finite]
+    if not b.numel():
+        return
+    if name.startswith("d"):
+        scale = b.square().mean().sqrt().item()
+        error, allowed = (a - b).square().mean().sqrt().item(), GRADIENT[dtype] * scale
+        allowed = max(allowed, 1e-3 * GRADIENT[dtype])  # a gradient that is zero but for rounding
+        kind = "RMS error"
+    else:
+        error, allowed = (a - b).abs().max().item(), VALUE[dtype] * math.sqrt(T)
+        kind = "error"
+    assert error <= allowed, f"{name}: {kind} {error:.3g}, at most {allowed:.3g}"
+
+
+def assert_all_same(
+    got: dict[str, torch.Tensor], want: dict[str, torch.Tensor], dtype: torch.dtype, T: int
+) -> None:
+    """Assert that all results of two runs agree; a gradient that only one has must be zero."""
+    for name in got.keys() ^ want.keys():
+        present = got.get(name, want.get(name))
+        assert name.startswith("d"), f"{name} is missing"
+        assert not present.count_nonzero(), f"{name} is missing, and not zero"
+    for name in got.keys() & want.keys():
+        assert_same(name, got[name], want[name], dtype, T)
+
+
+class OwnBackwardKernel(Kernel):
+    """A correct kernel with its own backward, as compiled engines have: the reference inside.
+
+    It counts calls, fills what it returns beyond the results with saved tensors, and destroys those
+    unless it must keep them.
+    """
+
+    engine = "c"
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.inner = kernel_of(job, "reference")
+        self.calls = {"forward": 0, "backward": 0}
+        self.kept: list[bool] = []
+
+    def forward(self, inputs, states, weights):
+        """Run the reference without history."""
+        self.calls["forward"] += 1
+        with torch.no_grad():
+            output, last, _ = self.inner.forward(inputs, states, weights)
+            saved = (torch.ones(3),) if self.job.spec.training else ()
+        return output, tuple(value.clone() for value in last), saved
+
+    def backward(self, inputs, states, weights, saved, d_output, d_last, keep):
+        """Differentiate the reference."""
+        self.calls["backward"] += 1
+        self.kept.append(keep)
+        assert torch.equal(saved[0], torch.ones(3)), "the saved tensors were destroyed before"
+        if not keep:
+            saved[0].data.fill_(float("nan"))
+        given = (*inputs, *states, *weights)
+        leaves = [value.detach().requires_grad_() for value in given]
+        first, second = len(inputs), len(inputs) + len(states)
+        with torch.enable_grad():
+            output, last, _ = self.inner.forward(
+                leaves[:first], leaves[first:second], leaves[second:]
+            )
+            pairs = [(v, d) for v, d in zip((output, *last), (d_output, *d_last)) if d is not None]
+            grads = torch.autograd.grad(
+                [v for v, _ in pairs], leaves, [d for _, d in pairs], allow_unused=True
+            )
+        names = [leaf.name for leaf in self.job.graph.leaves]
+        states_names = {leaf.name for leaf in self.job.graph.states}
+        wanted = self.job.spec.wants | states_names
+        grads = tuple(g if n in wanted else None for n, g in zip(names, grads))
+        return grads[:first], grads[first:second], grads[second:]
+
+    def describe(self):
+        """Facts for records."""
+        return {"engine": self.engine, "plan": "0123"}
+
+
+class OwnBackwardEngine(Engine):
+    """Stands in for a compiled engine, under its name."""
+
+    name = "c"
+
+    def __init__(self, schedules: tuple[str, ...] = ("",)) -> None:
+        self.names = schedules
+        self.kernels: list[OwnBackwardKernel] = []
+
+    def supports(self, job: Job) -> str | None:
+        return None
+
+    def compile(self, job: Job, schedule: str | None = None) -> Kernel:
+        self.kernels.append(OwnBackwardKernel(job))
+        return self.kernels[-1]
+
+    def schedules(self, job: Job) -> tuple[str, ...]:
+        return self.names
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
+    """Put an engine in the place of the registered one of its name, for one test."""
+    find = registry.find
+    monkeypatch.setattr(
+        registry, "find", lambda name: engine if name == engine.name else find(name)
+    )
+    monkeypatch.setattr("elman.tuning.choose._kernels", {})

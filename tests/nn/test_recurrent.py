@@ -1,0 +1,300 @@
+"""Recurrent: names, initialisation, layers and directions, layouts, further inputs, bad input."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+import elman
+import elman.nn
+from elman import cells, ops
+from elman.errors import EngineError, InputError, ShapeError
+from elman.frontend.cell import cell
+from elman.tuning.choose import kernel_of
+from helpers import OwnBackwardEngine, Sizes, job_of, random_case, stand_in
+
+
+@cell(input="x[I], m, k[P]", state="h[H], s, q[P]", weights="W[H, I], R[H, H], U[P, H], a, b[H]")
+def mixed(x, m, k, h, s, q, W, R, U, a, b):
+    """States of two sizes and a scalar; further inputs; one option."""
+    h = ops.tanh(W @ x + R @ (m * h) + s * b)
+    return h, a * s + ops.mean(h), ops.tanh(U @ h + k * q)
+
+
+@cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], C[P, H]", output="y[P]")
+def readout(x, h, W, R, C):
+    """Its output is no state."""
+    h = ops.tanh(W @ x + R @ h)
+    return C @ h, h
+
+
+@cell(
+    input="x[I]",
+    state="h[H]",
+    weights="W[H, I], R[H, H], g[H], b[H]",
+    init={"R": "orthogonal", "g": 1, "b": "zeros"},
+)
+def started(x, h, W, R, g, b):
+    """Its weights start as it says."""
+    return ops.tanh(W @ x + R @ h) * g + b
+
+
+@cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]")
+def optional(x, h, W, R, *, activation=ops.tanh, leak=0.5):
+    """It takes options."""
+    return leak * h + (1 - leak) * activation(W @ x + R @ h)
+
+
+def made(*args, engine="reference", **options):
+    """A module on the reference unless a test says otherwise: nothing is compiled here."""
+    return elman.Recurrent(*args, engine=engine, **options)
+
+
+def test_names_shapes_and_draws():
+    """Parameters are named after the weights, in declared order, drawn from U(-1/√H, 1/√H)."""
+    torch.manual_seed(0)
+    net = made(cells.gru, 5, 4, 2, bidirectional=True)
+    first = [f"{name}_l0" for name in ("W", "R", "b", "c")]
+    names = [*first, *(f"{n}_reverse" for n in first)]
+    names += [name.replace("l0", "l1") for name in names]
+
+    assert [name for name, _ in net.named_parameters()] == names
+    assert net.W_l0.shape == (12, 5)
+    assert net.W_l1_reverse.shape == (12, 8)
+    torch.manual_seed(0)
+    for value in net.parameters():
+        assert torch.equal(value, torch.empty_like(value).uniform_(-0.5, 0.5))
+    torch.manual_seed(0)
+    before = [value.clone() for value in net.parameters()]
+    net.reset_parameters()
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters()))
+
+
+def test_initial_values_of_the_cell():
+    """Numbers and schemes; what has none is drawn."""
+    net = made(started, 3, 4)
+    torch.testing.assert_close(net.R_l0 @ net.R_l0.T, torch.eye(4))
+    assert torch.equal(net.g_l0, torch.ones(4))
+    assert not net.b_l0.count_nonzero()
+    assert net.W_l0.abs().max() <= 1 / math.sqrt(4)
+
+
+def test_gru_equals_torch():
+    """Two layers with torch's weights: outputs, states, batch_first, unbatched, initial states."""
+    theirs = nn.GRU(3, 4, 2, bidirectional=True, batch_first=True, dtype=torch.float64)
+    net = made(cells.gru, 3, 4, 2, bidirectional=True, batch_first=True, dtype=torch.float64)
+    with torch.no_grad():
+        for ours, value in zip(net.parameters(), theirs.parameters()):
+            ours.copy_(value)
+    x = torch.randn(2, 5, 3, dtype=torch.float64)
+    h = torch.randn(4, 2, 4, dtype=torch.float64)
+    for given in ((x,), (x, h), (x[0],), (x[0], h[:, 0])):
+        for a, b in zip(net(*given), theirs(*given)):
+            torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("engine", ["reference", "c"])
+def test_states_of_several_sizes(engine, monkeypatch):
+    """A tuple of states in declared order, scalars among them; further inputs reach every layer."""
+    if engine == "c":
+        stand_in(monkeypatch, OwnBackwardEngine())
+    net = made(mixed, 3, 4, 2, P=5, engine=engine, dtype=torch.float64)
+    x = torch.randn(6, 2, 3, dtype=torch.float64)
+    m = torch.randint(0, 2, (6, 2)).double()
+    k = torch.randn(6, 2, 5, dtype=torch.float64)
+    out, state = net((x, m, k))
+
+    assert out.shape == (6, 2, 4)
+    assert [tuple(s.shape) for s in state] == [(2, 2, 4), (2, 2), (2, 2, 5)]
+    cut_out, cut = net((x[:4], m[:4], k[:4]))
+    rest_out, rest = net((x[4:], m[4:], k[4:]), cut)
+    torch.testing.assert_close(torch.cat([cut_out, rest_out]), out)
+    for a, b in zip(rest, state):
+        torch.testing.assert_close(a, b)
+    one_out, one = net((x[:, 0], m[:, 0], k[:, 0]))
+    torch.testing.assert_close(one_out, out[:, 0])
+    assert [tuple(s.shape) for s in one] == [(2, 4), (2,), (2, 5)]
+    out.sum().backward()
+    assert all(value.grad is not None for name, value in net.named_parameters() if "U" not in name)
+
+
+def test_output_that_is_no_state():
+    """y[P] is put out and feeds the next layer; the state stays h."""
+    net = made(readout, 3, 4, 2, P=5, bidirectional=True)
+    out, h = net(torch.randn(6, 2, 3))
+    assert out.shape == (6, 2, 10)
+    assert net.output_size == 10
+    assert h.shape == (4, 2, 4)
+    assert net.W_l1.shape == (4, 10)
+
+
+def test_residual_and_dropout():
+    """From the second layer on the input is added; dropout acts in training alone."""
+    net = made(cells.rnn, 3, 4, 3, residual=True, dropout=0.5)
+    x = torch.randn(5, 2, 3)
+    layers = [made(cells.rnn, size, 4) for size in (3, 4, 4)]
+    for k, layer in enumerate(layers):
+        layer.load_state_dict(
+            {n.replace(f"_l{k}", "_l0"): v for n, v in net.state_dict().items() if f"_l{k}" in n}
+        )
+    net.eval()
+    want = layers[0](x)[0]
+    for layer in layers[1:]:
+        want = want + layer(want)[0]
+    torch.testing.assert_close(net(x)[0], want)
+    net.train()
+    assert not torch.equal(net(x)[0], net(x)[0])
+
+
+def test_copies_pickles_and_parametrizes():
+    """After use; options of the cell survive; a parametrized weight computes."""
+    net = made(optional, 3, 4, activation=ops.relu, leak=0.25, num_layers=2)
+    x = torch.randn(5, 2, 3)
+    want = net(x)[0]
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    for copied in (
+        copy.copy(net),
+        copy.deepcopy(net),
+        torch.load(file, weights_only=False),
+        pickle.loads(pickle.dumps(net)),
+    ):
+        assert torch.equal(copied(x)[0], want)
+    told = "Recurrent(optional, 3, 4, activation=relu, leak=0.25, num_layers=2, "
+    told += "engine='reference')"
+    assert str(net) == told
+    parametrize.register_parametrization(net, "R_l0", nn.Tanh())
+    net(x)[0].sum().backward()
+    assert net.parametrizations.R_l0.original.grad is not None
+
+
+def test_modes_and_layouts_of_memory():
+    """Non-contiguous and expanded inputs, eval, no_grad, autocast."""
+    net = made(cells.lstm, 3, 4)
+    x = torch.randn(2, 5, 3).transpose(0, 1)
+    want = net(x.contiguous())[0]
+    torch.testing.assert_close(net(x)[0], want)
+    wide = torch.randn(5, 1, 3).expand(5, 4, 3)
+    torch.testing.assert_close(net(wide)[0], net(wide.contiguous())[0])
+    with torch.no_grad():
+        torch.testing.assert_close(net.eval()(x)[0], want)
+    with torch.autocast("cpu"):
+        assert net(x.bfloat16())[0].dtype == torch.float32
+
+
+BAD_CALLS = {
+    "rank": (lambda: torch.zeros(2, 3, 4, 5), ShapeError, "input must have 3 dimensions, got 4"),
+    "size": (lambda: torch.zeros(2, 3, 6), ShapeError, "Expected 5, got 6"),
+    "dtype": (
+        lambda: torch.zeros(2, 3, 5).double(),
+        InputError,
+        r"RNN input dtype \(torch.float64\) does not match weight dtype \(torch.float32\)",
+    ),
+    "device": (
+        lambda: torch.zeros(2, 3, 5, device="meta"),
+        InputError,
+        "x is on meta, but the weights",
+    ),
+    "no steps": (lambda: torch.zeros(0, 3, 5), ShapeError, "sequence length to be larger than 0"),
+    "no tensor": (lambda: [[1.0]], InputError, "input of gru is a tensor, got list"),
+    "inputs": (
+        lambda: (torch.zeros(2, 3, 5),) * 2,
+        InputError,
+        "gru has 1 input, x, but 2 were given",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CALLS)
+def test_bad_calls(case):
+    """Each mistake has its own words, torch's where torch has some."""
+    make, error, text = BAD_CALLS[case]
+    with pytest.raises(error, match=text):
+        made(cells.gru, 5, 4)(make())
+
+
+def test_bad_states():
+    """Number, shape and dtype of initial states; mixed batches of inputs."""
+    net = made(cells.lstm, 5, 4)
+    x = torch.zeros(2, 3, 5)
+    with pytest.raises(InputError, match=r"lstm has 2 states, \(h, c\), but 1 was given"):
+        net(x, torch.zeros(1, 3, 4))
+    with pytest.raises(
+        ShapeError, match=r"Expected hidden size \(1, 3, 4\), got \[1, 2, 4\] \(state h"
+    ):
+        net(x, (torch.zeros(1, 2, 4), torch.zeros(1, 3, 4)))
+    with pytest.raises(InputError, match="does not match weight dtype"):
+        net(x, (torch.zeros(1, 3, 4), torch.zeros(1, 3, 4).double()))
+    mix = made(mixed, 5, 4, P=2)
+    with pytest.raises(ShapeError, match="input m has T, B = 2, 4, but x has 2, 3"):
+        mix((x, torch.zeros(2, 4), torch.zeros(2, 3, 2)))
+    with pytest.raises(InputError, match=r"mixed has 3 inputs, \(x, m, k\), but 1 was given"):
+        mix(x)
+
+
+def test_bad_construction():
+    """Sizes, options, dims, engines; what is no cell."""
+    with pytest.raises(InputError, match="Recurrent takes a cell, not function"):
+        made(lambda x, h: h, 3, 4)  # type: ignore[arg-type]
+    with pytest.raises(
+        InputError, match=r"neither a dim nor an option .*options: activation, leak"
+    ):
+        made(optional, 3, 4, speed=3)
+    with pytest.raises(ShapeError, match=r"readout, layer 0: unknown dim P"):
+        made(readout, 3, 4)
+    with pytest.raises(InputError, match="hidden_size must be at least 1, got 0"):
+        made(cells.gru, 3, 0)
+    with pytest.raises(InputError, match="input_size should be of type int, got: float"):
+        made(cells.gru, 3.0, 4)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="num_layers must be at least 1, got 0"):
+        made(cells.gru, 3, 4, 0)
+    with pytest.raises(InputError, match="dropout is a share"):
+        made(cells.gru, 3, 4, dropout=2.0)
+    with pytest.raises(EngineError, match="no engine 'cudnn'"):
+        made(cells.gru, 3, 4, engine="cudnn")
+    with pytest.raises(EngineError, match="engine aten cannot run mgu: mgu is not the formula"):
+        made(cells.mgu, 3, 4, engine="aten")(torch.zeros(2, 2, 3))
+
+
+def test_no_input_features_and_no_batch():
+    """I = 0 and B = 0 run."""
+    net = made(cells.lstm, 0, 4)
+    assert net(torch.zeros(3, 2, 0))[0].shape == (3, 2, 4)
+    out, _ = made(cells.gru, 2, 4)(torch.zeros(3, 0, 2))
+    assert out.shape == (3, 0, 4)
+
+
+@pytest.mark.parametrize("engine", ["reference", "c"])
+def test_weights_that_do_not_fit(engine, monkeypatch):
+    """What stands in a weight's place is checked before a kernel reads its memory."""
+    if engine == "c":
+        stand_in(monkeypatch, OwnBackwardEngine())
+    net = made(cells.gru, 3, 4, engine=engine)
+    x = torch.zeros(2, 2, 3)
+    wrong = {"R_l0": torch.zeros(12, 3)}
+    with pytest.raises(ShapeError, match=r"weight R\[3H, H\] is \[12, 3\], not \[12, 4\]"):
+        torch.func.functional_call(net, wrong, (x,))
+    net.b_l0 = nn.Parameter(torch.zeros(12, dtype=torch.float64))
+    with pytest.raises(InputError, match=r"weight b\[3H\] is torch.float64 on cpu, but the input"):
+        net(x)
+
+
+def test_results_share_no_memory():
+    """No engine hands out a last state that is a view of the output."""
+    for name in ("reference", "aten"):
+        case = random_case(cells.gru, Sizes(3, 2, 3, 4))
+        kernel = kernel_of(job_of(case), name)
+        out, (h,), _ = kernel.forward(
+            *(list(v.values()) for v in (case.inputs, case.states, case.weights))
+        )
+        before = h.clone()
+        out.zero_()
+        assert torch.equal(h, before)

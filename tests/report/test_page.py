@@ -1,0 +1,94 @@
+"""The report: self-contained, whole with little data, safe with any text."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from elman.errors import RunError
+from elman.report import RunPage, write_report
+
+CURVES = {
+    "step": [1, 2, 3],
+    "chars": [10, 20, 30],
+    "train_bpc": [6.0, 4.0, 3.0],
+    "grad_norm": [1.0, 0.5, 0.7],
+    "lr": [0.1, 0.2, 0.1],
+    "valid_bpc": [None, 4.5, 3.5],
+    "chars_per_s": [100.0, 120.0, 110.0],
+    "train_seconds": [0.1, 0.2, 0.3],
+}
+SPEEDS = {
+    "elman": {"q1": 90.0, "median": 100.0, "q3": 120.0},
+    "torch": {"q1": 40.0, "median": 50.0, "q3": 60.0},
+}
+
+
+def made(**changes) -> RunPage:
+    """Make a page with everything on it."""
+    values = {
+        "name": "a run",
+        "headlines": (("2.345", "bits per character"),),
+        "notes": ("gru 2 x 256",),
+        "curves": CURVES,
+        "baseline": ("trigram", 3.456),
+        "speeds": SPEEDS,
+        "sample": "def sample():\n    <b>&</b>",
+        "tables": {"Configuration": {"lr": 0.004}},
+        "choices": {"recurrent": {"engine": "c"}},
+    }
+    return RunPage(**(values | changes))
+
+
+class Tags(HTMLParser):
+    """Collects opened and closed tags and what they refer to."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.refers = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.append(tag)
+        self.refers += [v for k, v in attributes if k in ("src", "href", "xlink:href") and v]
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_page_is_whole_and_needs_no_network(tmp_path):
+    """All plots are inside; every tag closes; nothing refers outside the page."""
+    text = write_report(tmp_path / "report.html", made()).read_text(encoding="utf-8")
+    tags = Tags()
+    tags.feed(text)
+
+    assert tags.open == []
+    assert tags.seen.count("svg") == 5
+    assert all(target.startswith("#") for target in tags.refers)
+    assert not re.search(r"@import|url\((?!#)|<script|<link", text)
+    for word in ("2.345", "trigram 3.456", "gru 2 x 256", "0.004", "&lt;b&gt;&amp;&lt;/b&gt;"):
+        assert word in text
+
+
+def test_same_data_same_page(tmp_path):
+    """Bytes are stable, so two reports can be compared."""
+    first, second = (write_report(tmp_path / name, made()).read_bytes() for name in "ab")
+    assert first == second
+
+
+def test_page_without_data(tmp_path):
+    """A run that has just begun has a page too."""
+    empty = made(curves={}, speeds={}, baseline=None, sample="", choices={}, headlines=())
+    text = write_report(tmp_path / "report.html", empty).read_text(encoding="utf-8")
+
+    assert "No metrics yet." in text
+    assert "<svg" not in text
+
+
+def test_page_that_cannot_be_written(tmp_path):
+    """A missing folder is told with the path."""
+    with pytest.raises(RunError, match="the report cannot be written"):
+        write_report(tmp_path / "none" / "report.html", made())

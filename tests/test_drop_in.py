@@ -1,0 +1,372 @@
+"""elman.RNN, GRU and LSTM against torch.nn's: results, weights, draws, errors, swapping."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+from torch.nn.utils.rnn import pack_padded_sequence
+
+import elman
+import elman.nn
+from elman.engines import registry
+from elman.errors import EngineError
+from elman.tuning.choose import find_engine
+from helpers import OwnBackwardEngine, assert_same, stand_in
+
+KINDS = ("RNN", "GRU", "LSTM")
+ENGINES = ("auto", *registry.names())
+
+
+def pair(kind, *args, engine="auto", seed=0, **options):
+    """torch's module and elman's with the same arguments and the same seed."""
+    torch.manual_seed(seed)
+    theirs = getattr(nn, kind)(*args, **options)
+    torch.manual_seed(seed)
+    ours = getattr(elman, kind)(*args, engine=engine, **options)
+    return theirs, ours
+
+
+def need(engine):
+    """Skip where an engine is not part of this installation, or has no compiler."""
+    if engine != "auto":
+        found = find_engine(engine)
+        if isinstance(found, str):
+            pytest.skip(found)
+
+
+def flat(value):
+    """All tensors of a result in order."""
+    return [value] if isinstance(value, torch.Tensor) else [t for part in value for t in flat(part)]
+
+
+def results(module, x, hx, seed=3):
+    """Outputs, states and all gradients of a loss that touches everything, by name."""
+    x = x.detach().clone().requires_grad_()
+    leaves = [] if hx is None else [value.detach().clone().requires_grad_() for value in flat(hx)]
+    given = None if hx is None else leaves[0] if isinstance(hx, torch.Tensor) else tuple(leaves)
+    torch.manual_seed(seed)
+    out, state = module(x, given)
+    values = [out, *flat(state)]
+    source = torch.Generator().manual_seed(seed)
+    ds = [torch.randn(v.shape, generator=source, dtype=v.dtype) for v in values]
+    named = dict(module.named_parameters())
+    grads = torch.autograd.grad(values, [x, *leaves, *named.values()], ds)
+    names = ["out", *(f"last {k}" for k in range(len(values) - 1))]
+    names += ["dx", *(f"dh{k}" for k in range(len(leaves))), *(f"d{name}" for name in named)]
+    return dict(zip(names, [*(value.detach() for value in values), *grads]))
+
+
+def states_for(kind, lead, batch, size, dtype):
+    """Random initial states as torch takes them."""
+    shape = (lead, size) if batch is None else (lead, batch, size)
+    made = [torch.randn(shape, dtype=dtype) * 0.5 for _ in range(2 if kind == "LSTM" else 1)]
+    return tuple(made) if kind == "LSTM" else made[0]
+
+
+OPTIONS = [
+    {},
+    {"num_layers": 2},
+    {"bias": False},
+    {"batch_first": True},
+    {"num_layers": 3, "dropout": 0.4},
+    {"num_layers": 2, "bias": False, "batch_first": True},
+    {"bidirectional": True, "num_layers": 2},
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_results(kind, options, dtype, engine):
+    """Outputs, states and every gradient, with and without initial states."""
+    need(engine)
+    if options.get("bidirectional") and engine in ("c", "reference"):
+        pytest.skip("bidirectional runs on torch's own layers")
+    theirs, ours = pair(kind, 5, 7, engine=engine, dtype=dtype, **options)
+    T, B = 6, 3
+    lead = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
+    x = torch.randn(B, T, 5, dtype=dtype) if ours.batch_first else torch.randn(T, B, 5, dtype=dtype)
+    for hx in (None, states_for(kind, lead, B, 7, dtype)):
+        want, got = results(theirs, x, hx), results(ours, x, hx)
+        assert got.keys() == want.keys()
+        for name in want:
+            # twice the oracle's tolerance would do: both sides round
+            assert_same(name, got[name], want[name], dtype, 4 * T)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_relu_and_unbatched(kind):
+    """The rectified RNN; x [T, I] without a batch, with and without states."""
+    options = {"nonlinearity": "relu"} if kind == "RNN" else {}
+    theirs, ours = pair(kind, 4, 5, num_layers=2, dtype=torch.float64, **options)
+    x = torch.randn(6, 4, dtype=torch.float64)
+    for hx in (None, states_for(kind, 2, None, 5, torch.float64)):
+        want, got = results(theirs, x, hx), results(ours, x, hx)
+        for name in want:
+            assert_same(name, got[name], want[name], torch.float64, 6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_draws_and_weights(kind):
+    """The generator ends where torch's does, and ``state_dict`` goes both ways."""
+    torch.manual_seed(5)
+    theirs = getattr(nn, kind)(3, 4, 2)
+    after = torch.get_rng_state()
+    torch.manual_seed(5)
+    ours = getattr(elman, kind)(3, 4, 2)
+
+    assert torch.equal(torch.get_rng_state(), after)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    for name, value in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], value)
+    other = getattr(nn, kind)(3, 4, 2)
+    ours.load_state_dict(other.state_dict())
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(5, 2, 3)
+    for a, b, c in zip(*(flat(module(x)) for module in (ours, theirs, other))):
+        torch.testing.assert_close(a, b)
+        assert torch.equal(b, c)
+
+
+@pytest.mark.parametrize("stand", [False, True], ids=["installed", "own backward"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_dropout_masks(kind, stand, monkeypatch):
+    """Between layers the same values are dropped, and the generator ends in the same place."""
+    if stand:
+        stand_in(monkeypatch, OwnBackwardEngine())
+    engine = "c" if stand else "auto"
+    theirs, ours = pair(kind, 5, 6, num_layers=3, dropout=0.5, batch_first=True, engine=engine)
+    x = torch.randn(4, 7, 5)
+    torch.manual_seed(11)
+    want = flat(theirs(x))
+    end = torch.get_rng_state()
+    torch.manual_seed(11)
+    got = flat(ours(x))
+
+    assert torch.equal(torch.get_rng_state(), end)
+    for a, b in zip(got, want):
+        torch.testing.assert_close(a, b)
+    theirs.eval(), ours.eval()
+    for a, b in zip(flat(ours(x)), flat(theirs(x))):
+        torch.testing.assert_close(a, b)
+
+
+BAD = {
+    "rank": lambda kind: (torch.zeros(2, 3, 4, 5), None),
+    "size": lambda kind: (torch.zeros(2, 3, 6), None),
+    "dtype": lambda kind: (torch.zeros(2, 3, 5, dtype=torch.float64), None),
+    "no steps": lambda kind: (torch.zeros(0, 3, 5), None),
+    "batch of states": lambda kind: (
+        torch.zeros(2, 3, 5),
+        states_for(kind, 1, 4, 7, torch.float32),
+    ),
+    "size of states": lambda kind: (torch.zeros(2, 3, 5), states_for(kind, 1, 3, 8, torch.float32)),
+    "layers of states": lambda kind: (
+        torch.zeros(2, 3, 5),
+        states_for(kind, 2, 3, 7, torch.float32),
+    ),
+    "unbatched states": lambda kind: (
+        torch.zeros(2, 3, 5),
+        states_for(kind, 1, None, 7, torch.float32),
+    ),
+    "batched states": lambda kind: (torch.zeros(2, 5), states_for(kind, 1, 3, 7, torch.float32)),
+    "dtype of states": lambda kind: (
+        torch.zeros(2, 3, 5),
+        states_for(kind, 1, 3, 7, torch.float64),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_errors(kind, case):
+    """What torch refuses is refused in torch's words, by torch's class."""
+    theirs, ours = pair(kind, 5, 7)
+    x, hx = BAD[case](kind)
+    with pytest.raises(Exception) as want:  # torch decides which
+        theirs(x, hx)
+    with pytest.raises(type(want.value)) as got:
+        ours(x, hx)
+
+    assert str(got.value) == str(want.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_constructor_errors(kind):
+    """So are bad constructor arguments; an unknown engine is told with those that exist."""
+    for args, options in (((0, 3), {}), ((3, 4), {"dropout": 2.0}), ((3, 4), {"bias": 1})):
+        with pytest.raises((ValueError, TypeError)) as want:
+            getattr(nn, kind)(*args, **options)
+        with pytest.raises(type(want.value)) as got:
+            getattr(elman, kind)(*args, **options)
+        assert str(got.value) == str(want.value)
+    with pytest.raises(EngineError, match="no engine 'cudnn'; there are auto, c, aten, reference"):
+        getattr(elman, kind)(3, 4, engine="cudnn")
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+def test_what_comes_later_runs_on_torch():
+    """bidirectional, proj_size, PackedSequence, bfloat16, autocast: torch's own forward."""
+    x = torch.randn(6, 3, 5)
+    packed = pack_padded_sequence(x, [6, 4, 2])
+    for options, given in (
+        ({"bidirectional": True}, x),
+        ({"proj_size": 3}, x),
+        ({}, packed),
+        ({"dtype": torch.bfloat16}, x.bfloat16()),
+    ):
+        theirs, ours = pair("LSTM", 5, 7, **options)
+        want, got = flat(theirs(given)[1]), flat(ours(given)[1])
+        assert all(torch.equal(a, b) for a, b in zip(got, want))
+        with elman.using(engine="reference" if "dtype" not in options else "aten"):
+            if "dtype" in options:
+                ours(given)
+            else:
+                with pytest.raises(EngineError, match="engine reference cannot run this LSTM: "):
+                    ours(given)
+    with torch.autocast("cpu"):
+        theirs, ours = pair("GRU", 5, 7)
+        assert torch.equal(ours(x)[0], theirs(x)[0])
+    reports = elman.nn.report(elman.GRU(3, 4, bidirectional=True))
+    assert reports == {
+        "": "elman.GRU, engine auto: on torch's own layers, because of bidirectional=True"
+    }
+
+
+def test_a_state_can_be_detached_in_place():
+    """Truncated BPTT as people write it: the state is no view."""
+    ours = elman.GRU(3, 4)
+    out, h = ours(torch.randn(2, 2, 3))
+    h.detach_()
+    out, h = ours(torch.randn(2, 2, 3), h)
+
+    assert out.requires_grad
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_and_pickles(kind):
+    """copy, deepcopy, pickle and torch.save after use; the copy has its own weights."""
+    ours = getattr(elman, kind)(3, 4, 2, engine="reference")
+    x = torch.randn(5, 2, 3)
+    want = flat(ours(x))
+    file = io.BytesIO()
+    torch.save(ours, file)
+    file.seek(0)
+    copies = [
+        copy.copy(ours),
+        copy.deepcopy(ours),
+        pickle.loads(pickle.dumps(ours)),
+        torch.load(file, weights_only=False),
+    ]
+    for made in copies:
+        assert made.engine == "reference"
+        assert all(torch.equal(a, b) for a, b in zip(flat(made(x)), want))
+    assert copies[1].weight_hh_l0 is not ours.weight_hh_l0
+
+
+def test_replaced_weights_are_used():
+    """A weight that was replaced before the call (weight drop, functional_call) computes."""
+    theirs, ours = pair("GRU", 3, 4)
+    x = torch.randn(5, 2, 3)
+    for module in (theirs, ours):
+        raw = module.weight_hh_l0
+        del module._parameters["weight_hh_l0"]
+        module.raw = nn.Parameter(raw.detach())
+        module.weight_hh_l0 = module.raw * 0.5
+    torch.testing.assert_close(ours(x)[0], theirs(x)[0])
+    ours(x)[0].sum().backward()
+    assert ours.raw.grad is not None
+    fresh = elman.GRU(3, 4)
+    zeros = {name: torch.zeros_like(value) for name, value in fresh.named_parameters()}
+    out, _ = torch.func.functional_call(fresh, zeros, (x,))
+    assert not out.count_nonzero()
+
+
+class Model(nn.Module):
+    """Recurrent layers in every place where accelerate may meet one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.GRU(3, 4)
+        self.shared = self.first
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4))
+        self.listed = [nn.RNN(4, 4)]  # unregistered, on purpose
+        self.own = type("MyGRU", (nn.GRU,), {})(4, 4)
+        self.masked = parametrize.register_parametrization(
+            nn.RNN(4, 4), "weight_hh_l0", nn.Identity()
+        )
+
+    def forward(self, x):
+        out, _ = self.first(x)
+        out, _ = self.inner(out)
+        out, _ = self.own(out)
+        return self.masked(out)[0]
+
+
+def test_accelerate_and_restore():
+    """Exact classes are swapped in place; parameters, hooks, mode and shared modules stay."""
+    model = Model().eval()
+    calls = []
+    model.first.register_forward_hook(lambda *_: calls.append(1))
+    parameters = dict(model.named_parameters())
+    x = torch.randn(5, 2, 3)
+    want = model(x)
+
+    assert elman.accelerate(model) is model
+    assert type(model.first) is elman.GRU
+    assert model.first is model.shared
+    assert type(model.inner[1]) is elman.LSTM
+    assert not model.first.training
+    assert all(parameters[name] is value for name, value in model.named_parameters())
+    torch.testing.assert_close(model(x), want)
+    assert len(calls) == 2
+    assert elman.nn.report(model) == {
+        "first": "elman.GRU, engine auto",
+        "inner.1": "elman.LSTM, engine auto",
+        "own": "MyGRU, left alone: a subclass may change what forward computes",
+        "masked": "torch.nn's RNN_TANH, left alone: its weights are parametrized",
+    }
+    made = elman.GRU(3, 4)
+    model.made = made
+
+    assert elman.restore(model) is model
+    assert type(model.first) is nn.GRU
+    assert type(model.inner[1]) is nn.LSTM
+    assert type(model.made) is elman.GRU
+    assert torch.equal(model(x), want)
+    assert set(vars(model.first)) == set(vars(nn.GRU(3, 4)))
+
+
+def test_accelerate_a_layer_itself(caplog):
+    """A layer that is the whole model; what was done is logged."""
+    layer = nn.LSTM(3, 4, 2)
+    with caplog.at_level("INFO", logger="elman"):
+        assert elman.accelerate(layer) is layer
+    assert type(layer) is elman.LSTM
+    assert caplog.messages == ["LSTM: elman.LSTM, engine auto"]
+    assert type(elman.restore(layer)) is nn.LSTM
+
+
+@pytest.mark.filterwarnings("ignore:create_graph=True")
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_double_backward(kind, layers):
+    """A gradient penalty has torch's gradient."""
+    theirs, ours = pair(kind, 3, 4, layers, dtype=torch.float64)
+    x = torch.randn(4, 2, 3, dtype=torch.float64)
+
+    def penalty(module):
+        own = x.clone().requires_grad_()
+        out, _ = module(own)
+        (dx,) = torch.autograd.grad(out.square().sum(), own, create_graph=True)
+        return torch.autograd.grad(dx.square().sum(), [own, *module.parameters()])
+
+    for a, b in zip(penalty(ours), penalty(theirs)):
+        torch.testing.assert_close(a, b)

@@ -1,0 +1,218 @@
+"""The import law: rooms look down only. The table is the law, DESIGN's drawing its commentary.
+
+What is checked, for every file of ``src/elman``:
+
+- a room imports only the rooms of its row, wherever in the file the import stands;
+- torch, triton and numpy are imported only where the row names them, wherever the import stands;
+- other third-party packages are imported at the top of a file only where the row names them
+  (``*``: any); inside a function they are free, being optional there;
+- relative imports are violations: a reader should see the room that is meant;
+- a room without a row is a violation: give it one, on purpose.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src" / "elman"
+
+LANGUAGE = "errors ir frontend autodiff passes plan ops cells"
+MIDDLE = f"{LANGUAGE} folders engines engines.registry tuning torch numpy"
+ENGINE = "errors folders ir autodiff plan engines torch numpy"  # never another engine
+
+BELOW = {  # room -> what it may import besides itself; one row per room, lowest first
+    "errors": "",
+    "folders": "",
+    "ir": "errors",
+    "frontend": "errors ir",
+    "autodiff": "errors ir",
+    "passes": "errors ir",
+    "plan": "errors ir autodiff",
+    "ops": "errors ir frontend",  # what a cell author may call: names, no code
+    "cells": "errors ir frontend ops",
+    "engines": "errors ir autodiff plan torch numpy",  # engines/base and the folder itself
+    "engines.registry": "errors ir autodiff plan engines",
+    "engines.reference": ENGINE,
+    "engines.aten": f"{ENGINE} frontend passes",  # states torch's formulas, and their digests
+    "engines.c": f"{ENGINE} filelock",
+    "engines.triton": f"{ENGINE} triton",
+    "engines.deer": ENGINE,
+    "tuning": "errors folders ir autodiff passes plan engines engines.registry torch numpy",
+    "compiler": MIDDLE,
+    "explaining": MIDDLE,
+    "drawing": MIDDLE,
+    "nn": f"{MIDDLE} compiler explaining drawing",
+    "train": f"{MIDDLE} compiler explaining drawing nn *",
+    "report": f"{MIDDLE} compiler explaining drawing nn *",
+    "bench": f"{MIDDLE} folders engines.c compiler explaining drawing nn *",  # the compiler, for the peak
+    "__init__": f"{MIDDLE} compiler explaining drawing nn engines.deer",  # the public names
+    "cli": f"{MIDDLE} compiler explaining drawing nn train report bench __init__ *",
+    "__main__": "cli",
+}
+DEFERRED = {  # room -> what it may import inside a function only; the one place that does so
+    "engines.registry": "engines.reference engines.aten engines.c engines.triton engines.deer",
+}
+POLICED = {"elman", "torch", "triton", "numpy"}  # wherever in a file the import stands
+
+
+class Import(NamedTuple):
+    line: int
+    module: str  # with the imported name appended: "elman.engines.c", "torch.nn"
+    inside: bool  # within a function, hence not run when the file is imported
+
+
+def room_of(module: str) -> str:
+    """Name the room of ``elman.<module>``: the longest prefix with a row, else its first word."""
+    parts = module.split(".")
+    for length in (2, 1):
+        if ".".join(parts[:length]) in BELOW:
+            return ".".join(parts[:length])
+    return parts[0]
+
+
+def imported(tree: ast.AST, inside: bool = False) -> Iterator[Import]:
+    """List every import of a file, those by ``import_module("…")`` included."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (Import(node.lineno, alias.name, inside) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            dots = "." * node.level
+            for alias in node.names:
+                yield Import(node.lineno, f"{dots}{node.module or ''}.{alias.name}", inside)
+        elif isinstance(node, ast.Call) and called(node) in {"import_module", "__import__"}:
+            for argument in node.args[:1]:
+                if isinstance(argument, ast.Constant):
+                    yield Import(node.lineno, str(argument.value), inside)
+        function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from imported(node, inside or function)
+
+
+def called(call: ast.Call) -> str:
+    """Name the function of a call: ``import_module`` for ``importlib.import_module(…)``."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def target(module: str) -> str:
+    """Name what is imported as the table does: a room, or a third-party package."""
+    first, _, rest = module.partition(".")
+    if first != "elman":
+        return first
+    return room_of(rest) if room_of(rest) in BELOW else "__init__"
+
+
+def violations(root: Path) -> list[str]:
+    """Hold every file below `root`, a copy of the package, against the table."""
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        inner = path.relative_to(root)
+        here = room_of(".".join(inner.with_suffix("").parts))
+        if here not in BELOW:
+            found.append(f"{inner}:1: room {here!r} has no row in the table")
+            continue
+        top = {here, *BELOW[here].split()}
+        deferred = top | set(DEFERRED.get(here, "").split())
+        for line, module, inside in imported(ast.parse(path.read_text(encoding="utf-8"))):
+            if module.startswith("."):
+                found.append(f"{inner}:{line}: relative import; spell the room: elman.…")
+                continue
+            there = target(module)
+            policed = module.split(".")[0] in POLICED
+            optional = not policed and ("*" in top or inside or there in sys.stdlib_module_names)
+            if not optional and there not in (deferred if inside else top):
+                found.append(f"{inner}:{line}: room {here!r} may not import {there!r}")
+    return found
+
+
+def test_imports_look_down():
+    """No file of the package breaks the law."""
+    assert not violations(SRC), "\n" + "\n".join(violations(SRC))
+
+
+def test_rooms_know_only_lower_rows():
+    """The table itself looks down: a row names only rows above it, so no cycle can be written."""
+    rooms = list(BELOW)
+    for room, row in BELOW.items():
+        above = [there for there in row.split() if there in BELOW]
+        assert all(rooms.index(there) < rooms.index(room) for there in above), room
+
+
+def test_no_torch_below_the_engines():
+    """The language is torch-free, also by what it imports in turn."""
+    for room in LANGUAGE.split():
+        row = BELOW[room].split()
+        assert "torch" not in row, room
+        assert set(row) <= set(LANGUAGE.split()), room
+
+
+BROKEN = {  # a file of a made-up package -> what the law says about it
+    "ir/graph.py": (
+        "import torch\nfrom elman.plan import slots\n",
+        ["ir/graph.py:1: room 'ir' may not import 'torch'"]
+        + ["ir/graph.py:2: room 'ir' may not import 'plan'"],
+    ),
+    "passes/share.py": (
+        "def share():\n    import torch.nn as nn\n",
+        ["passes/share.py:2: room 'passes' may not import 'torch'"],
+    ),
+    "frontend/cell.py": (
+        "from . import trace\nfrom ..ir import graph\n",
+        [f"frontend/cell.py:{n}: relative import; spell the room: elman.…" for n in (1, 2)],
+    ),
+    "cells/gru.py": (
+        "from elman import cell\nfrom elman.frontend import cell\n",
+        ["cells/gru.py:1: room 'cells' may not import '__init__'"],
+    ),
+    "engines/c/engine.py": (
+        "from elman.engines.aten.engine import Aten\nfrom elman.engines import triton\n",
+        ["engines/c/engine.py:1: room 'engines.c' may not import 'engines.aten'"]
+        + ["engines/c/engine.py:2: room 'engines.c' may not import 'engines.triton'"],
+    ),
+    "engines/registry.py": (
+        "from elman.engines import c\n\ndef find():\n    from elman.engines import c\n",
+        ["engines/registry.py:1: room 'engines.registry' may not import 'engines.c'"],
+    ),
+    "tuning/cache.py": (
+        "import filelock\n\ndef keep():\n    import filelock\n    import elman.nn\n",
+        ["tuning/cache.py:1: room 'tuning' may not import 'filelock'"]
+        + ["tuning/cache.py:5: room 'tuning' may not import 'nn'"],
+    ),
+    "plan/slots.py": (
+        "from importlib import import_module\nimport_module('elman.engines.c.emit')\n",
+        ["plan/slots.py:2: room 'plan' may not import 'engines.c'"],
+    ),
+    "nn/modules.py": (
+        "import elman\nif True:\n    from elman.train import loop\n",
+        ["nn/modules.py:1: room 'nn' may not import '__init__'"]
+        + ["nn/modules.py:3: room 'nn' may not import 'train'"],
+    ),
+    "utils.py": ("", ["utils.py:1: room 'utils' has no row in the table"]),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_law_is_enforced(name, tmp_path):
+    """A file that breaks the law is found, at its line, and nothing else in it."""
+    text, expected = BROKEN[name]
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+    assert violations(tmp_path) == expected
+
+
+def test_the_law_allows_what_it_should(tmp_path):
+    """Downward imports, the standard library and optional packages inside functions pass."""
+    text = "import ast\nimport torch\nfrom elman.ir.graph import Graph\nfrom elman import ops\n"
+    (tmp_path / "nn").mkdir()
+    (tmp_path / "nn" / "function.py").write_text(text, encoding="utf-8")
+    (tmp_path / "train.py").write_text("import rich\nfrom lightning_fabric import Fabric\n")
+
+    assert not violations(tmp_path)

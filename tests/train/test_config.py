@@ -1,0 +1,84 @@
+"""The configuration: JSON and back, refused nonsense, what is measured."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from elman.errors import InputError, RunError
+from elman.train.config import Config
+from elman.train.pace import LEAST_STEPS, settle, time_in_turn
+from elman.train.schedule import learning_rate
+
+
+def test_round_trip():
+    """Through JSON text and back, equal."""
+    config = Config(data="x.txt", lr=1e-3 / 3, steps=7)
+    assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"batch": 0}, "batch must be positive, not 0"),
+        ({"lr": float("nan")}, "lr must be positive, not nan"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"dropout": 1.0}, r"dropout must be in \[0, 1\)"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"batch": 3, "devices": 2}, "batch 3 does not divide among 2 devices"),
+    ],
+)
+def test_nonsense_is_refused(options, message):
+    """Each with the field's name and value."""
+    with pytest.raises(InputError, match=message):
+        Config(**options)
+
+
+@pytest.mark.parametrize("stored", [{"learning": 1}, {"batch": "many"}, {"batch": -1}])
+def test_damaged_configuration(stored):
+    """Unknown fields and values of the wrong kind are told with the path."""
+    with pytest.raises(RunError, match=r"stored configuration(.|\n)*config\.json"):
+        Config.from_json(stored, "runs/a/config.json")
+
+
+def test_steps_follow_from_the_time_of_one():
+    """72 % of the time is training; given steps stay; intervals are filled in."""
+    config = settle(Config(minutes=2), step_s=0.1, threads=3)
+    assert config.steps == 864
+    assert config.threads == 3
+    assert config.validate_every == 144
+    assert settle(Config(minutes=0.01), step_s=1.0, threads=1).steps == LEAST_STEPS
+    assert settle(Config(steps=5, log_every=2), step_s=1.0, threads=1).log_every == 2
+    assert settle(Config(steps=5), step_s=1.0, threads=1).steps == 5
+
+
+def test_validation_leaves_time_to_train():
+    """A slow machine validates rarer and on fewer characters; a fast one as often as it may."""
+    slow, fast = (settle(Config(), step_s=step_s, threads=1) for step_s in (0.4, 0.04))
+
+    assert fast.validation_chars == Config().validation_chars > slow.validation_chars
+    assert fast.steps // fast.validate_every >= 5
+    spent = slow.validation_chars * (slow.steps / slow.validate_every) / 3 / (32 * 64 / 0.4)
+    assert spent < 0.15 * 120
+
+
+def test_time_in_turn_alternates():
+    """Calls go round, so that drift hits all alike."""
+    calls = []
+    timings = time_in_turn({n: lambda n=n: calls.append(n) for n in "ab"}, budget_s=0)
+
+    assert calls[-6:] == list("ababab")
+    assert timings["a"].calls == 3
+    assert timings["a"].q1_s <= timings["a"].median_s <= timings["a"].q3_s
+
+
+def test_learning_rate_rises_and_falls():
+    """Up to the peak at the end of the warm-up, then down, always positive."""
+    rates = [learning_rate(step, 100, 0.5, 0.1) for step in range(100)]
+
+    assert rates[9] == 0.5
+    assert rates[:10] == sorted(rates[:10])
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert 0 < rates[-1] < 0.02
+    assert learning_rate(0, 1, 0.5, 0.0) == 0.5

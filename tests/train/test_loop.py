@@ -1,0 +1,234 @@
+"""The loop as a whole: it learns, counts right, and bears a full disk and a diverging loss."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import io
+import json
+import math
+
+import pytest
+from rich.console import Console
+
+from elman.errors import InputError, RunError
+from elman.train import atomic, checkpoint, loop
+from elman.train import text as text_task
+from elman.train.display import Display, clock
+from elman.train.metrics import read_metrics
+from elman.train.stepper import Stepper
+
+
+def test_learns_small_text_below_its_trigram(small_config, train):
+    """A short run on repeated words ends below the trigram and far below the alphabet."""
+    config = dataclasses.replace(
+        small_config, hidden=64, embedding=16, dropout=0.0, batch=8, bptt=32, steps=260, lr=2e-2
+    )
+    result = train(config).result
+
+    assert result["valid_bpc"] < result["trigram_bpc"] < math.log2(28)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "rnn"])
+def test_other_layers(small_config, train, cell):
+    """Each of torch's layers trains to its last step."""
+    assert train(dataclasses.replace(small_config, cell=cell)).complete
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_cells_by_name_and_from_a_file(small_config, train, tmp_path, layers):
+    """A cell of the library and one of the user's own file run through elman.Recurrent."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from elman import cell\n"
+        "from elman.ops import sigmoid, tanh\n\n\n"
+        '@cell(input="x[I]", state="h[H]", weights="W[H, I], U[H, I], R[H, H], b[H]")\n'
+        "def leaky(x, h, W, U, R, b):\n"
+        '    """A unit that forgets."""\n'
+        "    f = sigmoid(U @ x + b)\n"
+        "    return f * h + (1 - f) * tanh(W @ x + R @ h)\n"
+    )
+    for name in ("mgu", f"{mine}:leaky"):
+        config = dataclasses.replace(
+            small_config, cell=name, engine="reference", layers=layers, steps=3, bptt=5
+        )
+        assert train(config).complete
+
+
+@pytest.mark.parametrize(
+    "name, error, message",
+    [
+        ("grue", InputError, r"no cell is called 'grue'(.|\n)*known .*lstm"),
+        ("missing.py:cell", RunError, "the file of the cell does not exist"),
+    ],
+)
+def test_unknown_cells(small_config, train, name, error, message):
+    """Told with what would do."""
+    with pytest.raises(error, match=message):
+        train(dataclasses.replace(small_config, cell=name))
+
+
+def test_metrics_count_right(small_config, train):
+    """Rows every 3 steps and at validations; characters and losses as they should be."""
+    outcome = train(small_config)
+    rows = read_metrics(outcome.folder.metrics)
+
+    assert [row.step for row in rows] == [3, 5, 6, 9, 10, 12, 14]
+    assert [row.step for row in rows if row.valid_bpc is not None] == [5, 10, 14]
+    assert rows[-1].chars == 14 * 40 * 24
+    assert rows[-1].valid_bpc == outcome.result["valid_bpc"]
+    assert all(math.isfinite(row.grad_norm) and row.chars_per_s > 0 for row in rows)
+
+
+def test_result_and_facts_are_stored(small_config, train):
+    """What a report needs lies in the folder as JSON."""
+    outcome = train(small_config)
+    config, facts = outcome.folder.config(), outcome.folder.read("facts")
+
+    assert config == dataclasses.replace(small_config, data=str(config.data))
+    assert facts["trigram_bpc"] > 0
+    assert facts["machine"]["torch"]
+    assert outcome.folder.read("result") == json.loads(json.dumps(outcome.result))
+    assert len(outcome.result["sample"]) == 500
+    assert outcome.result["train_seconds"] < outcome.result["total_seconds"]
+
+
+def test_comparison_with_torch(small_config, train):
+    """Both speeds, the ratio, and how close the outputs are; the run's end is not changed by it."""
+    plain = train(small_config)
+    compared = train(dataclasses.replace(small_config, minutes=0.01), comparing=True)
+    speed = compared.result["speed"]
+
+    assert speed["largest_logit_difference"] < 1e-4
+    for name in ("elman", "torch"):
+        assert 0 < speed["chars_per_s"][name]["q1"] <= speed["chars_per_s"][name]["q3"]
+    assert speed["ratio"] > 0
+    assert plain.result["sample"] == compared.result["sample"]
+
+
+def test_minutes_fix_the_steps(small_config, train):
+    """Without --steps the number is measured, stored, and reached."""
+    outcome = train(dataclasses.replace(small_config, steps=None, minutes=0.005))
+    stored = outcome.folder.config()
+
+    assert stored.steps >= 20
+    assert outcome.result["steps"] == stored.steps
+
+
+def test_full_disk_on_the_way_costs_no_run(small_config, train, monkeypatch, console):
+    """Checkpoints in the middle fail: told, and the run goes on to a good last one."""
+    plain = atomic.write_through
+    failed = []
+
+    def full(path, content):
+        if "step-000000004" in str(path) or "step-000000008" in str(path):
+            failed.append(path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        plain(path, content)
+
+    monkeypatch.setattr(atomic, "write_through", full)
+    outcome = train(small_config)
+
+    assert outcome.complete
+    assert len(failed) == 2
+    assert "the checkpoint of step 8 could not be written" in console.file.getvalue()
+    assert "No space left on device" in console.file.getvalue()
+    assert checkpoint.load_latest(outcome.folder.checkpoints)[0].step == 14
+
+
+def test_full_disk_at_the_end_is_an_error(small_config, train, monkeypatch):
+    """The last checkpoint must be there; the one before is as it was."""
+    plain = atomic.write_through
+
+    def full(path, content):
+        if "step-000000014" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        plain(path, content)
+
+    monkeypatch.setattr(atomic, "write_through", full)
+    with pytest.raises(
+        RunError, match=r"step 14 could not be written(.|\n)*No space left"
+    ) as error:
+        train(small_config)
+    assert "older checkpoints are as they were" in str(error.value)
+
+
+def test_diverging_loss_is_told(small_config, train, monkeypatch):
+    """A loss that is no number ends the run with the last checkpoint's name."""
+    plain = Stepper.train
+    calls = []
+
+    def step(self, *args):
+        calls.append(args)
+        bpc, norm = plain(self, *args)
+        return (float("nan"), norm) if len(calls) == 6 else (bpc, norm)
+
+    monkeypatch.setattr(Stepper, "train", step)
+    with pytest.raises(RunError, match=r"diverged at step 6(.|\n)*step-000000004(.|\n)*--lr"):
+        train(small_config)
+
+
+@pytest.mark.parametrize("options", [{"precision": "7-true"}, {"accelerator": "abacus"}])
+def test_unknown_precision_and_device(small_config, train, options):
+    """What Fabric does not know is told with what was asked for."""
+    with pytest.raises(InputError, match="this device or precision cannot be had"):
+        train(dataclasses.replace(small_config, **options))
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
+def test_other_precisions(small_config, train, precision):
+    """Fabric's precisions train and resume; the carried state keeps its dtype."""
+    assert train(dataclasses.replace(small_config, precision=precision)).complete
+
+
+def test_out_that_is_a_file(small_config, tmp_path, console):
+    """A run folder cannot be made below a file."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="the run folder cannot be made"):
+        text_task.start(small_config, tmp_path / "file", console)
+
+
+def test_display_on_a_terminal_and_elsewhere():
+    """A bar with loss, speed and time left on a terminal; plain lines now and then elsewhere."""
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=120)
+    bar = Display(terminal)
+    bar.start(0, 10)
+    bar.update(4, 10, 2.5, 12345.0)
+    bar.stop()
+    assert "step 4/10" in terminal.file.getvalue()
+    assert "2.500 bits/char, 12,345 chars/s" in terminal.file.getvalue()
+
+    plain = Console(file=io.StringIO(), width=120)
+    lines = Display(plain)
+    lines.start(0, 10)
+    lines.update(3, 10, 2.5, 12345.0)
+    assert plain.file.getvalue() == ""
+    lines._spoke -= 60
+    lines.update(4, 10, 2.5, 12345.0)
+    assert plain.file.getvalue() == "step 4/10: 2.500 bits/char, 12,345 chars/s, 0:00 left\n"
+    assert [clock(5), clock(65), clock(3665)] == ["0:05", "1:05", "1:01:05"]
+
+
+def test_tensorboard_has_the_rows(small_config, train):
+    """With --tensorboard the same numbers lie there too."""
+    outcome = train(dataclasses.replace(small_config, tensorboard=True))
+    assert list((outcome.folder.path / "tensorboard").glob("events.*"))
+
+
+def test_cell_file_that_does_not_run(small_config, train, tmp_path):
+    """An error in the user's file is told with its path."""
+    (tmp_path / "mine.py").write_text("import no_such_package_anywhere\n")
+    with pytest.raises(RunError, match=r"does not run(.|\n)*no_such_package_anywhere"):
+        train(dataclasses.replace(small_config, cell=f"{tmp_path / 'mine.py'}:cell"))
+
+
+def test_long_runs_save_by_the_clock(small_config, train, monkeypatch):
+    """A checkpoint is due after a minute too, and changes nothing about the run."""
+    plain = train(small_config)
+    monkeypatch.setattr(loop, "CHECKPOINT_S", -1.0)
+    saved = []
+    monkeypatch.setattr(checkpoint, "save", lambda folder, point: saved.append(point.step))
+    clocked = train(small_config)
+
+    assert saved == list(range(15))
+    assert clocked.result["valid_bpc"] == plain.result["valid_bpc"]

@@ -1,0 +1,244 @@
+"""A resumed run equals the uninterrupted one, bit for bit, wherever it stopped and however."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import elman
+from elman.errors import RunError
+from elman.train import checkpoint
+from elman.train.folder import RunFolder
+from elman.train.metrics import TIMES, read_metrics
+
+OPTIONS = {  # of small_config, for a run in a process of its own
+    "hidden", "embedding", "dropout", "batch", "bptt", "steps", "validate_every",
+    "checkpoint_every", "log_every", "validation_chars", "engine", "accelerator", "threads", "data",
+}  # fmt: skip
+
+
+def assert_equal_runs(left: RunFolder, right: RunFolder) -> None:
+    """Every tensor of the last checkpoint and every number of metrics.csv but times are equal."""
+    ours, theirs = (checkpoint.load_latest(run.checkpoints)[0] for run in (left, right))
+    assert ours.step == theirs.step
+    assert ours.tensors.keys() == theirs.tensors.keys()
+    for name, value in ours.tensors.items():
+        assert torch.equal(value, theirs.tensors[name]), name
+    rows, others = (read_metrics(run.metrics) for run in (left, right))
+    same = [dataclasses.replace(row, **dict.fromkeys(TIMES, 0.0)) for row in rows]
+    assert same == [dataclasses.replace(row, **dict.fromkeys(TIMES, 0.0)) for row in others]
+    result, other = left.read("result"), right.read("result")
+    for name in ("valid_bpc", "trigram_bpc", "sample", "steps"):
+        assert result[name] == other[name], name
+
+
+@pytest.mark.parametrize("cell, engine", [("gru", "auto"), ("gru", "aten"), ("lstm", "aten")])
+def test_resumed_equals_uninterrupted(small_config, train, resume, interrupt_at, cell, engine):
+    """Stopped between two checkpoints and two rows of metrics, twice, then carried to the end."""
+    config = dataclasses.replace(small_config, cell=cell, engine=engine)
+    whole = train(config)
+    assert whole.complete
+
+    interrupt_at(7)
+    stopped = train(config)
+    assert not stopped.complete
+    assert stopped.signal == signal.SIGINT
+    interrupt_at(3)
+    assert not resume(stopped.folder.path).complete
+    resumed = resume(stopped.folder.path)
+
+    assert resumed.complete
+    assert_equal_runs(resumed.folder, whole.folder)
+
+
+@pytest.mark.parametrize("change", ["emptied", "falsified"])
+def test_resumes_without_the_tuning_cache(
+    small_config, train, resume, interrupt_at, empty_cache, change
+):
+    """The recorded choices count, not what a cache says now."""
+    config = dataclasses.replace(small_config, engine="auto")
+    whole = train(config)
+    interrupt_at(6)
+    stopped = train(config)
+    for path in [path for path in empty_cache.rglob("*") if path.is_file()]:
+        if change == "emptied":
+            path.unlink()
+        elif path.suffix == ".json":
+            path.write_text(path.read_text().replace('"c"', '"aten"'))
+
+    assert_equal_runs(resume(stopped.folder.path).folder, whole.folder)
+
+
+def test_same_seed_same_run_and_other_seed_other_run(small_config, train):
+    """What is compared above depends on the seed, so that equality says something."""
+    first, second = train(small_config), train(small_config)
+    other = train(dataclasses.replace(small_config, seed=1))
+
+    assert_equal_runs(first.folder, second.folder)
+    assert first.result["valid_bpc"] != other.result["valid_bpc"]
+
+
+def test_interrupt_says_how_to_go_on(small_config, train, interrupt_at, console):
+    """Ctrl-C ends with a checkpoint of the very step and the command that resumes."""
+    interrupt_at(6, signal.SIGTERM)
+    stopped = train(small_config)
+
+    point, _ = checkpoint.load_latest(stopped.folder.checkpoints)
+    assert point.step == 6
+    assert stopped.signal == signal.SIGTERM
+    assert f"elman train --resume {stopped.folder.path}" in console.file.getvalue()
+
+
+def test_killed_run_goes_on(small_config, small_text, train, resume, tmp_path):
+    """SIGKILL in the middle of a run in another process loses only steps after a checkpoint."""
+    config = dataclasses.replace(small_config, steps=60, checkpoint_every=2)
+    words = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in config.to_json().items()
+        if name in OPTIONS
+    ]
+    out = tmp_path / "killed"
+    paths = [str(Path(elman.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "elman", "train", "--no-compare", f"--out={out}", *words],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        stdout=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    while not list(out.glob("*/checkpoints/step-00000000[2-9]")):
+        assert process.poll() is None, "ended before it could be killed"
+        assert time.monotonic() < deadline, "no checkpoint after a minute"
+        time.sleep(0.002)
+    process.kill()
+    process.wait()
+    (killed,) = out.iterdir()
+    assert not (killed / "result.json").exists()
+
+    resumed = resume(killed)
+
+    assert_equal_runs(resumed.folder, train(config).folder)
+
+
+def test_run_without_a_checkpoint_starts_over(small_config, train, resume, console):
+    """Killed before the first checkpoint: the stored configuration gives the same run."""
+    whole = train(small_config)
+    copy = shutil.copytree(whole.folder.path, whole.folder.path.with_name("copy"))
+    for name in ("result.json", "metrics.csv"):
+        (copy / name).unlink()
+    shutil.rmtree(copy / "checkpoints")
+
+    assert_equal_runs(resume(copy).folder, whole.folder)
+    assert "no checkpoint yet" in console.file.getvalue()
+
+
+def test_damaged_checkpoint_gives_way_to_an_older_one(
+    small_config, train, resume, interrupt_at, console
+):
+    """A newest checkpoint cut short is told and passed over."""
+    whole = train(small_config)
+    interrupt_at(11)
+    stopped = train(small_config)
+    newest = checkpoint.listed(stopped.folder.checkpoints)[-1] / checkpoint.TENSORS
+    newest.write_bytes(newest.read_bytes()[:-10])
+
+    resumed = resume(stopped.folder.path)
+
+    assert_equal_runs(resumed.folder, whole.folder)
+    said = console.file.getvalue()
+    assert "a checkpoint is damaged" in said
+    assert "resumed at step 8 of 14" in said
+
+
+def test_no_whole_checkpoint_is_an_error(small_config, train, resume, interrupt_at):
+    """All checkpoints damaged: an error that names them, and no new run in their place."""
+    interrupt_at(11)
+    stopped = train(small_config)
+    for path in checkpoint.listed(stopped.folder.checkpoints):
+        (path / checkpoint.FACTS).write_text("{")
+
+    with pytest.raises(RunError, match="no checkpoint of the run is whole"):
+        resume(stopped.folder.path)
+
+
+def test_metrics_cut_in_the_middle_are_mended(small_config, train, resume, interrupt_at):
+    """The checkpoint's copy of metrics.csv replaces a file cut short."""
+    whole = train(small_config)
+    interrupt_at(11)
+    stopped = train(small_config)
+    text = stopped.folder.metrics.read_text()
+    stopped.folder.metrics.write_text(text[: len(text) // 2])
+
+    assert_equal_runs(resume(stopped.folder.path).folder, whole.folder)
+
+
+def test_complete_run_says_so(small_config, train, resume, console):
+    """Resuming what is complete changes no file."""
+    whole = train(small_config)
+    before = {path: path.stat().st_mtime_ns for path in whole.folder.path.rglob("*.*")}
+
+    again = resume(whole.folder.path)
+
+    assert again.complete
+    assert again.result == whole.result
+    assert "complete" in console.file.getvalue()
+    assert before == {path: path.stat().st_mtime_ns for path in whole.folder.path.rglob("*.*")}
+
+
+def test_changed_text_is_refused(small_config, train, resume, interrupt_at, tmp_path):
+    """A run does not go on with another text."""
+    data = tmp_path / "text.txt"
+    shutil.copy(small_config.data, data)
+    interrupt_at(6)
+    stopped = train(dataclasses.replace(small_config, data=str(data)))
+    data.write_text(data.read_text().replace("fox", "cat", 1))
+
+    with pytest.raises(RunError, match="the text has changed since the run began"):
+        resume(stopped.folder.path)
+
+
+def test_relative_data_resumes_from_elsewhere(
+    small_config, train, resume, interrupt_at, tmp_path, monkeypatch
+):
+    """A path relative to where the run began is found from another folder."""
+    monkeypatch.chdir(Path(small_config.data).parent)
+    interrupt_at(6)
+    stopped = train(dataclasses.replace(small_config, data=Path(small_config.data).name))
+    monkeypatch.chdir(tmp_path)
+
+    assert resume(stopped.folder.path).complete
+
+
+def test_pins_the_recorded_choices(small_config, train, resume, interrupt_at, monkeypatch, console):
+    """What the checkpoint recorded is what the modules are pinned to; reasons are told."""
+    interrupt_at(6)
+    stopped = train(small_config)
+    point, _ = checkpoint.load_latest(stopped.folder.checkpoints)
+    seen = []
+
+    def pin(model, choices):
+        seen.append(choices)
+        return ["plan 12ab: the kernel is for another processor"]
+
+    monkeypatch.setattr(elman.nn, "pin", pin)
+    resume(stopped.folder.path)
+
+    assert seen == [point.facts["choices"]]
+    assert "plan 12ab: the kernel is for another processor" in console.file.getvalue()
+
+
+def test_two_processes_cannot_train_in_one_run(small_config, train, resume, interrupt_at):
+    """The second one is told, and touches nothing."""
+    interrupt_at(6)
+    stopped = train(small_config)
+
+    with stopped.folder.lock(), pytest.raises(RunError, match="another process is training"):
+        resume(stopped.folder.path)

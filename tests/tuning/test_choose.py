@@ -1,0 +1,248 @@
+"""The choice: verified, measured, remembered, refused with reasons; the user's things untouched."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import elman
+from elman import cells
+from elman.errors import BuildError, EngineError
+from elman.tuning import cache
+from elman.tuning import choose as room
+from elman.tuning.choose import choose, octave
+from helpers import OwnBackwardEngine, OwnBackwardKernel, Sizes, job_of, random_case, stand_in
+
+
+@pytest.fixture
+def job(monkeypatch, empty_cache):
+    """A GRU's job under a cold cache."""
+    return job_of(random_case(cells.gru, Sizes(4, 2, 3, 5)))
+
+
+def stored(folder):
+    """All entries of the tuning cache."""
+    return sorted((folder / "tuning").glob("*.json"))
+
+
+class WrongKernel(OwnBackwardKernel):
+    """Off by a little in one gradient."""
+
+    def backward(self, *args):
+        d_inputs, d_states, d_weights = super().backward(*args)
+        return d_inputs, d_states, (d_weights[0] * 1.01, *d_weights[1:])
+
+
+class WrongEngine(OwnBackwardEngine):
+    """Computes a wrong gradient."""
+
+    def compile(self, job, schedule=None):
+        return WrongKernel(job)
+
+
+class BrokenEngine(OwnBackwardEngine):
+    """Has no compiler."""
+
+    def compile(self, job, schedule=None):
+        raise BuildError("no C compiler was found")
+
+
+def test_octaves():
+    """Size classes are (2^(k-1), 2^k]."""
+    assert [octave(n) for n in (1, 2, 3, 4, 5, 8, 9, 1000, 1024, 1025)] == [
+        0,
+        1,
+        2,
+        2,
+        3,
+        3,
+        4,
+        10,
+        10,
+        11,
+    ]
+
+
+def test_winner_is_measured_and_remembered(job, monkeypatch, empty_cache):
+    """Both engines are timed; the second time the disk knows."""
+    stand_in(monkeypatch, OwnBackwardEngine())
+    first = choose(job, 4, 2)
+    again = choose(job, 3, 2)
+
+    assert (first.why, again.why) == ("measured", "remembered")
+    assert set(first.medians_s) == {"c", "aten"}
+    assert (again.engine, again.medians_s) == (first.engine, first.medians_s)
+    assert len(stored(empty_cache)) == 1
+    assert choose(job, 5, 2).why == "measured"
+    assert len(stored(empty_cache)) == 2
+
+
+def test_a_wrong_engine_is_refused(job, monkeypatch):
+    """It is recorded with what is off, and another engine runs."""
+    stand_in(monkeypatch, WrongEngine())
+    choice = choose(job, 4, 2)
+
+    assert choice.engine == "aten"
+    assert choice.refusals["c"].startswith(
+        "does not agree with the reference: gradient of W is off by"
+    )
+    assert choose(job, 4, 2).refusals["c"] == choice.refusals["c"]
+
+
+def test_an_engine_that_cannot_be_built_is_refused(job, monkeypatch):
+    """auto goes on with its reason; asked for by name, it raises it."""
+    stand_in(monkeypatch, BrokenEngine())
+    choice = choose(job, 4, 2)
+
+    assert (choice.engine, choice.refusals["c"]) == ("aten", "no C compiler was found")
+    with pytest.raises(BuildError, match="no C compiler was found"):
+        choose(job, 4, 2, "c")
+
+
+def test_reference_runs_only_what_no_other_engine_can(monkeypatch, empty_cache):
+    """It is not measured; the others' reasons are kept."""
+    stand_in(monkeypatch, BrokenEngine())
+    choice = choose(job_of(random_case(cells.mgu, Sizes(4, 2, 3, 5))), 4, 2)
+
+    assert (choice.engine, choice.why, dict(choice.medians_s)) == ("reference", "only", {})
+    assert choice.refusals["aten"] == "mgu is not the formula of torch's RNN, GRU or LSTM"
+
+
+def test_deterministic_algorithms_measure_nothing(job, monkeypatch, empty_cache):
+    """The first engine that can run is taken."""
+    stand_in(monkeypatch, OwnBackwardEngine())
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    choice = choose(job, 4, 2)
+
+    assert (choice.engine, choice.why) == ("c", "deterministic")
+    assert not stored(empty_cache)
+
+
+def test_named_engine_measures_its_schedules(job, monkeypatch):
+    """Several schedules compete; one does not."""
+    stand_in(monkeypatch, OwnBackwardEngine(("wide", "narrow")))
+    choice = choose(job, 4, 2, "c")
+    assert set(choice.medians_s) == {"c:wide", "c:narrow"}
+    assert choose(job, 4, 2, "aten").why == "named"
+    with pytest.raises(EngineError, match="no engine 'cudnn'"):
+        choose(job, 4, 2, "cudnn")
+
+
+def test_nothing_of_the_users_is_touched(monkeypatch, empty_cache):
+    """Random state, grad mode, gradients, hooks on saved tensors, autocast."""
+    stand_in(monkeypatch, OwnBackwardEngine())
+    net = elman.Recurrent(cells.gru, 3, 5)
+    x = torch.randn(4, 2, 3, requires_grad=True)
+    before = torch.get_rng_state()
+    packed = []
+
+    def pack(value):
+        packed.append(value)
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        out, _ = net(x)
+        count = len(packed)
+        net(x)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len(packed) == 2 * count
+    assert torch.is_grad_enabled()
+    assert x.grad is None
+    assert out.requires_grad
+    with torch.no_grad():
+        net(x)
+        assert not torch.is_grad_enabled()
+
+
+def garbage(text):
+    return lambda path: path.write_bytes(text)
+
+
+def edited(**changes):
+    """Change what an entry says, keeping it well-formed."""
+
+    def edit(path):
+        entry = json.loads(path.read_text())
+        entry["value"].update(changes)
+        path.write_text(json.dumps(entry))
+
+    return edit
+
+
+SPOILS = {
+    "garbage": garbage(b"\x00\xff{"),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:40]),
+    "empty": garbage(b""),
+    "a list": garbage(b"[1, 2]"),
+    "nested": garbage(b"[" * 100000),
+    "an engine that is none": edited(engine="cudnn"),
+    "a schedule that is none": edited(schedule="wider"),
+    "an engine of another type": edited(engine=["c"]),
+    "times that are none": edited(medians_s={"c": "fast"}),
+    "times that are not finite": edited(medians_s={"c": float("nan")}),
+    "reasons that are none": edited(refusals=3),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_spoilt_files_are_ignored(job, monkeypatch, empty_cache, spoil):
+    """They are measured again and replaced; nothing crashes."""
+    stand_in(monkeypatch, OwnBackwardEngine())
+    choose(job, 4, 2)
+    (path,) = stored(empty_cache)
+    SPOILS[spoil](path)
+
+    assert choose(job, 4, 2).why == "measured"
+    assert choose(job, 4, 2).why == "remembered"
+
+
+def test_an_entry_of_another_key_is_not_believed(job, monkeypatch, empty_cache):
+    """A file copied over another's name."""
+    stand_in(monkeypatch, OwnBackwardEngine())
+    choose(job, 4, 2)
+    (path,) = stored(empty_cache)
+    choose(job, 100, 2)
+    (other,) = [found for found in stored(empty_cache) if found != path]
+    other.write_bytes(path.read_bytes())
+
+    assert choose(job, 100, 2).why == "measured"
+
+
+def test_folder_is_private(job, monkeypatch, empty_cache):
+    """0700; one that others may write is not used."""
+    stand_in(monkeypatch, OwnBackwardEngine())
+    choose(job, 4, 2)
+    folder = empty_cache / "tuning"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    assert choose(job, 4, 2).why == "measured"
+
+
+def test_a_home_that_cannot_be_written(job, monkeypatch, tmp_path):
+    """Measured each time, and nothing is lost but the memory."""
+    stand_in(monkeypatch, OwnBackwardEngine())
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("ELMAN_CACHE", str(blocked / "cache"))
+
+    assert [choose(job, 4, 2).why for _ in range(2)] == ["measured", "measured"]
+    monkeypatch.delenv("ELMAN_CACHE")
+    monkeypatch.setattr(
+        cache, "cache_folder", lambda: (_ for _ in ()).throw(RuntimeError("no home"))
+    )
+    assert choose(job, 4, 2).why == "measured"
+
+
+def test_budget_is_kept(monkeypatch, empty_cache):
+    """Long sequences are cut: choosing takes well under a second, compiling aside."""
+    stand_in(monkeypatch, OwnBackwardEngine())
+    own = job_of(random_case(cells.gru, Sizes(1, 4, 16, 16)))
+    import time
+
+    start = time.perf_counter()
+    choice = choose(own, 100_000, 4)
+    assert choice.why == "measured"
+    assert time.perf_counter() - start < 1.0
+    assert room.octave(100_000) == 17
