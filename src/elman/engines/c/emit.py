@@ -11,7 +11,7 @@ from elman.engines.c.layout import Layout, product_parts, sealed_reads
 from elman.engines.c.phases import PhaseWriter, Place
 from elman.engines.c.products import Panels, pack_code, plan_panels
 from elman.engines.c.sums import SumWriter
-from elman.engines.c.tiles import packed_products, row_products
+from elman.engines.c.tiles import packed_products, row_products, transposer
 from elman.engines.c.weights import WeightArrays, WeightCode
 from elman.ir.graph import Node
 from elman.plan.program import Bundle, Home, Program, Sweep
@@ -223,6 +223,7 @@ class Emitter:
         if spec.dtype == "float64":
             lines.append("#define ELMAN_F64")
         lines.append(files("elman.engines.c").joinpath("runtime.h").read_text())
+        lines.append(transposer(self.layout.lanes))
         lines.append("typedef struct {")
         for ctype, name, count in fields(self.shape.inputs, self.shape.states, self.shape.weights):
             lines.append(
@@ -346,7 +347,10 @@ class Emitter:
         writer = sweep.writers[2]
 
         def place(value: Node) -> Place:
-            return writer.place(writer.phase.homes.get(value) or self._written(sweep, value), value)
+            home = writer.phase.homes.get(value)
+            if home is None or home.where == "scalar":  # computed here, and kept for its sum
+                home = self._written(sweep, value)
+            return writer.place(home, value)
 
         return SumWriter(self.program, self.layout, sweep.code, self.arrays, place)
 
@@ -389,12 +393,14 @@ class Emitter:
         row = layout.carry_row
         for index, column in enumerate(layout.states):
             width = layout.state_widths[column.array]
-            start.append(
-                "for (long b = 0; b < c->B; b++)"
-                f" copy_in(c->carry + (((c->T - 1) & 1) * c->B + b) * {row}"
-                f" + {layout.carry[index]}, c->dlast[{column.array}] ?"
-                f" c->dlast[{column.array}] + b * {width} + {column.offset} : 0, {column.width});"
-            )
+            given = f"c->dlast[{column.array}]"
+            target = f"c->carry + (((c->T - 1) & 1) * c->B + b) * {row} + {layout.carry[index]}"
+            source = f"{given} ? {given} + b * {width} + {column.offset} : 0"
+            if self.program.pair.step.states[index].shape:
+                line = f"copy_in({target}, {source}, {column.width});"
+            else:  # scalars lie side by side: a whole vector would reach into the next row
+                line = f"*({target}) = {given} ? *({given} + b) : 0;"
+            start.append(f"for (long b = 0; b < c->B; b++) {line}")
             end.append(
                 f"if (c->dst[{column.array}]) for (long b = 0; b < c->B; b++)"
                 f" memcpy(c->dst[{column.array}] + b * {width} + {column.offset},"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -107,12 +108,16 @@ class CKernel(Kernel):
         self.wanted_weights = [name in job.spec.wants for name in names]
         inputs = list(dict.fromkeys(leaf.data[0] for leaf in step.inputs))
         self.wanted_inputs = [name in job.spec.wants for name in inputs]
-        reached = {
-            str(leaf.data[0]) for leaf, d in zip(step.inputs, made.pair.d_inputs, strict=True) if d
+        missed = {  # inputs of which some atom gets no gradient: nothing is written there
+            leaf.data[0]
+            for leaf, d in zip(step.inputs, made.pair.d_inputs, strict=True)
+            if d is None
         }
-        self.reached_inputs = [name in reached for name in inputs]
+        self.missed_inputs = [name in missed for name in inputs]
         self.destructive = _overwrites_tape(made.backward)
         self._weights = product_weights(made.forward, dict(made.spec.dims))
+        self._arenas: deque[Tensor] = deque(maxlen=2)
+        self._tapes: deque[Tensor] = deque(maxlen=2)
         self._bytes: dict[tuple[int, int, Schedule, bool], int] = {}
 
     def describe(self) -> dict[str, Any]:
@@ -131,6 +136,17 @@ class CKernel(Kernel):
     def _empty(self, *shape: int) -> Tensor:
         return _poisoned(torch.empty(shape, dtype=self.dtype))
 
+    def _take(self, spare: deque[Tensor], count: int) -> Tensor:
+        """A buffer that an earlier call gave back if it is large enough, else a new one.
+
+        Fresh memory costs a page fault per 4 KiB, which is a few per cent of a training step.
+        """
+        try:
+            buffer = spare.pop()
+        except IndexError:
+            return self._empty(count)
+        return _poisoned(buffer) if buffer.numel() >= count else self._empty(count)
+
     def _run(self, function: Any, context: Any, T: int, B: int, backward: bool) -> None:
         schedule = self.schedule(T, B)
         context.T, context.B, context.chunk = T, B, schedule.chunk
@@ -141,9 +157,10 @@ class CKernel(Kernel):
         if size is None:
             context.arena = None
             size = self._bytes[key] = function(address)
-        arena = self._empty(size // self.dtype.itemsize + 1)
+        arena = self._take(self._arenas, size // self.dtype.itemsize + 1)
         context.arena = arena.data_ptr()
         function(address)
+        self._arenas.append(arena)
 
     def forward(
         self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
@@ -173,7 +190,7 @@ class CKernel(Kernel):
         else:
             output = self._empty(T, B, self.output_width)
             context.out = output.data_ptr()
-        tape = self._empty(T * B * self.tape_row) if training else None
+        tape = self._take(self._tapes, T * B * self.tape_row) if training else None
         context.tape = tape.data_ptr() if tape is not None else None
         if T * B:
             self._run(self._forward, context, T, B, False)
@@ -232,7 +249,8 @@ class CKernel(Kernel):
             if not wanted:
                 d_inputs.append(None)
                 continue
-            d = self._empty(*x.shape) if self.reached_inputs[index] else torch.zeros_like(x)
+            missed = self.missed_inputs[index]
+            d = torch.zeros(x.shape, dtype=self.dtype) if missed else self._empty(*x.shape)
             d_inputs.append(d)
             context.din[index] = d.data_ptr()
         lasts = [None if d is None else d.contiguous() for d in d_last]
@@ -254,6 +272,8 @@ class CKernel(Kernel):
             for d in (*d_inputs, *d_states, *d_weights):
                 if d is not None:
                     d.zero_()
+        if not keep:
+            self._tapes.append(tape)  # nobody else can read it any more
         del held, dy
         return tuple(d_inputs), tuple(d_states), tuple(d_weights)
 

@@ -190,6 +190,8 @@ UNUSED NOINLINE void column_sum(const T *p, long stride, long rows, long u, long
     st(out, a + b);
 }
 
+/* VL rows of VL elements to VL columns; written out by tiles.py for this VL */
+INLINE void transpose(T *to, long step, const T *from, long row);
 /* packing. A panel holds, for each k, `columns` vectors side by side; one call fills one vector column:
  * dst[k * columns * VL + i] = src[i * unit + k * inner] for i < units, 0 beyond */
 UNUSED NOINLINE void pack_column(T *dst, long columns, const T *src, long unit, long inner, long units, long K) {
@@ -199,8 +201,10 @@ UNUSED NOINLINE void pack_column(T *dst, long columns, const T *src, long unit, 
         return;
     }
     if (units < VL) for (long k = 0; k < K; k++) st(dst + k * step, (V){});
-    long n = units < VL ? units : VL;
-    for (long k0 = 0; k0 < K; k0 += 16) {
+    long n = units < VL ? units : VL, done = 0;
+    if (n == VL && inner == 1)
+        for (; done + VL <= K; done += VL) transpose(dst + done * step, step, src + done, unit);
+    for (long k0 = done; k0 < K; k0 += 16) {
         long k1 = k0 + 16 < K ? k0 + 16 : K;
         for (long i = 0; i < n; i++)
             for (long k = k0; k < k1; k++) dst[k * step + i] = src[i * unit + k * inner];
@@ -208,7 +212,14 @@ UNUSED NOINLINE void pack_column(T *dst, long columns, const T *src, long unit, 
 }
 /* rows [0, K) of columns [m, m + count) of an array, as tiles [k][count] */
 UNUSED NOINLINE void pack_rows(T *dst, const T *src, long stride, long K, long count) {
-    for (long k = 0; k < K; k++)
+    enum { WIDE = 32 / sizeof(T) };
+    long k = 0;
+    /* a whole vector per row: what it writes too much, the next row overwrites */
+    if (count <= WIDE / 2 && stride >= WIDE)
+        for (; k + 2 < K; k++) memcpy(dst + k * count, src + k * stride, 16);
+    else if (count <= WIDE && stride >= WIDE)
+        for (; k + 4 < K; k++) memcpy(dst + k * count, src + k * stride, 32);
+    for (; k < K; k++)
         for (long i = 0; i < count; i++) dst[k * count + i] = src[k * stride + i];
 }
 

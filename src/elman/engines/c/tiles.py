@@ -13,6 +13,34 @@ def tile_rows(isa: Isa, vectors: int) -> int:
     return min(8, isa.accumulators // vectors)
 
 
+def transposer(lanes: int) -> str:
+    """``transpose``: VL rows of VL elements become VL columns, by log2(VL) rounds of shuffles."""
+    lines = [
+        "#ifdef __clang__",
+        "#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)",
+        "#else",
+        "#define SHUFFLE(a, b, ...) (V) __builtin_shuffle(a, b, (M){__VA_ARGS__})",
+        "#endif",
+        "INLINE void transpose(T *to, long step, const T *from, long row) {",
+        *(f"    V r{i} = ld(from + {i} * row);" for i in range(lanes)),
+    ]
+    distance = 1
+    while distance < lanes:
+        low = [i if not i & distance else lanes + i - distance for i in range(lanes)]
+        high = [i + distance if not i & distance else lanes + i for i in range(lanes)]
+        for i in range(lanes):
+            if not i & distance:
+                j = i + distance
+                lines.append(
+                    f"    {{ V a = r{i}, b = r{j};"
+                    f" r{i} = SHUFFLE(a, b, {', '.join(map(str, low))});"
+                    f" r{j} = SHUFFLE(a, b, {', '.join(map(str, high))}); }}"
+                )
+        distance *= 2
+    lines += [f"    st(to + {i} * step, r{i});" for i in range(lanes)]
+    return "\n".join([*lines, "}"])
+
+
 def _splits(isa: Isa, rows: int, vectors: int) -> int:
     """How many partial sums along k hide the latency of a small tile."""
     return max(s for s in (1, 2, 4) if s == 1 or s * rows * vectors <= isa.accumulators)

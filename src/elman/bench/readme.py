@@ -1,0 +1,65 @@
+"""The README's measured table, written from committed rows between two marker comments."""
+
+from __future__ import annotations
+
+from elman.bench.cases import Suite
+from elman.bench.results import Row
+from elman.bench.table import HEADERS, machine_line, words
+from elman.errors import InputError, RunError, rows
+
+END = "<!-- /bench -->"
+
+
+def start_of(suite: Suite) -> str:
+    """The comment that the table of a suite stands behind."""
+    return f"<!-- bench:{suite.name} -->"
+
+
+def section(text: str, suite: Suite) -> tuple[int, int] | None:
+    """Where the table of a suite stands in a text, or None without both markers."""
+    start = text.find(start_of(suite))
+    end = text.find(END, max(start, 0))
+    return None if start < 0 or end < 0 else (start + len(start_of(suite)), end)
+
+
+def rewritten(text: str, suite: Suite, table: str) -> str:
+    """The text with another table between the markers.
+
+    Raises:
+        InputError: there are no markers.
+    """
+    found = section(text, suite)
+    if found is None:
+        raise InputError(rows("no place for the table", [("need", f"{start_of(suite)} … {END}")]))
+    return f"{text[: found[0]]}\n{table}\n{text[found[1] :]}"
+
+
+def markdown(suite: Suite, measured: dict[str, Row]) -> str:
+    """All cases of a suite as a table, and the machine with its peak below it.
+
+    Raises:
+        RunError: a case is missing, failed, or was measured elsewhere or in a hurry.
+    """
+    found = [measured[case.name] for case in suite.cases if case.name in measured]
+    reasons = complaints(suite, measured)
+    if reasons:
+        raise RunError(rows("these rows make no table", [("row", reason) for reason in reasons]))
+    lines = [f"| {' | '.join(HEADERS)} |", "|---" + "|---:" * (len(HEADERS) - 1) + "|"]
+    lines += [f"| {' | '.join(words(row))} |" for row in found if "peak_gflops" not in row]
+    return "\n".join([*lines, "", f"{machine_line(found[-1])}."])
+
+
+def complaints(suite: Suite, measured: dict[str, Row]) -> list[str]:
+    """Why rows are not fit to be shown: every case must be there, by one code on one machine."""
+    found = [f"{case.name}: missing" for case in suite.cases if case.name not in measured]
+    present = [measured[case.name] for case in suite.cases if case.name in measured]
+    found += [f"{row['case']}: {row['failed']}" for row in present if "failed" in row]
+    usual = max((row["effort"]["starts"] for row in present), default=1)
+    found += [f"{row['case']}: by --quick" for row in present if row["effort"]["starts"] < usual]
+    found += ["all rows: by --quick"] if present and usual == 1 else []
+    sources = {(row["code"], _machine(row)) for row in present if "failed" not in row}
+    return found + (["rows of several machines or versions"] if len(sources) > 1 else [])
+
+
+def _machine(row: Row) -> tuple[str, ...]:
+    return tuple(str(row["machine"][key]) for key in ("cpu", "cores", "torch", "compiler"))

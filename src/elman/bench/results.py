@@ -1,0 +1,62 @@
+"""Rows on disk: one JSON object per line, appended as measured; the last row of a case counts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from elman.errors import RunError, rows
+
+Row = dict[str, Any]
+
+
+def read_rows(path: Path) -> dict[str, Row]:
+    """The last row of each case, by name; a line cut short by a stop counts as not measured.
+
+    Raises:
+        RunError: the file cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    except OSError as error:
+        raise RunError(_told("results cannot be read", path, error)) from error
+    found: dict[str, Row] = {}
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("case"), str):
+            found[row["case"]] = row
+    return found
+
+
+def append_row(path: Path, row: Row) -> None:
+    """Append a row; the disk has it when this returns.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as file:
+            start = b"" if _ends_line(file) else b"\n"
+            file.write(start + json.dumps(row).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise RunError(_told("results cannot be written", path, error)) from error
+
+
+def _ends_line(file: Any) -> bool:
+    """Whether a file is empty or ends with a line's end."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
+
+
+def _told(what: str, path: Path, error: OSError) -> str:
+    return rows(what, [("path", str(path)), ("error", str(error.strerror))])

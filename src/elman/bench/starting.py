@@ -1,0 +1,73 @@
+"""What a user waits for: the import, and the first training step of a cell nobody has seen."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from elman.bench.cases import OURS, Case, Effort
+from elman.bench.processes import Program, run_program
+from elman.bench.timing import quartiles
+from elman.bench.unseen import unseen_cell
+
+LIMIT_S = 120.0  # of one fresh process
+_IMPORTS = """\
+import time
+start = time.perf_counter()
+import torch
+between = time.perf_counter()
+import elman
+end = time.perf_counter()
+import json
+print(json.dumps({"torch": between - start, "elman": end - between}))
+"""
+
+
+def measure_import(case: Case, effort: Effort) -> dict[str, Any]:
+    """The time of ``import elman`` beyond that of ``import torch``, in fresh processes."""
+    del case
+    program = Program(("-c", _IMPORTS))
+    run_program(program, LIMIT_S)  # the files are in memory from now on
+    found = [json.loads(run_program(program, LIMIT_S)) for _ in range(effort.starts)]
+    return {
+        "seconds": {
+            name: asdict(quartiles([one[name] for one in found])) for name in ("torch", OURS)
+        }
+    }
+
+
+def measure_cold(case: Case, effort: Effort) -> dict[str, Any]:
+    """The first training step of an unseen cell with an empty cache: compile, choose, run."""
+    return _summary([_starts(case, 1)[0] for _ in range(effort.starts)])
+
+
+def measure_warm(case: Case, effort: Effort) -> dict[str, Any]:
+    """The first training step in a fresh process, once another process has compiled and chosen."""
+    return _summary(_starts(case, 1 + effort.starts)[1:])
+
+
+def _starts(case: Case, count: int) -> list[dict[str, Any]]:
+    """First steps of one unseen cell in processes that share a cache, empty at first."""
+    with tempfile.TemporaryDirectory(prefix="elman-bench-") as made:
+        folder = Path(made)
+        (folder / "cache").mkdir(mode=0o700)
+        path = folder / "unseen.py"
+        path.write_text(unseen_cell(random.SystemRandom()), encoding="utf-8")
+        words = [str(path), *map(str, (case.T, case.B, case.H, case.threads))]
+        program = Program(
+            ("-m", "elman.bench.first", *words), cache=folder / "cache", threads=case.threads
+        )
+        return [json.loads(run_program(program, LIMIT_S)) for _ in range(count)]
+
+
+def _summary(found: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "seconds": {OURS: asdict(quartiles([one["seconds"] for one in found]))},
+        "facts": {OURS: found[-1]["facts"]},
+        "wants": ["x", "all weights"],
+        "dy": "dense",
+    }

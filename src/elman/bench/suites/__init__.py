@@ -1,0 +1,16 @@
+"""Suites by name: one file each."""
+
+from __future__ import annotations
+
+from elman.bench.cases import Suite
+from elman.bench.suites.foundation import FOUNDATION
+from elman.errors import InputError
+
+SUITES = {suite.name: suite for suite in (FOUNDATION,)}
+
+
+def find_suite(name: str) -> Suite:
+    """The suite of a name. Raises InputError for an unknown one, listing those that exist."""
+    if name not in SUITES:
+        raise InputError(f"no suite {name!r}; there are {', '.join(SUITES)}")
+    return SUITES[name]

@@ -1,0 +1,111 @@
+"""Rows as words for people: the same in the terminal and in the README."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elman.bench.cases import OURS
+from elman.bench.results import Row
+
+HEADERS = (
+    "case (T,B,H)",
+    "torch, per step",
+    "elman, per step",
+    "times as fast (quartiles)",
+    "asked",
+    "engine c alone",
+    "error",
+    "GFLOP/s (of peak)",
+)
+NOTHING = "–"
+
+
+def words(row: Row) -> tuple[str, ...]:
+    """A row under :data:`HEADERS`."""
+    case = row["case"]
+    if "failed" in row:
+        return (case, NOTHING, "failed", *[NOTHING] * 5)
+    if "peak_gflops" in row:
+        return (case, *[NOTHING] * 6, "; ".join(_peaks(row["peak_gflops"])))
+    asked = row["asked"]
+    ratios, seconds = row.get("ratio", {}), row["seconds"]
+    steps = asked["T"] if ratios else None
+    return (
+        case,
+        _time(seconds.get(asked["baseline"] or "torch"), steps) + _loop(asked),
+        _time(seconds.get(OURS), steps),
+        _ratio(ratios.get(OURS)),
+        _asked(asked),
+        _ratio(ratios.get("elman-c"), spread=False),
+        _number(row.get("error", {}).get(OURS), ".1e"),
+        _speed(row),
+    )
+
+
+def machine_line(row: Row) -> str:
+    """The machine of a row in one sentence."""
+    m = row["machine"]
+    peak = max(m.get("peak_gflops", {}).values(), default=None)
+    told = "" if peak is None else f", fp32 peak {peak:.0f} GFLOP/s"
+    return (
+        f"{m['cpu']}, {m['cores']} cores, {m['threads']} threads, {m['kernel_isa']}{told}; "
+        f"torch {m['torch']} ({m['blas']}), {m['compiler']}; commit {row['commit']}"
+    )
+
+
+def share_of_peak(row: Row) -> tuple[float, float | None] | None:
+    """GFLOP/s of elman's median and, if the peak is known, their share of it."""
+    if not row.get("flop") or OURS not in row["seconds"]:
+        return None
+    gflops = row["flop"] / row["seconds"][OURS]["median"] / 1e9
+    peaks = row["machine"].get("peak_gflops", {})
+    threads = min(row["asked"]["threads"], row["machine"]["cores"])
+    peak = peaks.get(str(threads))
+    return gflops, gflops / peak if peak else None
+
+
+def _speed(row: Row) -> str:
+    found = share_of_peak(row)
+    if found is None or row["asked"]["H"] < 32:
+        return NOTHING
+    gflops, share = found
+    return f"{gflops:.0f}" + ("" if share is None else f" ({share:.0%})")
+
+
+def _peaks(peaks: dict[str, float]) -> list[str]:
+    return [f"{gflops:.0f} on {threads}" for threads, gflops in peaks.items()]
+
+
+def _time(found: dict[str, Any] | None, steps: int | None) -> str:
+    """Time per step, or of all where no steps are counted."""
+    if found is None:
+        return NOTHING
+    if steps is None:
+        return f"{found['median']:.3g} s"
+    return f"{_three(found['median'] / steps * 1e6)} µs"
+
+
+def _loop(asked: dict[str, Any]) -> str:
+    return " in a loop" if asked["baseline"] == "loop" else ""
+
+
+def _three(value: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _ratio(found: dict[str, Any] | None, spread: bool = True) -> str:
+    if found is None:
+        return NOTHING
+    text = f"{_three(found['median'])}x"
+    return f"{text} ({_three(found['q1'])}–{_three(found['q3'])})" if spread else text
+
+
+def _asked(asked: dict[str, Any]) -> str:
+    if asked["ratio"] is not None:
+        return f"≥ {asked['ratio']:g}x"
+    return NOTHING if asked["seconds"] is None else f"≤ {asked['seconds']:g} s"
+
+
+def _number(value: float | None, form: str) -> str:
+    return NOTHING if value is None else format(value, form)

@@ -1,0 +1,90 @@
+"""Time callables in turn, so that drift of the machine hits all of them alike."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import quantiles
+
+SAMPLE_S = 1e-3  # one sample lasts at least about so long: shorter calls are repeated within it
+MOST_ROUNDS = 400
+WARM_UP = 3
+
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Quartiles:
+    """Median and quartiles of some samples, and how many there were."""
+
+    median: float
+    q1: float
+    q3: float
+    samples: int
+
+
+def quartiles(samples: Sequence[float]) -> Quartiles:
+    """The quartiles of at least one sample."""
+    if len(samples) == 1:
+        return Quartiles(samples[0], samples[0], samples[0], 1)
+    q1, median, q3 = quantiles(samples, n=4, method="inclusive")
+    return Quartiles(median, q1, q3, len(samples))
+
+
+def time_side_by_side(
+    runs: Mapping[str, Run], seconds: float, rounds: int
+) -> dict[str, list[float]]:
+    """Time each callable once per round; every second round runs in the opposite order.
+
+    Args:
+        runs: what to time; each must wait for its device.
+        seconds: no new round begins after so long (s).
+        rounds: at least so many, whatever they take.
+
+    Returns:
+        Seconds per call by name, one sample per round: the k-th samples of all belong together.
+    """
+    calls = {name: _calls_per_sample(run) for name, run in runs.items()}
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    order = list(runs.items())
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        end = time.perf_counter() + seconds
+        for done in range(MOST_ROUNDS):
+            if done >= rounds and time.perf_counter() >= end:
+                break
+            for name, run in order:
+                taken[name].append(_sample(run, calls[name]))
+            order.reverse()
+    finally:
+        if collecting:
+            gc.enable()
+    return taken
+
+
+def ratios(samples: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Quartiles]:
+    """How many times the baseline's time each other one would fit in, round by round."""
+    base = samples[baseline]
+    return {
+        name: quartiles([theirs / ours for theirs, ours in zip(base, own, strict=True)])
+        for name, own in samples.items()
+        if name != baseline
+    }
+
+
+def _calls_per_sample(run: Run) -> int:
+    """Warm up, and find how many calls make a sample that the clock can resolve."""
+    fastest = min(_sample(run, 1) for _ in range(WARM_UP))
+    return max(1, math.ceil(SAMPLE_S / max(fastest, 1e-9)))
+
+
+def _sample(run: Run, calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return (time.perf_counter() - start) / calls

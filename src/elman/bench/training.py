@@ -1,0 +1,73 @@
+"""A training step (or a forward) by all contestants of a case: agreement first, then time."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from elman.bench.cases import Case, Effort
+from elman.bench.contestants import Contestant, Results, draw_problem, enter
+from elman.bench.timing import quartiles, ratios, time_side_by_side
+from elman.errors import EngineError, VerifyError
+from elman.tuning.agreement import disagreement
+
+
+def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
+    """Time the contestants in turn, after each has agreed with the baseline's float64 run.
+
+    Raises:
+        VerifyError: a contestant computes something else.
+        EngineError: the baseline, or elman itself, cannot run the case.
+    """
+    problem = draw_problem(case)
+    present: dict[str, Contestant] = {}
+    absent: dict[str, str] = {}
+    errors: dict[str, float] = {}
+    oracle = enter(case.baseline, problem.double())
+    if isinstance(oracle, str):
+        raise EngineError(oracle)
+    want = oracle.results()
+    for name in case.contestants:
+        try:
+            made = enter(name, problem)
+            if not isinstance(made, str):
+                errors[name] = agreed(name, made.results(), want, case)
+        except EngineError as refused:
+            made = str(refused)
+        if isinstance(made, str):
+            absent[name] = made
+        else:
+            present[name] = made
+    if case.baseline not in present:
+        raise EngineError(absent[case.baseline])
+    runs = {name: contestant.run for name, contestant in present.items()}
+    samples = time_side_by_side(runs, effort.seconds, effort.rounds)
+    return {
+        "wants": list(present[case.baseline].wants),
+        "dy": "dense" if case.measure == "train" else "none",
+        "flop": problem.flop,
+        "seconds": {name: asdict(quartiles(taken)) for name, taken in samples.items()},
+        "ratio": {name: asdict(found) for name, found in ratios(samples, case.baseline).items()},
+        "error": errors,
+        "facts": {name: facts for name, one in present.items() if (facts := one.facts())},
+        "absent": absent,
+    }
+
+
+def agreed(name: str, got: Results, want: Results, case: Case) -> float:
+    """The largest relative RMS error over all results.
+
+    Raises:
+        VerifyError: it is no rounding error.
+    """
+    if got.keys() != want.keys():
+        missing = ", ".join(sorted(got.keys() ^ want.keys()))
+        raise VerifyError(f"{case.name}: {name} and {case.baseline} do not both have {missing}")
+    reason = disagreement(got, want, case.dtype, case.T)
+    if reason is not None:
+        raise VerifyError(f"{case.name}: {name} disagrees with {case.baseline}: {reason}")
+    found = []
+    for key, value in want.items():
+        off = (got[key].double() - value).square().mean().sqrt()
+        found.append(float(off / value.square().mean().sqrt().clamp_min(1e-30)))
+    return max(found)

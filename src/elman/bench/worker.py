@@ -1,0 +1,57 @@
+"""Program: one case, in this process of its own.
+
+``python -m elman.bench.worker`` reads a case and an effort as one JSON object and prints the row.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from elman.bench.cases import Case, Effort
+from elman.bench.machine import facts
+from elman.bench.peak import peak_gflops
+from elman.bench.starting import measure_cold, measure_import, measure_warm
+from elman.bench.training import measure_steps
+from elman.errors import ElmanError
+
+
+def measure_peak(case: Case, effort: Effort) -> dict[str, Any]:
+    """What the machine can do at most in fp32 (GFLOP/s)."""
+    del effort
+    return {"peak_gflops": peak_gflops((1, case.threads))}
+
+
+MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
+    "train": measure_steps,
+    "forward": measure_steps,
+    "cold": measure_cold,
+    "warm": measure_warm,
+    "import": measure_import,
+    "peak": measure_peak,
+}
+
+
+def measure(case: Case, effort: Effort) -> dict[str, Any]:
+    """What was measured, and on which machine; a failure is told under ``failed``."""
+    torch.set_num_threads(case.threads)
+    machine = facts()
+    try:
+        return {**MEASURES[case.measure](case, effort), "machine": machine}
+    except ElmanError as error:
+        return {"failed": str(error), "machine": machine}
+
+
+def main() -> None:
+    """Read, measure, print."""
+    asked = json.load(sys.stdin)
+    found = measure(Case.from_json(asked["case"]), Effort(**asked["effort"]))
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Measure elman against its peers, side by side."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from elman.bench.cases import Case, Effort, Suite
+from elman.bench.results import Row
+from elman.bench.running import run_suite
+from elman.bench.suites import find_suite
+from elman.bench.table import HEADERS, NOTHING, machine_line, words
+
+PIPED_WIDTH = 160
+FAILED = 1
+SHORT = ("torch", "elman", "ratio", "asked", "engine c", "error", "GFLOP/s")
+
+
+def bench(
+    suite: Annotated[str, typer.Argument(help="Which suite: foundation.")] = "foundation",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, under a minute.")] = False,
+    seconds: Annotated[
+        float | None, typer.Option(help="Timing per case, instead of the usual.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Rows go here; cases it has are not measured again.")
+    ] = None,
+    rows: Annotated[
+        list[str] | None, typer.Option(help="Only cases whose names fit, as in 'gru*'.")
+    ] = None,
+) -> None:
+    """Measure elman against its peers, side by side.
+
+    Each case runs in a process of its own; its row is in the file as soon as it is measured.
+    """
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPED_WIDTH)
+    chosen = find_suite(suite)
+    cases = chosen.select(tuple(rows or ()), quick)
+    effort = Effort.of(quick, seconds)
+    path = out or Path("bench-out") / f"{suite}-{datetime.now():%Y%m%d-%H%M%S}.jsonl"
+    found = measure(console, chosen, cases, effort, path)
+    console.print(table_of(chosen, found))
+    machines = [machine_line(row) for row in found if "cpu" in row.get("machine", {})]
+    for line in dict.fromkeys(machines):
+        say(console, line)
+    say(console, f"rows: {path}")
+    if any("failed" in row for row in found):
+        raise typer.Exit(FAILED)
+
+
+def measure(
+    console: Console, suite: Suite, cases: tuple[Case, ...], effort: Effort, path: Path
+) -> list[Row]:
+    """Run the cases and tell each as it is done."""
+    found: list[Row] = []
+    with console.status("measuring"):
+        for case, row, measured in run_suite(suite, cases, effort, path):
+            found.append(row)
+            told = summary(row) if measured else "in the file already"
+            say(console, f"[{len(found)}/{len(cases)}] {case.name}: {told}")
+    return found
+
+
+def summary(row: Row) -> str:
+    """A row in a few words."""
+    told = [f"{name} {text}" for name, text in zip(SHORT, words(row)[1:]) if text != NOTHING]
+    return row["failed"] if "failed" in row else ", ".join(told)
+
+
+def table_of(suite: Suite, found: list[Row]) -> Table:
+    """Lay rows out; what was asked for and not reached is red."""
+    table = Table(title=suite.question, title_justify="left")
+    for header in HEADERS:
+        table.add_column(header, justify="left" if header == HEADERS[0] else "right")
+    for row in found:
+        missed = "failed" in row or row.get("met") is False
+        table.add_row(*words(row), style="red" if missed else None)
+    return table
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line as it is."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,123 @@
+"""Contestants compute the same thing; one that does not is never timed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from elman.bench import contestants, training
+from elman.bench.cases import Case, Effort
+from elman.bench.contestants import BUILT_IN, Contestant, draw_problem, enter
+from elman.bench.loops import LOOPS
+from elman.bench.suites import find_suite
+from elman.bench.training import measure_steps
+from elman.errors import EngineError, VerifyError
+from elman.nn import using
+
+LEAST = Effort(1e-9, 1, 1)
+SMALL = Case(
+    "small", "train", "gru", 5, 2, 8, contestants=("torch", "elman-aten"), baseline="torch"
+)
+
+
+@pytest.mark.parametrize("cell", LOOPS)
+def test_loop_is_the_cell(cell):
+    """A loop over torch ops gives output, last states and gradients of the cell's formula."""
+    case = replace(SMALL, cell=cell, T=7, contestants=("loop", "elman"), baseline="loop")
+    problem = draw_problem(case).double()
+    loop = enter("loop", problem).results()
+    with using(engine="reference"):
+        ours = enter("elman", problem).results()
+
+    assert loop.keys() == ours.keys()
+    for name, value in loop.items():
+        torch.testing.assert_close(value, ours[name], rtol=1e-9, atol=1e-11, msg=name)
+
+
+STEPS = [case for case in find_suite("foundation").cases if case.contestants]
+
+
+@pytest.mark.parametrize("case", STEPS, ids=lambda case: case.name)
+def test_steps_of_the_suite(case):
+    """Every case runs at a small size: all gradients asked for, agreement told, a row made."""
+    small = replace(case, T=min(case.T, 4), B=min(case.B, 3), H=9)
+    found = measure_steps(small, LEAST)
+    present = set(small.contestants) - found["absent"].keys()
+
+    assert {small.baseline, "elman"} <= present
+    assert found["seconds"].keys() == present
+    assert found["ratio"].keys() == present - {small.baseline}
+    assert found["error"].keys() == present
+    assert all(0 <= error < 1e-4 for error in found["error"].values())
+    if case.measure == "train":
+        assert found["wants"][0] == "x"
+        assert len(found["wants"]) > 4
+        assert found["dy"] == "dense"
+    else:
+        assert (found["wants"], found["dy"]) == ([], "none")
+
+
+def test_same_numbers_for_all():
+    """Problems are drawn from the seed, apart from the global generator; gains are tamed."""
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    one, two = draw_problem(SMALL), draw_problem(SMALL)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(one.x, two.x)
+    assert one.weights.keys() == two.weights.keys()
+    assert all(torch.equal(one.weights[name], two.weights[name]) for name in one.weights)
+
+    gains = draw_problem(replace(SMALL, cell="lstm_layernorm")).weights
+    assert gains["gx_l0"].unique().tolist() == [0.5]
+
+
+def test_work_is_counted():
+    """Products only: 2·G·H·(I+H)·T·B forward, three times that in training."""
+    forward = replace(SMALL, measure="forward", I=3)
+    assert draw_problem(forward).flop == 2 * 3 * 8 * (3 + 8) * 5 * 2
+    assert draw_problem(replace(SMALL, I=3)).flop == 3 * draw_problem(forward).flop
+
+
+def test_wrong_contestant_is_not_timed(monkeypatch):
+    """A contestant whose results differ stops the case, by name, before anything is timed."""
+
+    def wrong(problem):
+        right = enter("torch", problem)
+        results = lambda: {k: v * 1.01 for k, v in right.results().items()}  # noqa: E731
+        return Contestant(right.run, results, right.wants, right.facts)
+
+    monkeypatch.setitem(contestants.CONTESTANTS, "elman", wrong)
+    monkeypatch.setattr(training, "time_side_by_side", lambda *_: pytest.fail("timed"))
+    with pytest.raises(VerifyError, match=r"small: elman disagrees with torch: .* is off by"):
+        measure_steps(replace(SMALL, contestants=("torch", "elman")), LEAST)
+
+
+def test_missing_result_is_told(monkeypatch):
+    """A contestant that leaves a gradient out does less work: no comparison."""
+
+    def lazy(problem):
+        right = enter("torch", problem)
+        results = lambda: {k: v for k, v in right.results().items() if k != "gradient of x"}  # noqa: E731
+        return Contestant(right.run, results, right.wants, right.facts)
+
+    monkeypatch.setitem(contestants.CONTESTANTS, "elman", lazy)
+    with pytest.raises(VerifyError, match="do not both have gradient of x"):
+        measure_steps(replace(SMALL, contestants=("torch", "elman")), LEAST)
+
+
+def test_absent_contestant_has_its_reason():
+    """Who cannot run a case is absent with a reason, and the others are timed."""
+    found = measure_steps(replace(SMALL, contestants=("torch", "loop")), LEAST)
+    assert found["absent"] == {"loop": "no loop is written for gru"}
+    assert found["seconds"].keys() == {"torch"}
+
+    with pytest.raises(EngineError, match=r"torch\.nn has no mgu"):
+        measure_steps(replace(SMALL, cell="mgu"), LEAST)
+
+
+def test_built_in_cells_are_torchs():
+    """Both sides of the table share names of weights, so that one state fits both."""
+    for theirs, ours in BUILT_IN.values():
+        assert issubclass(ours, theirs)

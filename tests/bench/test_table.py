@@ -1,0 +1,100 @@
+"""Rows as words, and the README's table."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from elman.bench.cases import Case, Effort, Suite
+from elman.bench.readme import complaints, markdown, rewritten
+from elman.bench.table import HEADERS, NOTHING, words
+from elman.bench.timing import Quartiles
+from elman.errors import InputError, RunError
+
+PEAK = Case("peak", "peak")
+STEP = Case(
+    *("gru 10,1,64", "train", "gru", 10, 1, 64),
+    contestants=("torch", "elman", "elman-c"),
+    baseline="torch",
+    ratio=30.0,
+)
+START = Case("import elman", "import", seconds=0.3)
+SUITE = Suite("small", "Does it work?", (PEAK, STEP, START))
+MACHINE = {
+    "cpu": "A processor",
+    "cores": 2,
+    "threads": 2,
+    "kernel_isa": "avx2",
+    "torch": "2.13.0",
+    "blas": "mkl",
+    "compiler": "gcc 12",
+    "peak_gflops": {"1": 50.0, "2": 100.0},
+}
+
+
+def times(median: float) -> dict:
+    return asdict(Quartiles(median, 0.9 * median, 1.1 * median, 9))
+
+
+def row(case: Case, **found) -> dict:
+    common = {"case": case.name, "asked": case.to_json(), "effort": asdict(Effort())}
+    return {**common, "code": "c", "commit": "0123", "machine": MACHINE, **found}
+
+
+def measured() -> dict[str, dict]:
+    step = row(
+        STEP,
+        seconds={"torch": times(800e-6), "elman": times(20e-6), "elman-c": times(22e-6)},
+        ratio={"elman": times(40.0), "elman-c": times(36.0)},
+        error={"elman": 4.2e-7},
+        flop=600_000,
+    )
+    start = row(START, seconds={"torch": times(1.0), "elman": times(0.05)})
+    found = [row(PEAK, peak_gflops={"1": 50.0, "2": 100.0}), step, start]
+    return {one["case"]: one for one in found}
+
+
+def test_words():
+    """Times per step, ratio with quartiles, aim, error, speed and share of the peak."""
+    peak, step, start = (words(one) for one in measured().values())
+    assert len(peak) == len(step) == len(start) == len(HEADERS)
+    assert step == (
+        *("gru 10,1,64", "80.0 µs", "2.00 µs", "40.0x (36.0–44.0)", "≥ 30x"),
+        *("36.0x", "4.2e-07", "30 (30%)"),
+    )
+    assert start == ("import elman", "1 s", "0.05 s", NOTHING, "≤ 0.3 s", *[NOTHING] * 3)
+    assert peak[-1] == "50 on 1; 100 on 2"
+
+
+def test_table_between_markers():
+    """The text around the markers stays; writing twice changes nothing."""
+    table = markdown(SUITE, measured())
+    assert table.count("\n| ") == 2
+    assert (
+        "A processor, 2 cores, 2 threads, avx2, fp32 peak 100 GFLOP/s; torch 2.13.0 (mkl), gcc 12"
+        in table
+    )
+    text = "before\n<!-- bench:small -->\nold\n<!-- /bench -->\nafter\n"
+    new = rewritten(text, SUITE, table)
+    assert new.startswith("before\n<!-- bench:small -->\n| case")
+    assert new.endswith("commit 0123.\n<!-- /bench -->\nafter\n")
+    assert rewritten(new, SUITE, table) == new
+    with pytest.raises(InputError, match="no place for the table"):
+        rewritten("<!-- bench:other --><!-- /bench -->", SUITE, table)
+
+
+def test_only_whole_results_are_shown():
+    """Every case, none failed or in a hurry, by one code on one machine."""
+    found = measured()
+    assert complaints(SUITE, found) == []
+    missing = {name: one for name, one in found.items() if name != "peak"}
+    assert complaints(SUITE, missing) == ["peak: missing"]
+    failed = {**found, START.name: row(START, failed="no")}
+    assert complaints(SUITE, failed) == ["import elman: no"]
+    hasty = {**found, START.name: {**found[START.name], "effort": asdict(Effort.of(True, None))}}
+    assert complaints(SUITE, hasty) == ["import elman: by --quick"]
+    other = {**found, START.name: {**found[START.name], "code": "d"}}
+    assert complaints(SUITE, other) == ["rows of several machines or versions"]
+    with pytest.raises(RunError, match="several machines"):
+        markdown(SUITE, other)

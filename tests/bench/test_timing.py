@@ -1,0 +1,71 @@
+"""Timing in turn: who is called when, and what becomes of the samples. No test looks at a speed."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import pytest
+
+from elman.bench import timing
+from elman.bench.timing import Quartiles, quartiles, ratios, time_side_by_side
+
+
+def test_quartiles():
+    """Median and quartiles of samples; of a single one, itself."""
+    assert quartiles([5.0, 1.0, 3.0, 2.0, 4.0]) == Quartiles(3.0, 2.0, 4.0, 5)
+    assert quartiles([7.0]) == Quartiles(7.0, 7.0, 7.0, 1)
+
+
+def test_callables_alternate(monkeypatch):
+    """Each runs once per round, every second round backwards, after warming up one by one."""
+    monkeypatch.setattr(timing, "SAMPLE_S", 0.0)
+    called = []
+    runs = {name: lambda name=name: called.append(name) for name in "abc"}
+    samples = time_side_by_side(runs, seconds=1e-9, rounds=3)
+
+    assert "".join(called) == "aaabbbccc" + "abc" + "cba" + "abc"
+    assert {name: len(taken) for name, taken in samples.items()} == {"a": 3, "b": 3, "c": 3}
+
+
+def test_short_calls_are_repeated_within_a_sample(monkeypatch):
+    """A call that the clock cannot resolve is called until it can; a long one once."""
+    monkeypatch.setattr(timing, "SAMPLE_S", 2e-3)
+    counts = {"short": 0, "long": 0}
+
+    def short():
+        counts["short"] += 1
+
+    def long():
+        counts["long"] += 1
+        time.sleep(3e-3)
+
+    time_side_by_side({"short": short, "long": long}, seconds=1e-9, rounds=2)
+    assert counts["long"] == timing.WARM_UP + 2
+    assert counts["short"] > timing.WARM_UP + 20
+
+
+def test_time_ends_the_rounds(monkeypatch):
+    """Beyond the least number of rounds the time decides; there is an end to both."""
+    monkeypatch.setattr(timing, "SAMPLE_S", 0.0)
+    monkeypatch.setattr(timing, "MOST_ROUNDS", 11)
+    assert len(time_side_by_side({"a": int}, seconds=60.0, rounds=2)["a"]) == 11
+    assert len(time_side_by_side({"a": int}, seconds=1e-9, rounds=2)["a"]) == 2
+
+
+def test_garbage_is_collected_again_after_an_error():
+    """The collector rests while timing, and only then."""
+
+    def fail():
+        assert gc.isenabled(), "warming up"
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        time_side_by_side({"a": fail}, 0.1, 1)
+    assert gc.isenabled()
+
+
+def test_ratios_are_paired():
+    """Samples of one round are compared: a machine that slows down changes no ratio."""
+    found = ratios({"torch": [2.0, 4.0, 8.0], "elman": [1.0, 2.0, 4.0]}, "torch")
+    assert found == {"elman": Quartiles(2.0, 2.0, 2.0, 3)}
