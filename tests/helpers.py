@@ -150,12 +150,9 @@ def run(cell: Cell, case: Case, engine: str) -> dict[str, torch.Tensor]:
     out, last = runner(picked(case.inputs), picked(case.states), picked(case.weights), engine)
     (choice,) = runner.choices.values()
     assert choice.engine == engine, "the engine that was asked for has to run"
-    grads = torch.autograd.grad(
-        (out, *last),
-        list(leaves.values()),
-        (case.d_output, *case.d_last.values()),
-        allow_unused=True,
-    )
+    pairs = zip((out, *last), (case.d_output, *case.d_last.values()))
+    roots, ds = zip(*((value, d) for value, d in pairs if value.requires_grad))
+    grads = torch.autograd.grad(roots, list(leaves.values()), ds, allow_unused=True)
     found = {"out": out.detach()}
     found |= {f"last {name}": value.detach() for name, value in zip(case.states, last)}
     found |= {f"d{name}": grad for name, grad in zip(leaves, grads) if grad is not None}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from elman import cells, ops
+from elman.drawing import draw
 from elman.frontend.cell import cell
 from elman.nn import GRU, LSTM, RNN, Recurrent, accelerate, restore, using
+from elman.nn.explained import explain
 
 __version__ = "0.1.0.dev0"
 
@@ -19,5 +21,7 @@ __all__ = [
     "cells",
     "ops",
     "using",
+    "explain",
+    "draw",
     "__version__",
 ]

@@ -41,7 +41,8 @@ def _sigmoid(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
 
 
 def _where_positive(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
-    return (b.make("where", (b.make("gt", (n, b.const(0.0))), d, b.const(0.0))),)
+    # where the value is NaN the cotangent passes, as in torch
+    return (b.make("where", (b.make("le", (n, b.const(0.0))), b.const(0.0), d)),)
 
 
 def _where(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
@@ -49,17 +50,22 @@ def _where(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     return None, b.make("where", (condition, d, zero)), b.make("where", (condition, zero, d))
 
 
-def _pick(better: str) -> Row:
-    """min and max: all to the winner, half each at a tie, as in torch."""
+def _pick(worse: str) -> Row:
+    """min and max: all to the winner, half each at a tie, all to both at NaN, as in torch."""
 
     def row(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
         x, y = n.args
-        tie = b.make("where", (b.make("eq", (x, y)), b.scale(0.5, d), b.const(0.0)))
-        first = b.make("where", (b.make(better, (x, y)), d, tie))
-        second = b.make("where", (b.make(better, (y, x)), d, tie))
+        shared = b.make("where", (b.make("eq", (x, y)), b.scale(0.5, d), d))
+        first = b.make("where", (b.make(worse, (x, y)), b.const(0.0), shared))
+        second = b.make("where", (b.make(worse, (y, x)), b.const(0.0), shared))
         return first, second
 
     return row
+
+
+def _softplus(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    steep = b.make("gt", (n.args[0], b.const(20.0)))  # where the value is v itself
+    return (b.make("where", (steep, d, b.mul(d, b.make("sigmoid", n.args)))),)
 
 
 def _erf(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
@@ -124,9 +130,9 @@ VJP: dict[str, Row] = {
     "sin": lambda b, n, d: (b.mul(d, b.make("cos", n.args)),),
     "cos": lambda b, n, d: (b.scale(-1.0, b.mul(d, b.make("sin", n.args))),),
     "erf": _erf,
-    "softplus": lambda b, n, d: (b.mul(d, b.make("sigmoid", n.args)),),
-    "minimum": _pick("lt"),
-    "maximum": _pick("gt"),
+    "softplus": _softplus,
+    "minimum": _pick("gt"),
+    "maximum": _pick("lt"),
     "where": _where,
     **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne"), _none),
     "stop": _none,

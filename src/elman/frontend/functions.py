@@ -155,6 +155,7 @@ def layer_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
     Gains and biases are the cell's own weights: ``g * layer_norm(v) + b``.
     Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450v1, eqs. 3-4; eps inside the root as in torch.
     """
+    vector_dim(lift(v), "layer_norm")
     parts = [v] if groups == 1 else split(v, groups)
     normed = [(part - mean(part)) * (1.0 / sqrt(var(part) + eps)) for part in parts]
     return normed[0] if groups == 1 else concat(*normed)
@@ -162,6 +163,7 @@ def layer_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
 
 def softmax(v: Any) -> Tracer:
     """exp(v) divided by its sum over all units, shifted by the largest unit first."""
+    vector_dim(lift(v), "softmax")
     shifted = exp(v - stop_gradient(_reduce("amax", v)))
     return shifted / sum(shifted)
 
@@ -177,7 +179,7 @@ def _cut(value: Node, parts: list[Dim]) -> list[Tracer]:
     return found
 
 
-def split(v: Any, parts: int | str) -> list[Tracer]:
+def split(v: Any, parts: Any) -> list[Tracer]:
     """Cut a vector (or the rows of a weight) into equal parts, or into named ones.
 
     ``split(v, 3)`` of [3H] gives three of [H]; ``split(v, "H, H, P")`` gives unequal parts.
@@ -201,7 +203,7 @@ def split(v: Any, parts: int | str) -> list[Tracer]:
                 "the parts, in order, are the whole vector",
             )
         return _cut(value, dims)
-    if parts < 1:
+    if type(parts) is not int or parts < 1:
         refuse(f"split takes a number of parts or their dims, not {parts!r}", "split(v, 3)")
     width, left = divmod(len(dim), parts)
     runs = [dim[i * width : (i + 1) * width] for i in range(parts)]

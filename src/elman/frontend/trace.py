@@ -57,8 +57,6 @@ class Tracer:
     """A value of the cell while it is being traced: operators build nodes."""
 
     __slots__ = ("node",)
-    __array_ufunc__ = None
-    __array_priority__ = 1000
 
     def __init__(self, value: Node) -> None:
         self.node = value
@@ -169,6 +167,14 @@ class Tracer:
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         refuse("numpy cannot take a traced value", "use the function of that name from elman.ops")
 
+    def __array_ufunc__(self, func: Any, method: str, *values: Any, **_: Any) -> Tracer:
+        """A numpy number on the left of an operator; every other function of numpy is refused."""
+        op = _OPERATORS.get(func.__name__)
+        if op is None or method != "__call__":
+            hint = "use the function of that name from elman.ops, if it exists"
+            refuse(f"numpy.{func.__name__} cannot take a traced value", hint)
+        return pointwise(op, *values)
+
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -202,11 +208,26 @@ class Tracer:
         )
 
 
+_OPERATORS = {  # what numpy calls them -> ops
+    "add": "add",
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "div",
+    "less": "lt",
+    "less_equal": "le",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "equal": "eq",
+    "not_equal": "ne",
+}
+
+
 def lift(value: Any) -> Node:
     """The node of a tracer, or a constant's node."""
     if isinstance(value, Tracer):
         return value.node
-    if isinstance(value, bool | int | float):
+    numpy_number = type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0
+    if numpy_number or isinstance(value, bool | int | float):
         return node("const", (), (float(value),), where=where_called())
     if type(value).__module__.partition(".")[0] == "torch":
         refuse(

@@ -63,7 +63,7 @@ class Builder:
         rewrite: W @ x + R @ h + b  ->  lin(R @ h, lin(W @ x, b)); value kept up to rounding.
         Terms of unlike sign are not cancelled, so that inf - inf stays NaN.
         """
-        gathered: dict[tuple[Node, bool], float] = {}
+        gathered: dict[tuple[Node, int], float] = {}
         widest = shape or SCALAR
         pending: list[Term] = [(coef, term) for coef, term in reversed(list(terms))]
         while pending:
@@ -76,7 +76,7 @@ class Builder:
                 inner = list(zip(term.coefs, term.args, strict=True))
                 pending.extend((coef * own, arg) for own, arg in reversed(inner))
             else:
-                key = (term, coef < 0)
+                key = (term, (coef > 0) - (coef < 0))
                 gathered[key] = gathered.get(key, 0.0) + coef
         flat = [(coef, term) for (term, _), coef in gathered.items()]
         return self._grouped(flat, bias, widest)
@@ -142,6 +142,6 @@ class Builder:
             return self.lin([(-1.0, args[0])])
         if op == "mul":
             return self.mul(*args)
-        if op == "div" and args[1].op == "const" and args[1].number:
+        if op == "div" and args[1].op == "const" and 1e-30 < abs(args[1].number) < 1e30:
             return self.scale(1.0 / args[1].number, args[0])
         return self.make(op, args, (), None, where)

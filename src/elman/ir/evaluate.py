@@ -5,6 +5,7 @@ caller's. Weight matrices are [rows, cols], weight vectors [n], scalar weights [
 """
 
 # pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false
 # (an array namespace is any module or object with these functions)
 
 from __future__ import annotations
@@ -40,6 +41,15 @@ def _softplus(xp: Any, node: Node, v: Array) -> Array:
     return xp.where(v > 20.0, v, xp.log1p(xp.exp(xp.minimum(v, xp.full_like(v, 20.0)))))
 
 
+def _units(xp: Any, node: Node, parts: tuple[Array, ...]) -> Array:
+    """All units of a reduction's arguments on one axis; those of a matrix of weights row by row."""
+    flat = [
+        part.reshape(-1) if len(arg.shape) == 2 else part
+        for arg, part in zip(node.args, parts, strict=True)
+    ]
+    return xp.concat(xp.spread(flat, -1), -1)
+
+
 MEANING: dict[str, Callable[..., Array]] = {
     "lin": _lin,
     "add": lambda xp, node, a, b: a + b,
@@ -64,10 +74,10 @@ MEANING: dict[str, Callable[..., Array]] = {
     "where": lambda xp, node, c, a, b: xp.where(c != 0, a, b),
     **{name: _compare(name) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
     "stop": lambda xp, node, a: xp.stop(a),
-    "sum": lambda xp, node, *parts: xp.total(xp.concat(parts, -1)),
-    "mean": lambda xp, node, *parts: xp.concat(xp.spread(parts, -1), -1).mean(-1),
-    "var": lambda xp, node, *parts: xp.variance(xp.concat(xp.spread(parts, -1), -1)),
-    "amax": lambda xp, node, *parts: xp.amax(xp.concat(xp.spread(parts, -1), -1)),
+    "sum": lambda xp, node, *parts: xp.total(_units(xp, node, parts)),
+    "mean": lambda xp, node, *parts: _units(xp, node, parts).mean(-1),
+    "var": lambda xp, node, *parts: xp.variance(_units(xp, node, parts)),
+    "amax": lambda xp, node, *parts: xp.amax(_units(xp, node, parts)),
     "matmul": _matmul,
     "outer": lambda xp, node, a, b: a[..., :, None] * b[..., None, :],
     "transpose": lambda xp, node, a: xp.swapaxes(a, -1, -2),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from elman.ir.graph import Node, Rate
-from elman.ir.pair import Pair, sealed
+from elman.ir.pair import Pair, Sum, sealed
 from elman.ir.types import Atom
 from elman.plan.partition import Cuts, partition
 from elman.plan.prices import BALANCED, Prices
@@ -67,8 +67,13 @@ def _leaf_homes(pair: Pair, *, known_next: bool) -> dict[Node, Home | None]:
     return homes
 
 
-def _lives(phases: list[_Draft], cuts: Cuts, slotted: Iterable[Node]) -> dict[Node, Life]:
-    """The life of every value that needs a slot."""
+def _lives(
+    phases: Iterable[_Draft], sums: Iterable[Sum], slotted: Iterable[Node]
+) -> dict[Node, Life]:
+    """The life of every value that needs a slot, as far as these phases write and read it.
+
+    A read of all units, or of a scalar, lasts to the end of its phase: another worker may be late.
+    """
     wanted = list(dict.fromkeys(slotted))
     start: dict[Node, int] = {}
     for value in wanted:
@@ -77,12 +82,14 @@ def _lives(phases: list[_Draft], cuts: Cuts, slotted: Iterable[Node]) -> dict[No
 
     def read(value: Node, event: int, full: bool) -> None:
         if value in last:
-            last[value] = max(last[value], (event, full))
+            full = full or not value.shape
+            end = (event // _EVENTS + 1) * _EVENTS - 1 if full else event
+            last[value] = max(last[value], (end, full))
 
     for phase in phases:
         for value, event, full in phase.reads():
             read(value, event, full)
-    for term in cuts.sums:
+    for term in sums:
         for value in (term.left, term.right):
             if value is not None:
                 read(value, _SUMS, True)
@@ -101,10 +108,11 @@ class _Assembler:
         }
         scratch: list[Atom] = []
         self._place_computed(plan, writes, homes, scratch)
-        segments = [
-            self._segment(plan, index, part, writes, homes, loop=loop)
-            for index, part in enumerate(plan.segments)
-        ]
+        segments: list[Segment] = []
+        met = not loop  # whether units that the step before wrote are complete
+        for index, part in enumerate(plan.segments):
+            segments.append(self._segment(plan, index, part, writes, homes, met=met))
+            met = met or segments[-1].sync
         return Phase(plan.name, self._with_copies(plan, segments, writes), homes, tuple(scratch))
 
     def _place_computed(
@@ -141,7 +149,7 @@ class _Assembler:
         writes: Mapping[Node, list[Home]],
         homes: Mapping[Node, Home],
         *,
-        loop: bool,
+        met: bool,
     ) -> Segment:
         def stores(values: Iterable[Node]) -> tuple[tuple[Node, Home], ...]:
             found: list[tuple[Node, Home]] = []
@@ -156,10 +164,13 @@ class _Assembler:
         sync = False
         members = [*part.scalars, *(v for values in part.vectors.values() for v in values)]
         for value in members:
-            for arg in full_reads(value):
-                computed = arg in plan.level
-                carried = loop and not computed and homes[arg].where in _LOOP_CARRIED
-                sync = sync or (computed and plan.level[arg] < index) or (carried and index == 0)
+            full = full_reads(value)
+            for arg in value.args:
+                # a scalar that is carried is written by one worker and read by all
+                shared = arg in full or not arg.shape
+                carried = shared and arg in homes and homes[arg].where in _LOOP_CARRIED
+                computed = arg in full and plan.level.get(arg, index) < index
+                sync = sync or computed or (carried and not met)
         parts = tuple(
             Part(atom, part.bundles[atom], values, stores(values))
             for atom, values in part.vectors.items()
@@ -176,6 +187,7 @@ class _Assembler:
             for value in dict.fromkeys(plan.roots)
             if value not in plan.level
             for home in writes.get(value, ())
+            if plan.given.get(value, home) is not None or home != self.slots.get(value)
         ]
         if not copies:
             return tuple(segments)
@@ -208,105 +220,118 @@ def output_is_state(pair: Pair) -> bool:
     return step.outputs == step.next_states[: len(first)]
 
 
-def program(pair: Pair, spec: Spec, prices: Prices = BALANCED) -> Program:
-    """Partition a pair: everything that is decided without an engine but with its prices."""
-    cuts = partition(pair, spec, prices)
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """One direction on its way: three phases, what each writes where, and what needs a slot.
+
+    Attributes:
+        phases: before, step, after.
+        fixed: per phase, values with the homes they must be written to.
+        slotted: per phase, values to be written to a slot.
+        sums: what is read of them at the very end.
+    """
+
+    phases: tuple[_Draft, _Draft, _Draft]
+    fixed: tuple[list[tuple[Node, Home]], ...]
+    slotted: tuple[list[Node], ...]
+    sums: tuple[Sum, ...] = ()
+
+
+def _forward(pair: Pair, cuts: Cuts) -> _Way:
     step = pair.step
-    taped_early = [v for v in cuts.tape if v.rate == Rate.INPUT]
-    taped_late = [v for v in cuts.tape if v.rate == Rate.STATE]
-    early_outputs = [
+    early_tape = [v for v in cuts.tape if v.rate == Rate.INPUT]
+    late_tape = [v for v in cuts.tape if v.rate == Rate.STATE]
+    prologue = [*cuts.hoisted, *early_tape]
+    looped = [*late_tape, *cuts.emitted]
+    nexts = [(v, Home("next", i)) for i, v in enumerate(step.next_states)]
+    outputs = [
         (v, Home("output", i))
         for i, v in enumerate(step.outputs)
         if i not in cuts.late_outputs and not output_is_state(pair)
     ]
     late_outputs = [(step.outputs[i], Home("output", i)) for i in cuts.late_outputs]
-    nexts = [(v, Home("next", i)) for i, v in enumerate(step.next_states)]
-
     leaves = _leaf_homes(pair, known_next=False)
-    known = _leaf_homes(pair, known_next=True)
-    prologue = [*cuts.hoisted, *taped_early]
-    before = _Draft("forward before", 0, dict(leaves), prologue)
-    loop_given = {**leaves, **dict.fromkeys(prologue)}
-    loop_roots = [
-        *(v for v, _ in nexts),
-        *taped_late,
-        *cuts.emitted,
-        *(v for v, _ in early_outputs),
-    ]
-    loop = _Draft("forward step", 1, loop_given, loop_roots)
-    kept_given = {**dict.fromkeys([*prologue, *taped_late, *cuts.emitted]), **known}
-    after = _Draft("forward after", 2, kept_given, [v for v, _ in late_outputs])
-    phases = [before, loop, after]
-
-    back: list[_Draft] = []
-    operands: list[Node] = []
-    if spec.training:
-        dy = {v: Home("d_output", i) for i, v in enumerate(pair.d_outputs)}
-        given: dict[Node, Home | None] = {**dict.fromkeys(cuts.tape), **known, **dy}
-        back.append(_Draft("backward before", 3, dict(given), list(cuts.redone)))
-        given.update(dict.fromkeys(cuts.redone))
-        carry = {v: Home("carry", i) for i, v in enumerate(pair.d_next)}
-        back.append(
-            _Draft(
-                "backward step",
-                4,
-                {**given, **carry},
-                [*pair.d_states, *cuts.stored],
-                late_products=True,
-            )
-        )
-        given.update(dict.fromkeys(cuts.stored))
-        operands = [
-            v
-            for v in dict.fromkeys(v for t in cuts.sums for v in (t.left, t.right) if v is not None)
-            if v not in given
-        ]
-        late = [*(d for _, d in cuts.d_inputs), *operands]
-        back.append(_Draft("backward after", 5, dict(given), late))
-        phases = [*phases, *back]
-
-    forward_values = [*prologue, *cuts.emitted]
-    backward_values = [*cuts.redone, *cuts.stored, *operands]
-    lives = _lives(phases, cuts, [*cuts.tape, *forward_values, *backward_values])
-    tape: list[Slot] = []
-    assign(cuts.tape, lives, [], tape)
-    homes = {value: Home("tape", i) for i, slot in enumerate(tape) for value, _ in slot.lives}
-    chunks: list[list[Slot]] = []
-    for values in (forward_values, backward_values):
-        own: list[Slot] = []
-        fresh = [v for v in dict.fromkeys(values) if v not in homes]
-        for value, (shared, index) in assign(fresh, lives, tape, own).items():
-            homes[value] = Home("tape" if shared else "chunk", index)
-        chunks.append(own)
-
-    build = _Assembler(homes)
-
-    def kept(values: Iterable[Node]) -> list[tuple[Node, Home]]:
-        return [(value, homes[value]) for value in dict.fromkeys(values)]
-
-    forward = Sweep(
-        build.phase(before, _targets(kept(prologue)), loop=False),
-        build.phase(
-            loop, _targets(nexts, early_outputs, kept([*taped_late, *cuts.emitted])), loop=True
+    roots = [*(v for v, _ in nexts), *looped, *(v for v, _ in outputs)]
+    kept = {**dict.fromkeys([*prologue, *looped]), **_leaf_homes(pair, known_next=True)}
+    return _Way(
+        (
+            _Draft("forward before", 0, dict(leaves), prologue),
+            _Draft("forward step", 1, {**leaves, **dict.fromkeys(prologue)}, roots),
+            _Draft("forward after", 2, kept, [v for v, _ in late_outputs]),
         ),
-        build.phase(after, _targets(late_outputs), loop=False),
-        tuple(slot.atom for slot in chunks[0]),
+        ([], [*nexts, *outputs], late_outputs),
+        (prologue, looped, []),
     )
-    backward = None
-    if spec.training:
-        carried = [(v, Home("d_state", i)) for i, v in enumerate(pair.d_states)]
-        gradients = [(d, Home("d_input", i)) for i, d in cuts.d_inputs]
-        backward = Sweep(
-            build.phase(back[0], _targets(kept(cuts.redone)), loop=False),
-            build.phase(back[1], _targets(carried, kept(cuts.stored)), loop=True),
-            build.phase(back[2], _targets(gradients, kept(operands)), loop=False),
-            tuple(slot.atom for slot in chunks[1]),
+
+
+def _backward(pair: Pair, cuts: Cuts) -> _Way:
+    given: dict[Node, Home | None] = {
+        **dict.fromkeys(cuts.tape),
+        **_leaf_homes(pair, known_next=True),
+        **{v: Home("d_output", i) for i, v in enumerate(pair.d_outputs)},
+    }
+    before = _Draft("backward before", 3, dict(given), list(cuts.redone))
+    given.update(dict.fromkeys(cuts.redone))
+    carry = {v: Home("carry", i) for i, v in enumerate(pair.d_next)}
+    roots = [*pair.d_states, *cuts.stored]
+    step = _Draft("backward step", 4, {**given, **carry}, roots, late_products=True)
+    given.update(dict.fromkeys(cuts.stored))
+    read = dict.fromkeys(v for t in cuts.sums for v in (t.left, t.right) if v is not None)
+    operands = [v for v in read if v not in given]
+    late = [*(d for _, d in cuts.d_inputs), *operands]
+    return _Way(
+        (before, step, _Draft("backward after", 5, dict(given), late)),
+        (
+            [],
+            [(v, Home("d_state", i)) for i, v in enumerate(pair.d_states)],
+            [(d, Home("d_input", i)) for i, d in cuts.d_inputs],
+        ),
+        (list(cuts.redone), list(cuts.stored), operands),
+        cuts.sums,
+    )
+
+
+def _sweep(way: _Way, taped: Mapping[Node, Home], tape: list[Slot]) -> Sweep:
+    """Give the values of one direction slots, in the tape's where they fit, and assemble it.
+
+    ``taped`` holds the taped values alone: what else lives in the tape's slots belongs to one
+    direction, and the other may compute the same value into another slot.
+    """
+    homes = dict(taped)
+    values = dict.fromkeys(value for group in way.slotted for value in group)
+    fresh = [value for value in values if value not in homes]
+    own: list[Slot] = []
+    placed = assign(fresh, _lives(way.phases, way.sums, fresh), tape, own)
+    for value, (shared, index) in placed.items():
+        homes[value] = Home("tape" if shared else "chunk", index)
+    build = _Assembler(homes)
+    before, step, after = (
+        build.phase(
+            phase,
+            _targets(fixed, [(value, homes[value]) for value in dict.fromkeys(slotted)]),
+            loop=phase is way.phases[1],
         )
+        for phase, fixed, slotted in zip(way.phases, way.fixed, way.slotted, strict=True)
+    )
+    return Sweep(before, step, after, tuple(slot.atom for slot in own))
+
+
+def program(pair: Pair, spec: Spec, prices: Prices = BALANCED) -> Program:
+    """Partition a pair: everything that is decided without an engine but with its prices."""
+    cuts = partition(pair, spec, prices)
+    ways = [_forward(pair, cuts)]
+    if spec.training:
+        ways.append(_backward(pair, cuts))
+    phases = [phase for way in ways for phase in way.phases]
+    tape: list[Slot] = []
+    assign(cuts.tape, _lives(phases, cuts.sums, cuts.tape), [], tape)
+    taped = {value: Home("tape", i) for i, slot in enumerate(tape) for value, _ in slot.lives}
+    sweeps = [_sweep(way, taped, tape) for way in ways]
     return Program(
         pair,
         spec,
-        forward,
-        backward,
+        sweeps[0],
+        sweeps[1] if spec.training else None,
         tuple(slot.atom for slot in tape),
         cuts.sums,
         tuple(Columns(slot.atom, tuple(_history(slot))) for slot in tape),

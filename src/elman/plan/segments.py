@@ -85,6 +85,7 @@ def _joined(
             and arg in inside
             and arg not in roots
             and used.get(arg, []) == [value]
+            and value.args.count(arg) == 1  # v - v: the same product with two coefficients
         )
         if terms:
             accs.append(Acc(value, terms))

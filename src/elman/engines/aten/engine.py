@@ -85,7 +85,7 @@ class Aten(Engine):
             return f"dtype {job.spec.dtype}: only {' and '.join(_DTYPES)}"
         if job.spec.device not in _DEVICES:
             return f"device {job.spec.device}: only {' and '.join(_DEVICES)}"
-        if min(size for _, size in job.spec.dims) == 0:
+        if min((size for _, size in job.spec.dims), default=1) == 0:
             return "torch's layers take no dim of size 0"
         found = recognise(job)
         return found if isinstance(found, str) else None

@@ -3,6 +3,7 @@ loading."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import hashlib
@@ -35,6 +36,8 @@ FLAGS = (
     "-w",
 )
 _PATIENCE = 120.0  # (s) to wait for another process that compiles the same kernel
+_PROBE = 30.0  # (s) for a compiler to say its version
+_COMPILE = 600.0  # (s) for a compiler to make one kernel
 _HOW = "install gcc or clang, or pip install 'elman[compiler]' (ziglang); CC names another compiler"
 
 
@@ -62,7 +65,12 @@ def _candidates() -> list[tuple[str, ...]]:
 def _probe(command: tuple[str, ...]) -> Compiler | str:
     try:
         asked = subprocess.run(
-            [*command, "--version"], capture_output=True, text=True, timeout=30, check=False
+            [*command, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{' '.join(command)}: {error}"
@@ -94,8 +102,15 @@ def _key(text: str, isa: Isa, compiler: Compiler) -> str:
 
 @cache
 def _own_folder() -> Path:
-    """A folder of this process alone, where the cache cannot be used."""
-    return Path(tempfile.mkdtemp(prefix="elman-"))
+    """A folder of this process alone, where the cache cannot be used; gone when it ends."""
+    folder, owner = Path(tempfile.mkdtemp(prefix="elman-")), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not the child of a fork
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
 
 
 @cache
@@ -141,7 +156,8 @@ def _compile(text: str, isa: Isa, compiler: Compiler, folder: Path) -> bytes:
                 [*compiler.command, *FLAGS, *isa.flags, str(source), "-o", str(target), "-lm"],
                 capture_output=True,
                 text=True,
-                timeout=600,
+                errors="replace",
+                timeout=_COMPILE,
                 check=False,
             )
             if made.returncode or not target.exists():
@@ -208,8 +224,10 @@ def build(text: str, isa: Isa) -> Path:
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """Load a library that ``build`` made. Raises BuildError if the system refuses it."""
+    """Load a library that ``build`` made. Raises BuildError if the system refuses it; then it is
+    not kept."""
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
+        path.unlink(missing_ok=True)
         raise BuildError(f"cannot load {path}: {error}") from error

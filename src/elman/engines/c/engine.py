@@ -38,13 +38,6 @@ def _context(inputs: int, states: int, weights: int) -> type[ctypes.Structure]:
     return type("Context", (ctypes.Structure,), {"_fields_": members})
 
 
-def _poisoned(tensor: Tensor) -> Tensor:
-    """Fresh memory, filled with NaN when ELMAN_POISON is set: an unwritten element shows."""
-    return (
-        tensor.fill_(float("nan")) if os.environ.get("ELMAN_POISON") and tensor.numel() else tensor
-    )
-
-
 def _rows(x: Tensor) -> tuple[Tensor, int, int]:
     """A tensor [T, B, ...] as rows at one distance: itself if it is, else a copy; (tensor, t,
     row)."""
@@ -96,6 +89,8 @@ class CKernel(Kernel):
         self._context = _context(shape.inputs, shape.states, shape.weights)
         layout = self.emitter.layout
         self.dtype = _DTYPES[job.spec.dtype]
+        # fresh memory is filled with NaN, so that an element that was never written shows
+        self.poison = bool(os.environ.get("ELMAN_POISON"))
         self.state_widths = layout.state_widths
         self.output_width = layout.output_width
         self.tape_row = layout.tape_row if made.tape else 0
@@ -134,7 +129,8 @@ class CKernel(Kernel):
         return item * (T * B * self.tape_row + (T + 1) * B * sum(self.state_widths))
 
     def _empty(self, *shape: int) -> Tensor:
-        return _poisoned(torch.empty(shape, dtype=self.dtype))
+        fresh = torch.empty(shape, dtype=self.dtype)
+        return fresh.fill_(float("nan")) if self.poison else fresh
 
     def _take(self, spare: deque[Tensor], count: int) -> Tensor:
         """A buffer that an earlier call gave back if it is large enough, else a new one.
@@ -145,7 +141,9 @@ class CKernel(Kernel):
             buffer = spare.pop()
         except IndexError:
             return self._empty(count)
-        return _poisoned(buffer) if buffer.numel() >= count else self._empty(count)
+        if buffer.numel() < count:
+            return self._empty(count)
+        return buffer.fill_(float("nan")) if self.poison else buffer
 
     def _run(self, function: Any, context: Any, T: int, B: int, backward: bool) -> None:
         schedule = self.schedule(T, B)

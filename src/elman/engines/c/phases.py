@@ -225,9 +225,14 @@ class PhaseWriter:
 
     def _reduce(self, value: Node) -> list[str]:
         """A reduction over the arguments' units, which lie in memory."""
-        places = [self.place(self.phase.homes[arg], arg) for arg in value.args]
-        counts = [self.layout.size(arg.shape[0][0]) for arg in value.args]
-        reads = [(f"({p.at('r')})", n) for p, n in zip(places, counts, strict=True)]
+        reads: list[tuple[str, int]] = []
+        for arg in value.args:
+            if sealed(arg):
+                base = f"(c->vec + {self.layout.vector(arg)})"
+            else:
+                base = f"({self.place(self.phase.homes[arg], arg).at('r')})"
+            reads.append((base, self.layout.size(arg.shape[0][0])))
+        counts = [count for _, count in reads]
         if value.op == "amax":
             lines = ["T s = -(T)INFINITY;"]
             return lines + [f"s = max_of({base}, {n}, s);" for base, n in reads]

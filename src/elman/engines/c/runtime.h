@@ -124,22 +124,21 @@ INLINE V v_tanh(V x) {
     V q = s + 1.12811678491632931402e2;
     q = q * s + 2.23548839060100448583e3;
     q = q * s + 4.84406305325125486048e3;
-    V near = x + x * s * (p / q);
+    V near = a + a * s * (p / q);
 #else
     V p = s * -5.70498872745e-3f + 2.06390887954e-2f;
     p = p * s + -5.37397155531e-2f;
     p = p * s + 1.33314422036e-1f;
     p = p * s + -3.33332819422e-1f;
-    V near = x + x * s * p;
+    V near = a + a * s * p;
 #endif
     V far = (T)1 - (T)2 / (v_exp(a + a) + (T)1);
-    far = (V)((M)far | ((M)x & (M)bc((T)-0.0)));
-    return pick(a < (T)0.625, near, far);
+    return (V)((M)pick(a < (T)0.625, near, far) | ((M)x & (M)bc((T)-0.0)));
 }
 INLINE V v_relu(V x) { return larger(bc(0), x); }
 INLINE V v_min(V a, V b) { return pick(a != a, a, pick(a < b, a, b)); }
 INLINE V v_max(V a, V b) { return pick(a != a, a, pick(a > b, a, b)); }
-INLINE V v_sign(V x) { return pick(x > (T)0, bc(1), pick(x < (T)0, bc(-1), x)); }
+INLINE V v_sign(V x) { return pick(x > (T)0, bc(1), pick(x < (T)0, bc(-1), bc(0))); }
 INLINE V v_where(V c, V a, V b) { return pick(c != (T)0, a, b); }
 #define LANES(name, call)                                                                              \
     UNUSED NOINLINE V name(V x) {                                                                      \

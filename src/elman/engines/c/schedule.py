@@ -8,7 +8,7 @@ from elman.plan.prices import width
 from elman.plan.program import Program, Sweep
 
 SPLITS = ("one", "batch", "units")
-_CHUNK_ROWS = 384  # rows of T·B that a batched product takes at a time, so that they stay in cache
+_CHUNK_ROWS = 768  # rows of T·B that a batched product takes at a time, so that they stay in cache
 _SMALL = 20_000  # products of fewer weights: a step is too short to be shared by units
 
 

@@ -1,0 +1,234 @@
+"""Tell what was found on this machine, and how to mend what is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from elman import cells, compiler
+from elman.engines import registry
+from elman.engines.c.build import Compiler, find_compiler, kernel_folder
+from elman.engines.c.isa import detect
+from elman.engines.c.threads import pool, workers
+from elman.errors import ElmanError
+from elman.folders import cache_folder, private_folder
+from elman.plan.spec import Spec
+from elman.tuning.choose import Choice, choose, kernel_of, refusal
+from elman.tuning.facts import cores, machine_facts
+from elman.tuning.trial import make_trial
+
+PIPED_WIDTH = 160
+BROKEN = 1
+SIZES = (("H", 8), ("I", 4))
+STEPS, BATCH = 4, 2
+EXTRAS = {  # package -> what it is for, the extra that brings it
+    "ziglang": ("a C compiler", "compiler"),
+    "triton": ("kernels on a GPU", "gpu-dev"),
+    "jax": ("a peer in benchmarks", "bench"),
+    "numba": ("a peer in benchmarks", "bench"),
+    "halide": ("a peer in benchmarks", "bench"),
+    "onnxruntime": ("a peer in benchmarks", "bench"),
+    "datasets": ("data sets", "data"),
+    "aeon": ("data sets of time series", "data"),
+    "mkdocs": ("the documentation", "docs"),
+}
+NEEDED = ("filelock", "jinja2", "lightning_fabric", "matplotlib", "networkx", "platformdirs")
+NEEDED += ("plotly", "rich", "safetensors", "tensorboard", "typer")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row: what was looked for, what was found, how to mend it (empty: nothing to mend).
+
+    ``broken``: nothing works without it.
+    """
+
+    name: str
+    found: str
+    mend: str = ""
+    broken: bool = False
+
+
+def doctor() -> None:
+    """Tell what was found: compiler, vector ISA, thread pool, torch, GPU, cache, engines.
+
+    Exits with 0 unless something is broken without which nothing runs.
+    """
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPED_WIDTH)
+    findings = [*machine(), *compilation(), *caches(), *computation()]
+    table = Table("", "found", "how to mend it", title="machine", title_justify="left")
+    for finding in findings:
+        colour = "red" if finding.broken else "yellow" if finding.mend else "green"
+        table.add_row(f"[{colour}]{finding.name}[/]", escape(finding.found), escape(finding.mend))
+    console.print(table)
+    console.print(engines())
+    console.print(packages())
+    if any(finding.broken for finding in findings):
+        raise typer.Exit(BROKEN)
+
+
+def machine() -> Iterator[Finding]:
+    """Python, processor, torch, threads, GPU."""
+    facts = machine_facts()
+    yield Finding("python", f"{platform.python_version()}, {platform.platform()}")
+    yield Finding("processor", f"{facts['cpu']}; {cores()} CPUs for this process")
+    yield Finding("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
+    if torch.cuda.is_available():
+        found = f"{torch.cuda.get_device_name()}, {torch.version.cuda or 'hip'}"
+        yield Finding("GPU", f"{found}: aten and reference run there", "")
+    else:
+        yield Finding("GPU", "none that torch can use")
+
+
+def compilation() -> Iterator[Finding]:
+    """Compiler, instruction set, thread pool."""
+    found = find_compiler()
+    if isinstance(found, Compiler):
+        yield Finding("compiler", f"{' '.join(found.command)}: {found.version}")
+    else:
+        how = "apt install gcc (xcode-select --install), or pip install 'elman[compiler]'"
+        asked = next((name for name in ("ELMAN_CC", "CC") if os.environ.get(name)), "")
+        how = f"unset {asked}, or set it to a compiler; or {how}" if asked else how
+        yield Finding("compiler", f"{found.partition(': install')[0]}; aten and reference run", how)
+    yield zig(found)
+    try:
+        isa = detect()
+        asked = ", as ELMAN_ISA says" if os.environ.get("ELMAN_ISA") else ""
+        lanes = f"{isa.lanes('float32')} float32 per vector, {isa.registers} registers"
+        yield Finding("vector ISA", f"{isa.name}: {lanes}{asked}")
+    except ElmanError as error:
+        yield Finding("vector ISA", str(error), "unset ELMAN_ISA")
+    threads = pool()
+    if threads.parallel:
+        yield Finding("thread pool", f"{threads.library}, {workers()} threads, shared with torch")
+    else:
+        where = f"{threads.library} lacks GOMP_parallel" if threads.library else "none was found"
+        yield Finding(
+            "thread pool",
+            f"{where}: kernels run on one thread",
+            "install torch from its own wheels: they bring an OpenMP library",
+        )
+
+
+def zig(found: Compiler | str) -> Finding:
+    """Whether ziglang's compiler is used, and why; it links no OpenMP, so it shares the pool."""
+    here = importlib.util.find_spec("ziglang") is not None
+    if isinstance(found, Compiler) and "ziglang" in found.command:
+        return Finding("ziglang", "used; its kernels share torch's pool like any other's")
+    if not here:
+        mend = "" if isinstance(found, Compiler) else "pip install 'elman[compiler]'"
+        return Finding("ziglang", "not installed", mend)
+    if isinstance(found, Compiler):
+        command = f"ELMAN_CC='{sys.executable} -m ziglang cc'"
+        text = f"installed, not used: {found.command[0]} comes first; {command} prefers it"
+        return Finding("ziglang", f"{text} (it shares torch's pool, too)")
+    return Finding("ziglang", "installed, but it does not run", "pip install -U ziglang")
+
+
+def caches() -> Iterator[Finding]:
+    """Where kernels and choices are kept, and how much there is."""
+    try:
+        folder = cache_folder()
+    except RuntimeError:
+        yield Finding("cache", "no home folder", "set ELMAN_CACHE to a private folder")
+        return
+    usable = private_folder(folder / "kernels") and os.access(folder / "kernels", os.W_OK)
+    count, size = contents(folder / "kernels", "*.so")
+    choices, more = contents(folder / "tuning", "*.json")
+    text = f"{folder}: {count} kernels, {choices} choices, {(size + more) / 2**20:.1f} MiB"
+    if usable:
+        yield Finding("cache", text)
+    else:
+        yield Finding(
+            "cache",
+            f"{text}; not writable, or open to others: kernels go to {kernel_folder()}",
+            f"chmod 700 {folder}, or set ELMAN_CACHE to a private folder",
+        )
+
+
+def contents(folder: Path, pattern: str) -> tuple[int, int]:
+    """(files, bytes) of a folder."""
+    sizes: list[int] = []
+    try:
+        for path in folder.glob(pattern):
+            sizes.append(path.stat().st_size)
+    except OSError:
+        pass
+    return len(sizes), sum(sizes)
+
+
+def computation() -> Iterator[Finding]:
+    """Whether a GRU can be trained here, and on which engine."""
+    try:
+        found: Choice = choose(job("cpu"), STEPS, BATCH)
+        make_trial(job("cpu"), STEPS, BATCH).run(found.kernel)
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        yield Finding("a small GRU", what, "please report this, with the output above", True)
+        return
+    wrong = [f"{name}: {reason}" for name, reason in found.refusals.items() if "agree" in reason]
+    mend = "; ".join(wrong)
+    yield Finding("a small GRU", f"trains on engine {found.engine}, {found.why}", mend)
+
+
+def job(device: str):
+    """A small GRU that wants every gradient."""
+    wants = frozenset(entry.name for entry in (*cells.gru.inputs, *cells.gru.weights))
+    return compiler.job(cells.gru, Spec(SIZES, "float32", device, wants))
+
+
+def engines() -> Table:
+    """What each engine says to a small GRU in float32, per device."""
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    table = Table("engine", *devices, title="engines", title_justify="left")
+    for name in registry.names():
+        table.add_row(name, *(escape(answer(name, device)) for device in devices))
+    return table
+
+
+def answer(name: str, device: str) -> str:
+    """An engine's own words: why not, or that a kernel was made."""
+    reason = refusal(name, job(device))
+    if reason is not None:
+        return f"no: {reason}"
+    try:
+        facts = kernel_of(job(device), name).describe()
+    except ElmanError as error:
+        return f"no: {error}"
+    told = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "engine" and value)
+    return f"ready ({told})" if told else "ready"
+
+
+def packages() -> Table:
+    """Packages: the needed ones that are missing, and all optional ones."""
+    table = Table("package", "version", "for", title="optional packages", title_justify="left")
+    for name in NEEDED:
+        if importlib.util.find_spec(name) is None:
+            table.add_row(f"[red]{name}[/]", "missing", "training, command line: pip install elman")
+    for name, (use, extra) in EXTRAS.items():
+        here = importlib.util.find_spec(name) is not None
+        version = installed(name) if here else f"pip install 'elman[{extra}]'"
+        table.add_row(name, escape(version), use)
+    return table
+
+
+def installed(name: str) -> str:
+    """A package's version."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "installed"

@@ -1,0 +1,82 @@
+"""Show every stage of a cell: formula, steps, program, engines, memory and work."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from elman.nn.explained import explain as explained
+from elman.train.model import find_cell
+
+PIPED_WIDTH = 160
+
+
+class Tape(StrEnum):
+    """How much the forward keeps for the backward."""
+
+    SAVE = "save"
+    AUTO = "auto"
+    RECOMPUTE = "recompute"
+
+
+class DType(StrEnum):
+    """Of the computation."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+    BFLOAT16 = "bfloat16"
+
+
+def explain(
+    cell: Annotated[str, typer.Argument(help="gru, lstm, another cell, or file.py:cell.")],
+    hidden: Annotated[int, typer.Option(help="Units: the first state's size.")] = 128,
+    inputs: Annotated[int | None, typer.Option(help="Size of the input; as --hidden.")] = None,
+    steps: Annotated[int, typer.Option(help="T.")] = 100,
+    batch: Annotated[int, typer.Option(help="B.")] = 16,
+    dim: Annotated[list[str] | None, typer.Option(help="Another size of the cell: P=32.")] = None,
+    dtype: Annotated[DType, typer.Option(help="Of the computation.")] = DType.FLOAT32,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    tape: Annotated[Tape, typer.Option(help="What the forward keeps.")] = Tape.AUTO,
+    engine: Annotated[str, typer.Option(help="auto, or the name of an engine.")] = "auto",
+    training: Annotated[bool, typer.Option(help="With a backward.")] = True,
+    measure: Annotated[bool, typer.Option(help="Time the engines.")] = True,
+    stage: Annotated[
+        str | None, typer.Option(help="One of graph, step, backward, program, engines, cost.")
+    ] = None,
+) -> None:
+    """Show every stage of a cell, from its text to the engine that runs it."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPED_WIDTH)
+    found = explained(
+        find_cell(cell),
+        hidden_size=hidden,
+        input_size=inputs,
+        steps=steps,
+        batch=batch,
+        dtype=str(dtype),
+        device=device,
+        tape=str(tape),
+        engine=engine,
+        training=training,
+        measure=measure,
+        **sizes(dim or []),
+    )
+    if stage is not None and stage not in found.stages:
+        raise typer.BadParameter(f"there are {', '.join(found.stages)}", param_hint="--stage")
+    text = str(found) if stage is None else found.stages[stage]
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def sizes(given: list[str]) -> dict[str, int]:
+    """Read ``P=32``."""
+    found: dict[str, int] = {}
+    for text in given:
+        name, equals, size = text.partition("=")
+        if not (equals and name.isidentifier() and size.isdigit()):
+            raise typer.BadParameter(f"{text!r} is not of the form P=32", param_hint="--dim")
+        found[name] = int(size)
+    return found

@@ -1,0 +1,108 @@
+"""The differentiable graph of a cell: forward above, backward below, taped values in red."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from elman import compiler
+from elman.drawing.layout import columns, dot_text, layout
+from elman.drawing.picture import Picture, picture
+from elman.drawing.svg import svg
+from elman.errors import InputError, rows
+from elman.frontend.cell import Cell
+from elman.passes.names import step_names
+from elman.plan.build import program
+from elman.plan.printer import program_names
+from elman.plan.spec import Spec
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A finished picture; a notebook shows it.
+
+    Attributes:
+        svg: the picture.
+        dot: its forward half in graphviz' language.
+        path: where it was written, if it was.
+    """
+
+    svg: str = field(repr=False)
+    dot: str = field(repr=False)
+    path: Path | None = None
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
+def draw(
+    what: Any,
+    path: str | Path | None = None,
+    *,
+    input_size: int | None = None,
+    hidden_size: int = 128,
+    use_dot: bool | None = None,
+    **dims: int,
+) -> Drawing:
+    """Draw the differentiable graph: forward above, backward below, taped values in red.
+
+    Each shape of the forward has its mirror in the backward, where the cotangent goes the other way
+    and is multiplied by what stands there. Shaded: what leaves the time loop.
+
+    Args:
+        what: a cell, or a module of elman's (its first layer).
+        path: where to write it: ``.svg``, or ``.dot`` or ``.gv`` for graphviz' language.
+        input_size, hidden_size: of a cell; they decide what is taped and what is hoisted.
+        use_dot: whether graphviz lays it out; None: if it is installed.
+        dims: sizes of a cell's other dims.
+
+    Raises:
+        InputError: nothing that can be drawn, or a file of another kind.
+    """
+    cell, sizes = _subject(what, input_size, hidden_size, dims)
+    target = None if path is None else Path(path)
+    if target is not None and target.suffix not in (".svg", ".dot", ".gv"):
+        raise InputError(
+            rows(
+                f"draw writes .svg, .dot or .gv, not {target.suffix or 'a file without a suffix'}",
+                [("path", str(target))],
+                str(target.with_suffix(".svg")),
+            )
+        )
+    made = _picture(cell, sizes)
+    found = Drawing(svg(made, layout(made, use_dot=use_dot)), dot_text(made, columns(made)), target)
+    if target is not None:
+        target.write_text(found.svg if target.suffix == ".svg" else found.dot, encoding="utf-8")
+    return found
+
+
+def _subject(
+    what: Any, input_size: int | None, hidden_size: int, dims: dict[str, int]
+) -> tuple[Cell, dict[str, int]]:
+    """The cell and its sizes; a module has both in its ``runners``."""
+    if isinstance(what, Cell):
+        return what, what.bind(
+            hidden_size if input_size is None else input_size, hidden_size, **dims
+        )
+    runners = getattr(what, "runners", None)
+    if isinstance(runners, dict) and runners:
+        first = next(iter(runners.values()))
+        return first.cell, dict(first.dims)
+    raise InputError(
+        rows(
+            f"draw takes a cell or a module of elman's, not {type(what).__name__}",
+            [("value", repr(what).partition("\n")[0])],
+            'elman.draw(elman.cells.gru, "gru.svg")',
+        )
+    )
+
+
+def _picture(cell: Cell, sizes: dict[str, int]) -> Picture:
+    pair = compiler.pair_of(cell)
+    wants = frozenset(entry.name for entry in (*cell.inputs, *cell.weights))
+    of = program(pair, Spec(tuple(sorted(sizes.items())), wants=wants))
+    names = program_names(of, step_names(cell.graph, pair.step))
+    about = cell.__doc__.partition("\n")[0].replace("``", "")
+    shown = ", ".join(f"{name} = {size}" for name, size in sorted(sizes.items()))
+    return picture(cell.name, f"{about}  ({shown})" if about else shown, of, names)

@@ -1,0 +1,330 @@
+"""Where everything goes: columns from left to right, few crossings, short lines.
+
+graphviz' ``dot`` does it if it is installed; otherwise columns are ordered by barycentres and rows
+moved as near to their neighbours as they fit. Only the forward is laid out; the backward mirrors
+it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from elman.drawing.picture import AFTER, BEFORE, Line, Mark, Picture
+
+Point = tuple[float, float]
+
+HEIGHT = 30.0  # of a shape; tags and names stand above and below it
+TAG, NAME = 20.0, 15.0
+_CHAR = 7.3  # width of a character
+_GAP_X, _GAP_Y = 64.0, 14.0
+_LANE = 16.0  # height of a line that passes a column
+_SWEEPS = 24
+_INCH = 72.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Places in points, y downward.
+
+    Attributes:
+        centre: of every shape.
+        route: per line, the points it passes; ``curved``: they are control points of cubics.
+        bands: left and right edge of what runs before, and after, the loop.
+    """
+
+    centre: Mapping[str, Point]
+    route: Mapping[Line, Sequence[Point]]
+    curved: bool
+    bands: Mapping[int, tuple[float, float]]
+    width: float
+    height: float
+
+
+def width_of(mark: Mark) -> float:
+    """Width of a shape: room for what stands in it, forward and backward."""
+    if mark.kind in ("sum", "times"):
+        return HEIGHT
+    return max(HEIGHT, _CHAR * max(len(mark.label), len(mark.back)) + 16.0)
+
+
+def tag_width(text: str) -> float:
+    """Width of a weight's tag."""
+    return 6.4 * len(text) + 12.0
+
+
+def _room(mark: Mark) -> tuple[float, float, float]:
+    """(width, above, below) of a shape with what hangs on it."""
+    wide = max(width_of(mark), tag_width(mark.tag) if mark.tag else 0.0)
+    wide = max(wide, tag_width(mark.back_tag) if mark.back_tag else 0.0)
+    above = HEIGHT / 2 + (TAG if mark.tag or mark.back_tag else 0.0)
+    return wide, above, HEIGHT / 2 + (NAME if mark.name or mark.back_name else 0.0)
+
+
+def columns(picture: Picture) -> dict[str, int]:
+    """The column of each shape: after all it reads; what runs before the loop stands left of it."""
+    import networkx as nx  # deferred: comes with torch, and `import elman` should not pay for it
+
+    marks = picture.marks
+    graph = nx.DiGraph()
+    graph.add_nodes_from(marks)
+    graph.add_edges_from((line.tail, line.head) for line in picture.lines)
+    order = list(nx.lexicographical_topological_sort(graph, key=list(marks).index))
+    column: dict[str, int] = {}
+    first = 0
+    last: dict[int, int] = {}
+    for zone in sorted({mark.zone for mark in marks.values()}):
+        inside = [key for key in order if marks[key].zone == zone]
+        for key in inside:
+            column[key] = max([first, *(column[tail] + 1 for tail in graph.predecessors(key))])
+        first = max(column[key] for key in inside) + 1
+        last[zone] = first - 1
+    for key in reversed(order):
+        heads = [column[head] - 1 for head in graph.successors(key)]
+        if marks[key].kind == "next":
+            column[key] = last[marks[key].zone]
+        elif marks[key].kind not in ("input", "state") and heads:
+            if graph.in_degree(key) <= graph.out_degree(key):
+                column[key] = max(column[key], min([*heads, last[marks[key].zone]]))
+    return column
+
+
+def layout(picture: Picture, *, use_dot: bool | None = None) -> Layout:
+    """Place a picture.
+
+    Args:
+        picture: what to place.
+        use_dot: whether graphviz does it; None: if its program is there.
+    """
+    column = columns(picture)
+    program = shutil.which("dot") if use_dot in (None, True) else None
+    if program is not None:
+        found = _by_dot(picture, column, program)
+        if found is not None:
+            return found
+    return _by_rows(picture, column)
+
+
+def dot_text(picture: Picture, column: Mapping[str, int]) -> str:
+    """The forward as a graph in graphviz' language, with the columns fixed."""
+    longest = max((len(line.back) for line in picture.lines), default=0)
+    apart = max(0.75, min(1.5, 0.08 * longest))
+    lines = ["digraph cell {", f"  rankdir=LR; nodesep=0.25; ranksep={apart:.2f}; splines=spline;"]
+    lines.append("  node [shape=box, fixedsize=true]; edge [arrowsize=0.6];")
+    for key, mark in picture.marks.items():
+        wide, above, below = _room(mark)
+        size = f"width={wide / _INCH:.3f}, height={2 * max(above, below) / _INCH:.3f}"
+        text = f"{mark.label}\\n{mark.name}" if mark.name else mark.label
+        colour = ', color="red"' if mark.taped else ""
+        lines.append(f'  "{key}" [label="{text}", {size}{colour}];')
+    for line in picture.lines:
+        lines.append(f'  "{line.tail}" -> "{line.head}";')
+    for number in sorted(set(column.values())):
+        same = " ".join(f'"{key}"' for key, own in column.items() if own == number)
+        lines.append(
+            f"  {{ rank=same; column{number} [style=invis, width=0.01, height=0.01]; {same} }}"
+        )
+    chain = " -> ".join(f"column{number}" for number in sorted(set(column.values())))
+    return "\n".join([*lines, f"  {chain} [style=invis];", "}"])
+
+
+def _by_dot(picture: Picture, column: Mapping[str, int], program: str) -> Layout | None:
+    text = dot_text(picture, column)
+    try:
+        ran = subprocess.run(
+            [program, "-Tplain"], input=text, capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    height = width = 0.0
+    centre: dict[str, Point] = {}
+    routes: dict[tuple[str, str], list[list[Point]]] = {}
+    for line in ran.stdout.replace("\\\n", "").splitlines():
+        words = _words(line)
+        if words[0] == "graph":
+            width, height = (float(word) * _INCH for word in words[2:4])
+        elif words[0] == "node":
+            centre[words[1]] = (float(words[2]) * _INCH, height - float(words[3]) * _INCH)
+        elif words[0] == "edge":
+            count = int(words[3])
+            numbers = [float(word) * _INCH for word in words[4 : 4 + 2 * count]]
+            points = [(x, height - y) for x, y in zip(numbers[::2], numbers[1::2], strict=True)]
+            routes.setdefault((words[1], words[2]), []).append(points)
+    if not picture.marks.keys() <= centre.keys():
+        return None
+    route = {}
+    for line in picture.lines:
+        points = routes[line.tail, line.head].pop(0)
+        # dot ends a line at the box of everything that hangs on a shape: go on to the shape itself
+        (x1, y1), (x2, y2) = centre[line.tail], centre[line.head]
+        start = (x1 + width_of(picture.marks[line.tail]) / 2, y1)
+        stop = (x2 - width_of(picture.marks[line.head]) / 2, y2)
+        route[line] = [start, *points[1:-1], stop]
+    own = {key: centre[key] for key in picture.marks}
+    return Layout(own, route, True, _bands(picture, own), width, height)
+
+
+def _words(line: str) -> list[str]:
+    """Words of a line; quoted ones may contain spaces."""
+    found: list[str] = []
+    for index, part in enumerate(line.split('"')):
+        found.extend([part] if index % 2 else part.split())
+    return found
+
+
+def _bands(picture: Picture, centre: Mapping[str, Point]) -> dict[int, tuple[float, float]]:
+    """Where what runs before, and after, the loop begins and ends."""
+    found: dict[int, tuple[float, float]] = {}
+    for zone in (BEFORE, AFTER):
+        inside = [
+            (centre[key][0] - _room(mark)[0] / 2, centre[key][0] + _room(mark)[0] / 2)
+            for key, mark in picture.marks.items()
+            if mark.zone == zone
+        ]
+        if inside:
+            found[zone] = (min(left for left, _ in inside), max(right for _, right in inside))
+    return found
+
+
+class _Rows:
+    """Orders the shapes of each column, and the lanes of lines that pass it."""
+
+    def __init__(self, picture: Picture, column: Mapping[str, int]) -> None:
+        self.picture = picture
+        self.rows: list[list[str]] = [[] for _ in range(max(column.values()) + 1)]
+        self.room: dict[str, tuple[float, float]] = {}
+        self.left: dict[str, list[str]] = {}
+        self.right: dict[str, list[str]] = {}
+        self.via: dict[Line, list[str]] = {}
+        for key, mark in picture.marks.items():
+            self.rows[column[key]].append(key)
+            self.room[key] = _room(mark)[1:]
+        for number, line in enumerate(picture.lines):
+            lanes: list[str] = []
+            for index in range(column[line.tail] + 1, column[line.head]):
+                lane = f"lane {number} {index}"
+                self.rows[index].append(lane)
+                self.room[lane] = (_LANE / 2, _LANE / 2)
+                lanes.append(lane)
+            self.via[line] = lanes
+            chain = [line.tail, *lanes, line.head]
+            for before, after in itertools.pairwise(chain):
+                self.right.setdefault(before, []).append(after)
+                self.left.setdefault(after, []).append(before)
+
+    def crossings(self) -> int:
+        place = {key: index for row in self.rows for index, key in enumerate(row)}
+        total = 0
+        for row in self.rows:
+            ends = [
+                place[head]
+                for key in row
+                for head in sorted(self.right.get(key, ()), key=place.__getitem__)
+            ]
+            total += sum(a > b for i, a in enumerate(ends) for b in ends[i + 1 :])
+        return total
+
+    def order(self) -> None:
+        """Sweep to and fro, each column by the mean row of its neighbours; keep the best."""
+        best, kept = self.crossings(), [list(row) for row in self.rows]
+        for sweep in range(_SWEEPS):
+            rightward = sweep % 2 == 0
+            near = self.left if rightward else self.right
+            indices = range(len(self.rows))
+            for index in indices if rightward else reversed(indices):
+                place = {
+                    key: (at + 0.5) / len(row) for row in self.rows for at, key in enumerate(row)
+                }
+
+                self.rows[index].sort(key=partial(_mean, near=near, place=place))
+            found = self.crossings()
+            if found < best:
+                best, kept = found, [list(row) for row in self.rows]
+        self.rows = kept
+        self._swap()
+
+    def _swap(self) -> None:
+        """Exchange neighbours while that removes crossings."""
+        best = self.crossings()
+        for _ in range(4):
+            before = best
+            for row in self.rows:
+                for at in range(len(row) - 1):
+                    row[at], row[at + 1] = row[at + 1], row[at]
+                    found = self.crossings()
+                    if found < best:
+                        best = found
+                    else:
+                        row[at], row[at + 1] = row[at + 1], row[at]
+            if best == before:
+                return
+
+    def heights(self) -> dict[str, float]:
+        """y of everything: as near to its neighbours as the order and the room allow."""
+        y: dict[str, float] = {}
+        for row in self.rows:
+            y.update(zip(row, _spread([0.0] * len(row), self._steps(row)), strict=True))
+        for sweep in range(2 * _SWEEPS):
+            for row in self.rows if sweep % 2 == 0 else reversed(self.rows):
+                wishes: list[float] = []
+                for key in row:
+                    ends = [y[end] for end in (*self.left.get(key, ()), *self.right.get(key, ()))]
+                    wishes.append(sum(ends) / len(ends) if ends else y[key])
+                y.update(zip(row, _spread(wishes, self._steps(row)), strict=True))
+        return y
+
+    def _steps(self, row: Sequence[str]) -> list[float]:
+        """The least distances between the centres of a column."""
+        pairs = itertools.pairwise(row)
+        return [self.room[a][1] + self.room[b][0] + _GAP_Y for a, b in pairs]
+
+
+def _mean(key: str, near: Mapping[str, list[str]], place: Mapping[str, float]) -> float:
+    """Where a shape's neighbours stand, on average; its own place without any."""
+    ends = [place[end] for end in near.get(key, ())]
+    return sum(ends) / len(ends) if ends else place[key]
+
+
+def _spread(wishes: Sequence[float], steps: Iterable[float]) -> list[float]:
+    """Places nearest to the wishes (least squares) that keep the order and the distances."""
+    offsets = [0.0]
+    for step in steps:
+        offsets.append(offsets[-1] + step)
+    blocks: list[list[float]] = []  # (mean, count), pooled until they ascend
+    for wish, offset in zip(wishes, offsets, strict=False):
+        blocks.append([wish - offset, 1.0])
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            mean, count = blocks.pop()
+            total = blocks[-1][1] + count
+            blocks[-1] = [(blocks[-1][0] * blocks[-1][1] + mean * count) / total, total]
+    flat = [mean for mean, count in blocks for _ in range(int(count))]
+    return [base + offset for base, offset in zip(flat, offsets, strict=False)]
+
+
+def _by_rows(picture: Picture, column: Mapping[str, int]) -> Layout:
+    rows = _Rows(picture, column)
+    rows.order()
+    y = rows.heights()
+    marks = picture.marks
+    top = min(y[key] - rows.room[key][0] for key in y)
+    bottom = max(y[key] + rows.room[key][1] for key in y)
+    x: dict[str, float] = {}
+    edge = 0.0
+    for row in rows.rows:
+        wide = max((_room(marks[key])[0] for key in row if key in marks), default=0.0)
+        factors = [len(line.back) for line in picture.lines if line.head in row]
+        edge += max(0.0, 6.8 * max(factors, default=0) + 26.0 - _GAP_X)
+        x.update(dict.fromkeys(row, edge + wide / 2))
+        edge += wide + _GAP_X
+    centre = {key: (x[key], y[key] - top) for key in marks}
+    route: dict[Line, Sequence[Point]] = {}
+    for line in picture.lines:
+        (x1, y1), (x2, y2) = centre[line.tail], centre[line.head]
+        lanes = [(x[lane], y[lane] - top) for lane in rows.via[line]]
+        start = (x1 + width_of(marks[line.tail]) / 2, y1)
+        route[line] = [start, *lanes, (x2 - width_of(marks[line.head]) / 2, y2)]
+    return Layout(centre, route, False, _bands(picture, centre), edge - _GAP_X, bottom - top)

@@ -1,0 +1,257 @@
+"""What a picture of a cell shows: shapes for values, lines for who reads whom, both ways."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from elman.autodiff.rules import VJP
+from elman.ir.build import Builder
+from elman.ir.graph import Node, Rate, walk
+from elman.ir.ops import OPS
+from elman.ir.pair import Pair, sealed
+from elman.ir.printer import Names
+from elman.plan.cost import phase_nodes
+from elman.plan.program import Program
+
+Kind = Literal["input", "state", "next", "product", "function", "sum", "times"]
+BEFORE, STEP, AFTER = 0, 1, 2
+
+_BEFORE_OPS = re.compile(r"\b(sigmoid|minimum|maximum)\b")
+_SIGNS = {"mul": "×", "div": "÷", "lin": "+"}
+_REDUCED = {"sum": "spread", "mean": "÷ n", "var": "× 2·(v - mean) ÷ n", "amax": "to the largest"}
+_SPOKEN = {"sigmoid": "σ", "minimum": "min", "maximum": "max", "matmul": "@"}
+
+
+@dataclass
+class Mark:
+    """A shape, and the one that mirrors it in the backward.
+
+    Attributes:
+        key: unique name, stable.
+        kind: what shape it is.
+        label, back: text inside, forward and backward.
+        name, back_name: the value's own name, beside the shape.
+        tag, back_tag: weights (and their gradients) that hang on the shape.
+        taped: whether the value is kept from forward to backward.
+        reads_tape: whether the backward's factor inside reads a kept value.
+        zone: before, in or after the time loop.
+    """
+
+    key: str
+    kind: Kind
+    label: str
+    back: str
+    name: str = ""
+    back_name: str = ""
+    tag: str = ""
+    back_tag: str = ""
+    taped: bool = False
+    reads_tape: bool = False
+    zone: int = STEP
+
+
+@dataclass(frozen=True)
+class Line:
+    """``head`` reads ``tail``; the backward runs the other way, times ``back``.
+
+    ``red``: the factor reads a kept value.
+    """
+
+    tail: str
+    head: str
+    label: str = ""
+    back: str = ""
+    red: bool = False
+
+
+@dataclass
+class Picture:
+    """Everything to be drawn, before anything has a place."""
+
+    title: str
+    subtitle: str
+    marks: dict[str, Mark] = field(default_factory=dict)
+    lines: list[Line] = field(default_factory=list)
+
+
+def picture(title: str, subtitle: str, program: Program, names: Names) -> Picture:
+    """Collect shapes and lines of a step and its adjoint.
+
+    Args:
+        title, subtitle: written above.
+        program: says what is kept and what runs outside the loop.
+        names: of the pair's values.
+    """
+    return _Collector(Picture(title, subtitle), program, names).collect()
+
+
+class _Collector:
+    def __init__(self, made: Picture, program: Program, names: Names) -> None:
+        self.made, self.names, self.program = made, names, program
+        self.pair: Pair = program.pair
+        self.kept = set(program.kept)
+        self.there = self.kept | set(program.pair.step.next_states)
+        self.key: dict[Node, str] = {}
+        self.zone = self._zones()
+        self.build = Builder()
+
+    def _zones(self) -> Mapping[Node, int]:
+        zones: dict[Node, int] = {}
+        forward = self.program.forward
+        for zone, phase in ((AFTER, forward.after), (STEP, forward.step), (BEFORE, forward.before)):
+            zones.update(dict.fromkeys(phase_nodes(phase), zone))
+        return zones
+
+    def collect(self) -> Picture:
+        for value in self.pair.step.walk():
+            if not sealed(value):
+                self._mark(value)
+        self._ends()
+        return self.made
+
+    def _mark(self, value: Node) -> None:
+        key = self.key[value] = f"n{len(self.key)}"
+        if value.op in ("input", "state"):
+            self._leaf(key, value)
+            return
+        d = self.build.make("cotangent", (), (key, 0), value.shape, "", Rate.CARRY)
+        rows = VJP[value.op](self.build, value, d)
+        args = [(i, arg) for i, arg in enumerate(value.args) if not sealed(arg)]
+        tags = [spoken(self.names.short(arg)) for arg in value.args if sealed(arg)]
+        if value.op == "div" and sealed(value.args[0]):
+            tags = []
+        if value.op == "lin" and value.bias and self._kind(value) == "sum":
+            tags.append(f"{value.bias:g}")
+        mark = Mark(key, self._kind(value), self._label(value), "", tag=", ".join(tags))
+        mark.zone = self.zone.get(value, STEP)
+        mark.taped = value in self.kept
+        if value in self.names and value not in self.pair.step.next_states:
+            mark.name = self.names.short(value)
+            back = f"d{mark.name}" if value.op in ("lin", "matmul") else f"δ{mark.name}"
+            mark.back_name = back if self.names.known(back) else ""
+        reduced = OPS[value.op].kind == "reduce"
+        inside = len(args) == 1 and mark.kind == "function"
+        for index, arg in args:
+            part = rows[index]
+            factor, red = ("no gradient", False) if part is None else self._factor(part, d)
+            coef = _coefficient(value, index)
+            back = "" if inside or reduced or mark.kind == "product" else factor
+            self.made.lines.append(Line(self.key[arg], key, coef, back, red and bool(back)))
+            if inside:
+                mark.back, mark.reads_tape = _bare(factor) or "1", red
+        if reduced:
+            mark.back, mark.reads_tape = _REDUCED[value.op], False
+        self._backward(mark, value)
+        self.made.marks[key] = mark
+
+    def _leaf(self, key: str, leaf: Node) -> None:
+        name = self.names.short(leaf)
+        kind: Kind = "input" if leaf.op == "input" else "state"
+        readers = [v for v in self.zone if leaf in v.args]
+        zone = min((self.zone[v] for v in readers), default=STEP) if kind == "input" else STEP
+        self.made.marks[key] = Mark(key, kind, name, f"d{name}", zone=zone)
+
+    def _kind(self, value: Node) -> Kind:
+        if value.op == "matmul":
+            return "product"
+        if value.op == "mul" or (value.op == "div" and not sealed(value.args[0])):
+            return "times"
+        if value.op == "lin" and (len(value.args) > 1 or _shifts(value)):
+            return "sum"
+        return "function"
+
+    def _label(self, value: Node) -> str:
+        if value.op == "lin" and len(value.args) == 1:
+            (coef,), bias = value.coefs, value.bias
+            if not bias:
+                return "spread" if coef == 1 else f"× {coef:g}"
+            if coef == 1:
+                return "+"
+            return f"{bias:g} - ·" if coef == -1 else f"{coef:g} · + {bias:g}"
+        if value.op == "div" and sealed(value.args[0]):
+            return f"{spoken(self.names.inner(value.args[0]))} / ·"
+        label = _SIGNS.get(value.op) or _SPOKEN.get(value.op, value.op)
+        return label
+
+    def _factor(self, part: Node, d: Node) -> tuple[str, bool]:
+        """What a cotangent is multiplied by on its way down; whether that reads the tape."""
+        if part is d:
+            return "", False
+        red = any(value in self.kept for value in walk([part], stop=self.there.__contains__))
+        if part.op == "mul" and d in part.args:
+            other = part.args[1] if part.args[0] is d else part.args[0]
+            return f"× {spoken(self.names.inner(other))}", red
+        if part.op == "lin" and part.args == (d,) and not part.bias:
+            (coef,) = part.coefs
+            return ("" if coef == 1 else "× -1" if coef == -1 else f"× {coef:g}"), red
+        self.names.give(d, "δ")
+        text = spoken(self.names.short(part))
+        self.names.forget(d)
+        return text, red
+
+    def _backward(self, mark: Mark, value: Node) -> None:
+        """The mirrored shape: transposed products, factors inside, gradients hanging on it."""
+        if mark.kind == "product":
+            mark.back = mark.label
+            mark.back_tag = f"∂{mark.tag}"
+        elif mark.kind == "sum":
+            mark.back = "•"
+        elif mark.kind == "times":
+            mark.back = "×"
+        elif not mark.back:  # several operands: the factors stand at the lines
+            mark.back = mark.label
+        if mark.kind != "product":
+            weights = [v for v in value.args if sealed(v) and v.op not in ("const", "count")]
+            mark.back_tag = ", ".join(f"∂{spoken(self.names.inner(weight))}" for weight in weights)
+
+    def _ends(self) -> None:
+        step = self.pair.step
+        outputs = set(step.outputs)
+        for leaf, root in zip(step.states, step.next_states, strict=True):
+            name = f"{self.names.short(leaf)}′"
+            back = f"d{name} + dout" if root in outputs else f"d{name}"
+            self._end(name, back, root)
+        for index, root in enumerate(step.outputs):
+            if root not in step.next_states:
+                self._end("out" if len(step.outputs) == 1 else f"out.{index}", "dout", root)
+
+    def _end(self, name: str, back: str, root: Node) -> None:
+        if root not in self.key:  # a value of weights alone
+            return
+        key = f"end {name}"
+        zone = AFTER if self.zone.get(root) == AFTER else STEP
+        self.made.marks[key] = Mark(key, "next", name, back, zone=zone)
+        self.made.lines.append(Line(self.key[root], key))
+
+
+def _shifts(value: Node) -> bool:
+    """Whether a sum of one term adds a number to it."""
+    return value.coefs == (1.0,) and bool(value.bias)
+
+
+def spoken(text: str) -> str:
+    """A text as short as a picture wants it: σ for sigmoid, · for a product."""
+    return _BEFORE_OPS.sub(lambda found: _SPOKEN[found[0]], text).replace(" * ", "·")
+
+
+def _bare(text: str) -> str:
+    """A factor without the brackets around all of it."""
+    inner = text.removeprefix("× ")
+    if not (inner.startswith("(") and inner.endswith(")")):
+        return text
+    depth = 0
+    for index, char in enumerate(inner):
+        depth += (char == "(") - (char == ")")
+        if not depth and index < len(inner) - 1:
+            return text
+    return f"× {inner[1:-1]}" if "·" in inner and " " not in inner.partition("·")[0] else text
+
+
+def _coefficient(value: Node, index: int) -> str:
+    if value.op != "lin" or len(value.args) == 1:
+        return ""
+    coef = value.coefs[index]
+    return "" if coef == 1 else "−" if coef == -1 else f"{coef:g}"

@@ -1,0 +1,292 @@
+"""A placed picture as SVG: the forward above, the backward below, mirrored."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from xml.sax.saxutils import escape
+
+from elman.drawing.layout import HEIGHT, NAME, TAG, Layout, Point, tag_width, width_of
+from elman.drawing.picture import AFTER, BEFORE, Line, Mark, Picture
+
+_MARGIN = 36.0
+_HEAD = 104.0
+_BETWEEN = 64.0  # between forward and backward
+_FOOT = 100.0
+_DOT = 5.0
+_SHARES = (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1)  # where along a line its factor may stand
+_MIDDLE = 'dy="0.35em"'  # not every viewer knows dominant-baseline
+
+_STYLE = """
+text { font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; font-size: 12px; fill: #1f2933;
+       text-anchor: middle; }
+.title { font-size: 20px; font-weight: bold; text-anchor: start; }
+.subtitle, .note { font-size: 12px; fill: #52606d; text-anchor: start; }
+.side { font-size: 13px; font-weight: bold; fill: #7b8794; text-anchor: end; letter-spacing: 1px; }
+.band { fill: #eaf2fb; } .bandname { fill: #5a7fa8; font-size: 11px; font-style: italic; }
+.line { fill: none; stroke: #7b8794; stroke-width: 1.4; }
+.shape { fill: #ffffff; stroke: #52606d; stroke-width: 1.4; }
+.leaf { fill: #e3f5e8; stroke: #2f8f5b; } .state { fill: #fff4d6; stroke: #b7862b; }
+.product { fill: #2c5282; stroke: #1a365d; } .inproduct { fill: #ffffff; font-weight: bold; }
+.tag { fill: #e8e4f5; stroke: #6b5ca5; stroke-width: 1; } .intag { font-size: 11px; fill: #44337a; }
+.taped { fill: #fff0f0; stroke: #d21f1f; stroke-width: 2.4; }
+.red { fill: #d21f1f; font-weight: bold; }
+.name { font-size: 12px; font-style: italic; }
+.factor { font-size: 11px; }
+.axis { stroke: #cbd2d9; stroke-dasharray: 5 5; }
+"""
+
+_Box = tuple[float, float, float, float]
+
+
+def svg(picture: Picture, placed: Layout) -> str:
+    """Write a picture as SVG text."""
+    writer = _Writer(picture, placed)
+    return writer.text()
+
+
+class _Writer:
+    def __init__(self, picture: Picture, placed: Layout) -> None:
+        self.picture, self.placed = picture, placed
+        self.width = max(placed.width, 880.0) + 2 * _MARGIN
+        self.left = (self.width - placed.width) / 2
+        self.axis = _HEAD + placed.height + _BETWEEN / 2
+        self.bottom = self.axis + _BETWEEN / 2 + placed.height
+        self.height = self.bottom + _FOOT
+        self.boxes: list[_Box] = []
+
+    def text(self) -> str:
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:.0f}" '
+            f'height="{self.height:.0f}" viewBox="0 0 {self.width:.0f} {self.height:.0f}">'
+        )
+        parts = [
+            head,
+            f"<title>{escape(self.picture.title)}</title>",
+            f"<style>{_STYLE}</style>",
+            '<defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" '
+            'markerHeight="7" orient="auto"><path d="M0,0.6 L8,4 L0,7.4 z" fill="#52606d"/>'
+            "</marker></defs>",
+            '<rect width="100%" height="100%" fill="#ffffff"/>',
+            *self._head(),
+            *self._bands(),
+        ]
+        for back in (False, True):
+            for mark in self.picture.marks.values():
+                self.boxes.extend(self._boxes(mark, back))
+        labels: list[str] = []
+        for back in (False, True):
+            for line in self.picture.lines:
+                parts.append(self._line(line, back))
+                labels.extend(self._factor(line, back))
+        for back in (False, True):
+            for mark in self.picture.marks.values():
+                parts.extend(self._mark(mark, back))
+        return "\n".join([*parts, *labels, *self._legend(), "</svg>"])
+
+    def _at(self, point: Point, back: bool) -> Point:
+        """A point of the layout on the page; the backward is mirrored at the axis."""
+        x, y = point[0] + self.left, point[1] + _HEAD
+        return (x, 2 * self.axis - y) if back else (x, y)
+
+    def _head(self) -> Iterator[str]:
+        yield f'<text class="title" x="{_MARGIN}" y="26">{escape(self.picture.title)}</text>'
+        yield f'<text class="subtitle" x="{_MARGIN}" y="48">{escape(self.picture.subtitle)}</text>'
+
+    def _bands(self) -> Iterator[str]:
+        words = {
+            BEFORE: ("before the loop: once for all T·B", "after the loop: once for all T·B"),
+            AFTER: ("after the loop: once for all T·B", "before the loop: once for all T·B"),
+        }
+        for zone, (left, right) in self.placed.bands.items():
+            x, wide = left + self.left - 12, right - left + 24
+            for back in (False, True):
+                y = self.axis + 8 if back else _HEAD - 12
+                tall = self.bottom - self.axis + 4 if back else self.axis - _HEAD + 4
+                yield f'<rect class="band" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" '
+                yield f'height="{tall:.1f}" rx="8"/>'
+                at = self.bottom + 30 if back else _HEAD - 20
+                said = words[zone][back]
+                yield f'<text class="bandname" x="{x + wide / 2:.1f}" y="{at:.1f}">{said}</text>'
+        right = self.width - _MARGIN
+        yield f'<path class="axis" d="M{_MARGIN},{self.axis} H{right}"/>'
+        yield f'<text class="side" x="{right}" y="{self.axis - 10}">forward →</text>'
+        yield f'<text class="side" x="{right}" y="{self.axis + 20}">← backward</text>'
+
+    def _boxes(self, mark: Mark, back: bool) -> Iterator[_Box]:
+        x, y = self._at(self.placed.centre[mark.key], back)
+        wide, half = width_of(mark) / 2, HEIGHT / 2
+        yield x - wide, y - half, x + wide, y + half
+        tag, name = (mark.back_tag, mark.back_name) if back else (mark.tag, mark.name)
+        down = 1 if back else -1
+        if tag:
+            own, at = tag_width(tag) / 2, y + down * (half + TAG / 2)
+            yield x - own, at - TAG / 2, x + own, at + TAG / 2
+        if name:
+            at = y - down * (half + NAME / 2)
+            yield x - 4 * len(name), at - NAME / 2, x + 4 * len(name), at + NAME / 2
+
+    def _points(self, line: Line, back: bool) -> list[Point]:
+        points = [self._at(point, back) for point in self.placed.route[line]]
+        if not back:
+            return points
+        marks = self.picture.marks  # a sum is a dot in the backward: lines go on to it
+        if marks[line.tail].kind == "sum":
+            points[0] = (points[0][0] - HEIGHT / 2 + _DOT + 1, points[0][1])
+        if marks[line.head].kind == "sum":
+            points[-1] = (points[-1][0] + HEIGHT / 2 - _DOT, points[-1][1])
+        return points[::-1]
+
+    def _line(self, line: Line, back: bool) -> str:
+        points = self._points(line, back)
+        if self.placed.curved:
+            rest = points[1:]
+            curves = [rest[i : i + 3] for i in range(0, len(rest) - len(rest) % 3, 3)]
+        else:
+            curves = []
+            for (x1, y1), (x2, y2) in itertools.pairwise(points):
+                middle = (x1 + x2) / 2
+                curves.append([(middle, y1), (middle, y2), (x2, y2)])
+        path = f"M{_xy(points[0])} " + " ".join(
+            "C" + " ".join(_xy(point) for point in curve) for curve in curves
+        )
+        return f'<path class="line" d="{path}" marker-end="url(#tip)"/>'
+
+    def _factor(self, line: Line, back: bool) -> Iterator[str]:
+        """A coefficient or a derivative's factor, near its reader, where it covers nothing."""
+        text = line.back if back else line.label
+        if not text:
+            return
+        piece = self._last(line, back)
+        half = 3.4 * len(text) + 3
+        best: tuple[float, float, float] | None = None
+        for share in _SHARES:
+            for shift in (0.0, -8.0, 8.0, -15.0, 15.0, -24.0, 24.0):
+                x, y = _bezier(piece, share)
+                y += shift
+                box = (x - half, y - 7, x + half, y + 7)
+                cost = sum(_overlap(box, other) for other in self.boxes) + abs(shift) * 0.1
+                if best is None or cost < best[0]:
+                    best = (cost, x, y)
+        assert best is not None
+        _, x, y = best
+        self.boxes.append((x - half, y - 7, x + half, y + 7))
+        colour = " red" if line.red and back else ""
+        yield (
+            f'<rect x="{x - half + 2:.1f}" y="{y - 7:.1f}" width="{2 * half - 4:.1f}" height="14" '
+            'rx="3" fill="#ffffff"/>'
+        )
+        yield f'<text class="factor{colour}" x="{x:.1f}" y="{y:.1f}" {_MIDDLE}>'
+        yield f"{escape(text)}</text>"
+
+    def _last(self, line: Line, back: bool) -> list[Point]:
+        """The stretch of a line next to its reader, as a cubic."""
+        points = [self._at(point, back) for point in self.placed.route[line]]
+        if self.placed.curved:
+            return points[-4:]
+        (x1, y1), (x2, y2) = points[-2:]
+        middle = (x1 + x2) / 2
+        return [(x1, y1), (middle, y1), (middle, y2), (x2, y2)]
+
+    def _mark(self, mark: Mark, back: bool) -> Iterator[str]:
+        x, y = self._at(self.placed.centre[mark.key], back)
+        label = mark.back if back else mark.label
+        wide, half = width_of(mark), HEIGHT / 2
+        taped = mark.taped and not back
+        inner = "red" if back and mark.reads_tape else ""
+        if mark.kind == "sum" and back:
+            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_DOT}" fill="#52606d"/>'
+        elif mark.kind in ("sum", "times"):
+            name = "shape taped" if taped else "shape"
+            yield f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="{half}"/>'
+            yield f'<text x="{x:.1f}" y="{y:.1f}" {_MIDDLE} style="font-size: 16px">'
+            yield f"{escape(label)}</text>"
+        else:
+            own = {"input": "leaf", "state": "state", "next": "state", "product": "product"}
+            name = f"shape {own.get(mark.kind, '')} {'taped' if taped else ''}".rstrip()
+            if mark.kind == "product":
+                inner = "inproduct"
+            round_ = half if mark.kind in ("input", "state", "next") else 5
+            yield (
+                f'<rect class="{name}" x="{x - wide / 2:.1f}" y="{y - half:.1f}" '
+                f'width="{wide:.1f}" height="{HEIGHT}" rx="{round_}"/>'
+            )
+            yield f'<text class="{inner}" x="{x:.1f}" y="{y:.1f}" {_MIDDLE}>{escape(label)}</text>'
+        yield from self._hanging(mark, back, x, y)
+
+    def _hanging(self, mark: Mark, back: bool, x: float, y: float) -> Iterator[str]:
+        """Weights above a shape, its value's name below; mirrored in the backward."""
+        tag, name = (mark.back_tag, mark.back_name) if back else (mark.tag, mark.name)
+        down = 1 if back else -1
+        if tag:
+            at = y + down * (HEIGHT / 2 + TAG / 2)
+            wide = tag_width(tag)
+            tip = 5.0
+            left, right = x - wide / 2, x + wide / 2
+            points = [
+                (left, at - 8),
+                (right - tip, at - 8),
+                (right, at),
+                (right - tip, at + 8),
+                (left, at + 8),
+            ]
+            yield f'<polygon class="tag" points="{" ".join(_xy(point) for point in points)}"/>'
+            yield f'<text class="intag" x="{x - tip / 4:.1f}" y="{at:.1f}" {_MIDDLE}>{escape(tag)}'
+            yield "</text>"
+        if name:
+            at = y - down * (HEIGHT / 2 + NAME / 2)
+            colour = " red" if mark.taped and not back else ""
+            yield f'<text class="name{colour}" x="{x:.1f}" y="{at:.1f}" {_MIDDLE}>{escape(name)}'
+            yield "</text>"
+
+    def _legend(self) -> Iterator[str]:
+        y = self.height - 24
+        x = _MARGIN
+        entries: list[tuple[str, float, str]] = [
+            (
+                '<rect class="shape leaf" x="{x}" y="{t}" width="26" height="16" rx="8"/>',
+                26,
+                "input",
+            ),
+            (
+                '<rect class="shape state" x="{x}" y="{t}" width="26" height="16" rx="8"/>',
+                26,
+                "state",
+            ),
+            (
+                '<rect class="tag" x="{x}" y="{t}" width="26" height="16"/>',
+                26,
+                "weight, its gradient",
+            ),
+            (
+                '<rect class="shape product" x="{x}" y="{t}" width="26" height="16" rx="4"/>',
+                26,
+                "product",
+            ),
+            (
+                '<rect class="shape taped" x="{x}" y="{t}" width="26" height="16" rx="4"/>',
+                26,
+                "kept from forward to backward (taped), read where red",
+            ),
+        ]
+        for shape, wide, words in entries:
+            yield shape.format(x=x, t=y - 8)
+            yield f'<text class="note" x="{x + wide + 6}" y="{y}" {_MIDDLE}>{words}</text>'
+            x += wide + 26 + 6.6 * len(words)
+
+
+def _bezier(points: Sequence[Point], t: float) -> Point:
+    """A point of a cubic."""
+    shares = ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3)
+    x, y = (sum(w * p[k] for w, p in zip(shares, points, strict=True)) for k in (0, 1))
+    return x, y
+
+
+def _xy(point: Sequence[float]) -> str:
+    return f"{point[0]:.1f},{point[1]:.1f}"
+
+
+def _overlap(a: _Box, b: _Box) -> float:
+    wide = min(a[2], b[2]) - max(a[0], b[0])
+    tall = min(a[3], b[3]) - max(a[1], b[1])
+    return wide * tall if wide > 0 and tall > 0 else 0.0

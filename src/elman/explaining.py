@@ -1,0 +1,376 @@
+"""Every stage of a cell or a module as text: formula, steps, program, and who runs it."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from elman import compiler
+from elman.engines import registry
+from elman.errors import InputError, rows
+from elman.frontend.cell import Cell
+from elman.ir.printer import show_backward, show_graph, show_step
+from elman.passes.names import step_names
+from elman.plan.build import program
+from elman.plan.cost import backward_work, forward_work, state_bytes, tape_bytes
+from elman.plan.printer import program_names, show_program
+from elman.plan.program import Program
+from elman.plan.spec import Spec, Tape
+from elman.tuning.choose import Choice, candidates, choose, label
+
+_WHY = {
+    "named": "asked for by name",
+    "only": "the only one that can",
+    "measured": "measured now",
+    "remembered": "measured before, remembered",
+    "deterministic": "the first that can; deterministic algorithms forbid measuring",
+    "pinned": "pinned by a checkpoint",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One layer in one direction, and how it is called.
+
+    Attributes:
+        name: suffix of its weights' names, ``l0``, ``l1_reverse``; the cell's name for a cell.
+        cell: its formula.
+        spec: sizes, dtype, device, wanted gradients.
+        steps, batch: T and B.
+        engine: what is asked for, a name or ``auto``.
+        elsewhere: why the module leaves the layer to torch's own instead, if it does.
+        choice: what the layer has chosen already, if it has.
+    """
+
+    name: str
+    cell: Cell
+    spec: Spec
+    steps: int
+    batch: int
+    engine: str = "auto"
+    elsewhere: str | None = None
+    choice: Choice | None = None
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """What ``explain`` asks of anything that is no cell: its layers, as they would run on x."""
+
+    def explained(self, x: Any) -> Sequence[Layer]:
+        """The layers from the input to the output."""
+        ...
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One engine (with one schedule) for one layer.
+
+    Attributes:
+        layer: which layer.
+        name: ``c``, ``c:units``, ``aten`` …
+        seconds: forward and backward as measured, at T and B or on fewer steps; None: not timed.
+        refusal: why it does not run this layer; None if it can.
+        chosen: whether it runs the layer.
+    """
+
+    layer: str
+    name: str
+    seconds: float | None
+    refusal: str | None
+    chosen: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What ``explain`` found; ``print`` shows all of it.
+
+    Attributes:
+        title: what is explained.
+        stages: name -> text: ``graph`` (as written), ``step`` (canonical), ``backward``,
+            ``program``, ``engines``, ``cost``.
+        engines: everyone who could run a layer, with timing or refusal.
+        tape_bytes: what the forward of one call keeps for its backward, all layers together; None
+            where engines run that do not say (torch's own, or autograd).
+        flops: floating point operations of the matrix products of one call, forward and backward;
+            None where torch's own layers run.
+        programs: per layer.
+    """
+
+    title: str
+    stages: Mapping[str, str]
+    engines: tuple[Candidate, ...]
+    tape_bytes: int | None
+    flops: int | None
+    programs: Mapping[str, Program] = field(repr=False)
+
+    def __str__(self) -> str:
+        texts = [f"{_TITLES[name]}\n{_indented(text)}" for name, text in self.stages.items()]
+        return "\n\n".join([self.title, *texts])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+_TITLES = {
+    "graph": "The formula as written",
+    "step": "The canonical step: atoms, blocks, sums by rate",
+    "backward": "The backward step, derived from it",
+    "program": "The program: what leaves the loop, what is taped, which products join",
+    "engines": "Engines",
+    "cost": "Memory and work",
+}
+
+
+def explain(
+    what: Cell | Layered | Sequence[Layer],
+    x: Any = None,
+    *,
+    input_size: int | None = None,
+    hidden_size: int = 128,
+    steps: int = 100,
+    batch: int = 16,
+    dtype: str = "float32",
+    device: str = "cpu",
+    training: bool = True,
+    tape: Tape = "auto",
+    engine: str = "auto",
+    measure: bool = True,
+    **dims: int,
+) -> Explanation:
+    """Print every stage from a cell's text to the engine that runs it.
+
+    Args:
+        what: a cell; layers; or whatever tells its layers by a method ``explained(x)``.
+        x: an example input of a module.
+        input_size, hidden_size: of a cell; input_size is hidden_size if omitted.
+        steps, batch: T and B for a cell.
+        dtype, device, training, tape: of a cell; all gradients are wanted in training.
+        engine: for a cell, a name or ``auto``.
+        measure: whether engines are timed (and compiled) where the choice is not known yet.
+        dims: sizes of a cell's other dims.
+
+    Raises:
+        InputError: ``what`` is nothing that can be explained.
+        EngineError: an engine asked for by name cannot run this; the text says why.
+    """
+    if isinstance(what, Cell):
+        sizes = what.bind(hidden_size if input_size is None else input_size, hidden_size, **dims)
+        wants = frozenset(entry.name for entry in (*what.inputs, *what.weights))
+        wants = wants if training else frozenset()
+        spec = Spec(tuple(sorted(sizes.items())), dtype, device, wants, training, tape)
+        layers: Sequence[Layer] = [Layer(what.name, what, spec, steps, batch, engine)]
+    elif isinstance(what, Layered):
+        layers = what.explained(x)
+    elif isinstance(what, Sequence) and all(isinstance(layer, Layer) for layer in what):
+        layers = what
+    else:
+        raise InputError(
+            rows(
+                f"explain takes a cell or a module of elman's, not {type(what).__name__}",
+                [("value", repr(what).partition("\n")[0])],
+                "elman.explain(model.rnn, x); elman.accelerate makes modules of torch's elman's",
+            )
+        )
+    return _explained(layers, measure)
+
+
+def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
+    first = layers[0]
+    found = [(layer, _choice(layer, measure)) for layer in layers]
+    programs = {layer.name: _program(layer, choice) for layer, choice in found}
+    pair = compiler.pair_of(first.cell)
+    hints = step_names(first.cell.graph, pair.step)
+    names = program_names(programs[first.name], hints)
+    engines = tuple(told for layer, choice in found for told in _candidates(layer, choice))
+    stages = {
+        "graph": _formula(first.cell),
+        "step": show_step(pair.step, names),
+        "backward": show_backward(pair, names),
+        "program": "\n".join([*_unused(found), _programs(programs, hints)]),
+        "engines": "\n".join(line for found_ in found for line in _engine_lines(*found_)),
+        "cost": _cost(layers, programs, [choice for _, choice in found]),
+    }
+    tapes = [_tape(layer, choice) for layer, choice in found]
+    flops = None
+    if not any(layer.elsewhere for layer in layers):
+        flops = sum(
+            layer.steps * layer.batch * (forward_work(of).products + backward_work(of).products)
+            for layer, of in zip(layers, programs.values(), strict=True)
+        )
+    about = first.cell.__doc__.partition("\n")[0].replace("``", "")
+    known = [size for size in tapes if size is not None]
+    return Explanation(
+        f"{first.cell.name}: {about}" if about else first.cell.name,
+        stages,
+        engines,
+        sum(known) if len(known) == len(tapes) else None,
+        flops,
+        programs,
+    )
+
+
+def _choice(layer: Layer, measure: bool) -> Choice | dict[str, str]:
+    """What runs a layer; where nothing may be measured, why the others do not."""
+    if layer.elsewhere is not None:
+        return {}
+    if layer.choice is not None:
+        return layer.choice
+    of = compiler.job(layer.cell, layer.spec)
+    if measure:
+        return choose(of, layer.steps, layer.batch, layer.engine)
+    return candidates(of, _asked(layer))[1]
+
+
+def _asked(layer: Layer) -> tuple[str, ...]:
+    return registry.names() if layer.engine == "auto" else (layer.engine,)
+
+
+def _program(layer: Layer, choice: Choice | dict[str, str]) -> Program:
+    own = getattr(choice.kernel, "program", None) if isinstance(choice, Choice) else None
+    return own or program(compiler.pair_of(layer.cell), layer.spec)
+
+
+def _formula(cell: Cell) -> str:
+    source = [f"source: {cell.source}"] if cell.source else []
+    return "\n".join([show_graph(cell.graph), *source])
+
+
+def _unused(found: Sequence[tuple[Layer, Choice | dict[str, str]]]) -> Iterable[str]:
+    """Say where another engine computes the formula without this program."""
+    for layer, choice in found:
+        runs = choice.engine if isinstance(choice, Choice) else ""
+        runs = "torch's own layer" if layer.elsewhere is not None else runs and f"engine {runs}"
+        own = isinstance(choice, Choice) and hasattr(choice.kernel, "program")
+        if runs and not own:
+            yield f"{layer.name} runs on {runs}, which does not follow this program"
+
+
+def _programs(programs: Mapping[str, Program], hints: Mapping[Any, str]) -> str:
+    """The programs of all layers, those that differ in no more than a size told once."""
+    lines: list[str] = []
+    before = ""
+    for name, of in programs.items():
+        head, _, rest = show_program(of, hints).partition("\n")
+        lines.append(f"{name}: {head}")
+        lines.append("  the same" if rest == before else rest)
+        before = rest
+    return "\n".join(lines)
+
+
+def _candidates(layer: Layer, choice: Choice | dict[str, str]) -> Iterable[Candidate]:
+    if layer.elsewhere is not None:
+        yield Candidate(layer.name, "torch", None, None, True)
+        for name in registry.names():
+            yield Candidate(layer.name, name, None, layer.elsewhere, False)
+        return
+    if isinstance(choice, Choice):
+        chosen, refusals = label((choice.engine, choice.schedule)), choice.refusals
+        times = dict(sorted(choice.medians_s.items(), key=lambda item: item[1]))
+        for name in times or (chosen,):
+            yield Candidate(layer.name, name, times.get(name), None, name == chosen)
+        if chosen not in times and times:
+            yield Candidate(layer.name, chosen, None, None, True)
+    else:
+        able, refusals = candidates(compiler.job(layer.cell, layer.spec), _asked(layer))
+        for candidate in able:
+            yield Candidate(layer.name, label(candidate), None, None, False)
+    for name, reason in refusals.items():
+        yield Candidate(layer.name, name, None, reason, False)
+
+
+def _engine_lines(layer: Layer, choice: Choice | dict[str, str]) -> Iterable[str]:
+    spec = layer.spec
+    where = f"{spec.dtype} on {spec.device}, T = {layer.steps}, B = {layer.batch}"
+    if layer.elsewhere is not None:
+        yield f"{layer.name} ({where}): torch's own layer, because of {layer.elsewhere}"
+        return
+    if isinstance(choice, Choice):
+        yield f"{layer.name} ({where}): engine {choice.engine}, {_WHY.get(choice.why, choice.why)}"
+        yield from (f"  {line}" for line in _kernel_lines(layer, choice))
+    else:
+        yield f"{layer.name} ({where}): nothing was measured"
+    told = list(_candidates(layer, choice))
+    best = min((one.seconds for one in told if one.seconds), default=None)
+    for one in told:
+        if one.refusal is not None:
+            yield f"  {one.name:<12} no: {one.refusal}"
+        elif one.seconds is not None and best is not None:
+            mark = "  <- runs" if one.chosen else ""
+            yield f"  {one.name:<12} {one.seconds / best:5.2f}x  {_time(one.seconds)}{mark}"
+        elif not isinstance(choice, Choice):
+            yield f"  {one.name:<12} can"
+
+
+def _kernel_lines(layer: Layer, choice: Choice) -> Iterable[str]:
+    facts = {k: v for k, v in choice.kernel.describe().items() if k != "engine" and v != ""}
+    schedule = getattr(choice.kernel, "schedule", None)
+    if callable(schedule):
+        facts["schedule"] = _schedule_text(choice, schedule(layer.steps, layer.batch))
+    if facts:
+        yield ", ".join(f"{name} {value}" for name, value in facts.items())
+    if choice.engine == "reference":
+        yield "the step by step oracle: correct, slow, for whatever no other engine can run"
+    elif choice.engine == "aten":
+        yield "torch's own kernel computes exactly this formula"
+
+
+def _schedule_text(choice: Choice, schedule: Any) -> str:
+    """A schedule in words: who shares a step, how many threads, how many steps per chunk."""
+    split = getattr(schedule, "split", None)
+    names = ("one thread", "samples shared", "units shared")
+    words = names[split] if isinstance(split, int) and split < len(names) else str(split)
+    own = f"{choice.schedule} (" if choice.schedule else "("
+    return f"{own}{words}, {schedule.workers} threads, chunks of {schedule.chunk} steps)"
+
+
+def _tape(layer: Layer, choice: Choice | dict[str, str]) -> int | None:
+    """Bytes that one call keeps for its backward, where that is known."""
+    if not layer.spec.training:
+        return 0
+    if isinstance(choice, Choice):
+        own = getattr(choice.kernel, "tape_bytes", None)
+        return None if own is None else own(layer.steps, layer.batch)
+    if layer.elsewhere is not None:
+        return None
+    of = program(compiler.pair_of(layer.cell), layer.spec)
+    states = (layer.steps + 1) * layer.batch * state_bytes(of)
+    return layer.steps * layer.batch * tape_bytes(of) + states
+
+
+def _cost(
+    layers: Sequence[Layer],
+    programs: Mapping[str, Program],
+    choices: Sequence[Choice | dict[str, str]],
+) -> str:
+    lines: list[str] = []
+    for layer, choice in zip(layers, choices, strict=True):
+        if layer.elsewhere is not None:
+            lines.append(f"{layer.name}: torch's own layer, what it keeps and does is not told")
+            continue
+        of, size = programs[layer.name], _tape(layer, choice)
+        kept = "what torch keeps, not told" if size is None else f"{_size(size)} per call"
+        lines.append(f"{layer.name}: kept for the backward {kept}")
+        for way, work in (("forward", forward_work(of)), ("backward", backward_work(of))):
+            lines.append(
+                f"  {way:<8} per step and sample: {work.products:,} FLOP in products, "
+                f"{work.pointwise:,} pointwise"
+            )
+    return "\n".join(lines)
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} GiB"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" if line else "" for line in text.splitlines())

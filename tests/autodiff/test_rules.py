@@ -1,0 +1,262 @@
+"""Each VJP row against torch.autograd in float64: through the canonical form, adjoint, evaluate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from elman import compiler, ops
+from elman.autodiff.rules import VJP
+from elman.engines.reference.arrays import Arrays
+from elman.frontend.cell import Cell, cell
+from elman.ir.evaluate import evaluate
+from elman.ir.graph import Node
+from elman.ir.pair import Pair
+from elman.ir.types import shape_size
+from helpers import Case, Sizes, assert_same, random_case
+
+F64 = torch.float64
+SIZES = Sizes(T=1, B=3, I=6, H=6)
+
+
+def formula(own: Any) -> Cell:
+    """``h' = own(x, h, m, W, w, u)``: vectors x, h, w, scalars m, u, a matrix W."""
+
+    @cell(input="x[H], m", state="h[H]", weights="W[H, H], w[H], u")
+    def one(x, m, h, W, w, u):
+        return own(x, h, m, W, w, u)
+
+    return one
+
+
+def atoms(pair: Pair, case: Case) -> dict[Node, torch.Tensor]:
+    """Values of all leaves of a pair: the case's tensors, cut into atoms."""
+    given = {name: x[0] for name, x in case.inputs.items()} | case.states | case.weights
+    values: dict[Node, torch.Tensor] = {}
+    used: dict[tuple[Any, ...], int] = {}
+    for leaf in (*pair.step.inputs, *pair.step.states):
+        tensor = given[leaf.name]
+        if leaf.shape:
+            (size,) = shape_size(leaf.shape, case.dims)
+            start = used.get((leaf.name,), 0)
+            values[leaf], used[(leaf.name,)] = tensor[..., start : start + size], start + size
+        else:
+            values[leaf] = tensor
+    for leaf in pair.step.weights:
+        values[leaf] = given[leaf.name]  # one block each: dims are single atoms here
+    return values
+
+
+def by_our_adjoint(made: Cell, case: Case) -> dict[str, torch.Tensor]:
+    """Next state and gradients by the graph pair and the interpreter: no engine, no torch.autograd.
+
+    The output is the next state, so both of its cotangents flow.
+    """
+    pair = compiler.pair_of(made)
+    arrays = Arrays(F64, torch.device("cpu"))
+    values = atoms(pair, case)
+    (out,) = evaluate(arrays, pair.step.next_states, values, case.dims)
+    values.update(zip(pair.d_outputs, [case.d_output[0]]))
+    values.update(zip(pair.d_next, case.d_last.values()))
+    batch = (case.d_output.shape[1],)
+
+    def whole(d: Node | None, leaf: Node) -> torch.Tensor:
+        shape = shape_size(leaf.shape, case.dims)
+        if d is None:
+            return torch.zeros(*batch, *shape, dtype=F64)
+        (value,) = evaluate(arrays, (d,), values, case.dims)
+        return value.expand(*batch, *shape)
+
+    found = {"out": out.expand(*batch, *out.shape[-1:])}
+    for d, leaf in zip((*pair.d_inputs, *pair.d_states), (*pair.step.inputs, *pair.step.states)):
+        found[f"d{leaf.name}"] = whole(d, leaf)
+    finished = dict.fromkeys(target for target, _ in pair.d_sealed)
+    for term in pair.sums:
+        (left,) = evaluate(arrays, (term.left,), values, case.dims)
+        part = left.expand(*batch, *shape_size(term.left.shape, case.dims))
+        if term.right is not None:
+            (right,) = evaluate(arrays, (term.right,), values, case.dims)
+            part = part[..., :, None] * right.expand(*batch, right.shape[-1])[..., None, :]
+        part = part.sum(0)
+        old = finished[term.target]
+        finished[term.target] = part if old is None else old + part
+    values.update((leaf, finished[target]) for target, leaf in pair.d_sealed)
+    for d, leaf in zip(pair.d_weights, pair.step.weights):
+        if d is None:
+            found[f"d{leaf.name}"] = torch.zeros_like(case.weights[leaf.name])
+        else:
+            (found[f"d{leaf.name}"],) = evaluate(arrays, (d,), values, case.dims)
+    return found
+
+
+def by_torch(own: Any, case: Case) -> dict[str, torch.Tensor]:
+    """The same formula, written with torch, by torch.autograd."""
+    given = {name: x[0] for name, x in case.inputs.items()} | case.states | case.weights
+    leaves = {name: value.clone().requires_grad_() for name, value in given.items()}
+    order = [leaves[name] for name in ("x", "h", "m", "W", "w", "u")]
+    order[2] = order[2][:, None]  # a scalar per sample meets vectors
+    out = own(*order)
+    batch, units = case.d_output.shape[1:]
+    out = out.expand(batch, units)
+    d = case.d_output[0] + case.d_last["h"]
+    grads = torch.autograd.grad(out, leaves.values(), d, allow_unused=True)
+    zeros = {name: torch.zeros_like(value) for name, value in leaves.items()}
+    found = {f"d{n}": zeros[n] if grad is None else grad for n, grad in zip(leaves, grads)}
+    return {"out": out.detach(), **found}
+
+
+ROWS: dict[str, tuple[Any, Any]] = {  # op -> the formula in the cell's language, and in torch's
+    "lin": (
+        lambda x, h, m, W, w, u: 2 * x - 0.5 * h + m + 3 * w - u - 1,
+        lambda x, h, m, W, w, u: 2 * x - 0.5 * h + m + 3 * w - u - 1,
+    ),
+    "mul": (
+        lambda x, h, m, W, w, u: x * h * h + m * h * u + w * x,
+        lambda x, h, m, W, w, u: x * h * h + m * h * u + w * x,
+    ),
+    "div": (
+        lambda x, h, m, W, w, u: h / (2 + x * x) + m / (3 + w * w) + u / (2 + h * h),
+        lambda x, h, m, W, w, u: h / (2 + x * x) + m / (3 + w * w) + u / (2 + h * h),
+    ),
+    "tanh": (lambda x, h, *_: ops.tanh(x * h), lambda x, h, *_: (x * h).tanh()),
+    "sigmoid": (lambda x, h, *_: ops.sigmoid(x * h), lambda x, h, *_: (x * h).sigmoid()),
+    "relu": (lambda x, h, *_: ops.relu(x - h), lambda x, h, *_: (x - h).relu()),
+    "exp": (lambda x, h, *_: ops.exp(0.5 * h - x), lambda x, h, *_: (0.5 * h - x).exp()),
+    "log": (lambda x, h, *_: ops.log(1 + x * h * x * h), lambda x, h, *_: ((x * h) ** 2 + 1).log()),
+    "sqrt": (lambda x, h, *_: ops.sqrt(1 + x * x * h), lambda x, h, *_: (1 + x * x * h).sqrt()),
+    "abs": (lambda x, h, *_: ops.abs(x * h), lambda x, h, *_: (x * h).abs()),
+    "sin": (lambda x, h, *_: ops.sin(x * h), lambda x, h, *_: (x * h).sin()),
+    "cos": (lambda x, h, *_: ops.cos(x * h), lambda x, h, *_: (x * h).cos()),
+    "erf": (lambda x, h, *_: ops.erf(x * h), lambda x, h, *_: (x * h).erf()),
+    "softplus": (
+        lambda x, h, *_: ops.softplus(15 * x * h),
+        lambda x, h, *_: torch.nn.functional.softplus(15 * x * h),
+    ),
+    "minimum": (
+        lambda x, h, m, *_: ops.minimum(x, h) + ops.minimum(h, 0.3) + ops.minimum(m, x),
+        lambda x, h, m, *_: (
+            torch.minimum(x, h) + h.clamp(max=0.3) + torch.minimum(m.expand_as(x), x)
+        ),
+    ),
+    "maximum": (
+        lambda x, h, m, *_: ops.maximum(x, h) + ops.maximum(h, h),
+        lambda x, h, m, *_: torch.maximum(x, h) + torch.maximum(h, h),
+    ),
+    "where": (
+        lambda x, h, m, *_: ops.where(x > 0.1, h, m) + ops.where(m, h * x, 1.0),
+        lambda x, h, m, *_: torch.where(x > 0.1, h, m) + torch.where(m != 0, h * x, 1.0),
+    ),
+    "stop": (
+        lambda x, h, *_: ops.stop_gradient(x * h) * h,
+        lambda x, h, *_: (x * h).detach() * h,
+    ),
+    "sum": (
+        lambda x, h, *_: h * ops.sum(x * h),
+        lambda x, h, *_: h * (x * h).sum(-1, keepdim=True),
+    ),
+    "mean": (
+        lambda x, h, *_: h * ops.mean(ops.concat(x * h, h)),
+        lambda x, h, *_: h * torch.cat([x * h, h], -1).mean(-1, keepdim=True),
+    ),
+    "var": (
+        lambda x, h, *_: h * ops.var(x * h) + ops.var(ops.concat(x, h)),
+        lambda x, h, *_: (
+            h * (x * h).var(-1, correction=0, keepdim=True)
+            + torch.cat([x, h], -1).var(-1, correction=0, keepdim=True)
+        ),
+    ),
+    "amax": (
+        lambda x, h, *_: ops.softmax(x * h) * h,
+        lambda x, h, *_: (x * h).softmax(-1) * h,
+    ),
+    "matmul": (
+        lambda x, h, m, W, w, u: W @ (x * h) + W.T @ h + W @ w,
+        lambda x, h, m, W, w, u: (x * h) @ W.T + h @ W + W @ w,
+    ),
+    "outer": (  # appears where a matrix of the weights alone meets a vector of them
+        lambda x, h, m, W, w, u: h * (W @ ops.tanh(w)) + (W * u).T @ ops.exp(-w * w),
+        lambda x, h, m, W, w, u: h * (W @ w.tanh()) + (W * u).T @ (-w * w).exp(),
+    ),
+    "transpose": (
+        lambda x, h, m, W, w, u: (W.T * W) @ h + (W * u).T @ x,
+        lambda x, h, m, W, w, u: h @ (W.T * W).T + x @ (W * u),
+    ),
+    "sign": (
+        lambda x, h, *_: ops.abs(ops.abs(x) - h) * x,
+        lambda x, h, *_: (x.abs() - h).abs() * x,
+    ),
+    **{
+        name: (
+            lambda x, h, *_, text=text: eval(text, {"x": x, "h": h}) * h * x,
+            lambda x, h, *_, text=text: eval(text, {"x": x, "h": h}).to(F64) * h * x,
+        )
+        for name, text in {
+            "lt": "(x < h)",
+            "le": "(x <= h)",
+            "gt": "(x > h)",
+            "ge": "(x >= h)",
+            "eq": "(x == h)",
+            "ne": "(x != h)",
+        }.items()
+    },
+}
+
+
+def test_every_row_is_tested():
+    """A new op needs a formula here."""
+    assert ROWS.keys() == VJP.keys()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_row_is_the_derivative(name):
+    """Value and all gradients of a formula that uses the op."""
+    own, torchs = ROWS[name]
+    case = random_case(formula(own), SIZES, 5, F64)
+    got, want = by_our_adjoint(case.cell, case), by_torch(torchs, case)
+    assert got.keys() == want.keys()
+    for key in want:
+        assert_same(key, got[key], want[key], F64, 1)
+
+
+KINKS = {  # op at its kinks, at ties and at NaN -> what torch computes; both on x alone
+    "relu": (lambda x, h, *_: ops.relu(x), lambda x, h, *_: x.relu()),
+    "abs": (lambda x, h, *_: ops.abs(x), lambda x, h, *_: x.abs()),
+    "maximum": (
+        lambda x, h, *_: ops.maximum(x, 1.0 + 0 * h) + ops.maximum(x, x),
+        lambda x, h, *_: torch.maximum(x, 1.0 + 0 * h) + torch.maximum(x, x),
+    ),
+    "minimum": (
+        lambda x, h, *_: ops.minimum(x, 1.0 + 0 * h),
+        lambda x, h, *_: torch.minimum(x, 1.0 + 0 * h),
+    ),
+    "sqrt": (lambda x, h, *_: ops.sqrt(x), lambda x, h, *_: x.sqrt()),
+    "log": (lambda x, h, *_: ops.log(x), lambda x, h, *_: x.log()),
+    "div": (lambda x, h, *_: h / x, lambda x, h, *_: h / x),
+    "exp": (lambda x, h, *_: ops.exp(800 * x), lambda x, h, *_: (800 * x).exp()),
+    "tanh": (lambda x, h, *_: ops.tanh(x), lambda x, h, *_: x.tanh()),
+    "sigmoid": (lambda x, h, *_: ops.sigmoid(x), lambda x, h, *_: x.sigmoid()),
+    "softplus": (
+        lambda x, h, *_: ops.softplus(20 * x) + ops.softplus(21 * x),
+        lambda x, h, *_: (
+            torch.nn.functional.softplus(20 * x) + torch.nn.functional.softplus(21 * x)
+        ),
+    ),
+    "where": (
+        lambda x, h, *_: ops.where(x > 0, x * x, h),
+        lambda x, h, *_: torch.where(x > 0, x * x, h),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_kinks_ties_and_nan_are_as_in_torch(name):
+    """0 at relu's 0, half each at a tie, NaN and infinities where torch has them."""
+    own, torchs = KINKS[name]
+    case = random_case(formula(own), SIZES, 5, F64)
+    odd = torch.tensor([0.0, 1.0, float("nan"), float("inf"), float("-inf"), -1.0], dtype=F64)
+    case.inputs["x"].copy_(odd.expand(1, 3, 6))
+    got, want = by_our_adjoint(case.cell, case), by_torch(torchs, case)
+    for key in ("out", "dx"):
+        assert_same(key, got[key], want[key], F64, 1)

@@ -1,0 +1,421 @@
+"""Mistakes in a cell: told at the cell's own line, with the replacement."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elman import cell
+from elman.errors import ElmanError, ShapeError, TraceError
+from elman.ops import concat, mean, sigmoid, softmax, split, tanh, where
+
+HERE = Path(__file__)
+
+
+def line_of(mark: str) -> str:
+    """``file:line`` of this file's line that ends in ``# <mark>``."""
+    for number, text in enumerate(HERE.read_text(encoding="utf-8").splitlines(), 1):
+        if text.endswith(f"# {mark}"):
+            return f"{HERE.name}:{number}: {text.strip()}"
+    raise AssertionError(f"no line is marked {mark!r}")
+
+
+def rnn(step):
+    """Trace ``step(x, h, W, R, b)`` as a simple cell."""
+
+    def formula(x, h, W, R, b):
+        return step(x, h, W, R, b)
+
+    return cell(input="x[I]", state="h[H]", weights="W[3H, I], R[H, H], b[H]")(formula)
+
+
+def told(error: ElmanError, what: str, mark: str, hint: str) -> None:
+    """The message says what, where, and what to write instead."""
+    text = str(error)
+    assert text.startswith(what), text
+    assert f"at    {line_of(mark)}" in text, text
+    assert f"hint  {hint}" in text, text
+
+
+def with_if(x, h, W, R, b):
+    if h > 0:  # if
+        return h
+    return tanh(h)
+
+
+def with_while(x, h, W, R, b):
+    while h:  # while
+        h = h - 1
+    return h
+
+
+def with_and(x, h, W, R, b):
+    return where(h > 0 and h < 1, h, 0)  # and
+
+
+def with_chain(x, h, W, R, b):
+    return where(0 < h < 1, h, 0)  # chain
+
+
+def with_print(x, h, W, R, b):
+    print("h is", h)  # noqa: T201  # print
+    return h
+
+
+def with_fstring(x, h, W, R, b):
+    name = f"{h}"  # f-string
+    return h if name else b
+
+
+def with_format(x, h, W, R, b):
+    name = f"{h:.3f}"  # format
+    return h if name else b
+
+
+def with_torch(x, h, W, R, b):
+    return torch.tanh(h)  # torch
+
+
+def with_functional(x, h, W, R, b):
+    return torch.nn.functional.softplus(h)  # functional
+
+
+def with_tensor(x, h, W, R, b):
+    return h * torch.ones(3)  # tensor
+
+
+def with_tensor_left(x, h, W, R, b):
+    return torch.ones(3) * h  # tensor left
+
+
+def with_math(x, h, W, R, b):
+    return math.tanh(h)  # math
+
+
+def with_float(x, h, W, R, b):
+    return h * float(b)  # float
+
+
+def with_numpy(x, h, W, R, b):
+    return np.tanh(h)  # numpy
+
+
+def with_asarray(x, h, W, R, b):
+    return np.asarray(h)  # asarray
+
+
+def with_array(x, h, W, R, b):
+    return h * np.ones(3)  # array
+
+
+def with_index(x, h, W, R, b):
+    return h[0]  # index
+
+
+def with_unpacking(x, h, W, R, b):
+    i, f = W @ x  # unpacking
+    return i * f
+
+
+def with_loop(x, h, W, R, b):
+    return sum(v for v in h)  # loop
+
+
+def with_len(x, h, W, R, b):
+    return h / len(h)  # len
+
+
+def with_method(x, h, W, R, b):
+    return h.tanh()  # method
+
+
+def with_power(x, h, W, R, b):
+    return h**0.5  # power
+
+
+def with_text(x, h, W, R, b):
+    return h + "1"  # text
+
+
+def with_none(x, h, W, R, b):
+    return tanh(h + None)  # none
+
+
+def with_set(x, h, W, R, b):
+    return {h: 1}  # set
+
+
+TRACE = {  # function -> what the message says first, the line's mark, the hint
+    with_if: ("a traced value has no truth", "if", "use where(condition, a, b)"),
+    with_while: ("a traced value has no truth", "while", "use where(condition, a, b)"),
+    with_and: ("a traced value has no truth", "and", "use where(condition, a, b)"),
+    with_chain: ("a traced value has no truth", "chain", "use where(condition, a, b)"),
+    with_print: ("a traced value cannot be printed", "print", "print(elman.explain(cell))"),
+    with_fstring: ("a traced value cannot be printed", "f-string", "print(elman.explain(cell))"),
+    with_format: ("a traced value cannot be printed", "format", "print(elman.explain(cell))"),
+    with_torch: ("torch.tanh cannot take a traced value", "torch", "use elman.ops.tanh"),
+    with_functional: (
+        "torch.softplus cannot take a traced value",
+        "functional",
+        "use elman.ops.softplus",
+    ),
+    with_tensor: ("a torch tensor cannot take part", "tensor", 'declare it: weights="s[H]"'),
+    with_tensor_left: ("torch.mul cannot take a traced value", "tensor left", "use elman.ops.mul"),
+    with_math: ("a traced value is no number", "math", "use the function of the same name"),
+    with_float: ("a traced value is no number", "float", "use the function of the same name"),
+    with_numpy: ("numpy.tanh cannot take a traced value", "numpy", "use the function of that name"),
+    with_asarray: ("numpy cannot take a traced value", "asarray", "use the function of that name"),
+    with_array: ("a ndarray cannot take part", "array", "use numbers, the cell's arguments"),
+    with_index: ("a traced value cannot be indexed", "index", "cut it into parts: a, b = split"),
+    with_unpacking: (
+        "a traced value cannot be unpacked",
+        "unpacking",
+        "cut it first: a, b = split(v, 2)",
+    ),
+    with_loop: ("a traced value cannot be unpacked", "loop", "cut it first"),
+    with_len: ("a traced value has no length", "len", "dims are names inside a cell"),
+    with_method: ("a traced value has no .tanh", "method", "use a function: tanh(v)"),
+    with_power: ("a power of 0.5 is no op of a cell", "power", "write exp(p * log(v))"),
+    with_text: ("a str cannot take part", "text", "use numbers, the cell's arguments"),
+    with_none: ("a NoneType cannot take part", "none", "use numbers, the cell's arguments"),
+}
+
+
+@pytest.mark.parametrize("step", TRACE, ids=lambda step: step.__name__)
+def test_what_is_no_formula(step):
+    """Each is refused where it stands, with what to write instead."""
+    what, mark, hint = TRACE[step]
+    with pytest.raises(TraceError) as caught:
+        rnn(step)
+    told(caught.value, what, mark, hint)
+
+
+def test_a_traced_value_is_no_key():
+    """Values are compared as formulas, so they cannot be looked up."""
+    with pytest.raises(TypeError, match="unhashable"):
+        rnn(with_set)
+
+
+def add_wide(x, h, W, R, b):
+    return tanh(W @ x + R @ h)  # add wide
+
+
+def multiply_unlike(x, h, W, R, b):
+    return W @ h  # multiply unlike
+
+
+def multiply_vectors(x, h, W, R, b):
+    return h @ b  # multiply vectors
+
+
+def multiply_matrices(x, h, W, R, b):
+    return R @ R  # multiply matrices
+
+
+def state_matrix(x, h, W, R, b):
+    return (mean(h) * R) @ h  # state matrix
+
+
+def bad_split(x, h, W, R, b):
+    i, f = split(W @ x, 2)  # bad split
+    return i + f
+
+
+def unlike_parts(x, h, W, R, b):
+    i, f = split(concat(x, h), 2)  # unlike parts
+    return i + f
+
+
+def named_split(x, h, W, R, b):
+    i, f = split(W @ x, "H, H")  # named split
+    return i + f
+
+
+def split_scalar(x, h, W, R, b):
+    return split(mean(h), 2)[0] * h  # split scalar
+
+
+def split_by_none(x, h, W, R, b):
+    return split(h, None)  # split by none
+
+
+def mean_of_scalar(x, h, W, R, b):
+    return h * softmax(mean(h))  # mean of scalar
+
+
+def transposed_vector(x, h, W, R, b):
+    return h.T  # transposed vector
+
+
+def joined_unlike(x, h, W, R, b):
+    return concat(W, R) @ h  # joined unlike
+
+
+SHAPES = {  # function -> error, what the message says first, the line's mark, the hint
+    add_wide: (ShapeError, "cannot add [3H] and [H]", "split the wide operand first: split(v, 3)"),
+    multiply_unlike: (
+        ShapeError,
+        "cannot multiply [3H, I] and [H]",
+        "W @ v needs v of shape [I]; W.T is the transpose",
+    ),
+    multiply_vectors: (
+        ShapeError,
+        "cannot multiply [H] and [H]",
+        "the left side of @ is a weight matrix: W @ x",
+    ),
+    multiply_matrices: (
+        ShapeError,
+        "cannot multiply [H, H] and [H, H]",
+        "the right side of @ is a vector: write U @ (V @ h)",
+    ),
+    state_matrix: (
+        TraceError,
+        "a matrix may depend on weights alone",
+        "multiply the vector instead: W @ (m * h)",
+    ),
+    bad_split: (
+        TraceError,
+        "cannot split [3H] into 2 equal parts",
+        'for unequal parts name them: split(v, "H, H, P")',
+    ),
+    unlike_parts: (TraceError, "cannot split [I+H] into 2 equal parts", "for unequal parts"),
+    named_split: (
+        TraceError,
+        "cannot split [3H] into 'H, H', which is [2H]",
+        "the parts, in order, are the whole vector",
+    ),
+    split_scalar: (TraceError, "cannot split ", "split takes a vector such as W @ x"),
+    split_by_none: (TraceError, "split takes a number of parts or their dims, not None", "split("),
+    mean_of_scalar: (TraceError, "cannot softmax ", "softmax takes a vector such as W @ x"),
+    transposed_vector: (TraceError, "only a weight matrix has a transpose", "write W.T @ v"),
+    joined_unlike: (
+        ShapeError,
+        "cannot concat [3H, I] and [H, H]",
+        "matrices that are joined have equal columns",
+    ),
+}
+
+
+@pytest.mark.parametrize("step", SHAPES, ids=lambda step: step.__name__)
+def test_shapes_that_do_not_fit(step):
+    """Told with both shapes, at the line."""
+    kind, what, hint = SHAPES[step]
+    with pytest.raises(kind) as caught:
+        rnn(step)
+    told(caught.value, what, step.__name__.replace("_", " "), hint)
+
+
+def test_both_operands_are_shown():
+    """As they are written, with their shapes."""
+    with pytest.raises(ShapeError) as caught:
+        rnn(add_wide)
+    assert "left  return tanh(W @ x + R @ h)" in str(caught.value).replace(line_of("add wide"), "")
+
+
+def two_for_one(x, h, W, R, b):
+    return h, h  # two for one
+
+
+def nothing(x, h, W, R, b):
+    tanh(h)
+
+
+def wide_state(x, h, W, R, b):
+    return W @ x  # wide state
+
+
+def a_number(x, h, W, R, b):
+    return 0.0  # a number
+
+
+def a_scalar(x, h, W, R, b):
+    return mean(h)  # a scalar
+
+
+def declared(function, **signature):
+    fields = {"input": "x[I]", "state": "h[H]", "weights": "W[3H, I], R[H, H], b[H]", **signature}
+    return cell(**fields)(function)
+
+
+RETURNS = {
+    two_for_one: (TraceError, "two_for_one returns 2 values, but declares 1: h[H]", "return h"),
+    nothing: (TraceError, "nothing returns None for h[H]", "return h"),
+    wide_state: (ShapeError, "wide_state returns [3H] for h[H]", "h is declared as [H]"),
+    a_number: (ShapeError, "a_number returns a constant for h[H]", "0 * h + constant"),
+    a_scalar: (ShapeError, "a_scalar returns scalar for h[H]", "h is declared as [H]"),
+}
+
+
+@pytest.mark.parametrize("function", RETURNS, ids=lambda step: step.__name__)
+def test_what_a_cell_returns(function):
+    """Wrong number, None, wrong shape: told at the return."""
+    kind, what, hint = RETURNS[function]
+    with pytest.raises(kind) as caught:
+        declared(function)
+    text = str(caught.value)
+    assert text.startswith(what), text
+    assert f"hint  {hint}" in text, text
+    if function is not nothing:
+        assert line_of(function.__name__.replace("_", " ")) in text, text
+    else:
+        assert f"{HERE.name}:{nothing.__code__.co_firstlineno}: def nothing" in text, text
+
+
+def test_an_output_is_returned_first():
+    """One value too few is told with all declared names."""
+    with pytest.raises(TraceError, match=r"declares 2: y\[P\], h\[H\]"):
+        declared(nothing, output="y[P]", weights="W[3H, I], R[H, H], b[H]")
+
+
+def test_options_that_do_not_exist():
+    """Named, with those that do."""
+
+    @cell(input="x[H]", state="h[H]")
+    def one(x, h, *, gain=1.0, squash=tanh):
+        return squash(gain * h + x)
+
+    assert one.with_options(gain=2.0).options == {"gain": 2.0, "squash": tanh}
+    assert one.with_options(squash=sigmoid).graph.output.op == "sigmoid"
+    with pytest.raises(TraceError, match=r"one takes no option 'gian' \(it takes: gain, squash\)"):
+        one.with_options(gian=2.0)
+
+
+def test_a_cell_is_no_function_of_numbers():
+    """Calling it with tensors says how it is used."""
+
+    @cell(input="x[H]", state="h[H]")
+    def one(x, h):
+        return tanh(h + x)
+
+    with pytest.raises(TraceError) as caught:
+        one(torch.ones(3), torch.ones(3))
+    text = str(caught.value)
+    assert text.startswith("one is a formula and cannot be called with numbers")
+    assert "hint  net = elman.Recurrent(one, input_size, hidden_size); net(x)" in text
+
+
+def test_numpy_numbers_are_numbers():
+    """On either side of an operator; arrays are not."""
+    half = np.float32(0.5)
+    graph = rnn(lambda x, h, W, R, b: half * h + h * half - np.float64(1.0) / (h * h + half)).graph
+    assert sorted(n.data[0] for n in graph.walk() if n.op == "const") == [0.5, 0.5, 0.5, 1.0]
+    with pytest.raises(TraceError, match="a ndarray cannot take part"):
+        rnn(lambda x, h, W, R, b: np.ones(3) * h)
+
+
+def test_a_helper_is_not_blamed():
+    """A mistake inside a called function is told at that function's line."""
+
+    def helper(v):
+        return math.exp(v)  # helper
+
+    def step(x, h, W, R, b):
+        return helper(h)
+
+    with pytest.raises(TraceError) as caught:
+        rnn(step)
+    told(caught.value, "a traced value is no number", "helper", "use the function")

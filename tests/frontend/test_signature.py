@@ -1,0 +1,172 @@
+"""Signature strings: what they mean, and what is told about those that mean nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elman import cell
+from elman.errors import ShapeError, TraceError
+from elman.frontend.signature import parse_signature
+from elman.ir.types import parse_dim, show_dim, show_shape
+from elman.ops import split, tanh
+
+
+@pytest.mark.parametrize(
+    "text, atoms, shown",
+    [
+        ("H", ("H",), "H"),
+        ("3H", ("H", "H", "H"), "3H"),
+        ("3*H", ("H", "H", "H"), "3H"),
+        (" I + H ", ("I", "H"), "I+H"),
+        ("2H+P+H", ("H", "H", "P", "H"), "2H+P+H"),
+        ("4", (4,), "4"),
+        ("H+4", ("H", 4), "H+4"),
+        ("hidden_2", ("hidden_2",), "hidden_2"),
+    ],
+)
+def test_dims(text, atoms, shown):
+    """A dim is a tuple of atoms, and prints as it is written."""
+    assert parse_dim(text) == atoms
+    assert show_dim(atoms) == shown
+
+
+@pytest.mark.parametrize(
+    "text, what",
+    [
+        ("", "cannot read the dim ''"),
+        ("H-1", "cannot read the dim 'H-1': write a name, a number, 3H or I+H"),
+        ("H+", "cannot read the dim 'H+'"),
+        ("0H", "the dim '0H' has a zero in it"),
+        ("0", "the dim '0' has a zero in it"),
+        ("1", "a dim of 1 is written as a scalar: `m`, not `m[1]`"),
+        ("H*3", "cannot read the dim"),
+        ("1.5H", "cannot read the dim"),
+    ],
+)
+def test_dims_that_mean_nothing(text, what):
+    """Each is told with the way to write it."""
+    with pytest.raises(ValueError) as caught:
+        parse_dim(text)
+    assert what in str(caught.value)
+
+
+def test_names_and_shapes():
+    """Names in order; a bare name is a scalar."""
+    found = parse_signature("input", " x[I] ,m, W[3H, I+H]", 2, "")
+    assert [(entry.name, show_shape(entry.shape)) for entry in found] == [
+        ("x", "[I]"),
+        ("m", "scalar"),
+        ("W", "[3H, I+H]"),
+    ]
+    assert [str(entry) for entry in found] == ["x[I]", "m", "W[3H, I+H]"]
+    assert parse_signature("weights", "", 2, "") == ()
+
+
+def declare(arguments: str = "x, h, W", **signature):
+    """A cell with these strings; its function takes ``arguments``."""
+    names = {"tanh": tanh, "split": split}
+    exec(f"def one({arguments}):\n    return tanh(h)\n", names)
+    fields = {"input": "x[I]", "state": "h[H]", "weights": "W[H, I]", **signature}
+    return cell(**fields)(names["one"])
+
+
+BAD = {  # name -> (strings, what the message says, the hint)
+    "no name": (
+        {"input": "[I]"},
+        "cannot read '[I]' in input='[I]'",
+        'write names with dims in brackets, e.g. "x[I], m"',
+    ),
+    "open bracket": ({"input": "x[I"}, "cannot read 'x[I' in input='x[I'", "write names"),
+    "two words": ({"state": "h h2[H]"}, "cannot read 'h h2[H]' in state=", "write names"),
+    "of one": (
+        {"input": "x[I], m[1]"},
+        "input='x[I], m[1]': a dim of 1 is written as a scalar: `m`, not `m[1]`",
+        "",
+    ),
+    "zero": ({"weights": "W[0H, I]"}, "weights='W[0H, I]': the dim '0H' has a zero in it", ""),
+    "batch": (
+        {"input": "x[B, I]"},
+        "input x[B, I] has 2 dims, at most 1 here",
+        "a cell knows neither batch nor time: one sample, one step",
+    ),
+    "three dims": ({"weights": "W[H, I, H]"}, "weights W[H, I, H] has 3 dims, at most 2 here", ""),
+    "twice": ({"weights": "W[H], W[H]"}, "'W' is declared twice in weights='W[H], W[H]'", ""),
+    "in two strings": ({"state": "x[H]"}, "'x' is declared twice", ""),
+    "no state": ({"state": ""}, "a recurrent cell has at least one state", ""),
+    "two outputs": ({"output": "y[H], z[H]"}, "names 2 values, not 1", ""),
+    "other arguments": (
+        {"weights": "W[H, I], b[H]"},
+        "one takes (x, h, W), but its signature declares (x, h, W, b)",
+        "def one(x, h, W, b):",
+    ),
+    "other order": (
+        {"weights": "W[H, I]", "arguments": "h, x, W"},
+        "one takes (h, x, W), but its signature declares (x, h, W)",
+        "def one(x, h, W):",
+    ),
+    "init of no weight": ({"init": {"V": 1}}, "init names 'V', which is no weight", ""),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_signatures_that_mean_nothing(name):
+    """Told with the string and the cell's line."""
+    strings, what, hint = BAD[name]
+    with pytest.raises(TraceError) as caught:
+        declare(**strings)
+    text = str(caught.value)
+    assert what in text.splitlines()[0], text
+    assert "at    <string>:1:" in text, text
+    assert (f"hint  {hint}" in text) if hint else True, text
+
+
+def test_the_line_of_a_wrong_signature():
+    """The cell's own file and line."""
+    with pytest.raises(TraceError) as caught:
+
+        @cell(input="x[I]", state="h[H]")  # here
+        def one(x, h, W):
+            return h
+
+    line = next(
+        number
+        for number, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if text.endswith("# here")
+    )
+    assert f"at    {Path(__file__).name}:{line}:" in str(caught.value)
+
+
+def test_dims_are_bound():
+    """I and H from the module's arguments, solved where they are multiples; others by keyword."""
+    plain = declare()
+    assert plain.bind(3, 5) == {"I": 3, "H": 5}
+    assert plain.bind(0, 5) == {"I": 0, "H": 5}
+    pairs = declare(state="h[2K]", weights="W[K, I]")
+    assert pairs.bind(3, 64) == {"I": 3, "K": 32}
+    wide = declare(input="x[I+4]")
+    assert wide.bind(7, 5) == {"I": 3, "H": 5}
+    projected = declare(weights="W[P, I]")
+    assert projected.bind(3, 5, P=2) == {"I": 3, "H": 5, "P": 2}
+
+
+UNBOUND = {  # name -> (strings, call, what)
+    "missing": ({"weights": "W[P, Q]"}, {}, "unknown dim P, Q: give it by keyword, e.g. P=…, Q=…"),
+    "unknown": ({}, {"Q": 2}, "'Q' is no dim of this cell (its dims: H, I)"),
+    "odd": ({"state": "h[2K]"}, {"H": 4}, "hidden_size is 7, which no K makes equal to 2K"),
+    "too small": ({"state": "h[K+9]"}, {"H": 4}, "hidden_size is 7, which no K makes equal to K+9"),
+    "fixed": ({"state": "h[4]"}, {"H": 4}, "hidden_size is 7, but 4 = 4"),
+    "contradiction": ({}, {"H": 4}, "hidden_size is 7, but H = 4"),
+    "two unknowns": ({"state": "h[J+K]"}, {"H": 4}, "J+K has several unknown dims, give K by key"),
+}
+
+
+@pytest.mark.parametrize("name", UNBOUND)
+def test_sizes_that_do_not_fit(name):
+    """Each is told with its numbers."""
+    strings, given, what = UNBOUND[name]
+    made = declare(**strings)
+    with pytest.raises(ShapeError) as caught:
+        made.bind(3, 7, **given)
+    assert what in str(caught.value)

@@ -1,0 +1,193 @@
+"""One op, one row in every table: none missing, none left over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from elman import compiler, ops
+from elman.autodiff.rules import VJP
+from elman.engines.c.ops import SPELL
+from elman.engines.c.weights import WeightCode
+from elman.frontend.cell import Cell, cell
+from elman.ir.build import Builder
+from elman.ir.evaluate import MEANING
+from elman.ir.graph import Node, walk
+from elman.ir.ops import COMPARISONS, OPS, TRANSCENDENTAL
+from elman.passes.canonical import canonical
+
+LEAVES = {op.name for op in OPS.values() if op.kind == "leaf"}
+MOVES = {op.name for op in OPS.values() if op.kind == "move"}
+WRITTEN = {"add", "sub", "neg"}  # only before the canonical form: a sum with coefficients after it
+STRUCTURAL = {"lin", "sum", "mean", "var", "amax", "matmul", "outer", "transpose"}  # own C code
+
+
+def test_every_op_has_a_meaning():
+    """The interpreter knows every op; leaves and cuts are its own matter."""
+    own = {"split", "concat"}
+    assert MEANING.keys() == OPS.keys() - LEAVES - own
+
+
+def test_every_canonical_op_has_a_derivative():
+    """One VJP row per op that the canonical form leaves."""
+    assert VJP.keys() == OPS.keys() - LEAVES - WRITTEN - {"split", "concat"}
+
+
+def test_every_canonical_op_is_spelled_in_c():
+    """One spelling per elementwise op; sums, reductions and products are loops of their own."""
+    pointwise = {op.name for op in OPS.values() if op.kind == "pointwise"}
+    assert SPELL.keys() == pointwise - WRITTEN - {"lin"}
+    assert OPS.keys() - LEAVES - WRITTEN - {"split", "concat"} - SPELL.keys() == STRUCTURAL
+    assert hasattr(WeightCode, "compute")
+
+
+def test_spellings_take_as_many_operands_as_ops_do():
+    """``{0}``, ``{1}`` … and no more."""
+    for name, text in SPELL.items():
+        arity = OPS[name].arity
+        assert arity is not None, name
+        assert [f"{{{i}}}" in text for i in range(4)] == [i < arity for i in range(4)], name
+
+
+def test_names_of_groups_are_ops():
+    """Comparisons and transcendental ops are drawn from the table."""
+    assert set(COMPARISONS) <= SPELL.keys()
+    assert {"tanh", "sigmoid", "exp"} <= set(TRANSCENDENTAL) <= SPELL.keys()
+
+
+EVERY = {  # what a cell author may call -> a call of it on vectors x, h, a scalar m
+    "clip": lambda x, h, m: ops.clip(h, -1, 1),
+    "concat": lambda x, h, m: ops.split(ops.concat(x, h), 2)[0],
+    "layer_norm": lambda x, h, m: ops.layer_norm(h),
+    "maximum": lambda x, h, m: ops.maximum(x, h),
+    "minimum": lambda x, h, m: ops.minimum(x, m),
+    "mean": lambda x, h, m: h * ops.mean(x),
+    "split": lambda x, h, m: ops.split(h, 1)[0],
+    "sum": lambda x, h, m: h * ops.sum(x),
+    "var": lambda x, h, m: h * ops.var(x),
+    "where": lambda x, h, m: ops.where(m, x, h),
+}
+
+
+@pytest.mark.parametrize("name", ops.__all__)
+def test_every_name_of_a_cell_author_traces(name):
+    """Each function of elman.ops gives nodes of the table, and a pair that verifies."""
+    own: Any = EVERY.get(name) or (lambda x, h, m: getattr(ops, name)(h))
+
+    @cell(input="x[H], m", state="h[H]")
+    def one(x, m, h):
+        return own(x, h, m) + 0 * h
+
+    for value in one.graph.walk():
+        assert value.op in OPS
+        assert value.where, f"{value!r} does not know its line"
+    assert compiler.pair_of(one).d_states[0].shape == (("H",),)
+
+
+def formula(text: str) -> Cell:
+    """``h' = <text>`` over x, h [H], a scalar m and weights W [H, H], w [H]."""
+
+    @cell(input="x[H], m", state="h[H]", weights="W[H, H], w[H]")
+    def one(x, m, h, W, w):
+        names = {name: getattr(ops, name) for name in ops.__all__}
+        return eval(text, names, {"x": x, "m": m, "h": h, "W": W, "w": w})
+
+    return one
+
+
+def step_of(text: str) -> Node:
+    """The canonical next state of a formula."""
+    (root,) = canonical(formula(text).graph, Builder()).next_states
+    return root
+
+
+SUMS = {  # as written -> (coefficients, bias) of the sum over the state's terms
+    "h + h + h": ((3.0,), 0.0),
+    "h - 2 * h": ((1.0, -2.0), 0.0),  # unlike signs stay apart: inf - inf is NaN
+    "h - h": ((1.0, -1.0), 0.0),
+    "0 * h + h": ((0.0, 1.0), 0.0),  # 0 * inf is NaN
+    "1 - (2 - h)": ((1.0,), -1.0),
+    "3 + 2 * (h + 1) + h / 4": ((2.25,), 5.0),
+    "-(h - 1)": ((-1.0,), 1.0),
+    "h / 4": ((0.25,), 0.0),
+    "4 * (h / 2)": ((2.0,), 0.0),
+}
+
+
+@pytest.mark.parametrize("text", SUMS)
+def test_sums_are_gathered(text):
+    """Nested sums, differences and scalings of one value are one sum."""
+    root = step_of(text)
+    assert root.op == "lin"
+    coefs, bias = SUMS[text]
+    assert sorted(root.data[0]) == sorted(coefs)
+    assert root.data[1] == bias
+    assert {arg.name for arg in root.args} == {"h"}
+
+
+def test_equal_formulas_are_one_node():
+    """The order of writing does not matter; nor does a spelling by other means."""
+    build = Builder()
+
+    def root(text: str) -> Node:
+        return canonical(formula(text).graph, build).next_states[0]
+
+    same = [
+        ("x * h", "h * x"),
+        ("W @ h + x + w", "w + (x + W @ h)"),
+        ("1 - h", "-h + 1"),
+        ("maximum(x, h)", "maximum(h, x)"),
+        ("2 * (x * h)", "x * (h + h)"),
+    ]
+    for left, right in same:
+        assert root(left).op == root(right).op
+        assert shown(root(left)) == shown(root(right)), (left, right)
+    assert shown(root("x / h")) != shown(root("h / x"))
+
+
+def shown(value: Node) -> str:
+    """A node as text, arguments in the order of their own texts where the op commutes."""
+    inside = [shown(arg) for arg in value.args]
+    coefs = value.data[0] if value.op == "lin" else ()
+    if value.op == "lin":
+        pairs = sorted(zip(inside, coefs))
+        return f"lin({pairs}, {value.data[1]})"
+    if value.op in ("mul", "maximum", "minimum"):
+        inside.sort()
+    return f"{value.op}{value.data}({', '.join(inside)})"
+
+
+def test_sums_are_regrouped_by_rate():
+    """State terms + (input terms + (weight terms))."""
+    root = step_of("W @ h + (W @ x + w) + h * w + w * w")
+    assert sorted(arg.op for arg in root.args) == ["lin", "matmul", "mul"]
+    (inner,) = (arg for arg in root.args if arg.op == "lin")
+    assert inner.rate.name == "INPUT"
+    (weights,) = (arg for arg in inner.args if arg.op == "lin")
+    assert weights.rate.name == "WEIGHT"
+
+
+def test_numbers_move_out_of_products():
+    """2 * (3 * x * h) is one product, scaled once; 0 scales too, and does not divide."""
+    root = step_of("(2 * x) * (3 * h)")
+    assert (root.op, root.data) == ("lin", ((6.0,), 0.0))
+    assert root.args[0].op == "mul"
+    assert step_of("(0 * x) * h").data == ((0.0,), 0.0)
+    zero = step_of("h * (0 * m) * (0 * sum(x))")
+    assert all(value.op != "const" for value in walk([zero]))
+
+
+def test_division_by_a_number_that_has_no_inverse():
+    """x / 0 and x / 1e-310 stay divisions: their inverse is infinite, 0 / 1e-310 is 0."""
+    assert step_of("h / 0").op == "div"
+    assert step_of("h / 1e-310").op == "div"
+
+
+def test_torch_agrees_about_infinities():
+    """What the canonical form keeps apart is what torch computes."""
+    inf = torch.tensor(float("inf"))
+    assert (inf - inf).isnan()
+    assert (0 * inf + inf).isnan()
+    assert (1 / inf) == 0

@@ -1,0 +1,88 @@
+"""Kernels of engine c called directly: with any prices, blocks and schedule, and no tuning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from elman import compiler
+from elman.engines.c.emit import Blocks
+from elman.engines.c.engine import PRICES, CKernel
+from elman.engines.c.schedule import SPLITS, Schedule
+from elman.frontend.cell import Cell
+from elman.plan.build import program
+from elman.plan.prices import Prices
+from elman.plan.spec import Spec
+from helpers import Case, need, run
+
+Results = dict[str, torch.Tensor]
+
+_kernels: dict[object, CKernel] = {}
+
+
+def c_kernel(
+    case: Case, *, prices: Prices = PRICES, blocks: Blocks | None = None, **options: Any
+) -> CKernel:
+    """The kernel of engine c for a case, made once; ``options`` override fields of Spec."""
+    wants = frozenset((*case.inputs, *case.weights))
+    fields = {"dtype": str(case.dtype).removeprefix("torch."), "wants": wants, **options}
+    spec = Spec(tuple(sorted(case.dims.items())), **fields)
+    key = (case.cell, spec, prices, blocks)
+    if key not in _kernels:
+        job = compiler.job(case.cell, spec)
+        need("c", job)
+        _kernels[key] = CKernel(job, program(job.pair, spec, prices), "", blocks)
+    return _kernels[key]
+
+
+def scheduled(
+    monkeypatch: pytest.MonkeyPatch, kernel: CKernel, split: str, workers: int, chunk: int
+) -> None:
+    """Fix how every call of a kernel runs, for one test."""
+    fixed = Schedule(SPLITS.index(split) if workers > 1 else 0, workers, chunk)
+    monkeypatch.setattr(kernel, "schedule", lambda T, B: fixed)
+
+
+def call(kernel: CKernel, case: Case, *, backwards: int = 1, **changes: Any) -> Results:
+    """Output, last states and every gradient of one call of a kernel, by name.
+
+    Args:
+        kernel: of engine c.
+        case: what it is given.
+        backwards: how often the backward runs on the same tape; the last results are returned.
+        changes: ``d_output`` or ``d_last`` instead of the case's (None: zero).
+    """
+    assert kernel.engine == "c"
+    given = tuple(case.inputs.values()), tuple(case.states.values()), tuple(case.weights.values())
+    output, last, saved = kernel.forward(*given)
+    found: Results = {"out": output.clone()}
+    found |= {f"last {name}": value.clone() for name, value in zip(case.states, last)}
+    if not kernel.spec.training:
+        return found
+    d_output = changes.get("d_output", case.d_output)
+    d_last = changes.get("d_last", tuple(case.d_last.values()))
+    for left in reversed(range(backwards)):
+        groups = kernel.backward(*given, saved, d_output, d_last, keep=left > 0)
+    names = (*case.inputs, *case.states, *case.weights)
+    grads = [grad for group in groups for grad in group]
+    return found | {f"d{name}": grad for name, grad in zip(names, grads) if grad is not None}
+
+
+def oracle(case: Case) -> Results:
+    """What engine reference gives for a case in float64."""
+    return run(case.cell, case.to(torch.float64), "reference")
+
+
+def cell_from(text: str) -> Cell:
+    """The cell that a text defines under the name ``drawn``."""
+    import linecache
+
+    from elman import cell, ops
+
+    file = "<drawn>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    names = {"cell": cell, **{name: getattr(ops, name) for name in ops.__all__}}
+    exec(compile(text, file, "exec"), names)
+    return names["drawn"]

@@ -1,0 +1,144 @@
+"""``elman.explain`` of modules: what would run on x, without running anything on x."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+import elman
+from elman.errors import InputError
+from elman.nn.explained import explain, layers_of
+
+
+def x_of(*shape: int, grad: bool = False) -> torch.Tensor:
+    return torch.randn(shape).requires_grad_(grad)
+
+
+def test_layers_as_they_would_run():
+    """Sizes of x, and the gradients that flow: the second layer's input needs one."""
+    net = elman.GRU(3, 5, num_layers=2)
+    first, second = layers_of(net, x_of(7, 2, 3))
+    assert (first.name, first.steps, first.batch) == ("l0", 7, 2)
+    assert first.spec.wants == frozenset("WRbc")
+    assert second.spec.wants == frozenset("xWRbc")
+    assert dict(second.spec.dims) == {"I": 5, "H": 5}
+    assert layers_of(net, x_of(7, 2, 3, grad=True))[0].spec.wants == frozenset("xWRbc")
+
+
+def test_no_gradients_without_grad_mode():
+    """Under no_grad nothing is wanted."""
+    with torch.no_grad():
+        (layer,) = layers_of(elman.LSTM(3, 5), x_of(4, 2, 3))
+    assert not layer.spec.training
+    assert not layer.spec.wants
+
+
+def test_frozen_weights_are_not_wanted():
+    """A weight without requires_grad needs no gradient."""
+    net = elman.Recurrent(elman.cells.gru, 3, 5)
+    net.R_l0.requires_grad_(False)
+    (layer,) = layers_of(net, x_of(4, 2, 3))
+    assert layer.spec.wants == frozenset("Wbc")
+
+
+@pytest.mark.parametrize(
+    "shape, first, expected",
+    [((7, 2, 3), False, (7, 2)), ((7, 2, 3), True, (2, 7)), ((7, 3), True, (7, 1))],
+)
+def test_layouts(shape, first, expected):
+    """Time-major, batch_first, unbatched; both kinds of modules."""
+    for net in (
+        elman.GRU(3, 5, batch_first=first),
+        elman.Recurrent(elman.cells.gru, 3, 5, batch_first=first),
+    ):
+        (layer,) = layers_of(net, x_of(*shape))
+        assert (layer.steps, layer.batch) == expected
+
+
+def test_the_choice_of_the_module_is_told(empty_cache):
+    """What explain finds is what the module then uses, and the other way round."""
+    net = elman.Recurrent(elman.cells.mgu, 3, 5)
+    x = x_of(6, 2, 3)
+    told = explain(net, x)
+    (chosen,) = [one.name for one in told.engines if one.chosen]
+    net(x)
+    (choice,) = net.runners["l0"].choices.values()
+    assert chosen == ":".join(part for part in (choice.engine, choice.schedule) if part)
+    assert layers_of(net, x)[0].choice is choice
+
+
+def test_nothing_of_the_users_is_touched(empty_cache):
+    """No random number is drawn, no gradient appears, and x is as it was."""
+    net = elman.GRU(3, 5, dropout=0.5, num_layers=2)
+    x = x_of(6, 2, 3, grad=True)
+    before, state = x.detach().clone(), torch.get_rng_state()
+    explain(net, x)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(x, before)
+    assert x.grad is None
+    assert all(weight.grad is None for weight in net.parameters())
+
+
+def test_directions():
+    """A Recurrent of two directions has a layer for each."""
+    net = elman.Recurrent(elman.cells.gru, 3, 5, num_layers=2, bidirectional=True)
+    layers = layers_of(net, x_of(4, 2, 3))
+    assert [layer.name for layer in layers] == ["l0", "l0_reverse", "l1", "l1_reverse"]
+    assert ["x" in layer.spec.wants for layer in layers] == [False, False, True, True]
+
+
+def test_torchs_own_layers_are_named():
+    """What runs on torch's layers says why: directions, projections, packed sequences, dtypes."""
+    x = x_of(4, 2, 3)
+    packed = pack_padded_sequence(x, torch.tensor([4, 2]))
+    for net, given, reason in (
+        (elman.LSTM(3, 5, bidirectional=True), x, "bidirectional=True"),
+        (elman.LSTM(3, 5, proj_size=2), x, "proj_size=2"),
+        (elman.GRU(3, 5), packed, "a PackedSequence"),
+        (elman.GRU(3, 5, dtype=torch.bfloat16), x.bfloat16(), "dtype torch.bfloat16"),
+        (elman.GRU(3, 5, engine="aten"), x, "engine aten, asked for by name"),
+    ):
+        found = explain(net, given)
+        assert f"torch's own layer, because of {reason}" in found.stages["engines"]
+        assert found.tape_bytes is None
+        assert found.flops is None
+
+
+def test_the_engine_that_is_asked_for():
+    """``using`` overrides a module's own, for cells too."""
+    with elman.using(engine="reference"):
+        for found in (
+            explain(elman.GRU(3, 5), x_of(4, 2, 3)),
+            explain(elman.cells.gru, hidden_size=5, steps=4, batch=2),
+        ):
+            assert "engine reference, asked for by name" in found.stages["engines"]
+
+
+def test_further_inputs():
+    """A cell of several inputs takes them as a tuple."""
+
+    @elman.cell(input="x[I], m", state="h[H]", weights="W[H, I], R[H, H]")
+    def masked(x, m, h, W, R):
+        """Resets."""
+        return elman.ops.tanh(W @ x + R @ (m * h))
+
+    net = elman.Recurrent(masked, 3, 5)
+    (layer,) = layers_of(net, (x_of(4, 2, 3), x_of(4, 2, grad=True)))
+    assert layer.spec.wants == frozenset({"m", "W", "R"})
+
+
+def test_ways_out():
+    """A model is not a layer, torch's layer is not elman's, and a module needs an x."""
+    model = nn.Sequential(nn.Linear(3, 3), elman.GRU(3, 5))
+    with pytest.raises(InputError, match=r"elman\.explain\(model\.1, x\)"):
+        explain(model, x_of(4, 2, 3))
+    with pytest.raises(InputError, match=r"elman\.accelerate\(model\) first"):
+        explain(nn.GRU(3, 5), x_of(4, 2, 3))
+    with pytest.raises(InputError, match="explain needs an example input"):
+        explain(elman.GRU(3, 5))
+    with pytest.raises(InputError, match="x must have 3 dimensions"):
+        explain(elman.GRU(3, 5), x_of(3))
+    with pytest.raises(InputError, match="a module has its own hidden_size"):
+        explain(elman.GRU(3, 5), x_of(4, 2, 3), hidden_size=7)

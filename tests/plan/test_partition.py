@@ -1,0 +1,214 @@
+"""The cuts: exact, and what the design says comes out of them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elman import cell, cells, compiler
+from elman.engines.c.engine import PRICES
+from elman.ir.graph import Node, Rate, node
+from elman.ops import tanh
+from elman.plan.build import program
+from elman.plan.frontier import INFINITE, frontier
+from elman.plan.partition import below, partition
+from elman.plan.prices import Prices
+from elman.plan.program import Phase, Program
+from elman.plan.slots import Life, Slot, assign
+from elman.plan.spec import Spec
+
+DIMS = (("H", 128), ("I", 128))
+H = (("H",),)
+
+
+def planned(made, prices=PRICES, dims=DIMS, **options) -> Program:
+    """The program of a cell; every gradient is wanted unless said otherwise."""
+    names = frozenset(leaf.name for leaf in (*made.graph.inputs, *made.graph.weights))
+    fields = {"wants": names, **options}
+    return program(compiler.pair_of(made), Spec(dims, **fields), prices)
+
+
+def phases(made: Program) -> list[Phase]:
+    sweeps = [made.forward, *([made.backward] if made.backward else [])]
+    return [phase for sweep in sweeps for phase in (sweep.before, sweep.step, sweep.after)]
+
+
+def cheapest(nodes, needed, free, keep, redo) -> float:
+    """The least cost over all choices of what to keep, tried one by one."""
+    best = float("inf")
+    choosable = [value for value in nodes if value not in free]
+    for count in range(len(choosable) + 1):
+        for kept in itertools.combinations(choosable, count):
+            best = min(best, cost(kept, nodes, needed, free, keep, redo))
+    return best
+
+
+def cost(kept, nodes, needed, free, keep, redo) -> float:
+    """What it costs to keep these, and to compute again what is needed and not kept."""
+    pending = [value for value in needed if value not in free and value not in kept]
+    again: set[Node] = set()
+    while pending:
+        value = pending.pop()
+        if value in again:
+            continue
+        again.add(value)
+        pending.extend(
+            arg for arg in value.args if arg in nodes and arg not in free and arg not in kept
+        )
+    return sum(map(keep, kept)) + sum(map(redo, again))
+
+
+@given(data=st.data())
+def test_the_cut_is_exact(data):
+    """On random graphs of up to eight values no other choice is cheaper."""
+    nodes: list[Node] = []
+    for index in range(data.draw(st.integers(1, 8))):
+        args = data.draw(st.lists(st.sampled_from(nodes), max_size=3)) if nodes else []
+        op = "lin" if args else "state"
+        extra = ((1.0,) * len(args), 0.0) if args else (f"h{index}",)
+        nodes.append(node(op, args, extra, H))
+    needed = data.draw(st.lists(st.sampled_from(nodes), min_size=1, unique=True))
+    free = set(data.draw(st.lists(st.sampled_from(nodes), max_size=2)))
+    price = st.sampled_from([0.0, 0.5, 1.0, 3.0, INFINITE])
+    keeps = {value: data.draw(price) for value in nodes}
+    redos = {value: data.draw(price) for value in nodes}
+    least = cheapest(nodes, needed, free, keeps.get, redos.get)
+    if least == INFINITE:
+        return  # no choice is allowed: the planner never asks this
+    kept = frontier(nodes, needed, free, keeps.get, redos.get)
+    assert not free.intersection(kept)
+    assert cost(kept, nodes, needed, free, keeps.get, redos.get) == pytest.approx(least)
+
+
+def test_recompute_tapes_nothing_and_save_redoes_no_product():
+    """The two ends of the tape."""
+    for made in cells.ALL:
+        assert planned(made, tape="recompute").tape == ()
+        saved = planned(made, tape="save")
+        assert not any(value.op == "matmul" for value in saved.redone), made.name
+        auto = planned(made)
+        assert len(auto.tape) <= len(saved.tape), made.name
+
+
+def test_inference_tapes_nothing():
+    """Without a backward there is no tape and no second sweep."""
+    made = planned(cells.lstm, training=False)
+    assert (made.tape, made.backward, made.sums) == ((), None, ())
+
+
+def test_a_variant_of_the_seed_falls_out():
+    """GRU keeps its gates and the recurrent product, and computes the candidate again or keeps
+    it; the product is never redone (SVAIL's variant 4)."""
+    made = planned(cells.gru)
+    assert [value.op for value in made.kept].count("sigmoid") == 2
+    assert not any(v.op == "matmul" for phase in phases(made)[3:] for v in primal(phase))
+
+
+def primal(phase: Phase) -> list[Node]:
+    """Values of the forward step that a phase computes."""
+    nodes = [v for s in phase.segments for part in s.parts for v in part.nodes]
+    return [value for value in nodes if value.rate <= Rate.STATE]
+
+
+@pytest.mark.parametrize(
+    "made, products",
+    [
+        (cells.rnn, (1, 1)),
+        (cells.gru, (1, 1)),
+        (cells.lstm, (1, 1)),
+        (cells.gru_before, (2, 2)),
+        (cells.lem, (2, 2)),
+        (cells.indrnn, (0, 0)),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_products_per_step(made, products):
+    """Segments with a product in the loop, forward and backward: each is one synchronisation."""
+    found = planned(made)
+    assert found.backward is not None
+    counts = tuple(
+        sum(any(part.bundles for part in segment.parts) for segment in sweep.step.segments)
+        for sweep in (found.forward, found.backward)
+    )
+    assert counts == products
+
+
+def test_k_decides_what_leaves_the_loop():
+    """W @ x is hoisted where I is large, and redone in the loop where I = 1 makes it cheap."""
+    assert planned(cells.rnn).hoisted
+    assert not planned(cells.rnn, dims=(("H", 128), ("I", 1))).hoisted
+
+
+def test_only_wanted_gradients_are_planned():
+    """Frozen weights have no sums; without dx there is no product for it."""
+    only_b = planned(cells.lstm, wants=frozenset({"b"}))
+    assert {term.right for term in only_b.sums} == {None}
+    assert only_b.backward is not None
+    assert not only_b.backward.after.segments or not any(
+        part.bundles for segment in only_b.backward.after.segments for part in segment.parts
+    )
+
+
+PRICE = st.sampled_from([0.001, 0.04, 0.4, 1.0, 5.0, 50.0])
+
+
+@given(
+    made=st.sampled_from(cells.ALL),
+    prices=st.builds(Prices, PRICE, PRICE, PRICE, PRICE, PRICE),
+    tape=st.sampled_from(["auto", "save", "recompute"]),
+)
+def test_every_value_is_there_when_it_is_read(made, prices, tape):
+    """Whatever the prices: a phase reads what it computes itself, or what has a home."""
+    for phase in phases(planned(made, prices, tape=tape)):
+        done: set[Node] = set()
+        for segment in phase.segments:
+            parts = [value for part in segment.parts for value in part.nodes]
+            for value in (*segment.scalars, *parts):
+                for arg in value.args:
+                    there = arg in done or arg in phase.homes or arg.rate == Rate.WEIGHT
+                    assert there, f"{phase.name}: {value!r} reads {arg!r}"
+                done.add(value)
+            for value, _ in (*segment.scalar_writes, *(w for p in segment.parts for w in p.writes)):
+                there = value in done or value in phase.homes or value.rate == Rate.WEIGHT
+                assert there, f"{phase.name}: {value!r} is stored, but never computed"
+
+
+def test_cuts_come_from_the_pair():
+    """What is kept between two phases are nodes of the unchanged pair."""
+    pair = compiler.pair_of(cells.lstm_layernorm)
+    spec = Spec(DIMS, wants=frozenset({"x", "R", "gc"}))
+    cuts = partition(pair, spec, PRICES)
+    everything = {
+        *below(pair.step.roots),
+        *below(pair.d_states),
+        *below(d for _, d in cuts.d_inputs),
+    }
+    everything |= {v for term in cuts.sums for v in below([term.left])}
+    assert {*cuts.tape, *cuts.hoisted, *cuts.redone, *cuts.stored} <= everything
+
+
+def test_slots_follow_one_another():
+    """A value may follow another at the same unit; not while all are read, nor in another size."""
+    a, b, c = (node("tanh", (node("state", (), (n,), H),), (), H) for n in "abc")
+    lives = {a: Life(0, 5, False), b: Life(5, 9, False), c: Life(5, 7, False)}
+    found = assign([a, b, c], lives, [], [])
+    assert found == {a: (False, 0), b: (False, 0), c: (False, 1)}
+    lives[a] = Life(0, 5, True)
+    assert assign([a, b], lives, [], [])[b] == (False, 1)
+    other = node("state", (), ("p",), (("P",),))
+    assert not Slot("H").fits(other, Life(0, 1, False))
+
+
+def test_a_scalar_read_by_many_is_not_overwritten():
+    """Scalars of a step are read by every unit: their slot is free only after the phase."""
+
+    @cell(input="x[I], m", state="h[H]", weights="W[H, I]")
+    def one(x, m, h, W):
+        return tanh(W @ x + tanh(m) * h) * tanh(m + 1)
+
+    made = planned(one, Prices(save=0.001, transcendental=50.0))
+    scalars = [columns for columns in made.slots if columns.atom is None]
+    assert all(len(columns.values) == 1 for columns in scalars)

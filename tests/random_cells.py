@@ -1,0 +1,263 @@
+"""Random cells as text: hypothesis draws the formula of a cell nobody has written.
+
+Values stay O(1): whatever could grow is squashed, and what is divided by is kept away from 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+SIZES = st.sampled_from([1, 2, 3, 5, 8, 9, 13, 16, 17])
+SCALAR = ""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A cell's text and the sizes of its dims."""
+
+    text: str
+    I: int
+    H: int
+    P: int
+
+    def __repr__(self) -> str:
+        return f"I={self.I} H={self.H} P={self.P}\n{self.text}"
+
+
+@dataclass
+class _Writer:
+    """A formula being written: which names hold what, and how large they may be."""
+
+    draw: st.DrawFn
+    lines: list[str] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)  # name -> dim, "" for a scalar
+    bound: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, str] = field(default_factory=dict)  # name -> declared dims
+
+    def number(self, choices: tuple[float, ...] = (0.5, -0.5, 0.25, 2.0, 1.0, -1.0)) -> str:
+        return repr(self.draw(st.sampled_from(choices)))
+
+    def flag(self) -> bool:
+        return self.draw(st.booleans())
+
+    def weight(self, dims: str) -> str:
+        """A weight of these dims: one that is there already (tied), or a new one."""
+        old = [name for name, own in self.weights.items() if own == dims]
+        if old and self.draw(st.integers(0, 3)) == 0:
+            return self.draw(st.sampled_from(old))
+        name = f"w{len(self.weights)}"
+        self.weights[name] = dims
+        return name
+
+    def let(self, dim: str, text: str, bound: float) -> str:
+        """Write one line; squash the value if it may be large."""
+        name = f"v{len(self.lines)}"
+        if bound > 3:
+            squash = self.draw(st.sampled_from(["tanh({})", "sigmoid({})", "sin({})"]))
+            text, bound = squash.format(text), 1.0
+        self.lines.append(f"{name} = {text}")
+        self.values[name], self.bound[name] = dim, bound
+        return name
+
+    def pick(self, dim: str | None = None) -> str:
+        """A value of one dim (any vector if None), late ones first when it shrinks."""
+        fits = [n for n, own in self.values.items() if (own if dim is None else own == dim)]
+        fits = fits or [n for n, own in self.values.items() if dim is None and own != SCALAR]
+        if not fits and dim == SCALAR:
+            return self.let(SCALAR, f"mean({self.pick(self.any_dim())})", 3)
+        if not fits:
+            return self.product(dim)
+        return self.draw(st.sampled_from(fits[::-1]))
+
+    def any_dim(self) -> str:
+        return self.draw(st.sampled_from(["H", "P"]))
+
+    def product(self, dim: str) -> str:
+        """A matrix times a vector; sometimes transposed, low-rank, or by a computed matrix."""
+        source = self.draw(st.sampled_from([n for n, own in self.values.items() if own]))
+        inner = self.values[source]
+        kind = self.draw(st.sampled_from(["plain", "T", "low", "scaled", "masked"]))
+        bound = 1.5 * self.bound[source]
+        if kind == "T":
+            return self.let(dim, f"{self.weight(f'{inner}, {dim}')}.T @ {source}", bound)
+        if kind == "low":
+            middle = self.weight(f"2, {inner}")
+            return self.let(dim, f"{self.weight(f'{dim}, 2')} @ ({middle} @ {source})", bound)
+        matrix = self.weight(f"{dim}, {inner}")
+        if kind == "scaled":
+            matrix = f"({self.number((0.5, -1.0))} * tanh({matrix}))"
+        if kind == "masked":
+            matrix = f"({matrix} * {self.weight(f'{dim}, {inner}')})"
+        return self.let(dim, f"{matrix} @ {source}", bound)
+
+    def unary(self) -> str:
+        """One elementwise function of one value."""
+        name = self.pick(self.draw(st.sampled_from(["H", "P", SCALAR])))
+        text, bound = self.draw(
+            st.sampled_from(
+                [
+                    ("tanh({})", 1),
+                    ("sigmoid({})", 1),
+                    ("relu({})", 3),
+                    ("exp(-abs({}))", 1),
+                    ("log(1.5 + {0} * {0})", 2),
+                    ("sqrt(0.5 + {0} * {0})", 3),
+                    ("abs({})", 3),
+                    ("sin({})", 1),
+                    ("cos({})", 1),
+                    ("erf({})", 1),
+                    ("softplus({})", 3),
+                    ("silu({})", 3),
+                    ("gelu({})", 3),
+                    ("(-{})", 3),
+                    ("clip({}, -0.75, 1.25)", 1.25),
+                    ("stop_gradient({})", 3),
+                    ("{}**3", 27),
+                ]
+            )
+        )
+        return self.let(self.values[name], text.format(name), bound)
+
+    def binary(self) -> str:
+        """Two values of one dim, or a value and a scalar, a weight, a number."""
+        left = self.pick(self.draw(st.sampled_from(["H", "P", SCALAR])))
+        dim = self.values[left]
+        kind = self.draw(st.sampled_from(["value", "value", "weight", "scalar", "number"]))
+        if kind == "value":
+            right = self.pick(dim)
+            bound = self.bound[right]
+        elif kind == "weight":
+            right = self.weight(self.draw(st.sampled_from([dim, SCALAR])))
+            right, bound = self.draw(
+                st.sampled_from([(right, 1), (f"(-exp(-abs({right})))", 1), (f"(2 * {right})", 2)])
+            )
+        elif kind == "scalar":
+            right = self.pick(SCALAR)
+            bound = self.bound[right]
+        else:
+            right, bound = self.number(), 2.0
+        own = self.bound[left]
+        text, size = self.draw(
+            st.sampled_from(
+                [
+                    ("{} + {}", own + bound),
+                    ("{} - {}", own + bound),
+                    ("{1} - {0}", own + bound),
+                    ("{} * {}", own * bound),
+                    ("{} / (1.5 + abs({}))", own),
+                    ("minimum({}, {})", max(own, bound)),
+                    ("maximum({}, {})", max(own, bound)),
+                    ("{0} * {1} + (1 - {0}) * {1}", 2 * own * bound + bound),
+                ]
+            )
+        )
+        return self.let(dim, text.format(left, right), size)
+
+    def choice(self) -> str:
+        """where and comparisons; what is compared is far from equal almost surely."""
+        dim = self.draw(st.sampled_from(["H", "P", SCALAR]))
+        a, b = self.pick(dim), self.pick(dim)
+        test = self.draw(st.sampled_from(["<", "<=", ">", ">=", "==", "!="]))
+        compared = self.pick(self.draw(st.sampled_from([dim, SCALAR])))
+        condition = f"{compared} {test} 0.1234"
+        if self.flag():
+            return self.let(dim, f"({condition}) * {a}", self.bound[a])
+        return self.let(dim, f"where({condition}, {a}, {b})", max(self.bound[a], self.bound[b]))
+
+    def reduction(self) -> str:
+        """A scalar from a vector."""
+        name = self.pick(self.any_dim())
+        text = self.draw(
+            st.sampled_from(["mean({})", "var({})", "tanh(sum({}))", "mean({0} * {0})"])
+        )
+        return self.let(SCALAR, text.format(name), 9 if "*" in text or "var" in text else 3)
+
+    def norm(self) -> str:
+        """Over all units of a vector, or of two joined ones."""
+        name = self.pick(self.any_dim())
+        dim = self.values[name]
+        kind = self.draw(st.sampled_from(["one", "joined", "groups", "softmax"]))
+        if kind == "softmax":
+            return self.let(dim, f"softmax({name})", 1)
+        if kind == "one":
+            return self.let(dim, f"layer_norm({name}, eps=0.1)", 3)
+        other = self.pick(dim)
+        groups = ", groups=2" if kind == "groups" else ""
+        made = f"layer_norm(concat({name}, {other}){groups}, eps=0.1)"
+        return self.let(dim, f"split({made}, 2)[{self.draw(st.integers(0, 1))}]", 3)
+
+    def wide(self) -> str:
+        """A product over or into several atoms at once, as gates are written."""
+        source, other = self.pick(self.any_dim()), self.pick(self.any_dim())
+        a, b = self.values[source], self.values[other]
+        if self.flag():
+            matrix = self.weight(f"H, {a}+{b}")
+            return self.let("H", f"{matrix} @ concat({source}, {other})", 3)
+        matrix, bias = self.weight(f"2H+P, {a}"), self.weight("2H+P")
+        joined = self.let("2H+P", f"{matrix} @ {source} + {bias}", 3)
+        first = None
+        for index, part in enumerate(("H", "H", "P")):
+            cut = f'split({joined}, "H, H, P")[{index}]'
+            first = self.let(part, f"sigmoid({cut})", 1) or first
+        del self.values[joined]
+        return first
+
+    def step(self) -> str:
+        ways = [self.unary, self.binary, self.product, self.choice, self.reduction, self.norm]
+        way = self.draw(st.sampled_from([*ways, self.binary, self.product, self.wide]))
+        return way(self.any_dim()) if way == self.product else way()
+
+
+@st.composite
+def drawn_cells(draw: st.DrawFn) -> Drawn:
+    """A cell of one to three states of two sizes, with one or two inputs, and any ops."""
+    write = _Writer(draw)
+    states = {"h": "H"}
+    for name in ("s", "q")[: draw(st.integers(0, 2))]:
+        states[name] = draw(st.sampled_from(["H", "P", "P", SCALAR]))
+    inputs = {"x": "I"}
+    second = draw(st.sampled_from([None, "m", "k"]))
+    if second:
+        inputs[second] = SCALAR if second == "m" else "H"
+    for name, dim in {**inputs, **states}.items():
+        write.values[name], write.bound[name] = dim, 2.0
+    write.product("H")
+    for _ in range(draw(st.integers(2, 9))):
+        write.step()
+    output = draw(st.sampled_from([None, None, "H", "P", SCALAR]))
+    returned = {} if output is None else {"y": output}
+    results: list[str] = []
+    for name, dim in {**returned, **states}.items():
+        made = write.pick(dim)
+        if name in states and write.flag():  # mostly gated: h' = a·h + …, as cells are
+            made = write.let(dim, f"0.5 * {name} + 0.5 * tanh({made})", 2)
+        results.append(made)
+    text = _text(write, inputs, states, returned, results)
+    return Drawn(text, draw(SIZES), draw(SIZES), draw(SIZES))
+
+
+def _declared(entries: dict[str, str]) -> str:
+    return ", ".join(f"{name}[{dims}]" if dims else name for name, dims in entries.items())
+
+
+def _text(
+    write: _Writer,
+    inputs: dict[str, str],
+    states: dict[str, str],
+    returned: dict[str, str],
+    results: list[str],
+) -> str:
+    output = f'output="{_declared(returned)}", ' if returned else ""
+    arguments = ", ".join([*inputs, *states, *write.weights])
+    return "\n".join(
+        [
+            f'@cell(input="{_declared(inputs)}", state="{_declared(states)}", {output}',
+            f'      weights="{_declared(write.weights)}")',
+            f"def drawn({arguments}):",
+            *(f"    {line}" for line in write.lines),
+            f"    return {', '.join(results)}",
+            "",
+        ]
+    )

@@ -1,0 +1,164 @@
+"""Pictures: everything is there, nothing lies on anything else, the tape is red."""
+
+from __future__ import annotations
+
+import shutil
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+import elman
+from elman import cell, cells, compiler
+from elman.drawing import _picture, draw
+from elman.drawing.layout import HEIGHT, columns, layout, width_of
+from elman.drawing.picture import BEFORE, spoken
+from elman.drawing.svg import _overlap, _Writer
+from elman.errors import InputError
+from elman.ops import layer_norm, mean, tanh, where
+
+SVG = "{http://www.w3.org/2000/svg}"
+by_name = pytest.mark.parametrize("of", cells.ALL, ids=lambda of: of.name)
+both = pytest.mark.parametrize(
+    "use_dot",
+    [
+        False,
+        pytest.param(
+            True, marks=pytest.mark.skipif(not shutil.which("dot"), reason="no graphviz here")
+        ),
+    ],
+    ids=["own", "dot"],
+)
+
+
+def made(of, size: int = 128):
+    return _picture(of, of.bind(size, size))
+
+
+@by_name
+def test_everything_is_shown(of):
+    """A shape per value of the step, one per next state, and whatever is taped is marked."""
+    picture, step = made(of), compiler.pair_of(of).step
+    values = [v for v in step.walk() if v.rate > 0]
+    ends = [mark for mark in picture.marks.values() if mark.kind == "next"]
+    assert len(picture.marks) == len(values) + len(ends)
+    assert len(ends) == len(step.next_states)
+    products = [mark for mark in picture.marks.values() if mark.kind == "product"]
+    assert {mark.tag for mark in products} == {mark.back_tag.strip("∂") for mark in products}
+
+
+def test_the_tape_is_red():
+    """The GRU keeps r, z, n and the recurrent product; their readers in the backward say so."""
+    picture = made(cells.gru)
+    assert {mark.name for mark in picture.marks.values() if mark.taped} == {"r", "z", "n", "hn"}
+    inside = {mark.back for mark in picture.marks.values() if mark.reads_tape}
+    assert inside == {"× r·(1 - r)", "× z·(1 - z)", "× (1 - n·n)"}
+    assert {line.back for line in picture.lines if line.red} == {
+        "× r",
+        "× hn",
+        "× z",
+        "× n",
+        "× (1 - z)",
+    }
+
+
+def test_what_is_there_anyway_is_not_red():
+    """An RNN reads its derivative off the state sequence: nothing is red."""
+    text = draw(cells.rnn).svg
+    assert 'class="red"' not in text
+    assert not [mark for mark in made(cells.rnn).marks.values() if mark.taped]
+
+
+def test_hoisted_values_stand_in_the_band():
+    """The input projections run before the loop, and nothing else does."""
+    picture = made(cells.lstm)
+    inside = {mark.name or mark.label for mark in picture.marks.values() if mark.zone == BEFORE}
+    assert inside == {"x", "@", "o_x", "f_x", "i_x", "g_x"}
+
+
+@by_name
+@both
+def test_nothing_overlaps(of, use_dot):
+    """No shape, tag, name or factor covers another; lines run from left to right."""
+    picture = made(of)
+    placed = layout(picture, use_dot=use_dot)
+    for line in picture.lines:
+        left = placed.centre[line.tail][0] + width_of(picture.marks[line.tail]) / 2
+        right = placed.centre[line.head][0] - width_of(picture.marks[line.head]) / 2
+        assert left < right
+    writer = _Writer(picture, placed)
+    writer.text()
+    for index, box in enumerate(writer.boxes):
+        for other in writer.boxes[:index]:
+            area = _overlap(box, other)
+            smaller = min((b[2] - b[0]) * (b[3] - b[1]) for b in (box, other))
+            assert area < 0.2 * smaller, (box, other)
+
+
+@by_name
+@both
+def test_svg_is_well_formed(of, use_dot):
+    """It parses, everything lies on the page, and it is the same every time."""
+    text = draw(of, use_dot=use_dot).svg
+    root = ElementTree.fromstring(text)
+    width, height = float(root.get("width", 0)), float(root.get("height", 0))
+    for rect in root.iter(f"{SVG}rect"):
+        if rect.get("x") is not None:
+            assert 0 <= float(rect.get("x", 0)) <= width - float(rect.get("width", 0))
+            assert 0 <= float(rect.get("y", 0)) <= height - float(rect.get("height", 0))
+    compiler.pair_of.cache_clear()
+    assert draw(of, use_dot=use_dot).svg == text
+
+
+def test_columns_follow_the_reading_order():
+    """Each value stands right of what it reads; the loop right of what is hoisted."""
+    picture = made(cells.lem)
+    column = columns(picture)
+    assert all(column[line.tail] < column[line.head] for line in picture.lines)
+    zones = {mark.zone: [] for mark in picture.marks.values()}
+    for key, mark in picture.marks.items():
+        zones[mark.zone].append(column[key])
+    assert max(zones[0]) < min(zones[1])
+
+
+def test_unusual_cells():
+    """An output that is no state, a scalar input, a reduction, a choice, an unread state."""
+
+    @cell(
+        input="x[I], m",
+        state="h[H], s",
+        weights="W[H, I], R[H, H], V[P, H], g[H]",
+        output="y[P]",
+    )
+    def odd(x, m, h, s, W, R, V, g):
+        """Everything at once."""
+        h = where(m > 0, tanh(W @ x + R @ (m * h)), h - g * layer_norm(h))
+        return V @ h, h, s + mean(h)
+
+    for use_dot in (None, False):
+        text = draw(odd, input_size=3, hidden_size=5, P=2, use_dot=use_dot).svg
+        ElementTree.fromstring(text)
+        for word in ("out", "dout", "∂V", "where", "no gradient", "after the loop"):
+            assert word in text
+
+
+def test_modules_and_files(tmp_path):
+    """A module is drawn by its cell; the suffix says what is written."""
+    net = elman.Recurrent(cells.gru, 3, 5)
+    found = draw(net, tmp_path / "gru.svg")
+    assert (tmp_path / "gru.svg").read_text(encoding="utf-8") == found.svg == found._repr_svg_()
+    draw(elman.LSTM(3, 5), tmp_path / "lstm.dot")
+    assert (tmp_path / "lstm.dot").read_text(encoding="utf-8").startswith("digraph")
+
+
+def test_refusals(tmp_path):
+    """What cannot be drawn, and where it cannot be written, is told."""
+    with pytest.raises(InputError, match="draw takes a cell or a module"):
+        draw(3)
+    with pytest.raises(InputError, match=r"draw writes \.svg, \.dot or \.gv, not \.png"):
+        draw(cells.gru, tmp_path / "gru.png")
+
+
+def test_spoken():
+    """Factors are short."""
+    assert spoken("sigmoid(f) * (1 - sigmoid(f))") == "σ(f)·(1 - σ(f))"
+    assert HEIGHT > 0

@@ -1,0 +1,136 @@
+"""``explain`` prints every stage, tells bytes and work, and says who runs a cell and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from elman import cells
+from elman.errors import EngineError, InputError
+from elman.explaining import Explanation, Layer, explain
+from elman.plan.spec import Spec
+from helpers import OwnBackwardEngine, stand_in
+
+STAGES = ["graph", "step", "backward", "program", "engines", "cost"]
+
+
+@pytest.mark.parametrize("of", cells.ALL, ids=lambda of: of.name)
+def test_every_stage(of):
+    """Six stages, each with text, for every cell, without measuring."""
+    found = explain(of, hidden_size=16, measure=False)
+    assert list(found.stages) == STAGES
+    assert all(text.strip() for text in found.stages.values())
+    assert str(found).startswith(of.name)
+    for text in found.stages.values():
+        assert text.splitlines()[0] in str(found)
+
+
+def test_names_agree_between_stages():
+    """What the program tapes and hoists has its line in the canonical step."""
+    found = explain(cells.gru, measure=False)
+    step = found.stages["step"]
+    for line in (
+        "r_x = W.0 @ x + (b.0 + c.0)",
+        "hn  = c.2 + R.2 @ h",
+        "r   = sigmoid(R.0 @ h + r_x)",
+    ):
+        assert line in step
+    assert "taped     z hn r n" in found.stages["program"]
+
+
+def test_numbers():
+    """Tape, states and FLOP of an LSTM, by hand."""
+    T, B, I, H = 7, 3, 8, 16
+    found = explain(
+        cells.lstm, input_size=I, hidden_size=H, steps=T, batch=B, measure=False, engine="c"
+    )
+    assert found.tape_bytes == 4 * (T * B * 4 * H + (T + 1) * B * 2 * H)
+    assert found.flops == T * B * 3 * 2 * 4 * H * (I + H)
+
+
+def test_nothing_is_kept_without_a_backward():
+    """Without training there is no backward stage to pay for."""
+    found = explain(cells.gru, hidden_size=8, training=False, measure=False)
+    assert found.tape_bytes == 0
+    assert "no gradients" in found.stages["program"]
+
+
+def test_measured(monkeypatch, empty_cache):
+    """Engines are told with their times, best first, and the one that runs is marked."""
+    stand_in(monkeypatch, OwnBackwardEngine())
+    found = explain(cells.gru, hidden_size=5, input_size=3, steps=4, batch=2)
+    timed = [one for one in found.engines if one.seconds is not None]
+    assert [one.seconds for one in timed] == sorted(one.seconds for one in timed)
+    assert [one.chosen for one in found.engines].count(True) == 1
+    assert "<- runs" in found.stages["engines"]
+    assert "measured now" in found.stages["engines"]
+    assert (
+        "remembered"
+        in explain(cells.gru, hidden_size=5, input_size=3, steps=4, batch=2).stages["engines"]
+    )
+
+
+def test_refusals_are_told():
+    """aten runs torch's formulas alone; the reason is its own."""
+    found = explain(cells.lem, hidden_size=8, measure=False)
+    refused = {one.name: one.refusal for one in found.engines if one.refusal}
+    assert "not the formula" in refused["aten"]
+    assert f"no: {refused['aten']}" in found.stages["engines"]
+
+
+def test_a_dtype_that_no_engine_has():
+    """bfloat16 runs step by step on the reference, and explain says so."""
+    found = explain(cells.lem, hidden_size=8, steps=3, batch=2, dtype="bfloat16")
+    assert "engine reference, the only one that can" in found.stages["engines"]
+    assert "does not follow this program" in found.stages["program"]
+    assert found.tape_bytes is None
+    assert "what torch keeps" in found.stages["cost"]
+
+
+def test_a_device_that_no_engine_serves():
+    """On another device each engine says no in its own words, but the reference."""
+    found = explain(cells.lem, hidden_size=8, device="cuda", measure=False)
+    refused = {one.name for one in found.engines if one.refusal}
+    able = {one.name for one in found.engines if one.refusal is None}
+    assert refused >= {"c", "aten"}
+    assert able == {"reference"}
+    assert "not on cuda" in found.stages["engines"]
+
+
+def test_named_engine_that_cannot():
+    """A named engine never falls back."""
+    with pytest.raises(EngineError, match="aten"):
+        explain(cells.lem, hidden_size=8, engine="aten")
+
+
+def test_what_cannot_be_explained():
+    """Anything else is an InputError with a way out."""
+    with pytest.raises(InputError, match="explain takes a cell or a module of elman's, not int"):
+        explain(3)  # type: ignore[arg-type]
+
+
+class Net:
+    """Not a module: tells its own layers."""
+
+    def explained(self, x):
+        wants = frozenset("xWRb")
+        return [
+            Layer("l0", cells.lstm, Spec((("H", 8), ("I", x)), wants=wants), 5, 2),
+            Layer("l1", cells.lstm, Spec((("H", 8), ("I", 8)), wants=wants), 5, 2),
+        ]
+
+
+def test_the_protocol():
+    """Whatever has ``explained`` is explained layer by layer; equal programs are told once."""
+    found = explain(Net(), 4, measure=False)
+    assert isinstance(found, Explanation)
+    assert list(found.programs) == ["l0", "l1"]
+    assert "l1: H=8 I=8" in found.stages["program"]
+    assert found.stages["program"].count("taped") == 1
+    assert "  the same" in found.stages["program"]
+
+
+def test_html_is_escaped():
+    """A notebook shows the text, not tags."""
+    text = Explanation("title", {"graph": "h′ > <0>"}, (), None, None, {})._repr_html_()
+    assert text.startswith("<pre>title")
+    assert "h′ &gt; &lt;0&gt;" in text
