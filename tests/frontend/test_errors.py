@@ -137,6 +137,22 @@ def with_power(x, h, W, R, b):
     return h**0.5  # power
 
 
+def with_base(x, h, W, R, b):
+    return 2**h  # base
+
+
+def with_modulo(x, h, W, R, b):
+    return h % 1.0  # modulo
+
+
+def with_conditions(x, h, W, R, b):
+    return where((h > 0) & (h < 1), h, 0)  # conditions
+
+
+def with_not(x, h, W, R, b):
+    return where(~(h > 0), h, 0)  # not
+
+
 def with_text(x, h, W, R, b):
     return h + "1"  # text
 
@@ -180,6 +196,10 @@ TRACE = {  # function -> what the message says first, the line's mark, the hint
     with_len: ("a traced value has no length", "len", "dims are names inside a cell"),
     with_method: ("a traced value has no .tanh", "method", "use a function: tanh(v)"),
     with_power: ("a power of 0.5 is no op of a cell", "power", "write exp(p * log(v))"),
+    with_base: ("a power is no op of a cell", "base", "write exp(v * 0.693147"),
+    with_modulo: ("% and // are no ops of a cell", "modulo", "they have no useful derivative"),
+    with_conditions: ("& | ^ ~ are no ops of a cell", "conditions", "write a * b for and"),
+    with_not: ("& | ^ ~ are no ops of a cell", "not", "write a * b for and"),
     with_text: ("a str cannot take part", "text", "use numbers, the cell's arguments"),
     with_none: ("a NoneType cannot take part", "none", "use numbers, the cell's arguments"),
 }

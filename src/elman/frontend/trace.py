@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import math
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,16 +15,16 @@ from elman.errors import ShapeError, TraceError, rows
 from elman.ir.graph import Node, Rate, node
 from elman.ir.types import Dim, Shape, show_shape
 
-_HERE = str(Path(__file__).resolve().parent)
-_FOREIGN = ("/torch/", "/numpy/", "\\torch\\", "\\numpy\\")
+_HERE = __name__.rpartition(".")[0]
+_FOREIGN = ("torch", "numpy")
 
 
 def where_called() -> str:
     """The innermost line outside the tracer (and outside torch and numpy): ``file:line: text``."""
     frame = inspect.currentframe()
     while frame is not None:
-        file = frame.f_code.co_filename
-        inside = file.startswith(_HERE) or any(part in file for part in _FOREIGN)
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+        inside = module.startswith(_HERE) or module.partition(".")[0] in _FOREIGN
         if not inside and not file.startswith("<frozen"):
             text = linecache.getline(file, frame.f_lineno).strip()
             return f"{Path(file).name}:{frame.f_lineno}: {text}"
@@ -109,6 +110,25 @@ class Tracer:
                 result = result * self
             return result
         refuse(f"a power of {power!r} is no op of a cell", "write exp(p * log(v)), or v * v")
+
+    def __rpow__(self, base: Any) -> NoReturn:
+        refuse("a power is no op of a cell", f"write exp(v * {_log(base)}) for {base!r}**v")
+
+    def __mod__(self, _: Any) -> NoReturn:
+        refuse("% and // are no ops of a cell", "they have no useful derivative")
+
+    __rmod__ = __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = __mod__
+
+    def __and__(self, _: Any) -> NoReturn:
+        refuse(
+            "& | ^ ~ are no ops of a cell: comparisons give numbers, 1 or 0",
+            "write a * b for and, maximum(a, b) for or, 1 - a for not",
+        )
+
+    __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __and__
+
+    def __invert__(self) -> NoReturn:
+        self.__and__(None)
 
     def __matmul__(self, other: Any) -> Tracer:
         return matmul(self, other)
@@ -206,6 +226,12 @@ class Tracer:
             f"a traced value has no .{name}",
             f"use a function: {name}(v) from elman.ops, if it exists",
         )
+
+
+def _log(base: Any) -> str:
+    """The logarithm of a number, as text to paste."""
+    number = isinstance(base, int | float) and base > 0
+    return repr(math.log(base)) if number else f"log({base!r})"
 
 
 _OPERATORS = {  # what numpy calls them -> ops

@@ -108,11 +108,19 @@ class _Assembler:
         }
         scratch: list[Atom] = []
         self._place_computed(plan, writes, homes, scratch)
-        segments: list[Segment] = []
-        met = not loop  # whether units that the step before wrote are complete
-        for index, part in enumerate(plan.segments):
-            segments.append(self._segment(plan, index, part, writes, homes, met=met))
-            met = met or segments[-1].sync
+        # A step that reads all units of what the step before wrote begins with a meeting, however
+        # late it reads: nobody may write the next carry while another still reads this one.
+        carried = loop and any(
+            (arg in full_reads(value) or not arg.shape)
+            and arg in homes
+            and homes[arg].where in _LOOP_CARRIED
+            for value in plan.level
+            for arg in value.args
+        )
+        segments = [
+            self._segment(plan, index, part, writes, homes, carried=carried)
+            for index, part in enumerate(plan.segments)
+        ]
         return Phase(plan.name, self._with_copies(plan, segments, writes), homes, tuple(scratch))
 
     def _place_computed(
@@ -149,7 +157,7 @@ class _Assembler:
         writes: Mapping[Node, list[Home]],
         homes: Mapping[Node, Home],
         *,
-        met: bool,
+        carried: bool,
     ) -> Segment:
         def stores(values: Iterable[Node]) -> tuple[tuple[Node, Home], ...]:
             found: list[tuple[Node, Home]] = []
@@ -161,16 +169,11 @@ class _Assembler:
                 found.extend((value, target) for target in targets)
             return tuple(found)
 
-        sync = False
+        sync = carried and index == 0
         members = [*part.scalars, *(v for values in part.vectors.values() for v in values)]
         for value in members:
-            full = full_reads(value)
-            for arg in value.args:
-                # a scalar that is carried is written by one worker and read by all
-                shared = arg in full or not arg.shape
-                carried = shared and arg in homes and homes[arg].where in _LOOP_CARRIED
-                computed = arg in full and plan.level.get(arg, index) < index
-                sync = sync or computed or (carried and not met)
+            for arg in full_reads(value):
+                sync = sync or plan.level.get(arg, index) < index
         parts = tuple(
             Part(atom, part.bundles[atom], values, stores(values))
             for atom, values in part.vectors.items()

@@ -111,7 +111,7 @@ class SumWriter:
                 f"    long m0 = share({tiles}, w->id, w->workers) * {most};",
                 f"    long m1 = share({tiles}, w->id + 1, w->workers) * {most};",
                 f"    if (m1 > {size}) m1 = {size};",
-                "    /* the pool may give fewer workers than were asked for: each has a larger share */",
+                "    /* fewer workers may have come than were asked for: larger shares */",
                 "    T *A = c->left + w->id * (c->workers * c->left_size / w->workers);",
                 f"    for (long m = m0; m < m1; m += {most})",
                 f"        pack_rows(A + (m - m0) * rows, {place.at('0')} + m, {place.stride}, rows,"

@@ -1,0 +1,283 @@
+"""Engine c against the oracle: every cell, awkward sizes, unseen cells, odd tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from elman import cells
+from elman.nn.function import run as through_autograd
+from helpers import AWKWARD, Case, assert_all_same, assert_same, random_case, run
+from kernels import c_kernel, call, oracle, scheduled
+from unseen import UNSEEN
+
+F32, F64 = torch.float32, torch.float64
+MIDDLE = AWKWARD[1]  # its kernels serve most tests below
+SCHEDULES = [("one", 1, 100), ("batch", 2, 100), ("units", 2, 100), ("units", 3, 2)]
+
+
+def named(value):
+    return getattr(value, "name", None) or str(value).removeprefix("torch.")
+
+
+every_cell = pytest.mark.parametrize("cell", cells.ALL, ids=named)
+both_dtypes = pytest.mark.parametrize("dtype", [F32, F64], ids=named)
+
+
+def compiled(cases, **options):
+    """Kernels of several cases, compiled at the same time."""
+    with ThreadPoolExecutor(4) as threads:
+        return list(threads.map(lambda case: c_kernel(case, **options), cases))
+
+
+def middle(cell, dtype=F64, T=MIDDLE.T, B=MIDDLE.B, seed=1):
+    """A case whose kernel other tests have compiled already."""
+    return random_case(cell, dataclasses.replace(MIDDLE, T=T, B=B), seed, dtype)
+
+
+def agree(monkeypatch, kernel, case: Case):
+    """Every way of sharing the work gives the oracle's results."""
+    want = oracle(case)
+    assert_all_same(call(kernel, case), want, case.dtype, case.T)
+    for schedule in SCHEDULES:
+        with monkeypatch.context() as patch:
+            scheduled(patch, kernel, *schedule)
+            assert_all_same(call(kernel, case), want, case.dtype, case.T)
+
+
+@every_cell
+def test_cells_agree_in_float32(cell, monkeypatch):
+    """Output, last states and every gradient, on every awkward size, under every split."""
+    cases = [random_case(cell, sizes, 0, F32) for sizes in AWKWARD]
+    for kernel, case in zip(compiled(cases), cases):
+        agree(monkeypatch, kernel, case)
+
+
+@every_cell
+def test_cells_agree_in_float64(cell, monkeypatch):
+    """As in float32; one size, since only the width of vectors differs."""
+    case = random_case(cell, MIDDLE, 0, F64)
+    agree(monkeypatch, c_kernel(case), case)
+
+
+@pytest.mark.long
+@every_cell
+def test_cells_agree_in_float64_on_all_sizes(cell, monkeypatch):
+    """The sizes that the test above leaves out."""
+    cases = [random_case(cell, sizes, 0, F64) for sizes in AWKWARD]
+    for kernel, case in zip(compiled(cases), cases):
+        agree(monkeypatch, kernel, case)
+
+
+@every_cell
+def test_gradients_are_derivatives(cell):
+    """gradcheck in float64: analytic against numeric, through autograd."""
+    case = middle(cell, T=3, B=2)
+    kernel = c_kernel(case)
+    groups = len(case.inputs), len(case.states)
+    leaves = [
+        value.clone().requires_grad_()
+        for value in (*case.inputs.values(), *case.states.values(), *case.weights.values())
+    ]
+
+    def function(*given):
+        first, second = groups[0], sum(groups)
+        output, last = through_autograd(
+            kernel, None, given[:first], given[first:second], given[second:], True
+        )
+        return (output, *last)
+
+    assert torch.autograd.gradcheck(function, leaves)
+
+
+@both_dtypes
+@pytest.mark.parametrize("cell", UNSEEN, ids=named)
+def test_unseen_cells_agree(cell, dtype, monkeypatch):
+    """Cells that nobody has prepared for."""
+    case = random_case(cell, UNSEEN[cell], 2, dtype)
+    agree(monkeypatch, c_kernel(case), case)
+
+
+SAMPLE = [cells.lstm, cells.gru, cells.lem, cells.lstm_layernorm]
+OUTPUTS = [cell for cell in UNSEEN if cell.output or len(cell.states) > 2]
+
+
+@pytest.mark.parametrize("cell", [*SAMPLE, *OUTPUTS], ids=named)
+def test_inference_agrees(cell, monkeypatch):
+    """A kernel without a backward keeps two rows of its states, and gives the same values."""
+    case = random_case(cell, UNSEEN.get(cell, MIDDLE), 0, F32)
+    kernel, want = c_kernel(case, training=False), oracle(case)
+    for schedule in SCHEDULES:
+        with monkeypatch.context() as patch:
+            scheduled(patch, kernel, *schedule)
+            got = call(kernel, case)
+        assert got.keys() == {name for name in want if not name.startswith("d")}
+        for name, value in got.items():
+            assert_same(name, value, want[name], F32, case.T)
+
+
+@pytest.mark.parametrize("tape", ["save", "recompute"])
+@pytest.mark.parametrize("cell", [cells.lstm_layernorm, cells.gru, cells.lem], ids=named)
+def test_tapes_agree(cell, tape):
+    """How much the forward keeps changes no result."""
+    case = middle(cell)
+    kept = c_kernel(case, tape=tape)
+    assert_all_same(call(kept, case), oracle(case), F64, case.T)
+    if tape == "recompute":
+        assert kept.tape_bytes(7, 3) < c_kernel(case).tape_bytes(7, 3)
+
+
+@every_cell
+def test_a_second_backward_agrees(cell):
+    """With retain_graph=True the tape survives: both backwards give the same bits."""
+    case = middle(cell)
+    kernel = c_kernel(case)
+    once, twice = call(kernel, case), call(kernel, case, backwards=2)
+    for name in once:
+        assert torch.equal(once[name], twice[name]), name
+
+
+def test_a_second_backward_through_autograd():
+    """The same through torch: retain_graph reaches the kernel."""
+    case = middle(cells.gru)
+    kernel = c_kernel(case)
+    x = case.inputs["x"].clone().requires_grad_()
+    weights = list(case.weights.values())
+    out, _ = through_autograd(kernel, None, [x], list(case.states.values()), weights, True)
+    (first,) = torch.autograd.grad(out, x, case.d_output, retain_graph=True)
+    (second,) = torch.autograd.grad(out, x, case.d_output)
+    assert torch.equal(first, second)
+
+
+@both_dtypes
+@pytest.mark.parametrize("split", ["one", "batch", "units"])
+def test_results_repeat_bit_for_bit(dtype, split, monkeypatch):
+    """The same call gives the same bits, however threads take turns."""
+    case = middle(cells.lstm, dtype, T=40, B=6)
+    kernel = c_kernel(case)
+    scheduled(monkeypatch, kernel, split, 2, 16)
+    first = call(kernel, case)
+    for _ in range(5):
+        again = call(kernel, case)
+        for name in first:
+            assert torch.equal(first[name], again[name]), name
+
+
+@both_dtypes
+@pytest.mark.parametrize("T, B", [(140, 3), (3, 100), (40, 30), (1, 3), (2, 1), (130, 1), (1, 400)])
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm_layernorm], ids=named)
+def test_long_and_wide_batches(cell, T, B, dtype):
+    """More rows than a chunk, more samples than a block of rows, and single ones."""
+    case = middle(cell, dtype, T=T, B=B)
+    assert_all_same(call(c_kernel(case), case), oracle(case), dtype, T)
+
+
+LAYOUTS = {  # how a caller may hand in a tensor [T, B, n]
+    "batch first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+    "every second unit": lambda x: torch.stack([x, x * 9], -1).flatten(-2)[..., ::2],
+    "units first": lambda x: x.permute(2, 0, 1).contiguous().permute(1, 2, 0),
+    "every second step": lambda x: torch.stack([x, x * 9], 1).flatten(0, 1)[::2],
+    "some samples": lambda x: torch.cat([x * 9, x, x * 9], 1)[:, x.shape[1] : 2 * x.shape[1]],
+    "off alignment": lambda x: torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape),
+    "one step for all": lambda x: x[:1].expand(x.shape),
+    "one sample for all": lambda x: x[:, :1].expand(x.shape),
+    "one row for all": lambda x: x[:1, :1].expand(x.shape),
+    "one unit for all": lambda x: x[..., :1].expand(x.shape),
+    "one number for all": lambda x: x[:1, :1, :1].expand(x.shape),
+}
+
+
+@pytest.mark.parametrize("T, B", [(7, 3), (7, 1), (1, 3)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_strides(layout, T, B):
+    """x and the output's gradient in any layout, expanded ones included."""
+    case = middle(cells.gru, F64, T=T, B=B)
+    kernel = c_kernel(case)
+    odd = LAYOUTS[layout]
+    x, d_output = odd(case.inputs["x"]), odd(case.d_output)
+    assert torch.equal(x[0], case.inputs["x"][0]) or "for all" in layout
+    odd_case = dataclasses.replace(case, inputs={"x": x}, d_output=d_output)
+    plain = dataclasses.replace(case, inputs={"x": x.contiguous()}, d_output=d_output.contiguous())
+    assert_all_same(call(kernel, odd_case), call(kernel, plain), F64, T)
+    assert_all_same(call(kernel, odd_case), oracle(plain), F64, T)
+
+
+def test_odd_states_weights_and_masks():
+    """Transposed weights, expanded states, an expanded and a transposed scalar input."""
+    cell = next(cell for cell in UNSEEN if cell.name == "reset")
+    case = random_case(cell, UNSEEN[cell], 2, F64)
+    for m in (case.inputs["m"].T.contiguous().T, case.inputs["m"][:1].expand(7, 3)):
+        odd = dataclasses.replace(
+            case,
+            inputs={"x": case.inputs["x"], "m": m},
+            states={"h": case.states["h"][:1].expand(3, 17)},
+            weights={n: w.T.contiguous().T for n, w in case.weights.items() if w.dim() == 2}
+            | {"b": case.weights["b"][:1].expand(17)},
+            d_last={"h": case.d_last["h"].T.contiguous().T},
+        )
+        assert_all_same(call(c_kernel(case), odd), oracle(odd), F64, case.T)
+
+
+@pytest.mark.parametrize("cell", [cells.lstm, cells.lem, cells.rnn], ids=named)
+def test_no_gradient_of_some_results(cell):
+    """A result that nobody differentiates: its gradient is None, and counts as zero."""
+    case = middle(cell)
+    kernel = c_kernel(case)
+    states = len(case.states)
+    zero = dataclasses.replace(case, d_output=torch.zeros_like(case.d_output))
+    assert_all_same(call(kernel, case, d_output=None), oracle(zero), F64, case.T)
+    last = {name: torch.zeros_like(d) for name, d in case.d_last.items()}
+    zero = dataclasses.replace(case, d_last=last)
+    assert_all_same(call(kernel, case, d_last=(None,) * states), oracle(zero), F64, case.T)
+
+
+@pytest.mark.parametrize("wants", ["", "x", "W", "R b", "x c"])
+def test_only_wanted_gradients(wants):
+    """Frozen weights and an input without gradient: the others stay right, these are None."""
+    case = middle(cells.gru)
+    names = frozenset(wants.split())
+    got, want = call(c_kernel(case, wants=names), case), oracle(case)
+    assert {n for n in got if n.startswith("d")} == {f"d{n}" for n in (*names, "h")}
+    for name, value in got.items():
+        assert_same(name, value, want[name], F64, case.T)
+
+
+ODD = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+
+
+@pytest.mark.parametrize("value", ODD)
+@every_cell
+def test_nan_and_infinity_go_where_they_go_in_torch(cell, value):
+    """One odd number in x: every result is odd in the same places, other samples are untouched."""
+    case = middle(cell, F64)
+    case.inputs["x"][2, 1, 3] = ODD[value]
+    got, want = call(c_kernel(case), case), oracle(case)
+    assert not want["out"][3:, 1].isfinite().all() or value != "nan"
+    assert_all_same(got, want, F64, case.T)
+    others = [0, 2]
+    assert got["out"][:, others].isfinite().all()
+    assert got["dx"][:, others].isfinite().all()
+
+
+def test_an_empty_batch():
+    """No samples: results of the right shapes, gradients of the weights are zero."""
+    case = middle(cells.lstm, F32, B=2)
+    empty = dataclasses.replace(
+        case,
+        inputs={"x": case.inputs["x"][:, :0]},
+        states={name: value[:0] for name, value in case.states.items()},
+        d_output=case.d_output[:, :0],
+        d_last={name: value[:0] for name, value in case.d_last.items()},
+    )
+    got = call(c_kernel(case), empty)
+    assert got["out"].shape == (7, 0, 13)
+    assert not got["dR"].any()
+
+
+def test_through_the_whole_pipeline():
+    """By name, through the tuner and autograd: engine c runs, and agrees."""
+    case = middle(cells.gru, F32)
+    assert_all_same(run(cells.gru, case, "c"), oracle(case), F32, case.T)
