@@ -14,8 +14,11 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import elman
 import elman.nn
+from elman import cells
+from elman.compiler import job
 from elman.engines import registry
 from elman.errors import EngineError
+from elman.plan.spec import Spec
 from elman.tuning.choose import find_engine
 from helpers import OwnBackwardEngine, assert_same, stand_in
 
@@ -32,12 +35,16 @@ def pair(kind, *args, engine="auto", seed=0, **options):
     return theirs, ours
 
 
+SMALL = Spec((("H", 2), ("I", 2)), wants=frozenset("xWRb"))
+
+
 def need(engine):
     """Skip where an engine is not part of this installation, or has no compiler."""
     if engine != "auto":
         found = find_engine(engine)
-        if isinstance(found, str):
-            pytest.skip(found)
+        reason = found if isinstance(found, str) else found.supports(job(cells.rnn, SMALL))
+        if reason is not None:
+            pytest.skip(reason)
 
 
 def flat(value):
