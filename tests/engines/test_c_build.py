@@ -28,6 +28,7 @@ from elman.nn.runner import Runner
 from elman.plan.build import program
 from helpers import Sizes, assert_all_same, job_of, random_case
 from kernels import c_kernel, call, oracle
+from unseen import UNSEEN, three_states
 
 HERE = Path(__file__).parent
 SIZES = Sizes(T=7, B=3, I=5, H=13)  # the kernels that test_c_agreement compiles, too
@@ -340,14 +341,20 @@ def test_every_compiler_agrees(cell, name, dtype, monkeypatch):
     assert_all_same(got, oracle(case), dtype, case.T)
 
 
-def test_other_instruction_sets(monkeypatch):
-    """ELMAN_ISA names one; unknown and missing ones are told with those that there are."""
-    case = random_case(cells.gru, SIZES, 1)
+@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=["float32", "float64"])
+def test_plain_vectors(dtype, monkeypatch):
+    """Without any instruction set of its own; gcc 12 once stopped at this cell in float64."""
+    case = random_case(three_states, UNSEEN[three_states], 1, dtype)
     monkeypatch.setenv("ELMAN_ISA", "scalar")
     job = job_of(case)
     kernel = CKernel(job, program(job.pair, job.spec, PRICES), "")
     assert kernel.describe()["isa"] == "scalar"
-    assert_all_same(call(kernel, case), oracle(case), torch.float32, case.T)
+    assert_all_same(call(kernel, case), oracle(case), dtype, case.T)
+
+
+def test_instruction_sets_that_there_are_not(monkeypatch):
+    """ELMAN_ISA names one; unknown and missing ones are told with those that there are."""
+    job = job_of(random_case(cells.gru, SIZES, 1))
     monkeypatch.setenv("ELMAN_ISA", "mmx")
     with pytest.raises(EngineError, match=r"ELMAN_ISA='mmx'; there are avx512, avx2, neon, scalar"):
         detect()

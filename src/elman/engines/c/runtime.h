@@ -139,7 +139,8 @@ INLINE V v_relu(V x) { return larger(bc(0), x); }
 INLINE V v_min(V a, V b) { return pick(a != a, a, pick(a < b, a, b)); }
 INLINE V v_max(V a, V b) { return pick(a != a, a, pick(a > b, a, b)); }
 INLINE V v_sign(V x) { return pick(x > (T)0, bc(1), pick(x < (T)0, bc(-1), bc(0))); }
-INLINE V v_where(V c, V a, V b) { return pick(c != (T)0, a, b); }
+/* not `c != 0`: gcc 12 without SSE4 stops with an internal error when c is itself a comparison */
+INLINE V v_where(V c, V a, V b) { return pick((M)v_abs(c) != 0, a, b); }
 #define LANES(name, call)                                                                              \
     UNUSED NOINLINE V name(V x) {                                                                      \
         for (int i = 0; i < VL; i++) x[i] = (T)call((double)x[i]);                                     \
