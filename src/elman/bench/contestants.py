@@ -16,6 +16,7 @@ from elman.bench.cases import Case
 from elman.bench.loops import LOOPS
 
 BUILT_IN: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
+    "rnn": (nn.RNN, elman.nn.RNN),
     "gru": (nn.GRU, elman.nn.GRU),
     "lstm": (nn.LSTM, elman.nn.LSTM),
 }

@@ -50,7 +50,8 @@ class Kernel(ABC):
 
         Args:
             inputs: one per input of the cell: [T, B, n], or [T, B] for a scalar; any strides.
-            states: one per state: [B, n] or [B].
+            states: one per state: [B, n] or [B]. A kernel with its own backward takes [1, B, n] and
+                [1, B] as well; last states and gradients of states have the shapes of the states.
             weights: one per weight, in the declared shape.
 
         Returns:
@@ -104,6 +105,10 @@ class Engine(ABC):
         Raises:
             EngineError: with the reason of ``supports``.
         """
+
+    def disturbed(self) -> bool:
+        """Whether what is measured now would not hold on a quiet machine."""
+        return False
 
     def schedules(self, job: Job) -> tuple[str, ...]:
         """Names of the schedules worth measuring for this job, first choice first."""

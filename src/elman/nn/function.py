@@ -31,9 +31,9 @@ def say_once(text: str) -> None:
 class Sweep(Function):
     """All steps of one layer in one direction, on a kernel that has its own backward.
 
-    ``apply(kernel, oracle, counts, *tensors)``: ``tensors`` are the inputs, states and weights,
-    ``counts`` says how many of the first two, ``oracle()`` gives a differentiable kernel for the
-    same cell. Returns the output and the last states.
+    ``apply(kernel, oracle, counts, stacked, *tensors)``: ``tensors`` are the inputs, states and
+    weights, ``counts`` says how many of the first two, ``oracle()`` gives a differentiable kernel
+    for the same cell, ``stacked`` is as for :func:`run`. Returns the output and the last states.
     """
 
     @staticmethod
@@ -42,6 +42,7 @@ class Sweep(Function):
         kernel: Kernel,
         oracle: Callable[[], Kernel],
         counts: tuple[int, int],
+        stacked: bool,
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         """Run the kernel and save its arguments and what it asks for."""
@@ -51,7 +52,8 @@ class Sweep(Function):
         )
         ctx.save_for_backward(*tensors, *saved)
         ctx.set_materialize_grads(False)
-        ctx.kernel, ctx.oracle, ctx.counts, ctx.total = kernel, oracle, counts, len(tensors)
+        ctx.kernel, ctx.oracle, ctx.counts, ctx.stacked = kernel, oracle, counts, stacked
+        ctx.total = len(tensors)
         if output._is_view():
             # the output of a function must be no view, or it could not be detached in place; it
             # still shares its version with the tape, so that writing to it is detected
@@ -65,7 +67,7 @@ class Sweep(Function):
         first, second = ctx.counts
         tensors = saved[: ctx.total]
         if torch.is_grad_enabled():
-            return (None, None, None, *_twice(ctx, tensors, (d_output, *d_last)))
+            return (None, None, None, None, *_twice(ctx, tensors, (d_output, *d_last)))
         inputs, states = tensors[:first], tensors[first : first + second]
         keep = True if _keep_graph is None else _keep_graph()
         d_inputs, d_states, d_weights = ctx.kernel.backward(
@@ -77,7 +79,7 @@ class Sweep(Function):
             d_last,
             keep,
         )
-        return (None, None, None, *d_inputs, *d_states, *d_weights)
+        return (None, None, None, None, *d_inputs, *d_states, *d_weights)
 
 
 def _twice(ctx: Any, tensors: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> Gradients:
@@ -89,8 +91,8 @@ def _twice(ctx: Any, tensors: Sequence[Tensor], cotangents: Sequence[Tensor | No
     # Aliases, so that an argument that is computed from another is not differentiated through it.
     own = [tensor.view_as(tensor) for tensor in tensors]
     first, second = ctx.counts
-    output, last, _ = ctx.oracle().forward(
-        own[:first], own[first : first + second], own[first + second :]
+    output, last = through(
+        ctx.oracle(), own[:first], own[first : first + second], own[first + second :], ctx.stacked
     )
     roots = [
         (value, d)
@@ -109,6 +111,21 @@ def _twice(ctx: Any, tensors: Sequence[Tensor], cotangents: Sequence[Tensor | No
     return tuple(found)
 
 
+def through(
+    kernel: Kernel,
+    inputs: Sequence[Tensor],
+    states: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    stacked: bool,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Run a differentiable kernel; arguments and results as of :func:`run`."""
+    if stacked:
+        states = [state.squeeze(0) for state in states]
+    output, last, _ = kernel.forward(inputs, states, weights)
+    # stacked, not viewed: a user may detach_() a state, and no view allows that
+    return output, tuple([torch.stack((end,)) for end in last]) if stacked else last
+
+
 def run(
     kernel: Kernel,
     oracle: Callable[[], Kernel],
@@ -116,6 +133,7 @@ def run(
     states: Sequence[Tensor],
     weights: Sequence[Tensor],
     training: bool,
+    stacked: bool = False,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Run a kernel with or without autograd.
 
@@ -124,14 +142,17 @@ def run(
         oracle: gives a differentiable kernel for the same cell, for second derivatives.
         inputs, states, weights: as :meth:`Kernel.forward` takes them.
         training: whether a gradient may be asked for.
+        stacked: whether each state is [1, B, n], as it comes and goes in a stack of one layer.
 
     Returns:
-        The output and the last states.
+        The output and the last states, these with the shapes of ``states``.
     """
-    if kernel.differentiable or not training:
+    if kernel.differentiable:
+        return through(kernel, inputs, states, weights, stacked)
+    if not training:
         output, last, _ = kernel.forward(inputs, states, weights)
         return output, last
     output, *rest = Sweep.apply(
-        kernel, oracle, (len(inputs), len(states)), *inputs, *states, *weights
+        kernel, oracle, (len(inputs), len(states)), stacked, *inputs, *states, *weights
     )
     return output, tuple(rest)

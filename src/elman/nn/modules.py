@@ -123,36 +123,53 @@ def _run_layers(module: Any, given: Tensor, hx: Any, weights: list[Tensor], engi
     x = given if batched else given.unsqueeze(1)
     if batched and module.batch_first:
         x = x.transpose(0, 1)
-    two = module.mode == "LSTM"
+    two, layers = module.mode == "LSTM", module.num_layers
     if hx is None:
-        zeros = torch.zeros(x.shape[1], module.hidden_size, dtype=x.dtype, device=x.device)
-        states = [(zeros, zeros) if two else (zeros,)] * module.num_layers
+        zeros = torch.zeros(layers, x.shape[1], module.hidden_size, dtype=x.dtype, device=x.device)
+        states = (zeros, zeros) if two else (zeros,)
     else:
-        given_states = hx if two else (hx,)
+        states = tuple(hx) if two else (hx,)
         if not batched:
-            given_states = [state.unsqueeze(1) for state in given_states]
-        states = list(zip(*[state.unbind(0) for state in given_states]))
-    plain = transformed((x, *states[0], *weights)) is None
+            states = tuple([state.unsqueeze(1) for state in states])
+    plain = transformed((x, *states, *weights)) is None
     runners = module._runners or list(module.runners.values())
-    count = len(weights) // module.num_layers
-    share = module.dropout if module.training else 0.0
-    ends: list[tuple[Tensor, ...]] = []
-    for layer, runner in enumerate(runners):
-        own = weights[layer * count : (layer + 1) * count]
+    if layers == 1:
         if plain:
-            x, last = runner((x,), states[layer], own, engine)
+            x, last = runners[0]((x,), states, weights, engine, True)
         else:
-            x, last = runner.through_reference((x,), states[layer], own)
-        ends.append(last)
-        if share and layer < module.num_layers - 1:
-            x = torch.dropout(x, share, True)
-    # stacked even when there is one layer: a user may detach_() a state, and no view allows that
-    last_states = tuple(torch.stack(parts) for parts in zip(*ends))
+            x, last = runners[0].through_reference((x,), states, weights, True)
+    else:
+        x, last = _stack(module, runners, x, states, weights, engine if plain else None)
     if not batched:
-        x, last_states = x.squeeze(1), tuple(state.squeeze(1) for state in last_states)
+        x, last = x.squeeze(1), tuple([state.squeeze(1) for state in last])
     elif module.batch_first:
         x = x.transpose(0, 1)
-    return x, last_states if two else last_states[0]
+    return x, last if two else last[0]
+
+
+def _stack(
+    module: Any,
+    runners: list[Runner],
+    x: Tensor,
+    states: tuple[Tensor, ...],
+    weights: list[Tensor],
+    engine: str | None,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Several layers, one after the other; by torch ops alone without an engine."""
+    layers = len(runners)
+    count = len(weights) // layers
+    share = module.dropout if module.training else 0.0
+    ends: list[tuple[Tensor, ...]] = []
+    for layer, own_states in enumerate(zip(*[state.unbind(0) for state in states])):
+        own = weights[layer * count : (layer + 1) * count]
+        if engine is None:
+            x, end = runners[layer].through_reference((x,), own_states, own)
+        else:
+            x, end = runners[layer]((x,), own_states, own, engine)
+        ends.append(end)
+        if share and layer < layers - 1:
+            x = torch.dropout(x, share, True)
+    return x, tuple([torch.stack(parts) for parts in zip(*ends)])
 
 
 class RNN(_Layers, nn.RNN):

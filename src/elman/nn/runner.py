@@ -13,7 +13,7 @@ from elman.engines.base import Job, Kernel
 from elman.errors import EngineError, InputError, ShapeError, VerifyError
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
-from elman.nn.function import run
+from elman.nn.function import run, through
 from elman.plan.spec import Spec, Tape
 from elman.tuning.choose import Choice, choose, kernel_of, octave
 
@@ -48,17 +48,19 @@ class Runner:
         states: Sequence[Tensor],
         weights: Sequence[Tensor],
         engine: str,
+        stacked: bool = False,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run all steps.
 
         Args:
             inputs: [T, B, n] each, or [T, B].
-            states: [B, n] each, or [B].
+            states: [B, n] each, or [B]; with a leading axis of 1 if ``stacked``.
             weights: in declared order and shape.
             engine: a name, or ``auto``.
+            stacked: whether the states are those of a stack of one layer.
 
         Returns:
-            The output [T, B, n] and the last states.
+            The output [T, B, n] and the last states, these with the shapes of ``states``.
 
         Raises:
             EngineError: the named engine cannot run this.
@@ -66,7 +68,7 @@ class Runner:
         """
         first = inputs[0]
         dtype, device = first.dtype, first.device
-        for weight, shape in zip(weights, self._shapes, strict=True):
+        for weight, shape in zip(weights, self._shapes):
             if weight.shape != shape or weight.dtype is not dtype or weight.device != device:
                 self._refuse_weights(weights, first)
         wants, training = 0, False
@@ -76,7 +78,7 @@ class Runner:
             for tensor in weights:
                 wants += wants + tensor.requires_grad
             training = wants > 0 or any(state.requires_grad for state in states)
-        steps, batch = first.shape[0], first.shape[1]
+        steps, batch, *_ = first.shape
         key = (
             dtype,
             device.type,
@@ -90,14 +92,17 @@ class Runner:
         choice = self._chosen.get(key)
         if choice is None:
             choice = self._chosen[key] = self._choose(key, steps, batch)
-        return run(choice.kernel, self.oracle, inputs, states, weights, training)
+        return run(choice.kernel, self.oracle, inputs, states, weights, training, stacked)
 
     def through_reference(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        stacked: bool = False,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run all steps by torch ops alone, for transforms; as :meth:`__call__`."""
-        output, last, _ = self.oracle().forward(inputs, states, weights)
-        return output, last
+        return through(self.oracle(), inputs, states, weights, stacked)
 
     def oracle(self) -> Kernel:
         """The reference kernel of this cell; it runs every dtype and device."""

@@ -188,7 +188,8 @@ def _remembered_or_measured(
     winner = next(who for who in kernels if medians.get(who, math.inf) <= _TIE * best)
     name, schedule = named_by[winner]
     value = {"engine": name, "schedule": schedule, "medians_s": medians, "refusals": wrong}
-    cache.remember(key, value)
+    if not any(registry.find(engine).disturbed() for engine, _ in named_by.values()):
+        cache.remember(key, value)
     return Choice(name, schedule, kernels[winner], "measured", medians, refusals)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from elman.bench.cases import Suite
+from elman.bench.suites.cpu import CPU
 from elman.bench.suites.foundation import FOUNDATION
 from elman.errors import InputError
 
-SUITES = {suite.name: suite for suite in (FOUNDATION,)}
+SUITES = {suite.name: suite for suite in (FOUNDATION, CPU)}
 
 
 def find_suite(name: str) -> Suite:

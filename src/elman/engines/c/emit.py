@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.resources import files
 
+from elman.engines.c.context import Shape
 from elman.engines.c.isa import Isa
 from elman.engines.c.layout import Layout, product_parts, sealed_reads
 from elman.engines.c.phases import PhaseWriter, Place
@@ -17,60 +18,6 @@ from elman.ir.graph import Node
 from elman.plan.program import Bundle, Home, Program, Sweep
 
 _MANY_ROWS = 16  # a batched phase is split by rows when every worker gets this many, else by units
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Counts that the caller needs to build the context."""
-
-    inputs: int
-    states: int
-    weights: int
-
-
-ARRAYS = ("ring", "in", "in_t", "in_l", "st", "h0", "last", "w", "din", "dlast", "dst", "dw")
-
-
-def fields(inputs: int, states: int, weights: int) -> list[tuple[str, str, int]]:
-    """(C type, name, count) of the context's fields; every one is eight bytes wide."""
-    return [
-        ("long", "T", 1),
-        ("long", "B", 1),
-        ("long", "chunk", 1),
-        ("long", "workers", 1),
-        ("long", "split", 1),
-        ("long", "ring", states),
-        ("long", "bytes", 1),
-        ("char *", "arena", 1),
-        ("const T *", "in", inputs),
-        ("long", "in_t", inputs),
-        ("long", "in_l", inputs),
-        ("T *", "st", states),
-        ("const T *", "h0", states),
-        ("T *", "last", states),
-        ("T *", "out", 1),
-        ("const T *", "w", weights),
-        ("T *", "tape", 1),
-        ("const T *", "dy", 1),
-        ("long", "dy_t", 1),
-        ("long", "dy_l", 1),
-        ("T *", "din", inputs),
-        ("const T *", "dlast", states),
-        ("T *", "dst", states),
-        ("T *", "dw", weights),
-        ("T *", "vec", 1),
-        ("T *", "mat", 1),
-        ("T *", "pack", 1),
-        ("T *", "scratch", 1),
-        ("T *", "chunk_rows", 1),
-        ("T *", "carry", 1),
-        ("T *", "scalars", 1),
-        ("long", "scalars_size", 1),
-        ("T *", "right", 1),
-        ("T *", "left", 1),
-        ("long", "left_size", 1),
-        ("Flag *", "flags", 1),
-    ]
 
 
 @dataclass(frozen=True)
@@ -224,14 +171,7 @@ class Emitter:
             lines.append("#define ELMAN_F64")
         lines.append(files("elman.engines.c").joinpath("runtime.h").read_text())
         lines.append(transposer(self.layout.lanes))
-        lines.append("typedef struct {")
-        for ctype, name, count in fields(self.shape.inputs, self.shape.states, self.shape.weights):
-            lines.append(
-                f"    {ctype} {name}[{max(1, count)}];"
-                if count != 1 or name in ARRAYS
-                else f"    {ctype} {name};"
-            )
-        lines.append("} C;")
+        lines.append(self.shape.text())
         widths = self._granules()
         atoms = self.layout.atoms
         counts = [self.layout.padded(atom) // self.layout.lanes for atom in atoms]
@@ -441,19 +381,24 @@ class Emitter:
         )
 
     def _entry(self, name: str) -> str:
+        """What is called: without an arena it says how many bytes it needs, else it runs and says
+        which share of the time (per cent) a worker waited for one that did not run."""
         return f"""static void {name}_enter(void *p) {{
     C *c = p;
-    Worker w = {{c->flags, thread_number(), thread_count(), 0}};
+    Worker w = {{c->flags, thread_number(), thread_count(), 0, 0}};
     {name}_run(c, &w);
+    c->flags[w.id].waited = w.waited;
 }}
 __attribute__((visibility("default"))) long elman_{name}(C *c) {{
     {name}_arena(c);
     if (!c->arena) return c->bytes;
-    memset(c->flags, 0, c->workers * sizeof(Flag));
-    if (c->workers > 1 && run_parallel) run_parallel({name}_enter, c, c->workers, 0);
-    else {{
-        Worker w = {{c->flags, 0, 1, 0}};
+    if (c->workers == 1 || !run_parallel) {{
+        Worker w = {{c->flags, 0, 1, 0, 0}};
         {name}_run(c, &w);
+        return 0;
     }}
-    return 0;
+    memset(c->flags, 0, c->workers * sizeof(Flag));
+    long start = now();
+    run_parallel({name}_enter, c, c->workers, 0);
+    return idle_share(c->flags, c->workers, now() - start);
 }}"""

@@ -6,8 +6,8 @@ import ctypes
 import hashlib
 import os
 from collections import deque
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,40 +15,51 @@ from torch import Tensor
 
 from elman.engines.base import Engine, Job, Kernel
 from elman.engines.c.build import build, find_compiler, load
-from elman.engines.c.emit import ARRAYS, Blocks, Emitter, fields
+from elman.engines.c.context import Frame
+from elman.engines.c.emit import Blocks, Emitter
 from elman.engines.c.isa import detect
 from elman.engines.c.schedule import SPLITS, Schedule, choose, product_weights
-from elman.engines.c.threads import pool, workers
+from elman.engines.c.threads import crowd, pool, workers
 from elman.errors import EngineError
 from elman.plan.build import output_is_state, program
 from elman.plan.prices import Prices
 from elman.plan.program import Home, Program, Sweep
 
 PRICES = Prices()
+_WORKERS = 3  # index in the head of the context
+_MOST_PLANS = 4096  # sizes of calls remembered per kernel
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-@lru_cache(maxsize=256)
-def _context(inputs: int, states: int, weights: int) -> type[ctypes.Structure]:
-    """The ctypes twin of the context in ``emit.py``; everything is eight bytes wide."""
-    members: list[tuple[str, Any]] = []
-    for ctype, name, count in fields(inputs, states, weights):
-        kind: Any = ctypes.c_long if ctype == "long" else ctypes.c_void_p
-        members.append((name, kind * max(1, count) if name in ARRAYS else kind))
-    return type("Context", (ctypes.Structure,), {"_fields_": members})
+_NO_ROWS: tuple[tuple[Any, ...], ...] = ((), (), ())
+_address = Tensor.data_ptr
+_contiguous = Tensor.contiguous
+
+
+def _address_or_null(value: Tensor | None) -> int:
+    return 0 if value is None else value.data_ptr()
+
+
+def _contiguous_or_none(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.contiguous()
 
 
 def _rows(x: Tensor) -> tuple[Tensor, int, int]:
     """A tensor [T, B, ...] as rows at one distance: itself if it is, else a copy; (tensor, t,
     row)."""
-    T, B = x.shape[:2]
-    if x.dim() == 3 and x.stride(2) != 1 and x.shape[2] > 1:
-        if x.stride(0) == 0 and x.stride(1) == 0:  # an expanded gradient: one row serves all
+    T, B, *inner = x.shape
+    if x.is_contiguous():
+        row = inner[0] if inner else 1
+        return x, B * row, row
+    t, b, *inner = x.stride()
+    if inner and inner[0] != 1 and x.shape[2] > 1:
+        if t == 0 and b == 0:  # an expanded gradient: one row serves all
             return x[0, 0].contiguous(), 0, 0
         x = x.contiguous()
-    elif B > 1 and T > 1 and x.stride(0) != B * x.stride(1):
+        t, b = x.stride()[:2]
+    elif t != B * b and B > 1 and T > 1:
         x = x.contiguous()
-    t, b = x.stride(0), x.stride(1)
+        t, b = x.stride()[:2]
     return x, t, t if B == 1 else b
 
 
@@ -61,6 +72,27 @@ def _overwrites_tape(sweep: Sweep | None) -> bool:
             writes.extend(home for _, home in segment.scalar_writes)
             writes.extend(home for part in segment.parts for _, home in part.writes)
     return any(home.where == "tape" for home in writes)
+
+
+Maker = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all calls of one T, B and number of threads have in common.
+
+    Attributes:
+        head: T, B, chunk, workers, split, as the context begins.
+        forward, backward: workspace (elements).
+        sequences: shapes of the state sequences.
+        tape: size of the tape (elements).
+    """
+
+    head: tuple[int, ...]
+    forward: int
+    backward: int
+    sequences: list[tuple[int, int, int]]
+    tape: int
 
 
 class CKernel(Kernel):
@@ -86,7 +118,12 @@ class CKernel(Kernel):
                 function.restype = ctypes.c_long
                 function.argtypes = [ctypes.c_void_p]
         shape = self.emitter.shape
-        self._context = _context(shape.inputs, shape.states, shape.weights)
+        self._frame = Frame(shape)
+        counts = (shape.inputs, shape.states, shape.weights)
+        self._padding = tuple((0,) * (not count) for count in counts)
+        inputs, states, weights = (max(1, count) for count in counts)
+        self._no_gradients = (0,) * (3 + 2 * states + inputs + weights)
+        self._no_forward = (0,) * (2 * states + 1)
         layout = self.emitter.layout
         self.dtype = _DTYPES[job.spec.dtype]
         # fresh memory is filled with NaN, so that an element that was never written shows
@@ -98,22 +135,28 @@ class CKernel(Kernel):
         self.output_is_state = output_is_state(made.pair)
         # a backward reads all rows of the states, and so does an epilogue of the forward
         self.keeps_rows = job.spec.training or bool(made.forward.after.segments)
+        every = [self.keeps_rows or (not k and self.output_is_state) for k in range(shape.states)]
+        self._sequences = list(zip(every, layout.state_widths, strict=True))
+        self._rings = (*(-1 if all_rows else 1 for all_rows in every), *self._padding[1])
+        self._all_rows = (-1,) * states
         self.scalar_output = not step.outputs[0].shape
         names = self.emitter.arrays.names
-        self.wanted_weights = [name in job.spec.wants for name in names]
-        inputs = list(dict.fromkeys(leaf.data[0] for leaf in step.inputs))
-        self.wanted_inputs = [name in job.spec.wants for name in inputs]
+        self._weight_makers = [self._like if name in job.spec.wants else None for name in names]
+        given = list(dict.fromkeys(leaf.data[0] for leaf in step.inputs))
         missed = {  # inputs of which some atom gets no gradient: nothing is written there
             leaf.data[0]
             for leaf, d in zip(step.inputs, made.pair.d_inputs, strict=True)
             if d is None
         }
-        self.missed_inputs = [name in missed for name in inputs]
+        self._input_makers = [
+            None if name not in job.spec.wants else self._zeros if name in missed else self._like
+            for name in given
+        ]
         self.destructive = _overwrites_tape(made.backward)
         self._weights = product_weights(made.forward, dict(made.spec.dims))
         self._arenas: deque[Tensor] = deque(maxlen=2)
         self._tapes: deque[Tensor] = deque(maxlen=2)
-        self._bytes: dict[tuple[int, int, Schedule, bool], int] = {}
+        self._plans: dict[tuple[int, int, int], Plan] = {}
 
     def describe(self) -> dict[str, Any]:
         """Engine, digest of the C text (which is the plan's), instruction set, split."""
@@ -128,7 +171,21 @@ class CKernel(Kernel):
         item = 8 if self.spec.dtype == "float64" else 4
         return item * (T * B * self.tape_row + (T + 1) * B * sum(self.state_widths))
 
-    def _empty(self, *shape: int) -> Tensor:
+    @staticmethod
+    def _gradient(given: Tensor, make: Maker | None) -> Tensor | None:
+        return None if make is None else make(given)
+
+    def _zeros(self, given: Tensor) -> Tensor:
+        return torch.zeros(given.shape, dtype=self.dtype)
+
+    def _like(self, given: Tensor) -> Tensor:
+        """Fresh memory for something of the same sizes, contiguous."""
+        if not given.is_contiguous():
+            return self._empty(given.shape)
+        fresh = torch.empty_like(given)
+        return fresh.fill_(float("nan")) if self.poison else fresh
+
+    def _empty(self, shape: Sequence[int]) -> Tensor:
         fresh = torch.empty(shape, dtype=self.dtype)
         return fresh.fill_(float("nan")) if self.poison else fresh
 
@@ -140,76 +197,87 @@ class CKernel(Kernel):
         try:
             buffer = spare.pop()
         except IndexError:
-            return self._empty(count)
+            return self._empty((count,))
         if buffer.numel() < count:
-            return self._empty(count)
+            return self._empty((count,))
         return buffer.fill_(float("nan")) if self.poison else buffer
 
-    def _run(self, function: Any, context: Any, T: int, B: int, backward: bool) -> None:
-        schedule = self.schedule(T, B)
-        context.T, context.B, context.chunk = T, B, schedule.chunk
-        context.workers, context.split = schedule.workers, schedule.split
-        address = ctypes.addressof(context)
-        key = (T, B, schedule, backward)
-        size = self._bytes.get(key)
-        if size is None:
-            context.arena = None
-            size = self._bytes[key] = function(address)
-        arena = self._take(self._arenas, size // self.dtype.itemsize + 1)
-        context.arena = arena.data_ptr()
-        function(address)
-        self._arenas.append(arena)
+    def _plan(self, T: int, B: int) -> Plan:
+        """What all calls of these sizes have in common, made once."""
+        key = (T, B, workers())
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            schedule = self.schedule(T, B)
+            head = (T, B, schedule.chunk, schedule.workers, schedule.split)
+            item = self.dtype.itemsize
+            plan = self._plans[key] = Plan(
+                head,
+                self._bytes(self._forward, head) // item + 1,
+                self._bytes(self._backward, head) // item + 1 if self._backward else 0,
+                [(T + 1 if every else 2, B, width) for every, width in self._sequences],
+                T * B * self.tape_row,
+            )
+        return plan
+
+    def _bytes(self, function: Any, head: tuple[int, ...]) -> int:
+        """Workspace of a call (bytes): the kernel says so when it is given none."""
+        if not head[0] * head[1]:
+            return 0
+        return self._frame.call(function, *head, *(0,) * (self._frame.given - len(head)))
 
     def forward(
         self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
     ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
         """See :meth:`Kernel.forward`."""
         T, B = inputs[0].shape[:2]
-        training = self.spec.training
-        context = self._context()
-        held = self._point_inputs(context, inputs)
-        first = [state.contiguous() for state in states]
-        matrices = [weight.contiguous() for weight in weights]
-        sequences: list[Tensor] = []
-        last: list[Tensor] = []
-        for index, (state, width) in enumerate(zip(first, self.state_widths, strict=True)):
-            every = self.keeps_rows or (index == 0 and self.output_is_state)
-            sequence = self._empty(T + 1 if every else 2, B, width)
-            sequences.append(sequence)
-            context.ring[index] = -1 if every else 1
-            context.st[index] = sequence.data_ptr()
-            context.h0[index] = state.data_ptr()
-            last.append(self._empty(*state.shape))
-            context.last[index] = last[-1].data_ptr()
-        for index, weight in enumerate(matrices):
-            context.w[index] = weight.data_ptr()
+        plan = self._plan(T, B)
+        held, distances, rows = zip(*map(_rows, inputs)) if inputs else _NO_ROWS
+        first = tuple(map(_contiguous, states))
+        matrices = tuple(map(_contiguous, weights))
+        sequences = tuple(map(self._empty, plan.sequences))
+        last = tuple(map(self._like, states))
         if self.output_is_state:
             output = sequences[0][1:]
         else:
-            output = self._empty(T, B, self.output_width)
-            context.out = output.data_ptr()
-        tape = self._take(self._tapes, T * B * self.tape_row) if training else None
-        context.tape = tape.data_ptr() if tape is not None else None
-        if T * B:
-            self._run(self._forward, context, T, B, False)
-        else:
+            output = self._empty((T, B, self.output_width))
+        tape = self._take(self._tapes, plan.tape) if self.spec.training else None
+        if not T * B:
             for made, given in zip(last, first, strict=True):
                 made.copy_(given)
-        del held
+        else:
+            arena = self._take(self._arenas, plan.forward)
+            inputs_pad, states_pad, weights_pad = self._padding
+            idle = self._frame.call(
+                self._forward,
+                *plan.head,
+                arena.data_ptr(),
+                0 if tape is None else tape.data_ptr(),
+                *self._rings,
+                *map(_address, held),
+                *inputs_pad,
+                *distances,
+                *inputs_pad,
+                *rows,
+                *inputs_pad,
+                *map(_address, matrices),
+                *weights_pad,
+                *map(_address, sequences),
+                *states_pad,
+                *map(_address, first),
+                *states_pad,
+                *map(_address, last),
+                *states_pad,
+                output.data_ptr(),
+                *self._no_gradients,
+            )
+            self._arenas.append(arena)
+            if plan.head[_WORKERS] > 1:
+                crowd.tell(idle)
         if self.scalar_output:
             output = output.reshape(T, B)
-        saved = (*sequences, tape) if tape is not None else ()
-        return output, tuple(last), saved
-
-    def _point_inputs(self, context: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
-        held: list[Tensor] = []
-        addresses = getattr(context, "in")
-        for index, x in enumerate(inputs):
-            rows, t, row = _rows(x)
-            held.append(rows)
-            addresses[index] = rows.data_ptr()
-            context.in_t[index], context.in_l[index] = t, row
-        return held
+        return output, last, () if tape is None else (*sequences, tape)
 
     def backward(
         self,
@@ -225,55 +293,62 @@ class CKernel(Kernel):
         if self._backward is None:
             raise EngineError("this kernel was compiled without a backward")
         T, B = inputs[0].shape[:2]
-        context = self._context()
-        held = self._point_inputs(context, inputs)
+        plan = self._plan(T, B)
+        held, distances, rows = zip(*map(_rows, inputs)) if inputs else _NO_ROWS
         *sequences, tape = saved
         if keep and self.destructive:
             tape = tape.clone()
-        matrices = [weight.contiguous() for weight in weights]
-        for index, sequence in enumerate(sequences):
-            context.st[index] = sequence.data_ptr()
-            context.ring[index] = -1
-        for index, weight in enumerate(matrices):
-            context.w[index] = weight.data_ptr()
-        context.tape = tape.data_ptr()
+        matrices = tuple(map(_contiguous, weights))
         if d_output is None:
             dy, t, row = torch.zeros(self.output_width, dtype=self.dtype), 0, 0
         else:
             dy, t, row = _rows(d_output)
-        context.dy, context.dy_t, context.dy_l = dy.data_ptr(), t, row
-        d_inputs: list[Tensor | None] = []
-        for index, (x, wanted) in enumerate(zip(inputs, self.wanted_inputs, strict=True)):
-            if not wanted:
-                d_inputs.append(None)
-                continue
-            missed = self.missed_inputs[index]
-            d = torch.zeros(x.shape, dtype=self.dtype) if missed else self._empty(*x.shape)
-            d_inputs.append(d)
-            context.din[index] = d.data_ptr()
-        lasts = [None if d is None else d.contiguous() for d in d_last]
-        d_states: list[Tensor] = []
-        for index, (state, d) in enumerate(zip(states, lasts, strict=True)):
-            context.dlast[index] = None if d is None else d.data_ptr()
-            made = self._empty(*state.shape)
-            d_states.append(made)
-            context.dst[index] = made.data_ptr()
-        d_weights: list[Tensor | None] = []
-        for index, (weight, wanted) in enumerate(zip(weights, self.wanted_weights, strict=True)):
-            d = self._empty(*weight.shape) if wanted else None
-            d_weights.append(d)
-            if d is not None:
-                context.dw[index] = d.data_ptr()
-        if T * B:
-            self._run(self._backward, context, T, B, True)
-        else:
+        d_inputs = tuple(map(self._gradient, inputs, self._input_makers))
+        d_states = tuple(map(self._like, states))
+        d_weights = tuple(map(self._gradient, weights, self._weight_makers))
+        lasts = tuple(map(_contiguous_or_none, d_last))
+        if not T * B:
             for d in (*d_inputs, *d_states, *d_weights):
                 if d is not None:
                     d.zero_()
+        else:
+            arena = self._take(self._arenas, plan.backward)
+            inputs_pad, states_pad, weights_pad = self._padding
+            idle = self._frame.call(
+                self._backward,
+                *plan.head,
+                arena.data_ptr(),
+                tape.data_ptr(),
+                *self._all_rows,
+                *map(_address, held),
+                *inputs_pad,
+                *distances,
+                *inputs_pad,
+                *rows,
+                *inputs_pad,
+                *map(_address, matrices),
+                *weights_pad,
+                *map(_address, sequences),
+                *states_pad,
+                *self._no_forward,
+                dy.data_ptr(),
+                t,
+                row,
+                *map(_address_or_null, lasts),
+                *states_pad,
+                *map(_address_or_null, d_inputs),
+                *inputs_pad,
+                *map(_address, d_states),
+                *states_pad,
+                *map(_address_or_null, d_weights),
+                *weights_pad,
+            )
+            self._arenas.append(arena)
+            if plan.head[_WORKERS] > 1:
+                crowd.tell(idle)
         if not keep:
             self._tapes.append(tape)  # nobody else can read it any more
-        del held, dy
-        return tuple(d_inputs), tuple(d_states), tuple(d_weights)
+        return d_inputs, d_states, d_weights
 
 
 class CEngine(Engine):
@@ -289,6 +364,10 @@ class CEngine(Engine):
             return f"it has no {job.spec.dtype}; it has {' and '.join(_DTYPES)}"
         found = find_compiler()
         return found if isinstance(found, str) else None
+
+    def disturbed(self) -> bool:
+        """While other processes keep the workers waiting."""
+        return crowd.alone()
 
     def schedules(self, job: Job) -> tuple[str, ...]:
         """The cost model's choice, and each way of sharing a step."""

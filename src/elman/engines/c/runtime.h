@@ -4,10 +4,12 @@
  * Vector code is written with gcc's vector extensions (clang has them too); NaN and infinities pass
  * through every function as in torch, so -ffast-math is never used.
  */
+#define _GNU_SOURCE
 #include <math.h>
 #include <sched.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -233,14 +235,28 @@ __attribute__((visibility("default"))) void elman_threads(void *parallel, void *
     thread_number = (number_fn)number;
     thread_count = (number_fn)count;
 }
-typedef struct { volatile long seen; char pad[120]; } Flag;
-typedef struct { Flag *flags; long id, workers, epoch; } Worker;
+typedef struct { volatile long seen, waited; char pad[112]; } Flag;
+typedef struct { Flag *flags; long id, workers, epoch, waited; } Worker;
 #if defined(__x86_64__)
 #define RELAX() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define RELAX() __asm__ volatile("yield")
 #else
 #define RELAX() ((void)0)
 #endif
-/* all workers meet: spin first, then give the core away, so that an oversubscribed machine goes on */
+/* nanoseconds of a clock that never goes back */
+UNUSED NOINLINE long now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+/* wait for a worker that is late: it may not be running, so give this core away, and count the time */
+UNUSED NOINLINE void wait_long(Worker *w, const Flag *flag, long epoch) {
+    long start = now();
+    while (__atomic_load_n(&flag->seen, __ATOMIC_ACQUIRE) < epoch) sched_yield();
+    w->waited += now() - start;
+}
+/* all workers meet */
 INLINE void meet(Worker *w) {
     if (w->workers == 1) return;
     long epoch = ++w->epoch;
@@ -248,10 +264,16 @@ INLINE void meet(Worker *w) {
     for (long i = 0; i < w->workers; i++) {
         if (i == w->id) continue;
         for (long spins = 0; __atomic_load_n(&w->flags[i].seen, __ATOMIC_ACQUIRE) < epoch; spins++) {
-            if (spins < 2000) RELAX();
-            else sched_yield();
+            if (spins == 500) { wait_long(w, &w->flags[i], epoch); break; }
+            RELAX();
         }
     }
+}
+/* per cent of a call of so many ns that a worker waited in vain; 0 where it is too little to tell */
+INLINE long idle_share(const Flag *flags, long workers, long elapsed) {
+    long most = 0;
+    for (long i = 0; i < workers; i++) most = flags[i].waited > most ? flags[i].waited : most;
+    return most > 300000 ? most * 100 / elapsed : 0;
 }
 INLINE long share(long n, long id, long workers) { return n * id / workers; }
 INLINE long max2(long a, long b) { return a > b ? a : b; }

@@ -45,7 +45,7 @@ def choose(program: Program, weights: int, B: int, T: int, workers: int, split: 
     Source: measured on two cores: one thread below about 80 units at B = 1, samples for small
     weights, units from about 128 on.
     """
-    chunk = max(1, min(T, _CHUNK_ROWS // B if B < _CHUNK_ROWS else 1))
+    chunk = max(1, min(T, _CHUNK_ROWS // max(B, 1)))
     if workers == 1:
         return Schedule(0, 1, chunk)
     if split:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -66,8 +67,49 @@ def pool() -> Pool:
     return Pool("")
 
 
+class Crowd:
+    """Whether other processes want the same cores.
+
+    A worker that waits for one that is not running waits for a scheduler's tick, at every meeting.
+    When that has cost two calls in a row much of their time, kernels run on the calling thread
+    alone: results are the same, and nobody waits. Full numbers are tried again after a while, and
+    after a longer one each time they fail.
+    """
+
+    _MUCH = 25  # per cent of a call
+    _SHORTEST, _LONGEST = 0.25, 8.0  # (s)
+
+    def __init__(self) -> None:
+        self.alone_until = 0.0
+        self._pause = self._SHORTEST
+        self._bad = 0
+
+    def tell(self, idle: int) -> None:
+        """Take in which share of a call with several workers was waited in vain (per cent)."""
+        if idle < self._MUCH:
+            self._bad = 0
+            if self._pause > self._SHORTEST and time.monotonic() > self.alone_until + self._pause:
+                self._pause = self._SHORTEST  # it went well for as long as it had gone badly
+            return
+        self._bad += 1
+        if self._bad >= 2:
+            self._bad = 0
+            self.alone_until = time.monotonic() + self._pause
+            self._pause = min(2 * self._pause, self._LONGEST)
+
+    def alone(self) -> bool:
+        """Whether kernels should do without further workers now."""
+        if not self.alone_until:
+            return False
+        return time.monotonic() < self.alone_until
+
+
+crowd = Crowd()
+
+
 def workers() -> int:
-    """How many threads a kernel may use now: torch's number, one after a fork or without a pool."""
-    if _forked or not pool().parallel:
+    """How many threads a kernel may use now: torch's number; one after a fork, without a pool, and
+    while other processes want the cores."""
+    if _forked or not pool().parallel or crowd.alone():
         return 1
     return torch.get_num_threads()

@@ -1,0 +1,107 @@
+"""The argument block of a kernel: one table for the C struct and for its packing in Python.
+
+Every field is eight bytes wide. What the caller sets comes first, so that a call packs one row of
+numbers; what the kernel itself fills in follows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+ARRAYS = frozenset(
+    ("ring", "in", "in_t", "in_l", "st", "h0", "last", "w", "din", "dlast", "dst", "dw")
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many inputs, states and weights a cell has."""
+
+    inputs: int
+    states: int
+    weights: int
+
+    def given(self) -> list[tuple[str, str, int]]:
+        """(C type, name, count) of what the caller sets, in the order of :meth:`Frame.call`."""
+        inputs, states, weights = self.inputs, self.states, self.weights
+        return [
+            ("long", "T", 1),
+            ("long", "B", 1),
+            ("long", "chunk", 1),
+            ("long", "workers", 1),
+            ("long", "split", 1),
+            ("char *", "arena", 1),
+            ("T *", "tape", 1),
+            ("long", "ring", states),
+            ("const T *", "in", inputs),
+            ("long", "in_t", inputs),
+            ("long", "in_l", inputs),
+            ("const T *", "w", weights),
+            ("T *", "st", states),
+            ("const T *", "h0", states),
+            ("T *", "last", states),
+            ("T *", "out", 1),
+            ("const T *", "dy", 1),
+            ("long", "dy_t", 1),
+            ("long", "dy_l", 1),
+            ("const T *", "dlast", states),
+            ("T *", "din", inputs),
+            ("T *", "dst", states),
+            ("T *", "dw", weights),
+        ]
+
+    def own(self) -> list[tuple[str, str, int]]:
+        """(C type, name, count) of what the kernel fills in."""
+        return [
+            ("long", "bytes", 1),
+            ("T *", "vec", 1),
+            ("T *", "mat", 1),
+            ("T *", "pack", 1),
+            ("T *", "scratch", 1),
+            ("T *", "chunk_rows", 1),
+            ("T *", "carry", 1),
+            ("T *", "scalars", 1),
+            ("long", "scalars_size", 1),
+            ("T *", "right", 1),
+            ("T *", "left", 1),
+            ("long", "left_size", 1),
+            ("Flag *", "flags", 1),
+        ]
+
+    def text(self) -> str:
+        """The C struct."""
+        lines = ["typedef struct {"]
+        for ctype, name, count in (*self.given(), *self.own()):
+            array = f"[{max(1, count)}]" if name in ARRAYS else ""
+            lines.append(f"    {ctype} {name}{array};")
+        return "\n".join([*lines, "} C;"])
+
+
+class Frame:
+    """Argument blocks of one kernel; each call borrows one, so that calls may run at once."""
+
+    def __init__(self, shape: Shape) -> None:
+        size = sum(max(1, count) for _, _, count in shape.given())
+        self.given = size  # how many numbers a call takes
+        self._pack = struct.Struct(f"{size}q").pack_into
+        size += sum(count for _, _, count in shape.own())
+        self._block = ctypes.c_int64 * size
+        self._spare: deque[Any] = deque(maxlen=4)
+
+    def call(self, function: Any, *given: int) -> int:
+        """Call a kernel's function with every number of :meth:`Shape.given`, arrays spread out.
+
+        Returns what the function returns.
+        """
+        try:
+            block = self._spare.pop()
+        except IndexError:
+            block = self._block()
+        self._pack(block, 0, *given)
+        found: int = function(block)
+        self._spare.append(block)
+        return found
