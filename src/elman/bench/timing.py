@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 
-SAMPLE_S = 1e-3  # one sample lasts at least about so long: shorter calls are repeated within it
+SAMPLE_S = 1e-2  # one sample lasts at least about so long: shorter calls are repeated within it
 MOST_ROUNDS = 400
 WARM_UP = 3
 

@@ -382,7 +382,7 @@ class Emitter:
 
     def _entry(self, name: str) -> str:
         """What is called: without an arena it says how many bytes it needs, else it runs and says
-        which share of the time (per cent) a worker waited for one that did not run."""
+        how long a worker waited for one that did not run, less a quarter of the call (us)."""
         return f"""static void {name}_enter(void *p) {{
     C *c = p;
     Worker w = {{c->flags, thread_number(), thread_count(), 0, 0}};
@@ -400,5 +400,5 @@ __attribute__((visibility("default"))) long elman_{name}(C *c) {{
     memset(c->flags, 0, c->workers * sizeof(Flag));
     long start = now();
     run_parallel({name}_enter, c, c->workers, 0);
-    return idle_share(c->flags, c->workers, now() - start);
+    return idle_time(c->flags, c->split ? c->workers : 1, now() - start);
 }}"""

@@ -71,29 +71,30 @@ class Crowd:
     """Whether other processes want the same cores.
 
     A worker that waits for one that is not running waits for a scheduler's tick, at every meeting.
-    When that has cost two calls in a row much of their time, kernels run on the calling thread
-    alone: results are the same, and nobody waits. Full numbers are tried again after a while, and
-    after a longer one each time they fail.
+    When calls have lost more than a quarter of their time so, until it is enough to tell, kernels
+    run on the calling thread alone: results are the same, and nobody waits. All threads are tried
+    again after a while, and after a longer one each time they fail.
+
+    A few calls are not enough: a thread that has slept wakes up on the caller's core, and
+    takes some milliseconds to find a core of its own.
     """
 
-    _MUCH = 25  # per cent of a call
+    _ENOUGH = 25_000  # (us)
     _SHORTEST, _LONGEST = 0.25, 8.0  # (s)
 
     def __init__(self) -> None:
         self.alone_until = 0.0
         self._pause = self._SHORTEST
-        self._bad = 0
+        self._lost = 0
 
     def tell(self, idle: int) -> None:
-        """Take in which share of a call with several workers was waited in vain (per cent)."""
-        if idle < self._MUCH:
-            self._bad = 0
-            if self._pause > self._SHORTEST and time.monotonic() > self.alone_until + self._pause:
+        """Take in what a call with several workers waited in vain, less a quarter of it (us)."""
+        self._lost = max(0, self._lost + idle)
+        if idle < 0 and self._pause > self._SHORTEST:
+            if time.monotonic() > self.alone_until + self._pause:
                 self._pause = self._SHORTEST  # it went well for as long as it had gone badly
-            return
-        self._bad += 1
-        if self._bad >= 2:
-            self._bad = 0
+        if self._lost >= self._ENOUGH:
+            self._lost = 0
             self.alone_until = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, self._LONGEST)
 
