@@ -9,8 +9,9 @@ import torch
 
 from elman.bench import contestants, training
 from elman.bench.cases import Case, Effort
-from elman.bench.contestants import BUILT_IN, Contestant, draw_problem, enter
-from elman.bench.loops import LOOPS
+from elman.bench.contest import Contestant
+from elman.bench.contestants import BUILT_IN, draw_problem, enter
+from elman.bench.loops import PLAIN, TUNED
 from elman.bench.suites import find_suite
 from elman.bench.training import measure_steps
 from elman.errors import EngineError, VerifyError
@@ -22,18 +23,38 @@ SMALL = Case(
 )
 
 
-@pytest.mark.parametrize("cell", LOOPS)
-def test_loop_is_the_cell(cell):
+@pytest.mark.parametrize(
+    "name, cell", [("loop", cell) for cell in PLAIN] + [("tuned-loop", cell) for cell in TUNED]
+)
+def test_loop_is_the_cell(name, cell):
     """A loop over torch ops gives output, last states and gradients of the cell's formula."""
-    case = replace(SMALL, cell=cell, T=7, contestants=("loop", "elman"), baseline="loop")
+    case = replace(SMALL, cell=cell, T=7, contestants=(name, "elman"), baseline=name)
     problem = draw_problem(case).double()
-    loop = enter("loop", problem).results()
+    loop = enter(name, problem).results()
     with using(engine="reference"):
         ours = enter("elman", problem).results()
 
     assert loop.keys() == ours.keys()
-    for name, value in loop.items():
-        torch.testing.assert_close(value, ours[name], rtol=1e-9, atol=1e-11, msg=name)
+    for result, value in loop.items():
+        torch.testing.assert_close(value, ours[result], rtol=1e-9, atol=1e-11, msg=result)
+
+
+@pytest.mark.parametrize("measure", ["train", "forward"])
+@pytest.mark.parametrize("cell", BUILT_IN)
+@pytest.mark.parametrize("name", ["jax", "onnxruntime"])
+def test_peer_is_the_cell(name, cell, measure):
+    """A peer that is installed computes what torch does; one that is not, or cannot, says so."""
+    case = replace(SMALL, cell=cell, measure=measure, contestants=(name,))
+    problem = draw_problem(case)
+    peer = enter(name, problem)
+    if isinstance(peer, str):
+        assert "not installed" in peer or (name, measure) == ("onnxruntime", "train")
+        return
+    torchs, theirs = enter("torch", problem).results(), peer.results()
+    assert theirs.keys() == torchs.keys()
+    for result, value in theirs.items():
+        torch.testing.assert_close(value, torchs[result], rtol=1e-4, atol=1e-5, msg=result)
+    assert peer.facts()["version"]
 
 
 STEPS = [case for case in find_suite("foundation").cases if case.contestants]

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from elman import cells
 from elman.bench.cases import Case, Effort
 from elman.bench.contestants import CONTESTANTS
 from elman.bench.suites import SUITES, find_suite
+from elman.bench.unknown import find_cell
 from elman.bench.worker import MEASURES
 from elman.errors import InputError
 
@@ -40,6 +40,33 @@ def test_foundation_asks_what_was_promised():
     }
 
 
+CPU_ASKED = {  # (T, B, H) -> GRU, RNN, LSTM
+    (1000, 1, 64): (55, 45, 2),
+    (1000, 1, 256): (14, 11, 1.6),
+    (100, 4, 128): (11, 11, 1.3),
+    (100, 1, 1024): (6.5, 4.5, 1.4),
+    (100, 32, 256): (3.1, 3.2, 1.03),
+    (50, 64, 512): (2.6, 2.6, 1),
+    (25, 64, 1024): (2.5, 2.4, 1),
+    (10, 1000, 1000): (2.4, 2.3, 1.05),
+}
+
+
+def test_cpu_asks_what_was_promised():
+    """Ratios to torch's own layers by shape; a loop for cells that torch does not have."""
+    found = [case for case in find_suite("cpu").cases if case.ratio is not None]
+    assert {(c.threads, c.dtype, c.measure) for c in found} == {(2, "float32", "train")}
+    for index, cell in enumerate(("gru", "rnn", "lstm")):
+        ours = {(c.T, c.B, c.H): c.ratio for c in found if c.cell == cell}
+        assert ours == {shape: ratios[index] for shape, ratios in CPU_ASKED.items()}
+    loops = [case for case in found if case.baseline == "loop"]
+    assert {(c.cell, c.ratio) for c in loops} == {
+        ("lstm_layernorm", 30),
+        ("lem", 30),
+        ("leaky_memory", 30),
+    }
+
+
 @pytest.mark.parametrize("suite", SUITES.values(), ids=lambda suite: suite.name)
 def test_suite_is_consistent(suite):
     """Names are unique and every name that a case uses exists."""
@@ -49,7 +76,7 @@ def test_suite_is_consistent(suite):
     assert suite.question.endswith("?")
     for case in suite.cases:
         assert case.measure in MEASURES, case.name
-        assert hasattr(cells, case.cell), case.name
+        assert find_cell(case.cell), case.name
         assert set(case.contestants) <= CONTESTANTS.keys(), case.name
         assert case.baseline in {"", *case.contestants}, case.name
         assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case

@@ -3,70 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import elman.cells
 import elman.nn
 from elman.bench.cases import Case
-from elman.bench.loops import LOOPS
+from elman.bench.contest import Contestant, Problem, Results, named
+from elman.bench.loops import PLAIN, TUNED, Loop
+from elman.bench.peers import compile_step, compiled_step, jax_scan, onnxruntime
+from elman.bench.steps import STEPS
+from elman.bench.unknown import find_cell
 
 BUILT_IN: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "rnn": (nn.RNN, elman.nn.RNN),
     "gru": (nn.GRU, elman.nn.GRU),
     "lstm": (nn.LSTM, elman.nn.LSTM),
 }
-Results = dict[str, Tensor]
 Call = Callable[[Tensor], tuple[Tensor, Any]]
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """Random numbers for a case.
-
-    Attributes:
-        x [T, B, I]: input.
-        dy [T, B, H]: cotangent of the output, dense.
-        weights: by name, one layer's.
-    """
-
-    case: Case
-    x: Tensor
-    dy: Tensor
-    weights: Mapping[str, Tensor]
-
-    def double(self) -> Problem:
-        """The same numbers in float64."""
-        weights = {name: value.double() for name, value in self.weights.items()}
-        return Problem(self.case, self.x.double(), self.dy.double(), weights)
-
-    @property
-    def flop(self) -> int:
-        """Of the products, two per multiplication; a backward step has two for each forward one."""
-        case = self.case
-        elements = sum(w.numel() for w in self.weights.values() if w.dim() == 2)
-        return (6 if case.measure == "train" else 2) * elements * case.T * case.B
-
-
-@dataclass(frozen=True, eq=False)
-class Contestant:
-    """Ready to run.
-
-    Attributes:
-        run: one training step, or one forward; what is timed.
-        results: run once, and name what came out: ``output``, ``last 0``, ``gradient of x`` …
-        wants: what gradients are asked for.
-        facts: what ran, after it has run; JSON-able.
-    """
-
-    run: Callable[[], Any]
-    results: Callable[[], Results]
-    wants: tuple[str, ...]
-    facts: Callable[[], dict[str, Any]]
 
 
 def draw_problem(case: Case, seed: int = 0) -> Problem:
@@ -100,8 +56,7 @@ def _torch_layer(case: Case) -> nn.Module:
 
 
 def _recurrent(case: Case, engine: str) -> nn.Module:
-    cell = getattr(elman.cells, case.cell)
-    return elman.nn.Recurrent(cell, case.input_size, case.H, engine=engine)
+    return elman.nn.Recurrent(find_cell(case.cell), case.input_size, case.H, engine=engine)
 
 
 def _torch(problem: Problem) -> Contestant | str:
@@ -121,14 +76,24 @@ def _elman(problem: Problem, engine: str) -> Contestant | str:
     return _of_module(problem, module, partial(elman.nn.choices, module))
 
 
-def _loop(problem: Problem) -> Contestant | str:
+def _loop(problem: Problem, loops: Mapping[str, Loop]) -> Contestant | str:
     """A loop over torch ops."""
-    loop = LOOPS.get(problem.case.cell)
+    loop = loops.get(problem.case.cell)
     if loop is None:
         return f"no loop is written for {problem.case.cell}"
     weights = {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
     short = {name.removesuffix("_l0"): w for name, w in weights.items()}
     return _contestant(problem, lambda x: loop(x, short), weights, dict)
+
+
+def _compiled(problem: Problem) -> Contestant | str:
+    """torch.compile of a step, called in a loop."""
+    cell = problem.case.cell
+    if cell not in STEPS:
+        return f"no step is written for {cell}"
+    weights = {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
+    step = compile_step(cell)
+    return _contestant(problem, lambda x: compiled_step(x, weights, cell, step), weights, dict)
 
 
 def _of_module(
@@ -152,8 +117,8 @@ def _contestant(
 
     def results() -> Results:
         output, last, grads = run()
-        named = {f"gradient of {name}": grad for name, grad in zip(wants, grads, strict=True)}
-        return _named(output, last) | named
+        by_name = {f"gradient of {name}": grad for name, grad in zip(wants, grads, strict=True)}
+        return named(output, last) | by_name
 
     return Contestant(run, results, wants, facts)
 
@@ -163,20 +128,16 @@ def _forward(problem: Problem, call: Call, facts: Callable[[], dict[str, Any]]) 
         with torch.no_grad():
             return call(problem.x)
 
-    return Contestant(run, lambda: _named(*run()), (), facts)
-
-
-def _named(output: Tensor, last: Any) -> Results:
-    """Output and last states by name; torch's leading axis of layers is dropped."""
-    states = last if isinstance(last, tuple) else (last,)
-    named = {f"last {k}": state.detach() for k, state in enumerate(states)}
-    flat = {name: state.reshape(state.shape[-2:]) for name, state in named.items()}
-    return {"output": output.detach(), **flat}
+    return Contestant(run, lambda: named(*run()), (), facts)
 
 
 CONTESTANTS: dict[str, Callable[[Problem], Contestant | str]] = {
     "torch": _torch,
-    "loop": _loop,
+    "loop": partial(_loop, loops=PLAIN),
+    "tuned-loop": partial(_loop, loops=TUNED),
+    "compiled": _compiled,
+    "jax": jax_scan,
+    "onnxruntime": onnxruntime,
     "elman": partial(_elman, engine="auto"),
     "elman-c": partial(_elman, engine="c"),
     "elman-aten": partial(_elman, engine="aten"),

@@ -86,7 +86,7 @@ def _time(found: dict[str, Any] | None, steps: int | None) -> str:
 
 
 def _loop(asked: dict[str, Any]) -> str:
-    return " in a loop" if asked["baseline"] == "loop" else ""
+    return {"loop": " in a loop", "tuned-loop": " in a tuned loop"}.get(asked["baseline"], "")
 
 
 def _three(value: float) -> str:

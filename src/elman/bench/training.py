@@ -6,7 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from elman.bench.cases import Case, Effort
-from elman.bench.contestants import Contestant, Results, draw_problem, enter
+from elman.bench.contest import Contestant, Results
+from elman.bench.contestants import draw_problem, enter
 from elman.bench.timing import quartiles, ratios, time_side_by_side
 from elman.errors import EngineError, VerifyError
 from elman.tuning.agreement import disagreement

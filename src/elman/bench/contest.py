@@ -1,0 +1,66 @@
+"""What contestants share: the problem that each is given, and what each has to offer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from elman.bench.cases import Case
+
+Results = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Random numbers for a case.
+
+    Attributes:
+        x [T, B, I]: input.
+        dy [T, B, H]: cotangent of the output, dense.
+        weights: by name, one layer's.
+    """
+
+    case: Case
+    x: Tensor
+    dy: Tensor
+    weights: Mapping[str, Tensor]
+
+    def double(self) -> Problem:
+        """The same numbers in float64."""
+        weights = {name: value.double() for name, value in self.weights.items()}
+        return Problem(self.case, self.x.double(), self.dy.double(), weights)
+
+    @property
+    def flop(self) -> int:
+        """Of the products, two per multiplication; a backward step has two for each forward one."""
+        case = self.case
+        elements = sum(w.numel() for w in self.weights.values() if w.dim() == 2)
+        return (6 if case.measure == "train" else 2) * elements * case.T * case.B
+
+
+@dataclass(frozen=True, eq=False)
+class Contestant:
+    """Ready to run.
+
+    Attributes:
+        run: one training step, or one forward; what is timed.
+        results: run once, and name what came out: ``output``, ``last 0``, ``gradient of x`` …
+        wants: what gradients are asked for.
+        facts: what ran, after it has run; JSON-able.
+    """
+
+    run: Callable[[], Any]
+    results: Callable[[], Results]
+    wants: tuple[str, ...]
+    facts: Callable[[], dict[str, Any]]
+
+
+def named(output: Tensor, last: Any) -> Results:
+    """Output and last states by name; torch's leading axis of layers is dropped."""
+    states = last if isinstance(last, tuple) else (last,)
+    named = {f"last {k}": state.detach() for k, state in enumerate(states)}
+    flat = {name: state.reshape(state.shape[-2:]) for name, state in named.items()}
+    return {"output": output.detach(), **flat}
