@@ -382,7 +382,7 @@ class Emitter:
 
     def _entry(self, name: str) -> str:
         """What is called: without an arena it says how many bytes it needs, else it runs and says
-        how long a worker waited for one that did not run, less a quarter of the call (us)."""
+        how long a worker waited for one that did not run, less a third of the call (us)."""
         return f"""static void {name}_enter(void *p) {{
     C *c = p;
     Worker w = {{c->flags, thread_number(), thread_count(), 0, 0}};

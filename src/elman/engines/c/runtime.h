@@ -269,11 +269,11 @@ INLINE void meet(Worker *w) {
         }
     }
 }
-/* microseconds that a worker waited in vain in a call of so many ns, less a quarter of the call */
+/* microseconds that a worker waited in vain in a call of so many ns, less a third of the call */
 INLINE long idle_time(const Flag *flags, long workers, long elapsed) {
     long most = 0;
     for (long i = 0; i < workers; i++) most = flags[i].waited > most ? flags[i].waited : most;
-    return (most - elapsed / 4) / 1000;
+    return (most - elapsed / 3) / 1000;
 }
 INLINE long share(long n, long id, long workers) { return n * id / workers; }
 INLINE long max2(long a, long b) { return a > b ? a : b; }

@@ -71,7 +71,7 @@ class Crowd:
     """Whether other processes want the same cores.
 
     A worker that waits for one that is not running waits for a scheduler's tick, at every meeting.
-    When calls have lost more than a quarter of their time so, until it is enough to tell, kernels
+    When calls have lost more than a third of their time so, until it is enough to tell, kernels
     run on the calling thread alone: results are the same, and nobody waits. All threads are tried
     again after a while, and after a longer one each time they fail.
 
@@ -88,7 +88,7 @@ class Crowd:
         self._lost = 0
 
     def tell(self, idle: int) -> None:
-        """Take in what a call with several workers waited in vain, less a quarter of it (us)."""
+        """Take in what a call with several workers waited in vain, less a third of it (us)."""
         self._lost = max(0, self._lost + idle)
         if idle < 0 and self._pause > self._SHORTEST:
             if time.monotonic() > self.alone_until + self._pause:
