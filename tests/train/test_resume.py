@@ -26,6 +26,12 @@ OPTIONS = {  # of small_config, for a run in a process of its own
 }  # fmt: skip
 
 
+def environment() -> dict[str, str]:
+    """What a process needs that runs this very elman."""
+    paths = [str(Path(elman.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
 def assert_equal_runs(left: RunFolder, right: RunFolder) -> None:
     """Every tensor of the last checkpoint and every number of metrics.csv but times are equal."""
     ours, theirs = (checkpoint.load_latest(run.checkpoints)[0] for run in (left, right))
@@ -61,10 +67,8 @@ def test_resumed_equals_uninterrupted(small_config, train, resume, interrupt_at,
 
 
 @pytest.mark.parametrize("change", ["emptied", "falsified"])
-def test_resumes_without_the_tuning_cache(
-    small_config, train, resume, interrupt_at, empty_cache, change
-):
-    """The recorded choices count, not what a cache says now."""
+def test_resumes_without_the_tuning_cache(small_config, train, interrupt_at, empty_cache, change):
+    """The recorded choices count, not what a cache says now: a new process knows nothing else."""
     config = dataclasses.replace(small_config, engine="auto")
     whole = train(config)
     interrupt_at(6)
@@ -75,7 +79,15 @@ def test_resumes_without_the_tuning_cache(
         elif path.suffix == ".json":
             path.write_text(path.read_text().replace('"c"', '"aten"'))
 
-    assert_equal_runs(resume(stopped.folder.path).folder, whole.folder)
+    ran = subprocess.run(
+        [sys.executable, "-m", "elman", "train", "--no-compare", f"--resume={stopped.folder.path}"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert_equal_runs(stopped.folder, whole.folder)
 
 
 def test_same_seed_same_run_and_other_seed_other_run(small_config, train):
@@ -107,10 +119,9 @@ def test_killed_run_goes_on(small_config, small_text, train, resume, tmp_path):
         if name in OPTIONS
     ]
     out = tmp_path / "killed"
-    paths = [str(Path(elman.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
     process = subprocess.Popen(
         [sys.executable, "-m", "elman", "train", "--no-compare", f"--out={out}", *words],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env=environment(),
         stdout=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 60
