@@ -25,8 +25,8 @@ def lose(crowd: Crowd) -> None:
 
 def test_a_late_worker_now_and_then_changes_nothing(clock):
     crowd = Crowd()
-    for idle in (9000, 9000, *(-2500,) * 8) * 20:
-        crowd.tell(idle)
+    for stolen in (9000, 9000, *(-2500,) * 8) * 20:
+        crowd.tell(stolen)
         assert not crowd.alone()
 
 

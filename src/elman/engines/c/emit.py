@@ -382,23 +382,24 @@ class Emitter:
 
     def _entry(self, name: str) -> str:
         """What is called: without an arena it says how many bytes it needs, else it runs and says
-        how long a worker waited for one that did not run, less a third of the call (us)."""
+        how long a worker had no core to run on, less an eighth of the call (us)."""
         return f"""static void {name}_enter(void *p) {{
     C *c = p;
-    Worker w = {{c->flags, thread_number(), thread_count(), 0, 0}};
+    Worker w = {{c->flags, thread_number(), thread_count(), 0}};
+    long start = without_core();
     {name}_run(c, &w);
-    c->flags[w.id].waited = w.waited;
+    c->flags[w.id].stolen = without_core() - start;
 }}
 __attribute__((visibility("default"))) long elman_{name}(C *c) {{
     {name}_arena(c);
     if (!c->arena) return c->bytes;
     if (c->workers == 1 || !run_parallel) {{
-        Worker w = {{c->flags, 0, 1, 0, 0}};
+        Worker w = {{c->flags, 0, 1, 0}};
         {name}_run(c, &w);
         return 0;
     }}
     memset(c->flags, 0, c->workers * sizeof(Flag));
-    long start = now();
+    long start = nanoseconds(CLOCK_MONOTONIC);
     run_parallel({name}_enter, c, c->workers, 0);
-    return idle_time(c->flags, c->split ? c->workers : 1, now() - start);
+    return stolen_time(c->flags, c->workers, nanoseconds(CLOCK_MONOTONIC) - start);
 }}"""

@@ -249,7 +249,7 @@ class CKernel(Kernel):
         else:
             arena = self._take(self._arenas, plan.forward)
             inputs_pad, states_pad, weights_pad = self._padding
-            idle = self._frame.call(
+            stolen = self._frame.call(
                 self._forward,
                 *plan.head,
                 arena.data_ptr(),
@@ -274,7 +274,7 @@ class CKernel(Kernel):
             )
             self._arenas.append(arena)
             if plan.head[_WORKERS] > 1:
-                crowd.tell(idle)
+                crowd.tell(stolen)
         if self.scalar_output:
             output = output.reshape(T, B)
         return output, last, () if tape is None else (*sequences, tape)
@@ -314,7 +314,7 @@ class CKernel(Kernel):
         else:
             arena = self._take(self._arenas, plan.backward)
             inputs_pad, states_pad, weights_pad = self._padding
-            idle = self._frame.call(
+            stolen = self._frame.call(
                 self._backward,
                 *plan.head,
                 arena.data_ptr(),
@@ -345,7 +345,7 @@ class CKernel(Kernel):
             )
             self._arenas.append(arena)
             if plan.head[_WORKERS] > 1:
-                crowd.tell(idle)
+                crowd.tell(stolen)
         if not keep:
             self._tapes.append(tape)  # nobody else can read it any more
         return d_inputs, d_states, d_weights

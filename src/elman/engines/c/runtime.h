@@ -235,8 +235,8 @@ __attribute__((visibility("default"))) void elman_threads(void *parallel, void *
     thread_number = (number_fn)number;
     thread_count = (number_fn)count;
 }
-typedef struct { volatile long seen, waited; char pad[112]; } Flag;
-typedef struct { Flag *flags; long id, workers, epoch, waited; } Worker;
+typedef struct { volatile long seen, stolen; char pad[112]; } Flag;
+typedef struct { Flag *flags; long id, workers, epoch; } Worker;
 #if defined(__x86_64__)
 #define RELAX() __builtin_ia32_pause()
 #elif defined(__aarch64__)
@@ -244,19 +244,7 @@ typedef struct { Flag *flags; long id, workers, epoch, waited; } Worker;
 #else
 #define RELAX() ((void)0)
 #endif
-/* nanoseconds of a clock that never goes back */
-UNUSED NOINLINE long now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000L + t.tv_nsec;
-}
-/* wait for a worker that is late: it may not be running, so give this core away, and count the time */
-UNUSED NOINLINE void wait_long(Worker *w, const Flag *flag, long epoch) {
-    long start = now();
-    while (__atomic_load_n(&flag->seen, __ATOMIC_ACQUIRE) < epoch) sched_yield();
-    w->waited += now() - start;
-}
-/* all workers meet */
+/* all workers meet: spin first, then give the core away, so that an oversubscribed machine goes on */
 INLINE void meet(Worker *w) {
     if (w->workers == 1) return;
     long epoch = ++w->epoch;
@@ -264,16 +252,25 @@ INLINE void meet(Worker *w) {
     for (long i = 0; i < w->workers; i++) {
         if (i == w->id) continue;
         for (long spins = 0; __atomic_load_n(&w->flags[i].seen, __ATOMIC_ACQUIRE) < epoch; spins++) {
-            if (spins == 500) { wait_long(w, &w->flags[i], epoch); break; }
-            RELAX();
+            if (spins < 500) RELAX();
+            else sched_yield();
         }
     }
 }
-/* microseconds that a worker waited in vain in a call of so many ns, less a third of the call */
-INLINE long idle_time(const Flag *flags, long workers, long elapsed) {
+INLINE long nanoseconds(clockid_t clock) {
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+/* time since a start in which this thread did not have a core: others took it (ns) */
+INLINE long without_core(void) {
+    return nanoseconds(CLOCK_MONOTONIC) - nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+}
+/* microseconds that a worker had no core in a call of so many ns, less an eighth of the call */
+INLINE long stolen_time(const Flag *flags, long workers, long elapsed) {
     long most = 0;
-    for (long i = 0; i < workers; i++) most = flags[i].waited > most ? flags[i].waited : most;
-    return (most - elapsed / 3) / 1000;
+    for (long i = 0; i < workers; i++) most = flags[i].stolen > most ? flags[i].stolen : most;
+    return (most - elapsed / 8) / 1000;
 }
 INLINE long share(long n, long id, long workers) { return n * id / workers; }
 INLINE long max2(long a, long b) { return a > b ? a : b; }

@@ -71,11 +71,11 @@ class Crowd:
     """Whether other processes want the same cores.
 
     A worker that waits for one that is not running waits for a scheduler's tick, at every meeting.
-    When calls have lost more than a third of their time so, until it is enough to tell, kernels
-    run on the calling thread alone: results are the same, and nobody waits. All threads are tried
-    again after a while, and after a longer one each time they fail.
+    When workers have been without a core for more than an eighth of their time, until it is enough
+    to tell, kernels run on the calling thread alone: results are the same, and nobody waits. All
+    threads are tried again after a while, and after a longer one each time they fail.
 
-    A few calls are not enough: a thread that has slept wakes up on the caller's core, and
+    A few calls are not enough to tell: a thread that has slept wakes up on the caller's core, and
     takes some milliseconds to find a core of its own.
     """
 
@@ -87,10 +87,10 @@ class Crowd:
         self._pause = self._SHORTEST
         self._lost = 0
 
-    def tell(self, idle: int) -> None:
-        """Take in what a call with several workers waited in vain, less a third of it (us)."""
-        self._lost = max(0, self._lost + idle)
-        if idle < 0 and self._pause > self._SHORTEST:
+    def tell(self, stolen: int) -> None:
+        """Take in how long the workers of a call had no core, less an eighth of the call (us)."""
+        self._lost = max(0, self._lost + stolen)
+        if stolen < 0 and self._pause > self._SHORTEST:
             if time.monotonic() > self.alone_until + self._pause:
                 self._pause = self._SHORTEST  # it went well for as long as it had gone badly
         if self._lost >= self._ENOUGH:
