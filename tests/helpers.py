@@ -270,7 +270,7 @@ class OwnBackwardEngine(Engine):
         self.kernels.append(OwnBackwardKernel(job))
         return self.kernels[-1]
 
-    def schedules(self, job: Job) -> tuple[str, ...]:
+    def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
         return self.names
 
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from elman import compiler
-from elman.engines.c.emit import Blocks
-from elman.engines.c.engine import PRICES, CKernel
-from elman.engines.c.schedule import SPLITS, Schedule
+from elman.engines.c.engine import PRICES
+from elman.engines.c.kernel import CKernel
 from elman.frontend.cell import Cell
 from elman.plan.build import program
 from elman.plan.prices import Prices
+from elman.plan.schedule import SPLITS, Blocks, Bound
 from elman.plan.spec import Spec
 from helpers import Case, need, run
 
@@ -33,7 +33,7 @@ def c_kernel(
     if key not in _kernels:
         job = compiler.job(case.cell, spec)
         need("c", job)
-        _kernels[key] = CKernel(job, program(job.pair, spec, prices), "", blocks)
+        _kernels[key] = CKernel(job, program(job.pair, spec, prices), blocks)
     return _kernels[key]
 
 
@@ -41,8 +41,9 @@ def scheduled(
     monkeypatch: pytest.MonkeyPatch, kernel: CKernel, split: str, workers: int, chunk: int
 ) -> None:
     """Fix how every call of a kernel runs, for one test."""
-    fixed = Schedule(SPLITS.index(split) if workers > 1 else 0, workers, chunk)
+    fixed = Bound(SPLITS.index(split) if workers > 1 else 0, workers, chunk)
     monkeypatch.setattr(kernel, "schedule", lambda T, B: fixed)
+    monkeypatch.setattr(kernel, "_plans", {})  # what was planned under another schedule
 
 
 def call(kernel: CKernel, case: Case, *, backwards: int = 1, **changes: Any) -> Results:

@@ -220,7 +220,7 @@ def _choice(layer: Layer, measure: bool) -> Choice | dict[str, str]:
     of = compiler.job(layer.cell, layer.spec)
     if measure:
         return choose(of, layer.steps, layer.batch, layer.engine)
-    return candidates(of, _asked(layer))[1]
+    return candidates(of, _asked(layer), layer.steps, layer.batch)[1]
 
 
 def _asked(layer: Layer) -> tuple[str, ...]:
@@ -273,7 +273,8 @@ def _candidates(layer: Layer, choice: Choice | dict[str, str]) -> Iterable[Candi
         if chosen not in times and times:
             yield Candidate(layer.name, chosen, None, None, True)
     else:
-        able, refusals = candidates(compiler.job(layer.cell, layer.spec), _asked(layer))
+        of = compiler.job(layer.cell, layer.spec)
+        able, refusals = candidates(of, _asked(layer), layer.steps, layer.batch)
         for candidate in able:
             yield Candidate(layer.name, label(candidate), None, None, False)
     for name, reason in refusals.items():

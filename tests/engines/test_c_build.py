@@ -20,8 +20,9 @@ import torch
 from elman import cells
 from elman.engines.c import build as building
 from elman.engines.c.build import build, find_compiler, load
-from elman.engines.c.engine import PRICES, CEngine, CKernel
+from elman.engines.c.engine import PRICES, CEngine
 from elman.engines.c.isa import SCALAR, detect
+from elman.engines.c.kernel import CKernel
 from elman.engines.registry import find
 from elman.errors import BuildError, EngineError
 from elman.nn.runner import Runner
@@ -487,10 +488,11 @@ def test_a_pool_that_gives_fewer_threads(env, tmp_path):
     run_script(
         SCRIPT
         + """
-from elman.engines.c.schedule import SPLITS, Schedule
+from elman.plan.schedule import SPLITS, Bound
 for split in SPLITS:
-    fixed = Schedule(SPLITS.index(split), 5, 7)
+    fixed = Bound(SPLITS.index(split), 5, 7)
     kernel.schedule = lambda T, B: fixed
+    kernel._plans.clear()
     for _ in range(5):
         check()
 """,

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elman import cells
-from elman.engines.c.emit import Blocks
 from elman.ir.types import names_in
 from elman.plan.prices import Prices
+from elman.plan.schedule import Blocks
 from helpers import GRADIENT, VALUE, Case, Sizes, assert_all_same, random_case, run
 from kernels import Results, c_kernel, call, cell_from, oracle, scheduled
 from random_cells import Drawn, drawn_cells

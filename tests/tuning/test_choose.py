@@ -246,3 +246,31 @@ def test_budget_is_kept(monkeypatch, empty_cache):
     assert choice.why == "measured"
     assert time.perf_counter() - start < 1.0
     assert room.octave(100_000) == 17
+
+
+def test_measured_again_whatever_is_remembered(job, monkeypatch):
+    """``again`` does not ask the disk, and replaces what it knew."""
+    stand_in(monkeypatch, OwnBackwardEngine())
+    assert choose(job, 4, 2).why == "measured"
+    assert choose(job, 4, 2, again=True).why == "measured"
+    assert choose(job, 4, 2).why == "remembered"
+
+
+def test_a_disturbed_measurement_is_not_remembered(job, monkeypatch, empty_cache):
+    """What other processes' load decided would be wrong tomorrow."""
+    engine = OwnBackwardEngine()
+    stand_in(monkeypatch, engine)
+    monkeypatch.setattr(engine, "disturbed", lambda: True)
+    assert choose(job, 4, 2).why == "measured"
+    assert not stored(empty_cache)
+
+
+def test_only_so_many_size_classes_are_measured(monkeypatch, empty_cache):
+    """Beyond eight, a new class runs what the most similar one found best."""
+    stand_in(monkeypatch, OwnBackwardEngine())
+    module = elman.GRU(3, 5)
+    for octave_of_T in range(10):
+        module(torch.randn(1 << octave_of_T, 2, 3))
+    choices = list(module.runners["l0"].choices.values())
+    assert [choice.why for choice in choices] == ["measured"] * 8 + ["near"] * 2
+    assert choices[-1].kernel is choices[7].kernel

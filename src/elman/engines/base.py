@@ -99,8 +99,8 @@ class Engine(ABC):
 
     @abstractmethod
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
-        """Make a kernel; ``schedule`` names one of the engine's candidates (None: its first
-        choice).
+        """Make a kernel; ``schedule`` names one of its schedules (None: the best
+        guess at every call).
 
         Raises:
             EngineError: with the reason of ``supports``.
@@ -110,6 +110,6 @@ class Engine(ABC):
         """Whether what is measured now would not hold on a quiet machine."""
         return False
 
-    def schedules(self, job: Job) -> tuple[str, ...]:
-        """Names of the schedules worth measuring for this job, first choice first."""
+    def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
+        """Names of the schedules worth measuring for a job at these T and B, best guess first."""
         return ("",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -17,6 +18,7 @@ from elman.nn.function import run, through
 from elman.plan.spec import Spec, Tape
 from elman.tuning.choose import Choice, choose, kernel_of, octave
 
+MOST_CLASSES = 8  # size classes of T and B that are measured per kind of call
 Key = tuple[torch.dtype, str, int, bool, int, int, bool, str]
 
 
@@ -174,7 +176,22 @@ class Runner:
         pinned = self._pinned.get(self.show(key))
         if pinned is not None and engine in ("auto", pinned.engine):
             return pinned
-        return choose(self._job(key), steps, batch, engine)
+        near = self._near(key)
+        return choose(self._job(key), steps, batch, engine) if near is None else near
+
+    def _near(self, key: Key) -> Choice | None:
+        """What was measured for the most similar T and B, once enough classes have been."""
+        same = key[:4], key[6:]
+        measured = {
+            other: choice
+            for other, choice in self._chosen.items()
+            if (other[:4], other[6:]) == same and choice.why in ("measured", "remembered")
+        }
+        if len(measured) < MOST_CLASSES:
+            return None
+        steps, batch = key[4:6]
+        nearest = min(measured, key=lambda k: abs(k[4] - steps) + abs(k[5] - batch))
+        return replace(measured[nearest], why="near")
 
     def _spec_of(self, shown: str) -> Spec:
         dtype, device, _, _, mode, *wants = shown.split()

@@ -14,11 +14,10 @@ from elman.engines.base import Engine, Job, Kernel
 from elman.errors import ElmanError, EngineError
 from elman.passes.digest import digest
 from elman.tuning import cache
-from elman.tuning.compete import compete
+from elman.tuning.compete import TIE, compete
 from elman.tuning.facts import machine_facts
 
 Candidate = tuple[str, str]  # engine, schedule
-_TIE = 1.03
 
 _kernels: dict[tuple[Job, str, str], Kernel] = {}
 
@@ -30,7 +29,8 @@ class Choice:
     Attributes:
         engine, schedule: names; the schedule is ``""`` where the engine has only one.
         kernel: ready to call.
-        why: named, only, measured, remembered, deterministic, pinned: where the choice comes from.
+        why: named, only, measured, remembered, near, deterministic, pinned: where the choice comes
+            from (near: measured at other sizes).
         medians_s: (s) per candidate, forward and backward at the sizes measured.
         refusals: why the other engines do not run this.
     """
@@ -90,7 +90,9 @@ def kernel_of(job: Job, name: str, schedule: str = "") -> Kernel:
     return kernel
 
 
-def candidates(job: Job, names: tuple[str, ...]) -> tuple[list[Candidate], dict[str, str]]:
+def candidates(
+    job: Job, names: tuple[str, ...], steps: int, batch: int
+) -> tuple[list[Candidate], dict[str, str]]:
     """Who can run a job, best guess first, and why the others cannot."""
     able: list[Candidate] = []
     refusals: dict[str, str] = {}
@@ -100,11 +102,13 @@ def candidates(job: Job, names: tuple[str, ...]) -> tuple[list[Candidate], dict[
         if isinstance(engine, str) or reason is not None:
             refusals[name] = reason or ""
         else:
-            able.extend((name, schedule) for schedule in engine.schedules(job))
+            able.extend((name, schedule) for schedule in engine.schedules(job, steps, batch))
     return able, refusals
 
 
-def choose(job: Job, steps: int, batch: int, engine: str = "auto") -> Choice:
+def choose(
+    job: Job, steps: int, batch: int, engine: str = "auto", *, again: bool = False
+) -> Choice:
     """Choose who runs a job.
 
     A named engine runs or raises. ``auto`` measures those that can run — on random data of the
@@ -117,6 +121,7 @@ def choose(job: Job, steps: int, batch: int, engine: str = "auto") -> Choice:
         steps: T.
         batch: B.
         engine: a name, or ``auto``.
+        again: measure whatever is remembered.
 
     Raises:
         EngineError: a named engine cannot run the job.
@@ -125,7 +130,7 @@ def choose(job: Job, steps: int, batch: int, engine: str = "auto") -> Choice:
         names = tuple(name for name in registry.names() if name != "reference")
     else:
         names = (engine,)
-    able, refusals = candidates(job, names)
+    able, refusals = candidates(job, names, steps, batch)
     if engine != "auto" and not able:
         raise EngineError(f"engine {engine} cannot run {job.name}: {refusals[engine]}")
     if torch.are_deterministic_algorithms_enabled() or (engine != "auto" and len(able) == 1):
@@ -133,7 +138,9 @@ def choose(job: Job, steps: int, batch: int, engine: str = "auto") -> Choice:
         return _first(job, able, why, refusals, engine != "auto")
     if not able:
         return _first(job, able, "only", refusals, False)
-    return _remembered_or_measured(job, steps, batch, able, refusals, engine != "auto")
+    key = _key(job, steps, batch, able)
+    found = None if again else _remembered(job, key, able, refusals)
+    return found or _measured(job, steps, batch, able, refusals, engine != "auto", key)
 
 
 def _first(
@@ -149,23 +156,31 @@ def _first(
     return Choice("reference", "", kernel_of(job, "reference"), "only", {}, refusals)
 
 
-def _remembered_or_measured(
+def _remembered(
+    job: Job, key: cache.Key, able: list[Candidate], refusals: dict[str, str]
+) -> Choice | None:
+    """What an earlier measurement found, if it can be believed and still be made."""
+    found = _believed(cache.recall(key), able)
+    if found is None:
+        return None
+    name, schedule, medians, told = found
+    try:
+        kernel = kernel_of(job, name, schedule)
+    except ElmanError:  # what could be compiled then cannot be compiled now
+        return None
+    return Choice(name, schedule, kernel, "remembered", medians, refusals | told)
+
+
+def _measured(
     job: Job,
     steps: int,
     batch: int,
     able: list[Candidate],
     refusals: dict[str, str],
     named: bool,
+    key: cache.Key,
 ) -> Choice:
-    key = _key(job, steps, batch, able)
-    found = _believed(cache.recall(key), able)
-    if found is not None:
-        name, schedule, medians, told = found
-        try:
-            kernel = kernel_of(job, name, schedule)
-            return Choice(name, schedule, kernel, "remembered", medians, refusals | told)
-        except ElmanError:
-            pass  # what could be compiled then cannot be compiled now: measure again
+    """Measure all candidates, and remember the winner unless the machine was not quiet."""
     kernels: dict[str, Kernel] = {}
     named_by: dict[str, Candidate] = {}
     for candidate in able:
@@ -185,7 +200,7 @@ def _remembered_or_measured(
         return _first(job, [], "only", refusals, False)
     best = min(medians.values())
     # the first that is as good as the best: a tie must not be decided by the noise of one run
-    winner = next(who for who in kernels if medians.get(who, math.inf) <= _TIE * best)
+    winner = next(who for who in kernels if medians.get(who, math.inf) <= TIE * best)
     name, schedule = named_by[winner]
     value = {"engine": name, "schedule": schedule, "medians_s": medians, "refusals": wrong}
     if not any(registry.find(engine).disturbed() for engine, _ in named_by.values()):

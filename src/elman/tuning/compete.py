@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from weakref import WeakKeyDictionary
 
 from elman.engines.base import Job, Kernel
 from elman.errors import ElmanError
@@ -11,12 +12,14 @@ from elman.tuning.agreement import disagreement
 from elman.tuning.measure import medians, seconds
 from elman.tuning.trial import Trial, make_trial
 
-BUDGET_S = 0.3  # (s) for timing all candidates of one size class together, compiling aside
-_ROUND_S = 0.12  # (s) sequences are cut so that each candidate once takes about this
+BUDGET_S = 0.2  # (s) for timing all candidates of one size class together, compiling aside
+TIE = 1.03  # ratio of medians up to which two candidates are as good as each other
+_ROUND_S = 0.06  # (s) sequences are cut so that each candidate once takes about this
 _HOPELESS = 2.0  # times the best in the first round: not timed again
 _STEPS = 5  # on which every kernel is compared with the oracle, in float64 …
 _FLOPS = 2e8  # … with so many samples that this is about the work of it
 _LEAST = 2  # steps that are timed, however long each takes
+_agreed: WeakKeyDictionary[Kernel, bool] = WeakKeyDictionary()  # kernels found right before
 
 
 def compete(
@@ -24,7 +27,8 @@ def compete(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Verify all kernels, then time those that agree, in turn.
 
-    Long sequences are cut to what the budget allows; the cut is the same for all.
+    A kernel that agreed with the oracle at one size in this process is not asked again at another:
+    it is the same code. Long sequences are cut to what the budget allows, the same for all.
 
     Args:
         job: what they compute.
@@ -48,14 +52,19 @@ def compete(
     per_step = max(taken, 1e-6) / few * batch / some
     cut = max(min(steps, _LEAST), min(steps, int(_ROUND_S / per_step)))
     trial = make_trial(job, cut, batch)
-    if len(able) > 1:
+    if len(able) > 1 and not all(kernel in _agreed for kernel in able.values()):
         able = _unanimous(trial, able, oracle, cut, wrong)
+    else:
+        for kernel in able.values():
+            trial.run(kernel)  # warm at this size
+    for kernel in able.values():
+        _agreed[kernel] = True
     runs = {name: (lambda k=kernel: trial.run(k)) for name, kernel in able.items()}
     found = medians(runs, 0.0)
     limit = _HOPELESS * min(found.values())
     close = {name: run for name, run in runs.items() if found[name] <= limit}
     if len(close) > 1:
-        found |= medians(close, BUDGET_S - sum(found.values()))
+        found |= medians(close, BUDGET_S - sum(found.values()), tie=TIE)
     return {name: max(median, 1e-9) for name, median in found.items()}, wrong
 
 
@@ -72,9 +81,13 @@ def _agreeing(
     steps: int,
     wrong: dict[str, str],
 ) -> dict[str, Kernel]:
+    able = {name: kernel for name, kernel in kernels.items() if kernel in _agreed}
+    if len(able) == len(kernels):
+        return able
     want = trial.double().run(oracle)
-    able: dict[str, Kernel] = {}
     for name, kernel in kernels.items():
+        if name in able:
+            continue
         try:
             off = disagreement(trial.run(kernel), want, trial.job.spec.dtype, steps)
         except (ElmanError, RuntimeError) as error:

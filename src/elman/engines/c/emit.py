@@ -3,7 +3,6 @@ text."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.resources import files
 
 from elman.engines.c.context import Shape
@@ -16,16 +15,9 @@ from elman.engines.c.tiles import packed_products, row_products, transposer
 from elman.engines.c.weights import WeightArrays, WeightCode
 from elman.ir.graph import Node
 from elman.plan.program import Bundle, Home, Program, Sweep
+from elman.plan.schedule import Blocks
 
 _MANY_ROWS = 16  # a batched phase is split by rows when every worker gets this many, else by units
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """How a product is cut: ``rows`` of its buffer, and how much of ``k`` before the next rows."""
-
-    rows: int = 48
-    k: int = 256
 
 
 class _SweepWriter:

@@ -1,0 +1,85 @@
+"""Measure who runs a cell fastest at given sizes, and remember it for every later process."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from elman import compiler
+from elman.cli.explain import DType, sizes
+from elman.plan.spec import Spec
+from elman.train.model import find_cell
+from elman.tuning.choose import Choice, choose, label
+
+PIPED_WIDTH = 160
+_WHY = {
+    "measured": "measured now",
+    "remembered": "measured earlier (--again measures anew)",
+    "only": "no other engine can",
+    "named": "the only schedule",
+    "deterministic": "deterministic algorithms are on: by forecast",
+}
+
+
+def tune(
+    cell: Annotated[str, typer.Argument(help="gru, lstm, another cell, or file.py:cell.")],
+    shape: Annotated[
+        list[str] | None, typer.Option(help="T,B; may be given several times.")
+    ] = None,
+    hidden: Annotated[int, typer.Option(help="Units: the first state's size.")] = 128,
+    inputs: Annotated[int | None, typer.Option(help="Size of the input; as --hidden.")] = None,
+    dim: Annotated[list[str] | None, typer.Option(help="Another size of the cell: P=32.")] = None,
+    dtype: Annotated[DType, typer.Option(help="Of the computation.")] = DType.FLOAT32,
+    engine: Annotated[str, typer.Option(help="auto, or the name of an engine.")] = "auto",
+    training: Annotated[bool, typer.Option(help="With a backward.")] = True,
+    again: Annotated[bool, typer.Option("--again", help="Even if it was measured before.")] = False,
+) -> None:
+    """Measure engines and schedules for a cell at the sizes of a run to come.
+
+    The winner of each size class (octaves of T and B) is remembered; training then starts at once.
+    """
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPED_WIDTH)
+    found = find_cell(cell)
+    dims = found.bind(inputs or hidden, hidden, **sizes(dim or []))
+    names = frozenset(entry.name for entry in (*found.inputs, *found.weights))
+    wants = names if training else frozenset[str]()
+    spec = Spec(tuple(sorted(dims.items())), str(dtype), "cpu", wants, training)
+    job = compiler.job(found, spec)
+    for text in shape or ["100,16"]:
+        steps, batch = shape_of(text)
+        choice = choose(job, steps, batch, engine, again=again)
+        title = f"{found.name} T={steps} B={batch}: {_WHY.get(choice.why, choice.why)}"
+        console.print(table_of(title, choice))
+
+
+def shape_of(text: str) -> tuple[int, int]:
+    """Read ``100,16``."""
+    steps, comma, batch = text.partition(",")
+    if not (comma and steps.isdecimal() and batch.isdecimal() and int(steps) and int(batch)):
+        raise typer.BadParameter(f"{text!r} is not of the form 100,16", param_hint="--shape")
+    return int(steps), int(batch)
+
+
+def table_of(title: str, choice: Choice) -> Table:
+    """Candidates by time, then those that cannot run, with the reason."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("engine:schedule")
+    table.add_column("times the best", justify="right")
+    table.add_column("a trial (of T or fewer steps)", justify="right")
+    table.add_column("")
+    chosen = label((choice.engine, choice.schedule))
+    medians = dict(sorted(choice.medians_s.items(), key=lambda item: item[1]))
+    best = min(medians.values(), default=None)
+    for name in dict.fromkeys([*medians, chosen]):
+        seconds = medians.get(name)
+        ratio = f"{seconds / best:.2f}x" if seconds and best else "not measured"
+        time = f"{seconds * 1e6:.0f} µs" if seconds else ""
+        table.add_row(name, ratio, time, "runs" if name == chosen else "")
+    for name, reason in choice.refusals.items():
+        table.add_row(name, "no", "", reason)
+    return table

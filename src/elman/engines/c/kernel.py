@@ -1,0 +1,360 @@
+"""A compiled program as a kernel: what it is given, and the memory that it works in."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.engines.base import Job, Kernel
+from elman.engines.c.build import build, load
+from elman.engines.c.context import Frame
+from elman.engines.c.emit import Emitter
+from elman.engines.c.isa import detect
+from elman.engines.c.threads import crowd, pool, workers
+from elman.errors import EngineError
+from elman.plan.build import output_is_state
+from elman.plan.forecast import ranked
+from elman.plan.program import Home, Program, Sweep
+from elman.plan.schedule import Blocks, Bound, Schedule
+
+_WORKERS = 3  # index in the head of the context
+_MOST_PLANS = 4096  # sizes of calls remembered per kernel
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+_NO_ROWS: tuple[tuple[Any, ...], ...] = ((), (), ())
+_address = Tensor.data_ptr
+_contiguous = Tensor.contiguous
+
+
+def _address_or_null(value: Tensor | None) -> int:
+    return 0 if value is None else value.data_ptr()
+
+
+def _contiguous_or_none(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.contiguous()
+
+
+def _rows(x: Tensor) -> tuple[Tensor, int, int]:
+    """A tensor [T, B, ...] as rows at one distance: itself if it is, else a copy; (tensor, t,
+    row)."""
+    T, B, *inner = x.shape
+    if x.is_contiguous():
+        row = inner[0] if inner else 1
+        return x, B * row, row
+    t, b, *inner = x.stride()
+    if inner and inner[0] != 1 and x.shape[2] > 1:
+        if t == 0 and b == 0:  # an expanded gradient: one row serves all
+            return x[0, 0].contiguous(), 0, 0
+        x = x.contiguous()
+        t, b = x.stride()[:2]
+    elif t != B * b and B > 1 and T > 1:
+        x = x.contiguous()
+        t, b = x.stride()[:2]
+    return x, t, t if B == 1 else b
+
+
+def _overwrites_tape(sweep: Sweep | None) -> bool:
+    if sweep is None:
+        return False
+    writes: list[Home] = []
+    for phase in (sweep.before, sweep.step, sweep.after):
+        for segment in phase.segments:
+            writes.extend(home for _, home in segment.scalar_writes)
+            writes.extend(home for part in segment.parts for _, home in part.writes)
+    return any(home.where == "tape" for home in writes)
+
+
+Maker = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all calls of one T, B and number of threads have in common.
+
+    Attributes:
+        head: T, B, chunk, workers, split, as the context begins.
+        forward, backward: workspace (elements).
+        sequences: shapes of the state sequences.
+        tape: size of the tape (elements).
+    """
+
+    head: tuple[int, ...]
+    forward: int
+    backward: int
+    sequences: list[tuple[int, int, int]]
+    tape: int
+
+
+class CKernel(Kernel):
+    """One compiled program. Thread-safe: every call has its own context and workspace."""
+
+    engine = "c"
+
+    def __init__(self, job: Job, made: Program, blocks: Blocks | None = None) -> None:
+        self.program, self.spec = made, job.spec
+        self.fixed: Schedule | None = None
+        self.isa = detect()
+        self.emitter = Emitter(made, self.isa, blocks)
+        text = self.emitter.text()
+        self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        library = load(build(text, self.isa))
+        threads = pool()
+        library.elman_threads.argtypes = [ctypes.c_void_p] * 3
+        library.elman_threads.restype = None
+        library.elman_threads(threads.parallel, threads.number, threads.count)
+        self._forward = library.elman_forward
+        self._backward = library.elman_backward if made.backward is not None else None
+        for function in (self._forward, self._backward):
+            if function is not None:
+                function.restype = ctypes.c_long
+                function.argtypes = [ctypes.c_void_p]
+        shape = self.emitter.shape
+        self._frame = Frame(shape)
+        counts = (shape.inputs, shape.states, shape.weights)
+        self._padding = tuple((0,) * (not count) for count in counts)
+        inputs, states, weights = (max(1, count) for count in counts)
+        self._no_gradients = (0,) * (3 + 2 * states + inputs + weights)
+        self._no_forward = (0,) * (2 * states + 1)
+        layout = self.emitter.layout
+        self.dtype = DTYPES[job.spec.dtype]
+        # fresh memory is filled with NaN, so that an element that was never written shows
+        self.poison = bool(os.environ.get("ELMAN_POISON"))
+        self.state_widths = layout.state_widths
+        self.output_width = layout.output_width
+        self.tape_row = layout.tape_row if made.tape else 0
+        step = made.pair.step
+        self.output_is_state = output_is_state(made.pair)
+        # a backward reads all rows of the states, and so does an epilogue of the forward
+        self.keeps_rows = job.spec.training or bool(made.forward.after.segments)
+        every = [self.keeps_rows or (not k and self.output_is_state) for k in range(shape.states)]
+        self._sequences = list(zip(every, layout.state_widths, strict=True))
+        self._rings = (*(-1 if all_rows else 1 for all_rows in every), *self._padding[1])
+        self._all_rows = (-1,) * states
+        self.scalar_output = not step.outputs[0].shape
+        names = self.emitter.arrays.names
+        self._weight_makers = [self._like if name in job.spec.wants else None for name in names]
+        given = list(dict.fromkeys(leaf.data[0] for leaf in step.inputs))
+        missed = {  # inputs of which some atom gets no gradient: nothing is written there
+            leaf.data[0]
+            for leaf, d in zip(step.inputs, made.pair.d_inputs, strict=True)
+            if d is None
+        }
+        self._input_makers = [
+            None if name not in job.spec.wants else self._zeros if name in missed else self._like
+            for name in given
+        ]
+        self.destructive = _overwrites_tape(made.backward)
+        self._arenas: deque[Tensor] = deque(maxlen=2)
+        self._tapes: deque[Tensor] = deque(maxlen=2)
+        self._plans: dict[tuple[int, int, int], Plan] = {}
+
+    def describe(self) -> dict[str, Any]:
+        """Engine, digest of the C text (which is the plan's), instruction set, schedule."""
+        schedule = self.fixed.name if self.fixed else ""
+        return {"engine": "c", "plan": self.digest, "isa": self.isa.name, "schedule": schedule}
+
+    def scheduled(self, schedule: Schedule | None) -> CKernel:
+        """The same compiled program, its memory shared, under another schedule (None: forecast)."""
+        other = copy(self)
+        other.fixed, other._plans = schedule, {}
+        return other
+
+    def schedule(self, T: int, B: int) -> Bound:
+        """How a call of these sizes runs now."""
+        threads = workers()
+        schedule = self.fixed or ranked(self.program, B, threads)[0]
+        return schedule.bind(T, B, threads)
+
+    def tape_bytes(self, T: int, B: int) -> int:
+        """What the forward keeps for the backward: slots and state sequences (bytes)."""
+        item = 8 if self.spec.dtype == "float64" else 4
+        return item * (T * B * self.tape_row + (T + 1) * B * sum(self.state_widths))
+
+    @staticmethod
+    def _gradient(given: Tensor, make: Maker | None) -> Tensor | None:
+        return None if make is None else make(given)
+
+    def _zeros(self, given: Tensor) -> Tensor:
+        return torch.zeros(given.shape, dtype=self.dtype)
+
+    def _like(self, given: Tensor) -> Tensor:
+        """Fresh memory for something of the same sizes, contiguous."""
+        if not given.is_contiguous():
+            return self._empty(given.shape)
+        fresh = torch.empty_like(given)
+        return fresh.fill_(float("nan")) if self.poison else fresh
+
+    def _empty(self, shape: Sequence[int]) -> Tensor:
+        fresh = torch.empty(shape, dtype=self.dtype)
+        return fresh.fill_(float("nan")) if self.poison else fresh
+
+    def _take(self, spare: deque[Tensor], count: int) -> Tensor:
+        """A buffer that an earlier call gave back if it is large enough, else a new one.
+
+        Fresh memory costs a page fault per 4 KiB, which is a few per cent of a training step.
+        """
+        try:
+            buffer = spare.pop()
+        except IndexError:
+            return self._empty((count,))
+        if buffer.numel() < count:
+            return self._empty((count,))
+        return buffer.fill_(float("nan")) if self.poison else buffer
+
+    def _plan(self, T: int, B: int) -> Plan:
+        """What all calls of these sizes have in common, made once."""
+        key = (T, B, workers())
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            schedule = self.schedule(T, B)
+            head = (T, B, schedule.chunk, schedule.workers, schedule.split)
+            item = self.dtype.itemsize
+            plan = self._plans[key] = Plan(
+                head,
+                self._bytes(self._forward, head) // item + 1,
+                self._bytes(self._backward, head) // item + 1 if self._backward else 0,
+                [(T + 1 if every else 2, B, width) for every, width in self._sequences],
+                T * B * self.tape_row,
+            )
+        return plan
+
+    def _bytes(self, function: Any, head: tuple[int, ...]) -> int:
+        """Workspace of a call (bytes): the kernel says so when it is given none."""
+        if not head[0] * head[1]:
+            return 0
+        return self._frame.call(function, *head, *(0,) * (self._frame.given - len(head)))
+
+    def forward(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """See :meth:`Kernel.forward`."""
+        T, B = inputs[0].shape[:2]
+        plan = self._plan(T, B)
+        held, distances, rows = zip(*map(_rows, inputs)) if inputs else _NO_ROWS
+        first = tuple(map(_contiguous, states))
+        matrices = tuple(map(_contiguous, weights))
+        sequences = tuple(map(self._empty, plan.sequences))
+        last = tuple(map(self._like, states))
+        if self.output_is_state:
+            output = sequences[0][1:]
+        else:
+            output = self._empty((T, B, self.output_width))
+        tape = self._take(self._tapes, plan.tape) if self.spec.training else None
+        if not T * B:
+            for made, given in zip(last, first, strict=True):
+                made.copy_(given)
+        else:
+            arena = self._take(self._arenas, plan.forward)
+            inputs_pad, states_pad, weights_pad = self._padding
+            stolen = self._frame.call(
+                self._forward,
+                *plan.head,
+                arena.data_ptr(),
+                0 if tape is None else tape.data_ptr(),
+                *self._rings,
+                *map(_address, held),
+                *inputs_pad,
+                *distances,
+                *inputs_pad,
+                *rows,
+                *inputs_pad,
+                *map(_address, matrices),
+                *weights_pad,
+                *map(_address, sequences),
+                *states_pad,
+                *map(_address, first),
+                *states_pad,
+                *map(_address, last),
+                *states_pad,
+                output.data_ptr(),
+                *self._no_gradients,
+            )
+            self._arenas.append(arena)
+            if plan.head[_WORKERS] > 1:
+                crowd.tell(stolen)
+        if self.scalar_output:
+            output = output.reshape(T, B)
+        return output, last, () if tape is None else (*sequences, tape)
+
+    def backward(
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        saved: Sequence[Tensor],
+        d_output: Tensor | None,
+        d_last: Sequence[Tensor | None],
+        keep: bool,
+    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
+        """See :meth:`Kernel.backward`."""
+        if self._backward is None:
+            raise EngineError("this kernel was compiled without a backward")
+        T, B = inputs[0].shape[:2]
+        plan = self._plan(T, B)
+        held, distances, rows = zip(*map(_rows, inputs)) if inputs else _NO_ROWS
+        *sequences, tape = saved
+        if keep and self.destructive:
+            tape = tape.clone()
+        matrices = tuple(map(_contiguous, weights))
+        if d_output is None:
+            dy, t, row = torch.zeros(self.output_width, dtype=self.dtype), 0, 0
+        else:
+            dy, t, row = _rows(d_output)
+        d_inputs = tuple(map(self._gradient, inputs, self._input_makers))
+        d_states = tuple(map(self._like, states))
+        d_weights = tuple(map(self._gradient, weights, self._weight_makers))
+        lasts = tuple(map(_contiguous_or_none, d_last))
+        if not T * B:
+            for d in (*d_inputs, *d_states, *d_weights):
+                if d is not None:
+                    d.zero_()
+        else:
+            arena = self._take(self._arenas, plan.backward)
+            inputs_pad, states_pad, weights_pad = self._padding
+            stolen = self._frame.call(
+                self._backward,
+                *plan.head,
+                arena.data_ptr(),
+                tape.data_ptr(),
+                *self._all_rows,
+                *map(_address, held),
+                *inputs_pad,
+                *distances,
+                *inputs_pad,
+                *rows,
+                *inputs_pad,
+                *map(_address, matrices),
+                *weights_pad,
+                *map(_address, sequences),
+                *states_pad,
+                *self._no_forward,
+                dy.data_ptr(),
+                t,
+                row,
+                *map(_address_or_null, lasts),
+                *states_pad,
+                *map(_address_or_null, d_inputs),
+                *inputs_pad,
+                *map(_address, d_states),
+                *states_pad,
+                *map(_address_or_null, d_weights),
+                *weights_pad,
+            )
+            self._arenas.append(arena)
+            if plan.head[_WORKERS] > 1:
+                crowd.tell(stolen)
+        if not keep:
+            self._tapes.append(tape)  # nobody else can read it any more
+        return d_inputs, d_states, d_weights

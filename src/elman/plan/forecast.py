@@ -1,0 +1,95 @@
+"""What a schedule should cost: enough to begin with, and to leave hopeless ones unmeasured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elman.ir.ops import OPS
+from elman.plan.cost import item_bytes, phase_nodes
+from elman.plan.prices import width
+from elman.plan.program import Program
+from elman.plan.schedule import SPLITS, Schedule
+
+
+@dataclass(frozen=True)
+class Core:
+    """What one core does; only ratios decide.
+
+    Source: measured on AVX-512 and AVX2 machines with 32 KiB of L1 and 0.5 to 1 MiB of L2.
+
+    Attributes:
+        bytes_per_s: of products, as bytes of weights used per second where they need no loading.
+        levels: (bytes, bytes per second) of each cache: how fast weights that fit come from it.
+        elements_per_s: of pointwise work.
+        meeting_s: until all workers have met (s).
+    """
+
+    bytes_per_s: float = 220e9
+    levels: tuple[tuple[float, float], ...] = (
+        (24e3, 200e9),
+        (700e3, 90e9),
+        (24e6, 30e9),
+        (float("inf"), 12e9),
+    )
+    elements_per_s: float = 4e9
+    meeting_s: float = 0.25e-6
+
+
+CORE = Core()
+_HOPELESS = 1.6  # times the best forecast
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one step of the loop asks for, per sample, forward and backward together.
+
+    Attributes:
+        weights: bytes of all matrices that a step multiplies by.
+        elements: of pointwise work.
+        meetings: segments that begin with one where units are shared.
+    """
+
+    weights: int
+    elements: int
+    meetings: int
+
+
+def load_of(program: Program) -> Load:
+    """The load of a program's time loop."""
+    weights = elements = meetings = 0
+    sizes = program.spec.sizes
+    for sweep in (program.forward, program.backward):
+        if sweep is None:
+            continue
+        meetings += sum(segment.sync for segment in sweep.step.segments)
+        for value in phase_nodes(sweep.step):
+            if value.op == "matmul":
+                weights += width(value.args[0], sizes)
+            elif OPS[value.op].kind == "pointwise":
+                elements += width(value, sizes)
+    return Load(weights * item_bytes(program.spec), elements, meetings)
+
+
+def step_seconds(load: Load, schedule: Schedule, B: int, workers: int, core: Core = CORE) -> float:
+    """Time of one step of the loop under a schedule (s)."""
+    bound = schedule.bind(1, B, workers)
+    split = SPLITS[bound.split]
+    rows = -(-B // workers) if split == "batch" else B
+    shared = workers if split == "units" else 1
+    weights = load.weights / shared
+    speed = next(speed for size, speed in core.levels if weights / 2 <= size)
+    products = max(weights * rows / core.bytes_per_s, weights / speed)
+    pointwise = load.elements / shared * rows / core.elements_per_s
+    meetings = load.meetings * core.meeting_s if split == "units" else 0.0
+    return products + pointwise + meetings
+
+
+def ranked(program: Program, B: int, workers: int) -> tuple[Schedule, ...]:
+    """Schedules that are worth measuring at a batch size, best forecast first."""
+    if workers == 1:
+        return (Schedule("one"),)
+    load = load_of(program)
+    able = [Schedule(split) for split in SPLITS if split != "batch" or workers <= B]
+    cost = {schedule: step_seconds(load, schedule, B, workers) for schedule in able}
+    best = min(cost.values())
+    return tuple(s for s in sorted(able, key=cost.__getitem__) if cost[s] <= _HOPELESS * best)

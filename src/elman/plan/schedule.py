@@ -1,0 +1,78 @@
+"""How a program runs on several cores: data that an engine spells and the tuner chooses among."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from elman.errors import EngineError
+
+Split = Literal["one", "batch", "units"]
+SPLITS: tuple[Split, ...] = ("one", "batch", "units")
+CHUNK_ROWS = 768  # so many rows of T·B stay in cache from one batched product to the next
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a product is cut when it is compiled.
+
+    Attributes:
+        rows: of the buffer that a product fills before pointwise code reads it.
+        k: how much of the inner dim is used before the next rows are taken.
+    """
+
+    rows: int = 48
+    k: int = 256
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A schedule for one call: every field is a number that the kernel takes at run time.
+
+    Attributes:
+        split: index into ``SPLITS``: who takes part in a step, and how it is divided.
+        workers: threads.
+        chunk: time steps between two batched phases.
+    """
+
+    split: int
+    workers: int
+    chunk: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One way to run a program, whatever T and B are.
+
+    Attributes:
+        split: ``one`` worker runs the time loop; a share of the ``batch`` each; of the ``units``
+            each, meeting once per segment that reads what others wrote (weights then stay in the
+            caches of the core that owns them over all steps).
+        chunk_rows: rows of T·B between two batched phases.
+    """
+
+    split: Split
+    chunk_rows: int = CHUNK_ROWS
+
+    @property
+    def name(self) -> str:
+        """``units``, or ``units/384`` with other chunks than usual."""
+        return self.split if self.chunk_rows == CHUNK_ROWS else f"{self.split}/{self.chunk_rows}"
+
+    @staticmethod
+    def parse(name: str) -> Schedule:
+        """The schedule of a name. Raises EngineError for a text that is none."""
+        split, _, rows = name.partition("/")
+        for known in SPLITS:
+            if split == known and (not rows or (rows.isdecimal() and int(rows) > 0)):
+                return Schedule(known, int(rows or CHUNK_ROWS))
+        raise EngineError(
+            f"no schedule {name!r}; there are {', '.join(SPLITS)}, "
+            f"each with the rows of a chunk behind it if need be: units/384"
+        )
+
+    def bind(self, T: int, B: int, workers: int) -> Bound:
+        """What a call of these sizes does; a batch smaller than the workers is not shared."""
+        chunk = max(1, min(T, self.chunk_rows // max(B, 1)))
+        alone = workers == 1 or (self.split == "batch" and workers > B)
+        return Bound(0 if alone else SPLITS.index(self.split), workers, chunk)
