@@ -50,11 +50,13 @@ def test_peer_is_the_cell(name, cell, measure):
     if isinstance(peer, str):
         assert "not installed" in peer or (name, measure) == ("onnxruntime", "train")
         return
-    torchs, theirs = enter("torch", problem).results(), peer.results()
+    torchs, theirs, facts = enter("torch", problem).results(), peer.results(), peer.facts()
+    assert peer.sample(3) > 0.0
+    peer.close()
     assert theirs.keys() == torchs.keys()
     for result, value in theirs.items():
         torch.testing.assert_close(value, torchs[result], rtol=1e-4, atol=1e-5, msg=result)
-    assert peer.facts()["version"]
+    assert facts["version"]
 
 
 STEPS = [case for case in find_suite("foundation").cases if case.contestants]

@@ -50,12 +50,16 @@ class Contestant:
         results: run once, and name what came out: ``output``, ``last 0``, ``gradient of x`` …
         wants: what gradients are asked for.
         facts: what ran, after it has run; JSON-able.
+        sample: seconds per call over so many calls, where it is timed elsewhere.
+        close: to be called at the end.
     """
 
     run: Callable[[], Any]
     results: Callable[[], Results]
     wants: tuple[str, ...]
     facts: Callable[[], dict[str, Any]]
+    sample: Callable[[int], float] | None = None
+    close: Callable[[], None] = lambda: None
 
 
 def named(output: Tensor, last: Any) -> Results:

@@ -14,6 +14,7 @@ from elman.bench.cases import Case
 from elman.bench.contest import Contestant, Problem, Results, named
 from elman.bench.loops import PLAIN, TUNED, Loop
 from elman.bench.peers import compile_step, compiled_step, jax_scan, onnxruntime
+from elman.bench.remote import remote
 from elman.bench.steps import STEPS
 from elman.bench.unknown import find_cell
 
@@ -131,7 +132,7 @@ def _forward(problem: Problem, call: Call, facts: Callable[[], dict[str, Any]]) 
     return Contestant(run, lambda: named(*run()), (), facts)
 
 
-CONTESTANTS: dict[str, Callable[[Problem], Contestant | str]] = {
+LOCAL: dict[str, Callable[[Problem], Contestant | str]] = {
     "torch": _torch,
     "loop": partial(_loop, loops=PLAIN),
     "tuned-loop": partial(_loop, loops=TUNED),
@@ -142,3 +143,4 @@ CONTESTANTS: dict[str, Callable[[Problem], Contestant | str]] = {
     "elman-c": partial(_elman, engine="c"),
     "elman-aten": partial(_elman, engine="aten"),
 }
+CONTESTANTS = LOCAL | {name: partial(remote, name) for name in ("jax", "onnxruntime")}

@@ -12,8 +12,12 @@ from statistics import quantiles
 SAMPLE_S = 1e-2  # one sample lasts at least about so long: shorter calls are repeated within it
 MOST_ROUNDS = 400
 WARM_UP = 3
+SETTLE_S = (
+    60e-3  # threads that wait for work spin before they sleep: libgomp 11 ms, ONNX Runtime 50
+)
 
 Run = Callable[[], object]
+Sampler = Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,10 @@ def quartiles(samples: Sequence[float]) -> Quartiles:
 
 
 def time_side_by_side(
-    runs: Mapping[str, Run], seconds: float, rounds: int
+    runs: Mapping[str, Run],
+    seconds: float,
+    rounds: int,
+    far: Mapping[str, Sampler] = {},  # never changed
 ) -> dict[str, list[float]]:
     """Time each callable once per round; every second round runs in the opposite order.
 
@@ -43,6 +50,9 @@ def time_side_by_side(
         runs: what to time; each must wait for its device.
         seconds: no new round begins after so long (s).
         rounds: at least so many, whatever they take.
+        far: those that are timed in processes of their own, by a function that gives the seconds
+            per call over so many calls. If there are any, threads get time to fall asleep between
+            two samples, and each sample begins with an untimed call.
 
     Returns:
         Seconds per call by name, one sample per round: the k-th samples of all belong together.
@@ -59,6 +69,13 @@ def time_side_by_side(
             if done >= rounds and time.perf_counter() >= end:
                 break
             for name, run in order:
+                if far:
+                    time.sleep(SETTLE_S)
+                if name in far:
+                    taken[name].append(far[name](calls[name]))
+                    continue
+                if far:
+                    run()
                 taken[name].append(_sample(run, calls[name]))
             order.reverse()
     finally:

@@ -42,7 +42,10 @@ def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
     if case.baseline not in present:
         raise EngineError(absent[case.baseline])
     runs = {name: contestant.run for name, contestant in present.items()}
-    samples = time_side_by_side(runs, effort.seconds, effort.rounds)
+    far = {name: one.sample for name, one in present.items() if one.sample is not None}
+    samples = time_side_by_side(runs, effort.seconds, effort.rounds, far)
+    for contestant in present.values():
+        contestant.close()
     return {
         "wants": list(present[case.baseline].wants),
         "dy": "dense" if case.measure == "train" else "none",

@@ -1,0 +1,124 @@
+"""A contestant in a process of its own, for libraries with threads of their own.
+
+Two pools of threads in one process, or one that spins while the other computes, would measure
+neither. ``python -m elman.bench.remote`` reads a case and a contestant's name as JSON, says where
+its results are, and then times so many calls as each line of its input asks for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from elman.bench.cases import Case
+from elman.bench.contest import Contestant, Problem, Results
+from elman.bench.processes import ProcessError, Program, environment
+
+
+class Remote:
+    """The near end: starts the process, asks it, ends it."""
+
+    def __init__(self, name: str, problem: Problem) -> None:
+        self.name, self.folder = name, tempfile.TemporaryDirectory(prefix="elman-peer-")
+        words = [sys.executable, "-P", "-m", "elman.bench.remote"]
+        self.process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(Program((), threads=problem.case.threads)),
+        )
+        asked = {"case": problem.case.to_json(), "name": name, "folder": self.folder.name}
+        self.told: dict[str, Any] = self.ask(asked)
+
+    def ask(self, question: Any) -> Any:
+        """One question, one answer.
+
+        Raises:
+            ProcessError: the process has ended.
+        """
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(question) + "\n")
+            self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            self.close()
+            raise ProcessError(f"the process of {self.name} ended with {self.process.returncode}")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        """End the process."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            self.process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.folder.cleanup()
+
+
+def remote(name: str, problem: Problem) -> Contestant | str:
+    """A contestant elsewhere, or why it is absent."""
+    if problem.x.dtype != torch.float32:
+        return "it runs in float32"
+    far = Remote(name, problem)
+    if "absent" in far.told:
+        far.close()
+        return str(far.told["absent"])
+
+    def results() -> Results:
+        return torch.load(Path(far.folder.name) / "results.pt", weights_only=True)
+
+    return Contestant(
+        lambda: far.ask(1),
+        results,
+        tuple(far.told["wants"]),
+        lambda: dict(far.told["facts"]),
+        far.ask,
+        far.close,
+    )
+
+
+def main() -> None:
+    """The far end."""
+    from elman.bench.contestants import LOCAL, draw_problem  # they import this module
+
+    asked = json.loads(sys.stdin.readline())
+    case = Case.from_json(asked["case"])
+    torch.set_num_threads(case.threads)
+    made = LOCAL[asked["name"]](draw_problem(case))
+    if isinstance(made, str):
+        answer({"absent": made})
+        return
+    torch.save(made.results(), Path(asked["folder"]) / "results.pt")
+    answer({"wants": made.wants, "facts": made.facts()})
+    for line in sys.stdin:
+        calls = int(line)
+        made.run()  # threads that slept are awake then
+        start = time.perf_counter()
+        for _ in range(calls):
+            made.run()
+        answer((time.perf_counter() - start) / calls)
+
+
+def answer(value: Any) -> None:
+    """One line of JSON."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
