@@ -8,7 +8,7 @@ import pytest
 
 from elman.bench.cases import Case, Effort, Suite
 from elman.bench.readme import complaints, markdown, rewritten
-from elman.bench.table import HEADERS, NOTHING, words
+from elman.bench.table import HEADERS, NOTHING, filled, words
 from elman.bench.timing import Quartiles
 from elman.errors import InputError, RunError
 
@@ -46,7 +46,7 @@ def measured() -> dict[str, dict]:
     step = row(
         STEP,
         seconds={"torch": times(800e-6), "elman": times(20e-6), "elman-c": times(22e-6)},
-        ratio={"elman": times(40.0), "elman-c": times(36.0)},
+        ratio={"elman": times(40.0), "elman-c": times(36.0), "jax": times(10.0)},
         error={"elman": 4.2e-7},
         flop=600_000,
     )
@@ -61,10 +61,20 @@ def test_words():
     assert len(peak) == len(step) == len(start) == len(HEADERS)
     assert step == (
         *("gru 10,1,64", "80.0 µs", "2.00 µs", "40.0x (36.0–44.0)", "≥ 30x"),
-        *("36.0x", "4.2e-07", "30 (30%)"),
+        *("36.0x", "4.2e-07", "30 (30%)", "jax 4.00x"),
     )
-    assert start == ("import elman", "1 s", "0.05 s", NOTHING, "≤ 0.3 s", *[NOTHING] * 3)
-    assert peak[-1] == "50 on 1; 100 on 2"
+    assert start == ("import elman", "1 s", "0.05 s", NOTHING, "≤ 0.3 s", *[NOTHING] * 4)
+    assert peak[-2] == "50 on 1; 100 on 2"
+
+
+def test_empty_columns_are_left_out():
+    """What no row has is no column."""
+    found = measured()
+    headers, told = filled(list(found.values()))
+    assert headers == list(HEADERS)
+    headers, told = filled([found["import elman"]])
+    assert headers == ["case (T,B,H)", "torch, per step", "elman, per step", "asked"]
+    assert told == [["import elman", "1 s", "0.05 s", "≤ 0.3 s"]]
 
 
 def test_table_between_markers():

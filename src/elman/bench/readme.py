@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elman.bench.cases import Suite
 from elman.bench.results import Row
-from elman.bench.table import HEADERS, machine_line, words
+from elman.bench.table import filled, machine_line
 from elman.errors import InputError, RunError, rows
 
 END = "<!-- /bench -->"
@@ -44,8 +44,9 @@ def markdown(suite: Suite, measured: dict[str, Row]) -> str:
     reasons = complaints(suite, measured)
     if reasons:
         raise RunError(rows("these rows make no table", [("row", reason) for reason in reasons]))
-    lines = [f"| {' | '.join(HEADERS)} |", "|---" + "|---:" * (len(HEADERS) - 1) + "|"]
-    lines += [f"| {' | '.join(words(row))} |" for row in found if "peak_gflops" not in row]
+    headers, told = filled([row for row in found if "peak_gflops" not in row])
+    lines = [f"| {' | '.join(headers)} |", "|---" + "|---:" * (len(headers) - 1) + "|"]
+    lines += [f"| {' | '.join(line)} |" for line in told]
     return "\n".join([*lines, "", f"{machine_line(found[-1])}."])
 
 

@@ -16,6 +16,7 @@ HEADERS = (
     "engine c alone",
     "error",
     "GFLOP/s (of peak)",
+    "elman beside others",
 )
 NOTHING = "–"
 
@@ -24,9 +25,9 @@ def words(row: Row) -> tuple[str, ...]:
     """A row under :data:`HEADERS`."""
     case = row["case"]
     if "failed" in row:
-        return (case, NOTHING, "failed", *[NOTHING] * 5)
+        return (case, NOTHING, "failed", *[NOTHING] * 6)
     if "peak_gflops" in row:
-        return (case, *[NOTHING] * 6, "; ".join(_peaks(row["peak_gflops"])))
+        return (case, *[NOTHING] * 6, "; ".join(_peaks(row["peak_gflops"])), NOTHING)
     asked = row["asked"]
     ratios, seconds = row.get("ratio", {}), row["seconds"]
     steps = asked["T"] if ratios else None
@@ -39,7 +40,25 @@ def words(row: Row) -> tuple[str, ...]:
         _ratio(ratios.get("elman-c"), spread=False),
         _number(row.get("error", {}).get(OURS), ".1e"),
         _speed(row),
+        _others(ratios),
     )
+
+
+def filled(found: list[Row]) -> tuple[list[str], list[list[str]]]:
+    """Headers and rows as words, without the columns in which no row has anything."""
+    told = [words(row) for row in found]
+    kept = [k for k in range(len(HEADERS)) if any(line[k] != NOTHING for line in told)]
+    return [HEADERS[k] for k in kept], [[line[k] for k in kept] for line in told]
+
+
+def _others(ratios: dict[str, Any]) -> str:
+    """How many times as fast as each peer elman is, by the ratios of both to the baseline."""
+    if OURS not in ratios:
+        return NOTHING
+    ours = ratios[OURS]["median"]
+    peers = {name: found for name, found in ratios.items() if not name.startswith(OURS)}
+    told = [f"{name} {_three(ours / found['median'])}x" for name, found in peers.items()]
+    return ", ".join(told) or NOTHING
 
 
 def machine_line(row: Row) -> str:

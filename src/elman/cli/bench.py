@@ -14,15 +14,15 @@ from elman.bench.cases import Case, Effort, Suite
 from elman.bench.results import Row
 from elman.bench.running import run_suite
 from elman.bench.suites import find_suite
-from elman.bench.table import HEADERS, NOTHING, machine_line, words
+from elman.bench.table import HEADERS, NOTHING, filled, machine_line, words
 
 PIPED_WIDTH = 160
 FAILED = 1
-SHORT = ("torch", "elman", "ratio", "asked", "engine c", "error", "GFLOP/s")
+SHORT = ("torch", "elman", "ratio", "asked", "engine c", "error", "GFLOP/s", "beside")
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(help="Which suite: foundation.")] = "foundation",
+    suite: Annotated[str, typer.Argument(help="Which suite: foundation, cpu.")] = "foundation",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, under a minute.")] = False,
     seconds: Annotated[
         float | None, typer.Option(help="Timing per case, instead of the usual.")
@@ -77,11 +77,12 @@ def summary(row: Row) -> str:
 def table_of(suite: Suite, found: list[Row]) -> Table:
     """Lay rows out; what was asked for and not reached is red."""
     table = Table(title=suite.question, title_justify="left")
-    for header in HEADERS:
+    headers, told = filled(found)
+    for header in headers:
         table.add_column(header, justify="left" if header == HEADERS[0] else "right")
-    for row in found:
+    for row, line in zip(found, told, strict=True):
         missed = "failed" in row or row.get("met") is False
-        table.add_row(*words(row), style="red" if missed else None)
+        table.add_row(*line, style="red" if missed else None)
     return table
 
 
