@@ -12,6 +12,7 @@ from elman.errors import EngineError
 from elman.nn.asking import checked, wanted
 from elman.nn.formulas import FORMULAS
 from elman.nn.runner import Runner
+from elman.nn.streaming import run_step
 from elman.nn.transforms import transformed
 
 _OWN_DTYPES = (torch.float32, torch.float64)
@@ -63,6 +64,24 @@ class _Layers:
         if engine != "auto":
             raise EngineError(f"engine {engine} cannot run this {type(self).__name__}: {reason}")
         return super().forward(input, hx)  # type: ignore[misc]
+
+    def step(self: Any, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """Run one step of a stream.
+
+        Without gradients, weights are used as they lie in memory: nothing is packed or kept.
+
+        Args:
+            x [B, I]: the input now; [I] unbatched.
+            state: what the step before returned, as ``hx`` of :meth:`forward`; zeros if omitted.
+
+        Returns:
+            out [B, H]: the last layer's output; [H] unbatched.
+            state: to be given to the next step.
+
+        Raises:
+            InputError: the module is bidirectional, or x has the wrong rank.
+        """
+        return run_step(self, x, state, 2)
 
 
 def _well_formed(module: Any, given: Any, hx: Any) -> bool:

@@ -15,6 +15,7 @@ from elman.ir.types import dim_size, shape_size
 from elman.nn.arguments import Arguments
 from elman.nn.asking import checked, wanted
 from elman.nn.runner import Runner
+from elman.nn.streaming import run_step
 from elman.nn.transforms import transformed
 from elman.plan.spec import Tape
 
@@ -202,6 +203,27 @@ class Recurrent(nn.Module):
                 out = out + inputs[0]
             inputs = (out, *inputs[1:])
         return self._arguments.closed(inputs[0], ends, batched)
+
+    def step(
+        self, x: Tensor | tuple[Tensor, ...], state: State | None = None
+    ) -> tuple[Tensor, Any]:
+        """Run one step of a stream.
+
+        Without gradients, weights are used as they lie in memory: nothing is packed or kept.
+
+        Args:
+            x [B, I]: the input now, or a tuple of inputs; [I] unbatched; a scalar input is [B].
+            state: what the step before returned, as for :meth:`forward`; zeros if omitted.
+
+        Returns:
+            out [B, H]: the last layer's output; [H] unbatched.
+            state: to be given to the next step.
+
+        Raises:
+            InputError: the module is bidirectional, or x has the wrong rank.
+            ShapeError: x has the wrong size.
+        """
+        return run_step(self, x, state, 1 + len(self.cell.inputs[0].shape))
 
     def extra_repr(self) -> str:
         """Cell, sizes, and every option that is not the default."""

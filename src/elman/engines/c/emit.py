@@ -23,12 +23,14 @@ _MANY_ROWS = 16  # a batched phase is split by rows when every worker gets this 
 class _SweepWriter:
     """One direction: its phases, packs, workspace and driver."""
 
-    def __init__(self, emit: Emitter, name: str, sweep: Sweep) -> None:
-        self.emit, self.name, self.sweep = emit, name, sweep
+    def __init__(self, emit: Emitter, name: str, sweep: Sweep, *, direct: bool = False) -> None:
+        """``direct``: products read the weights as they lie, and nothing is packed."""
+        self.emit, self.name, self.sweep, self.direct = emit, name, sweep, direct
         layout = emit.layout
         self.chunk = layout.chunk(sweep.chunk)
         self.phases = (sweep.before, sweep.step, sweep.after)
         self.panels: dict[Bundle, Panels] = plan_panels(layout, product_parts(self.phases))
+        self.code = WeightCode(layout, emit.arrays)
         self.writers = [
             PhaseWriter(
                 layout,
@@ -38,10 +40,10 @@ class _SweepWriter:
                 loop=phase is sweep.step,
                 row_block=emit.blocks.rows,
                 k_block=emit.blocks.k,
+                direct=self.code.matrix if direct else None,
             )
             for phase in self.phases
         ]
-        self.code = WeightCode(layout, emit.arrays)
 
     def segments(self) -> list[str]:
         """The segments' C functions."""
@@ -69,11 +71,12 @@ class _SweepWriter:
             "}",
             "meet(w);",
         ]
+        if self.direct:
+            return lines
         for panels in self.panels.values():
             size = self.emit.layout.size(panels.atom)
             lines.extend(pack_code(panels, size, self.code.matrix))
-        lines.append("meet(w);")
-        return lines
+        return [*lines, "meet(w);"]
 
     def calls(self, label: str, rows: str, *, sync: str) -> list[str]:
         """Calls of one phase's segments; ``sync`` is the C condition under which workers meet."""
@@ -142,9 +145,14 @@ class Emitter:
     def text(self) -> str:
         """The C text."""
         forward = _SweepWriter(self, "fwd", self.program.forward)
-        parts = [*forward.segments(), self._forward(forward)]
+        parts = [*forward.segments(), self._forward("forward", forward)]
         arena = [self._arena("forward", forward, None)]
         entries = [self._entry("forward")]
+        if self.program.backward is None:
+            direct = _SweepWriter(self, "dir", self.program.forward, direct=True)
+            parts += [*direct.segments(), self._forward("direct", direct)]
+            arena.append(self._arena("direct", direct, None))
+            entries.append(self._entry("direct"))
         if self.program.backward is not None:
             backward = _SweepWriter(self, "bwd", self.program.backward)
             sums = self._sums(backward)
@@ -202,7 +210,7 @@ class Emitter:
         chunk_row = sweep.chunk[1]
         batched = max(sweep.writers[0].scratch_row, sweep.writers[2].scratch_row)
         scalars = max(writer.scalars for writer in sweep.writers)
-        packs = sum(panels.elements for panels in sweep.panels.values())
+        packs = 0 if sweep.direct else sum(p.elements for p in sweep.panels.values())
         regions = [
             ("vec", str(self.layout.vector_area + self.layout.lanes)),
             ("mat", str(sweep.code.matrix_area)),
@@ -245,7 +253,7 @@ class Emitter:
         ]
         return "\n".join([*head, *("    " + line for line in body), "}"])
 
-    def _forward(self, sweep: _SweepWriter) -> str:
+    def _forward(self, name: str, sweep: _SweepWriter) -> str:
         first = [
             self._copy_rows(f"c->st[{i}]", f"c->h0[{i}]", width)
             for i, width in enumerate(self.layout.state_widths)
@@ -257,7 +265,7 @@ class Emitter:
             for i, width in enumerate(self.layout.state_widths)
         ]
         return self._worker(
-            "forward",
+            name,
             [
                 "if (!w->id) {",
                 *("    " + line for line in first),

@@ -22,11 +22,14 @@ from elman.engines.c.isa import detect
 from elman.engines.c.threads import crowd, pool, workers
 from elman.errors import EngineError
 from elman.plan.build import output_is_state
-from elman.plan.forecast import ranked
+from elman.plan.forecast import load_of, ranked, step_seconds
 from elman.plan.program import Home, Program, Sweep
 from elman.plan.schedule import Blocks, Bound, Schedule
 
+_ALONE = Schedule("one")
+_WORTH_S = 5e-6  # (s) a shorter call is done before other threads have begun
 _WORKERS = 3  # index in the head of the context
+_FEW_ROWS = 4  # of T·B: packing weights costs about as much as so many products with them
 _MOST_PLANS = 4096  # sizes of calls remembered per kernel
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -83,12 +86,14 @@ class Plan:
 
     Attributes:
         head: T, B, chunk, workers, split, as the context begins.
+        function: the forward: on packed weights, or on the weights as they lie.
         forward, backward: workspace (elements).
         sequences: shapes of the state sequences.
         tape: size of the tape (elements).
     """
 
     head: tuple[int, ...]
+    function: Any
     forward: int
     backward: int
     sequences: list[tuple[int, int, int]]
@@ -103,6 +108,7 @@ class CKernel(Kernel):
     def __init__(self, job: Job, made: Program, blocks: Blocks | None = None) -> None:
         self.program, self.spec = made, job.spec
         self.fixed: Schedule | None = None
+        self._load = load_of(made)
         self.isa = detect()
         self.emitter = Emitter(made, self.isa, blocks)
         text = self.emitter.text()
@@ -114,7 +120,8 @@ class CKernel(Kernel):
         library.elman_threads(threads.parallel, threads.number, threads.count)
         self._forward = library.elman_forward
         self._backward = library.elman_backward if made.backward is not None else None
-        for function in (self._forward, self._backward):
+        self._direct = library.elman_direct if made.backward is None else None
+        for function in (self._forward, self._backward, self._direct):
             if function is not None:
                 function.restype = ctypes.c_long
                 function.argtypes = [ctypes.c_void_p]
@@ -171,7 +178,7 @@ class CKernel(Kernel):
 
     def schedule(self, T: int, B: int) -> Bound:
         """How a call of these sizes runs now."""
-        threads = workers()
+        threads = workers() if step_seconds(self._load, _ALONE, B, 1) * T > _WORTH_S else 1
         schedule = self.fixed or ranked(self.program, B, threads)[0]
         return schedule.bind(T, B, threads)
 
@@ -221,9 +228,12 @@ class CKernel(Kernel):
             schedule = self.schedule(T, B)
             head = (T, B, schedule.chunk, schedule.workers, schedule.split)
             item = self.dtype.itemsize
+            few = self._direct is not None and T * B <= _FEW_ROWS
+            forward = self._direct if few else self._forward
             plan = self._plans[key] = Plan(
                 head,
-                self._bytes(self._forward, head) // item + 1,
+                forward,
+                self._bytes(forward, head) // item + 1,
                 self._bytes(self._backward, head) // item + 1 if self._backward else 0,
                 [(T + 1 if every else 2, B, width) for every, width in self._sequences],
                 T * B * self.tape_row,
@@ -259,7 +269,7 @@ class CKernel(Kernel):
             arena = self._take(self._arenas, plan.forward)
             inputs_pad, states_pad, weights_pad = self._padding
             stolen = self._frame.call(
-                self._forward,
+                plan.function,
                 *plan.head,
                 arena.data_ptr(),
                 0 if tape is None else tape.data_ptr(),

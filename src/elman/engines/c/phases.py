@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from elman.engines.c.layout import Layout
 from elman.engines.c.ops import SPELL, number, spell_sum
-from elman.engines.c.products import Panels, product_code
+from elman.engines.c.products import Matrix, Panels, direct_code, product_code
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
 from elman.ir.pair import sealed
@@ -47,10 +47,12 @@ class PhaseWriter:
         loop: bool,
         row_block: int,
         k_block: int,
+        direct: Matrix | None = None,
     ) -> None:
+        """``direct`` tells where weights lie, for products that do not use the packed panels."""
         self.layout, self.phase, self.loop = layout, phase, loop
         self.chunk, self.panels = chunk, panels
-        self.row_block, self.k_block = row_block, k_block
+        self.row_block, self.k_block, self.direct = row_block, k_block, direct
         self.scratch, self.scratch_row = layout.scratch(phase)
         self.scalars = sum(1 for home in phase.homes.values() if home.where == "scalar")
         self.bases: dict[str, str] = {}
@@ -194,7 +196,11 @@ class PhaseWriter:
         for own in panels:
             for index, acc in enumerate(own.bundle.accs):
                 columns[acc.into] = f"ld(row + ({first} + {index} * nv + j) * VL)"
-            calls.extend(product_code(own, first, self._operand, self.k_block))
+            if self.direct is None:
+                calls.extend(product_code(own, first, self._operand, self.k_block))
+            else:
+                size = self.layout.size(part.atom)
+                calls.extend(direct_code(own, first, size, self._operand, self.direct))
             first += own.accs * width
         body = "\n                ".join(self._straight(part, columns))
         call = "\n            ".join(calls)

@@ -172,3 +172,36 @@ def product_code(
         lines.append("  }")
     lines.append("}")
     return lines
+
+
+def direct_code(
+    panels: Panels,
+    first: int,
+    size: int,
+    operand: Callable[[Node], tuple[str, str]],
+    matrix: Matrix,
+) -> list[str]:
+    """The same as :func:`product_code`, from the weights as they lie in the caller's arrays.
+
+    Args:
+        panels: the bundle; nothing of it is packed.
+        first, operand: as for :func:`product_code`.
+        size: units of the atom.
+        matrix: as for :func:`pack_code`.
+    """
+    lines = ["for (long j = 0; j < nv; j++) {", f"    long units = {size} - (v + j) * VL;"]
+    for number, acc in enumerate(panels.bundle.accs):
+        target = f"buf + ({first} + {number} * nv + j) * VL"
+        if not panels.total:
+            lines.append(f"    for (long r = 0; r < m; r++) st({target} + r * LDB, (V){{}});")
+        done = 0
+        for term, value, inner in zip(acc.terms, panels.bundle.operands, panels.inner, strict=True):
+            address, stride = operand(value)
+            base, row = matrix(term.args[0])
+            name, unit = ("scaled_rows", "1") if term.transposed else ("dots", row)
+            lines.append(
+                f"    {name}(m, {address}, {stride}, {base} + (v + j) * VL * ({unit}), {row},"
+                f" units, {inner}, {target}, LDB, {int(done > 0)});"
+            )
+            done += inner
+    return [*lines, "}"]

@@ -225,6 +225,50 @@ UNUSED NOINLINE void pack_rows(T *dst, const T *src, long stride, long K, long c
         for (long i = 0; i < count; i++) dst[k * count + i] = src[k * stride + i];
 }
 
+/* products with weights as they lie, for calls of so few rows that packing would cost more than it gains:
+ * C[r, i] (+)= sum over k of A[r, k] W[i, k] for one vector of units; W's rows are dotted with A's */
+INLINE T total_of(V v) {
+#if defined(__AVX512F__) && VL * 4 == 64 && !defined(ELMAN_F64)
+    return _mm512_reduce_add_ps((__m512)v);
+#else
+    T total = 0;
+    for (int i = 0; i < VL; i++) total += v[i];
+    return total;
+#endif
+}
+UNUSED NOINLINE void dots(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc) {
+    long n = units < VL ? units : VL;
+    if (!acc) for (long r = 0; r < m; r++) st(C + r * ldc, (V){});
+    for (long i = 0; i < n; i += 4) {
+        long left = n - i;
+        const T *w0 = W + i * ldw, *w1 = left > 1 ? w0 + ldw : w0, *w2 = left > 2 ? w1 + ldw : w0, *w3 = left > 3 ? w2 + ldw : w0;
+        for (long r = 0; r < m; r++) {
+            const T *a = A + r * lda;
+            V s0 = {}, s1 = {}, s2 = {}, s3 = {};
+            long k = 0;
+            for (; k + VL <= K; k += VL) {
+                V x = ld(a + k);
+                s0 += x * ld(w0 + k); s1 += x * ld(w1 + k); s2 += x * ld(w2 + k); s3 += x * ld(w3 + k);
+            }
+            if (k < K) {
+                V x = ldn(a, k, K);
+                s0 += x * ldn(w0, k, K); s1 += x * ldn(w1, k, K); s2 += x * ldn(w2, k, K); s3 += x * ldn(w3, k, K);
+            }
+            T sums[4] = {total_of(s0), total_of(s1), total_of(s2), total_of(s3)};
+            T *c = C + r * ldc + i;
+            for (long j = 0; j < (left < 4 ? left : 4); j++) c[j] += sums[j];
+        }
+    }
+}
+/* C[r, i] (+)= sum over k of A[r, k] W[k, i]: rows of W are scaled and added */
+UNUSED NOINLINE void scaled_rows(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc) {
+    for (long r = 0; r < m; r++) {
+        V s = acc ? ld(C + r * ldc) : (V){};
+        for (long k = 0; k < K; k++) s += A[r * lda + k] * ldn(W + k * ldw, 0, units);
+        st(C + r * ldc, s);
+    }
+}
+
 /* workers: the process's one OpenMP pool (torch's own), found at run time and handed in once */
 typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
 typedef int (*number_fn)(void);
