@@ -290,17 +290,18 @@ def test_through_the_whole_pipeline():
     assert_all_same(run(cells.gru, case, "c"), oracle(case), F32, case.T)
 
 
-@every_cell
+@pytest.mark.parametrize("cell", [*cells.ALL, *UNSEEN], ids=named)
 @both_dtypes
 def test_few_rows_without_packed_weights(cell, dtype):
     """Calls of so few rows use the weights as they lie: the same as on panels, and the oracle's."""
-    case = middle(cell, dtype, T=2, B=2)
+    sizes = UNSEEN.get(cell, MIDDLE)
+    case = random_case(cell, dataclasses.replace(sizes, T=2, B=2), 2, dtype)
     kernel = c_kernel(case, wants=frozenset(), training=False)
     assert kernel._plan(2, 2).function is kernel._direct
     want = oracle(case)
     got = call(kernel, case)
     assert_all_same(got, {name: want[name] for name in got}, dtype, 2)
-    long = middle(cell, dtype, T=5, B=1)
+    long = random_case(cell, dataclasses.replace(sizes, T=5, B=1), 2, dtype)
     assert kernel._plan(5, 1).function is kernel._forward
     want = oracle(long)
     got = call(kernel, long)
