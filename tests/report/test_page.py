@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from elman.errors import RunError
-from elman.report import RunPage, write_report
+from elman.report import BenchPage, RunPage, write_benchmark, write_report
 
 CURVES = {
     "step": [1, 2, 3],
@@ -92,3 +92,37 @@ def test_page_that_cannot_be_written(tmp_path):
     """A missing folder is told with the path."""
     with pytest.raises(RunError, match="the report cannot be written"):
         write_report(tmp_path / "none" / "report.html", made())
+
+
+def bench_page(**changes) -> BenchPage:
+    """A page of two cases, one of them short of its aim."""
+    ratio = {"q1": 1.0, "median": 2.0, "q3": 3.0}
+    fields = {
+        "name": "elman bench small",
+        "question": "How fast <is> it?",
+        "machines": ["A processor"],
+        "headers": ["case", "times as fast"],
+        "lines": [["gru", "2.0x"], ["lstm", "2.0x"]],
+        "ratios": {"gru": ratio, "lstm": ratio},
+        "asked": {"gru": 5.0},
+        "shares": {"gru": 0.5},
+        "absent": {"lstm: jax": "jax is not installed"},
+    }
+    return BenchPage(**{**fields, **changes})
+
+
+def test_a_suite_as_a_page(tmp_path):
+    """Table, both plots, who was absent; texts are escaped; nothing is fetched."""
+    text = write_benchmark(tmp_path / "rows.html", bench_page()).read_text()
+    assert text.count("<svg") == 2
+    for told in ("How fast &lt;is&gt; it?", "A processor", "jax is not installed", "2.0x"):
+        assert told in text
+    assert not re.search(r'(src|href)="http', text)
+
+
+def test_a_suite_without_ratios(tmp_path):
+    """Starts alone: no plots, but a page."""
+    empty = bench_page(ratios={}, asked={}, shares={}, absent={})
+    text = write_benchmark(tmp_path / "rows.html", empty).read_text()
+    assert "<svg" not in text
+    assert "Not measured" not in text

@@ -10,11 +10,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from elman.bench.cases import Case, Effort, Suite
+from elman.bench.cases import OURS, Case, Effort, Suite
 from elman.bench.results import Row
 from elman.bench.running import run_suite
 from elman.bench.suites import find_suite
-from elman.bench.table import HEADERS, NOTHING, filled, machine_line, words
+from elman.bench.table import HEADERS, NOTHING, filled, machine_line, share_of_peak, words
+from elman.report import BenchPage, write_benchmark
 
 PIPED_WIDTH = 160
 FAILED = 1
@@ -51,6 +52,7 @@ def bench(
     for line in dict.fromkeys(machines):
         say(console, line)
     say(console, f"rows: {path}")
+    say(console, f"page: {write_benchmark(path.with_suffix('.html'), page_of(chosen, found))}")
     if any("failed" in row for row in found):
         raise typer.Exit(FAILED)
 
@@ -84,6 +86,30 @@ def table_of(suite: Suite, found: list[Row]) -> Table:
         missed = "failed" in row or row.get("met") is False
         table.add_row(*line, style="red" if missed else None)
     return table
+
+
+def page_of(suite: Suite, found: list[Row]) -> BenchPage:
+    """What the report shows of a suite's rows."""
+    headers, lines = filled(found)
+    steps = [row for row in found if OURS in row.get("ratio", {})]
+    shares = {row["case"]: share_of_peak(row) for row in steps}
+    absent = {
+        f"{row['case']}: {name}": reason
+        for row in found
+        for name, reason in row.get("absent", {}).items()
+    }
+    machines = [machine_line(row) for row in found if "cpu" in row.get("machine", {})]
+    return BenchPage(
+        f"elman bench {suite.name}",
+        suite.question,
+        list(dict.fromkeys(machines)),
+        headers,
+        lines,
+        {row["case"]: row["ratio"][OURS] for row in steps},
+        {row["case"]: row["asked"]["ratio"] for row in steps if row["asked"]["ratio"]},
+        {name: share[1] for name, share in shares.items() if share and share[1]},
+        absent | {row["case"]: row["failed"] for row in found if "failed" in row},
+    )
 
 
 def say(console: Console, text: str) -> None:

@@ -1,4 +1,6 @@
 """Reports: self-contained HTML pages of numbers and plots. What they tell is given to them."""
 
+from elman.report.benchmark import BenchPage as BenchPage
+from elman.report.benchmark import write_benchmark as write_benchmark
 from elman.report.page import RunPage as RunPage
 from elman.report.page import write_report as write_report

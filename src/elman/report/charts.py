@@ -55,10 +55,10 @@ def draw_charts(
     return charts
 
 
-def drawn(draw: Callable[[Axes], None]) -> str:
-    """Run a drawing function on fresh axes and return the SVG element."""
+def drawn(draw: Callable[[Axes], None], height: float = 3.4) -> str:
+    """Run a drawing function on fresh axes (height in inches) and return the SVG element."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+        figure = Figure(figsize=(6.4, height), layout="constrained")
         draw(figure.subplots())
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata=NO_METADATA, transparent=True)

@@ -56,7 +56,16 @@ def write_report(path: Path, page: RunPage) -> Path:
         RunError: if the disk does not take it.
     """
     charts = draw_charts(page.curves, page.baseline, page.speeds)
-    text = PAGES.get_template("run.html").render(page=page, charts=charts)
+    return write_page(path, "run.html", page=page, charts=charts)
+
+
+def write_page(path: Path, template: str, **values: Any) -> Path:
+    """Fill a template and put the page in the place of an older one, whole or not at all.
+
+    Raises:
+        RunError: if the disk does not take it.
+    """
+    text = PAGES.get_template(template).render(**values)
     temporary = path.with_name(f".incomplete-{os.getpid()}-{path.name}")
     try:
         temporary.write_text(text, encoding="utf-8")

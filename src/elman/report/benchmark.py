@@ -1,0 +1,79 @@
+"""A suite's measurements as one HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+
+from elman.report.charts import BLUE, GREY, RED, Chart, Quartiles, drawn
+from elman.report.page import write_page
+
+_ROW = 0.24  # height of a bar's row (inches)
+
+
+@dataclass(frozen=True)
+class BenchPage:
+    """What the page of a suite tells.
+
+    Attributes:
+        name: of the suite, the title.
+        question: what it answers.
+        machines: a line per machine that measured.
+        headers, lines: the table, as text.
+        ratios: by case, times as fast as the baseline.
+        asked: by case, what the suite asks for.
+        shares: by case, share of the peak in [0, 1].
+        absent: who was not measured where, and why.
+    """
+
+    name: str
+    question: str
+    machines: Sequence[str]
+    headers: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    ratios: Mapping[str, Quartiles]
+    asked: Mapping[str, float]
+    shares: Mapping[str, float]
+    absent: Mapping[str, str]
+
+
+def write_benchmark(path: Path, page: BenchPage) -> Path:
+    """Write the page of a suite.
+
+    Raises:
+        RunError: if the disk does not take it.
+    """
+    charts: list[Chart] = []
+    if page.ratios:
+        height = 1.2 + _ROW * len(page.ratios)
+        draw = drawn(lambda axes: _draw_ratios(axes, page), height)
+        charts.append(Chart("Times as fast (median, quartiles; red: asked for)", draw))
+    if page.shares:
+        height = 1.2 + _ROW * len(page.shares)
+        draw = drawn(lambda axes: _draw_shares(axes, page), height)
+        charts.append(Chart("Share of the processor's peak", draw))
+    return write_page(path, "bench.html", page=page, charts=charts)
+
+
+def _draw_ratios(axes: Axes, page: BenchPage) -> None:
+    """One bar per case on a logarithmic scale, a red tick where the suite's aim is."""
+    for place, (name, ratio) in enumerate(page.ratios.items()):
+        spread = [[ratio["median"] - ratio["q1"]], [ratio["q3"] - ratio["median"]]]
+        axes.barh(place, ratio["median"], xerr=spread, color=BLUE, height=0.65, capsize=2)
+        if name in page.asked:
+            axes.plot([page.asked[name]] * 2, [place - 0.4, place + 0.4], color=RED, lw=2)
+    axes.set_yticks(range(len(page.ratios)), list(page.ratios), fontsize=7)
+    axes.axvline(1.0, color=GREY, lw=1)
+    axes.set(xscale="log", xlabel="times as fast as the baseline")
+    axes.invert_yaxis()
+
+
+def _draw_shares(axes: Axes, page: BenchPage) -> None:
+    """One bar per case."""
+    axes.barh(range(len(page.shares)), list(page.shares.values()), color=BLUE, height=0.65)
+    axes.set_yticks(range(len(page.shares)), list(page.shares), fontsize=7)
+    axes.set(xlim=(0, 1), xlabel="of the fp32 peak measured in the same run")
+    axes.invert_yaxis()
