@@ -75,7 +75,7 @@ class Effort:
     starts: int = 5
 
     @classmethod
-    def of(cls, quick: bool, seconds: float | None) -> Effort:
+    def of(cls, quick: bool, seconds: float | None, usual: float = 6.0) -> Effort:
         """The usual effort, or that of ``--quick``; with another time if one is given.
 
         Raises:
@@ -83,17 +83,18 @@ class Effort:
         """
         if seconds is not None and not seconds > 0:
             raise InputError(f"seconds of timing per case must be positive, got {seconds}")
-        effort = cls(1.0, 3, 1) if quick else cls()
+        effort = cls(1.0, 3, 1) if quick else cls(usual)
         return effort if seconds is None else dataclasses.replace(effort, seconds=seconds)
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Cases that answer one question together."""
+    """Cases that answer one question together; ``seconds`` of timing each (s)."""
 
     name: str
     question: str
     cases: tuple[Case, ...]
+    seconds: float = 6.0
 
     def select(self, patterns: tuple[str, ...] = (), quick: bool = False) -> tuple[Case, ...]:
         """The cases whose names fit a pattern (``gru*``; all without patterns), in order.

@@ -46,13 +46,16 @@ def time_side_by_side(
 ) -> dict[str, list[float]]:
     """Time each callable once per round; every second round runs in the opposite order.
 
+    Each sample begins with an untimed call: what is wanted is training, not the first call after
+    another library's, which finds cold caches and sleeping threads.
+
     Args:
         runs: what to time; each must wait for its device.
         seconds: no new round begins after so long (s).
         rounds: at least so many, whatever they take.
         far: those that are timed in processes of their own, by a function that gives the seconds
             per call over so many calls. If there are any, threads get time to fall asleep between
-            two samples, and each sample begins with an untimed call.
+            two samples.
 
     Returns:
         Seconds per call by name, one sample per round: the k-th samples of all belong together.
@@ -74,8 +77,7 @@ def time_side_by_side(
                 if name in far:
                     taken[name].append(far[name](calls[name]))
                     continue
-                if far:
-                    run()
+                run()
                 taken[name].append(_sample(run, calls[name]))
             order.reverse()
     finally:

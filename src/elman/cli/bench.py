@@ -44,7 +44,7 @@ def bench(
         console = Console(width=PIPED_WIDTH)
     chosen = find_suite(suite)
     cases = chosen.select(tuple(rows or ()), quick)
-    effort = Effort.of(quick, seconds)
+    effort = Effort.of(quick, seconds, chosen.seconds)
     path = out or Path("bench-out") / f"{suite}-{datetime.now():%Y%m%d-%H%M%S}.jsonl"
     found = measure(console, chosen, cases, effort, path)
     console.print(table_of(chosen, found))

@@ -116,4 +116,5 @@ CPU = Suite(
             baseline="torch",
         ),
     ),
+    seconds=2.0,
 )
