@@ -107,7 +107,8 @@ def main() -> None:
     answer({"wants": made.wants, "facts": made.facts()})
     for line in sys.stdin:
         calls = int(line)
-        made.run()  # threads that slept are awake then
+        if calls > 1:
+            made.run()  # threads that slept are awake then
         start = time.perf_counter()
         for _ in range(calls):
             made.run()

@@ -46,8 +46,8 @@ def time_side_by_side(
 ) -> dict[str, list[float]]:
     """Time each callable once per round; every second round runs in the opposite order.
 
-    Each sample begins with an untimed call: what is wanted is training, not the first call after
-    another library's, which finds cold caches and sleeping threads.
+    A sample of several calls begins with an untimed one: what is wanted is training, not the first
+    call after another library's, which finds cold caches and sleeping threads.
 
     Args:
         runs: what to time; each must wait for its device.
@@ -77,7 +77,8 @@ def time_side_by_side(
                 if name in far:
                     taken[name].append(far[name](calls[name]))
                     continue
-                run()
+                if calls[name] > 1:
+                    run()
                 taken[name].append(_sample(run, calls[name]))
             order.reverse()
     finally:
