@@ -19,6 +19,7 @@ HEADERS = (
     "elman beside others",
 )
 NOTHING = "–"
+LARGE = 32  # units from which a speed says something about the arithmetic
 
 
 def words(row: Row) -> tuple[str, ...]:
@@ -85,7 +86,7 @@ def share_of_peak(row: Row) -> tuple[float, float | None] | None:
 
 def _speed(row: Row) -> str:
     found = share_of_peak(row)
-    if found is None or row["asked"]["H"] < 32:
+    if found is None or row["asked"]["H"] < LARGE:
         return NOTHING
     gflops, share = found
     return f"{gflops:.0f}" + ("" if share is None else f" ({share:.0%})")

@@ -14,7 +14,7 @@ from elman.bench.cases import OURS, Case, Effort, Suite
 from elman.bench.results import Row
 from elman.bench.running import run_suite
 from elman.bench.suites import find_suite
-from elman.bench.table import HEADERS, NOTHING, filled, machine_line, share_of_peak, words
+from elman.bench.table import HEADERS, LARGE, NOTHING, filled, machine_line, share_of_peak, words
 from elman.report import BenchPage, write_benchmark
 
 PIPED_WIDTH = 160
@@ -92,7 +92,8 @@ def page_of(suite: Suite, found: list[Row]) -> BenchPage:
     """What the report shows of a suite's rows."""
     headers, lines = filled(found)
     steps = [row for row in found if OURS in row.get("ratio", {})]
-    shares = {row["case"]: share_of_peak(row) for row in steps}
+    large = [row for row in steps if row["asked"]["H"] >= LARGE]
+    shares = {row["case"]: share_of_peak(row) for row in large}
     absent = {
         f"{row['case']}: {name}": reason
         for row in found

@@ -67,13 +67,12 @@ def _draw_ratios(axes: Axes, page: BenchPage) -> None:
             axes.plot([page.asked[name]] * 2, [place - 0.4, place + 0.4], color=RED, lw=2)
     axes.set_yticks(range(len(page.ratios)), list(page.ratios), fontsize=7)
     axes.axvline(1.0, color=GREY, lw=1)
-    axes.set(xscale="log", xlabel="times as fast as the baseline")
-    axes.invert_yaxis()
+    axes.set(xscale="log", xlabel="times as fast as the baseline", ylim=(len(page.ratios), -1))
 
 
 def _draw_shares(axes: Axes, page: BenchPage) -> None:
     """One bar per case."""
     axes.barh(range(len(page.shares)), list(page.shares.values()), color=BLUE, height=0.65)
     axes.set_yticks(range(len(page.shares)), list(page.shares), fontsize=7)
-    axes.set(xlim=(0, 1), xlabel="of the fp32 peak measured in the same run")
-    axes.invert_yaxis()
+    axes.set(xlim=(0, 1), ylim=(len(page.shares), -1))
+    axes.set_xlabel("of the fp32 peak measured in the same run")

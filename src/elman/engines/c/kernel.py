@@ -220,17 +220,15 @@ class CKernel(Kernel):
 
     def _plan(self, T: int, B: int) -> Plan:
         """What all calls of these sizes have in common, made once."""
-        key = (T, B, workers())
-        plan = self._plans.get(key)
+        threads = workers()
+        plan = self._plans.get((T, B, threads))
         if plan is None:
-            if len(self._plans) >= _MOST_PLANS:
-                self._plans.clear()
             schedule = self.schedule(T, B)
             head = (T, B, schedule.chunk, schedule.workers, schedule.split)
             item = self.dtype.itemsize
             few = self._direct is not None and T * B <= _FEW_ROWS
             forward = self._direct if few else self._forward
-            plan = self._plans[key] = Plan(
+            plan = Plan(
                 head,
                 forward,
                 self._bytes(forward, head) // item + 1,
@@ -238,6 +236,10 @@ class CKernel(Kernel):
                 [(T + 1 if every else 2, B, width) for every, width in self._sequences],
                 T * B * self.tape_row,
             )
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            if workers() == threads:  # else a contest began or ended in between
+                self._plans[T, B, threads] = plan
         return plan
 
     def _bytes(self, function: Any, head: tuple[int, ...]) -> int:
