@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from elman import cells
 from elman.engines.c import threads
+from elman.engines.c.engine import ENGINE
 from elman.engines.c.threads import Crowd
+from helpers import Sizes, job_of, need, random_case
 
 
 @pytest.fixture
@@ -64,3 +67,16 @@ def test_kernels_use_one_thread_while_alone(clock, monkeypatch):
     assert threads.workers() == 1
     clock[0] += 1.0
     assert threads.workers() == usual
+
+
+def test_a_choice_made_in_a_contest_is_one_for_quiet_times(clock, monkeypatch):
+    """Candidates are those of all threads, though kernels run on one just now."""
+    job = job_of(random_case(cells.gru, Sizes(4, 4, 128, 128)))
+    need("c", job)
+    quiet = ENGINE.schedules(job, 100, 4)
+    crowd = Crowd()
+    monkeypatch.setattr(threads, "crowd", crowd)
+    lose(crowd)
+    assert threads.workers() == 1
+    assert ENGINE.schedules(job, 100, 4) == quiet
+    assert threads.threads() == 1 or quiet != ("one",)

@@ -28,7 +28,8 @@ def compete(
     """Verify all kernels, then time those that agree, in turn.
 
     A kernel that agreed with the oracle at one size in this process is not asked again at another:
-    it is the same code. Long sequences are cut to what the budget allows, the same for all.
+    tests cover what differs between sizes. Long sequences are cut to what the budget allows, the
+    same for all.
 
     Args:
         job: what they compute.

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 from elman.engines.base import Engine, Job, Kernel
 from elman.engines.c.build import find_compiler
 from elman.engines.c.kernel import DTYPES, CKernel
-from elman.engines.c.threads import crowd, workers
+from elman.engines.c.threads import crowd, threads
 from elman.errors import EngineError
 from elman.plan.build import program
 from elman.plan.forecast import ranked
@@ -41,8 +41,11 @@ class CEngine(Engine):
         return crowd.alone()
 
     def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
-        """Ways of sharing a step that the forecast does not rule out."""
-        return tuple(s.name for s in ranked(self._program(job), batch, workers()))
+        """Ways of sharing a step that the forecast does not rule out.
+
+        Those of a quiet machine, even if it is not quiet now: a choice outlives a contest.
+        """
+        return tuple(s.name for s in ranked(self._program(job), batch, threads()))
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Plan, spell, compile (or find in the cache), load; once for all schedules of a job."""

@@ -248,15 +248,33 @@ class CKernel(Kernel):
             return 0
         return self._frame.call(function, *head, *(0,) * (self._frame.given - len(head)))
 
+    def _arguments(
+        self, inputs: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        """Inputs and weights as both directions give them: tensors to be held, and numbers."""
+        held, distances, rows = zip(*map(_rows, inputs)) if inputs else _NO_ROWS
+        matrices = tuple(map(_contiguous, weights))
+        no_inputs, _, no_weights = self._padding
+        given = (
+            *map(_address, held),
+            *no_inputs,
+            *distances,
+            *no_inputs,
+            *rows,
+            *no_inputs,
+            *map(_address, matrices),
+            *no_weights,
+        )
+        return (*held, *matrices), given
+
     def forward(
         self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
     ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
         """See :meth:`Kernel.forward`."""
         T, B = inputs[0].shape[:2]
         plan = self._plan(T, B)
-        held, distances, rows = zip(*map(_rows, inputs)) if inputs else _NO_ROWS
+        held, given = self._arguments(inputs, weights)
         first = tuple(map(_contiguous, states))
-        matrices = tuple(map(_contiguous, weights))
         sequences = tuple(map(self._empty, plan.sequences))
         last = tuple(map(self._like, states))
         if self.output_is_state:
@@ -265,25 +283,18 @@ class CKernel(Kernel):
             output = self._empty((T, B, self.output_width))
         tape = self._take(self._tapes, plan.tape) if self.spec.training else None
         if not T * B:
-            for made, given in zip(last, first, strict=True):
-                made.copy_(given)
+            for made, start in zip(last, first, strict=True):
+                made.copy_(start)
         else:
             arena = self._take(self._arenas, plan.forward)
-            inputs_pad, states_pad, weights_pad = self._padding
+            states_pad = self._padding[1]
             stolen = self._frame.call(
                 plan.function,
                 *plan.head,
                 arena.data_ptr(),
                 0 if tape is None else tape.data_ptr(),
                 *self._rings,
-                *map(_address, held),
-                *inputs_pad,
-                *distances,
-                *inputs_pad,
-                *rows,
-                *inputs_pad,
-                *map(_address, matrices),
-                *weights_pad,
+                *given,
                 *map(_address, sequences),
                 *states_pad,
                 *map(_address, first),
@@ -296,6 +307,7 @@ class CKernel(Kernel):
             self._arenas.append(arena)
             if plan.head[_WORKERS] > 1:
                 crowd.tell(stolen)
+        del held
         if self.scalar_output:
             output = output.reshape(T, B)
         return output, last, () if tape is None else (*sequences, tape)
@@ -315,11 +327,10 @@ class CKernel(Kernel):
             raise EngineError("this kernel was compiled without a backward")
         T, B = inputs[0].shape[:2]
         plan = self._plan(T, B)
-        held, distances, rows = zip(*map(_rows, inputs)) if inputs else _NO_ROWS
+        held, given = self._arguments(inputs, weights)
         *sequences, tape = saved
         if keep and self.destructive:
             tape = tape.clone()
-        matrices = tuple(map(_contiguous, weights))
         if d_output is None:
             dy, t, row = torch.zeros(self.output_width, dtype=self.dtype), 0, 0
         else:
@@ -341,14 +352,7 @@ class CKernel(Kernel):
                 arena.data_ptr(),
                 tape.data_ptr(),
                 *self._all_rows,
-                *map(_address, held),
-                *inputs_pad,
-                *distances,
-                *inputs_pad,
-                *rows,
-                *inputs_pad,
-                *map(_address, matrices),
-                *weights_pad,
+                *given,
                 *map(_address, sequences),
                 *states_pad,
                 *self._no_forward,
@@ -369,4 +373,5 @@ class CKernel(Kernel):
                 crowd.tell(stolen)
         if not keep:
             self._tapes.append(tape)  # nobody else can read it any more
+        del held, dy
         return d_inputs, d_states, d_weights

@@ -108,9 +108,12 @@ class Crowd:
 crowd = Crowd()
 
 
+def threads() -> int:
+    """How many threads kernels share on a quiet machine: torch's number; one after a fork, or
+    without a pool."""
+    return 1 if _forked or not pool().parallel else torch.get_num_threads()
+
+
 def workers() -> int:
-    """How many threads a kernel may use now: torch's number; one after a fork, without a pool, and
-    while other processes want the cores."""
-    if _forked or not pool().parallel or crowd.alone():
-        return 1
-    return torch.get_num_threads()
+    """How many threads a kernel may use now: one while other processes want the cores."""
+    return 1 if crowd.alone() else threads()
