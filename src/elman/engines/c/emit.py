@@ -7,125 +7,16 @@ from importlib.resources import files
 
 from elman.engines.c.context import Shape
 from elman.engines.c.isa import Isa
-from elman.engines.c.layout import Layout, product_parts, sealed_reads
-from elman.engines.c.phases import PhaseWriter, Place
-from elman.engines.c.products import Panels, pack_code, plan_panels
+from elman.engines.c.layout import Layout, product_parts
+from elman.engines.c.phases import Place
+from elman.engines.c.products import plan_panels
 from elman.engines.c.sums import SumWriter
+from elman.engines.c.sweeps import SweepWriter
 from elman.engines.c.tiles import packed_products, row_products, transposer
-from elman.engines.c.weights import WeightArrays, WeightCode
+from elman.engines.c.weights import WeightArrays
 from elman.ir.graph import Node
-from elman.plan.program import Bundle, Home, Program, Sweep
+from elman.plan.program import Home, Program, Sweep
 from elman.plan.schedule import Blocks
-
-_MANY_ROWS = 16  # a batched phase is split by rows when every worker gets this many, else by units
-
-
-class _SweepWriter:
-    """One direction: its phases, packs, workspace and driver."""
-
-    def __init__(self, emit: Emitter, name: str, sweep: Sweep, *, direct: bool = False) -> None:
-        """``direct``: products read the weights as they lie, and nothing is packed."""
-        self.emit, self.name, self.sweep, self.direct = emit, name, sweep, direct
-        layout = emit.layout
-        self.chunk = layout.chunk(sweep.chunk)
-        self.phases = (sweep.before, sweep.step, sweep.after)
-        self.panels: dict[Bundle, Panels] = plan_panels(layout, product_parts(self.phases))
-        self.code = WeightCode(layout, emit.arrays)
-        self.writers = [
-            PhaseWriter(
-                layout,
-                phase,
-                self.chunk,
-                self.panels,
-                loop=phase is sweep.step,
-                row_block=emit.blocks.rows,
-                k_block=emit.blocks.k,
-                direct=self.code.matrix if direct else None,
-            )
-            for phase in self.phases
-        ]
-
-    def segments(self) -> list[str]:
-        """The segments' C functions."""
-        return [
-            writer.segment(f"{self.name}_{label}_{index}", segment)
-            for writer, phase, label in zip(
-                self.writers, self.phases, ("before", "step", "after"), strict=True
-            )
-            for index, segment in enumerate(phase.segments)
-        ]
-
-    def setup(self) -> list[str]:
-        """Weight-rate values by one worker, then packs by all."""
-        matrices = [
-            term.args[0]
-            for panels in self.panels.values()
-            for acc in panels.bundle.accs
-            for term in acc.terms
-            if term.args[0].op != "weight"
-        ]
-        roots = list(dict.fromkeys([*sealed_reads(self.phases), *matrices]))
-        lines = [
-            "if (!w->id) {",
-            *("    " + line for line in self.code.compute(roots)),
-            "}",
-            "meet(w);",
-        ]
-        if self.direct:
-            return lines
-        for panels in self.panels.values():
-            size = self.emit.layout.size(panels.atom)
-            lines.extend(pack_code(panels, size, self.code.matrix))
-        return [*lines, "meet(w);"]
-
-    def calls(self, label: str, rows: str, *, sync: str) -> list[str]:
-        """Calls of one phase's segments; ``sync`` is the C condition under which workers meet."""
-        phase = self.phases[("before", "step", "after").index(label)]
-        lines: list[str] = []
-        for index, segment in enumerate(phase.segments):
-            if segment.sync and sync != "0":
-                lines.append("meet(w);" if sync == "1" else f"if ({sync}) meet(w);")
-            lines.append(f"{self.name}_{label}_{index}(c, t, t0, {rows}, sc, lead);")
-        return lines
-
-    def batched(self, label: str) -> list[str]:
-        """A batched phase over the rows of the chunk, split by rows or, if they are few, by
-        units."""
-        phase = self.phases[("before", "step", "after").index(label)]
-        if not phase.segments:
-            return []
-        calls = self.calls(
-            label, "b0, b1, by_rows ? zero : lo, by_rows ? full : hi", sync="!by_rows"
-        )
-        return [
-            "{",
-            "    long t = t0, rows = n * c->B;",
-            f"    int by_rows = rows >= {_MANY_ROWS} * w->workers, lead = by_rows || !w->id;",
-            "    long b0 = by_rows ? share(rows, w->id, w->workers) : 0;",
-            "    long b1 = by_rows ? share(rows, w->id + 1, w->workers) : rows;",
-            *("    " + call for call in calls),
-            "}",
-            "meet(w);",
-        ]
-
-    def steps(self, loop: str) -> list[str]:
-        """The time loop under each split: one worker, by samples, by units."""
-        return [
-            "if (c->split == 2) {",
-            "    int lead = !w->id;",
-            f"    {loop} {{",
-            *("        " + call for call in self.calls("step", "0, c->B, lo, hi", sync="1")),
-            "    }",
-            "} else {",
-            "    int lead = 1;",
-            "    long b0 = c->split ? share(c->B, w->id, w->workers) : 0;",
-            "    long b1 = c->split ? share(c->B, w->id + 1, w->workers) : (w->id ? 0 : c->B);",
-            f"    if (b0 < b1) {loop} {{",
-            *("        " + call for call in self.calls("step", "b0, b1, zero, full", sync="0")),
-            "    }",
-            "}",
-            "meet(w);",
-        ]
 
 
 class Emitter:
@@ -144,17 +35,17 @@ class Emitter:
 
     def text(self) -> str:
         """The C text."""
-        forward = _SweepWriter(self, "fwd", self.program.forward)
+        forward = self._sweep("fwd", self.program.forward)
         parts = [*forward.segments(), self._forward("forward", forward)]
         arena = [self._arena("forward", forward, None)]
         entries = [self._entry("forward")]
         if self.program.backward is None:
-            direct = _SweepWriter(self, "dir", self.program.forward, direct=True)
+            direct = self._sweep("dir", self.program.forward, direct=True)
             parts += [*direct.segments(), self._forward("direct", direct)]
             arena.append(self._arena("direct", direct, None))
             entries.append(self._entry("direct"))
         if self.program.backward is not None:
-            backward = _SweepWriter(self, "bwd", self.program.backward)
+            backward = self._sweep("bwd", self.program.backward)
             sums = self._sums(backward)
             parts += [*backward.segments(), self._backward(backward, sums)]
             arena.append(self._arena("backward", backward, sums))
@@ -163,6 +54,9 @@ class Emitter:
         tiles = [row_products(self.isa, n) for n in range(1, 5) if f"rows{n}(" in body]
         tiles += [packed_products(self.isa, n) for n in range(1, 5) if f"outer{n}(" in body]
         return "\n\n".join([self._head(), *tiles, body]) + "\n"
+
+    def _sweep(self, name: str, sweep: Sweep, *, direct: bool = False) -> SweepWriter:
+        return SweepWriter(name, sweep, self.layout, self.arrays, self.blocks, direct=direct)
 
     def _head(self) -> str:
         spec = self.program.spec
@@ -202,7 +96,7 @@ class Emitter:
             for atom in self.layout.atoms
         ]
 
-    def _arena(self, name: str, sweep: _SweepWriter, sums: SumWriter | None) -> str:
+    def _arena(self, name: str, sweep: SweepWriter, sums: SumWriter | None) -> str:
         """Assign the workspace: called with no arena it only counts bytes."""
         setup = sweep.setup()  # registers every vector and matrix
         if sums is not None:
@@ -253,7 +147,7 @@ class Emitter:
         ]
         return "\n".join([*head, *("    " + line for line in body), "}"])
 
-    def _forward(self, name: str, sweep: _SweepWriter) -> str:
+    def _forward(self, name: str, sweep: SweepWriter) -> str:
         first = [
             self._copy_rows(f"c->st[{i}]", f"c->h0[{i}]", width)
             for i, width in enumerate(self.layout.state_widths)
@@ -283,7 +177,7 @@ class Emitter:
             ],
         )
 
-    def _sums(self, sweep: _SweepWriter) -> SumWriter:
+    def _sums(self, sweep: SweepWriter) -> SumWriter:
         writer = sweep.writers[2]
 
         def place(value: Node) -> Place:
@@ -294,7 +188,7 @@ class Emitter:
 
         return SumWriter(self.program, self.layout, sweep.code, self.arrays, place)
 
-    def _written(self, sweep: _SweepWriter, value: Node) -> Home:
+    def _written(self, sweep: SweepWriter, value: Node) -> Home:
         for segment in sweep.sweep.after.segments:
             pairs = [*segment.scalar_writes, *(w for part in segment.parts for w in part.writes)]
             for written, home in pairs:
@@ -302,7 +196,7 @@ class Emitter:
                     return home
         raise AssertionError(f"{value} has no row in memory to be summed")
 
-    def _finish(self, sweep: _SweepWriter) -> list[str]:
+    def _finish(self, sweep: SweepWriter) -> list[str]:
         """Gradients of the wanted weights from the finished sums."""
         pair, wants = self.program.pair, self.program.spec.wants
         sums = self._sums(sweep)
@@ -319,7 +213,7 @@ class Emitter:
                 lines.extend(sweep.code.gradient(leaf, d))
         return lines
 
-    def _backward(self, sweep: _SweepWriter, sums: SumWriter) -> str:
+    def _backward(self, sweep: SweepWriter, sums: SumWriter) -> str:
         writer = sweep.writers[2]
         writer.bases = {}
         pack, products, vectors = sums.pack(), sums.products(self.blocks.k), sums.vectors()

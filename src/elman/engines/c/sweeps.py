@@ -1,0 +1,128 @@
+"""One direction in time: its segments, its packed weights, and the calls that drive them."""
+
+from __future__ import annotations
+
+from elman.engines.c.layout import Layout, product_parts, sealed_reads
+from elman.engines.c.phases import PhaseWriter
+from elman.engines.c.products import Panels, pack_code, plan_panels
+from elman.engines.c.weights import WeightArrays, WeightCode
+from elman.plan.program import Bundle, Sweep
+from elman.plan.schedule import Blocks
+
+_MANY_ROWS = 16  # a batched phase is split by rows when every worker gets this many, else by units
+
+
+class SweepWriter:
+    """One direction: its phases, packs, workspace and driver."""
+
+    def __init__(
+        self,
+        name: str,
+        sweep: Sweep,
+        layout: Layout,
+        arrays: WeightArrays,
+        blocks: Blocks,
+        *,
+        direct: bool = False,
+    ) -> None:
+        """``direct``: products read the weights as they lie, and nothing is packed."""
+        self.name, self.sweep, self.layout, self.direct = name, sweep, layout, direct
+        self.chunk = layout.chunk(sweep.chunk)
+        self.phases = (sweep.before, sweep.step, sweep.after)
+        self.panels: dict[Bundle, Panels] = plan_panels(layout, product_parts(self.phases))
+        self.code = WeightCode(layout, arrays)
+        self.writers = [
+            PhaseWriter(
+                layout,
+                phase,
+                self.chunk,
+                self.panels,
+                loop=phase is sweep.step,
+                row_block=blocks.rows,
+                k_block=blocks.k,
+                direct=self.code.matrix if direct else None,
+            )
+            for phase in self.phases
+        ]
+
+    def segments(self) -> list[str]:
+        """The segments' C functions."""
+        return [
+            writer.segment(f"{self.name}_{label}_{index}", segment)
+            for writer, phase, label in zip(
+                self.writers, self.phases, ("before", "step", "after"), strict=True
+            )
+            for index, segment in enumerate(phase.segments)
+        ]
+
+    def setup(self) -> list[str]:
+        """Weight-rate values by one worker, then packs by all."""
+        matrices = [
+            term.args[0]
+            for panels in self.panels.values()
+            for acc in panels.bundle.accs
+            for term in acc.terms
+            if term.args[0].op != "weight"
+        ]
+        roots = list(dict.fromkeys([*sealed_reads(self.phases), *matrices]))
+        lines = [
+            "if (!w->id) {",
+            *("    " + line for line in self.code.compute(roots)),
+            "}",
+            "meet(w);",
+        ]
+        if self.direct:
+            return lines
+        for panels in self.panels.values():
+            size = self.layout.size(panels.atom)
+            lines.extend(pack_code(panels, size, self.code.matrix))
+        return [*lines, "meet(w);"]
+
+    def calls(self, label: str, rows: str, *, sync: str) -> list[str]:
+        """Calls of one phase's segments; ``sync`` is the C condition under which workers meet."""
+        phase = self.phases[("before", "step", "after").index(label)]
+        lines: list[str] = []
+        for index, segment in enumerate(phase.segments):
+            if segment.sync and sync != "0":
+                lines.append("meet(w);" if sync == "1" else f"if ({sync}) meet(w);")
+            lines.append(f"{self.name}_{label}_{index}(c, t, t0, {rows}, sc, lead);")
+        return lines
+
+    def batched(self, label: str) -> list[str]:
+        """A batched phase over the rows of the chunk, split by rows or, if they are few, by
+        units."""
+        phase = self.phases[("before", "step", "after").index(label)]
+        if not phase.segments:
+            return []
+        calls = self.calls(
+            label, "b0, b1, by_rows ? zero : lo, by_rows ? full : hi", sync="!by_rows"
+        )
+        return [
+            "{",
+            "    long t = t0, rows = n * c->B;",
+            f"    int by_rows = rows >= {_MANY_ROWS} * w->workers, lead = by_rows || !w->id;",
+            "    long b0 = by_rows ? share(rows, w->id, w->workers) : 0;",
+            "    long b1 = by_rows ? share(rows, w->id + 1, w->workers) : rows;",
+            *("    " + call for call in calls),
+            "}",
+            "meet(w);",
+        ]
+
+    def steps(self, loop: str) -> list[str]:
+        """The time loop under each split: one worker, by samples, by units."""
+        return [
+            "if (c->split == 2) {",
+            "    int lead = !w->id;",
+            f"    {loop} {{",
+            *("        " + call for call in self.calls("step", "0, c->B, lo, hi", sync="1")),
+            "    }",
+            "} else {",
+            "    int lead = 1;",
+            "    long b0 = c->split ? share(c->B, w->id, w->workers) : 0;",
+            "    long b1 = c->split ? share(c->B, w->id + 1, w->workers) : (w->id ? 0 : c->B);",
+            f"    if (b0 < b1) {loop} {{",
+            *("        " + call for call in self.calls("step", "b0, b1, zero, full", sync="0")),
+            "    }",
+            "}",
+            "meet(w);",
+        ]
