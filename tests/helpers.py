@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from elman import compiler
+from elman import cells, compiler
 from elman.engines import registry
 from elman.engines.base import Engine, Job, Kernel
 from elman.frontend.cell import Cell
@@ -129,6 +129,11 @@ def need(engine: str, job: Job) -> None:
     reason = refusal(engine, job)
     if reason is not None:
         pytest.skip(f"{engine}: {reason}")
+
+
+def need_engine(engine: str) -> None:
+    """Skip a test where an engine runs nothing at all, with its own reason."""
+    need(engine, job_of(random_case(cells.rnn, Sizes(T=1, B=1, I=1, H=1))))
 
 
 def run(cell: Cell, case: Case, engine: str) -> dict[str, torch.Tensor]:

@@ -94,7 +94,6 @@ def test_torchs_own_layers_are_named():
     x = x_of(4, 2, 3)
     packed = pack_padded_sequence(x, torch.tensor([4, 2]))
     for net, given, reason in (
-        (elman.LSTM(3, 5, bidirectional=True), x, "bidirectional=True"),
         (elman.LSTM(3, 5, proj_size=2), x, "proj_size=2"),
         (elman.GRU(3, 5), packed, "a PackedSequence"),
         (elman.GRU(3, 5, dtype=torch.bfloat16), x.bfloat16(), "dtype torch.bfloat16"),

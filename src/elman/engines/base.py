@@ -110,6 +110,23 @@ class Engine(ABC):
         """Whether what is measured now would not hold on a quiet machine."""
         return False
 
+    def together(
+        self, jobs: Sequence[Job], steps: int, batch: int, beside: bool
+    ) -> tuple[Kernel, float] | None:
+        """A kernel that runs several jobs at once, if that may be faster than one after another.
+
+        Args:
+            jobs: the layers of a stack, lowest first; or both directions of one layer.
+            steps: T.
+            batch: B.
+            beside: whether they are directions.
+
+        Returns:
+            A kernel as of :class:`elman.engines.together.Together`, and its forecast time as a
+            share of that of all jobs one after another; or None.
+        """
+        return None
+
     def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
         """Names of the schedules worth measuring for a job at these T and B, best guess first."""
         return ("",)

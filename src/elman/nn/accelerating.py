@@ -47,7 +47,7 @@ def restore(model: Model) -> Model:
     theirs = {ours: torch_class for torch_class, ours in _OURS.items()}
     for module in model.modules():
         if module.__dict__.pop(_MARK, False) and type(module) in theirs:
-            module.__dict__.pop("_runners", None)
+            module.__dict__.pop("_stack", None)
             module.__class__ = theirs[type(module)]
     return model
 

@@ -12,6 +12,7 @@ from elman.errors import EngineError
 from elman.nn.asking import checked, wanted
 from elman.nn.formulas import FORMULAS
 from elman.nn.runner import Runner
+from elman.nn.stack import Stack
 from elman.nn.streaming import run_step
 from elman.nn.transforms import transformed
 
@@ -26,21 +27,32 @@ class _Layers:
     """
 
     engine: str = "auto"
-    _runners: list[Runner] | None = None
+    _stack: Stack | None = None
 
     @property
-    def runners(self: Any) -> dict[str, Runner]:
-        """Who runs each layer, by the suffix of its weights' names: ``l0``, ``l1`` …"""
-        if self._runners is None:
-            cell = FORMULAS[self.mode, bool(self.bias)]
-            widths = [self.input_size] + [self.hidden_size] * (self.num_layers - 1)
-            self._runners = [Runner(cell, {"I": width, "H": self.hidden_size}) for width in widths]
-        return {f"l{layer}": runner for layer, runner in enumerate(self._runners)}
+    def stack(self: Any) -> Stack:
+        """Who runs the layers."""
+        if self._stack is None:
+            cell, directions = FORMULAS[self.mode, bool(self.bias)], 1 + bool(self.bidirectional)
+            above = [self.hidden_size * directions] * (self.num_layers - 1)
+            runners = [
+                Runner(cell, {"I": width, "H": self.hidden_size})
+                for width in (self.input_size, *above)
+                for _ in range(directions)
+            ]
+            self._stack = Stack(runners, directions)
+        return self._stack
+
+    @property
+    def runners(self) -> dict[str, Runner]:
+        """Who runs each layer and direction, by the suffix of its weights' names: ``l0``,
+        ``l0_reverse`` …"""
+        ends = ("", "_reverse")[: self.stack.directions]
+        suffixes = [f"l{k}{end}" for k in range(self.num_layers) for end in ends]  # type: ignore[attr-defined]
+        return dict(zip(suffixes, self.stack.runners, strict=True))
 
     def refusal(self: Any) -> str | None:
         """Why this module runs on torch's own layers whatever the input, or None."""
-        if self.bidirectional:
-            return "bidirectional=True"
         if self.proj_size:
             return f"proj_size={self.proj_size}"
         return None
@@ -142,53 +154,33 @@ def _run_layers(module: Any, given: Tensor, hx: Any, weights: list[Tensor], engi
     x = given if batched else given.unsqueeze(1)
     if batched and module.batch_first:
         x = x.transpose(0, 1)
-    two, layers = module.mode == "LSTM", module.num_layers
+    two, stack = module.mode == "LSTM", module._stack or module.stack
+    count = len(stack.runners)
     if hx is None:
-        zeros = torch.zeros(layers, x.shape[1], module.hidden_size, dtype=x.dtype, device=x.device)
+        zeros = torch.zeros(count, x.shape[1], module.hidden_size, dtype=x.dtype, device=x.device)
         states = (zeros, zeros) if two else (zeros,)
     else:
         states = tuple(hx) if two else (hx,)
         if not batched:
             states = tuple([state.unsqueeze(1) for state in states])
     plain = transformed((x, *states, *weights)) is None
-    runners = module._runners or list(module.runners.values())
-    if layers == 1:
+    if count == 1:
         if plain:
-            x, last = runners[0]((x,), states, weights, engine, True)
+            x, last = stack.runners[0]((x,), states, weights, engine, True)
         else:
-            x, last = runners[0].through_reference((x,), states, weights, True)
+            x, last = stack.runners[0].through_reference((x,), states, weights, True)
     else:
-        x, last = _stack(module, runners, x, states, weights, engine if plain else None)
+        starts = list(zip(*[state.unbind(0) for state in states]))
+        each = len(weights) // count
+        groups = [weights[k : k + each] for k in range(0, len(weights), each)]
+        share = module.dropout if module.training else 0.0
+        x, ends = stack.run((x,), starts, groups, engine if plain else None, share)
+        last = tuple([torch.stack(parts) for parts in zip(*ends)])
     if not batched:
         x, last = x.squeeze(1), tuple([state.squeeze(1) for state in last])
     elif module.batch_first:
         x = x.transpose(0, 1)
     return x, last if two else last[0]
-
-
-def _stack(
-    module: Any,
-    runners: list[Runner],
-    x: Tensor,
-    states: tuple[Tensor, ...],
-    weights: list[Tensor],
-    engine: str | None,
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Several layers, one after the other; by torch ops alone without an engine."""
-    layers = len(runners)
-    count = len(weights) // layers
-    share = module.dropout if module.training else 0.0
-    ends: list[tuple[Tensor, ...]] = []
-    for layer, own_states in enumerate(zip(*[state.unbind(0) for state in states])):
-        own = weights[layer * count : (layer + 1) * count]
-        if engine is None:
-            x, end = runners[layer].through_reference((x,), own_states, own)
-        else:
-            x, end = runners[layer]((x,), own_states, own, engine)
-        ends.append(end)
-        if share and layer < layers - 1:
-            x = torch.dropout(x, share, True)
-    return x, tuple([torch.stack(parts) for parts in zip(*ends)])
 
 
 class RNN(_Layers, nn.RNN):

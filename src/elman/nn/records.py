@@ -8,15 +8,16 @@ from typing import Any
 from torch import nn
 
 from elman.nn.runner import Runner
+from elman.nn.stack import Group, Stack
 
 
-def _runners(model: nn.Module) -> Iterator[tuple[str, Runner]]:
+def _runners(model: nn.Module) -> Iterator[tuple[str, Runner | Group]]:
     for name, module in model.named_modules():
-        runners = getattr(module, "runners", None)
-        if isinstance(runners, dict):
-            for suffix, runner in runners.items():
-                if isinstance(runner, Runner):
-                    yield f"{name}.{suffix}" if name else suffix, runner
+        stack = getattr(module, "stack", None)
+        if isinstance(stack, Stack):
+            parts = {**stack.groups, **module.runners}  # type: ignore[dict-item]
+            for suffix, runner in parts.items():
+                yield f"{name}.{suffix}" if name else suffix, runner
 
 
 def choices(model: nn.Module) -> dict[str, Any]:
@@ -24,10 +25,13 @@ def choices(model: nn.Module) -> dict[str, Any]:
 
     Returns:
         ``{layer: {size class: {"engine": …, "schedule": …, digests and facts of the kernel}}}``,
-        JSON-able; a layer that has not run yet has no size class.
+        JSON-able; a layer that has not run yet has no size class. Layers that could run together
+        have an entry of their own for whether they do.
     """
     found: dict[str, Any] = {}
     for name, runner in _runners(model):
+        if isinstance(runner, Group) and not runner.choices:
+            continue  # there was nothing to choose
         found[name] = {
             shown: {
                 **choice.kernel.describe(),

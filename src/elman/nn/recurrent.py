@@ -15,6 +15,7 @@ from elman.ir.types import dim_size, shape_size
 from elman.nn.arguments import Arguments
 from elman.nn.asking import checked, wanted
 from elman.nn.runner import Runner
+from elman.nn.stack import Stack
 from elman.nn.streaming import run_step
 from elman.nn.transforms import transformed
 from elman.plan.spec import Tape
@@ -93,6 +94,7 @@ class Recurrent(nn.Module):
         self.tape: Tape = tape
         self._dims = dict(dims)
         self.runners = self._make_runners(dims)
+        self.stack = Stack(list(self.runners.values()), 1 + self.bidirectional, not self.residual)
         self._names: list[list[str]] = []
         for suffix, runner in self.runners.items():
             names = [f"{weight.name}_{suffix}" for weight in cell.weights]
@@ -182,27 +184,11 @@ class Recurrent(nn.Module):
         like = groups[0][0] if groups[0] else None
         inputs, starts, batched = self._arguments.opened(x, state, like)
         plain = transformed((*inputs, *starts[0], *(w for group in groups for w in group))) is None
-        runners = list(self.runners.values())
-        directions = 2 if self.bidirectional else 1
-        ends: list[tuple[Tensor, ...]] = []
-        for layer in range(self.num_layers):
-            found: list[Tensor] = []
-            for direction in range(directions):
-                at = layer * directions + direction
-                own = [given.flip(0) for given in inputs] if direction else inputs
-                if plain:
-                    out, last = runners[at](own, starts[at], groups[at], engine)
-                else:
-                    out, last = runners[at].through_reference(own, starts[at], groups[at])
-                found.append(out.flip(0) if direction else out)
-                ends.append(last)
-            out = found[0] if directions == 1 else torch.cat(found, -1)
-            if self.dropout and self.training and layer < self.num_layers - 1:
-                out = torch.dropout(out, self.dropout, True)
-            if self.residual and layer:
-                out = out + inputs[0]
-            inputs = (out, *inputs[1:])
-        return self._arguments.closed(inputs[0], ends, batched)
+        share = self.dropout if self.training else 0.0
+        out, ends = self.stack.run(
+            inputs, starts, groups, engine if plain else None, share, self.residual
+        )
+        return self._arguments.closed(out, ends, batched)
 
     def step(
         self, x: Tensor | tuple[Tensor, ...], state: State | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,13 @@ from elman.tuning.choose import Choice, choose, kernel_of, octave
 
 MOST_CLASSES = 8  # size classes of T and B that are measured per kind of call
 Key = tuple[torch.dtype, str, int, bool, int, int, bool, str]
+Found = TypeVar("Found")
+
+
+def nearest(measured: Mapping[tuple[int, int], Found], here: tuple[int, int]) -> Found:
+    """What was found for the most similar octaves of T and B."""
+    steps, batch = here
+    return measured[min(measured, key=lambda k: abs(k[0] - steps) + abs(k[1] - batch))]
 
 
 class Runner:
@@ -68,20 +75,42 @@ class Runner:
             EngineError: the named engine cannot run this.
             ShapeError, InputError: a weight is not what the cell declares.
         """
-        first = inputs[0]
-        dtype, device = first.dtype, first.device
+        flows = [tensor.requires_grad for tensor in inputs]
+        key = self.key(inputs[0], flows, states, weights, engine)
+        kernel = self.choice(key, *inputs[0].shape[:2]).kernel
+        return run(kernel, self.oracle, inputs, states, weights, key[3], stacked)
+
+    def key(
+        self,
+        like: Tensor,
+        flows: Sequence[bool],
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        engine: str,
+    ) -> Key:
+        """What a call is, as far as a choice depends on it.
+
+        Args:
+            like: a tensor with the T, B, dtype and device of the inputs.
+            flows: for each input, whether it requires a gradient.
+            states, weights, engine: as for a call.
+
+        Raises:
+            ShapeError, InputError: a weight is not what the cell declares.
+        """
+        dtype, device = like.dtype, like.device
         for weight, shape in zip(weights, self._shapes):
             if weight.shape != shape or weight.dtype is not dtype or weight.device != device:
-                self._refuse_weights(weights, first)
+                self._refuse_weights(weights, like)
         wants, training = 0, False
         if torch.is_grad_enabled():
-            for tensor in inputs:
-                wants += wants + tensor.requires_grad
+            for flow in flows:
+                wants += wants + flow
             for tensor in weights:
                 wants += wants + tensor.requires_grad
             training = wants > 0 or any(state.requires_grad for state in states)
-        steps, batch, *_ = first.shape
-        key = (
+        steps, batch, *_ = like.shape
+        return (
             dtype,
             device.type,
             wants,
@@ -91,10 +120,13 @@ class Runner:
             torch.are_deterministic_algorithms_enabled(),
             engine,
         )
-        choice = self._chosen.get(key)
-        if choice is None:
-            choice = self._chosen[key] = self._choose(key, steps, batch)
-        return run(choice.kernel, self.oracle, inputs, states, weights, training, stacked)
+
+    def choice(self, key: Key, steps: int, batch: int) -> Choice:
+        """What runs such a call: chosen when it is first asked for."""
+        found = self._chosen.get(key)
+        if found is None:
+            found = self._chosen[key] = self._choose(key, steps, batch)
+        return found
 
     def through_reference(
         self,
@@ -164,7 +196,8 @@ class Runner:
         last = len(names) - 1
         return frozenset(name for k, name in enumerate(names) if wants >> (last - k) & 1)
 
-    def _job(self, key: Key) -> Job:
+    def job(self, key: Key) -> Job:
+        """What is to be compiled for such a call."""
         dtype, device, wants, training, *_ = key
         name = str(dtype).removeprefix("torch.")
         spec = Spec(self.dims, name, device, self._wanted(wants), training, self.tape)
@@ -177,21 +210,19 @@ class Runner:
         if pinned is not None and engine in ("auto", pinned.engine):
             return pinned
         near = self._near(key)
-        return choose(self._job(key), steps, batch, engine) if near is None else near
+        return choose(self.job(key), steps, batch, engine) if near is None else near
 
     def _near(self, key: Key) -> Choice | None:
         """What was measured for the most similar T and B, once enough classes have been."""
         same = key[:4], key[6:]
         measured = {
-            other: choice
+            other[4:6]: choice
             for other, choice in self._chosen.items()
             if (other[:4], other[6:]) == same and choice.why in ("measured", "remembered")
         }
         if len(measured) < MOST_CLASSES:
             return None
-        steps, batch = key[4:6]
-        nearest = min(measured, key=lambda k: abs(k[4] - steps) + abs(k[5] - batch))
-        return replace(measured[nearest], why="near")
+        return replace(nearest(measured, key[4:6]), why="near")
 
     def _spec_of(self, shown: str) -> Spec:
         dtype, device, _, _, mode, *wants = shown.split()

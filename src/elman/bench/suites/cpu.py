@@ -116,5 +116,5 @@ CPU = Suite(
             baseline="torch",
         ),
     ),
-    seconds=2.0,
+    seconds=1.6,
 )

@@ -15,6 +15,7 @@ from typing import Any
 ARRAYS = frozenset(
     ("ring", "in", "in_t", "in_l", "st", "h0", "last", "w", "din", "dlast", "dst", "dw")
 )
+DONE, AWAITS = 6, 7  # indices of these two fields
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,10 @@ class Shape:
     weights: int
 
     def given(self) -> list[tuple[str, str, int]]:
-        """(C type, name, count) of what the caller sets, in the order of :meth:`Frame.call`."""
+        """(C type, name, count) of what the caller sets, in the order of :meth:`Frame.call`.
+
+        The first eight are the ``Head`` of runtime.h.
+        """
         inputs, states, weights = self.inputs, self.states, self.weights
         return [
             ("long", "T", 1),
@@ -34,6 +38,9 @@ class Shape:
             ("long", "chunk", 1),
             ("long", "workers", 1),
             ("long", "split", 1),
+            ("Flag *", "flags", 1),
+            ("long", "done", 1),
+            ("const long *", "awaits", 1),
             ("char *", "arena", 1),
             ("T *", "tape", 1),
             ("long", "ring", states),
@@ -69,7 +76,6 @@ class Shape:
             ("T *", "right", 1),
             ("T *", "left", 1),
             ("long", "left_size", 1),
-            ("Flag *", "flags", 1),
         ]
 
     def text(self) -> str:
@@ -97,11 +103,16 @@ class Frame:
 
         Returns what the function returns.
         """
+        block = self.filled(*given)
+        found: int = function(block)
+        self._spare.append(block)
+        return found
+
+    def filled(self, *given: int) -> Any:
+        """A block of those numbers."""
         try:
             block = self._spare.pop()
         except IndexError:
             block = self._block()
         self._pack(block, 0, *given)
-        found: int = function(block)
-        self._spare.append(block)
-        return found
+        return block

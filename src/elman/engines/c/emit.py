@@ -167,9 +167,11 @@ class Emitter:
                 *sweep.setup(),
                 "for (long t0 = 0; t0 < c->T; t0 += c->chunk) {",
                 "    long n = c->T - t0 < c->chunk ? c->T - t0 : c->chunk;",
+                "    if (c->awaits) wait_for(c->awaits, t0 + n);",
                 *("    " + line for line in sweep.batched("before")),
                 *("    " + line for line in sweep.steps("for (long t = t0; t < t0 + n; t++)")),
                 *("    " + line for line in sweep.batched("after")),
+                "    tell((Head *)c, w, t0 + n);",
                 "}",
                 "if (!w->id) {",
                 *("    " + line for line in last),
@@ -262,9 +264,11 @@ class Emitter:
                 *sweep.setup(),
                 "for (long t1 = c->T; t1 > 0; t1 -= c->chunk) {",
                 "    long t0 = t1 > c->chunk ? t1 - c->chunk : 0, n = t1 - t0;",
+                "    if (c->awaits) wait_for(c->awaits, c->T - t0);",
                 *("    " + line for line in sweep.batched("before")),
                 *("    " + line for line in sweep.steps("for (long t = t0 + n - 1; t >= t0; t--)")),
                 *("    " + line for line in sweep.batched("after")),
+                "    tell((Head *)c, w, c->T - t0);",
                 *("    " + line for line in summed),
                 "}",
                 "if (!w->id) {",
@@ -275,25 +279,19 @@ class Emitter:
         )
 
     def _entry(self, name: str) -> str:
-        """What is called: without an arena it says how many bytes it needs, else it runs and says
-        how long a worker had no core to run on, less an eighth of the call (us)."""
-        return f"""static void {name}_enter(void *p) {{
-    C *c = p;
-    Worker w = {{c->flags, thread_number(), thread_count(), 0}};
-    long start = without_core();
-    {name}_run(c, &w);
-    c->flags[w.id].stolen = without_core() - start;
+        """What is called alone, or prepared and run beside others; without an arena it says how
+        many bytes it needs."""
+        return f"""__attribute__((visibility("default"))) void elman_{name}_prepare(void *c) {{
+    {name}_arena(c);
+}}
+__attribute__((visibility("default"))) void elman_{name}_run(void *c, Worker *w) {{
+    {name}_run(c, w);
 }}
 __attribute__((visibility("default"))) long elman_{name}(C *c) {{
-    {name}_arena(c);
-    if (!c->arena) return c->bytes;
-    if (c->workers == 1 || !run_parallel) {{
-        Worker w = {{c->flags, 0, 1, 0}};
-        {name}_run(c, &w);
-        return 0;
+    if (!c->arena) {{
+        {name}_arena(c);
+        return c->bytes;
     }}
-    memset(c->flags, 0, c->workers * sizeof(Flag));
-    long start = nanoseconds(CLOCK_MONOTONIC);
-    run_parallel({name}_enter, c, c->workers, 0);
-    return stolen_time(c->flags, c->workers, nanoseconds(CLOCK_MONOTONIC) - start);
+    Seat seat = {{elman_{name}_prepare, elman_{name}_run, (Head *)c}};
+    return run_seats(&seat, 1, c->workers);
 }}"""

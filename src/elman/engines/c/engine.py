@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from elman.engines.base import Engine, Job, Kernel
 from elman.engines.c.build import find_compiler
 from elman.engines.c.kernel import DTYPES, CKernel
 from elman.engines.c.threads import crowd, threads
+from elman.engines.c.together import side_by_side
 from elman.errors import EngineError
 from elman.plan.build import program
 from elman.plan.forecast import ranked
@@ -16,6 +18,7 @@ from elman.plan.program import Program
 from elman.plan.schedule import Schedule
 
 PRICES = Prices()
+_HOPELESS = 1.6  # times the forecast of one after another
 
 
 class CEngine(Engine):
@@ -47,16 +50,31 @@ class CEngine(Engine):
         """
         return tuple(s.name for s in ranked(self._program(job), batch, threads()))
 
+    def together(
+        self, jobs: Sequence[Job], steps: int, batch: int, beside: bool
+    ) -> tuple[Kernel, float] | None:
+        """Layers behind one another, directions side by side, on teams of threads."""
+        free = threads()
+        if free == 1 or len(jobs) == 1 or any(self.supports(job) for job in jobs):
+            return None
+        kernels = [self._kernel(job) for job in jobs]
+        counts = [(len(job.graph.states), len(job.graph.weights)) for job in jobs]
+        made, share = side_by_side(kernels, counts, batch, beside, free)
+        return (made, share) if share <= _HOPELESS else None
+
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Plan, spell, compile (or find in the cache), load; once for all schedules of a job."""
         reason = self.supports(job)
         if reason is not None:
             raise EngineError(f"engine 'c' cannot run {job.name}: {reason}")
         chosen = Schedule.parse(schedule) if schedule else None
+        return self._kernel(job).scheduled(chosen)
+
+    def _kernel(self, job: Job) -> CKernel:
         kernel = self._kernels.get(job)
         if kernel is None:
             kernel = self._kernels[job] = CKernel(job, self._program(job))
-        return kernel.scheduled(chosen)
+        return kernel
 
     def _program(self, job: Job) -> Program:
         made = self._programs.get(job)

@@ -17,6 +17,7 @@ from torch import Tensor
 from elman.engines.base import Job, Kernel
 from elman.engines.c.build import build, load
 from elman.engines.c.context import Frame
+from elman.engines.c.crew import Crew, Entry
 from elman.engines.c.emit import Emitter
 from elman.engines.c.isa import detect
 from elman.engines.c.threads import crowd, pool, workers
@@ -85,15 +86,15 @@ class Plan:
     """What all calls of one T, B and number of threads have in common.
 
     Attributes:
-        head: T, B, chunk, workers, split, as the context begins.
-        function: the forward: on packed weights, or on the weights as they lie.
+        head: T, B, chunk, workers, split and what only the kernel sets, as the context begins.
+        forward_entry: the forward: on packed weights, or on the weights as they lie.
         forward, backward: workspace (elements).
         sequences: shapes of the state sequences.
         tape: size of the tape (elements).
     """
 
     head: tuple[int, ...]
-    function: Any
+    forward_entry: Entry
     forward: int
     backward: int
     sequences: list[tuple[int, int, int]]
@@ -118,13 +119,10 @@ class CKernel(Kernel):
         library.elman_threads.argtypes = [ctypes.c_void_p] * 3
         library.elman_threads.restype = None
         library.elman_threads(threads.parallel, threads.number, threads.count)
-        self._forward = library.elman_forward
-        self._backward = library.elman_backward if made.backward is not None else None
-        self._direct = library.elman_direct if made.backward is None else None
-        for function in (self._forward, self._backward, self._direct):
-            if function is not None:
-                function.restype = ctypes.c_long
-                function.argtypes = [ctypes.c_void_p]
+        self._forward = Entry.of(library, "forward")
+        self._backward = Entry.of(library, "backward") if made.backward is not None else None
+        self._direct = Entry.of(library, "direct") if made.backward is None else None
+        self._team = 0  # workers of a call at most; 0: as many as there are
         shape = self.emitter.shape
         self._frame = Frame(shape)
         counts = (shape.inputs, shape.states, shape.weights)
@@ -170,15 +168,25 @@ class CKernel(Kernel):
         schedule = self.fixed.name if self.fixed else ""
         return {"engine": "c", "plan": self.digest, "isa": self.isa.name, "schedule": schedule}
 
-    def scheduled(self, schedule: Schedule | None) -> CKernel:
-        """The same compiled program, its memory shared, under another schedule (None: forecast)."""
+    def scheduled(self, schedule: Schedule | None, team: int = 0) -> CKernel:
+        """The same compiled program, its memory shared, under another schedule (None: forecast).
+
+        ``team``: workers at most (0: as many as there are).
+        """
         other = copy(self)
-        other.fixed, other._plans = schedule, {}
+        other.fixed, other._team, other._plans = schedule, team, {}
         return other
+
+    def workers(self) -> int:
+        """How many threads a call may use now."""
+        free = workers()
+        return min(self._team, free) if self._team else free
 
     def schedule(self, T: int, B: int) -> Bound:
         """How a call of these sizes runs now."""
-        threads = workers() if step_seconds(self._load, _ALONE, B, 1) * T > _WORTH_S else 1
+        threads = self.workers()
+        if not self._team and step_seconds(self._load, _ALONE, B, 1) * T <= _WORTH_S:
+            threads = 1
         schedule = self.fixed or ranked(self.program, B, threads)[0]
         return schedule.bind(T, B, threads)
 
@@ -220,11 +228,11 @@ class CKernel(Kernel):
 
     def _plan(self, T: int, B: int) -> Plan:
         """What all calls of these sizes have in common, made once."""
-        threads = workers()
+        threads = self.workers()
         plan = self._plans.get((T, B, threads))
         if plan is None:
             schedule = self.schedule(T, B)
-            head = (T, B, schedule.chunk, schedule.workers, schedule.split)
+            head = (T, B, schedule.chunk, schedule.workers, schedule.split, 0, 0, 0)
             item = self.dtype.itemsize
             few = self._direct is not None and T * B <= _FEW_ROWS
             forward = self._direct if few else self._forward
@@ -238,15 +246,44 @@ class CKernel(Kernel):
             )
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
-            if workers() == threads:  # else a contest began or ended in between
+            if self.workers() == threads:  # else a contest began or ended in between
                 self._plans[T, B, threads] = plan
         return plan
 
-    def _bytes(self, function: Any, head: tuple[int, ...]) -> int:
+    def _bytes(self, entry: Entry, head: tuple[int, ...]) -> int:
         """Workspace of a call (bytes): the kernel says so when it is given none."""
         if not head[0] * head[1]:
             return 0
-        return self._frame.call(function, *head, *(0,) * (self._frame.given - len(head)))
+        return self._frame.call(entry.alone, *head, *(0,) * (self._frame.given - len(head)))
+
+    def _launch(
+        self,
+        crew: Crew | None,
+        entry: Entry,
+        size: int,
+        held: Any,
+        head: tuple[int, ...],
+        *given: int,
+    ) -> None:
+        """Run a call now, or beside those of a crew.
+
+        Args:
+            crew: who runs it, or None.
+            entry: what is called.
+            size: of the workspace (elements).
+            held: what must not be freed before it has run.
+            head: of the plan.
+            given: what follows the workspace (:meth:`Frame.call`).
+        """
+        arena = self._take(self._arenas, size)
+        if crew is not None:
+            crew.add(self._frame, entry, (*head, arena.data_ptr(), *given), held)
+            crew.hand_back(self._arenas, arena)
+            return
+        stolen = self._frame.call(entry.alone, *head, arena.data_ptr(), *given)
+        self._arenas.append(arena)
+        if head[_WORKERS] > 1:
+            crowd.tell(stolen)
 
     def _arguments(
         self, inputs: Sequence[Tensor], weights: Sequence[Tensor]
@@ -268,9 +305,13 @@ class CKernel(Kernel):
         return (*held, *matrices), given
 
     def forward(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        crew: Crew | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """See :meth:`Kernel.forward`."""
+        """See :meth:`Kernel.forward`; with a crew, results stand only after it has run."""
         T, B = inputs[0].shape[:2]
         plan = self._plan(T, B)
         held, given = self._arguments(inputs, weights)
@@ -286,12 +327,13 @@ class CKernel(Kernel):
             for made, start in zip(last, first, strict=True):
                 made.copy_(start)
         else:
-            arena = self._take(self._arenas, plan.forward)
             states_pad = self._padding[1]
-            stolen = self._frame.call(
-                plan.function,
-                *plan.head,
-                arena.data_ptr(),
+            self._launch(
+                crew,
+                plan.forward_entry,
+                plan.forward,
+                (held, first),
+                plan.head,
                 0 if tape is None else tape.data_ptr(),
                 *self._rings,
                 *given,
@@ -304,10 +346,6 @@ class CKernel(Kernel):
                 output.data_ptr(),
                 *self._no_gradients,
             )
-            self._arenas.append(arena)
-            if plan.head[_WORKERS] > 1:
-                crowd.tell(stolen)
-        del held
         if self.scalar_output:
             output = output.reshape(T, B)
         return output, last, () if tape is None else (*sequences, tape)
@@ -321,8 +359,9 @@ class CKernel(Kernel):
         d_output: Tensor | None,
         d_last: Sequence[Tensor | None],
         keep: bool,
+        crew: Crew | None = None,
     ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
-        """See :meth:`Kernel.backward`."""
+        """See :meth:`Kernel.backward`; with a crew, results stand only after it has run."""
         if self._backward is None:
             raise EngineError("this kernel was compiled without a backward")
         T, B = inputs[0].shape[:2]
@@ -344,12 +383,13 @@ class CKernel(Kernel):
                 if d is not None:
                     d.zero_()
         else:
-            arena = self._take(self._arenas, plan.backward)
             inputs_pad, states_pad, weights_pad = self._padding
-            stolen = self._frame.call(
+            self._launch(
+                crew,
                 self._backward,
-                *plan.head,
-                arena.data_ptr(),
+                plan.backward,
+                (held, dy, lasts, tape),
+                plan.head,
                 tape.data_ptr(),
                 *self._all_rows,
                 *given,
@@ -368,10 +408,9 @@ class CKernel(Kernel):
                 *map(_address_or_null, d_weights),
                 *weights_pad,
             )
-            self._arenas.append(arena)
-            if plan.head[_WORKERS] > 1:
-                crowd.tell(stolen)
-        if not keep:
-            self._tapes.append(tape)  # nobody else can read it any more
-        del held, dy
+        if not keep:  # nobody else can read it any more
+            if crew is not None:
+                crew.hand_back(self._tapes, tape)
+            else:
+                self._tapes.append(tape)
         return d_inputs, d_states, d_weights

@@ -288,18 +288,21 @@ typedef struct { Flag *flags; long id, workers, epoch; } Worker;
 #else
 #define RELAX() ((void)0)
 #endif
-/* all workers meet: spin first, then give the core away, so that an oversubscribed machine goes on */
+/* until a count that another thread raises is high enough: spin first, then give the core away, so that an
+ * oversubscribed machine goes on */
+INLINE void wait_for(const volatile long *count, long enough) {
+    for (long spins = 0; __atomic_load_n(count, __ATOMIC_ACQUIRE) < enough; spins++) {
+        if (spins < 500) RELAX();
+        else sched_yield();
+    }
+}
+/* all workers of a call meet */
 INLINE void meet(Worker *w) {
     if (w->workers == 1) return;
     long epoch = ++w->epoch;
     __atomic_store_n(&w->flags[w->id].seen, epoch, __ATOMIC_RELEASE);
-    for (long i = 0; i < w->workers; i++) {
-        if (i == w->id) continue;
-        for (long spins = 0; __atomic_load_n(&w->flags[i].seen, __ATOMIC_ACQUIRE) < epoch; spins++) {
-            if (spins < 500) RELAX();
-            else sched_yield();
-        }
-    }
+    for (long i = 0; i < w->workers; i++)
+        if (i != w->id) wait_for(&w->flags[i].seen, epoch);
 }
 INLINE long nanoseconds(clockid_t clock) {
     struct timespec t;
@@ -310,11 +313,53 @@ INLINE long nanoseconds(clockid_t clock) {
 INLINE long without_core(void) {
     return nanoseconds(CLOCK_MONOTONIC) - nanoseconds(CLOCK_THREAD_CPUTIME_ID);
 }
-/* microseconds that a worker had no core in a call of so many ns, less an eighth of the call */
-INLINE long stolen_time(const Flag *flags, long workers, long elapsed) {
-    long most = 0;
-    for (long i = 0; i < workers; i++) most = flags[i].stolen > most ? flags[i].stolen : most;
+/* what every argument block begins with. `done` counts the steps of this call that others may read;
+ * `awaits` is the count of the call whose results this one reads, or null */
+typedef struct { long T, B, chunk, workers, split; Flag *flags; long done; const long *awaits; } __attribute__((may_alias)) Head;
+UNUSED INLINE void tell(Head *call, const Worker *w, long steps) { /* after all workers have met */
+    if (!w->id) __atomic_store_n(&call->done, steps, __ATOMIC_RELEASE);
+}
+/* calls side by side on the threads of one pool. Teams of workers take the calls in turn, each team in
+ * the order of the calls, and a call waits for earlier ones only: however few threads there are, the first
+ * call that is not done goes on */
+typedef struct { void (*prepare)(void *), (*run)(void *, Worker *); Head *call; } Seat;
+typedef struct { Seat *seats; long count; } Crew;
+static void crew_enter(void *p) {
+    Crew *crew = p;
+    long threads = thread_count(), id = thread_number(), team = crew->seats->call->workers;
+    if (team > threads) team = threads;
+    long teams = threads / team;
+    for (long k = id / team; k < crew->count && id < team * teams; k += teams) {
+        Head *call = crew->seats[k].call;
+        Worker w = {call->flags, id % team, team, 0};
+        long start = without_core();
+        crew->seats[k].run(call, &w);
+        call->flags[w.id].stolen = without_core() - start;
+    }
+}
+/* run calls whose workspace is at hand, as many at once as there are threads for; returns for how long a
+ * worker had no core to run on, less an eighth of the time taken (us) */
+UNUSED static long run_seats(Seat *seats, long count, long threads) {
+    for (long k = 0; k < count; k++) seats[k].prepare(seats[k].call);
+    if (threads == 1 || !run_parallel) {
+        for (long k = 0; k < count; k++) {
+            Worker w = {seats[k].call->flags, 0, 1, 0};
+            seats[k].run(seats[k].call, &w);
+        }
+        return 0;
+    }
+    for (long k = 0; k < count; k++) memset(seats[k].call->flags, 0, seats[k].call->workers * sizeof(Flag));
+    Crew crew = {seats, count};
+    long start = nanoseconds(CLOCK_MONOTONIC), most = 0;
+    run_parallel(crew_enter, &crew, threads, 0);
+    long elapsed = nanoseconds(CLOCK_MONOTONIC) - start;
+    for (long k = 0; k < count; k++)
+        for (long i = 0; i < seats[k].call->workers; i++)
+            if (seats[k].call->flags[i].stolen > most) most = seats[k].call->flags[i].stolen;
     return (most - elapsed / 8) / 1000;
+}
+__attribute__((visibility("default"))) long elman_crew(Seat *seats, long count, long threads) {
+    return run_seats(seats, count, threads);
 }
 INLINE long share(long n, long id, long workers) { return n * id / workers; }
 INLINE long max2(long a, long b) { return a > b ? a : b; }
