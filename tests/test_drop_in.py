@@ -218,11 +218,10 @@ def test_same_constructor_errors(kind):
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 def test_what_comes_later_runs_on_torch():
-    """bidirectional, proj_size, PackedSequence, bfloat16, autocast: torch's own forward."""
+    """proj_size, PackedSequence, bfloat16, autocast: torch's own forward."""
     x = torch.randn(6, 3, 5)
     packed = pack_padded_sequence(x, [6, 4, 2])
     for options, given in (
-        ({"bidirectional": True}, x),
         ({"proj_size": 3}, x),
         ({}, packed),
         ({"dtype": torch.bfloat16}, x.bfloat16()),

@@ -234,8 +234,8 @@ class CKernel(Kernel):
             schedule = self.schedule(T, B)
             head = (T, B, schedule.chunk, schedule.workers, schedule.split, 0, 0, 0)
             item = self.dtype.itemsize
-            few = self._direct is not None and T * B <= _FEW_ROWS
-            forward = self._direct if few else self._forward
+            few = T * B <= _FEW_ROWS
+            forward = self._direct if few and self._direct is not None else self._forward
             plan = Plan(
                 head,
                 forward,
@@ -332,7 +332,7 @@ class CKernel(Kernel):
                 crew,
                 plan.forward_entry,
                 plan.forward,
-                (held, first),
+                (held, first, sequences),
                 plan.head,
                 0 if tape is None else tape.data_ptr(),
                 *self._rings,

@@ -1,0 +1,153 @@
+"""Several kernels as one: the layers of a stack, or the two directions of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.engines.base import Kernel
+from elman.errors import VerifyError
+
+Gradients = tuple[Tensor | None, ...]
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a + b
+
+
+class Together(Kernel):
+    """Runs its kernels one after another; arguments and results as of :class:`Kernel`.
+
+    Layers: each further one reads the output of the one below as its first input. Directions: the
+    second runs over the reversed sequence, and outputs are joined. Further inputs go to all.
+    States and weights of all kernels follow each other, in the kernels' order.
+
+    Args:
+        kernels: lowest layer first; or forward and reverse. Either all are differentiable or none.
+        counts: (states, weights) of each.
+        beside: whether they are directions.
+    """
+
+    def __init__(
+        self, kernels: Sequence[Kernel], counts: Sequence[tuple[int, int]], beside: bool
+    ) -> None:
+        self.kernels, self.counts, self.beside = tuple(kernels), tuple(counts), beside
+        self.differentiable = kernels[0].differentiable
+        self.engine = kernels[0].engine
+        if any(kernel.differentiable != self.differentiable for kernel in kernels):
+            raise VerifyError("kernels that autograd sees through and others in one")
+        self._states = self._cuts([states for states, _ in counts])
+        self._weights = self._cuts([weights for _, weights in counts])
+        self._saved: list[slice] = []  # where each kernel's own tensors lie in what is saved
+
+    @staticmethod
+    def _cuts(counts: Sequence[int]) -> list[slice]:
+        found, at = [], 0
+        for count in counts:
+            found.append(slice(at, at + count))
+            at += count
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """The facts of all kernels, in order."""
+        return {"engine": self.engine, "parts": [kernel.describe() for kernel in self.kernels]}
+
+    def _begin(self) -> Any:
+        """What every kernel is given beside its arguments."""
+        return ()
+
+    def _end(self, more: Any) -> None:
+        """After it all results stand."""
+
+    def forward(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """See :meth:`Kernel.forward`."""
+        given: Sequence[Tensor] = tuple(inputs)
+        between: list[Tensor] = []  # what the backward needs beside the arguments
+        if self.beside:
+            between = [value.flip(0) for value in inputs]
+        more = self._begin()
+        outputs: list[Tensor] = []
+        ends: list[Tensor] = []
+        kept: list[tuple[Tensor, ...]] = []
+        for index, kernel in enumerate(self.kernels):
+            if index:
+                given = between if self.beside else (outputs[-1], *inputs[1:])
+            output, last, saved = kernel.forward(
+                given, states[self._states[index]], weights[self._weights[index]], *more
+            )
+            outputs.append(output)
+            ends.extend(last)
+            kept.append(saved)
+        self._end(more)
+        output = torch.cat((outputs[0], outputs[1].flip(0)), -1) if self.beside else outputs[-1]
+        if not any(kept):
+            return output, tuple(ends), ()
+        if not self.beside:
+            between = outputs[:-1]
+        if not self._saved:
+            self._saved = self._cuts([len(between), *map(len, kept)])
+        return output, tuple(ends), (*between, *(value for saved in kept for value in saved))
+
+    def backward(
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        saved: Sequence[Tensor],
+        d_output: Tensor | None,
+        d_last: Sequence[Tensor | None],
+        keep: bool,
+    ) -> tuple[Gradients, Gradients, Gradients]:
+        """See :meth:`Kernel.backward`."""
+        none: Gradients = (None,) * len(inputs)
+        found: list[Gradients] = [none] * len(self.kernels)
+        d_states: list[Tensor | None] = [None] * len(states)
+        d_weights: list[Tensor | None] = [None] * len(weights)
+        between = saved[self._saved[0]]
+        d_outputs = self._halves(d_output)
+        more = self._begin()
+        for index in reversed(range(len(self.kernels))):
+            own = saved[self._saved[1 + index]]
+            if not own:  # nothing in it has a gradient
+                continue
+            if not self.beside:
+                given: Sequence[Tensor] = (between[index - 1], *inputs[1:]) if index else inputs
+            else:
+                given = between if index else inputs
+            found[index], d_states[self._states[index]], d_weights[self._weights[index]] = (
+                self.kernels[index].backward(
+                    given,
+                    states[self._states[index]],
+                    weights[self._weights[index]],
+                    own,
+                    d_outputs[index] if self.beside else d_output,
+                    d_last[self._states[index]],
+                    keep,
+                    *more,
+                )
+            )
+            d_output = found[index][0]
+        self._end(more)
+        return self._of_inputs(found), tuple(d_states), tuple(d_weights)
+
+    def _halves(self, d_output: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Cotangents of both directions."""
+        if d_output is None or not self.beside:
+            return (None, None)
+        first, second = d_output.chunk(2, -1)
+        return first, second.flip(0)
+
+    def _of_inputs(self, found: list[Gradients]) -> Gradients:
+        """Gradients of the inputs from those of every kernel's."""
+        if self.beside:
+            turned = [d if d is None else d.flip(0) for d in found[1]]
+            return tuple(map(_sum, found[0], turned))
+        total = found[0]
+        for more in found[1:]:
+            total = (total[0], *map(_sum, total[1:], more[1:]))
+        return total

@@ -1,0 +1,239 @@
+"""Layers and directions of a module: which are run together, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.engines.base import Kernel
+from elman.engines.together import Together
+from elman.nn.function import run, through
+from elman.nn.runner import MOST_CLASSES, Key, Runner, nearest
+from elman.tuning.choose import Choice
+from elman.tuning.together import APART, AT_ONCE, choose_together
+
+States = tuple[Tensor, ...]
+
+
+class Group:
+    """Layers that follow one another with nothing in between, or both directions of one.
+
+    Where every layer runs on a kernel with its own backward, all of them are one kernel and one
+    node of autograd; whether they run at once is measured.
+
+    Args:
+        runners: lowest layer first; or forward and reverse.
+        beside: whether they are directions.
+    """
+
+    def __init__(self, runners: Sequence[Runner], beside: bool) -> None:
+        self.runners, self.beside = list(runners), beside
+        self._chosen: dict[tuple[Key, ...], Choice | None] = {}
+        self._pinned: dict[str, str] = {}
+        self._oracle: Kernel | None = None
+
+    def __call__(
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[States],
+        weights: Sequence[Sequence[Tensor]],
+        engine: str,
+    ) -> tuple[Tensor, list[States]]:
+        """Run all steps.
+
+        Args:
+            inputs: [T, B, n] each.
+            states: [B, n] each, a tuple per runner.
+            weights: per runner, in declared order and shape.
+            engine: a name, or ``auto``.
+
+        Returns:
+            The output [T, B, n], of both directions joined; the last states per runner.
+        """
+        flows = [tensor.requires_grad for tensor in inputs]
+        keys: list[Key] = []
+        for runner, own, matrices in zip(self.runners, states, weights):
+            key = runner.key(inputs[0], flows, own, matrices, engine)
+            keys.append(key)
+            if not self.beside and key[3]:
+                flows[0] = True
+        classes = tuple(keys)
+        if classes not in self._chosen:
+            self._chosen[classes] = self._choose(classes, *inputs[0].shape[:2])
+        choice = self._chosen[classes]
+        if choice is None:
+            return self._in_turn(inputs, states, weights, engine)
+        output, last = run(
+            choice.kernel,
+            self.oracle,
+            inputs,
+            [state for own in states for state in own],
+            [weight for own in weights for weight in own],
+            any(key[3] for key in keys),
+        )
+        return output, self._by_runner(last)
+
+    def oracle(self) -> Kernel:
+        """All layers by the reference engine."""
+        if self._oracle is None:
+            counts = [(len(r.cell.states), len(r.cell.weights)) for r in self.runners]
+            self._oracle = Together([r.oracle() for r in self.runners], counts, self.beside)
+        return self._oracle
+
+    def through_reference(
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[States],
+        weights: Sequence[Sequence[Tensor]],
+    ) -> tuple[Tensor, list[States]]:
+        """Run all steps by torch ops alone, for transforms; as :meth:`__call__`."""
+        flat = [[value for own in group for value in own] for group in (states, weights)]
+        output, last = through(self.oracle(), inputs, *flat, stacked=False)
+        return output, self._by_runner(last)
+
+    def _by_runner(self, last: States) -> list[States]:
+        count = len(self.runners[0].cell.states)
+        return [last[k : k + count] for k in range(0, len(last), count)]
+
+    @property
+    def choices(self) -> dict[str, Choice]:
+        """What was chosen so far among several, by what :meth:`show` calls it; for records."""
+        found = {self.show(keys): choice for keys, choice in self._chosen.items() if choice}
+        return {shown: choice for shown, choice in found.items() if choice.why != "only"}
+
+    def show(self, keys: Sequence[Key]) -> str:
+        """Size classes of all layers as text."""
+        return " | ".join(runner.show(key) for runner, key in zip(self.runners, keys))
+
+    def pin(self, shown: str, record: Mapping[str, Any]) -> str | None:
+        """Use the schedule of a record of :func:`elman.nn.choices`; else return why not."""
+        schedule = record.get("schedule")
+        if schedule not in (APART, AT_ONCE):
+            return f"{shown}: no such schedule of a group: {schedule!r}"
+        self._pinned[shown] = schedule
+        self._chosen.clear()
+        return None
+
+    def _choose(self, keys: tuple[Key, ...], steps: int, batch: int) -> Choice | None:
+        choices = [r.choice(key, steps, batch) for r, key in zip(self.runners, keys)]
+        pinned = self._pinned.get(self.show(keys)) or self._near(keys)
+        jobs = [runner.job(key) for runner, key in zip(self.runners, keys)]
+        return choose_together(jobs, choices, steps, batch, self.beside, pinned)
+
+    def _near(self, keys: tuple[Key, ...]) -> str | None:
+        """What was measured for the most similar T and B, once enough classes have been."""
+        measured = {
+            other[0][4:6]: choice.schedule
+            for other, choice in self._chosen.items()
+            if choice is not None
+            and choice.why in ("measured", "remembered")
+            and [(k[:4], k[6:]) for k in other] == [(k[:4], k[6:]) for k in keys]
+        }
+        return nearest(measured, keys[0][4:6]) if len(measured) >= MOST_CLASSES else None
+
+    def _in_turn(
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[States],
+        weights: Sequence[Sequence[Tensor]],
+        engine: str,
+    ) -> tuple[Tensor, list[States]]:
+        """One after another, each a node of autograd."""
+        ends: list[States] = []
+        outputs: list[Tensor] = []
+        for index, (runner, own, matrices) in enumerate(zip(self.runners, states, weights)):
+            given = inputs
+            if index:
+                given = (
+                    [value.flip(0) for value in inputs]
+                    if self.beside
+                    else [outputs[-1], *inputs[1:]]
+                )
+            output, last = runner(given, own, matrices, engine)
+            outputs.append(output)
+            ends.append(last)
+        if self.beside:
+            return torch.cat((outputs[0], outputs[1].flip(0)), -1), ends
+        return outputs[-1], ends
+
+
+class Stack:
+    """All layers of a module.
+
+    Args:
+        runners: one per layer and direction, in the order of their weights.
+        directions: 1 or 2.
+        joined: whether nothing ever stands between one layer and the next.
+    """
+
+    def __init__(self, runners: Sequence[Runner], directions: int, joined: bool = True) -> None:
+        self.runners, self.directions = list(runners), directions
+        self._single = self._cut(directions)
+        whole = directions == 1 and joined and len(self.runners) > 1
+        self._groups = self._cut(len(self.runners)) if whole else self._single
+
+    def __reduce__(self) -> Any:
+        return Stack, (self.runners, self.directions, self._groups is not self._single)
+
+    def _cut(self, size: int) -> list[Group]:
+        return [
+            Group(self.runners[at : at + size], self.directions == 2)
+            for at in range(0, len(self.runners), size)
+        ]
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """Those of several members, by a name for records."""
+        return {
+            f"layer {at}" if group.beside else "layers": group
+            for at, group in enumerate(self._groups)
+            if len(group.runners) > 1
+        }
+
+    def run(
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[States],
+        weights: Sequence[Sequence[Tensor]],
+        engine: str | None,
+        dropout: float = 0.0,
+        residual: bool = False,
+    ) -> tuple[Tensor, list[States]]:
+        """Run all layers.
+
+        Args:
+            inputs: [T, B, n] each; the first goes to the lowest layer only.
+            states: [B, n] each, a tuple per runner.
+            weights: per runner, in declared order and shape.
+            engine: a name, ``auto``, or None: torch ops alone, for transforms.
+            dropout: share of values dropped between layers.
+            residual: whether the input of every layer but the first is added to its output.
+
+        Returns:
+            The output [T, B, n · directions] and the last states per runner.
+        """
+        between = dropout > 0.0 or residual
+        groups = self._single if between else self._groups
+        ends: list[States] = []
+        at = 0
+        out = inputs[0]
+        for number, group in enumerate(groups):
+            count = len(group.runners)
+            own = slice(at, at + count)
+            at += count
+            given = (out, *inputs[1:])
+            if engine is None:
+                made, last = group.through_reference(given, states[own], weights[own])
+            elif count == 1:
+                made, end = group.runners[0](given, states[own][0], weights[own][0], engine)
+                last = [end]
+            else:
+                made, last = group(given, states[own], weights[own], engine)
+            ends.extend(last)
+            if dropout and number < len(groups) - 1:
+                made = torch.dropout(made, dropout, True)
+            out = made + out if residual and number else made
+        return out, ends

@@ -1,0 +1,146 @@
+"""Whether several kernels are faster at once than one after another, on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from elman.engines import registry
+from elman.engines.base import Job
+from elman.engines.together import Together
+from elman.passes.digest import digest
+from elman.tuning import cache
+from elman.tuning.agreement import disagreement
+from elman.tuning.choose import Choice, octave
+from elman.tuning.compete import BUDGET_S, TIE
+from elman.tuning.facts import machine_facts
+from elman.tuning.measure import medians, seconds
+from elman.tuning.trial import apart, make_trial
+
+APART, AT_ONCE = "apart", "together"
+_LEAST = 48  # steps that are timed: with fewer, a layer hardly gets behind another
+_ROUND_S = 0.03  # (s) sequences are cut so that a call takes about this
+_SURE = 0.8  # share of the time forecast under which nothing needs to be measured
+
+
+def choose_together(
+    jobs: Sequence[Job],
+    choices: Sequence[Choice],
+    steps: int,
+    batch: int,
+    beside: bool,
+    pinned: str | None = None,
+) -> Choice | None:
+    """Choose how the layers of a stack, or two directions, run: one after another or at once.
+
+    Args:
+        jobs: one per kernel, as :class:`Together` takes them.
+        choices: what each would run on by itself.
+        steps: T.
+        batch: B.
+        beside: whether they are directions.
+        pinned: the schedule that an earlier process used, to be used again.
+
+    Returns:
+        The choice, its schedule ``apart`` or ``together``; None where autograd must see through
+        some kernels and not through others.
+    """
+    kinds = {choice.kernel.differentiable for choice in choices}
+    if len(kinds) > 1:
+        return None
+    counts = [(len(job.graph.states), len(job.graph.weights)) for job in jobs]
+    alone = Together([choice.kernel for choice in choices], counts, beside)
+    engine = choices[0].engine
+    of_one = {choice.engine for choice in choices} == {engine}
+    offered = registry.find(engine).together(jobs, steps, batch, beside) if of_one else None
+    if offered is None:
+        return Choice(engine, APART, alone, "only")
+    made, share = offered
+    kernels = {AT_ONCE: made, APART: alone}
+    if pinned in kernels:
+        return Choice(engine, pinned, kernels[pinned], "pinned")
+    if torch.are_deterministic_algorithms_enabled():
+        best = AT_ONCE if share < _SURE else APART
+        return Choice(engine, best, kernels[best], "deterministic")
+    key = _key(jobs, choices, steps, batch, beside)
+    known = cache.recall(key) or {}
+    if known.get("schedule") in kernels:
+        best = known["schedule"]
+        return Choice(engine, best, kernels[best], "remembered")
+    times, wrong = _measured(jobs, kernels, steps, batch, beside)
+    if AT_ONCE not in times:
+        return Choice(engine, APART, alone, "measured", times, wrong)
+    best = AT_ONCE if times[AT_ONCE] * TIE < times[APART] else APART
+    if not registry.find(engine).disturbed():
+        cache.remember(key, {"schedule": best, "medians_s": times})
+    return Choice(engine, best, kernels[best], "measured", times)
+
+
+def _key(
+    jobs: Sequence[Job], choices: Sequence[Choice], steps: int, batch: int, beside: bool
+) -> cache.Key:
+    spec = jobs[0].spec
+    return {
+        "jobs": [
+            [job.name, digest(job.pair.step), [list(dim) for dim in job.spec.dims]] for job in jobs
+        ],
+        "wants": [[sorted(job.spec.wants), job.spec.training] for job in jobs],
+        "schedules": [[choice.engine, choice.schedule] for choice in choices],
+        "beside": beside,
+        "dtype": spec.dtype,
+        "tape": spec.tape,
+        "T": octave(steps),
+        "B": octave(batch),
+        "machine": machine_facts(spec.device),
+    }
+
+
+def _measured(
+    jobs: Sequence[Job], kernels: dict[str, Together], steps: int, batch: int, beside: bool
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Medians (s) of those that compute what one after another does."""
+    few = min(steps, _LEAST)
+    run = _Step(jobs, few, batch, beside)
+    want = run(kernels[APART])
+    per_step = seconds(lambda: run(kernels[APART])) / few
+    off = disagreement(run(kernels[AT_ONCE]), want, jobs[0].spec.dtype, few)
+    if off is not None:
+        return {}, {AT_ONCE: f"does not agree with one after another: {off}"}
+    cut = min(steps, max(few, int(_ROUND_S / per_step)))
+    if cut > few:
+        run = _Step(jobs, cut, batch, beside)
+        for kernel in kernels.values():
+            run(kernel)
+    return medians({k: (lambda v=v: run(v)) for k, v in kernels.items()}, BUDGET_S, tie=TIE), {}
+
+
+class _Step:
+    """A training step on random data, or a forward if none of the jobs is for training."""
+
+    def __init__(self, jobs: Sequence[Job], steps: int, batch: int, beside: bool) -> None:
+        trials = [make_trial(job, steps, batch, seed) for seed, job in enumerate(jobs)]
+        self._inputs = trials[0].inputs
+        self._states = [state for trial in trials for state in trial.states]
+        self._weights = [weight for trial in trials for weight in trial.weights]
+        ends = [trial.d_output for trial in trials]
+        self._d_output = torch.cat(ends, -1) if beside else ends[-1]
+        self._training = any(job.spec.training for job in jobs)
+        self._device = jobs[0].spec.device
+
+    def __call__(self, kernel: Together) -> dict[str, Tensor]:
+        """All results by name."""
+        inputs, states, weights = self._inputs, self._states, self._weights
+        with apart(self._device), torch.no_grad():
+            output, last, saved = kernel.forward(inputs, states, weights)
+            found = {"output": output, **{f"last {k}": value for k, value in enumerate(last)}}
+            if self._training:
+                none = (None,) * len(last)
+                groups = kernel.backward(
+                    inputs, states, weights, saved, self._d_output, none, False
+                )
+                grads = [grad for group in groups for grad in group]
+                named = {f"gradient {k}": d for k, d in enumerate(grads) if d is not None}
+                found |= named
+        return found

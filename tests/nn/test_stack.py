@@ -1,0 +1,215 @@
+"""Layers and directions as one kernel: the same numbers one after another and at once."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import elman
+import elman.nn
+from elman import cells
+from elman.engines.c.crew import Crew
+from elman.engines.c.together import Teams
+from elman.tuning import together
+from helpers import need_engine
+
+
+def results(net, x, state, engine, dy, ends):
+    """Output, last states and every gradient by name."""
+    x = x.clone().requires_grad_(x.requires_grad)
+    start = tuple(part.clone().requires_grad_() for part in state)
+    with elman.using(engine=engine):
+        out, last = net(x, start if len(start) > 1 else start[0])
+    last = last if isinstance(last, tuple) else (last,)
+    loss = (out * dy).sum() + sum((a * b).sum() for a, b in zip(last, ends))
+    named = {"x": x, **{f"state {k}": v for k, v in enumerate(start)}}
+    named |= dict(net.named_parameters())
+    wanted = {name: value for name, value in named.items() if value.requires_grad}
+    grads = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+    values = {"out": out, **{f"last {k}": v for k, v in enumerate(last)}}
+    return values, dict(zip(wanted, grads, strict=True))
+
+
+def same(got, want):
+    for name, value in want[0].items():
+        torch.testing.assert_close(got[0][name], value, atol=1e-10, rtol=1e-10, msg=name)
+    for name, value in want[1].items():
+        found = got[1][name]
+        if value is None:
+            assert found is None or not found.count_nonzero(), name
+        else:
+            torch.testing.assert_close(found, value, atol=1e-9, rtol=1e-9, msg=name)
+
+
+@pytest.fixture(params=[together.APART, together.AT_ONCE])
+def schedule(request, monkeypatch):
+    """Every group runs like this, whatever would be faster."""
+    need_engine("c")
+    real = together.choose_together
+
+    def pinned(*given):
+        return real(*given[:-1], request.param)
+
+    monkeypatch.setattr("elman.nn.stack.choose_together", pinned)
+    monkeypatch.setattr("elman.engines.c.engine._HOPELESS", 1e9)
+    monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 2)
+    return request.param
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm", "rnn", "lem"])
+@pytest.mark.parametrize("layers, directions", [(2, 1), (3, 1), (1, 2), (2, 2)])
+def test_agreement(schedule, cell, layers, directions):
+    """Outputs, last states and all gradients are the reference's."""
+    torch.manual_seed(0)
+    options = {"num_layers": layers, "bidirectional": directions == 2, "dtype": torch.float64}
+    net = elman.Recurrent(getattr(cells, cell), 5, 7, **options)
+    states = len(net.cell.states)
+    for T, B in ((1, 1), (9, 3), (33, 1), (150, 17)):
+        x = torch.randn(T, B, 5, dtype=torch.float64, requires_grad=True)
+        state = torch.randn(states, layers * directions, B, 7, dtype=torch.float64).unbind(0)
+        dy = torch.randn(T, B, 7 * directions, dtype=torch.float64)
+        ends = [torch.randn_like(part) for part in state]
+        want = results(net, x, state, "reference", dy, ends)
+        same(results(net, x, state, "c", dy, ends), want)
+    kinds = {choice.schedule for g in net.stack.groups.values() for choice in g.choices.values()}
+    assert schedule in kinds
+
+
+@settings(deadline=None, max_examples=6)
+@given(data=st.data())
+def test_frozen_layers(data):
+    """Whatever is frozen gets no gradient, and everything else the right one."""
+    need_engine("c")
+    torch.manual_seed(1)
+    directions = data.draw(st.integers(1, 2))
+    net = elman.Recurrent(
+        cells.gru, 3, 5, num_layers=3, bidirectional=directions == 2, dtype=torch.float64
+    )
+    for suffix in net.runners:
+        trained = data.draw(st.booleans())
+        for name, value in net.named_parameters():
+            if name.endswith(f"_{suffix}"):
+                value.requires_grad_(trained)
+    needs = data.draw(st.booleans())
+    x = torch.randn(6, 2, 3, dtype=torch.float64, requires_grad=needs)
+    state = (torch.randn(3 * directions, 2, 5, dtype=torch.float64),)
+    dy = torch.randn(6, 2, 5 * directions, dtype=torch.float64)
+    ends = [torch.randn_like(state[0])]
+    want = results(net, x, state, "reference", dy, ends)
+    same(results(net, x, state, "c", dy, ends), want)
+
+
+def test_further_inputs_go_to_all_layers(schedule):
+    """Their gradients are summed over layers and directions."""
+
+    @elman.cell(input="x[I], m", state="h[H]", weights="W[H, I], R[H, H]")
+    def gated(x, m, h, W, R):
+        return elman.ops.tanh(W @ x + m * (R @ h))
+
+    for directions in (1, 2):
+        net = elman.Recurrent(
+            gated, 4, 4, num_layers=2, bidirectional=directions == 2, dtype=torch.float64
+        )
+        x = torch.randn(8, 3, 4, dtype=torch.float64, requires_grad=True)
+        m = torch.randn(8, 3, dtype=torch.float64, requires_grad=True)
+        found = []
+        for engine in ("reference", "c"):
+            with elman.using(engine=engine):
+                loss = net((x, m))[0].square().sum()
+            found.append(torch.autograd.grad(loss, [x, m, *net.parameters()]))
+        for a, b in zip(*found):
+            torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:create_graph")
+def test_twice(schedule):
+    """A second backward through a graph that is kept, and a second derivative."""
+    net = elman.GRU(3, 4, 2, dtype=torch.float64)
+    x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
+    with elman.using(engine="c"):
+        out = net(x)[0].square().sum()
+        first = torch.autograd.grad(out, x, retain_graph=True)[0]
+        assert torch.equal(first, torch.autograd.grad(out, x)[0])
+        assert torch.autograd.gradgradcheck(lambda value: net(value)[0], (x,), atol=1e-4)
+
+
+def test_copies_choose_anew(schedule):
+    """deepcopy and pickle."""
+    net = elman.LSTM(3, 4, 2, bidirectional=True)
+    x = torch.randn(5, 2, 3)
+    with elman.using(engine="c"):
+        want = net(x)[0]
+        for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+            assert not any(group.choices for group in other.stack.groups.values())
+            torch.testing.assert_close(other(x)[0], want)
+
+
+def test_records_are_used_again(schedule):
+    """What ran is recorded and pinned, and gives the same bits."""
+    torch.manual_seed(0)
+    net = elman.GRU(6, 6, 2)
+    x = torch.randn(40, 2, 6, requires_grad=True)
+    with elman.using(engine="c"):
+        first = torch.autograd.grad(net(x)[0].square().sum(), list(net.parameters()))
+        record = elman.nn.choices(net)
+        assert [r["schedule"] for r in record["layers"].values()] == [schedule]
+        again = copy.deepcopy(net)
+        assert elman.nn.pin(again, record) == []
+        second = torch.autograd.grad(again(x)[0].square().sum(), list(again.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(first, second))
+    record["layers"][next(iter(record["layers"]))]["schedule"] = "sideways"
+    assert "no such schedule" in elman.nn.pin(again, record)[0]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_any_number_of_threads(threads, monkeypatch):
+    """More layers than threads, and a pool that gives fewer than were asked for, do not hang."""
+    need_engine("c")
+    monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 3)
+    monkeypatch.setattr("elman.engines.c.engine._HOPELESS", 1e9)
+    net = elman.RNN(4, 4, 5, dtype=torch.float64)
+    x = torch.randn(30, 2, 4, dtype=torch.float64)
+    state = (torch.zeros(5, 2, 4, dtype=torch.float64),)
+    dy, ends = torch.randn(30, 2, 4, dtype=torch.float64), [torch.randn_like(state[0])]
+    want = results(net, x, state, "reference", dy, ends)
+    real = together.choose_together
+    monkeypatch.setattr(
+        "elman.nn.stack.choose_together", lambda *a: real(*a[:-1], together.AT_ONCE)
+    )
+    monkeypatch.setattr("elman.engines.c.together.workers", lambda: threads)
+    same(results(net, x, state, "c", dy, ends), want)
+
+
+def test_teams():
+    """Threads are shared evenly; calls beyond their number are taken in turn."""
+    assert Teams.of(2, 2) == Teams(1, 2)
+    assert Teams.of(2, 16) == Teams(8, 2)
+    assert Teams.of(5, 2) == Teams(1, 2)
+    assert Teams.of(3, 8) == Teams(2, 3)
+
+
+def test_the_choice_is_measured_and_remembered(monkeypatch):
+    """A new size class measures once; another process would recall it; wrong results never win."""
+    need_engine("c")
+    monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 2)
+    monkeypatch.setattr("elman.engines.c.engine._HOPELESS", 1e9)
+    x = torch.randn(64, 1, 8)
+
+    def reason():
+        net = elman.GRU(8, 8, 2, engine="c")
+        net(x)
+        (choice,) = net.stack.groups["layers"].choices.values()
+        return choice
+
+    assert reason().why == "measured"
+    assert reason().why == "remembered"
+    with torch.no_grad():
+        monkeypatch.setattr(Crew, "run", lambda self: None)
+        wrong = reason()
+    assert wrong.schedule == together.APART
+    assert "does not agree" in wrong.refusals[together.AT_ONCE]
