@@ -97,7 +97,7 @@ test: $(DEV)
 	{ $(LINT); } || status=1; \
 	$(TYPES) || status=1; \
 	[ $$status = 0 ] || echo "lint or types failed, see above; the tests run nevertheless"; \
-	$(BIN) -m pytest $(USUAL) --hypothesis-profile=ci --durations=10 $(PYTEST) || status=$$?; \
+	$(BIN) -m pytest -n 2 $(USUAL) --hypothesis-profile=ci --durations=10 $(PYTEST) || status=$$?; \
 	exit $$status
 
 test-long: $(DEV)
