@@ -42,7 +42,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "engines.aten": f"{ENGINE} frontend passes",  # states torch's formulas, and their digests
     "engines.c": f"{ENGINE} filelock",
     "engines.triton": f"{ENGINE} triton",
-    "engines.deer": ENGINE,
+    "engines.deer": f"{ENGINE} engines.registry",  # finds scans, and who falls back
     "tuning": "errors folders ir autodiff passes plan engines engines.registry torch numpy",
     "compiler": MIDDLE,
     "explaining": f"{MIDDLE} compiler",

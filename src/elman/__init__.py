@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from elman import cells, ops
 from elman.drawing import draw
+from elman.engines.deer.api import deer, linear_scan
 from elman.frontend.cell import cell
 from elman.nn import GRU, LSTM, RNN, Recurrent, accelerate, restore, using
 from elman.nn.explained import explain
@@ -19,6 +20,8 @@ __all__ = [
     "Recurrent",
     "cell",
     "cells",
+    "deer",
+    "linear_scan",
     "ops",
     "using",
     "explain",

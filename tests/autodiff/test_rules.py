@@ -9,7 +9,7 @@ import torch
 
 from elman import compiler, ops
 from elman.autodiff.rules import VJP
-from elman.engines.reference.arrays import Arrays
+from elman.engines.arrays import Arrays
 from elman.frontend.cell import Cell, cell
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Node

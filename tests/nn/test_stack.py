@@ -198,6 +198,7 @@ def test_the_choice_is_measured_and_remembered(monkeypatch):
     need_engine("c")
     monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 2)
     monkeypatch.setattr("elman.engines.c.engine._HOPELESS", 1e9)
+    monkeypatch.setattr("elman.engines.c.engine.CEngine.disturbed", lambda self: False)
     x = torch.randn(64, 1, 8)
 
     def reason():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from elman import cell, cells, compiler
-from elman.engines.reference.arrays import Arrays
+from elman.engines.arrays import Arrays
 from elman.ir.build import Builder
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Graph, Node

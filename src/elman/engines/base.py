@@ -106,6 +106,10 @@ class Engine(ABC):
             EngineError: with the reason of ``supports``.
         """
 
+    def hopeless(self, job: Job, steps: int, batch: int) -> str | None:
+        """Why ``auto`` need not even measure this engine for a job that it can run, or None."""
+        return None
+
     def disturbed(self) -> bool:
         """Whether what is measured now would not hold on a quiet machine."""
         return False

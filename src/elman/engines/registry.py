@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 from elman.engines.base import Engine
 from elman.errors import EngineError
 
-_WHERE = {
-    "c": "elman.engines.c.engine",
-    "aten": "elman.engines.aten.engine",
-    "reference": "elman.engines.reference.engine",
+_WHERE = {  # name -> module, and the engine in it
+    "c": ("elman.engines.c.engine", "ENGINE"),
+    "aten": ("elman.engines.aten.engine", "ENGINE"),
+    "deer": ("elman.engines.deer.engine", "ENGINE"),
+    "scan-backward": ("elman.engines.deer.engine", "SCAN_BACKWARD"),
+    "reference": ("elman.engines.reference.engine", "ENGINE"),
 }
+_SCANS = {"cpu": "elman.engines.c.scans"}  # device type -> linear recurrences of its own
 
 
 def names() -> tuple[str, ...]:
@@ -26,5 +30,13 @@ def find(name: str) -> Engine:
     exist."""
     if name not in _WHERE:
         raise EngineError(f"no engine {name!r}; there are auto, {', '.join(_WHERE)}")
-    engine: Engine = import_module(_WHERE[name]).ENGINE
+    module, attribute = _WHERE[name]
+    engine: Engine = getattr(import_module(module), attribute)
     return engine
+
+
+@cache
+def scans(device: str) -> Any:
+    """The linear recurrences that a device has of its own: a module with ``forward`` and
+    ``backward`` as of ``elman.engines.c.scans``, or None."""
+    return import_module(_SCANS[device]) if device in _SCANS else None

@@ -93,12 +93,17 @@ def kernel_of(job: Job, name: str, schedule: str = "") -> Kernel:
 def candidates(
     job: Job, names: tuple[str, ...], steps: int, batch: int
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Who can run a job, best guess first, and why the others cannot."""
+    """Who can run a job, best guess first, and why the others cannot.
+
+    Of several, those that have no chance are left out, with the reason.
+    """
     able: list[Candidate] = []
     refusals: dict[str, str] = {}
     for name in names:
         engine = find_engine(name)
         reason = engine if isinstance(engine, str) else engine.supports(job)
+        if reason is None and len(names) > 1 and not isinstance(engine, str):
+            reason = engine.hopeless(job, steps, batch)
         if isinstance(engine, str) or reason is not None:
             refusals[name] = reason or ""
         else:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from elman.engines.arrays import Arrays
 from elman.engines.base import Engine, Job, Kernel
-from elman.engines.reference.arrays import Arrays
 from elman.errors import VerifyError
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Graph, Node

@@ -1,0 +1,174 @@
+"""How a step depends on its states: which feed the recurrence, and their Jacobian's pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from elman.ir.graph import Node, Rate
+from elman.ir.ops import COMPARISONS, OPS
+from elman.ir.pair import Step
+
+
+class Kind(IntEnum):
+    """Pattern of the derivative of one value by one state; a higher kind contains the lower."""
+
+    NONE = 0
+    DIAGONAL = 1  # each unit on the same unit alone
+    DENSE = 2
+
+
+class Degree(IntEnum):
+    """How a value depends on the states: not at all, as an affine function, otherwise."""
+
+    CONSTANT = 0
+    LINEAR = 1
+    NONLINEAR = 2
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The recurrence of a step, found on its graph.
+
+    Attributes:
+        recurrent: indices of the state atoms that some step reads; the others are outputs only.
+        kinds: per (next state, state), both of ``recurrent``; pairs of kind NONE are left out.
+        degree: LINEAR if every next state is an affine function of the states.
+        groups: recurrent states that depend on each other, directly or not, in order.
+    """
+
+    recurrent: tuple[int, ...]
+    kinds: dict[tuple[int, int], Kind]
+    degree: Degree
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def diagonal(self) -> bool:
+        """Whether no unit depends on another unit of the step before."""
+        return Kind.DENSE not in self.kinds.values()
+
+    def show(self, names: tuple[str, ...]) -> str:
+        """One line: ``diagonal in blocks of 2 (h, c), nonlinear``.
+
+        Args:
+            names: of all state atoms.
+        """
+        if not self.kinds:
+            return "none: no step depends on the one before"
+        parts: list[str] = []
+        for group in self.groups:
+            inside = [self.kinds[p] for p in self.kinds if p[0] in group]
+            told = ", ".join(names[index] for index in group)
+            if not inside:
+                parts.append(f"none ({told})")
+            elif Kind.DENSE in inside:
+                parts.append(f"dense ({told})")
+            elif len(group) == 1:
+                parts.append(f"diagonal ({told})")
+            else:
+                parts.append(f"diagonal in blocks of {len(group)} ({told})")
+        return "; ".join(parts) + f"; {self.degree.name.lower()} in the state"
+
+
+Found = dict[Node, Kind]
+
+
+def _joined(parts: Iterable[Found]) -> Found:
+    found: Found = {}
+    for part in parts:
+        for state, kind in part.items():
+            found[state] = max(kind, found.get(state, Kind.NONE))
+    return found
+
+
+def _full(part: Found) -> Found:
+    return dict.fromkeys(part, Kind.DENSE)
+
+
+class _Walk:
+    """What every value of a step depends on."""
+
+    def __init__(self, states: tuple[Node, ...]) -> None:
+        self.kinds: dict[Node, Found] = {state: {state: Kind.DIAGONAL} for state in states}
+        self.degrees: dict[Node, Degree] = dict.fromkeys(states, Degree.LINEAR)
+
+    def kind(self, value: Node) -> Found:
+        return self.kinds.get(value, {})
+
+    def degree(self, value: Node) -> Degree:
+        return self.degrees.get(value, Degree.CONSTANT)
+
+    def visit(self, value: Node) -> None:
+        """Take in a value whose arguments were visited."""
+        if value in self.kinds or value.rate < Rate.STATE:
+            return
+        self.kinds[value] = self._kind_of(value)
+        self.degrees[value] = self._degree_of(value)
+
+    def _kind_of(self, value: Node) -> Found:
+        if value.op in (*COMPARISONS, "stop", "sign"):
+            return {}  # their derivative is 0 wherever it exists, or by decree
+        parts = [
+            _full(self.kind(arg)) if arg.shape != value.shape else self.kind(arg)
+            for arg in value.args
+        ]
+        if value.op == "where":
+            parts = parts[1:]
+        found = _joined(parts)
+        return found if OPS[value.op].kind == "pointwise" else _full(found)
+
+    def _degree_of(self, value: Node) -> Degree:
+        own = [self.degree(arg) for arg in value.args]
+        highest = max(own, default=Degree.CONSTANT)
+        if highest == Degree.CONSTANT:
+            return highest
+        if value.op in ("lin", "matmul", "sum", "mean"):
+            return highest
+        if value.op == "mul":
+            return highest if Degree.CONSTANT in own else Degree.NONLINEAR
+        if value.op == "div" and own[1] == Degree.CONSTANT:
+            return highest
+        if value.op == "where" and own[0] == Degree.CONSTANT:
+            return highest
+        return Degree.NONLINEAR
+
+
+def structure(step: Step) -> Structure:
+    """Find the structure of a canonical step.
+
+    The kinds are a pattern: outside of it every derivative is 0; inside, any may be. ``stop`` and
+    comparisons pass no derivative, as in the backward step.
+    """
+    walk = _Walk(step.states)
+    read = set[Node]()
+    for value in step.walk():
+        walk.visit(value)
+        read.update(value.args)
+    read |= {root for root in step.roots if root in walk.kinds and root.op == "state"}
+    place = {state: index for index, state in enumerate(step.states)}
+    recurrent = tuple(index for state, index in place.items() if state in read)
+    kinds: dict[tuple[int, int], Kind] = {}
+    degrees = [Degree.CONSTANT]
+    for index in recurrent:
+        root = step.next_states[index]
+        found = walk.kind(root)
+        degrees.append(walk.degree(root))
+        for state, kind in found.items():
+            if kind:
+                same = root.shape == step.states[index].shape
+                kinds[index, place[state]] = kind if same else Kind.DENSE
+    return Structure(recurrent, kinds, max(degrees), _groups(recurrent, kinds))
+
+
+def _groups(
+    members: tuple[int, ...], pairs: Iterable[tuple[int, int]]
+) -> tuple[tuple[int, ...], ...]:
+    """Members that are connected through pairs, each group in order."""
+    group = {member: {member} for member in members}
+    for a, b in pairs:
+        if group[a] is not group[b]:
+            group[a] |= group[b]
+            for member in group[a]:
+                group[member] = group[a]
+    return tuple(sorted({tuple(sorted(found)) for found in group.values()}))

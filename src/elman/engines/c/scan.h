@@ -1,0 +1,134 @@
+/* Linear recurrences y[t] = A[t] y[t-1] + b[t] over t, and their backward. Stands on runtime.h.
+ *
+ * Channels lie side by side: A is [T, n, n, N], y and b are [T, n, N]. Each thread takes a range of channels
+ * through all steps, a row of vectors at a time, so that every array is read or written once. With too few
+ * channels for all threads, n = 1 is cut in time: the first piece is twice as long, because the others are
+ * walked through twice, first for what they make of any start, then for the values.
+ * Dense systems are [T, N, n, n] and [T, N, n]; each thread takes samples. */
+typedef struct {
+    long T, N, n, pieces, workers;
+    const Real *A, *b, *y0, *y, *dy;
+    Real *out, *d_A, *d_b, *d_y0, *ends;
+} Scan;
+
+static void row(const Scan *s, long t, const Real *before, long c0, long c1) {
+    long n = s->n, N = s->N;
+    const Real *A = s->A + t * n * n * N, *b = s->b + t * n * N;
+    Real *y = s->out + t * n * N;
+    if (n == 1) {
+        long c = c0;
+        for (; c + VL <= c1; c += VL) st(y + c, ld(A + c) * ld(before + c) + ld(b + c));
+        for (; c < c1; c++) y[c] = A[c] * before[c] + b[c];
+        return;
+    }
+    for (long i = 0; i < n; i++) {
+        const Real *a = A + i * n * N;
+        long c = c0;
+        for (; c + VL <= c1; c += VL) {
+            V total = ld(b + i * N + c);
+            for (long j = 0; j < n; j++) total += ld(a + j * N + c) * ld(before + j * N + c);
+            st(y + i * N + c, total);
+        }
+        for (; c < c1; c++) {
+            Real total = b[i * N + c];
+            for (long j = 0; j < n; j++) total += a[j * N + c] * before[j * N + c];
+            y[i * N + c] = total;
+        }
+    }
+}
+static const Real *before_of(const Scan *s, long t, const Real *start) {
+    return t ? s->out + (t - 1) * s->n * s->N : start;
+}
+/* piece k of the steps; the first is two shares long */
+static long edge(const Scan *s, long k) { return k ? s->T * (k + 1) / (s->pieces + 1) : 0; }
+/* what a piece makes of a start y: ends[0] y + ends[1] */
+static void summary(const Scan *s, long k, long c0, long c1) {
+    Real *scale = s->ends + 2 * k * s->N, *rest = scale + s->N;
+    for (long c = c0; c < c1; c++) { scale[c] = 1; rest[c] = 0; }
+    for (long t = edge(s, k); t < edge(s, k + 1); t++) {
+        const Real *A = s->A + t * s->N, *b = s->b + t * s->N;
+        for (long c = c0; c < c1; c++) { scale[c] *= A[c]; rest[c] = A[c] * rest[c] + b[c]; }
+    }
+}
+static void pieces_first(void *p) {
+    const Scan *s = p;
+    for (long k = thread_number(); k < s->pieces; k += thread_count()) {
+        if (k) { summary(s, k, 0, s->N); continue; }
+        for (long t = 0; t < edge(s, 1); t++) row(s, t, before_of(s, t, s->y0), 0, s->N);
+    }
+}
+static void pieces_rest(void *p) {
+    const Scan *s = p;
+    for (long k = 1 + thread_number(); k < s->pieces; k += thread_count())
+        for (long t = edge(s, k); t < edge(s, k + 1); t++)
+            row(s, t, t == edge(s, k) ? s->ends + 2 * k * s->N : before_of(s, t, 0), 0, s->N);
+}
+static void channels(void *p) {
+    const Scan *s = p;
+    long id = thread_number(), all = thread_count(), wide = (s->N + VL - 1) / VL;
+    long c0 = wide * id / all * VL, c1 = wide * (id + 1) / all * VL;
+    if (c1 > s->N) c1 = s->N;
+    if (c0 < c1)
+        for (long t = 0; t < s->T; t++) row(s, t, before_of(s, t, s->y0), c0, c1);
+}
+static void samples(void *p) {
+    const Scan *s = p;
+    long n = s->n;
+    for (long i = thread_number(); i < s->N; i += thread_count()) {
+        const Real *before = s->y0 + i * n;
+        for (long t = 0; t < s->T; t++) {
+            const Real *A = s->A + (t * s->N + i) * n * n;
+            Real *y = s->out + (t * s->N + i) * n;
+            memcpy(y, s->b + (t * s->N + i) * n, n * sizeof(Real));
+            for (long u = 0; u < n; u += VL) dots(1, before, n, A + u * n, n, n - u, n, y + u, n, 1);
+            before = y;
+        }
+    }
+}
+static void backward(void *p) {
+    const Scan *s = p;
+    long id = thread_number(), all = thread_count(), N = s->N, wide = (N + VL - 1) / VL;
+    long c0 = wide * id / all * VL, c1 = wide * (id + 1) / all * VL;
+    if (c1 > N) c1 = N;
+    for (long t = s->T - 1; t >= 0 && c0 < c1; t--) {
+        const Real *dy = s->dy + t * N, *before = t ? s->y + (t - 1) * N : s->y0;
+        const Real *next = t + 1 < s->T ? s->A + (t + 1) * N : 0, *later = s->d_b + (t + 1) * N;
+        Real *d_b = s->d_b + t * N, *d_A = s->d_A + t * N;
+        long c = c0;
+        for (; c + VL <= c1; c += VL) {
+            V d = ld(dy + c);
+            if (next) d += ld(next + c) * ld(later + c);
+            st(d_b + c, d);
+            st(d_A + c, d * ld(before + c));
+            if (!t) st(s->d_y0 + c, d * ld(s->A + c));
+        }
+        for (; c < c1; c++) {
+            Real d = dy[c] + (next ? next[c] * later[c] : 0);
+            d_b[c] = d;
+            d_A[c] = d * before[c];
+            if (!t) s->d_y0[c] = d * s->A[c];
+        }
+    }
+}
+static void on_all(void (*run)(void *), Scan *s) {
+    if (s->workers > 1 && run_parallel) run_parallel(run, s, s->workers, 0);
+    else run(s);
+}
+#define SHOWN __attribute__((visibility("default")))
+SHOWN void elman_scan_channels(Scan *s) { on_all(channels, s); }
+SHOWN void elman_scan_samples(Scan *s) { on_all(samples, s); }
+SHOWN void elman_scan_backward(Scan *s) { on_all(backward, s); }
+SHOWN void elman_scan_pieces(Scan *s) {
+    on_all(pieces_first, s);
+    const Real *y = s->out + (edge(s, 1) - 1) * s->N;
+    for (long k = 1; k < s->pieces; k++) { /* from what a piece makes of any start to its start */
+        Real *scale = s->ends + 2 * k * s->N, *rest = scale + s->N;
+        for (long c = 0; c < s->N; c++) {
+            Real start = y[c];
+            rest[c] += scale[c] * start;
+            scale[c] = start;
+        }
+        y = rest;
+    }
+    on_all(pieces_rest, s);
+}

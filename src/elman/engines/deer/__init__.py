@@ -1,0 +1,1 @@
+"""Engine deer: all time steps at once, by Newton iteration and an associative scan."""

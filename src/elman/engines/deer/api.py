@@ -1,0 +1,250 @@
+"""Any recurrence in torch, all steps at once: ``elman.deer`` and ``elman.linear_scan``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import jacrev, vmap
+
+from elman.engines.deer.equations import Rows, Trajectory, before
+from elman.engines.deer.gates import TOLERANCES, finite
+from elman.engines.deer.scans import Algebra, Dense, Units, linear
+from elman.engines.deer.solvers import BUDGET, CHAIN, METHODS, Solution, solve
+from elman.engines.deer.turn import in_turn
+from elman.errors import InputError, ShapeError
+
+Step = Callable[[Tensor, Any], Tensor]
+_COPIES = 6
+
+
+class _Function:
+    """Equations whose right sides are a torch function of rows."""
+
+    def __init__(self, step: Step, y0: Tensor, x: tuple[Tensor, ...], packed: bool) -> None:
+        self._step, self._x, self._packed = step, x, packed
+        self._lead = y0.shape[:-1]
+        self._n = y0.shape[-1]
+        self.steps = x[0].shape[0]
+        self.start: Trajectory = (y0.reshape(-1, self._n),)
+        self.algebras: tuple[Algebra, ...] = (Dense(self._n),)
+        self.row_bytes = _COPIES * y0.numel() * self._n * y0.element_size()
+
+    @property
+    def device(self) -> torch.device:
+        return self._x[0].device
+
+    def _rows(self, rows: Rows) -> Any:
+        """Inputs of some steps, steps and samples on one axis."""
+        lead = len(self._lead)
+        given = tuple(part[rows].flatten(0, lead) for part in self._x)
+        return given if self._packed else given[0]
+
+    def call(self, y: Tensor, rows: Rows) -> Tensor:
+        """f of some steps [T, B, n], through autograd if that is on."""
+        made = self._step(y.flatten(0, 1), self._rows(rows))
+        if not isinstance(made, Tensor) or made.shape != (y.shape[0] * y.shape[1], self._n):
+            got = list(made.shape) if isinstance(made, Tensor) else type(made).__name__
+            raise ShapeError(
+                f"deer: step(y, x) must return [N, {self._n}] for y [N, {self._n}], got {got}"
+            )
+        return made.unflatten(0, y.shape[:2])
+
+    def values(self, before: Trajectory, rows: Rows) -> Trajectory:
+        return (self.call(before[0], rows),)
+
+    def linearised(self, before: Trajectory, rows: Rows) -> tuple[Trajectory, Trajectory]:
+        y = before[0]
+
+        def one(row: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
+            given = tuple(part.unsqueeze(0) for part in given)
+            made = self._step(row.unsqueeze(0), given if self._packed else given[0]).squeeze(0)
+            return made, made
+
+        x = self._rows(rows)
+        jacobian, values = vmap(jacrev(one, has_aux=True))(
+            y.flatten(0, 1), *(x if self._packed else (x,))
+        )
+        return (values.unflatten(0, y.shape[:2]),), (jacobian.unflatten(0, y.shape[:2]),)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """How ``deer`` came to its result.
+
+    Attributes:
+        solver: the one whose result came past both gates; ``sequential`` if none did.
+        iterations: of that solver, the most of any window of steps.
+        tried: solver -> why its result was not accepted.
+    """
+
+    solver: str
+    iterations: int
+    tried: dict[str, str]
+
+
+def deer(
+    step: Step,
+    y0: Tensor,
+    x: Tensor | tuple[Tensor, ...],
+    *,
+    solver: str | tuple[str, ...] = CHAIN,
+    guess: str | Tensor = "first",
+    budget: int = BUDGET,
+    report: Callable[[Solved], None] | None = None,
+) -> Tensor:
+    """Solve y[t] = step(y[t-1], x[t]) for all t at once, differentiably.
+
+    Newton's iteration on all steps; each needs the Jacobians of all steps and one associative scan.
+    A result is returned only if every step satisfies the recurrence and sampled windows agree with
+    a run in turn; else the next solver is tried, and at last the steps are run in turn, with a
+    warning. Gradients flow into y0, x, and everything that ``step`` uses, exactly (at the solution,
+    not through iterations).
+
+    Args:
+        step: a function or module: y [N, n] and x [N, …] to the next y [N, n], row by row; N is any
+            number of steps and samples. It must be traceable by ``torch.func``.
+        y0 [B, n] (or [n]): the state before the first step; float32 or float64.
+        x [T, B, …] (or [T, …]): the input, or a tuple of inputs.
+        solver: one or several, tried in turn: ``newton`` (DEER), ``quasi`` (the Jacobian's diagonal
+            only), ``damped`` (Jacobians scaled down while the residual grows), ``windowed`` (a few
+            steps at a time), ``picard``.
+        guess: what to begin with: ``"first"``: step(0, x); ``"zeros"``; or y of an earlier call.
+        budget: memory for Jacobians (bytes); longer sequences are solved in windows.
+        report: called with how the result came about.
+
+    Returns:
+        y [T, B, n]: the states after each step.
+
+    Raises:
+        InputError, ShapeError: arguments that do not fit.
+
+    Source: Lim, Zhu, Selfridge & Kasim 2024, arXiv:2309.12252v3, eq. 3 to 6.
+    """
+    given, solvers, packed = _checked(y0, x, solver, guess)
+    if not given[0].shape[0]:
+        raise ShapeError("deer: x has no steps")
+    equations = _Function(step, y0, given, packed)
+    with torch.no_grad():
+        initial = guess if isinstance(guess, str) else (_flat(guess, y0),)
+        found = solve(equations, solvers, initial, budget)
+        if found.y is None:
+            if finite([y0, *given]):
+                _warn(found)
+            y = in_turn(equations)
+        else:
+            y = found.y
+    if report is not None:
+        report(Solved(found.solver or "sequential", found.iterations, found.tried))
+    made = _attached(equations, y[0], budget) if torch.is_grad_enabled() else y[0]
+    return made.reshape(made.shape[0], *y0.shape)
+
+
+def _checked(
+    y0: Tensor, x: Any, solver: str | tuple[str, ...], guess: str | Tensor
+) -> tuple[tuple[Tensor, ...], tuple[str, ...], bool]:
+    packed = isinstance(x, (tuple, list))
+    given = tuple(x) if packed else (x,)
+    if not isinstance(y0, Tensor) or not given or not all(isinstance(p, Tensor) for p in given):
+        raise InputError("deer: y0 is a tensor, x a tensor or a tuple of tensors")
+    if y0.dtype not in TOLERANCES:
+        raise InputError(f"deer: y0 is {y0.dtype}; it must be float32 or float64")
+    if y0.dim() not in (1, 2):
+        raise ShapeError(f"deer: y0 is [B, n] or [n], got {list(y0.shape)}")
+    lead = y0.shape[:-1]
+    for part in given:
+        if part.shape[: 1 + len(lead)] != (given[0].shape[0], *lead):
+            raise ShapeError(
+                f"deer: x is [T, {', '.join(map(str, lead))}{', ' if lead else ''}…] beside y0 "
+                f"{list(y0.shape)}, got {list(part.shape)}"
+            )
+    solvers = (solver,) if isinstance(solver, str) else tuple(solver)
+    for name in solvers:
+        if name not in METHODS:
+            raise InputError(f"deer: no solver {name!r}; there are {', '.join(METHODS)}")
+    if isinstance(guess, str):
+        if guess not in ("first", "zeros"):
+            raise InputError(f'deer: guess is "first", "zeros" or a tensor, got {guess!r}')
+    elif guess.shape != (given[0].shape[0], *y0.shape):
+        raise ShapeError(f"deer: guess is [T, *y0.shape], got {list(guess.shape)}")
+    return given, solvers, packed
+
+
+def _flat(guess: Tensor, y0: Tensor) -> Tensor:
+    return guess.detach().to(y0.dtype).reshape(guess.shape[0], -1, y0.shape[-1])
+
+
+def _attached(equations: _Function, y: Tensor, budget: int) -> Tensor:
+    """The trajectory as a function of everything: one more Newton step, Jacobians held fixed.
+
+    y = scan(J, step(y*, x) - J y*, y0): its value is y* again, its gradient that of the recurrence.
+    """
+    size = max(1, budget // max(1, equations.row_bytes))
+    start = equations.start[0]
+    parts: list[Tensor] = []
+    with torch.no_grad():
+        given = before(equations.start, (y,))[0]
+    for first in range(0, y.shape[0], size):
+        rows = slice(first, min(first + size, y.shape[0]))
+        with torch.no_grad():
+            _, (J,) = equations.linearised((given[rows],), rows)
+        value = equations.call(given[rows], rows)
+        rest = value - Dense(y.shape[-1]).of_vector(J, given[rows])
+        made = linear(Dense(y.shape[-1]), J, rest, start)
+        parts.append(made)
+        start = made[-1]
+    return torch.cat(parts)
+
+
+def _warn(found: Solution) -> None:
+    tried = "; ".join(f"{name}: {why}" for name, why in found.tried.items())
+    warnings.warn(
+        f"elman.deer ran the steps in turn, because no solver's result was accepted ({tried}). The "
+        f"result is right; it is only slower.",
+        stacklevel=3,
+    )
+
+
+def linear_scan(a: Tensor, b: Tensor, y0: Tensor | None = None) -> Tensor:
+    """All y[t] = a[t] y[t-1] + b[t] at once, differentiable twice.
+
+    Args:
+        a: [T, *S] to scale each channel, or [T, *S, n] beside it with one more axis: [T, …, n, n]
+            matrices that multiply the last axis of b [T, …, n].
+        b [T, *S]: what is added.
+        y0 [*S]: y before the first step; zeros if omitted.
+
+    Returns:
+        y [T, *S].
+
+    Raises:
+        ShapeError: shapes that do not fit.
+        InputError: unlike dtypes or devices.
+
+    Source: Blelloch 1990, "Prefix sums and their applications".
+    """
+    if y0 is None:
+        y0 = torch.zeros_like(b[0]) if b.dim() and b.shape[0] else b.new_zeros(b.shape[1:])
+    for other in (a, y0):
+        if other.dtype != b.dtype or other.device != b.device:
+            raise InputError("linear_scan: a, b and y0 have one dtype and one device")
+    matrices = a.dim() == b.dim() + 1 and b.dim() > 1
+    wanted = (*b.shape, b.shape[-1]) if matrices else tuple(b.shape)
+    if not b.dim() or tuple(a.shape) != wanted or y0.shape != b.shape[1:]:
+        raise ShapeError(
+            f"linear_scan: b [T, …], a as b (or [T, …, n, n]), y0 as b[0]; got a {list(a.shape)}, "
+            f"b {list(b.shape)}, y0 {list(y0.shape)}"
+        )
+    T = b.shape[0]
+    if not b.numel():
+        return b + 0 * a.sum()
+    if matrices:
+        n = b.shape[-1]
+        made = linear(Dense(n), a.reshape(T, -1, n, n), b.reshape(T, -1, n), y0.reshape(-1, n))
+    else:
+        made = linear(Units(1), a.reshape(T, 1, 1, -1), b.reshape(T, 1, -1), y0.reshape(1, -1))
+    return made.reshape(b.shape)

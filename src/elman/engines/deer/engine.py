@@ -1,0 +1,72 @@
+"""Engines deer (parallel in time, both ways) and scan-backward (forward in turn)."""
+
+from __future__ import annotations
+
+from elman.engines import registry
+from elman.engines.base import Engine, Job, Kernel
+from elman.engines.deer.gates import TOLERANCES
+from elman.engines.deer.kernel import DeerKernel
+from elman.engines.deer.problem import Formula
+from elman.engines.deer.solvers import CHAIN, METHODS
+from elman.errors import EngineError
+
+_LARGEST = 64  # rows of a Jacobian up to which the engine is measured
+_UNITS = 4  # … where a compiled loop runs the steps in turn
+_FEWEST = 32  # steps
+_DTYPES = tuple(str(dtype).removeprefix("torch.") for dtype in TOLERANCES)
+
+
+class Deer(Engine):
+    """Newton's iteration on all steps at once; one scan where the cell is linear in its state.
+
+    A schedule names the solvers in the order in which they are tried: ``quasi+newton``.
+    """
+
+    name = "deer"
+
+    def supports(self, job: Job) -> str | None:
+        """float32 and float64 on any device."""
+        if job.spec.dtype not in _DTYPES:
+            return f"it has no {job.spec.dtype}; it has {' and '.join(_DTYPES)}"
+        return None
+
+    def hopeless(self, job: Job, steps: int, batch: int) -> str | None:
+        """Dense Jacobians cost n times a step in turn, or more; so do a few steps."""
+        n = max((bundle.seeds for bundle in Formula(job).bundles), default=0)
+        if n > _LARGEST:
+            return f"its Jacobians are {n} x {n}: not measured"
+        if steps < _FEWEST:
+            return f"{steps} steps are too few to run at once: not measured"
+        compiled = job.spec.device == "cpu" and registry.find("c").supports(job) is None
+        if compiled and n > _UNITS:
+            return f"its Jacobians are {n} x {n}, and engine c runs this: not measured"
+        return None
+
+    def compile(self, job: Job, schedule: str | None = None) -> Kernel:
+        """Nothing is compiled but the scans."""
+        reason = self.supports(job)
+        if reason is not None:
+            raise EngineError(f"engine {self.name!r} cannot run {job.name}: {reason}")
+        return DeerKernel(job, self.name, self._solvers(schedule))
+
+    def _solvers(self, schedule: str | None) -> tuple[str, ...]:
+        names = tuple(schedule.split("+")) if schedule else CHAIN
+        for name in names:
+            if name not in METHODS:
+                raise EngineError(f"no solver {name!r}; there are {', '.join(METHODS)}")
+        return names
+
+
+class ScanBackward(Deer):
+    """Steps in turn forward, all at once backward: exact, without any iteration."""
+
+    name = "scan-backward"
+
+    def _solvers(self, schedule: str | None) -> tuple[str, ...]:
+        if schedule:
+            raise EngineError(f"engine {self.name} has no schedules, but {schedule!r} was named")
+        return ()
+
+
+ENGINE = Deer()
+SCAN_BACKWARD = ScanBackward()

@@ -1,0 +1,57 @@
+"""What the solvers solve: y[t] = f(y[t-1], x[t]) for t = 0 … T-1, y[-1] given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from elman.engines.deer.scans import Algebra
+
+Rows = slice | Tensor
+Trajectory = tuple[Tensor, ...]  # one array per bundle of states, steps first
+
+
+class Equations(Protocol):
+    """T equations whose left sides are known functions of the step before.
+
+    Attributes:
+        steps: T.
+        start: y[-1], an array per bundle.
+        algebras: how each bundle's Jacobian is laid out.
+        row_bytes: memory that one step of :meth:`linearised` takes (bytes).
+    """
+
+    steps: int
+    start: Trajectory
+    algebras: tuple[Algebra, ...]
+    row_bytes: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arrays are."""
+        ...
+
+    def values(self, before: Trajectory, rows: Rows) -> Trajectory:
+        """f of some steps, ``before`` being the states that precede them."""
+        ...
+
+    def linearised(self, before: Trajectory, rows: Rows) -> tuple[Trajectory, Trajectory]:
+        """f of some steps and its Jacobian by the states."""
+        ...
+
+
+def before(start: Trajectory, y: Trajectory) -> Trajectory:
+    """The states that precede each step."""
+    return tuple(
+        torch.cat((first.unsqueeze(0), part[:-1])) for first, part in zip(start, y, strict=True)
+    )
+
+
+def largest(parts: Sequence[Tensor]) -> float:
+    """The largest absolute value; NaN if there is one."""
+    found = [float(part.abs().max()) for part in parts if part.numel()]
+    return math.nan if any(map(math.isnan, found)) else max(found, default=0.0)

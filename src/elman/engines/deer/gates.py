@@ -1,0 +1,80 @@
+"""When a trajectory is accepted: its residual over all steps, and a run in turn of some of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from elman.engines.deer.equations import Equations, Trajectory, before, largest
+
+WINDOWS, WINDOW = 4, 16  # sampled windows, and their steps at most
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What is demanded of a trajectory, as a share of the largest state (at least 1).
+
+    Attributes:
+        residual: largest |y[t] - f(y[t-1], x[t])| of all steps.
+        agreement: largest distance from a run in turn, times the root of its steps.
+    """
+
+    residual: float
+    agreement: float
+
+
+TOLERANCES = {
+    torch.float32: Tolerance(2e-6, 1e-5),
+    torch.float64: Tolerance(1e-13, 1e-11),
+}
+
+
+def residual(equations: Equations, y: Trajectory) -> float:
+    """Largest |y[t] - f(y[t-1], x[t])| as a share of the largest state (at least 1), or NaN."""
+    whole = slice(0, equations.steps)
+    values = equations.values(before(equations.start, y), whole)
+    return largest([a - b for a, b in zip(y, values, strict=True)]) / max(1.0, largest(y))
+
+
+def disagreement(equations: Equations, y: Trajectory) -> float:
+    """Largest distance of some windows from a run in turn, over the root of their steps.
+
+    Windows begin at the trajectory's own state: at the first step, at the last, and in between.
+    """
+    length = min(WINDOW, equations.steps)
+    last = equations.steps - length
+    starts = sorted({round(last * k / (WINDOWS - 1)) for k in range(WINDOWS)})
+    rows = torch.tensor(starts, device=equations.device)
+    states = tuple(
+        torch.cat((first.unsqueeze(0), part))[rows]
+        for first, part in zip(equations.start, y, strict=True)
+    )
+    worst = 0.0
+    for _ in range(length):
+        states = equations.values(states, rows)
+        off = largest([a - part[rows] for a, part in zip(states, y, strict=True)])
+        worst = off if math.isnan(off) else max(worst, off)
+        if math.isnan(worst):
+            break
+        rows = rows + 1
+    return worst / (math.sqrt(length) * max(1.0, largest(y)))
+
+
+def refusal(equations: Equations, y: Trajectory, dtype: torch.dtype) -> str | None:
+    """Why a trajectory is not accepted, or None."""
+    demanded = TOLERANCES[dtype]
+    found = residual(equations, y)
+    if not found <= demanded.residual:
+        return f"residual {found:.2g} (at most {demanded.residual:.2g})"
+    found = disagreement(equations, y)
+    if not found <= demanded.agreement:
+        return f"{found:.2g} off a run in turn (at most {demanded.agreement:.2g})"
+    return None
+
+
+def finite(tensors: list[Tensor]) -> bool:
+    """Whether there is neither a NaN nor an infinity."""
+    return all(bool(value.isfinite().all()) for value in tensors)

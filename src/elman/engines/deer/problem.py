@@ -1,0 +1,286 @@
+"""A cell as T equations: next states and Jacobians of all steps at once, by torch ops.
+
+A trajectory is a tuple of arrays, one per *bundle*: groups of recurrent states with the same
+pattern of dependence, laid out as the scans want them (``scans.Units``, ``scans.Dense``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.autodiff.structure import Kind, Structure, structure
+from elman.engines.arrays import Arrays
+from elman.engines.base import Job
+from elman.engines.deer.equations import Rows, Trajectory
+from elman.engines.deer.scans import Algebra, Dense, Units
+from elman.engines.deer.zeros import without
+from elman.ir.build import Builder
+from elman.ir.evaluate import evaluate
+from elman.ir.graph import Node
+from elman.ir.pair import Step, sealed
+from elman.ir.types import atom_size, shape_size
+
+_COPIES = 6  # arrays as large as the Jacobian that live at once while it is made and used
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Groups of states of one size and pattern.
+
+    Attributes:
+        groups: indices of state atoms; each group depends on itself alone.
+        widths: sizes of the atoms of a group.
+        algebra: how its arrays are laid out: ``Units`` [T, k, B·groups·U] for groups of k states
+            whose units do not mix, ``Dense`` [T, B·groups, n].
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    widths: tuple[int, ...]
+    algebra: Algebra
+
+    @property
+    def seeds(self) -> int:
+        """How many backward steps give all rows of the Jacobian."""
+        return self.algebra.n
+
+    def packed(self, states: Mapping[int, Tensor]) -> Tensor:
+        """States [T, B, n] (scalars [T, B, 1]) as one array of the bundle."""
+        if isinstance(self.algebra, Units):
+            each = [torch.stack([states[k] for k in group], 1) for group in self.groups]
+            return torch.stack(each, 3).flatten(2)  # [T, k, B, groups, U]
+        joined = [torch.cat([states[k] for k in group], -1) for group in self.groups]
+        return torch.stack(joined, 2).flatten(1, 2)  # [T, B, groups, n]
+
+    def unpacked(self, packed: Tensor, batch: int) -> dict[int, Tensor]:
+        """The reverse of :meth:`packed`."""
+        count = len(self.groups)
+        found: dict[int, Tensor] = {}
+        if isinstance(self.algebra, Units):
+            whole = packed.unflatten(2, (batch, count, -1))
+            for g, group in enumerate(self.groups):
+                for place, k in enumerate(group):
+                    found[k] = whole[:, place, :, g]
+            return found
+        whole = packed.unflatten(1, (batch, count))
+        for g, group in enumerate(self.groups):
+            found.update(zip(group, whole[:, :, g].split(self.widths, -1), strict=True))
+        return found
+
+    def seeded(self, like: Tensor) -> dict[int, Tensor]:
+        """Cotangents [seeds, 1, 1, n] of which each picks one row of the Jacobian."""
+        found: dict[int, Tensor] = {}
+        at = 0
+        for place, width in enumerate(self.widths):
+            if isinstance(self.algebra, Units):
+                seed = like.new_zeros(self.seeds, 1, 1, width)
+                seed[place] = 1
+            else:
+                seed = like.new_zeros(self.seeds, 1, 1, width)
+                seed[at : at + width, 0, 0].fill_diagonal_(1)
+                at += width
+            found.update({group[place]: seed for group in self.groups})
+        return found
+
+    def jacobian(self, rows: Mapping[int, Tensor]) -> Tensor:
+        """The Jacobian from cotangents [seeds, T, B, n] of the states, in the algebra's layout."""
+        if isinstance(self.algebra, Units):
+            each = [torch.stack([rows[k] for k in group], 1) for group in self.groups]
+            whole = torch.stack(each, 4)  # [seeds, k, T, B, groups, U]
+            return whole.movedim(2, 0).flatten(3)
+        joined = [torch.cat([rows[k] for k in group], -1) for group in self.groups]
+        whole = torch.stack(joined, 3)  # [seeds, T, B, groups, n]
+        return whole.movedim(0, 3).flatten(1, 2)
+
+
+def bundles_of(step: Step, found: Structure, sizes: Mapping[str, int]) -> tuple[Bundle, ...]:
+    """The recurrent states of a step, groups of one kind together."""
+    kinds: dict[tuple[bool, tuple[int, ...]], list[tuple[int, ...]]] = {}
+    for group in found.groups:
+        widths = tuple(_width(step.states[k], sizes) for k in group)
+        own = [kind for (a, _), kind in found.kinds.items() if a in group]
+        units = Kind.DENSE not in own and len(set(widths)) == 1
+        kinds.setdefault((units, widths), []).append(group)
+    return tuple(
+        Bundle(tuple(groups), widths, Units(len(widths)) if units else Dense(sum(widths)))
+        for (units, widths), groups in kinds.items()
+    )
+
+
+def _width(leaf: Node, sizes: Mapping[str, int]) -> int:
+    return shape_size(leaf.shape, sizes)[0] if leaf.shape else 1
+
+
+class Formula:
+    """What of a job does not depend on its arguments: structure, bundles, pruned backward steps."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.pair, self.sizes = job, job.pair, dict(job.spec.dims)
+        step = job.pair.step
+        self.structure = structure(step)
+        self.bundles = bundles_of(step, self.structure, self.sizes)
+        self.recurrent = self.structure.recurrent
+        self.next = tuple(step.next_states[k] for k in self.recurrent)
+        zeros = {
+            *self.pair.d_outputs,
+            *(d for k, d in enumerate(self.pair.d_next) if k not in self.recurrent),
+        }
+        roots = [self.pair.d_states[k] for k in self.recurrent]
+        self.jacobian_rows = without(roots, zeros, Builder())
+        names = {leaf.name: leaf for leaf in job.graph.leaves}
+        self._cuts = {
+            leaf: _cut(names[leaf.name].shape, leaf, self.sizes)
+            for leaf in (*step.inputs, *step.states, *step.weights)
+        }
+
+    def atoms(self, leaves: Sequence[Node], given: Mapping[str, Tensor]) -> dict[Node, Tensor]:
+        """The atoms of arguments, by their leaves; leading axes (T, B) are kept."""
+        return {leaf: given[leaf.name][self._cuts[leaf]] for leaf in leaves}
+
+    def joined(self, leaves: Sequence[Node], parts: Sequence[Tensor], like: Tensor) -> Tensor:
+        """An argument's array from those of its atoms or blocks; the reverse of :meth:`atoms`."""
+        made = torch.empty_like(like, memory_format=torch.contiguous_format)
+        for leaf, part in zip(leaves, parts, strict=True):
+            made[self._cuts[leaf]] = part
+        return made
+
+
+def _cut(declared: Any, leaf: Node, sizes: Mapping[str, int]) -> Any:
+    """Where an atom or block lies in its argument."""
+    if not declared:
+        return ...
+    places = [leaf.row] if len(declared) == 1 else [leaf.row, leaf.column]
+    cuts: list[slice] = []
+    for dim, place in zip(declared, places, strict=True):
+        edges = [atom_size(atom, sizes) for atom in dim]
+        start = sum(edges[:place])
+        cuts.append(slice(start, start + edges[place]))
+    return (..., *cuts)
+
+
+class Problem:
+    """The equations of one call: y[t] = f(y[t-1], x[t]) for all t.
+
+    Args:
+        formula: of the cell.
+        inputs [T, B, n], states [B, n], weights: by name.
+    """
+
+    def __init__(
+        self,
+        formula: Formula,
+        inputs: Mapping[str, Tensor],
+        states: Mapping[str, Tensor],
+        weights: Mapping[str, Tensor],
+    ) -> None:
+        step = formula.pair.step
+        self.formula = formula
+        first = next(iter(inputs.values()))
+        self.steps, self.batch = first.shape[:2]
+        self.dtype, self.device = first.dtype, first.device
+        self._arrays = Arrays(self.dtype, self.device)
+        self._sizes = formula.sizes
+        self._inputs = formula.atoms(step.inputs, inputs)
+        self._states = formula.atoms(step.states, states)
+        self._weights = formula.atoms(step.weights, weights)
+        self._sealed: dict[Node, Tensor] = dict(self._weights)
+        self.evaluate([value for value in step.walk() if sealed(value)], self._sealed)
+        below = {k: self._column(step.states[k], self._states) for k in formula.recurrent}
+        whole = {k: value.unsqueeze(0) for k, value in below.items()}
+        self.start: Trajectory = tuple(b.packed(whole)[0] for b in formula.bundles)
+        self.algebras = tuple(bundle.algebra for bundle in formula.bundles)
+        each = (b.seeds * sum(b.widths) * len(b.groups) for b in formula.bundles)
+        self.row_bytes = _COPIES * self.batch * sum(each) * first.dtype.itemsize
+
+    def _column(self, leaf: Node, values: Mapping[Node, Tensor]) -> Tensor:
+        return values[leaf] if leaf.shape else values[leaf].unsqueeze(-1)
+
+    def leaves(self, before: Trajectory, rows: Rows) -> dict[Node, Tensor]:
+        """Values of all leaves for some steps; ``before`` holds the states they start from."""
+        step = self.formula.pair.step
+        known = dict(self._sealed)
+        known.update((leaf, value[rows]) for leaf, value in self._inputs.items())
+        for bundle, packed in zip(self.formula.bundles, before, strict=True):
+            for k, value in bundle.unpacked(packed, self.batch).items():
+                leaf = step.states[k]
+                known[leaf] = value if leaf.shape else value.squeeze(-1)
+        return known
+
+    def evaluate(self, roots: Sequence[Node], known: dict[Node, Tensor]) -> tuple[Tensor, ...]:
+        """Values of some nodes."""
+        return evaluate(self._arrays, tuple(roots), known, self._sizes)
+
+    def values(self, before: Trajectory, rows: Rows) -> Trajectory:
+        """f for some steps, whatever precedes each of them."""
+        return self._next(self.leaves(before, rows))
+
+    def _next(self, known: dict[Node, Tensor]) -> Trajectory:
+        formula = self.formula
+        count = next(known[leaf].shape[0] for leaf in formula.pair.step.inputs)
+        made = self.evaluate(formula.next, known)
+        wide = {
+            k: self.spread(value, formula.pair.step.states[k], count)
+            for k, value in zip(formula.recurrent, made, strict=True)
+        }
+        return tuple(bundle.packed(wide) for bundle in formula.bundles)
+
+    def width(self, value: Node) -> int:
+        """Units of an atom; 1 for a scalar."""
+        return _width(value, self._sizes)
+
+    def spread(self, value: Tensor, leaf: Node, *lead: int) -> Tensor:
+        """A value of every step, sample and unit, scalars as columns."""
+        if not leaf.shape:
+            value = value.unsqueeze(-1)
+        return value.expand(*lead, self.batch, self.width(leaf))
+
+    def zeros(self, leaf: Node, *lead: int) -> Tensor:
+        """Zeros in the form of :meth:`spread`; not to be written to."""
+        return self._arrays.constant(0.0).expand(*lead, self.batch, self.width(leaf))
+
+    def bare(self, column: Tensor, leaf: Node) -> Tensor:
+        """The reverse of :meth:`spread`: scalars without their axis of units."""
+        return column if leaf.shape else column.squeeze(-1)
+
+    def weight_values(self) -> dict[Node, Tensor]:
+        """Values at weight rate, to be added to."""
+        return dict(self._sealed)
+
+    def linearised(self, before: Trajectory, rows: Rows) -> tuple[Trajectory, Trajectory]:
+        """f and its Jacobian by the states for some steps."""
+        known = self.leaves(before, rows)
+        values = self._next(known)
+        count = values[0].shape[0] if values else 0
+        return values, self.jacobian(known, count)
+
+    def jacobian(self, known: dict[Node, Tensor], count: int) -> Trajectory:
+        """The Jacobian of so many steps; ``known`` holds their leaves, and stays as it is."""
+        formula = self.formula
+        step = formula.pair.step
+        found: list[Tensor] = []
+        some = next(iter(self._inputs.values()))
+        for bundle in formula.bundles:
+            seeds = bundle.seeded(some)
+            values = dict(known)
+            for k in formula.recurrent:
+                leaf = step.states[k]
+                seed = seeds.get(k)
+                if seed is None:
+                    seed = some.new_zeros(bundle.seeds, 1, 1, _width(leaf, self._sizes))
+                values[formula.pair.d_next[k]] = seed if leaf.shape else seed.squeeze(-1)
+            members = [k for group in bundle.groups for k in group]
+            roots = {k: formula.jacobian_rows[formula.recurrent.index(k)] for k in members}
+            wanted = {k: root for k, root in roots.items() if root is not None}
+            made = dict(zip(wanted, self.evaluate(tuple(wanted.values()), values), strict=True))
+            rows = {
+                k: self.spread(made[k], step.states[k], bundle.seeds, count)
+                if k in made
+                else self.zeros(step.states[k], bundle.seeds, count)
+                for k in members
+            }
+            found.append(bundle.jacobian(rows))
+        return tuple(found)

@@ -1,0 +1,210 @@
+"""Newton's iteration on all steps at once, its variants, and the way from one to the next.
+
+Sources: Lim, Zhu, Selfridge & Kasim 2024 (DEER), arXiv:2309.12252v3, eq. 3 to 6; Gonzalez et al.
+2024 (quasi-DEER: the diagonal of the Jacobian; ELK: damped), arXiv:2407.19115v2. The damping here
+scales the Jacobian instead of adding a trust region's rows: with a scale of 0 it is Picard's
+iteration, which is exact after t iterations at step t; with 1 it is Newton's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from elman.engines.deer.equations import Equations, Rows, Trajectory, before, largest
+from elman.engines.deer.gates import TOLERANCES, refusal
+from elman.engines.deer.scans import Dense, Units, scan
+
+BUDGET = 256 << 20  # (bytes) that the Jacobians of a window and what makes them may take
+_CLIP = 1e8  # iterates are kept below it, as in the authors' code
+_STEPS = 32  # of a window of solver "windowed"
+GUESSES = ("first", "zeros")
+
+
+@dataclass(frozen=True)
+class Method:
+    """One iteration.
+
+    Attributes:
+        iterations: at most.
+        scale: of the Jacobian at first.
+        adapts: whether the scale falls when the residual grows, and rises when it falls.
+        diagonal: whether only the diagonal of a dense Jacobian is used.
+        window: steps solved together; 0: as many as the budget allows.
+    """
+
+    iterations: int
+    scale: float = 1.0
+    adapts: bool = False
+    diagonal: bool = False
+    window: int = 0
+
+
+METHODS = {
+    "newton": Method(40),
+    "quasi": Method(200, diagonal=True),
+    "damped": Method(120, adapts=True),
+    "windowed": Method(40, window=_STEPS),
+    "picard": Method(400, scale=0.0),
+}
+CHAIN = ("newton", "damped", "windowed")  # tried in turn, before the steps are run in turn
+
+
+@dataclass
+class Solution:
+    """What came out, and how.
+
+    Attributes:
+        y: the trajectory; None if no solver came past the gates.
+        solver: the one that did.
+        iterations: of that solver, the most of any window.
+        tried: solver -> why its result was not accepted.
+    """
+
+    y: Trajectory | None = None
+    solver: str = ""
+    iterations: int = 0
+    tried: dict[str, str] = field(default_factory=dict)
+
+
+def solve(
+    equations: Equations,
+    solvers: tuple[str, ...],
+    guess: str | Trajectory = "first",
+    budget: int = BUDGET,
+    judge: Callable[[Equations, Trajectory, torch.dtype], str | None] = refusal,
+) -> Solution:
+    """Solve by the first of some solvers whose result comes past both gates.
+
+    Args:
+        equations: what is solved.
+        solvers: names of ``METHODS``, in the order in which they are tried.
+        guess: ``"first"``: f(0, x); ``"zeros"``; or a trajectory.
+        budget: memory for the Jacobians of a window (bytes).
+        judge: says why a trajectory is not accepted, or None.
+    """
+    found = Solution()
+    dtype = equations.start[0].dtype if equations.start else torch.float32
+    for name in solvers:
+        method = METHODS[name]
+        y, iterations, why = _windows(equations, method, guess, budget)
+        why = why or judge(equations, y, dtype)
+        if why is None:
+            found.y, found.solver, found.iterations = y, name, iterations
+            break
+        found.tried[name] = why
+    return found
+
+
+def _windows(
+    equations: Equations, method: Method, guess: str | Trajectory, budget: int
+) -> tuple[Trajectory, int, str | None]:
+    """Windows one after another, each from the last state of the one before."""
+    fits = max(1, budget // max(1, equations.row_bytes))
+    size = min(method.window or equations.steps, fits)
+    start = equations.start
+    parts: list[Trajectory] = []
+    most = 0
+    for first in range(0, equations.steps, size):
+        rows = slice(first, min(first + size, equations.steps))
+        y, iterations, why = _window(equations, method, guess, start, rows)
+        most = max(most, iterations)
+        if why is not None:
+            return y, most, f"steps {rows.start} to {rows.stop}: {why}"
+        start = tuple(part[-1] for part in y)
+        parts.append(y)
+    if len(parts) == 1:
+        return parts[0], most, None
+    return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True)), most, None
+
+
+def _window(
+    equations: Equations,
+    method: Method,
+    guess: str | Trajectory,
+    start: Trajectory,
+    rows: slice,
+) -> tuple[Trajectory, int, str | None]:
+    """Iterate on the steps of one window."""
+    y = _begun(equations, guess, start, rows)
+    demanded = TOLERANCES[start[0].dtype].residual if start else 0.0
+    scale, last = method.scale, math.inf
+    accepted = y
+    for iteration in range(method.iterations + 1):
+        given = before(start, y)
+        values, jacobians = _linearised(equations, method, given, rows)
+        off = largest([a - b for a, b in zip(y, values, strict=True)]) / max(1.0, largest(values))
+        if off <= demanded:
+            return values, iteration, None
+        if iteration == method.iterations:
+            break
+        if method.adapts:
+            if off <= last:
+                scale, accepted, last = min(1.0, 1.5 * scale), y, off
+            elif scale > 1e-3:  # worse: a shorter way from the last that was better
+                scale *= 0.5
+                given = before(start, accepted)
+                values, jacobians = _linearised(equations, method, given, rows)
+        y = _solved(equations, method, scale, values, jacobians, given, start)
+    return y, method.iterations, f"residual {off:.2g} after {method.iterations} iterations"
+
+
+def _begun(
+    equations: Equations, guess: str | Trajectory, start: Trajectory, rows: slice
+) -> Trajectory:
+    if not isinstance(guess, str):
+        return tuple(part[rows] for part in guess)
+    count = rows.stop - rows.start
+    zeros = tuple(part.new_zeros(count, *part.shape) for part in start)
+    return _clean(equations.values(zeros, rows)) if guess == "first" else zeros
+
+
+def _clean(y: Trajectory) -> Trajectory:
+    """Neither NaN nor infinity inside an iterate: 0, and at most a large number."""
+    return tuple(
+        torch.nan_to_num(part, nan=0.0, posinf=_CLIP, neginf=-_CLIP).clamp_(-_CLIP, _CLIP)
+        for part in y
+    )
+
+
+def _linearised(
+    equations: Equations, method: Method, given: Trajectory, rows: Rows
+) -> tuple[Trajectory, Trajectory]:
+    if method.scale == 0.0:
+        return equations.values(given, rows), ()
+    values, jacobians = equations.linearised(given, rows)
+    return values, jacobians
+
+
+def _solved(
+    equations: Equations,
+    method: Method,
+    scale: float,
+    values: Trajectory,
+    jacobians: Trajectory,
+    given: Trajectory,
+    start: Trajectory,
+) -> Trajectory:
+    """The trajectory of the linearised recurrence."""
+    if not jacobians:
+        return _clean(values)
+    made: list[Tensor] = []
+    for algebra, f, J, x, y0 in zip(
+        equations.algebras, values, jacobians, given, start, strict=True
+    ):
+        own = torch.nan_to_num(J, nan=0.0, posinf=_CLIP, neginf=-_CLIP)
+        if scale != 1.0:
+            own = own * scale
+        f = torch.nan_to_num(f)
+        if method.diagonal and isinstance(algebra, Dense):
+            flat, own = Units(1), algebra.diagonal(own)
+            b = (f - own * x).flatten(1).unsqueeze(1)
+            y = scan(flat, own.flatten(1)[:, None, None], b, y0.reshape(1, -1))
+            made.append(y.reshape(f.shape))
+        else:
+            made.append(scan(algebra, own, f - algebra.of_vector(own, x), y0))
+    return _clean(tuple(made))

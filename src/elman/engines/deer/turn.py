@@ -1,0 +1,43 @@
+"""Steps one after another: by another engine's kernel if there is one, else by torch ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from elman.engines import registry
+from elman.engines.base import Job, Kernel
+from elman.engines.deer.equations import Equations, Trajectory
+
+
+def sequential_kernel(job: Job) -> Kernel | None:
+    """A kernel that keeps the rows of all states, if the sequential engine has one for this job."""
+    engine = registry.find("c")
+    taped = Job(job.name, job.graph, job.pair, replace(job.spec, training=True, tape="recompute"))
+    return engine.compile(taped) if engine.supports(taped) is None else None
+
+
+def rows_by_kernel(
+    kernel: Kernel, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
+) -> list[Tensor]:
+    """Rows [T + 1, B, n] of every state."""
+    _, _, saved = kernel.forward(inputs, states, weights)
+    return [
+        rows if state.dim() > 1 else rows.squeeze(-1)
+        for rows, state in zip(saved, states, strict=False)
+    ]
+
+
+def in_turn(equations: Equations) -> Trajectory:
+    """All states by torch ops, a step at a time."""
+    state = equations.start
+    parts: list[Trajectory] = []
+    for t in range(equations.steps):
+        one = tuple(part.unsqueeze(0) for part in state)
+        made = equations.values(one, slice(t, t + 1))
+        parts.append(made)
+        state = tuple(part[0] for part in made)
+    return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))

@@ -1,0 +1,49 @@
+"""A backward step without some of its cotangents: what they alone reach is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from elman.errors import VerifyError
+from elman.ir.build import Builder
+from elman.ir.graph import Node, walk, with_args
+
+
+def without(roots: Sequence[Node], zeros: Iterable[Node], build: Builder) -> list[Node | None]:
+    """The values of ``roots`` where the leaves ``zeros`` are 0; None where nothing is left.
+
+    The backward step is linear in its cotangents, so terms may be left out of sums; 0 times
+    infinity counts as 0, as it does where no cotangent flows.
+    """
+    gone = set(zeros)
+    new: dict[Node, Node | None] = dict.fromkeys(gone)
+    for value in walk(roots, stop=lambda found: found in gone):
+        if value not in new:
+            new[value] = _kept(value, new, build)
+    return [new[root] for root in roots]
+
+
+def _kept(value: Node, new: dict[Node, Node | None], build: Builder) -> Node | None:
+    args = [new[arg] for arg in value.args]
+    if None not in args:
+        return with_args(value, tuple(arg for arg in args if arg is not None))
+    if value.op == "lin" and not value.bias:
+        kept = [(coef, arg) for coef, arg in zip(value.coefs, args, strict=True) if arg is not None]
+        if not kept:
+            return None
+        made = build.lin(kept, shape=value.shape)
+        return made if made.shape == value.shape else build.spread(made, value.shape)
+    if value.op == "where" and args[0] is not None:
+        if args[1] is None and args[2] is None:
+            return None
+        zero = build.const(0.0)
+        return with_args(value, (args[0], args[1] or zero, args[2] or zero))
+    if value.op in ("sum", "mean"):
+        kept_units = [arg for arg in args if arg is not None]
+        if not kept_units:
+            return None
+        if value.op == "sum":
+            return build.make("sum", kept_units, (), ())
+    if value.op in ("mul", "matmul", "outer") or (value.op == "div" and args[0] is None):
+        return None
+    raise VerifyError(f"{value} is not linear in a cotangent")

@@ -1,0 +1,443 @@
+"""All steps at once: scans, Jacobians, solvers, gates, gradients, and the way back."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.func import jvp
+
+import elman
+from elman import cells, compiler
+from elman.autodiff.structure import Degree, structure
+from elman.engines import registry
+from elman.engines.deer import kernel as deer_kernel
+from elman.engines.deer.gates import TOLERANCES, disagreement, refusal, residual
+from elman.engines.deer.problem import Formula, Problem
+from elman.engines.deer.scans import Dense, Units, associative, linear, reverse, scan
+from elman.engines.deer.solvers import CHAIN, METHODS, solve
+from elman.engines.deer.turn import in_turn
+from elman.errors import EngineError, InputError, ShapeError
+from elman.tuning.choose import candidates, kernel_of
+from helpers import GRADIENT, VALUE, Sizes, job_of, random_case, run
+from unseen import UNSEEN
+
+every_cell = pytest.mark.parametrize("cell", [*cells.ALL, *UNSEEN], ids=lambda c: c.name)
+ODD = (1, 2, 3, 17)
+
+
+def problem_of(cell, T=40, dtype=torch.float64, B=3, seed=0):
+    case = random_case(cell, UNSEEN.get(cell, Sizes(T=T, B=B, I=5, H=7)), seed, dtype)
+    return Problem(Formula(job_of(case)), case.inputs, case.states, case.weights)
+
+
+def in_loop(algebra, A, b, y0):
+    found = []
+    for t in range(b.shape[0]):
+        y0 = algebra.of_vector(A[t], y0) + b[t]
+        found.append(y0)
+    return torch.stack(found)
+
+
+def drawn(algebra, T, N, dtype=torch.float64):
+    n = algebra.n
+    units = isinstance(algebra, Units)
+    A = torch.randn(T, *((n, n, N) if units else (N, n, n)), dtype=dtype) / math.sqrt(n)
+    b = torch.randn(T, *((n, N) if units else (N, n)), dtype=dtype)
+    return A, b, torch.randn(b.shape[1:], dtype=dtype)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    algebra=st.one_of(
+        st.builds(Units, st.integers(1, 8)), st.builds(Dense, st.sampled_from([1, 3, 8, 17, 33]))
+    ),
+    T=st.one_of(st.integers(1, 70), st.sampled_from([513, 1025])),
+    N=st.sampled_from([1, 2, 5, 16, 37]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_scans(algebra, T, N, dtype):
+    """By torch ops and by the device's own: what a loop gives."""
+    A, b, y0 = drawn(algebra, T, N, dtype)
+    A = A * 0.9
+    want = in_loop(algebra, A.double(), b.double(), y0.double())
+    limit = (2e-5 if dtype is torch.float32 else 1e-12) * max(1.0, float(want.abs().max()))
+    for found in (associative(algebra, A, b, y0), scan(algebra, A, b, y0)):
+        assert found.dtype == dtype
+        assert float((found - want).abs().max()) <= limit
+
+
+def test_time_is_shared_between_threads(monkeypatch):
+    """Few channels and many steps: pieces of time, the same numbers for any number of them."""
+    native = registry.scans("cpu")
+    A, b, y0 = drawn(Units(1), 20011, 3)
+    A = torch.sigmoid(A)
+    want = in_loop(Units(1), A, b, y0)
+    for count in (1, 2, 3, 5):
+        monkeypatch.setattr("elman.engines.c.scans.threads", lambda count=count: count)
+        found = native.forward(A, b, y0, True)
+        if found is None:
+            pytest.skip("no C compiler")
+        torch.testing.assert_close(found, want, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("algebra", [Units(1), Units(2), Units(3), Dense(1), Dense(4)], ids=str)
+@pytest.mark.parametrize("T", [1, 2, 9, 14])
+def test_scans_have_gradients(algebra, T):
+    """First and second derivatives."""
+    given = [value.requires_grad_() for value in drawn(algebra, T, 2)]
+    assert torch.autograd.gradcheck(lambda *a: linear(algebra, *a), given)
+    if T < 14:
+        assert torch.autograd.gradgradcheck(lambda *a: linear(algebra, *a), given)
+
+
+def test_reverse_is_the_transposed_scan():
+    """<reverse(dy), db> = <dy, scan(db)> for any dy, db."""
+    for algebra in (Units(2), Dense(3)):
+        A, b, y0 = drawn(algebra, 12, 4)
+        dy = torch.randn_like(b)
+        left = (reverse(algebra, A, dy) * b).sum()
+        right = (dy * scan(algebra, A, b, torch.zeros_like(y0))).sum()
+        torch.testing.assert_close(left, right)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_linear_scan(dtype):
+    """Channels of any shape, matrices, no start; a loop's values."""
+    for T in (*ODD, 100):
+        a, b = torch.rand(T, 2, 3, dtype=dtype), torch.randn(T, 2, 3, dtype=dtype)
+        y0 = torch.randn(2, 3, dtype=dtype)
+        y, want = y0, []
+        for t in range(T):
+            y = a[t] * y + b[t]
+            want.append(y)
+        torch.testing.assert_close(elman.linear_scan(a, b, y0), torch.stack(want))
+        M = torch.randn(T, 2, 3, 3, dtype=dtype) / 2
+        y, want = torch.zeros(2, 3, dtype=dtype), []
+        for t in range(T):
+            y = (M[t] @ y[..., None])[..., 0] + b[t]
+            want.append(y)
+        torch.testing.assert_close(elman.linear_scan(M, b), torch.stack(want))
+
+
+def test_linear_scan_refuses():
+    """Shapes and dtypes that do not fit."""
+    b = torch.randn(4, 3)
+    for a, y0 in ((torch.randn(4, 2), None), (torch.randn(5, 3), None), (b, torch.randn(2))):
+        with pytest.raises(ShapeError, match="linear_scan"):
+            elman.linear_scan(a, b, y0)
+    with pytest.raises(InputError, match="one dtype"):
+        elman.linear_scan(b.double(), b)
+    assert elman.linear_scan(b[:0], b[:0]).shape == (0, 3)
+
+
+@every_cell
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_jacobians(cell):
+    """Their product with a direction is the directional derivative; nothing outside the pattern."""
+    problem = problem_of(cell)
+    rows = slice(0, problem.steps)
+    y = tuple(torch.randn(problem.steps, *s.shape, dtype=s.dtype) for s in problem.start)
+    v = tuple(torch.randn_like(part) for part in y)
+    if not y:
+        return
+    _, want = jvp(lambda *given: problem.values(given, rows), y, v)
+    _, J = problem.linearised(y, rows)
+    for algebra, matrix, part, expected in zip(problem.algebras, J, v, want, strict=True):
+        torch.testing.assert_close(algebra.of_vector(matrix, part), expected, atol=1e-9, rtol=1e-7)
+
+
+def test_structure_of_the_library():
+    """What each cell's recurrence looks like, in the words that explain prints."""
+    told = {}
+    for cell in cells.ALL:
+        step = compiler.pair_of(cell).step
+        told[cell.name] = structure(step).show(tuple(leaf.name for leaf in step.states))
+    assert told["gru"] == "dense (h); nonlinear in the state"
+    assert told["lstm"] == "dense (h, c); nonlinear in the state"
+    assert told["indrnn"] == told["paragru"] == "diagonal (h); nonlinear in the state"
+    assert told["sru"] == "diagonal (c); nonlinear in the state"
+    assert told["paralstm"] == "diagonal in blocks of 2 (h, c); nonlinear in the state"
+    assert told["mingru"] == told["minlstm"] == "diagonal (h); linear in the state"
+    assert told["lru"] == "diagonal in blocks of 2 (p, q); linear in the state"
+
+
+def test_structure_of_odd_cells():
+    """No recurrence; a delay; a scalar that all units see; a sum; linear but dense."""
+    ops = elman.ops
+
+    def found(f, **kw):
+        return structure(compiler.pair_of(elman.cell(**kw)(f)).step)
+
+    none = found(lambda x, h, W: ops.tanh(W @ x), input="x[I]", state="h[H]", weights="W[H, I]")
+    assert none.recurrent == ()
+    assert none.degree == Degree.CONSTANT
+    delay = found(
+        lambda x, h, s, W: (ops.tanh(0.5 * h + s), W @ x),
+        input="x[I]",
+        state="h[H], s[H]",
+        weights="W[H, I]",
+    )
+    assert delay.recurrent == (0, 1)
+    assert delay.diagonal
+    scalar = found(
+        lambda x, h, s, W: (W @ x + s * h, 0.9 * s),
+        input="x[I]",
+        state="h[H], s",
+        weights="W[H, I]",
+    )
+    assert not scalar.diagonal
+    assert scalar.degree == Degree.NONLINEAR
+    summed = found(
+        lambda x, h, W: W @ x + ops.mean(h), input="x[I]", state="h[H]", weights="W[H, I]"
+    )
+    assert not summed.diagonal
+    assert summed.degree == Degree.LINEAR
+    dense = found(
+        lambda x, h, W, R: W @ x + R @ h, input="x[I]", state="h[H]", weights="W[H, I], R[H, H]"
+    )
+    assert not dense.diagonal
+    assert dense.degree == Degree.LINEAR
+
+
+@every_cell
+@pytest.mark.parametrize("engine", ["deer", "scan-backward"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_agreement(cell, engine, dtype):
+    """Outputs, last states and every gradient are the oracle's, at odd lengths too."""
+    for T in (1, 2, 3, 17, 40) if dtype is torch.float64 else (17,):
+        sizes = UNSEEN.get(cell, Sizes(T=T, B=3, I=5, H=7))
+        case = random_case(cell, sizes, 1, dtype)
+        want, got = run(cell, case.to(torch.float64), "reference"), run(cell, case, engine)
+        for name, value in want.items():
+            off = got[name].double() - value
+            if name.startswith("d"):
+                error = float(off.square().mean().sqrt())
+                allowed = 10 * GRADIENT[dtype] * max(1.0, float(value.square().mean().sqrt()))
+            else:
+                error = float(off.abs().max())
+                allowed = VALUE[dtype] * math.sqrt(sizes.T) * max(1.0, float(value.abs().max()))
+            assert error <= allowed, (name, T, error)
+        if cell in UNSEEN:
+            break
+
+
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm, cells.paralstm, cells.lem, cells.sru])
+@pytest.mark.parametrize("solver", METHODS)
+def test_solvers(cell, solver):
+    """Each finds the trajectory of the steps run in turn."""
+    problem = problem_of(cell, T=300)
+    found = solve(problem, (solver,))
+    assert found.solver == solver, found.tried
+    want = in_turn(problem)
+    for a, b in zip(found.y, want, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
+
+
+def test_linear_cells_need_one_iteration():
+    """One scan is the answer."""
+    for cell in cells.LINEAR:
+        assert solve(problem_of(cell, T=500), ("newton",)).iterations == 1
+
+
+def test_iterations_of_an_untrained_gru():
+    """At most 10 at T = 10 000 (the authors report fewer than 20)."""
+    torch.manual_seed(0)
+    net = torch.nn.GRUCell(4, 8)
+    told = []
+    with torch.no_grad():
+        x = torch.randn(10_000, 2, 4)
+        elman.deer(lambda y, x: net(x, y), torch.zeros(2, 8), x, report=told.append)
+    assert told[0].solver == "newton"
+    assert told[0].iterations <= 10
+
+
+def chaotic(scale=6.0, H=8, T=200, dtype=torch.float64):
+    """A recurrence whose trajectories part exponentially."""
+    torch.manual_seed(0)
+    case = random_case(cells.rnn, Sizes(T=T, B=2, I=3, H=H), 0, dtype)
+    case.weights["R"].mul_(scale)
+    return case
+
+
+@pytest.mark.parametrize("scale", [3.0, 6.0, 30.0])
+def test_chaos_never_yields_an_unconverged_result(scale, monkeypatch):
+    """It warns once, and every step of the answer satisfies the recurrence."""
+    monkeypatch.setattr(deer_kernel, "_said", set())
+    case = chaotic(scale)
+    kernel = compiler.compile(cells.rnn, job_of(case).spec, "deer", "newton")
+    given = [list(part.values()) for part in (case.inputs, case.states, case.weights)]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            out, _, _ = kernel.forward(*given)
+    problem = Problem(Formula(job_of(case)), case.inputs, case.states, case.weights)
+    h = torch.cat((case.states["h"][None], out[:-1]))
+    again = problem.values((h,), slice(0, problem.steps))[0]
+    assert float((again - out).abs().max()) < 1e-12
+    assert kernel.calls == 2
+    assert len(told) == (1 if kernel.fallbacks else 0)
+    if scale > 5:
+        assert kernel.fallbacks == 2
+
+
+def test_the_gates_refuse():
+    """A wrong step, a NaN, and a residual that hides a drift."""
+    problem = problem_of(cells.gru, T=100)
+    y = in_turn(problem)
+    assert refusal(problem, y, torch.float64) is None
+    wrong = (y[0].clone(),)
+    wrong[0][50, 0, 3] += 1e-6
+    assert residual(problem, wrong) > 1e-7
+    assert "residual" in (refusal(problem, wrong, torch.float64) or "")
+    wrong[0][50, 0, 3] = math.nan
+    assert "residual nan" in (refusal(problem, wrong, torch.float64) or "")
+    assert disagreement(problem, wrong) != 0.0
+    drift = (y[0] + 1e-6 * torch.arange(100, dtype=torch.float64)[:, None, None],)
+    assert disagreement(problem, drift) > TOLERANCES[torch.float64].agreement
+
+
+def test_nan_in_the_data_reaches_the_output():
+    """As in a run in turn, without a warning; NaN inside iterates does not."""
+    case = random_case(cells.gru, Sizes(T=30, B=2, I=3, H=4), 0, torch.float64)
+    case.inputs["x"][10, 1] = math.nan
+    given = [list(part.values()) for part in (case.inputs, case.states, case.weights)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out, _, _ = kernel_of(job_of(case), "deer").forward(*given)
+    assert out[:10].isfinite().all()
+    assert out[:, 0].isfinite().all()
+    assert out[10:, 1].isnan().all()
+
+
+def test_windows_bound_memory():
+    """Long sequences in windows of a budget: the same values and gradients."""
+    case = random_case(cells.gru, Sizes(T=257, B=2, I=3, H=5), 0, torch.float64)
+    kernel = compiler.compile(cells.gru, job_of(case).spec, "deer")
+    given = [list(part.values()) for part in (case.inputs, case.states, case.weights)]
+    out, last, saved = kernel.forward(*given)
+    d = [torch.randn_like(out), [torch.randn_like(last[0])]]
+    grads = kernel.backward(*given, saved, *d, True)
+    problem = Problem(kernel.formula, case.inputs, case.states, case.weights)
+    kernel.budget = 10 * problem.row_bytes
+    again = kernel.forward(*given)
+    torch.testing.assert_close(again[0], out, atol=1e-12, rtol=1e-12)
+    for a, b in zip(grads, kernel.backward(*given, saved, *d, True), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
+
+
+def test_falls_back_to_torch_ops_without_a_compiler(monkeypatch):
+    """Where engine c cannot run, steps in turn are torch ops."""
+    monkeypatch.setattr("elman.engines.deer.turn.sequential_kernel", lambda job: None)
+    monkeypatch.setattr(deer_kernel, "_said", {"rnn"})
+    case = chaotic(20.0)
+    kernel = compiler.compile(cells.rnn, job_of(case).spec, "deer", "newton")
+    given = [list(part.values()) for part in (case.inputs, case.states, case.weights)]
+    out, _, _ = kernel.forward(*given)
+    want, _, _ = kernel_of(job_of(case), "reference").forward(*given)
+    assert kernel.fallbacks == 1
+    torch.testing.assert_close(out[:20], want[:20], atol=1e-9, rtol=1e-6)
+
+
+def test_schedules_are_solvers():
+    """Unknown ones are refused; auto does not measure what has no chance."""
+    job = job_of(random_case(cells.gru, Sizes(T=2, B=2, I=3, H=100)))
+    for engine, schedule in (("deer", "steepest"), ("scan-backward", "newton")):
+        with pytest.raises(EngineError):
+            kernel_of(job, engine, schedule)
+    able, refusals = candidates(job, ("aten", "deer", "scan-backward"), 1000, 4)
+    assert [name for name, _ in able] == ["aten"]
+    assert "100 x 100" in refusals["deer"]
+    assert candidates(job, ("deer",), 1000, 4)[0] == [("deer", "")]
+
+
+class TestFunction:
+    """elman.deer on any torch function."""
+
+    @staticmethod
+    def loop(step, y0, x):
+        found = []
+        for row in x:
+            y0 = step(y0, row)
+            found.append(y0)
+        return torch.stack(found)
+
+    @pytest.mark.parametrize("T", [1, 2, 17, 200])
+    def test_a_module(self, T):
+        """Values, and gradients of input, start and parameters."""
+        torch.manual_seed(0)
+        net = torch.nn.GRUCell(3, 6).double()
+        x = torch.randn(T, 4, 3, dtype=torch.float64, requires_grad=True)
+        y0 = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+        step = lambda y, x: net(x, y)  # noqa: E731
+        y, want = elman.deer(step, y0, x), self.loop(step, y0, x)
+        torch.testing.assert_close(y, want, atol=1e-11, rtol=1e-11)
+        dy, leaves = torch.randn_like(y), [x, y0, *net.parameters()]
+        for a, b in zip(torch.autograd.grad(y, leaves, dy), torch.autograd.grad(want, leaves, dy)):
+            torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
+
+    def test_gradcheck(self):
+        """Against finite differences, windows included, unbatched."""
+        x = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+        y0 = torch.randn(3, dtype=torch.float64, requires_grad=True)
+        for budget in (1 << 20, 1000):
+            solved = functools.partial(
+                elman.deer, lambda y, x: torch.tanh(0.9 * y.roll(1, -1) + x), budget=budget
+            )
+            assert torch.autograd.gradcheck(solved, (y0, x))
+
+    def test_several_inputs_and_guesses(self):
+        """A tuple of inputs; an earlier trajectory as the guess needs fewer iterations."""
+        x, m = torch.randn(60, 2, 3), torch.rand(60, 2, 1)
+        told = []
+
+        def step(y, x):
+            v, gate = x
+            return torch.tanh(v + gate * y.roll(1, -1))
+
+        y = elman.deer(step, torch.zeros(2, 3), (x, m), report=told.append)
+        elman.deer(step, torch.zeros(2, 3), (x, m), guess=y, report=told.append)
+        elman.deer(step, torch.zeros(2, 3), (x, m), guess="zeros", report=told.append)
+        assert told[1].iterations == 0 < told[0].iterations <= told[2].iterations + 1
+
+    def test_chaos(self):
+        """Run in turn, with a warning that says what was tried."""
+        torch.manual_seed(0)
+        W = torch.randn(8, 8, dtype=torch.float64) * 3
+        x, y0 = torch.randn(150, 2, 8, dtype=torch.float64), torch.randn(2, 8, dtype=torch.float64)
+        told = []
+        step = lambda y, x: torch.tanh(y @ W + x)  # noqa: E731
+        with pytest.warns(UserWarning, match="newton: .*residual"):
+            y = elman.deer(step, y0, x, solver="newton", report=told.append)
+        assert told[0].solver == "sequential"
+        before = torch.cat((y0[None], y[:-1]))
+        torch.testing.assert_close(y, torch.tanh(before @ W + x), atol=1e-12, rtol=1e-12)
+
+    def test_refusals(self):
+        """Every wrong argument is named."""
+        x, y0 = torch.randn(5, 2, 3), torch.zeros(2, 3)
+        step = lambda y, x: y + x  # noqa: E731
+        for kind, wrong, match in (
+            (InputError, {"y0": y0.long()}, "float32 or float64"),
+            (InputError, {"solver": "magic"}, "no solver 'magic'"),
+            (InputError, {"guess": "best"}, "guess"),
+            (InputError, {"x": "text"}, "tensor"),
+            (ShapeError, {"y0": torch.zeros(1, 2, 3)}, "y0 is"),
+            (ShapeError, {"x": torch.randn(5, 3, 3)}, "x is"),
+            (ShapeError, {"x": x[:0]}, "no steps"),
+            (ShapeError, {"guess": y0}, "guess"),
+            (ShapeError, {"step": lambda y, x: y[:, :2]}, "must return"),
+        ):
+            arguments = {"step": step, "y0": y0, "x": x, **wrong}
+            with pytest.raises(kind, match=match):
+                elman.deer(**arguments)
+
+
+def test_the_chain_ends_with_windows():
+    """What is tried by default."""
+    assert CHAIN == ("newton", "damped", "windowed")
