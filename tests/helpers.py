@@ -104,6 +104,8 @@ def random_case(
 
     output = shape_size(cell.graph.output.shape, dims)
     states = {s.name: normal(sizes.B, *shape_size(s.shape, dims)) * 0.5 for s in cell.states}
+    if cell.function is cells.slstm.function:
+        states["n"] = states["n"].abs() + 1  # a sum of exponentials, and what is divided by
     case = Case(
         cell,
         dims,

@@ -212,7 +212,10 @@ def test_same_constructor_errors(kind):
         with pytest.raises(type(want.value)) as got:
             getattr(elman, kind)(*args, **options)
         assert str(got.value) == str(want.value)
-    with pytest.raises(EngineError, match="no engine 'cudnn'; there are auto, c, aten, reference"):
+    with pytest.raises(
+        EngineError,
+        match="no engine 'cudnn'; there are auto, c, aten, deer, scan-backward, reference",
+    ):
         getattr(elman, kind)(3, 4, engine="cudnn")
 
 

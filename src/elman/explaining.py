@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from elman import compiler
+from elman.autodiff.structure import structure
 from elman.engines import registry
 from elman.errors import InputError, rows
 from elman.frontend.cell import Cell
+from elman.ir.pair import Step
 from elman.ir.printer import show_backward, show_graph, show_step
 from elman.passes.names import step_names
 from elman.plan.build import program
@@ -186,7 +189,7 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
     engines = tuple(told for layer, choice in found for told in _candidates(layer, choice))
     stages = {
         "graph": _formula(first.cell),
-        "step": show_step(pair.step, names),
+        "step": f"{_recurrence(pair.step)}\n{show_step(pair.step, names)}",
         "backward": show_backward(pair, names),
         "program": "\n".join([*_unused(found), _programs(programs, hints)]),
         "engines": "\n".join(line for found_ in found for line in _engine_lines(*found_)),
@@ -235,6 +238,15 @@ def _program(layer: Layer, choice: Choice | dict[str, str]) -> Program:
 def _formula(cell: Cell) -> str:
     source = [f"source: {cell.source}"] if cell.source else []
     return "\n".join([show_graph(cell.graph), *source])
+
+
+def _recurrence(step: Step) -> str:
+    """How the states depend on those of the step before: what decides about all steps at once."""
+    several = Counter(leaf.name for leaf in step.states)
+    names = [
+        f"{leaf.name}.{leaf.row}" if several[leaf.name] > 1 else leaf.name for leaf in step.states
+    ]
+    return f"recurrence: {structure(step).show(tuple(names))}"
 
 
 def _unused(found: Sequence[tuple[Layer, Choice | dict[str, str]]]) -> Iterable[str]:
@@ -311,6 +323,9 @@ def _kernel_lines(layer: Layer, choice: Choice) -> Iterable[str]:
         facts["schedule"] = _schedule_text(choice, schedule(layer.steps, layer.batch))
     if facts:
         yield ", ".join(f"{name} {value}" for name, value in facts.items())
+    counted = choice.kernel.counters()
+    if counted:
+        yield ", ".join(f"{name} {count}" for name, count in counted.items())
     if choice.engine == "reference":
         yield "the step by step oracle: correct, slow, for whatever no other engine can run"
     elif choice.engine == "aten":

@@ -12,6 +12,7 @@ from elman.bench.cases import Case, Effort
 from elman.bench.contest import Contestant
 from elman.bench.contestants import BUILT_IN, draw_problem, enter
 from elman.bench.loops import PLAIN, TUNED
+from elman.bench.scanning import measure_bandwidth
 from elman.bench.suites import find_suite
 from elman.bench.training import measure_steps
 from elman.errors import EngineError, VerifyError
@@ -37,6 +38,38 @@ def test_loop_is_the_cell(name, cell):
     assert loop.keys() == ours.keys()
     for result, value in loop.items():
         torch.testing.assert_close(value, ours[result], rtol=1e-9, atol=1e-11, msg=result)
+
+
+@pytest.mark.parametrize("name", ["elman", "jax"])
+def test_scans_are_the_loop(name):
+    """A linear recurrence by each contestant: values and both gradients."""
+    case = replace(SMALL, measure="scan", cell="mingru", T=37, contestants=("loop", name))
+    problem = draw_problem(case)
+    made = enter(name, problem)
+    if isinstance(made, str):
+        assert "not installed" in made
+        return
+    want, got = enter("loop", problem.double()).results(), made.results()
+    made.close()
+    assert got.keys() == want.keys()
+    for result, value in want.items():
+        torch.testing.assert_close(got[result].double(), value, rtol=1e-4, atol=1e-5, msg=result)
+
+
+def test_engines_of_a_suite_are_asked_for_by_name():
+    """Each runs on the engine of its name, and they agree."""
+    names = ("elman-c", "elman-deer", "elman-scan-backward")
+    case = replace(SMALL, cell="paragru", contestants=names, baseline="elman-deer")
+    row = measure_steps(case, LEAST)
+    for name in row["seconds"]:
+        (layer,) = row["facts"][name].values()
+        assert {record["engine"] for record in layer.values()} == {name.removeprefix("elman-")}
+
+
+def test_bandwidth(monkeypatch):
+    """Bytes that are moved over time."""
+    monkeypatch.setattr("elman.bench.scanning._ELEMENTS", 1 << 12)
+    assert measure_bandwidth(replace(SMALL, measure="bandwidth"), LEAST)["bandwidth_gbs"] > 0
 
 
 @pytest.mark.parametrize("measure", ["train", "forward"])

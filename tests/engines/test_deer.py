@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -24,7 +26,7 @@ from elman.engines.deer.solvers import CHAIN, METHODS, solve
 from elman.engines.deer.turn import in_turn
 from elman.errors import EngineError, InputError, ShapeError
 from elman.tuning.choose import candidates, kernel_of
-from helpers import GRADIENT, VALUE, Sizes, job_of, random_case, run
+from helpers import GRADIENT, VALUE, Sizes, job_of, need_engine, random_case, run
 from unseen import UNSEEN
 
 every_cell = pytest.mark.parametrize("cell", [*cells.ALL, *UNSEEN], ids=lambda c: c.name)
@@ -441,3 +443,61 @@ class TestFunction:
 def test_the_chain_ends_with_windows():
     """What is tried by default."""
     assert CHAIN == ("newton", "damped", "windowed")
+
+
+def long_run(cell, T, dtype=torch.float64):
+    """Output, last states and gradients at a long T: engine c judges, the oracle judges it."""
+    case = random_case(cell, Sizes(T=T, B=2, I=3, H=4), 3, dtype)
+    return run(cell, case, "c"), run(cell, case, "deer")
+
+
+def assert_long(want, got, T):
+    for name, value in want.items():
+        off = float((got[name] - value).abs().max())
+        allowed = (1e-9 if name.startswith("d") else 1e-11) * math.sqrt(T)
+        assert off <= allowed * max(1.0, float(value.abs().max())), (name, off)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("T", [2001, 8000, 16_323])
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm, cells.paragru, cells.mingru, cells.lru])
+def test_long_sequences(cell, T):
+    """Odd and even lengths, in windows where memory asks for them."""
+    need_engine("c")
+    assert_long(*long_run(cell, T), T)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("T", [33_753, 100_000])
+@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+def test_very_long_sequences(cell, T):
+    """The lengths of raw recordings."""
+    need_engine("c")
+    assert_long(*long_run(cell, T), T)
+
+
+@pytest.mark.long
+def test_memory_is_bounded():
+    """Dense Jacobians of T = 100 000, n = 32, B = 16 would take 6 GiB; windows take the budget."""
+    text = (
+        "import resource, torch, elman\\n"
+        "from elman import cells, compiler\\n"
+        "from elman.engines.deer.solvers import BUDGET\\n"
+        "from elman.plan.spec import Spec\\n"
+        "torch.manual_seed(0)\\n"
+        "x = torch.randn(100_000, 16, 32)\\n"
+        "spec = Spec((('H', 32), ('I', 32)), training=False)\\n"
+        "kernel = compiler.compile(cells.gru, spec, 'deer')\\n"
+        "w = [torch.randn(s) / 8 for s in ((96, 32), (96, 32), (96,), (96,))]\\n"
+        "run = lambda x: kernel.forward([x], [torch.zeros(16, 32)], w)\\n"
+        "run(x[:100])\\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\\n"
+        "run(x)\\n"
+        "more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before\\n"
+        "assert kernel.fallbacks == 0, kernel.last.tried\\n"
+        "arrays = 12 * x.nbytes  # states, outputs, projections: what grows with T alone\\n"
+        "print(more, BUDGET, arrays)\\n"
+        "assert more < BUDGET + arrays\\n"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -37,7 +37,10 @@ def test_precedence(monkeypatch):
         net(x)
     assert ran(net) == {"aten"}
     monkeypatch.setenv("ELMAN_ENGINE", "cudnn")
-    with pytest.raises(EngineError, match="no engine 'cudnn'; there are auto, c, aten, reference"):
+    with pytest.raises(
+        EngineError,
+        match="no engine 'cudnn'; there are auto, c, aten, deer, scan-backward, reference",
+    ):
         net(x)
     with pytest.raises(EngineError, match="no engine 'fast'"), elman.using(engine="fast"):
         pass

@@ -71,7 +71,7 @@ class Effort:
     """
 
     seconds: float = 6.0
-    rounds: int = 7
+    rounds: int = 5
     starts: int = 5
 
     @classmethod

@@ -15,6 +15,7 @@ from elman.bench.contest import Contestant, Problem, Results, named
 from elman.bench.loops import PLAIN, TUNED, Loop
 from elman.bench.peers import compile_step, compiled_step, jax_scan, onnxruntime
 from elman.bench.remote import remote
+from elman.bench.scanning import draw_scan, jax_associative, loop_scan, own_scan
 from elman.bench.steps import STEPS
 from elman.bench.unknown import find_cell
 
@@ -28,6 +29,8 @@ Call = Callable[[Tensor], tuple[Tensor, Any]]
 
 def draw_problem(case: Case, seed: int = 0) -> Problem:
     """Draw x and dy from N(0, 1), weights as their module draws them."""
+    if case.measure == "scan":
+        return draw_scan(case, seed)
     dtype = getattr(torch, case.dtype)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -49,7 +52,14 @@ def _tamed(weight: Tensor) -> Tensor:
 
 def enter(name: str, problem: Problem) -> Contestant | str:
     """A contestant for a problem, or why it is absent."""
-    return CONTESTANTS[name](problem)
+    if name in _ELSEWHERE:
+        return remote(name, problem)
+    return local(name, problem)
+
+
+def local(name: str, problem: Problem) -> Contestant | str:
+    """A contestant in this process, or why it is absent."""
+    return (SCANS if problem.case.measure == "scan" else CONTESTANTS)[name](problem)
 
 
 def _torch_layer(case: Case) -> nn.Module:
@@ -132,7 +142,7 @@ def _forward(problem: Problem, call: Call, facts: Callable[[], dict[str, Any]]) 
     return Contestant(run, lambda: named(*run()), (), facts)
 
 
-LOCAL: dict[str, Callable[[Problem], Contestant | str]] = {
+CONTESTANTS: dict[str, Callable[[Problem], Contestant | str]] = {
     "torch": _torch,
     "loop": partial(_loop, loops=PLAIN),
     "tuned-loop": partial(_loop, loops=TUNED),
@@ -142,5 +152,12 @@ LOCAL: dict[str, Callable[[Problem], Contestant | str]] = {
     "elman": partial(_elman, engine="auto"),
     "elman-c": partial(_elman, engine="c"),
     "elman-aten": partial(_elman, engine="aten"),
+    "elman-deer": partial(_elman, engine="deer"),
+    "elman-scan-backward": partial(_elman, engine="scan-backward"),
 }
-CONTESTANTS = LOCAL | {name: partial(remote, name) for name in ("jax", "onnxruntime")}
+SCANS: dict[str, Callable[[Problem], Contestant | str]] = {
+    "loop": loop_scan,
+    "jax": jax_associative,
+    "elman": own_scan,
+}
+_ELSEWHERE = ("jax", "onnxruntime")

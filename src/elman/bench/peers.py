@@ -23,7 +23,7 @@ _ONNX_GATES = {  # torch's gates in ONNX's order, and ONNX's name of the cell
 _OPSET = 14
 
 
-def _library(*names: str) -> tuple[Any, ...] | str:
+def library(*names: str) -> tuple[Any, ...] | str:
     """Modules of a library, or that it is not installed."""
     try:
         return tuple(import_module(name) for name in names)
@@ -33,7 +33,7 @@ def _library(*names: str) -> tuple[Any, ...] | str:
 
 def jax_scan(problem: Problem) -> Contestant | str:
     """``jax.lax.scan`` over the step, jitted as a whole; gradients by ``jax.vjp``."""
-    found = _library("jax", "jax.numpy")
+    found = library("jax", "jax.numpy")
     case = problem.case
     if isinstance(found, str):
         return found
@@ -69,26 +69,26 @@ def jax_scan(problem: Problem) -> Contestant | str:
 
     def results() -> Results:
         output, last, *rest = run()
-        found = named(_tensor(output), tuple(map(_tensor, last)))
+        found = named(tensor_of(output), tuple(map(tensor_of, last)))
         if rest:
             names = [f"gradient of {name}" for name in ("x", *_WEIGHTS)]
-            found |= dict(zip(names, map(_tensor, rest[0]), strict=True))
+            found |= dict(zip(names, map(tensor_of, rest[0]), strict=True))
         return found
 
-    return Contestant(run, results, ("x", *_WEIGHTS) if train else (), lambda: _facts("jax"))
+    return Contestant(run, results, ("x", *_WEIGHTS) if train else (), lambda: facts_of("jax"))
 
 
-def _tensor(value: Any) -> Tensor:
+def tensor_of(value: Any) -> Tensor:
     return torch.from_numpy(np.array(value))
 
 
-def _facts(library: str) -> dict[str, Any]:
+def facts_of(library: str) -> dict[str, Any]:
     return {"version": version(library)}
 
 
 def onnxruntime(problem: Problem) -> Contestant | str:
     """ONNX Runtime's own kernel of the cell, forward only."""
-    found = _library("onnx", "onnxruntime")
+    found = library("onnx", "onnxruntime")
     case = problem.case
     if isinstance(found, str):
         return found
@@ -109,9 +109,9 @@ def onnxruntime(problem: Problem) -> Contestant | str:
 
     def results() -> Results:
         output, *last = run()
-        return named(_tensor(output).squeeze(1), tuple(_tensor(state) for state in last))
+        return named(tensor_of(output).squeeze(1), tuple(tensor_of(state) for state in last))
 
-    return Contestant(run, results, (), lambda: _facts("onnxruntime"))
+    return Contestant(run, results, (), lambda: facts_of("onnxruntime"))
 
 
 def _model(onnx: Any, problem: Problem) -> bytes:

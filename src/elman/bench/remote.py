@@ -94,12 +94,12 @@ def remote(name: str, problem: Problem) -> Contestant | str:
 
 def main() -> None:
     """The far end."""
-    from elman.bench.contestants import LOCAL, draw_problem  # they import this module
+    from elman.bench.contestants import draw_problem, local  # they import this module
 
     asked = json.loads(sys.stdin.readline())
     case = Case.from_json(asked["case"])
     torch.set_num_threads(case.threads)
-    made = LOCAL[asked["name"]](draw_problem(case))
+    made = local(asked["name"], draw_problem(case))
     if isinstance(made, str):
         answer({"absent": made})
         return

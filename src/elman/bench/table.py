@@ -27,6 +27,9 @@ def words(row: Row) -> tuple[str, ...]:
     case = row["case"]
     if "failed" in row:
         return (case, NOTHING, "failed", *[NOTHING] * 6)
+    if "bandwidth_gbs" in row:
+        told = f"{row['bandwidth_gbs']:.1f} GB/s"
+        return (case, *[NOTHING] * 6, told, NOTHING)
     if "peak_gflops" in row:
         return (case, *[NOTHING] * 6, "; ".join(_peaks(row["peak_gflops"])), NOTHING)
     asked = row["asked"]
@@ -57,7 +60,11 @@ def _others(ratios: dict[str, Any]) -> str:
     if OURS not in ratios:
         return NOTHING
     ours = ratios[OURS]["median"]
-    peers = {name: found for name, found in ratios.items() if not name.startswith(OURS)}
+    peers = {
+        name.removeprefix(f"{OURS}-"): found
+        for name, found in ratios.items()
+        if name not in (OURS, f"{OURS}-c")
+    }
     told = [f"{name} {_three(ours / found['median'])}x" for name, found in peers.items()]
     return ", ".join(told) or NOTHING
 
@@ -85,6 +92,8 @@ def share_of_peak(row: Row) -> tuple[float, float | None] | None:
 
 
 def _speed(row: Row) -> str:
+    if row["asked"]["measure"] == "scan" and OURS in row["seconds"]:
+        return f"{row['bytes'] / row['seconds'][OURS]['median'] / 1e9:.1f} GB/s"
     found = share_of_peak(row)
     if found is None or row["asked"]["H"] < LARGE:
         return NOTHING
@@ -106,7 +115,11 @@ def _time(found: dict[str, Any] | None, steps: int | None) -> str:
 
 
 def _loop(asked: dict[str, Any]) -> str:
-    return {"loop": " in a loop", "tuned-loop": " in a tuned loop"}.get(asked["baseline"], "")
+    return {
+        "loop": " in a loop",
+        "tuned-loop": " in a tuned loop",
+        "elman-c": " by engine c",
+    }.get(asked["baseline"], "")
 
 
 def _three(value: float) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from elman.bench.cases import Case, Effort
 from elman.bench.contest import Contestant, Results
 from elman.bench.contestants import draw_problem, enter
+from elman.bench.scanning import scanned_bytes
 from elman.bench.timing import quartiles, ratios, time_side_by_side
 from elman.errors import EngineError, VerifyError
 from elman.tuning.agreement import disagreement
@@ -50,6 +51,7 @@ def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
         "wants": list(present[case.baseline].wants),
         "dy": "dense" if case.measure == "train" else "none",
         "flop": problem.flop,
+        **({"bytes": scanned_bytes(case)} if case.measure == "scan" else {}),
         "seconds": {name: asdict(quartiles(taken)) for name, taken in samples.items()},
         "ratio": {name: asdict(found) for name, found in ratios(samples, case.baseline).items()},
         "error": errors,

@@ -15,6 +15,7 @@ import torch
 from elman.bench.cases import Case, Effort
 from elman.bench.machine import facts
 from elman.bench.peak import peak_gflops
+from elman.bench.scanning import measure_bandwidth
 from elman.bench.starting import measure_cold, measure_import, measure_warm
 from elman.bench.training import measure_steps
 from elman.errors import ElmanError
@@ -29,6 +30,8 @@ def measure_peak(case: Case, effort: Effort) -> dict[str, Any]:
 MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
     "train": measure_steps,
     "forward": measure_steps,
+    "scan": measure_steps,
+    "bandwidth": measure_bandwidth,
     "cold": measure_cold,
     "warm": measure_warm,
     "import": measure_import,

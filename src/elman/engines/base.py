@@ -87,6 +87,10 @@ class Kernel(ABC):
         """Facts for records and ``explain``: engine, plan digest, schedule; JSON-able."""
         return {"engine": self.engine}
 
+    def counters(self) -> dict[str, int]:
+        """What happened in this kernel's calls so far, by name: ``fallbacks`` …"""
+        return {}
+
 
 class Engine(ABC):
     """A target. One instance per process, found by name in ``engines/registry``."""

@@ -55,6 +55,14 @@ class Together(Kernel):
         """The facts of all kernels, in order."""
         return {"engine": self.engine, "parts": [kernel.describe() for kernel in self.kernels]}
 
+    def counters(self) -> dict[str, int]:
+        """The sums over all kernels; one that is used twice counts once."""
+        total: dict[str, int] = {}
+        for kernel in dict.fromkeys(self.kernels):
+            for name, count in kernel.counters().items():
+                total[name] = total.get(name, 0) + count
+        return total
+
     def _begin(self) -> Any:
         """What every kernel is given beside its arguments."""
         return ()

@@ -7,13 +7,14 @@ import inspect
 import linecache
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from elman.errors import ShapeError, TraceError, rows
+from elman.frontend.heads import Division, divided, division, sizes_per_head, tracing
 from elman.frontend.signature import Declared, bind_dims, parse_signature
 from elman.frontend.trace import Tracer, describe, lift
 from elman.ir.graph import Graph, Node, Rate, node
@@ -39,6 +40,8 @@ class Cell:
     source: str
     function: Callable[..., Any] = field(repr=False)
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    heads: int = 1
+    whole: Cell | None = field(default=None, repr=False)  # the same without heads
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
@@ -87,27 +90,63 @@ class Cell:
                 )
         if not options:
             return self
-        return Cell(
-            self.name,
-            self.inputs,
-            self.states,
-            self.weights,
-            self.output,
-            self.init,
-            self.source,
-            self.function,
-            {**self.options, **options},
+        if self.whole is not None:
+            return self.whole.with_options(**options).with_heads(self.heads)
+        return replace(self, options={**self.options, **options})
+
+    def with_heads(self, heads: Any) -> Cell:
+        """The same cell with its units divided among heads that do not see each other's past.
+
+        Every weight that multiplies a value that depends on the state becomes block-diagonal: it is
+        stored as [rows, columns / heads], head n of each gate being its rows n·H/heads … and its
+        columns the units of head n. A cell without such a weight stays as it is.
+
+        Raises:
+            ShapeError: such a weight multiplies the input too, or is used transposed.
+            TraceError: heads is no positive number.
+        """
+        if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
+            raise TraceError(f"heads is a positive number, got {heads!r}")
+        whole = self.whole or self
+        how = whole.division
+        if heads == 1 or not how.blocks:
+            return whole
+
+        def each(declared: tuple[Declared, ...]) -> tuple[Declared, ...]:
+            return tuple(divided(entry, heads, how) for entry in declared)
+
+        return replace(
+            whole,
+            inputs=each(whole.inputs),
+            states=each(whole.states),
+            weights=each(whole.weights),
+            output=None if whole.output is None else divided(whole.output, heads, how),
+            heads=heads,
+            whole=whole,
         )
 
+    @cached_property
+    def division(self) -> Division:
+        """What heads divide."""
+        return division(self.name, self.graph)
+
     def bind(self, input_size: int, hidden_size: int, **dims: int) -> dict[str, int]:
-        """Sizes of all named dims. Raises ShapeError where they do not fit."""
+        """Sizes of all named dims (with heads, of one head's part). Raises ShapeError where they do
+        not fit."""
+        if self.whole is not None:
+            if hidden_size % self.heads:
+                raise ShapeError(
+                    f"hidden_size={hidden_size} cannot be divided among {self.heads} heads"
+                )
+            dims = sizes_per_head(dims, self.heads, self.whole.division)
         return bind_dims(self.inputs, self.states, self.weights, input_size, hidden_size, dims)
 
     @cached_property
     def graph(self) -> Graph:
         """The graph as written, before any rewrite. Raises TraceError or ShapeError at the cell's
         line."""
-        return _trace(self)
+        with tracing(self.heads):
+            return _trace(self)
 
     def __reduce__(self) -> Any:
         # A cell of a module is found again by name, so that modules can be pickled and copied.
@@ -115,19 +154,20 @@ class Cell:
             self.function.__module__,
             self.function.__qualname__,
             dict(self.options),
+            self.heads,
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Cell:
         return self
 
 
-def _find_cell(module: str, name: str, options: dict[str, Any]) -> Cell:
+def _find_cell(module: str, name: str, options: dict[str, Any], heads: int = 1) -> Cell:
     import importlib
 
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
-    return found.with_options(**options)
+    return found.with_options(**options).with_heads(heads)
 
 
 def _line(file: str, line: int) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from elman.errors import ShapeError, TraceError, rows
+from elman.frontend.heads import check_rows, head_count
 from elman.ir.graph import Node, Rate, node
 from elman.ir.types import Dim, Shape, show_shape
 
@@ -314,6 +315,9 @@ def matmul(left: Any, right: Any) -> Tracer:
             vector,
             "the right side of @ is a vector: write U @ (V @ h) for a product",
         )
+    heads = head_count(matrix.shape[1], vector.shape[0])
+    if heads > 1:
+        return _by_heads(matrix, vector, heads)
     if matrix.shape[1] != vector.shape[0]:
         raise mismatch(
             "multiply",
@@ -322,6 +326,26 @@ def matmul(left: Any, right: Any) -> Tracer:
             f"W @ v needs v of shape {show_shape((matrix.shape[1],))}; W.T is the transpose",
         )
     return Tracer(node("matmul", (matrix, vector), (), (matrix.shape[0],), where_called()))
+
+
+def _by_heads(matrix: Node, vector: Node, heads: int) -> Tracer:
+    """A block-diagonal product: rows of head n meet the units of head n."""
+    where = where_called()
+    check_rows(matrix, heads)
+
+    def cut(value: Node, at: int) -> Node:
+        shape = ((value.shape[0][at],), *value.shape[1:])
+        return node("split", (value,), (at, at + 1), shape, where)
+
+    parts: list[Node] = []
+    for head in range(heads):
+        own = [cut(vector, at) for at in range(head, len(vector.shape[0]), heads)]
+        parts.append(node("concat", own, (), matrix.shape[1:], where) if own[1:] else own[0])
+    made = [
+        node("matmul", (cut(matrix, row), parts[row % heads]), (), ((atom,),), where)
+        for row, atom in enumerate(matrix.shape[0])
+    ]
+    return Tracer(node("concat", made, (), (matrix.shape[0],), where))
 
 
 def transpose(value: Any) -> Tracer:

@@ -8,5 +8,6 @@ from elman.nn.modules import GRU as GRU
 from elman.nn.modules import LSTM as LSTM
 from elman.nn.modules import RNN as RNN
 from elman.nn.records import choices as choices
+from elman.nn.records import counters as counters
 from elman.nn.records import pin as pin
 from elman.nn.recurrent import Recurrent as Recurrent

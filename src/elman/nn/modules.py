@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from elman.errors import EngineError
+from elman.errors import EngineError, InputError, ShapeError
 from elman.nn.asking import checked, wanted
 from elman.nn.formulas import FORMULAS
 from elman.nn.runner import Runner
@@ -27,16 +27,18 @@ class _Layers:
     """
 
     engine: str = "auto"
+    heads: int = 1
     _stack: Stack | None = None
 
     @property
     def stack(self: Any) -> Stack:
         """Who runs the layers."""
         if self._stack is None:
-            cell, directions = FORMULAS[self.mode, bool(self.bias)], 1 + bool(self.bidirectional)
+            cell = FORMULAS[self.mode, bool(self.bias)].with_heads(self.heads)
+            directions = 1 + bool(self.bidirectional)
             above = [self.hidden_size * directions] * (self.num_layers - 1)
             runners = [
-                Runner(cell, {"I": width, "H": self.hidden_size})
+                Runner(cell, cell.bind(width, self.hidden_size))
                 for width in (self.input_size, *above)
                 for _ in range(directions)
             ]
@@ -60,21 +62,28 @@ class _Layers:
     def extra_repr(self: Any) -> str:
         """torch's, and the engine if one was named."""
         told = super().extra_repr()  # type: ignore[misc]
+        if self.heads != 1:
+            told += f", heads={self.heads}"
         return told if self.engine == "auto" else f"{told}, engine={self.engine!r}"
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # torch's name
         """Run all layers; arguments and results are torch's."""
         engine = wanted(self.engine)
-        packed = isinstance(input, PackedSequence)
-        if engine == "aten" or not (packed or _well_formed(self, input, hx)):
+        packed: bool = isinstance(input, PackedSequence)
+        divided = self.heads != 1
+        theirs = engine == "aten" and not divided
+        if theirs or not (packed or _well_formed(self, input, hx)):
             return super().forward(input, hx)  # type: ignore[misc]
-        weights = _weights(self)
+        weights, given = _weights(self), cast(Tensor, input)
         reason = "a PackedSequence" if packed else self.refusal()
-        reason = reason or _unsuitable(input, hx, weights, engine)
+        reason = reason or _unsuitable(given, hx, weights, engine)
         if reason is None:
-            return _run_layers(self, input, hx, weights, engine)
-        if engine != "auto":
-            raise EngineError(f"engine {engine} cannot run this {type(self).__name__}: {reason}")
+            return _run_layers(self, given, hx, weights, engine)
+        if engine != "auto" or divided:
+            with_heads = f" with {self.heads} heads" if divided else ""
+            raise EngineError(
+                f"engine {engine} cannot run this {type(self).__name__}{with_heads}: {reason}"
+            )
         return super().forward(input, hx)  # type: ignore[misc]
 
     def step(self: Any, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
@@ -139,6 +148,24 @@ def _unsuitable(given: Tensor, hx: Any, weights: list[Tensor], engine: str) -> s
     return None
 
 
+def _divide(module: Any, heads: int) -> None:
+    """Give a new module of several heads its recurrent weights: [gates · H, H / heads]."""
+    FORMULAS[module.mode, bool(module.bias)].with_heads(heads)  # refuses what is no number
+    if heads == 1:
+        return
+    size = module.hidden_size
+    if size % heads:
+        raise ShapeError(f"hidden_size={size} cannot be divided among {heads} heads")
+    if module.proj_size:
+        raise InputError(f"proj_size={module.proj_size} has no heads")
+    module.heads = heads
+    for name in module._flat_weights_names:
+        if name.startswith("weight_hh"):
+            whole = getattr(module, name)
+            setattr(module, name, nn.Parameter(whole.new_empty(whole.shape[0], size // heads)))
+    module.reset_parameters()
+
+
 def _weights(module: Any) -> list[Tensor]:
     """All weights in torch's order, as they are now: parameters, or what stands in their place."""
     own = module._parameters
@@ -189,12 +216,16 @@ class RNN(_Layers, nn.RNN):
     Same constructor, draws, ``state_dict``, results and errors as torch's.
 
     Args:
-        engine: ``"auto"``, or the name of an engine; all others are torch's.
+        engine: ``"auto"``, or the name of an engine.
+        heads: groups of units that do not see each other's past: ``weight_hh`` is block-diagonal,
+            stored as [gates · H, H / heads], head n being units n·H/heads … of each gate. All other
+            arguments are torch's.
     """
 
-    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, engine: str = "auto", heads: int = 1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.engine = checked(engine)
+        _divide(self, heads)
 
 
 class GRU(_Layers, nn.GRU):
@@ -203,12 +234,16 @@ class GRU(_Layers, nn.GRU):
     Same constructor, draws, ``state_dict``, results and errors as torch's.
 
     Args:
-        engine: ``"auto"``, or the name of an engine; all others are torch's.
+        engine: ``"auto"``, or the name of an engine.
+        heads: groups of units that do not see each other's past: ``weight_hh`` is block-diagonal,
+            stored as [gates · H, H / heads], head n being units n·H/heads … of each gate. All other
+            arguments are torch's.
     """
 
-    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, engine: str = "auto", heads: int = 1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.engine = checked(engine)
+        _divide(self, heads)
 
 
 class LSTM(_Layers, nn.LSTM):
@@ -217,9 +252,13 @@ class LSTM(_Layers, nn.LSTM):
     Same constructor, draws, ``state_dict``, results and errors as torch's.
 
     Args:
-        engine: ``"auto"``, or the name of an engine; all others are torch's.
+        engine: ``"auto"``, or the name of an engine.
+        heads: groups of units that do not see each other's past: ``weight_hh`` is block-diagonal,
+            stored as [gates · H, H / heads], head n being units n·H/heads … of each gate. All other
+            arguments are torch's.
     """
 
-    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, engine: str = "auto", heads: int = 1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.engine = checked(engine)
+        _divide(self, heads)

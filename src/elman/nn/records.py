@@ -43,6 +43,26 @@ def choices(model: nn.Module) -> dict[str, Any]:
     return found
 
 
+def counters(model: nn.Module) -> dict[str, int]:
+    """Count what happened in a model's kernels since the process began.
+
+    Returns:
+        name -> number: ``fallbacks`` are calls that no solver of engine ``deer`` could solve, and
+        whose steps were run in turn; of all its ``calls``.
+    """
+    kernels = [
+        choice.kernel
+        for _, runner in _runners(model)
+        if isinstance(runner, Runner)
+        for choice in runner.choices.values()
+    ]
+    total: dict[str, int] = {}
+    for kernel in dict.fromkeys(kernels):
+        for name, count in kernel.counters().items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
 def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
     """Make a model's layers use exactly what :func:`choices` recorded, whatever is measured now.
 

@@ -49,6 +49,8 @@ class Recurrent(nn.Module):
         batch_first: x and out are [B, T, ·].
         dropout: share of values dropped after each layer but the last, in training.
         residual: from the second layer on, a layer's input is added to its output.
+        heads: groups of units that do not see each other's past: weights that multiply a state are
+            block-diagonal, stored as [rows, columns / heads] (:meth:`elman.cell.with_heads`).
         engine: ``"auto"`` (measured), or a name; ``elman.using`` and ELMAN_ENGINE override it.
         tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``, ``"recompute"``.
         device, dtype: of the parameters.
@@ -70,6 +72,7 @@ class Recurrent(nn.Module):
         batch_first: bool = False,
         dropout: float = 0.0,
         residual: bool = False,
+        heads: int = 1,
         engine: str = "auto",
         tape: Tape = "auto",
         device: Any = None,
@@ -78,6 +81,8 @@ class Recurrent(nn.Module):
     ) -> None:
         super().__init__()
         cell, dims = _separated(cell, dims_and_options)
+        _check_size("heads", heads)
+        cell = cell.with_heads(heads)
         for name, size in (("input_size", input_size), ("hidden_size", hidden_size), *dims.items()):
             _check_size(name, size)
         if num_layers < 1:
@@ -90,6 +95,7 @@ class Recurrent(nn.Module):
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bidirectional, self.batch_first = bool(bidirectional), bool(batch_first)
         self.dropout, self.residual = float(dropout), bool(residual)
+        self.heads = heads
         self.engine = checked(engine)
         self.tape: Tape = tape
         self._dims = dict(dims)
@@ -225,6 +231,7 @@ class Recurrent(nn.Module):
             ("batch_first", False),
             ("dropout", 0.0),
             ("residual", False),
+            ("heads", 1),
             ("engine", "auto"),
             ("tape", "auto"),
         ):

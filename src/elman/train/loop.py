@@ -34,6 +34,7 @@ class Tally:
         bpc, norm, since_s: sums since the last row of metrics.csv.
         count: steps since that row.
         valid_bpc: the last validation; None before the first.
+        fallbacks: calls since that row that engine deer had to run step by step.
     """
 
     step: int = 0
@@ -43,8 +44,9 @@ class Tally:
     since_s: float = 0.0
     count: int = 0
     valid_bpc: float | None = None
+    fallbacks: int = 0
 
-    def add(self, bpc: float, norm: float, seconds: float) -> Tally:
+    def add(self, bpc: float, norm: float, seconds: float, fallbacks: int) -> Tally:
         """Count one more step."""
         return replace(
             self,
@@ -54,6 +56,7 @@ class Tally:
             norm=self.norm + norm,
             since_s=self.since_s + seconds,
             count=self.count + 1,
+            fallbacks=self.fallbacks + fallbacks,
         )
 
 
@@ -119,12 +122,13 @@ class Loop:
         if segment == 0:
             self.stepper.state = None
         lr = learning_rate(before, self.steps, config.lr, config.warmup)
+        fell = self.fallbacks()
         began = time.perf_counter()
         bpc, norm = self.stepper.train(*self.train.segment(segment, self.mine), lr)
         taken = time.perf_counter() - began
         if not (math.isfinite(bpc) and math.isfinite(norm)):
             raise RunError(self.diverged(bpc, norm))
-        self.tally = self.tally.add(bpc, norm, taken)
+        self.tally = self.tally.add(bpc, norm, taken, self.fallbacks() - fell)
         self.display.update(self.tally.step, self.steps, bpc, config.chars_per_step / taken)
         last = self.tally.step == self.steps
         validated = last or self.due(config.validate_every)
@@ -167,8 +171,9 @@ class Loop:
             valid_bpc=tally.valid_bpc if validated else None,
             chars_per_s=chars * tally.count / tally.since_s,
             train_seconds=tally.seconds,
+            fallbacks=tally.fallbacks,
         )
-        self.tally = replace(tally, bpc=0.0, norm=0.0, since_s=0.0, count=0)
+        self.tally = replace(tally, bpc=0.0, norm=0.0, since_s=0.0, count=0, fallbacks=0)
         if not self.first:
             return
         self.observe(row)
@@ -198,6 +203,10 @@ class Loop:
             if must:
                 raise RunError(text) from error
             self.display.say(text)
+
+    def fallbacks(self) -> int:
+        """Calls in this process that engine deer had to run step by step."""
+        return elman.nn.counters(self.stepper.plain).get("fallbacks", 0)
 
     def choices(self) -> dict[str, Any]:
         """Return which engine and plan each recurrent module uses."""

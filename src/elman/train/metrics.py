@@ -21,6 +21,7 @@ class Row:
         valid_bpc: bits per character in validation, where one was due.
         chars_per_s: of training steps since the row before.
         train_seconds: all training steps so far (s).
+        fallbacks: layers that engine deer had to run step by step, since the row before.
     """
 
     step: int
@@ -31,6 +32,7 @@ class Row:
     valid_bpc: float | None
     chars_per_s: float
     train_seconds: float
+    fallbacks: int = 0
 
 
 COLUMNS = tuple(column.name for column in fields(Row))
@@ -98,4 +100,5 @@ def parse_row(values: dict[str, str]) -> Row:
         valid_bpc=float(valid) if valid else None,
         chars_per_s=float(values["chars_per_s"]),
         train_seconds=float(values["train_seconds"]),
+        fallbacks=int(values.get("fallbacks") or 0),
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from elman.bench.cases import Suite
 from elman.bench.suites.cpu import CPU
+from elman.bench.suites.deer import DEER
 from elman.bench.suites.foundation import FOUNDATION
 from elman.errors import InputError
 
-SUITES = {suite.name: suite for suite in (FOUNDATION, CPU)}
+SUITES = {suite.name: suite for suite in (FOUNDATION, CPU, DEER)}
 
 
 def find_suite(name: str) -> Suite:

@@ -21,13 +21,15 @@ OWN = ("lstm_layernorm", "lem", "leaky_memory")
 AWKWARD = ((100, 3, 100), (100, 20, 250), (50, 33, 650))
 PADDED = ((100, 4, 112), (100, 24, 256), (50, 36, 656))
 _QUICK = (100, 4, 128)
+_SLOW = 1000  # samples from which a call takes seconds: engine c is not timed by itself
 
 
 def _built_in(index: int) -> list[Case]:
     """A training step of one of torch's cells at every shape."""
     cell, found = CELLS[index], list[Case]()
     for (T, B, H), ratios in ASKED.items():
-        peers = ("jax",) * (cell != "rnn" and (T, B, H) in PEERS)
+        peers = ("elman-c",) * (B < _SLOW)
+        peers += ("jax",) * (cell != "rnn" and (T, B, H) in PEERS)
         peers += ("compiled",) * (cell == "gru" and (T, B, H) in COMPILED)
         found.append(
             Case(
@@ -35,7 +37,7 @@ def _built_in(index: int) -> list[Case]:
                 "train",
                 cell,
                 *(T, B, H),
-                contestants=("torch", "elman", "elman-c", *peers),
+                contestants=("torch", "elman", *peers),
                 baseline="torch",
                 ratio=ratios[index],
                 quick=(T, B, H) == _QUICK and cell != "gru",

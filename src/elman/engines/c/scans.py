@@ -12,6 +12,7 @@ from torch import Tensor
 
 from elman.engines.c.build import build, find_compiler, load
 from elman.engines.c.isa import detect
+from elman.engines.c.memory import fresh
 from elman.engines.c.threads import pool, threads
 from elman.errors import BuildError
 
@@ -77,7 +78,7 @@ def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
     T = b.shape[0]
     n, N = b.shape[1:] if units else b.shape[:0:-1]
     A, b, y0 = A.contiguous(), b.contiguous(), y0.contiguous()
-    out = torch.empty_like(b)
+    out = fresh(b.shape, b.dtype)
     workers = threads() if A.numel() >= _WORTH else 1
     arrays = {"A": A, "b": b, "y0": y0, "out": out}
     numbers = {"T": T, "N": N, "n": n, "workers": workers, "pieces": 1}
@@ -100,7 +101,7 @@ def backward(A: Tensor, y0: Tensor, y: Tensor, dy: Tensor) -> tuple[Tensor, Tens
         return None
     T, N = dy.shape[0], dy[0].numel()
     A, y0, y, dy = A.contiguous(), y0.contiguous(), y.contiguous(), dy.contiguous()
-    d_A, d_b, d_y0 = torch.empty_like(A), torch.empty_like(dy), torch.empty_like(y0)
+    d_A, d_b, d_y0 = (fresh(v.shape, v.dtype) for v in (A, dy, y0))
     arrays = {"A": A, "y0": y0, "y": y, "dy": dy, "d_A": d_A, "d_b": d_b, "d_y0": d_y0}
     workers = threads() if A.numel() >= _WORTH else 1
     _call(library.elman_scan_backward, arrays, T=T, N=N, n=1, pieces=1, workers=workers)

@@ -37,8 +37,7 @@ class Deer(Engine):
             return f"its Jacobians are {n} x {n}: not measured"
         if steps < _FEWEST:
             return f"{steps} steps are too few to run at once: not measured"
-        compiled = job.spec.device == "cpu" and registry.find("c").supports(job) is None
-        if compiled and n > _UNITS:
+        if n > _UNITS and _compiled(job):
             return f"its Jacobians are {n} x {n}, and engine c runs this: not measured"
         return None
 
@@ -57,10 +56,21 @@ class Deer(Engine):
         return names
 
 
+def _compiled(job: Job) -> bool:
+    """Whether engine c runs a job."""
+    return job.spec.device == "cpu" and registry.find("c").supports(job) is None
+
+
 class ScanBackward(Deer):
     """Steps in turn forward, all at once backward: exact, without any iteration."""
 
     name = "scan-backward"
+
+    def hopeless(self, job: Job, steps: int, batch: int) -> str | None:
+        """As :class:`Deer`; and a compiled loop whose backward is compiled too is faster."""
+        if _compiled(job):
+            return "its forward is engine c's, whose own backward is compiled: not measured"
+        return super().hopeless(job, steps, batch)
 
     def _solvers(self, schedule: str | None) -> tuple[str, ...]:
         if schedule:

@@ -45,6 +45,10 @@ class DeerKernel(Kernel):
         """Engine, and solvers in the order in which they are tried."""
         return {"engine": self.engine, "schedule": "+".join(self.solvers)}
 
+    def counters(self) -> dict[str, int]:
+        """Forward calls, and how many of them fell back to steps in turn."""
+        return {"calls": self.calls, "fallbacks": self.fallbacks} if self.solvers else {}
+
     def _named(
         self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
     ) -> Problem:

@@ -1,0 +1,84 @@
+"""Memory for large results: taken again once nobody holds it, and in large pages at first.
+
+The first touch of fresh memory costs more than writing to it: the system clears it, and takes a
+fault per page. torch has no cache of its own for the CPU, so each large result would pay that anew.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LARGE = 4 << 20  # (bytes) smaller results are torch's own affair
+LIMIT = 512 << 20  # (bytes) kept at most, in use or not
+_PAGE = 2 << 20  # (bytes) of a large page
+_HUGEPAGE = 14  # MADV_HUGEPAGE of Linux
+_use_count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
+_kept: deque[Any] = deque()  # storages, those used last at the end
+
+
+@cache
+def _advise() -> Callable[[int, int, int], int] | None:
+    """The system's ``madvise``; None where there is none."""
+    if sys.platform != "linux":
+        return None
+    try:
+        function = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    function.restype = ctypes.c_int
+    return function
+
+
+def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """An uninitialised tensor, contiguous."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < LARGE:
+        return torch.empty(shape, dtype=dtype)
+    again = _unused(size, shape, dtype)
+    if again is not None:
+        return again
+    made = torch.empty(shape, dtype=dtype)
+    advise = _advise()
+    if advise is not None:
+        start = -(-made.data_ptr() // _PAGE) * _PAGE
+        advise(start, (made.data_ptr() + size - start) // _PAGE * _PAGE, _HUGEPAGE)
+    if _use_count is not None and size <= LIMIT:
+        _kept.append(made.untyped_storage())
+        while sum(storage.nbytes() for storage in tuple(_kept)) > LIMIT:
+            _kept.popleft()
+    return made
+
+
+def _unused(size: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
+    """A tensor in a storage of about this size that nobody but this module holds, or None.
+
+    A storage that was moved into shared memory may be read by another process: it is let go. While
+    one is looked at it is in nobody else's hands, so that two threads never get the same.
+    """
+    if _use_count is None:
+        return None
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    for _ in range(len(_kept)):
+        try:
+            storage = _kept.popleft()
+        except IndexError:  # another thread took it
+            return None
+        if storage.is_shared():
+            continue
+        made = None
+        if size <= storage.nbytes() <= size + size // 8 and _use_count(storage._cdata) == 1:
+            made = torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)
+        _kept.append(storage)
+        if made is not None:
+            return made
+    return None

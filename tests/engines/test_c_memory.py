@@ -1,0 +1,97 @@
+"""Large results: memory is taken again once nobody holds it, and never before."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+import elman
+from elman.engines.c import memory
+from elman.engines.c.memory import LARGE, LIMIT, fresh
+
+SHAPE = (3, LARGE // 4)
+
+
+@pytest.fixture(autouse=True)
+def empty(monkeypatch):
+    monkeypatch.setattr(memory, "_kept", type(memory._kept)())
+    if memory._use_count is None:
+        pytest.skip("this torch does not tell who holds a storage")
+
+
+def test_used_again_only_when_free():
+    """A tensor, a view of it, or its numpy array: as long as one lives, its memory is its own."""
+    first = fresh(SHAPE, torch.float32)
+    where = first.data_ptr()
+    assert fresh(SHAPE, torch.float32).data_ptr() != where
+    view = first[1:]
+    del first
+    assert fresh(SHAPE, torch.float32).data_ptr() != where
+    array = view.numpy()
+    del view
+    assert fresh(SHAPE, torch.float32).data_ptr() != where
+    del array
+    found = {fresh(SHAPE, torch.float32).data_ptr() for _ in range(1)}
+    held = [fresh(SHAPE, torch.float32) for _ in range(4)]
+    assert where in found | {one.data_ptr() for one in held}
+    assert len({one.data_ptr() for one in held}) == 4
+
+
+def test_small_and_unlike_sizes():
+    """Small ones are torch's; a storage is not used for much less than it holds."""
+    fresh((10,), torch.float32)
+    assert not memory._kept
+    big = fresh((4 * LARGE,), torch.float32)
+    where = big.data_ptr()
+    del big
+    assert fresh(SHAPE, torch.float32).data_ptr() != where
+    assert fresh((4 * LARGE - 8,), torch.float32).data_ptr() == where
+
+
+def test_shared_memory_is_let_go():
+    """What another process may read is never written to again."""
+    first = fresh(SHAPE, torch.float32)
+    first.share_memory_()
+    del first
+    fresh(SHAPE, torch.float32)
+    assert not any(storage.is_shared() for storage in memory._kept)
+
+
+def test_bounded():
+    """No more than the limit is kept."""
+    held = [fresh((LIMIT // 16,), torch.float32) for _ in range(6)]
+    assert sum(storage.nbytes() for storage in memory._kept) <= LIMIT
+    del held
+    fresh((LIMIT,), torch.float32)
+    assert sum(storage.nbytes() for storage in memory._kept) <= LIMIT
+
+
+def test_threads_never_share():
+    """Many threads at once: all results differ."""
+    wrong = []
+
+    def work(value: float) -> None:
+        for _ in range(40):
+            mine = fresh(SHAPE, torch.float32)
+            mine[0, :100] = value
+            if not bool((mine[0, :100] == value).all()):
+                wrong.append(value)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_results_stay_as_they_are():
+    """A scan's results are not touched by later scans."""
+    a, b = torch.rand(3000, 512), torch.randn(3000, 512)
+    first = elman.linear_scan(a, b)
+    kept = first.clone()
+    for _ in range(4):
+        elman.linear_scan(a, 2 * b)
+    assert torch.equal(first, kept)

@@ -1,0 +1,146 @@
+"""Heads: dense weights with zeros outside the blocks give the same; shapes, errors, engines."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import elman
+from elman import cells, compiler
+from elman.autodiff.structure import structure
+from elman.engines.deer.problem import Formula
+from elman.errors import EngineError, InputError, ShapeError, TraceError
+from helpers import Sizes, job_of, need_engine, random_case, run
+
+DENSE = [cell for cell in cells.ALL if cell.division.blocks and cell is not cells.lstm_layernorm]
+
+
+def spread(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """A block-diagonal weight [rows, columns / heads] as the dense matrix it stands for."""
+    rows, own = weight.shape
+    gates = rows // (own * heads)
+    whole = weight.new_zeros(gates, heads, own, heads, own)
+    for head in range(heads):
+        whole[:, head, :, head] = weight.view(gates, heads, own, own)[:, head]
+    return whole.view(rows, own * heads)
+
+
+@pytest.mark.parametrize(
+    "cell, engine",
+    [
+        *((cell, "reference") for cell in DENSE),
+        *((cell, "c") for cell in (cells.gru, cells.lstm, cells.lem)),
+        *((cell, "deer") for cell in (cells.gru, cells.lstm)),
+        (cells.gru_before, "scan-backward"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_the_same_as_dense(cell, engine):
+    """With zeros between the heads: outputs, states, all gradients that the blocks have."""
+    if engine == "c":
+        need_engine("c")
+    case = random_case(cell.with_heads(3), Sizes(T=9, B=2, I=5, H=12), 0, torch.float64)
+    got = run(case.cell, case, engine)
+    whole = random_case(cell, Sizes(T=9, B=2, I=5, H=12), 0, torch.float64)
+    for part in ("inputs", "states"):
+        getattr(whole, part).update(getattr(case, part))
+    for name, value in case.weights.items():
+        blocks = name in cell.division.blocks
+        whole.weights[name] = spread(value, 3) if blocks else value
+    whole.d_output.copy_(case.d_output)
+    whole.d_last.update(case.d_last)
+    want = run(cell, whole, "reference")
+    for name, value in want.items():
+        found = got[name]
+        if name[1:] in cell.division.blocks:
+            value = value * (spread(torch.ones_like(found), 3))
+            found = spread(found, 3)
+        torch.testing.assert_close(found, value, atol=1e-9, rtol=1e-9, msg=name)
+
+
+def test_structure():
+    """Each head is a block of its own; a norm over all units couples them again."""
+    step = compiler.pair_of(cells.gru.with_heads(4)).step
+    assert structure(step).groups == ((0,), (1,), (2,), (3,))
+    (bundle,) = Formula(
+        job_of(random_case(cells.gru.with_heads(4), Sizes(T=2, B=1, I=3, H=20)))
+    ).bundles
+    assert (len(bundle.groups), bundle.seeds) == (4, 5)
+    step = compiler.pair_of(cells.lstm_layernorm.with_heads(2)).step
+    assert len(structure(step).groups) == 1
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM", "RNN"])
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}], ids=str)
+def test_modules(kind, options):
+    """torch's names and sizes but weight_hh's; the dense module with zeros gives the same."""
+    torch.manual_seed(0)
+    net = getattr(elman, kind)(5, 12, heads=3, dtype=torch.float64, **options)
+    theirs = getattr(torch.nn, kind)(5, 12, dtype=torch.float64, **options)
+    state = net.state_dict()
+    assert state.keys() == theirs.state_dict().keys()
+    theirs.load_state_dict(
+        {n: spread(v, 3) if "hh" in n and v.dim() == 2 else v for n, v in state.items()}
+    )
+    assert "heads=3" in repr(net)
+    x = torch.randn(7, 2, 5, dtype=torch.float64, requires_grad=True)
+    for other in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        torch.testing.assert_close(other(x), theirs(x))
+    a, b = (torch.autograd.grad(m(x)[0].square().sum(), x)[0] for m in (net, theirs))
+    torch.testing.assert_close(a, b)
+
+
+@elman.cell(input="x[I]", state="h[P], c[H]", weights="W[H, I], R[H, P], Q[P, H]")
+def projected(x, h, c, W, R, Q):
+    """Its output has a size of its own."""
+    c = elman.ops.tanh(W @ x + R @ h) + 0.5 * c
+    return Q @ c, c
+
+
+def test_recurrent():
+    """Any cell; further dims are divided too."""
+    net = elman.Recurrent(projected, 5, 6, H=12, heads=3, num_layers=2)
+    assert net.R_l0.shape == (12, 2)
+    assert net.Q_l0.shape == (6, 4)
+    out, (h, c) = net(torch.randn(4, 2, 5))
+    assert (out.shape, h.shape, c.shape) == ((4, 2, 6), (2, 2, 6), (2, 2, 12))
+    assert elman.Recurrent(cells.indrnn, 5, 6, heads=4).cell is cells.indrnn
+
+
+def test_refusals():
+    """What cannot be divided is said where it is asked for."""
+
+    @elman.cell(input="x[H]", state="h[H]", weights="W[H, H]")
+    def both(x, h, W):
+        return elman.ops.tanh(W @ x + W @ h)
+
+    @elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]")
+    def turned(x, h, W, R):
+        return elman.ops.tanh(W @ x + R.T @ h)
+
+    @elman.cell(input="x[I]", state="h[4]", weights="W[4, I], R[4, 4]")
+    def numbered(x, h, W, R):
+        return elman.ops.tanh(W @ x + R @ h)
+
+    for cell, size, match in (
+        (both, 8, "one weight for the input and one for the state"),
+        (turned, 8, "transposed"),
+        (numbered, 4, "a dim of 4"),
+        (cells.gru, 7, "cannot be divided among 2 heads"),
+    ):
+        with pytest.raises(ShapeError, match=match):
+            elman.Recurrent(cell, size, size, heads=2)
+    with pytest.raises(ShapeError, match="H=5 cannot be divided"):
+        elman.Recurrent(projected, 3, 4, H=5, heads=2)
+    with pytest.raises(ShapeError, match="divided among 5 heads"):
+        elman.GRU(3, 12, heads=5)
+    with pytest.raises(TraceError, match="positive"):
+        elman.GRU(3, 12, heads=0)
+    with pytest.raises(InputError, match="proj_size"):
+        elman.LSTM(3, 12, proj_size=4, heads=2)
+    packed = torch.nn.utils.rnn.pack_sequence([torch.randn(3, 3)])
+    with pytest.raises(EngineError, match="2 heads: a PackedSequence"):
+        elman.GRU(3, 12, heads=2)(packed)
