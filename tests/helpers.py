@@ -228,9 +228,16 @@ class OwnBackwardKernel(Kernel):
         """Run the reference without history."""
         self.calls["forward"] += 1
         with torch.no_grad():
-            output, last, _ = self.inner.forward(inputs, states, weights)
+            output, last = self._run(inputs, states, weights)
             saved = (torch.ones(3),) if self.job.spec.training else ()
         return output, tuple(value.clone() for value in last), saved
+
+    def _run(self, inputs, states, weights):
+        """The reference, with states of a stack of one layer too."""
+        leaves = self.job.graph.states
+        flat = [s.reshape(s.shape[s.dim() - 1 - len(v.shape) :]) for s, v in zip(states, leaves)]
+        output, last, _ = self.inner.forward(inputs, flat, weights)
+        return output, tuple(end.reshape(s.shape) for end, s in zip(last, states))
 
     def backward(self, inputs, states, weights, saved, d_output, d_last, keep):
         """Differentiate the reference."""
@@ -243,9 +250,7 @@ class OwnBackwardKernel(Kernel):
         leaves = [value.detach().requires_grad_() for value in given]
         first, second = len(inputs), len(inputs) + len(states)
         with torch.enable_grad():
-            output, last, _ = self.inner.forward(
-                leaves[:first], leaves[first:second], leaves[second:]
-            )
+            output, last = self._run(leaves[:first], leaves[first:second], leaves[second:])
             pairs = [(v, d) for v, d in zip((output, *last), (d_output, *d_last)) if d is not None]
             grads = torch.autograd.grad(
                 [v for v, _ in pairs], leaves, [d for _, d in pairs], allow_unused=True

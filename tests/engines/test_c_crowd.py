@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from elman import cells
 from elman.engines.c import threads
 from elman.engines.c.engine import ENGINE
 from elman.engines.c.threads import Crowd
 from helpers import Sizes, job_of, need, random_case
+from kernels import call
 
 
 @pytest.fixture
@@ -80,3 +82,21 @@ def test_a_choice_made_in_a_contest_is_one_for_quiet_times(clock, monkeypatch):
     assert threads.workers() == 1
     assert ENGINE.schedules(job, 100, 4) == quiet
     assert threads.threads() == 1 or quiet != ("one",)
+
+
+@pytest.mark.parametrize("split", ["one", "batch", "units"])
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm_layernorm], ids=lambda cell: cell.name)
+def test_bits_do_not_depend_on_free_cores(cell, split, monkeypatch):
+    """One thread does the shares of all in turn: the same bits as when all were free."""
+    case = random_case(cell, Sizes(T=70, B=7, I=19, H=37), 0)
+    need("c", job_of(case))
+    monkeypatch.setattr("elman.engines.c.kernel.threads", lambda: 3)
+    monkeypatch.setattr("elman.engines.c.kernel._WORTH_S", 0.0)
+    found = []
+    for free in (3, 1, 2):
+        monkeypatch.setattr("elman.engines.c.kernel.workers", lambda free=free: free)
+        kernel = ENGINE.compile(job_of(case), split)
+        found.append(call(kernel, case))
+    for other in found[1:]:
+        for name, value in found[0].items():
+            assert torch.equal(value, other[name]), name

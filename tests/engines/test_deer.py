@@ -469,9 +469,11 @@ def test_long_sequences(cell, T):
 
 @pytest.mark.long
 @pytest.mark.parametrize("T", [33_753, 100_000])
-@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+@pytest.mark.parametrize(
+    "cell", [c for c in cells.ALL if c is not cells.indrnn], ids=lambda cell: cell.name
+)
 def test_very_long_sequences(cell, T):
-    """The lengths of raw recordings."""
+    """The lengths of raw recordings; relu units whose weight is above 1 would grow without end."""
     need_engine("c")
     assert_long(*long_run(cell, T), T)
 

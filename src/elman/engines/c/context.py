@@ -15,7 +15,7 @@ from typing import Any
 ARRAYS = frozenset(
     ("ring", "in", "in_t", "in_l", "st", "h0", "last", "w", "din", "dlast", "dst", "dw")
 )
-DONE, AWAITS = 6, 7  # indices of these two fields
+DONE, AWAITS = 7, 8  # indices of these two fields
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Shape:
     def given(self) -> list[tuple[str, str, int]]:
         """(C type, name, count) of what the caller sets, in the order of :meth:`Frame.call`.
 
-        The first eight are the ``Head`` of runtime.h.
+        The first nine are the ``Head`` of runtime.h.
         """
         inputs, states, weights = self.inputs, self.states, self.weights
         return [
@@ -38,6 +38,7 @@ class Shape:
             ("long", "chunk", 1),
             ("long", "workers", 1),
             ("long", "split", 1),
+            ("long", "shares", 1),
             ("Flag *", "flags", 1),
             ("long", "done", 1),
             ("const long *", "awaits", 1),

@@ -20,7 +20,7 @@ from elman.engines.c.context import Frame
 from elman.engines.c.crew import Crew, Entry
 from elman.engines.c.emit import Emitter
 from elman.engines.c.isa import detect
-from elman.engines.c.threads import crowd, pool, workers
+from elman.engines.c.threads import crowd, pool, threads, workers
 from elman.errors import EngineError
 from elman.plan.build import output_is_state
 from elman.plan.forecast import load_of, ranked, step_seconds
@@ -115,10 +115,10 @@ class CKernel(Kernel):
         text = self.emitter.text()
         self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         library = load(build(text, self.isa))
-        threads = pool()
+        shared = pool()
         library.elman_threads.argtypes = [ctypes.c_void_p] * 3
         library.elman_threads.restype = None
-        library.elman_threads(threads.parallel, threads.number, threads.count)
+        library.elman_threads(shared.parallel, shared.number, shared.count)
         self._forward = Entry.of(library, "forward")
         self._backward = Entry.of(library, "backward") if made.backward is not None else None
         self._direct = Entry.of(library, "direct") if made.backward is None else None
@@ -183,12 +183,16 @@ class CKernel(Kernel):
         return min(self._team, free) if self._team else free
 
     def schedule(self, T: int, B: int) -> Bound:
-        """How a call of these sizes runs now."""
-        threads = self.workers()
+        """How a call of these sizes runs now.
+
+        How it is cut follows the threads of a quiet machine, so that bits do not depend on how many
+        are free.
+        """
+        quiet = min(self._team, threads()) if self._team else threads()
         if not self._team and step_seconds(self._load, _ALONE, B, 1) * T <= _WORTH_S:
-            threads = 1
-        schedule = self.fixed or ranked(self.program, B, threads)[0]
-        return schedule.bind(T, B, threads)
+            quiet = 1
+        schedule = self.fixed or ranked(self.program, B, quiet)[0]
+        return schedule.bind(T, B, quiet)
 
     def tape_bytes(self, T: int, B: int) -> int:
         """What the forward keeps for the backward: slots and state sequences (bytes)."""
@@ -228,11 +232,12 @@ class CKernel(Kernel):
 
     def _plan(self, T: int, B: int) -> Plan:
         """What all calls of these sizes have in common, made once."""
-        threads = self.workers()
-        plan = self._plans.get((T, B, threads))
+        free = self.workers()
+        plan = self._plans.get((T, B, free))
         if plan is None:
             schedule = self.schedule(T, B)
-            head = (T, B, schedule.chunk, schedule.workers, schedule.split, 0, 0, 0)
+            shares = schedule.workers
+            head = (T, B, schedule.chunk, min(free, shares), schedule.split, shares, 0, 0, 0)
             item = self.dtype.itemsize
             few = T * B <= _FEW_ROWS
             forward = self._direct if few and self._direct is not None else self._forward
@@ -246,8 +251,8 @@ class CKernel(Kernel):
             )
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
-            if self.workers() == threads:  # else a contest began or ended in between
-                self._plans[T, B, threads] = plan
+            if self.workers() == free:  # else a contest began or ended in between
+                self._plans[T, B, free] = plan
         return plan
 
     def _bytes(self, entry: Entry, head: tuple[int, ...]) -> int:

@@ -313,9 +313,10 @@ INLINE long nanoseconds(clockid_t clock) {
 INLINE long without_core(void) {
     return nanoseconds(CLOCK_MONOTONIC) - nanoseconds(CLOCK_THREAD_CPUTIME_ID);
 }
-/* what every argument block begins with. `done` counts the steps of this call that others may read;
+/* what every argument block begins with. Rows are cut into `shares` whatever the number of workers, who
+ * take them in turn: how rows meet in a tile decides about the last bit. `done` counts the steps of this call that others may read;
  * `awaits` is the count of the call whose results this one reads, or null */
-typedef struct { long T, B, chunk, workers, split; Flag *flags; long done; const long *awaits; } __attribute__((may_alias)) Head;
+typedef struct { long T, B, chunk, workers, split, shares; Flag *flags; long done; const long *awaits; } __attribute__((may_alias)) Head;
 UNUSED INLINE void tell(Head *call, const Worker *w, long steps) { /* after all workers have met */
     if (!w->id) __atomic_store_n(&call->done, steps, __ATOMIC_RELEASE);
 }
