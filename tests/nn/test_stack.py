@@ -16,7 +16,7 @@ from elman import cells
 from elman.engines.c.crew import Crew
 from elman.engines.c.together import Teams
 from elman.tuning import together
-from helpers import need_engine
+from helpers import assert_same, need_engine
 
 
 def results(net, x, state, engine, dy, ends):
@@ -36,14 +36,15 @@ def results(net, x, state, engine, dy, ends):
 
 
 def same(got, want):
+    T = len(want[0]["out"])
     for name, value in want[0].items():
-        torch.testing.assert_close(got[0][name], value, atol=1e-10, rtol=1e-10, msg=name)
+        assert_same(name, got[0][name], value, torch.float64, T)
     for name, value in want[1].items():
         found = got[1][name]
         if value is None:
             assert found is None or not found.count_nonzero(), name
         else:
-            torch.testing.assert_close(found, value, atol=1e-9, rtol=1e-9, msg=name)
+            assert_same(f"d{name}", found, value, torch.float64, T)
 
 
 @pytest.fixture(params=[together.APART, together.AT_ONCE])
@@ -209,6 +210,12 @@ def test_the_choice_is_measured_and_remembered(monkeypatch):
 
     assert reason().why == "measured"
     assert reason().why == "remembered"
+    monkeypatch.setattr(together.cache, "recall", lambda key: {"schedule": ["together"]})
+    assert reason().why == "measured", "what cannot be true is not believed"
+    monkeypatch.undo()
+    monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 2)
+    monkeypatch.setattr("elman.engines.c.engine._HOPELESS", 1e9)
+    monkeypatch.setattr(together.cache, "recall", lambda key: None)
     with torch.no_grad():
         monkeypatch.setattr(Crew, "run", lambda self: None)
         wrong = reason()

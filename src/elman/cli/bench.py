@@ -23,7 +23,9 @@ SHORT = ("torch", "elman", "ratio", "asked", "engine c", "error", "GFLOP/s", "be
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(help="Which suite: foundation, cpu.")] = "foundation",
+    suite: Annotated[
+        str, typer.Argument(help="Which suite: foundation, cpu, deer.")
+    ] = "foundation",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, under a minute.")] = False,
     seconds: Annotated[
         float | None, typer.Option(help="Timing per case, instead of the usual.")

@@ -46,11 +46,11 @@ class _Layers:
         return self._stack
 
     @property
-    def runners(self) -> dict[str, Runner]:
+    def runners(self: Any) -> dict[str, Runner]:
         """Who runs each layer and direction, by the suffix of its weights' names: ``l0``,
         ``l0_reverse`` …"""
         ends = ("", "_reverse")[: self.stack.directions]
-        suffixes = [f"l{k}{end}" for k in range(self.num_layers) for end in ends]  # type: ignore[attr-defined]
+        suffixes = [f"l{k}{end}" for k in range(self.num_layers) for end in ends]
         return dict(zip(suffixes, self.stack.runners, strict=True))
 
     def refusal(self: Any) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -15,7 +15,8 @@ def _runners(model: nn.Module) -> Iterator[tuple[str, Runner | Group]]:
     for name, module in model.named_modules():
         stack = getattr(module, "stack", None)
         if isinstance(stack, Stack):
-            parts = {**stack.groups, **module.runners}  # type: ignore[dict-item]
+            own = cast(Any, module).runners
+            parts: dict[str, Runner | Group] = {**stack.groups, **own}
             for suffix, runner in parts.items():
                 yield f"{name}.{suffix}" if name else suffix, runner
 

@@ -22,7 +22,7 @@ from elman.tuning.trial import apart, make_trial
 APART, AT_ONCE = "apart", "together"
 _LEAST = 48  # steps that are timed: with fewer, a layer hardly gets behind another
 _ROUND_S = 0.03  # (s) sequences are cut so that a call takes about this
-_SURE = 0.8  # share of the time forecast under which nothing needs to be measured
+_SURE = 0.8  # share of the time forecast under which they run at once where nothing is measured
 
 
 def choose_together(
@@ -65,9 +65,8 @@ def choose_together(
         best = AT_ONCE if share < _SURE else APART
         return Choice(engine, best, kernels[best], "deterministic")
     key = _key(jobs, choices, steps, batch, beside)
-    known = cache.recall(key) or {}
-    if known.get("schedule") in kernels:
-        best = known["schedule"]
+    best = (cache.recall(key) or {}).get("schedule")
+    if isinstance(best, str) and best in kernels:
         return Choice(engine, best, kernels[best], "remembered")
     times, wrong = _measured(jobs, kernels, steps, batch, beside)
     if AT_ONCE not in times:

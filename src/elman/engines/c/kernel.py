@@ -15,6 +15,14 @@ import torch
 from torch import Tensor
 
 from elman.engines.base import Job, Kernel
+from elman.engines.c.arguments import (
+    NO_ROWS,
+    address,
+    address_or_null,
+    contiguous,
+    contiguous_or_none,
+    rows_of,
+)
 from elman.engines.c.build import build, load
 from elman.engines.c.context import Frame
 from elman.engines.c.crew import Crew, Entry
@@ -33,38 +41,6 @@ _WORKERS = 3  # index in the head of the context
 _FEW_ROWS = 4  # of T·B: packing weights costs about as much as so many products with them
 _MOST_PLANS = 4096  # sizes of calls remembered per kernel
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-_NO_ROWS: tuple[tuple[Any, ...], ...] = ((), (), ())
-_address = Tensor.data_ptr
-_contiguous = Tensor.contiguous
-
-
-def _address_or_null(value: Tensor | None) -> int:
-    return 0 if value is None else value.data_ptr()
-
-
-def _contiguous_or_none(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value.contiguous()
-
-
-def _rows(x: Tensor) -> tuple[Tensor, int, int]:
-    """A tensor [T, B, ...] as rows at one distance: itself if it is, else a copy; (tensor, t,
-    row)."""
-    T, B, *inner = x.shape
-    if x.is_contiguous():
-        row = inner[0] if inner else 1
-        return x, B * row, row
-    t, b, *inner = x.stride()
-    if inner and inner[0] != 1 and x.shape[2] > 1:
-        if t == 0 and b == 0:  # an expanded gradient: one row serves all
-            return x[0, 0].contiguous(), 0, 0
-        x = x.contiguous()
-        t, b = x.stride()[:2]
-    elif t != B * b and B > 1 and T > 1:
-        x = x.contiguous()
-        t, b = x.stride()[:2]
-    return x, t, t if B == 1 else b
 
 
 def _overwrites_tape(sweep: Sweep | None) -> bool:
@@ -294,17 +270,17 @@ class CKernel(Kernel):
         self, inputs: Sequence[Tensor], weights: Sequence[Tensor]
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         """Inputs and weights as both directions give them: tensors to be held, and numbers."""
-        held, distances, rows = zip(*map(_rows, inputs)) if inputs else _NO_ROWS
-        matrices = tuple(map(_contiguous, weights))
+        held, distances, rows = zip(*map(rows_of, inputs)) if inputs else NO_ROWS
+        matrices = tuple(map(contiguous, weights))
         no_inputs, _, no_weights = self._padding
         given = (
-            *map(_address, held),
+            *map(address, held),
             *no_inputs,
             *distances,
             *no_inputs,
             *rows,
             *no_inputs,
-            *map(_address, matrices),
+            *map(address, matrices),
             *no_weights,
         )
         return (*held, *matrices), given
@@ -320,7 +296,7 @@ class CKernel(Kernel):
         T, B = inputs[0].shape[:2]
         plan = self._plan(T, B)
         held, given = self._arguments(inputs, weights)
-        first = tuple(map(_contiguous, states))
+        first = tuple(map(contiguous, states))
         sequences = tuple(map(self._empty, plan.sequences))
         last = tuple(map(self._like, states))
         if self.output_is_state:
@@ -342,11 +318,11 @@ class CKernel(Kernel):
                 0 if tape is None else tape.data_ptr(),
                 *self._rings,
                 *given,
-                *map(_address, sequences),
+                *map(address, sequences),
                 *states_pad,
-                *map(_address, first),
+                *map(address, first),
                 *states_pad,
-                *map(_address, last),
+                *map(address, last),
                 *states_pad,
                 output.data_ptr(),
                 *self._no_gradients,
@@ -378,11 +354,11 @@ class CKernel(Kernel):
         if d_output is None:
             dy, t, row = torch.zeros(self.output_width, dtype=self.dtype), 0, 0
         else:
-            dy, t, row = _rows(d_output)
+            dy, t, row = rows_of(d_output)
         d_inputs = tuple(map(self._gradient, inputs, self._input_makers))
         d_states = tuple(map(self._like, states))
         d_weights = tuple(map(self._gradient, weights, self._weight_makers))
-        lasts = tuple(map(_contiguous_or_none, d_last))
+        lasts = tuple(map(contiguous_or_none, d_last))
         if not T * B:
             for d in (*d_inputs, *d_states, *d_weights):
                 if d is not None:
@@ -398,19 +374,19 @@ class CKernel(Kernel):
                 tape.data_ptr(),
                 *self._all_rows,
                 *given,
-                *map(_address, sequences),
+                *map(address, sequences),
                 *states_pad,
                 *self._no_forward,
                 dy.data_ptr(),
                 t,
                 row,
-                *map(_address_or_null, lasts),
+                *map(address_or_null, lasts),
                 *states_pad,
-                *map(_address_or_null, d_inputs),
+                *map(address_or_null, d_inputs),
                 *inputs_pad,
-                *map(_address, d_states),
+                *map(address, d_states),
                 *states_pad,
-                *map(_address_or_null, d_weights),
+                *map(address_or_null, d_weights),
                 *weights_pad,
             )
         if not keep:  # nobody else can read it any more

@@ -201,10 +201,9 @@ def _attached(equations: _Function, y: Tensor, budget: int) -> Tensor:
 
 
 def _warn(found: Solution) -> None:
-    tried = "; ".join(f"{name}: {why}" for name, why in found.tried.items())
     warnings.warn(
-        f"elman.deer ran the steps in turn, because no solver's result was accepted ({tried}). The "
-        f"result is right; it is only slower.",
+        f"elman.deer ran the steps in turn, because no solver's result was accepted "
+        f"({found.told}). The result is right; it is only slower.",
         stacklevel=3,
     )
 

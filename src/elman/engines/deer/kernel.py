@@ -11,14 +11,13 @@ from torch import Tensor
 
 from elman.engines.base import Job, Kernel
 from elman.engines.deer import turn
+from elman.engines.deer.backward import Backward, Gradients
 from elman.engines.deer.equations import Trajectory, before
 from elman.engines.deer.gates import finite
 from elman.engines.deer.problem import Formula, Problem
-from elman.engines.deer.scans import scan
 from elman.engines.deer.solvers import BUDGET, CHAIN, Solution, solve
 from elman.ir.graph import Node
 
-Gradients = tuple[Tensor | None, ...]
 _said: set[str] = set()
 
 
@@ -77,10 +76,9 @@ class DeerKernel(Kernel):
         known = problem.leaves(before(problem.start, y), slice(0, problem.steps))
         step = self.formula.pair.step
         made = dict(zip(step.roots, problem.evaluate(step.roots, known), strict=True))
-        T, B = problem.steps, problem.batch
-        graph = self._job.graph
-        output = self._whole(
-            problem, [problem.spread(made[root], root, T) for root in step.outputs], graph.output, T
+        T, graph = problem.steps, self._job.graph
+        output = _whole(
+            [problem.spread(made[root], root, T) for root in step.outputs], graph.output
         )
         last: list[Tensor] = []
         for leaf, state in zip(graph.states, states, strict=True):
@@ -88,13 +86,8 @@ class DeerKernel(Kernel):
             ends = [
                 problem.spread(made[step.next_states[k]], step.states[k], T)[-1:] for k in atoms
             ]
-            last.append(self._whole(problem, ends, leaf, 1).reshape(state.shape))
-        assert output.shape[:2] == (T, B)
+            last.append(_whole(ends, leaf).reshape(state.shape))
         return output, tuple(last), y if self._job.spec.training else ()
-
-    def _whole(self, problem: Problem, atoms: list[Tensor], leaf: Node, rows: int) -> Tensor:
-        """The atoms of a value [rows, B, n] as one array; a scalar's as [rows, B]."""
-        return torch.cat(atoms, -1) if leaf.shape else atoms[0].squeeze(-1)
 
     def _trajectory(
         self,
@@ -136,10 +129,10 @@ class DeerKernel(Kernel):
         if self._job.name in _said:
             return
         _said.add(self._job.name)
-        tried = "; ".join(f"{name}: {why}" for name, why in found.tried.items())
         warnings.warn(
             f"engine deer ran {self._job.name} step by step, because no solver's result was "
-            f"accepted ({tried}). Its results are right; it is only slower. This is said once.",
+            f"accepted ({found.told}). Its results are right; it is only slower. "
+            f"This is said once.",
             stacklevel=2,
         )
 
@@ -170,169 +163,6 @@ class DeerKernel(Kernel):
         }
 
 
-class Backward:
-    """Windows of steps from the last to the first; cotangents of states pass between them."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        y: Trajectory,
-        d_output: Tensor | None,
-        d_last: dict[str, Tensor | None],
-    ) -> None:
-        self.problem, self.formula, self.y, self.d_output = problem, problem.formula, y, d_output
-        step = self.formula.pair.step
-        given = {name: d for name, d in d_last.items() if d is not None}
-        leaves = [leaf for leaf in step.states if leaf.name in given]
-        self.d_last = self.formula.atoms(leaves, given)
-        self.carry: Trajectory = tuple(torch.zeros_like(part) for part in problem.start)
-        self.d_states: dict[Node, Tensor] = {}
-        self.d_inputs: dict[Node, list[Tensor]] = {leaf: [] for leaf in step.inputs}
-        self.sums: list[Tensor | None] = [None] * len(self.formula.pair.sums)
-
-    def window(self, rows: slice) -> None:
-        """Take in the steps of a window; the later ones have been taken in."""
-        problem, formula = self.problem, self.formula
-        pair, step = formula.pair, formula.pair.step
-        count = rows.stop - rows.start
-        final = rows.stop == problem.steps
-        first = problem.start if not rows.start else tuple(part[rows.start - 1] for part in self.y)
-        given = before(first, tuple(part[rows] for part in self.y))
-        known = problem.leaves(given, rows)
-        problem.evaluate(step.roots, known)  # what all of the following share
-        known.update(self._d_outputs(rows))
-        ends = [self._ends(leaf, count, final) for leaf in step.states]
-        for leaf, end, state in zip(pair.d_next, ends, step.states, strict=True):
-            known[leaf] = problem.bare(end, state)
-        roots = [pair.d_states[k] for k in formula.recurrent]
-        found = {
-            k: problem.spread(value, step.states[k], count)
-            for k, value in zip(
-                formula.recurrent, problem.evaluate(roots, dict(known)), strict=True
-            )
-        }
-        jacobians = problem.jacobian(known, count)
-        totals: dict[int, Tensor] = {}
-        carries: list[Tensor] = []
-        for bundle, J, start in zip(formula.bundles, jacobians, self.carry, strict=True):
-            algebra = bundle.algebra
-            u = scan(
-                algebra, algebra.transposed(J).flip(0), bundle.packed(found).flip(0), start
-            ).flip(0)
-            later = torch.cat((u[1:], start.unsqueeze(0)))
-            totals.update(bundle.unpacked(later, problem.batch))
-            carries.append(u[0])
-        self.carry = tuple(carries)
-        for k, total in totals.items():
-            known[pair.d_next[k]] = problem.bare(total + ends[k], step.states[k])
-        self._collect(known, count)
-        if not rows.start:
-            self._initial(known, count)
-
-    def _d_outputs(self, rows: slice) -> dict[Node, Tensor]:
-        """Cotangents of the output's atoms."""
-        problem, formula = self.problem, self.formula
-        step, pair = formula.pair.step, formula.pair
-        count = rows.stop - rows.start
-        found: dict[Node, Tensor] = {}
-        at = 0
-        for leaf, root in zip(pair.d_outputs, step.outputs, strict=True):
-            width = problem.width(root)
-            if self.d_output is None:
-                found[leaf] = problem.bare(problem.zeros(root, count), root)
-            elif root.shape:
-                found[leaf] = self.d_output[rows, :, at : at + width]
-            else:
-                found[leaf] = self.d_output[rows]
-            at += width
-        return found
-
-    def _ends(self, leaf: Node, count: int, final: bool) -> Tensor:
-        """What flows into a state from the caller: into the last row of all."""
-        d = self.d_last.get(leaf)
-        whole = self.problem.zeros(leaf, count)
-        if d is None or not final:
-            return whole
-        whole = whole.clone()
-        whole[-1] = d if leaf.shape else d.unsqueeze(-1)
-        return whole
-
-    def _collect(self, known: dict[Node, Tensor], count: int) -> None:
-        """Gradients of inputs, and sums over all rows for those of the weights."""
-        problem, pair = self.problem, self.formula.pair
-        for leaf, root in zip(pair.step.inputs, pair.d_inputs, strict=True):
-            if root is not None:
-                value = problem.evaluate((root,), known)[0]
-                wide = problem.spread(value, leaf, count)
-                self.d_inputs[leaf].append(problem.bare(wide, leaf))
-        for index, term in enumerate(pair.sums):
-            left = problem.spread(problem.evaluate((term.left,), known)[0], term.left, count)
-            if term.right is None:
-                made = left.sum((0, 1))
-                made = made if term.left.shape else made[0]
-            else:
-                right = problem.evaluate((term.right,), known)[0]
-                wide = problem.spread(right, term.right, count)
-                made = left.flatten(0, 1).T @ wide.flatten(0, 1)
-            own = self.sums[index]
-            self.sums[index] = made if own is None else own + made
-
-    def _initial(self, known: dict[Node, Tensor], count: int) -> None:
-        problem, pair = self.problem, self.formula.pair
-        step = pair.step
-        for leaf, root in zip(step.states, pair.d_states, strict=True):
-            value = problem.spread(problem.evaluate((root,), known)[0], leaf, count)
-            self.d_states[leaf] = problem.bare(value, leaf)[0]
-
-    def gradients(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        wants: frozenset[str],
-    ) -> tuple[Gradients, Gradients, Gradients]:
-        """As :meth:`Kernel.backward` returns them."""
-        problem, formula = self.problem, self.formula
-        pair, step = formula.pair, formula.pair.step
-        graph = problem.formula.job.graph
-        totals: dict[Node, Tensor] = {}
-        for term, value in zip(pair.sums, self.sums, strict=True):
-            if value is not None:
-                own = totals.get(term.target)
-                totals[term.target] = value if own is None else own + value
-        known = problem.weight_values()
-        known.update((leaf, totals[target]) for target, leaf in pair.d_sealed if target in totals)
-        d_weights = dict(zip(step.weights, pair.d_weights, strict=True))
-
-        def of(leaf: Node, like: Tensor, parts: dict[Node, Tensor]) -> Tensor:
-            atoms = [atom for atom in parts if atom.name == leaf.name]
-            return formula.joined(atoms, [parts[atom] for atom in atoms], like)
-
-        found_inputs: list[Tensor | None] = []
-        for leaf, value in zip(graph.inputs, inputs, strict=True):
-            if leaf.name not in wants:
-                found_inputs.append(None)
-                continue
-            parts = {
-                atom: torch.cat(rows[::-1]) if rows else torch.zeros(())
-                for atom, rows in self.d_inputs.items()
-            }
-            found_inputs.append(of(leaf, value, parts))
-        found_weights: list[Tensor | None] = []
-        for leaf, value in zip(graph.weights, weights, strict=True):
-            if leaf.name not in wants:
-                found_weights.append(None)
-                continue
-            blocks = {atom: d for atom, d in d_weights.items() if atom.name == leaf.name}
-            parts = {
-                atom: value.new_zeros(()) if d is None else problem.evaluate((d,), known)[0]
-                for atom, d in blocks.items()
-            }
-            found_weights.append(of(leaf, value, parts))
-        found_states = [
-            of(leaf, state.reshape(state.shape[-1 - len(leaf.shape) :]), self.d_states).reshape(
-                state.shape
-            )
-            for leaf, state in zip(graph.states, states, strict=True)
-        ]
-        return tuple(found_inputs), tuple(found_states), tuple(found_weights)
+def _whole(atoms: list[Tensor], leaf: Node) -> Tensor:
+    """The atoms of a value [rows, B, n] as one array; a scalar's as [rows, B]."""
+    return torch.cat(atoms, -1) if leaf.shape else atoms[0].squeeze(-1)

@@ -76,11 +76,10 @@ class Bundle:
         found: dict[int, Tensor] = {}
         at = 0
         for place, width in enumerate(self.widths):
+            seed = like.new_zeros(self.seeds, 1, 1, width)
             if isinstance(self.algebra, Units):
-                seed = like.new_zeros(self.seeds, 1, 1, width)
                 seed[place] = 1
             else:
-                seed = like.new_zeros(self.seeds, 1, 1, width)
                 seed[at : at + width, 0, 0].fill_diagonal_(1)
                 at += width
             found.update({group[place]: seed for group in self.groups})

@@ -9,7 +9,6 @@ iteration, which is exact after t iterations at step t; with 1 it is Newton's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -22,7 +21,6 @@ from elman.engines.deer.scans import Dense, Units, scan
 BUDGET = 256 << 20  # (bytes) that the Jacobians of a window and what makes them may take
 _CLIP = 1e8  # iterates are kept below it, as in the authors' code
 _STEPS = 32  # of a window of solver "windowed"
-GUESSES = ("first", "zeros")
 
 
 @dataclass(frozen=True)
@@ -70,13 +68,17 @@ class Solution:
     iterations: int = 0
     tried: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def told(self) -> str:
+        """What was tried, as text."""
+        return "; ".join(f"{name}: {why}" for name, why in self.tried.items())
+
 
 def solve(
     equations: Equations,
     solvers: tuple[str, ...],
     guess: str | Trajectory = "first",
     budget: int = BUDGET,
-    judge: Callable[[Equations, Trajectory, torch.dtype], str | None] = refusal,
 ) -> Solution:
     """Solve by the first of some solvers whose result comes past both gates.
 
@@ -85,14 +87,13 @@ def solve(
         solvers: names of ``METHODS``, in the order in which they are tried.
         guess: ``"first"``: f(0, x); ``"zeros"``; or a trajectory.
         budget: memory for the Jacobians of a window (bytes).
-        judge: says why a trajectory is not accepted, or None.
     """
     found = Solution()
     dtype = equations.start[0].dtype if equations.start else torch.float32
     for name in solvers:
         method = METHODS[name]
         y, iterations, why = _windows(equations, method, guess, budget)
-        why = why or judge(equations, y, dtype)
+        why = why or refusal(equations, y, dtype)
         if why is None:
             found.y, found.solver, found.iterations = y, name, iterations
             break
