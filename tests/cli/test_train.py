@@ -32,7 +32,7 @@ def test_train_report_and_runs(elman, tmp_path, data):
     out = f"--out={tmp_path / 'runs'}"
     code, said, _ = elman("train", f"--data={data}", out, *SMALL)
     assert code == 0
-    for word in ("trigram", "torch.nn.GRU", "characters/s", "report.html"):
+    for word in ("trigram", "accuracy", "torch.nn.GRU", "characters/s", "report.html"):
         assert word in said
     (folder,) = (tmp_path / "runs").iterdir()
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
@@ -112,3 +112,38 @@ def test_damaged_run_does_not_hide_the_others(elman, tmp_path, data):
     assert code == 0
     assert "6/6" in said
     assert "bad: a file of the run is damaged" in said
+
+
+def test_train_series_and_resume(elman, tmp_path):
+    """A task of its own options; its report shows the held-out data by class; runs lists both."""
+    for half in ("TRAIN", "TEST"):
+        lines = [f"{k % 2}\t{k % 2 + 0.1 * k}\t{k % 2}\n" for k in range(9)]
+        (tmp_path / f"A_{half}.tsv").write_text("".join(lines))
+    out = f"--out={tmp_path / 'runs'}"
+    small = ("--hidden=4", "--steps=4", "--engine=aten", "--accelerator=cpu", "--threads=1")
+    code, said, _ = elman("train", "series", str(tmp_path), out, *small, "--minutes=0.01")
+    assert code == 0
+    assert "largest class" in said
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.endswith("-series")
+    assert "Held-out data" in (folder / "report.html").read_text()
+    code, said, _ = elman("train", f"--resume={folder}")
+    assert code == 0
+    assert "complete" in said
+    assert "nats" in elman("runs", out)[1]
+
+
+def test_options_before_a_task_are_refused(elman):
+    """They would be read as the character model's."""
+    code, _, err = elman("train", "--lr=1", "series", "nowhere")
+    assert code == 1
+    assert "elman train series --lr …" in err
+
+
+def test_help_of_a_task(elman):
+    """Options are the fields of its configuration, with their words."""
+    said = elman("train", "images", "--help")[1]
+    for word in ("--permute", "--residual", "--heads", "Walks through"):
+        assert word in said
+    assert "--bptt" not in said
+    assert "--bptt" in elman("train", "--help")[1]

@@ -8,16 +8,17 @@ from html.parser import HTMLParser
 import pytest
 
 from elman.errors import RunError
-from elman.report import BenchPage, RunPage, write_benchmark, write_report
+from elman.report import BenchPage, Level, RunPage, write_benchmark, write_report
 
 CURVES = {
     "step": [1, 2, 3],
-    "chars": [10, 20, 30],
-    "train_bpc": [6.0, 4.0, 3.0],
+    "items": [10, 20, 30],
+    "train_loss": [6.0, 4.0, 3.0],
     "grad_norm": [1.0, 0.5, 0.7],
     "lr": [0.1, 0.2, 0.1],
-    "valid_bpc": [None, 4.5, 3.5],
-    "chars_per_s": [100.0, 120.0, 110.0],
+    "valid_loss": [None, 4.5, 3.5],
+    "valid_accuracy": [None, 0.25, 0.5],
+    "items_per_s": [100.0, 120.0, 110.0],
     "train_seconds": [0.1, 0.2, 0.3],
 }
 SPEEDS = {
@@ -33,7 +34,9 @@ def made(**changes) -> RunPage:
         "headlines": (("2.345", "bits per character"),),
         "notes": ("gru 2 x 256",),
         "curves": CURVES,
-        "baseline": ("trigram", 3.456),
+        "baseline": Level("trigram", 3.456, 0.125),
+        "items": "characters",
+        "loss": "bits per character",
         "speeds": SPEEDS,
         "sample": "def sample():\n    <b>&</b>",
         "tables": {"Configuration": {"lr": 0.004}},
@@ -66,10 +69,17 @@ def test_page_is_whole_and_needs_no_network(tmp_path):
     tags.feed(text)
 
     assert tags.open == []
-    assert tags.seen.count("svg") == 5
+    assert tags.seen.count("svg") == 6
     assert all(target.startswith("#") for target in tags.refers)
     assert not re.search(r"@import|url\((?!#)|<script|<link", text)
-    for word in ("2.345", "trigram 3.456", "gru 2 x 256", "0.004", "&lt;b&gt;&amp;&lt;/b&gt;"):
+    for word in (
+        "2.345",
+        "trigram 3.456",
+        "trigram 12.5%",
+        "gru 2 x 256",
+        "0.004",
+        "&lt;b&gt;&amp;&lt;/b&gt;",
+    ):
         assert word in text
 
 

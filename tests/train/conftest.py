@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from elman.train import text as text_task
+from elman.train import run as running
 from elman.train.config import Config
 from elman.train.outcome import Outcome
 from elman.train.stepper import Stepper
+from elman.train.text.config import TextConfig
 
 WORDS = ("quick", "brown", "fox", "jumps", "over", "lazy", "dog", "seven", "wizards", "brew")
 
@@ -33,9 +34,9 @@ def small_text(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def small_config(small_text) -> Config:
+def small_config(small_text) -> TextConfig:
     """A run of 12 steps of a tiny model, with dropout, several rows per epoch and all intervals."""
-    return Config(
+    return TextConfig(
         data=str(small_text),
         hidden=12,
         embedding=6,
@@ -64,7 +65,7 @@ def train(tmp_path, console):
     """Run a configuration: train(config) -> Outcome; each run in a folder of its own."""
 
     def run(config: Config, **options) -> Outcome:
-        return text_task.start(config, tmp_path / "runs", console, **{"comparing": False} | options)
+        return running.start(config, tmp_path / "runs", console, **{"comparing": False} | options)
 
     return run
 
@@ -74,7 +75,7 @@ def resume(console):
     """Go on with a run: resume(path) -> Outcome."""
 
     def run(path: Path) -> Outcome:
-        return text_task.resume(path, console, comparing=False)
+        return running.resume(path, console, comparing=False)
 
     return run
 

@@ -7,15 +7,18 @@ import json
 import pytest
 
 from elman.errors import InputError, RunError
-from elman.train.config import Config
 from elman.train.pace import LEAST_STEPS, settle, time_in_turn
 from elman.train.schedule import learning_rate
+from elman.train.sequences.config import ImagesConfig, SeriesConfig
+from elman.train.tasks import TASKS, read_config
+from elman.train.text.config import TextConfig
 
 
-def test_round_trip():
-    """Through JSON text and back, equal."""
-    config = Config(data="x.txt", lr=1e-3 / 3, steps=7)
-    assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+@pytest.mark.parametrize("task", TASKS)
+def test_round_trip(task):
+    """Through JSON text and back, equal, and of the same task."""
+    config = TASKS[task].config(data="x.txt", lr=1e-3 / 3, steps=7)
+    assert read_config(json.loads(json.dumps(config.to_json()))) == config
 
 
 @pytest.mark.parametrize(
@@ -26,38 +29,50 @@ def test_round_trip():
         ({"steps": 0}, "steps must be at least 1"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\)"),
         ({"temperature": -1.0}, "temperature"),
+        ({"bptt": 0}, "bptt must be positive, not 0"),
         ({"batch": 3, "devices": 2}, "batch 3 does not divide among 2 devices"),
     ],
 )
 def test_nonsense_is_refused(options, message):
     """Each with the field's name and value."""
     with pytest.raises(InputError, match=message):
-        Config(**options)
+        TextConfig(**options)
 
 
-@pytest.mark.parametrize("stored", [{"learning": 1}, {"batch": "many"}, {"batch": -1}])
+@pytest.mark.parametrize("name", ["patch", "heads", "epochs", "validation_sequences"])
+def test_nonsense_about_sequences_is_refused(name):
+    """Counts are at least 1."""
+    with pytest.raises(InputError, match=f"{name} must be at least 1, not 0"):
+        SeriesConfig(**{name: 0})
+
+
+@pytest.mark.parametrize(
+    "stored", [{"learning": 1}, {"batch": "many"}, {"batch": -1}, {"task": "chess"}, {"task": None}]
+)
 def test_damaged_configuration(stored):
-    """Unknown fields and values of the wrong kind are told with the path."""
+    """Unknown tasks, unknown fields and values of the wrong kind are told with the path."""
+    stored = {"task": "text"} | stored
     with pytest.raises(RunError, match=r"stored configuration(.|\n)*config\.json"):
-        Config.from_json(stored, "runs/a/config.json")
+        read_config(stored, "runs/a/config.json")
 
 
 def test_steps_follow_from_the_time_of_one():
-    """72 % of the time is training; given steps stay; intervals are filled in."""
-    config = settle(Config(minutes=2), step_s=0.1, threads=3)
+    """72 % of two minutes is training, 85 % of fifteen; given steps stay; gaps are filled."""
+    config = settle(TextConfig(minutes=2), step_s=0.1, threads=3)
     assert config.steps == 864
     assert config.threads == 3
+    assert settle(ImagesConfig(minutes=15), step_s=0.1, threads=3).steps == 7620
     assert config.validate_every == 144
-    assert settle(Config(minutes=0.01), step_s=1.0, threads=1).steps == LEAST_STEPS
-    assert settle(Config(steps=5, log_every=2), step_s=1.0, threads=1).log_every == 2
-    assert settle(Config(steps=5), step_s=1.0, threads=1).steps == 5
+    assert settle(TextConfig(minutes=0.01), step_s=1.0, threads=1).steps == LEAST_STEPS
+    assert settle(TextConfig(steps=5, log_every=2), step_s=1.0, threads=1).log_every == 2
+    assert settle(TextConfig(steps=5), step_s=1.0, threads=1).steps == 5
 
 
 def test_validation_leaves_time_to_train():
     """A slow machine validates rarer and on fewer characters; a fast one as often as it may."""
-    slow, fast = (settle(Config(), step_s=step_s, threads=1) for step_s in (0.4, 0.04))
+    slow, fast = (settle(TextConfig(), step_s=step_s, threads=1) for step_s in (0.4, 0.04))
 
-    assert fast.validation_chars == Config().validation_chars > slow.validation_chars
+    assert fast.validation_chars == TextConfig().validation_chars > slow.validation_chars
     assert fast.steps // fast.validate_every >= 5
     spent = slow.validation_chars * (slow.steps / slow.validate_every) / 3 / (32 * 64 / 0.4)
     assert spent < 0.15 * 120

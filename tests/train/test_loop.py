@@ -13,10 +13,11 @@ from rich.console import Console
 
 from elman.errors import InputError, RunError
 from elman.train import atomic, checkpoint, loop
-from elman.train import text as text_task
+from elman.train import run as running
 from elman.train.display import Display, clock
 from elman.train.metrics import read_metrics
 from elman.train.stepper import Stepper
+from elman.train.text.task import TEXT
 
 
 def test_learns_small_text_below_its_trigram(small_config, train):
@@ -26,7 +27,7 @@ def test_learns_small_text_below_its_trigram(small_config, train):
     )
     result = train(config).result
 
-    assert result["valid_bpc"] < result["trigram_bpc"] < math.log2(28)
+    assert result["valid_loss"] < result["baseline"]["loss"] < math.log2(28)
 
 
 @pytest.mark.parametrize("cell", ["lstm", "rnn"])
@@ -74,10 +75,11 @@ def test_metrics_count_right(small_config, train):
     rows = read_metrics(outcome.folder.metrics)
 
     assert [row.step for row in rows] == [3, 5, 6, 9, 10, 12, 14]
-    assert [row.step for row in rows if row.valid_bpc is not None] == [5, 10, 14]
-    assert rows[-1].chars == 14 * 40 * 24
-    assert rows[-1].valid_bpc == outcome.result["valid_bpc"]
-    assert all(math.isfinite(row.grad_norm) and row.chars_per_s > 0 for row in rows)
+    assert [row.step for row in rows if row.valid_loss is not None] == [5, 10, 14]
+    assert rows[-1].items == 14 * 40 * 24
+    assert rows[-1].valid_loss == outcome.result["valid_loss"]
+    assert 0 < rows[-1].valid_accuracy == outcome.result["valid_accuracy"] < 1
+    assert all(math.isfinite(row.grad_norm) and row.items_per_s > 0 for row in rows)
 
 
 def test_result_and_facts_are_stored(small_config, train):
@@ -86,7 +88,8 @@ def test_result_and_facts_are_stored(small_config, train):
     config, facts = outcome.folder.config(), outcome.folder.read("facts")
 
     assert config == dataclasses.replace(small_config, data=str(config.data))
-    assert facts["trigram_bpc"] > 0
+    assert facts["baseline"]["loss"] > 0
+    assert facts["loss"] == "bits per character"
     assert facts["machine"]["torch"]
     assert outcome.folder.read("result") == json.loads(json.dumps(outcome.result))
     assert len(outcome.result["sample"]) == 500
@@ -101,7 +104,7 @@ def test_comparison_with_torch(small_config, train):
 
     assert speed["largest_logit_difference"] < 1e-4
     for name in ("elman", "torch"):
-        assert 0 < speed["chars_per_s"][name]["q1"] <= speed["chars_per_s"][name]["q3"]
+        assert 0 < speed["items_per_s"][name]["q1"] <= speed["items_per_s"][name]["q3"]
     assert speed["ratio"] > 0
     assert plain.result["sample"] == compared.result["sample"]
 
@@ -160,8 +163,8 @@ def test_diverging_loss_is_told(small_config, train, monkeypatch):
 
     def step(self, *args):
         calls.append(args)
-        bpc, norm = plain(self, *args)
-        return (float("nan"), norm) if len(calls) == 6 else (bpc, norm)
+        loss, norm = plain(self, *args)
+        return (float("nan"), norm) if len(calls) == 6 else (loss, norm)
 
     monkeypatch.setattr(Stepper, "train", step)
     with pytest.raises(RunError, match=r"diverged at step 6(.|\n)*step-000000004(.|\n)*--lr"):
@@ -185,27 +188,27 @@ def test_out_that_is_a_file(small_config, tmp_path, console):
     """A run folder cannot be made below a file."""
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="the run folder cannot be made"):
-        text_task.start(small_config, tmp_path / "file", console)
+        running.start(small_config, tmp_path / "file", console)
 
 
 def test_display_on_a_terminal_and_elsewhere():
     """A bar with loss, speed and time left on a terminal; plain lines now and then elsewhere."""
     terminal = Console(file=io.StringIO(), force_terminal=True, width=120)
-    bar = Display(terminal)
+    bar = Display(terminal, TEXT.words)
     bar.start(0, 10)
     bar.update(4, 10, 2.5, 12345.0)
     bar.stop()
     assert "step 4/10" in terminal.file.getvalue()
-    assert "2.500 bits/char, 12,345 chars/s" in terminal.file.getvalue()
+    assert "2.500 bits/char, 12,345 characters/s" in terminal.file.getvalue()
 
     plain = Console(file=io.StringIO(), width=120)
-    lines = Display(plain)
+    lines = Display(plain, TEXT.words)
     lines.start(0, 10)
     lines.update(3, 10, 2.5, 12345.0)
     assert plain.file.getvalue() == ""
     lines._spoke -= 60
     lines.update(4, 10, 2.5, 12345.0)
-    assert plain.file.getvalue() == "step 4/10: 2.500 bits/char, 12,345 chars/s, 0:00 left\n"
+    assert plain.file.getvalue() == "step 4/10: 2.500 bits/char, 12,345 characters/s, 0:00 left\n"
     assert [clock(5), clock(65), clock(3665)] == ["0:05", "1:05", "1:01:05"]
 
 
@@ -231,4 +234,4 @@ def test_long_runs_save_by_the_clock(small_config, train, monkeypatch):
     clocked = train(small_config)
 
     assert saved == list(range(15))
-    assert clocked.result["valid_bpc"] == plain.result["valid_bpc"]
+    assert clocked.result["valid_loss"] == plain.result["valid_loss"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
-from elman.report import RunPage, write_report
+from elman.report import Level, RunPage, write_report
 from elman.train.folder import RunFolder
 from elman.train.metrics import COLUMNS, read_metrics
-from elman.train.outcome import speed_in_words
+from elman.train.outcome import in_words, speed_in_words
 from elman.train.summary import Summary, summarise
 
 
@@ -25,21 +26,24 @@ def page_of(folder: RunFolder) -> RunPage:
     summary, facts, result = summarise(folder), folder.read("facts"), folder.read("result")
     speed = result.get("speed", {"skipped": "the run is not complete"})
     rows = read_metrics(folder.metrics)
-    trigram = summary.trigram_bpc
+    baseline = summary.baseline
     return RunPage(
         name=summary.name,
         headlines=headlines(summary),
         notes=(
             f"{summary.model}, engine {summary.engine}",
-            speed_in_words(speed, summary.config.cell),
+            speed_in_words(speed, summary.config.cell, summary.words),
         ),
         curves={name: [getattr(row, name) for row in rows] for name in COLUMNS},
-        baseline=None if trigram is None else ("trigram", trigram),
-        speeds=speed.get("chars_per_s", {}),
+        baseline=None if baseline is None else Level(**asdict(baseline)),
+        items=summary.words.items,
+        loss=summary.words.loss,
+        speeds=speed.get("items_per_s", {}),
         sample=result.get("sample", ""),
         tables={
+            **({"Held-out data": result["table"]} if "table" in result else {}),
             "Configuration": summary.config.to_json(),
-            "Text": {name: value for name, value in facts.items() if name != "machine"},
+            "Data": {name: value for name, value in facts.items() if name != "machine"},
             "Machine": facts.get("machine", {}),
         },
         choices=result.get("choices", {}),
@@ -48,13 +52,13 @@ def page_of(folder: RunFolder) -> RunPage:
 
 def headlines(summary: Summary) -> tuple[tuple[str, str], ...]:
     """Write the most important numbers and what they are."""
-    found = []
-    if summary.valid_bpc is not None:
-        words = "bits per character in validation"
-        if summary.trigram_bpc is not None:
-            words += f"; an interpolated trigram on the same text: {summary.trigram_bpc:.3f}"
-        found.append((f"{summary.valid_bpc:.3f}", words))
-    if summary.chars_per_s is not None:
-        words = f"characters/s in training; step {summary.step} of {summary.steps}"
-        found.append((f"{summary.chars_per_s:,.0f}", words))
+    words, found = summary.words, []
+    beside = f"; {in_words(summary.baseline, words)}" if summary.baseline else ""
+    if summary.valid_loss is not None and words.headline == "loss":
+        found.append((f"{summary.valid_loss:.3f}", f"{words.loss} in validation{beside}"))
+    elif summary.valid_accuracy is not None:
+        found.append((f"{summary.valid_accuracy:.1%}", f"right in validation{beside}"))
+    if summary.items_per_s is not None:
+        text = f"{words.items}/s in training; step {summary.step} of {summary.steps}"
+        found.append((f"{summary.items_per_s:,.0f}", text))
     return tuple(found)

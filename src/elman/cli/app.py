@@ -50,8 +50,11 @@ def build_app(wanted: str) -> typer.Typer:
     )
     app.callback()(root)
     for name, help_line in commands().items():
-        function = load(name) if name == wanted else placeholder
-        app.command(name, help=None if name == wanted else help_line)(function)
+        command = load(name) if name == wanted else placeholder
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name, help=None if name == wanted else help_line)(command)
     return app
 
 
@@ -75,6 +78,6 @@ def help_line(path: Path) -> str:
     return text.partition("\n")[0]
 
 
-def load(name: str) -> Callable[..., Any]:
-    """Import a command: the function in its file that has its name."""
+def load(name: str) -> Callable[..., Any] | typer.Typer:
+    """Import a command: the function, or group of functions, in its file that has its name."""
     return getattr(importlib.import_module(f"elman.cli.{name}"), name)

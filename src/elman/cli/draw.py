@@ -11,7 +11,7 @@ from rich.console import Console
 from elman.cli.explain import sizes
 from elman.drawing import draw as drawn
 from elman.errors import RunError, rows
-from elman.train.model import find_cell
+from elman.train.layers import find_cell
 
 
 def draw(

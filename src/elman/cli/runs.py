@@ -54,19 +54,31 @@ def read_all(found: list[RunFolder]) -> tuple[list[Summary], list[str]]:
 
 def table_of(summaries: list[Summary]) -> Table:
     """Lay summaries out, one run per row."""
-    table = Table("run", "model", "steps", "bits/char", "trigram", "chars/s", "x torch", "engine")
+    table = Table(
+        "run", "model", "steps", "loss", "accuracy", "baseline", "per s", "x torch", "engine"
+    )
     for summary in summaries:
         table.add_row(
             summary.name,
             summary.model,
             f"{summary.step}/{summary.steps}",
-            number(summary.valid_bpc, ".3f"),
-            number(summary.trigram_bpc, ".3f"),
-            number(summary.chars_per_s, ",.0f"),
+            f"{number(summary.valid_loss, '.3f')} {summary.words.brief}",
+            number(summary.valid_accuracy, ".1%"),
+            baseline_of(summary),
+            f"{number(summary.items_per_s, ',.0f')} {summary.words.items}",
             number(summary.ratio, ".2f"),
             summary.engine,
         )
     return table
+
+
+def baseline_of(summary: Summary) -> str:
+    """Write what a run has to beat, as its task tells it."""
+    if summary.baseline is None:
+        return "-"
+    if summary.words.headline == "accuracy":
+        return number(summary.baseline.accuracy, ".1%")
+    return number(summary.baseline.loss, ".3f")
 
 
 def table_of_differences(summaries: list[Summary]) -> Table:

@@ -2,102 +2,98 @@
 
 from __future__ import annotations
 
-import dataclasses
-from enum import StrEnum
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
 
 from elman.cli._reporting import report_run
 from elman.errors import InputError, rows
-from elman.train import text as text_task
-from elman.train.config import Config
+from elman.train import run
 from elman.train.outcome import Outcome
+from elman.train.task import Task
+from elman.train.tasks import TASKS
 
-DEFAULT = Config()
-FREE = {"resume", "task", "compare"}  # what may be said beside --resume
+FREE = {"resume", "compare"}  # what may be said beside --resume
+COMMON = {  # options of every task that are no part of a run's configuration
+    "resume": (Path | None, None, "Go on with this run folder."),
+    "out": (Path, Path("runs"), "Where run folders are made."),
+    "compare": (bool, True, "Measure torch.nn beside it."),
+}
+ABOUT = """Train a model on real data and write a run folder.
+
+Without a task: a character model on the sources of Python's standard library, in about two
+minutes. Tasks have options of their own: elman train series --help.
+"""
 
 
-class Task(StrEnum):
-    """What to train on."""
+def parameters(task: Task) -> Iterator[inspect.Parameter]:
+    """List a task's arguments and options: the fields of its configuration, and the common ones."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    yield inspect.Parameter("context", kind, annotation=typer.Context)
+    hints = get_type_hints(task.config)
+    described = [
+        (f.name, hints[f.name], f.default, f.metadata["about"]) for f in fields(task.config)
+    ]
+    described += [(name, *rest) for name, rest in COMMON.items()]
+    for name, hint, default, about in described:
+        shown = typer.Argument if name in task.positional else typer.Option
+        annotation = Annotated[hint, shown(help=about)]
+        yield inspect.Parameter(name, kind, default=default, annotation=annotation)
 
-    TEXT = "text"
 
+def command(task: Task, about: str) -> Callable[..., None]:
+    """Make the command of a task."""
 
-def option(help_text: str, **more: Any) -> Any:
-    """Describe an option."""
-    return typer.Option(help=help_text, **more)
+    def train(context: typer.Context, **values: Any) -> None:
+        if context.invoked_subcommand is not None:
+            refuse_early(context)
+            return
+        console, common = Console(), {name: values.pop(name) for name in COMMON}
+        if common["resume"] is not None:
+            refuse_others(context)
+            outcome = run.resume(common["resume"], console, comparing=common["compare"])
+        else:
+            config = task.config(**values)
+            outcome = run.start(config, common["out"], console, comparing=common["compare"])
+        finish(outcome, console)
 
-
-def train(
-    context: typer.Context,
-    task: Annotated[Task, typer.Argument(help="What to train: a character model.")] = Task.TEXT,
-    data: Annotated[
-        str | None, option("A text file, or a folder of them; else Python's own sources.")
-    ] = DEFAULT.data,
-    resume: Annotated[Path | None, option("Go on with this run folder.")] = None,
-    out: Annotated[Path, option("Where run folders are made.")] = Path("runs"),
-    minutes: Annotated[float, option("Time for everything.")] = DEFAULT.minutes,
-    steps: Annotated[int | None, option("Training steps, instead of --minutes.")] = None,
-    cell: Annotated[
-        str, option("gru, lstm, rnn, another of elman.cells, or file.py:cell.")
-    ] = DEFAULT.cell,
-    layers: Annotated[int, option("Recurrent layers.")] = DEFAULT.layers,
-    hidden: Annotated[int, option("Units per layer.")] = DEFAULT.hidden,
-    embedding: Annotated[int, option("Size of a character's vector.")] = DEFAULT.embedding,
-    dropout: Annotated[float, option("Share dropped after each layer.")] = DEFAULT.dropout,
-    batch: Annotated[int, option("Rows of text side by side.")] = DEFAULT.batch,
-    bptt: Annotated[int, option("Characters per step of truncated BPTT.")] = DEFAULT.bptt,
-    lr: Annotated[float, option("Highest learning rate.")] = DEFAULT.lr,
-    warmup: Annotated[float, option("Share of steps to reach it.")] = DEFAULT.warmup,
-    weight_decay: Annotated[float, option("AdamW's.")] = DEFAULT.weight_decay,
-    clip: Annotated[float, option("Largest norm of the gradient.")] = DEFAULT.clip,
-    seed: Annotated[int, option("Of weights, dropout and sample.")] = DEFAULT.seed,
-    validate_every: Annotated[int | None, option("Steps between validations.")] = None,
-    checkpoint_every: Annotated[int | None, option("Steps between checkpoints.")] = None,
-    log_every: Annotated[int | None, option("Steps between rows of metrics.csv.")] = None,
-    validation_chars: Annotated[
-        int, option("Characters predicted per validation.")
-    ] = DEFAULT.validation_chars,
-    engine: Annotated[str, option("An engine of elman's, or auto.")] = DEFAULT.engine,
-    precision: Annotated[str, option("32-true, bf16-mixed, 64-true, …")] = DEFAULT.precision,
-    accelerator: Annotated[str, option("cpu, cuda or auto.")] = DEFAULT.accelerator,
-    devices: Annotated[int, option("Processes, one per device.")] = DEFAULT.devices,
-    threads: Annotated[int | None, option("CPU threads per process.")] = None,
-    temperature: Annotated[float, option("Of the sample.")] = DEFAULT.temperature,
-    tensorboard: Annotated[bool, option("Log for TensorBoard too.")] = DEFAULT.tensorboard,
-    compare: Annotated[bool, option("Measure torch.nn beside it.")] = True,
-) -> None:
-    """Train a model on real data and write a run folder.
-
-    Without arguments: a character model on the sources of Python's standard library, in about
-    two minutes.
-    """
-    console = Console()
-    if resume is not None:
-        refuse_others(context)
-        outcome = text_task.resume(resume, console, comparing=compare)
-    else:
-        names = {field.name for field in dataclasses.fields(Config)}
-        config = Config(**{k: v for k, v in context.params.items() if k in names})
-        outcome = text_task.start(config, out, console, comparing=compare)
-    finish(outcome, console)
+    found = list(parameters(task))
+    train.__doc__ = about
+    train.__dict__["__signature__"] = inspect.Signature(found)
+    train.__annotations__ = {parameter.name: parameter.annotation for parameter in found}
+    return train
 
 
 def refuse_others(context: typer.Context) -> None:
     """Raise if options beside --resume would change the run's own configuration."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = [
-        "--" + name.replace("_", "-")
-        for name, source in sources.items()
-        if name not in FREE and source is not None and source.name != "DEFAULT"
-    ]
-    if given:
-        details = [("given", " ".join(given))]
+    if given := [name for name in named(context) if name not in FREE]:
+        details = [("given", " ".join(map(option, given)))]
         hint = f"elman train --resume {context.params['resume']}"
         raise InputError(rows("a resumed run keeps its own configuration", details, hint))
+
+
+def refuse_early(context: typer.Context) -> None:
+    """Raise if options stand before the task they are meant for."""
+    if given := named(context):
+        words = " ".join(map(option, given))
+        hint = f"elman train {context.invoked_subcommand} {words} …"
+        raise InputError(rows("options stand behind the task", [("given", words)], hint))
+
+
+def named(context: typer.Context) -> list[str]:
+    """List the options that the user gave."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return [n for n, source in sources.items() if source is not None and source.name != "DEFAULT"]
+
+
+def option(name: str) -> str:
+    """Write an option as a user types it."""
+    return "--" + name.replace("_", "-")
 
 
 def finish(outcome: Outcome, console: Console) -> None:
@@ -108,3 +104,9 @@ def finish(outcome: Outcome, console: Console) -> None:
         report = report_run(outcome.folder)
         console.print(f"run folder: {outcome.folder.path}", soft_wrap=True, highlight=False)
         console.print(f"report:     {report}", soft_wrap=True, highlight=False)
+
+
+train = typer.Typer(invoke_without_command=True, no_args_is_help=False)
+train.callback()(command(TASKS["text"], ABOUT))
+for name, task in TASKS.items():
+    train.command(name)(command(task, task.about))

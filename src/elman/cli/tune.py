@@ -11,7 +11,7 @@ from rich.table import Table
 from elman import compiler
 from elman.cli.explain import DType, sizes
 from elman.plan.spec import Spec
-from elman.train.model import find_cell
+from elman.train.layers import find_cell
 from elman.tuning.choose import Choice, choose, label
 
 PIPED_WIDTH = 160

@@ -2,5 +2,6 @@
 
 from elman.report.benchmark import BenchPage as BenchPage
 from elman.report.benchmark import write_benchmark as write_benchmark
+from elman.report.charts import Level as Level
 from elman.report.page import RunPage as RunPage
 from elman.report.page import write_report as write_report

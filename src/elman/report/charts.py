@@ -35,20 +35,43 @@ class Chart:
     svg: str
 
 
+@dataclass(frozen=True)
+class Level:
+    """What a plot has as a dashed line: a name and its values, where they are known."""
+
+    name: str
+    loss: float
+    accuracy: float | None
+
+
 def draw_charts(
-    curves: Curves, baseline: tuple[str, float] | None, speeds: Mapping[str, Quartiles]
+    curves: Curves,
+    baseline: Level | None,
+    speeds: Mapping[str, Quartiles],
+    items: str,
+    loss: str,
 ) -> list[Chart]:
-    """Draw all plots there are data for."""
+    """Draw all plots there are data for.
+
+    Args:
+        items, loss: what is counted, and the unit of the loss, for the axes.
+    """
     charts = []
     if curves.get("step"):
-        charts.append(Chart("Loss", drawn(lambda axes: draw_loss(axes, curves, baseline))))
+        charts.append(
+            Chart("Loss", drawn(lambda axes: draw_loss(axes, curves, baseline, items, loss)))
+        )
+    if any(value is not None for value in curves.get("valid_accuracy", ())):
+        charts.append(
+            Chart("Accuracy", drawn(lambda axes: draw_accuracy(axes, curves, baseline, items)))
+        )
     if speeds:
         charts.append(
-            Chart("Speed, measured in turn", drawn(lambda axes: draw_speeds(axes, speeds)))
+            Chart("Speed, measured in turn", drawn(lambda axes: draw_speeds(axes, speeds, items)))
         )
     if curves.get("step"):
         charts += [
-            Chart("Speed of training steps", drawn(lambda axes: draw_pace(axes, curves))),
+            Chart("Speed of training steps", drawn(lambda axes: draw_pace(axes, curves, items))),
             Chart("Learning rate", drawn(lambda axes: draw_rate(axes, curves))),
             Chart("Norm of the gradient", drawn(lambda axes: draw_norm(axes, curves))),
         ]
@@ -66,24 +89,39 @@ def drawn(draw: Callable[[Axes], None], height: float = 3.4) -> str:
     return text[text.index("<svg") :]
 
 
-def draw_loss(axes: Axes, curves: Curves, baseline: tuple[str, float] | None) -> None:
+def draw_loss(axes: Axes, curves: Curves, baseline: Level | None, items: str, loss: str) -> None:
     """Draw training and validation loss, and the baseline's."""
-    axes.plot(curves["chars"], curves["train_bpc"], color=BLUE, lw=0.8, label="training")
-    pairs = zip(curves["chars"], curves["valid_bpc"], strict=True)
-    valid = [(chars, bpc) for chars, bpc in pairs if bpc is not None]
-    if valid:
+    axes.plot(curves["items"], curves["train_loss"], color=BLUE, lw=0.8, label="training")
+    if valid := known(curves, "valid_loss"):
         axes.plot(*zip(*valid, strict=True), "o-", color=RED, ms=4, label="validation")
     if baseline is not None:
-        name, bpc = baseline
-        axes.axhline(bpc, color=GREY, ls="--", label=f"{name} {bpc:.3f}")
-    axes.set(xlabel="characters trained on", ylabel="bits per character")
+        label = f"{baseline.name} {baseline.loss:.3f}"
+        axes.axhline(baseline.loss, color=GREY, ls="--", label=label)
+    axes.set(xlabel=f"{items} trained on", ylabel=loss)
     axes.legend(frameon=False)
 
 
-def draw_pace(axes: Axes, curves: Curves) -> None:
-    """Draw characters per second over the run."""
-    axes.plot(curves["train_seconds"], curves["chars_per_s"], color=BLUE, lw=0.8)
-    axes.set(xlabel="seconds of training", ylabel="characters/s", ylim=(0, None))
+def draw_accuracy(axes: Axes, curves: Curves, baseline: Level | None, items: str) -> None:
+    """Draw the accuracy in validation, and the baseline's."""
+    valid = known(curves, "valid_accuracy")
+    axes.plot(*zip(*valid, strict=True), "o-", color=RED, ms=4, label="validation")
+    if baseline is not None and baseline.accuracy is not None:
+        label = f"{baseline.name} {baseline.accuracy:.1%}"
+        axes.axhline(baseline.accuracy, color=GREY, ls="--", label=label)
+    axes.set(xlabel=f"{items} trained on", ylabel="share predicted right", ylim=(0, 1))
+    axes.legend(frameon=False)
+
+
+def known(curves: Curves, name: str) -> list[tuple[float, float]]:
+    """Return the points of a column that is not filled in every row."""
+    pairs = zip(curves["items"], curves[name], strict=True)
+    return [(items, value) for items, value in pairs if value is not None]
+
+
+def draw_pace(axes: Axes, curves: Curves, items: str) -> None:
+    """Draw items per second over the run."""
+    axes.plot(curves["train_seconds"], curves["items_per_s"], color=BLUE, lw=0.8)
+    axes.set(xlabel="seconds of training", ylabel=f"{items}/s", ylim=(0, None))
 
 
 def draw_rate(axes: Axes, curves: Curves) -> None:
@@ -98,7 +136,7 @@ def draw_norm(axes: Axes, curves: Curves) -> None:
     axes.set(xlabel="step", ylabel="norm before clipping", yscale="log")
 
 
-def draw_speeds(axes: Axes, speeds: Mapping[str, Quartiles]) -> None:
+def draw_speeds(axes: Axes, speeds: Mapping[str, Quartiles], items: str) -> None:
     """Draw medians with quartiles, one bar per name, the first in colour."""
     for place, value in enumerate(speeds.values()):
         spread = [[value["median"] - value["q1"]], [value["q3"] - value["median"]]]
@@ -106,4 +144,4 @@ def draw_speeds(axes: Axes, speeds: Mapping[str, Quartiles]) -> None:
         axes.barh(place, value["median"], xerr=spread, color=colour, capsize=4, height=0.6)
     axes.set_yticks(range(len(speeds)), list(speeds))
     axes.invert_yaxis()
-    axes.set(xlabel="characters/s (median, quartiles)")
+    axes.set(xlabel=f"{items}/s (median, quartiles)")

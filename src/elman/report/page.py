@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from elman.errors import RunError, rows
-from elman.report.charts import Curves, Quartiles, draw_charts
+from elman.report.charts import Curves, Level, Quartiles, draw_charts
 
 PAGES = Environment(
     loader=PackageLoader("elman.report", "templates"),
@@ -31,8 +31,9 @@ class RunPage:
         headlines: (number, words), the most important first.
         notes: lines of text below them.
         curves: columns of metrics.csv.
-        baseline: (name, bits per character) of a line in the plot of the loss.
-        speeds: characters/s by name, measured in turn.
+        baseline: a line in the plots of loss and accuracy.
+        items, loss: what is counted, and the unit of the loss.
+        speeds: items/s by name, measured in turn.
         sample: generated text; empty if there is none.
         tables: by title, names and values.
         choices: which engine and plan each recurrent module uses.
@@ -42,7 +43,9 @@ class RunPage:
     headlines: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     curves: Curves
-    baseline: tuple[str, float] | None
+    baseline: Level | None
+    items: str
+    loss: str
     speeds: Mapping[str, Quartiles]
     sample: str
     tables: Mapping[str, Mapping[str, Any]]
@@ -55,7 +58,7 @@ def write_report(path: Path, page: RunPage) -> Path:
     Raises:
         RunError: if the disk does not take it.
     """
-    charts = draw_charts(page.curves, page.baseline, page.speeds)
+    charts = draw_charts(page.curves, page.baseline, page.speeds, page.items, page.loss)
     return write_page(path, "run.html", page=page, charts=charts)
 
 

@@ -9,7 +9,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from elman.train.metrics import Row
 
-SHOWN = ("train_bpc", "valid_bpc", "grad_norm", "lr", "chars_per_s")
+NOT_SHOWN = ("step", "items", "train_seconds")
 
 
 def board_writer(path: Path) -> Callable[[Row], None]:
@@ -17,8 +17,8 @@ def board_writer(path: Path) -> Callable[[Row], None]:
     writer = SummaryWriter(str(path))
 
     def write(row: Row) -> None:
-        for name in SHOWN:
-            if (value := getattr(row, name)) is not None:
+        for name, value in vars(row).items():
+            if name not in NOT_SHOWN and value is not None:
                 writer.add_scalar(name, value, row.step)
         writer.flush()
 

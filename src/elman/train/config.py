@@ -2,98 +2,94 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from elman.errors import InputError, RunError, rows
 
-POSITIVE = ("layers", "hidden", "embedding", "batch", "bptt", "lr", "minutes", "clip", "devices")
+POSITIVE = ("layers", "hidden", "batch", "lr", "minutes", "clip", "devices")
 COUNTS = ("steps", "threads", "validate_every", "checkpoint_every", "log_every")
+
+
+def setting(default: Any, about: str) -> Any:
+    """Describe a field: its default, and the words of its command-line option."""
+    return field(default=default, metadata={"about": about})
+
+
+def other(name: str, default: Any) -> Any:
+    """Describe a field of `Config` whose default is another one for some task."""
+    return field(default=default, metadata=Config.__dataclass_fields__[name].metadata)
 
 
 @dataclass(frozen=True)
 class Config:
-    """The configuration of one run; `None` means: found at the start, then stored.
+    """What every run has; `None` means: found at the start, then stored.
 
-    Attributes:
-        data: path of a file or folder; None for the standard library's sources.
-        cell: gru, lstm, rnn, the name of a cell in elman.cells, or file.py:cell.
-        embedding: size of a character's vector, the first layer's input.
-        batch, bptt: B rows of text, T characters per step.
-        lr: highest learning rate, reached after `warmup` (a share of all steps).
-        clip: largest norm of the gradient.
-        minutes: time for the whole run; the number of steps is measured from it.
-        steps: number of training steps.
-        validate_every, checkpoint_every, log_every: in steps.
-        validation_chars: how many characters are predicted in each validation.
-        engine: an engine's name, or auto.
-        precision, accelerator, devices: as Lightning Fabric has them.
-        threads: torch's threads per process.
-        temperature: of the generated sample.
+    A task adds its own fields. Each field is an option of `elman train` too, described here once.
     """
 
-    data: str | None = None
-    cell: str = "gru"
-    layers: int = 2
-    hidden: int = 256
-    embedding: int = 64
-    dropout: float = 0.0
-    batch: int = 32
-    bptt: int = 64
-    lr: float = 4e-3
-    warmup: float = 0.05
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    seed: int = 0
-    minutes: float = 2.0
-    steps: int | None = None
-    validate_every: int | None = None
-    checkpoint_every: int | None = None
-    log_every: int | None = None
-    validation_chars: int = 131072
-    engine: str = "auto"
-    precision: str = "32-true"
-    accelerator: str = "auto"
-    devices: int = 1
-    threads: int | None = None
-    temperature: float = 0.7
-    tensorboard: bool = False
+    TASK: ClassVar[str] = ""
+    VALIDATED: ClassVar[str] = ""  # the field that says how much is predicted per validation
+    LEAST_VALIDATED: ClassVar[int] = 1
+
+    data: str | None = setting(None, "A file or folder.")
+    cell: str = setting("gru", "gru, lstm, rnn, another of elman.cells, or file.py:cell.")
+    layers: int = setting(2, "Recurrent layers.")
+    hidden: int = setting(256, "Units per layer.")
+    dropout: float = setting(0.0, "Share dropped after each layer.")
+    batch: int = setting(32, "Rows side by side.")
+    lr: float = setting(4e-3, "Highest learning rate.")
+    warmup: float = setting(0.05, "Share of steps to reach it.")
+    weight_decay: float = setting(0.01, "AdamW's.")
+    clip: float = setting(1.0, "Largest norm of the gradient.")
+    seed: int = setting(0, "Of weights, dropout, order and sample.")
+    minutes: float = setting(2.0, "Time for everything.")
+    steps: int | None = setting(None, "Training steps, instead of --minutes.")
+    validate_every: int | None = setting(None, "Steps between validations.")
+    checkpoint_every: int | None = setting(None, "Steps between checkpoints.")
+    log_every: int | None = setting(None, "Steps between rows of metrics.csv.")
+    engine: str = setting("auto", "An engine of elman's, or auto.")
+    precision: str = setting("32-true", "32-true, bf16-mixed, 64-true, …")
+    accelerator: str = setting("auto", "cpu, cuda or auto.")
+    devices: int = setting(1, "Processes, one per device.")
+    threads: int | None = setting(None, "CPU threads per process.")
+    tensorboard: bool = setting(False, "Log for TensorBoard too.")
 
     def __post_init__(self) -> None:
         for name in POSITIVE:
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be positive, not {getattr(self, name)}")
+            self.check(name, getattr(self, name) > 0, "must be positive")
         for name in COUNTS:
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, not {value}")
+            self.check(name, value is None or value >= 1, "must be at least 1")
         for name in ("dropout", "warmup"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"{name} must be in [0, 1), not {getattr(self, name)}")
-        if self.temperature < 0 or self.weight_decay < 0 or self.validation_chars < 2:
-            raise InputError(
-                "temperature and weight_decay must not be negative, validation_chars at least 2"
-            )
+            self.check(name, 0 <= getattr(self, name) < 1, "must be in [0, 1)")
+        self.check("weight_decay", self.weight_decay >= 0, "must not be negative")
         if self.batch % self.devices:
             raise InputError(f"batch {self.batch} does not divide among {self.devices} devices")
 
+    def check(self, name: str, holds: bool, rule: str) -> None:
+        """Raise InputError if a field breaks a rule (NaN breaks every one)."""
+        if not holds:
+            raise InputError(f"{name} {rule}, not {getattr(self, name)}")
+
     @property
-    def chars_per_step(self) -> int:
-        """Characters in one training step, over all devices."""
-        return self.batch * self.bptt
+    def items_per_step(self) -> int:
+        """How many of what the task counts are in one training step, over all devices."""
+        return self.batch
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON can hold them."""
-        return asdict(self)
+        return {"task": self.TASK} | asdict(self)
 
     @classmethod
-    def from_json(cls, stored: dict[str, Any], path: object = "") -> Config:
+    def from_json(cls, stored: dict[str, Any], path: object = "") -> Self:
         """Read what `to_json` gave.
 
         Raises:
             RunError: if a field is unknown or of the wrong kind.
         """
+        stored = {name: value for name, value in stored.items() if name != "task"}
         unknown = sorted(set(stored) - {field.name for field in fields(cls)})
         if unknown:
             details = [("path", str(path)), ("field", ", ".join(unknown))]
@@ -104,10 +100,10 @@ class Config:
             details = [("path", str(path)), ("error", str(error))]
             raise RunError(rows("the stored configuration is damaged", details)) from error
 
-    def absolute(self) -> Config:
+    def absolute(self) -> Self:
         """Spell the paths in full, so that a run can be resumed from any folder."""
         data, cell = self.data, self.cell
-        if data is not None:
+        if data is not None and Path(data).expanduser().exists():
             data = str(Path(data).expanduser().resolve())
         file, colon, name = cell.rpartition(":")
         if colon:

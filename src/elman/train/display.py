@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from elman.train.task import Words
+
 PLAIN_EVERY_S = 10.0
 
 
@@ -18,9 +20,11 @@ class Display:
 
     Attributes:
         console: where to; quiet in all processes but the first.
+        words: how the task calls what it counts.
     """
 
     console: Console
+    words: Words
     _bar: Progress | None = field(default=None, init=False)
     _task: TaskID | None = field(default=None, init=False)
     _began: tuple[float, int] = field(default=(0.0, 0), init=False)
@@ -46,9 +50,9 @@ class Display:
         self._task = self._bar.add_task("", total=total, completed=done)
         self._bar.start()
 
-    def update(self, done: int, total: int, train_bpc: float, chars_per_s: float) -> None:
+    def update(self, done: int, total: int, train_loss: float, items_per_s: float) -> None:
         """Show the state after a step."""
-        text = f"{train_bpc:.3f} bits/char, {chars_per_s:,.0f} chars/s"
+        text = f"{train_loss:.3f} {self.words.brief}, {items_per_s:,.0f} {self.words.items}/s"
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, description=text)
             return

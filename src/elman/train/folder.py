@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from elman.errors import RunError, rows
 from elman.train.atomic import write_file
 from elman.train.config import Config
+from elman.train.tasks import read_config
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class RunFolder:
 
     def config(self) -> Config:
         """Read the configuration."""
-        return Config.from_json(self.read("config"), self.path / "config.json")
+        return read_config(self.read("config"), self.path / "config.json")
 
     def lock(self) -> FileLock:
         """Take the folder for this process.

@@ -19,7 +19,7 @@ from elman.train.interrupt import Wish
 from elman.train.metrics import MetricsFile, Row
 from elman.train.schedule import learning_rate
 from elman.train.stepper import Stepper
-from elman.train.stream import Stream
+from elman.train.task import Data, Words
 
 CHECKPOINT_S = 60.0  # no more than this is lost, however long the run
 
@@ -31,49 +31,54 @@ class Tally:
     Attributes:
         step: training steps done.
         seconds: time in training steps, all of them (s).
-        bpc, norm, since_s: sums since the last row of metrics.csv.
+        loss, norm, since_s: sums since the last row of metrics.csv.
         count: steps since that row.
-        valid_bpc: the last validation; None before the first.
+        valid_loss, valid_accuracy: of the last validation; None before the first.
         fallbacks: calls since that row that engine deer had to run step by step.
+        all_fallbacks: the same since the beginning.
     """
 
     step: int = 0
     seconds: float = 0.0
-    bpc: float = 0.0
+    loss: float = 0.0
     norm: float = 0.0
     since_s: float = 0.0
     count: int = 0
-    valid_bpc: float | None = None
+    valid_loss: float | None = None
+    valid_accuracy: float | None = None
     fallbacks: int = 0
+    all_fallbacks: int = 0
 
-    def add(self, bpc: float, norm: float, seconds: float, fallbacks: int) -> Tally:
+    def add(self, loss: float, norm: float, seconds: float, fallbacks: int) -> Tally:
         """Count one more step."""
         return replace(
             self,
             step=self.step + 1,
             seconds=self.seconds + seconds,
-            bpc=self.bpc + bpc,
+            loss=self.loss + loss,
             norm=self.norm + norm,
             since_s=self.since_s + seconds,
             count=self.count + 1,
             fallbacks=self.fallbacks + fallbacks,
+            all_fallbacks=self.all_fallbacks + fallbacks,
         )
 
 
 @dataclass
 class Loop:
-    """One run under way in this process.
+    """One run under way in this process; losses are in the unit of the task.
 
     Attributes:
-        mine: the rows of the training stream that this process trains on.
+        words: how the task calls what it counts.
+        mine: the rows of each batch that this process trains on.
         observe: called with every row of the metrics (TensorBoard).
         saved: when the last checkpoint was taken (monotonic clock).
     """
 
     config: Config
+    words: Words
     stepper: Stepper
-    train: Stream
-    valid: Stream
+    data: Data
     folder: RunFolder
     metrics: MetricsFile
     display: Display
@@ -118,18 +123,16 @@ class Loop:
     def step(self) -> None:
         """Do one training step and what is due after it."""
         config, before = self.config, self.tally.step
-        segment = before % self.train.segments
-        if segment == 0:
-            self.stepper.state = None
         lr = learning_rate(before, self.steps, config.lr, config.warmup)
         fell = self.fallbacks()
         began = time.perf_counter()
-        bpc, norm = self.stepper.train(*self.train.segment(segment, self.mine), lr)
+        loss, norm = self.stepper.train(self.data.batch(before, self.mine), lr)
         taken = time.perf_counter() - began
-        if not (math.isfinite(bpc) and math.isfinite(norm)):
-            raise RunError(self.diverged(bpc, norm))
-        self.tally = self.tally.add(bpc, norm, taken, self.fallbacks() - fell)
-        self.display.update(self.tally.step, self.steps, bpc, config.chars_per_step / taken)
+        loss *= self.words.scale
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise RunError(self.diverged(loss, norm))
+        self.tally = self.tally.add(loss, norm, taken, self.fallbacks() - fell)
+        self.display.update(self.tally.step, self.steps, loss, config.items_per_step / taken)
         last = self.tally.step == self.steps
         validated = last or self.due(config.validate_every)
         if validated:
@@ -152,28 +155,31 @@ class Loop:
         return fabric.strategy.reduce_boolean_decision(wished, all=False)
 
     def validate(self) -> None:
-        """Measure the bits per character on the validation text."""
-        bpc = self.stepper.validate(self.valid)
-        self.tally = replace(self.tally, valid_bpc=bpc)
+        """Measure loss and accuracy on the validation data."""
+        score = self.stepper.validate(self.data.held_out())
+        loss = score.loss * self.words.scale
+        self.tally = replace(self.tally, valid_loss=loss, valid_accuracy=score.accuracy)
         self.display.say(
-            f"step {self.tally.step}/{self.steps}: validation {bpc:.3f} bits per character"
+            f"step {self.tally.step}/{self.steps}: validation {loss:.3f} {self.words.loss}, "
+            f"accuracy {score.accuracy:.1%}"
         )
 
     def log(self, lr: float, validated: bool) -> None:
         """Write a row of metrics and begin the next one."""
-        tally, chars = self.tally, self.config.chars_per_step
+        tally, items = self.tally, self.config.items_per_step
         row = Row(
             step=tally.step,
-            chars=tally.step * chars,
-            train_bpc=tally.bpc / tally.count,
+            items=tally.step * items,
+            train_loss=tally.loss / tally.count,
             grad_norm=tally.norm / tally.count,
             lr=lr,
-            valid_bpc=tally.valid_bpc if validated else None,
-            chars_per_s=chars * tally.count / tally.since_s,
+            valid_loss=tally.valid_loss if validated else None,
+            valid_accuracy=tally.valid_accuracy if validated else None,
+            items_per_s=items * tally.count / tally.since_s,
             train_seconds=tally.seconds,
             fallbacks=tally.fallbacks,
         )
-        self.tally = replace(tally, bpc=0.0, norm=0.0, since_s=0.0, count=0, fallbacks=0)
+        self.tally = replace(tally, loss=0.0, norm=0.0, since_s=0.0, count=0, fallbacks=0)
         if not self.first:
             return
         self.observe(row)
@@ -212,13 +218,13 @@ class Loop:
         """Return which engine and plan each recurrent module uses."""
         return elman.nn.choices(self.stepper.plain)
 
-    def diverged(self, bpc: float, norm: float) -> str:
+    def diverged(self, loss: float, norm: float) -> str:
         """Build the message for a loss that is not finite."""
         saved = checkpoint.listed(self.folder.checkpoints)
         return rows(
             f"training diverged at step {self.tally.step + 1}",
             [
-                ("loss", f"{bpc} bits per character, gradient norm {norm}"),
+                ("loss", f"{loss} {self.words.loss}, gradient norm {norm}"),
                 ("saved", saved[-1].name if saved else "no checkpoint"),
             ],
             hint="a smaller --lr or --clip",

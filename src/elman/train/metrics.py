@@ -15,28 +15,29 @@ class Row:
     """What is known after a step.
 
     Attributes:
-        step, chars: training steps done, characters trained on.
-        train_bpc, grad_norm: means since the row before (bits per character; norm).
+        step, items: training steps done, characters (or sequences) trained on.
+        train_loss, grad_norm: means since the row before (unit of the task, stored in facts.json).
         lr: learning rate of the last step.
-        valid_bpc: bits per character in validation, where one was due.
-        chars_per_s: of training steps since the row before.
+        valid_loss, valid_accuracy: in validation, where one was due.
+        items_per_s: of training steps since the row before.
         train_seconds: all training steps so far (s).
         fallbacks: layers that engine deer had to run step by step, since the row before.
     """
 
     step: int
-    chars: int
-    train_bpc: float
+    items: int
+    train_loss: float
     grad_norm: float
     lr: float
-    valid_bpc: float | None
-    chars_per_s: float
+    valid_loss: float | None
+    valid_accuracy: float | None
+    items_per_s: float
     train_seconds: float
     fallbacks: int = 0
 
 
 COLUMNS = tuple(column.name for column in fields(Row))
-TIMES = ("chars_per_s", "train_seconds")  # the columns that no two runs share
+TIMES = ("items_per_s", "train_seconds")  # the columns that no two runs share
 
 
 @dataclass
@@ -90,15 +91,20 @@ def read_metrics(path: Path) -> list[Row]:
 
 def parse_row(values: dict[str, str]) -> Row:
     """Read one row's texts as numbers."""
-    valid = values["valid_bpc"]
     return Row(
         step=int(values["step"]),
-        chars=int(values["chars"]),
-        train_bpc=float(values["train_bpc"]),
+        items=int(values["items"]),
+        train_loss=float(values["train_loss"]),
         grad_norm=float(values["grad_norm"]),
         lr=float(values["lr"]),
-        valid_bpc=float(valid) if valid else None,
-        chars_per_s=float(values["chars_per_s"]),
+        valid_loss=optional(values["valid_loss"]),
+        valid_accuracy=optional(values["valid_accuracy"]),
+        items_per_s=float(values["items_per_s"]),
         train_seconds=float(values["train_seconds"]),
         fallbacks=int(values.get("fallbacks") or 0),
     )
+
+
+def optional(text: str) -> float | None:
+    """Read a number that may not be there."""
+    return float(text) if text else None

@@ -1,4 +1,4 @@
-"""What came out of a run: numbers, a sample, and the words for them."""
+"""What came out of a run: numbers, what the task shows, and the words for them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from elman.train.folder import RunFolder
 from elman.train.loop import Loop
-from elman.train.sample import generate
-from elman.train.vocabulary import Vocabulary
-
-SAMPLE_CHARS = 500
+from elman.train.task import Baseline, Words
+from elman.train.tasks import task_of
 
 
 @dataclass(frozen=True)
@@ -32,63 +32,88 @@ class Outcome:
 
 
 def conclude(
-    loop: Loop,
-    vocabulary: Vocabulary,
-    facts: dict[str, Any],
-    speed: dict[str, Any],
-    began: float,
-    earlier: float,
+    loop: Loop, facts: dict[str, Any], speed: dict[str, Any], began: float, earlier: float
 ) -> Outcome:
-    """Generate a sample, write result.json, and say how it went.
+    """Let the task look at its model, write result.json, and say how it went.
 
     Args:
         began: when this process began (perf_counter).
         earlier: seconds of training steps done by earlier processes of the run (s).
     """
     config, tally = loop.config, loop.tally
-    sample = generate(loop.stepper.plain, vocabulary, SAMPLE_CHARS, config.temperature, config.seed)
+    told = looked_at(loop)
     total = time.perf_counter() - began
     result = {
         "steps": tally.step,
-        "valid_bpc": tally.valid_bpc,
-        "trigram_bpc": facts["trigram_bpc"],
+        "valid_loss": tally.valid_loss,
+        "valid_accuracy": tally.valid_accuracy,
+        "baseline": facts["baseline"],
         "train_seconds": tally.seconds,
         "total_seconds": total + earlier,
-        "chars_per_s": tally.step * config.chars_per_step / tally.seconds,
+        "items_per_s": tally.step * config.items_per_step / tally.seconds,
+        "fallbacks": tally.all_fallbacks,
         "speed": speed,
         "choices": loop.choices(),
-        "sample": sample,
+        **told,
     }
     if loop.first:
         loop.folder.write("result", result)
-    loop.display.say(in_words(result, config.cell))
+    loop.display.say(told_at_end(result, config.cell, loop.words))
     return Outcome(loop.folder, True, loop.first, signal=None, result=result)
 
 
-def in_words(result: dict[str, Any], cell: str) -> str:
+def looked_at(loop: Loop) -> dict[str, Any]:
+    """Return what the task has to say of the trained model."""
+    model = loop.stepper.plain
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        told = task_of(loop.config).conclude(model, loop.data, loop.config)
+    model.train(was_training)
+    return told
+
+
+def told_at_end(result: dict[str, Any], cell: str, words: Words) -> str:
     """Write a result for the terminal."""
-    model, trigram = result["valid_bpc"], result["trigram_bpc"]
-    verdict = "below" if model < trigram else "NOT below"
+    baseline = Baseline(**result["baseline"])
+    ours, theirs = (result["valid_loss"], baseline.loss)
+    if words.headline == "accuracy" and baseline.accuracy is not None:
+        ours, theirs = (-result["valid_accuracy"], -baseline.accuracy)
+    verdict = "better" if ours < theirs else "NOT better"
     share = result["train_seconds"] / result["total_seconds"]
     lines = [
         "",
-        *("  | " + line for line in result["sample"].splitlines()),
+        *("  | " + line for line in result.get("sample", "").splitlines()),
+        *table_in_words(result.get("table", {})),
         "",
-        f"validation: {model:.3f} bits per character, {verdict} the trigram's {trigram:.3f}",
-        f"training:   {result['chars_per_s']:,.0f} characters/s; {result['train_seconds']:.0f} s "
-        f"of {result['total_seconds']:.0f} s in all ({share:.0%})",
-        f"speed:      {speed_in_words(result['speed'], cell)}",
+        f"validation: {result['valid_loss']:.3f} {words.loss}, accuracy "
+        f"{result['valid_accuracy']:.1%}, {verdict} than the {in_words(baseline, words)}",
+        f"training:   {result['items_per_s']:,.0f} {words.items}/s; "
+        f"{result['train_seconds']:.0f} s of {result['total_seconds']:.0f} s in all ({share:.0%})",
+        f"speed:      {speed_in_words(result['speed'], cell, words)}",
     ]
     return "\n".join(lines)
 
 
-def speed_in_words(speed: dict[str, Any], cell: str) -> str:
+def table_in_words(table: dict[str, Any]) -> list[str]:
+    """Write a task's table, a row per line."""
+    width = max((len(name) for name in table), default=0)
+    return [f"  {name:<{width}}  {value}" for name, value in table.items()]
+
+
+def in_words(baseline: Baseline, words: Words) -> str:
+    """Write a baseline on one line."""
+    text = f"{baseline.name}: {baseline.loss:.3f} {words.loss}"
+    return text if baseline.accuracy is None else f"{text}, accuracy {baseline.accuracy:.1%}"
+
+
+def speed_in_words(speed: dict[str, Any], cell: str, words: Words) -> str:
     """Write the comparison with torch.nn on one line."""
     if "skipped" in speed:
         return f"not compared with torch.nn: {speed['skipped']}"
-    own, other = speed["chars_per_s"]["elman"], speed["chars_per_s"]["torch"]
+    own, other = speed["items_per_s"]["elman"], speed["items_per_s"]["torch"]
     return (
-        f"{own['median']:,.0f} characters/s ({own['q1']:,.0f} to {own['q3']:,.0f}) beside "
+        f"{own['median']:,.0f} {words.items}/s ({own['q1']:,.0f} to {own['q3']:,.0f}) beside "
         f"torch.nn.{cell.upper()}'s {other['median']:,.0f} ({other['q1']:,.0f} to "
         f"{other['q3']:,.0f}): {speed['ratio']:.2f}x, "
         f"logits within {speed['largest_logit_difference']:.1e}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -9,16 +10,16 @@ from dataclasses import dataclass, replace
 
 from elman.train.config import Config
 from elman.train.stepper import Stepper
-from elman.train.stream import Stream
+from elman.train.task import Data
 
-TRAINING_SHARE = 0.72  # of the whole time; the rest is for reading, validation, comparison
+ASIDE_SHARE = 0.16  # of the whole time for reading, measuring, comparing, at most …
+ASIDE_S = 30.0  # … so many seconds
 VALIDATION_SHARE = 0.12  # of the whole time, at most
 VALIDATIONS = 6  # at most
 INFERENCE_GAIN = 3  # predicting takes about a third of the time of training
 CHECKPOINTS = 4
 LOG_ROWS = 400
 LEAST_STEPS = 20
-LEAST_CHARS = 4096
 WARM_UP = 3
 
 
@@ -63,10 +64,10 @@ def summarise(seconds: list[float]) -> Timing:
     return Timing(median, q1, q3, len(seconds))
 
 
-def one_step(stepper: Stepper, stream: Stream, rows: slice, lr: float) -> Callable[[], object]:
-    """Return a callable that does one training step on the first segment."""
-    inputs, targets = stream.segment(0, rows)
-    return lambda: stepper.train(inputs, targets, lr)
+def next_step(stepper: Stepper, data: Data, rows: slice, lr: float) -> Callable[[], object]:
+    """Return a callable that does one training step, each time on the next batch."""
+    steps = itertools.count()
+    return lambda: stepper.train(data.batch(next(steps), rows), lr)
 
 
 def settle(config: Config, step_s: float, threads: int) -> Config:
@@ -78,19 +79,22 @@ def settle(config: Config, step_s: float, threads: int) -> Config:
         step_s: measured time of one training step (s).
         threads: torch's threads per process.
     """
-    steps, validations, chars = config.steps, VALIDATIONS, config.validation_chars
+    steps, validations = config.steps, VALIDATIONS
+    predicted = getattr(config, config.VALIDATED)
     if steps is None:
-        steps = max(LEAST_STEPS, round(TRAINING_SHARE * 60 * config.minutes / step_s))
-        speed = INFERENCE_GAIN * config.chars_per_step / step_s
-        affordable = VALIDATION_SHARE * 60 * config.minutes * speed  # characters in all
-        chars = max(LEAST_CHARS, min(chars, round(affordable / 3)))
-        validations = max(1, min(validations, round(affordable / chars)))
+        total = 60 * config.minutes
+        training = total * (1 - VALIDATION_SHARE) - min(ASIDE_S, ASIDE_SHARE * total)
+        steps = max(LEAST_STEPS, round(training / step_s))
+        speed = INFERENCE_GAIN * config.items_per_step / step_s
+        affordable = VALIDATION_SHARE * total * speed  # items in all
+        predicted = max(config.LEAST_VALIDATED, min(predicted, round(affordable / 3)))
+        validations = max(1, min(validations, round(affordable / predicted)))
     return replace(
         config,
         steps=steps,
         threads=threads,
-        validation_chars=chars,
         validate_every=config.validate_every or max(1, -(-steps // validations)),
         checkpoint_every=config.checkpoint_every or max(1, -(-steps // CHECKPOINTS)),
         log_every=config.log_every or max(1, steps // LOG_ROWS),
+        **{config.VALIDATED: predicted},
     )

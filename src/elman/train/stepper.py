@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,15 @@ from torch.nn import functional
 from torch.optim import AdamW
 
 from elman.train.config import Config
-from elman.train.stream import Stream
+from elman.train.task import Batch
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a validation found: the loss (nats) and the share that was predicted right."""
+
+    loss: float
+    accuracy: float
 
 
 @dataclass
@@ -31,20 +39,22 @@ class Stepper:
         """The model without Fabric's wrapping."""
         return self.model.module
 
-    def train(self, inputs: Tensor, targets: Tensor, lr: float) -> tuple[float, float]:
-        """Do one step of truncated BPTT.
+    def train(self, batch: Batch, lr: float) -> tuple[float, float]:
+        """Do one training step.
 
         Args:
-            inputs [T, B], targets [T, B]: characters, and the character after each.
+            batch: what to learn from; the state of the step before is carried into it unless it
+                begins anew (truncated BPTT).
             lr: learning rate of this step.
 
         Returns:
-            The loss (bits per character) before the update, over all processes, and the
-            gradient's norm.
+            The loss (nats) before the update, over all processes, and the gradient's norm.
         """
+        if batch.begins:
+            self.state = None
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        inputs, targets = self.fabric.to_device((inputs, targets))
+        inputs, targets = self.fabric.to_device((batch.inputs, batch.targets))
         self.optimizer.zero_grad()
         logits, state = self.model(inputs, detached(self.state))
         loss = cross_entropy(logits, targets)
@@ -59,19 +69,21 @@ class Stepper:
             assert isinstance(mean, Tensor), "the mean of a tensor is one"
             loss = mean
         assert norm is not None, "clipping by norm returns the norm"
-        return loss.item() / math.log(2), norm.item()
+        return loss.item(), norm.item()
 
     @torch.no_grad()
-    def validate(self, stream: Stream) -> float:
-        """Return the bits per character over a whole stream, starting from no state."""
+    def validate(self, batches: Iterable[Batch]) -> Score:
+        """Return the mean loss and accuracy over some batches; the own state stays as it is."""
         self.model.eval()
-        state, total = None, 0.0
-        for k in range(stream.segments):
-            inputs, targets = self.fabric.to_device(stream.segment(k))
-            logits, state = self.model(inputs, state)
-            total += cross_entropy(logits, targets).item()
+        state, total, right, count = None, 0.0, 0, 0
+        for batch in batches:
+            inputs, targets = self.fabric.to_device((batch.inputs, batch.targets))
+            logits, state = self.model(inputs, None if batch.begins else state)
+            total += cross_entropy(logits, targets).item() * targets.numel()
+            right += int((logits.argmax(-1) == targets).sum())
+            count += targets.numel()
         self.model.train()
-        return total / stream.segments / math.log(2)
+        return Score(total / count, right / count)
 
 
 def make_stepper(fabric: Fabric, model: nn.Module, config: Config) -> Stepper:
@@ -88,8 +100,8 @@ def make_stepper(fabric: Fabric, model: nn.Module, config: Config) -> Stepper:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean over all characters of -ln P(target), [] from [T, B, V] and [T, B]."""
-    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    """Return the mean of -ln P(target), [] from logits [..., C] and targets [...]."""
+    return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.flatten())
 
 
 def detached(state: Any) -> Any:

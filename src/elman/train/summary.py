@@ -9,6 +9,8 @@ from typing import Any
 from elman.train.config import Config
 from elman.train.folder import RunFolder
 from elman.train.metrics import read_metrics
+from elman.train.task import Baseline, Words
+from elman.train.tasks import task_of
 
 
 @dataclass(frozen=True)
@@ -20,9 +22,11 @@ class Summary:
     model: str
     step: int
     steps: int | None
-    valid_bpc: float | None
-    trigram_bpc: float | None
-    chars_per_s: float | None
+    words: Words
+    valid_loss: float | None
+    valid_accuracy: float | None
+    baseline: Baseline | None
+    items_per_s: float | None
     ratio: float | None
     engine: str
 
@@ -35,7 +39,8 @@ def summarise(folder: RunFolder) -> Summary:
     """
     config, facts, result = folder.config(), folder.read("facts"), folder.read("result")
     rows = read_metrics(folder.metrics)
-    validated = [row.valid_bpc for row in rows if row.valid_bpc is not None]
+    validated = [row for row in rows if row.valid_loss is not None]
+    baseline = facts.get("baseline")
     last = rows[-1] if rows else None
     return Summary(
         name=folder.path.name,
@@ -43,9 +48,13 @@ def summarise(folder: RunFolder) -> Summary:
         model=f"{config.cell} {config.layers} x {config.hidden}",
         step=last.step if last else 0,
         steps=config.steps,
-        valid_bpc=validated[-1] if validated else None,
-        trigram_bpc=facts.get("trigram_bpc"),
-        chars_per_s=last.chars / last.train_seconds if last else None,
+        words=task_of(config).words,
+        valid_loss=result.get("valid_loss", validated[-1].valid_loss if validated else None),
+        valid_accuracy=result.get(
+            "valid_accuracy", validated[-1].valid_accuracy if validated else None
+        ),
+        baseline=Baseline(**baseline) if baseline else None,
+        items_per_s=last.items / last.train_seconds if last else None,
         ratio=result.get("speed", {}).get("ratio"),
         engine=", ".join(engines(result.get("choices", {}))) or config.engine,
     )
@@ -64,7 +73,8 @@ def engines(choices: Any) -> list[str]:
 def differences(summaries: list[Summary]) -> dict[str, list[Any]]:
     """Return the configuration fields in which runs differ, with each run's value."""
     configs = [summary.config.to_json() for summary in summaries]
-    together = {name: [config[name] for config in configs] for name in configs[0]}
+    names = dict.fromkeys(name for config in configs for name in config)
+    together = {name: [config.get(name) for config in configs] for name in names}
     return {
         name: values
         for name, values in together.items()

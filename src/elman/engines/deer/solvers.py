@@ -9,6 +9,7 @@ iteration, which is exact after t iterations at step t; with 1 it is Newton's.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -74,11 +75,36 @@ class Solution:
         return "; ".join(f"{name}: {why}" for name, why in self.tried.items())
 
 
+@dataclass(frozen=True)
+class Glance:
+    """An iterate as it is seen by who studies a solver.
+
+    Attributes:
+        solver: whose it is.
+        rows: the steps of its window.
+        iteration: 0 for the guess.
+        y: the iterate.
+        residual: largest |y[t] - f(y[t-1], x[t])| of these steps, as a share of the largest state.
+        replaced: values that were NaN or beyond all bounds when the iterate was made.
+    """
+
+    solver: str
+    rows: slice
+    iteration: int
+    y: Trajectory
+    residual: float
+    replaced: int
+
+
+Watch = Callable[[Glance], None]
+
+
 def solve(
     equations: Equations,
     solvers: tuple[str, ...],
     guess: str | Trajectory = "first",
     budget: int = BUDGET,
+    watch: Watch | None = None,
 ) -> Solution:
     """Solve by the first of some solvers whose result comes past both gates.
 
@@ -87,12 +113,12 @@ def solve(
         solvers: names of ``METHODS``, in the order in which they are tried.
         guess: ``"first"``: f(0, x); ``"zeros"``; or a trajectory.
         budget: memory for the Jacobians of a window (bytes).
+        watch: called with every iterate (for studies: it costs a look at each value).
     """
     found = Solution()
     dtype = equations.start[0].dtype if equations.start else torch.float32
     for name in solvers:
-        method = METHODS[name]
-        y, iterations, why = _windows(equations, method, guess, budget)
+        y, iterations, why = _windows(equations, name, guess, budget, watch)
         why = why or refusal(equations, y, dtype)
         if why is None:
             found.y, found.solver, found.iterations = y, name, iterations
@@ -102,9 +128,10 @@ def solve(
 
 
 def _windows(
-    equations: Equations, method: Method, guess: str | Trajectory, budget: int
+    equations: Equations, name: str, guess: str | Trajectory, budget: int, watch: Watch | None
 ) -> tuple[Trajectory, int, str | None]:
     """Windows one after another, each from the last state of the one before."""
+    method = METHODS[name]
     fits = max(1, budget // max(1, equations.row_bytes))
     size = min(method.window or equations.steps, fits)
     start = equations.start
@@ -112,7 +139,7 @@ def _windows(
     most = 0
     for first in range(0, equations.steps, size):
         rows = slice(first, min(first + size, equations.steps))
-        y, iterations, why = _window(equations, method, guess, start, rows)
+        y, iterations, why = _window(equations, name, guess, start, rows, watch)
         most = max(most, iterations)
         if why is not None:
             return y, most, f"steps {rows.start} to {rows.stop}: {why}"
@@ -125,12 +152,14 @@ def _windows(
 
 def _window(
     equations: Equations,
-    method: Method,
+    name: str,
     guess: str | Trajectory,
     start: Trajectory,
     rows: slice,
+    watch: Watch | None,
 ) -> tuple[Trajectory, int, str | None]:
     """Iterate on the steps of one window."""
+    method, replaced = METHODS[name], 0
     y = _begun(equations, guess, start, rows)
     demanded = TOLERANCES[start[0].dtype].residual if start else 0.0
     scale, last = method.scale, math.inf
@@ -139,6 +168,8 @@ def _window(
         given = before(start, y)
         values, jacobians = _linearised(equations, method, given, rows)
         off = largest([a - b for a, b in zip(y, values, strict=True)]) / max(1.0, largest(values))
+        if watch is not None:
+            watch(Glance(name, rows, iteration, y, off, replaced))
         if off <= demanded:
             return values, iteration, None
         if iteration == method.iterations:
@@ -150,7 +181,10 @@ def _window(
                 scale *= 0.5
                 given = before(start, accepted)
                 values, jacobians = _linearised(equations, method, given, rows)
-        y = _solved(equations, method, scale, values, jacobians, given, start)
+        raw = _solved(equations, method, scale, values, jacobians, given, start)
+        y = _clean(raw)
+        if watch is not None:
+            replaced = sum(int((~(part.abs() <= _CLIP)).sum()) for part in raw)
     return y, method.iterations, f"residual {off:.2g} after {method.iterations} iterations"
 
 
@@ -192,7 +226,7 @@ def _solved(
 ) -> Trajectory:
     """The trajectory of the linearised recurrence."""
     if not jacobians:
-        return _clean(values)
+        return values
     made: list[Tensor] = []
     for algebra, f, J, x, y0 in zip(
         equations.algebras, values, jacobians, given, start, strict=True
@@ -208,4 +242,4 @@ def _solved(
             made.append(y.reshape(f.shape))
         else:
             made.append(scan(algebra, own, f - algebra.of_vector(own, x), y0))
-    return _clean(tuple(made))
+    return tuple(made)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elman.train.vocabulary import UNKNOWN, Vocabulary, fit_vocabulary
+from elman.train.text.vocabulary import UNKNOWN, Vocabulary, fit_vocabulary
 
 
 @given(st.text(min_size=1), st.text())

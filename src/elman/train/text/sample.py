@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from elman.train.vocabulary import Vocabulary
+from elman.train.text.vocabulary import Vocabulary
 
 
 @torch.no_grad()

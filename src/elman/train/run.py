@@ -1,10 +1,11 @@
-"""The task `text`: a character model, from a configuration (or a run to resume) to a result."""
+"""A run of any task, from a configuration (or a folder to resume) to a result."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 import elman.nn
+from elman.errors import RunError, rows
 from elman.train import checkpoint, snapshot
 from elman.train.comparison import compare
 from elman.train.config import Config
@@ -23,33 +25,33 @@ from elman.train.launch import launch, rows_of
 from elman.train.loop import Loop, Tally
 from elman.train.machine import machine_facts
 from elman.train.metrics import MetricsFile, Row
-from elman.train.model import build_model
-from elman.train.outcome import Outcome, conclude
-from elman.train.pace import one_step, settle, time_in_turn
+from elman.train.outcome import Outcome, conclude, in_words
+from elman.train.pace import next_step, settle, time_in_turn
 from elman.train.stepper import make_stepper
-from elman.train.textdata import TextData, check_same, prepare
+from elman.train.task import Baseline, Data
+from elman.train.tasks import task_of
 
 PACE_SHARE = 0.02  # of the whole time, spent on measuring the time of a step
 
 
 def start(config: Config, out: Path, console: Console, *, comparing: bool = True) -> Outcome:
-    """Train a new character model into a new folder below `out`.
+    """Train a new model into a new folder below `out`.
 
     Raises:
-        RunError: if the text or the folder cannot be used.
+        RunError: if the data or the folder cannot be used.
         InputError: if the configuration does not fit this machine.
     """
     began = time.perf_counter()
     fabric = launch(config)
-    display = Display(console if fabric.global_rank == 0 else Console(quiet=True))
-    config = config.absolute()
-    data = prepare(config)
+    task, config = task_of(config), config.absolute()
+    display = Display(console if fabric.global_rank == 0 else Console(quiet=True), task.words)
+    data = task.prepare(config)
     display.say(data.about())
     config = with_steps(config, fabric, data)
     data = data.validating(config)
-    facts = data.facts() | {"trigram_bpc": data.trigram_bpc(), "machine": machine_facts()}
-    display.say(f"trigram baseline: {facts['trigram_bpc']:.3f} bits per character in validation")
-    folder = shared_folder(fabric, out)
+    facts = all_facts(config, data)
+    display.say(f"baseline: {in_words(Baseline(**facts['baseline']), task.words)}")
+    folder = shared_folder(fabric, out, task.name)
     loop = assemble(config, fabric, data, folder, display)
     with folder.lock() if loop.first else nullcontext():
         if loop.first:
@@ -62,53 +64,80 @@ def resume(path: Path, console: Console, *, comparing: bool = True) -> Outcome:
     """Go on with a run from its last checkpoint, with the run's own configuration.
 
     Raises:
-        RunError: if the folder is no run, its text has changed, or no checkpoint is whole.
+        RunError: if the folder is no run, its data have changed, or no checkpoint is whole.
     """
     began = time.perf_counter()
     folder = open_run(path)
     config, facts, result = folder.config(), folder.read("facts"), folder.read("result")
     fabric = launch(config)
-    first = fabric.global_rank == 0
-    display = Display(console if first else Console(quiet=True))
+    first, task = fabric.global_rank == 0, task_of(config)
+    display = Display(console if first else Console(quiet=True), task.words)
     if result:
         display.say(f"the run is complete: {result['steps']} of {config.steps} steps")
         return Outcome(folder, True, first, signal=None, result=result)
     with folder.lock() if first else nullcontext():
-        data = prepare(config)
+        data = task.prepare(config)
         check_same(data, facts)
         loop = assemble(config, fabric, data, folder, display)
         take_up(loop, facts)
         return carry_out(loop, data, facts, began, comparing)
 
 
-def with_steps(config: Config, fabric: Fabric, data: TextData) -> Config:
+def all_facts(config: Config, data: Data) -> dict[str, Any]:
+    """Collect what facts.json holds."""
+    words = task_of(config).words
+    return data.facts() | {
+        "digest": data.digest,
+        "size": data.size,
+        "loss": words.loss,
+        "baseline": asdict(data.baseline()),
+        "machine": machine_facts(),
+    }
+
+
+def check_same(data: Data, facts: dict[str, Any]) -> None:
+    """Refuse to go on with other data than a run began with.
+
+    Raises:
+        RunError: if the data have changed.
+    """
+    if facts.get("digest") == data.digest:
+        return
+    details = [("source", data.about()), ("then", str(facts.get("size"))), ("now", data.size)]
+    raise RunError(rows("the data have changed since the run began", details, "elman train afresh"))
+
+
+def with_steps(config: Config, fabric: Fabric, data: Data) -> Config:
     """Fix the number of steps and the intervals; measures a twin's steps if it must."""
     step_s = 1.0
     if config.steps is None:
-        twin = make_stepper(fabric, build_model(config, len(data.vocabulary)), config)
-        step = one_step(twin, data.train, rows_of(fabric, config.batch), 0.0)
+        config = replace(config, steps=data.steps())
+    if config.steps is None:
+        twin = make_stepper(fabric, task_of(config).build(config, data), config)
+        step = next_step(twin, data, rows_of(fabric, config.batch), 0.0)
         timing = time_in_turn({"step": step}, budget_s=PACE_SHARE * 60 * config.minutes)
         step_s = fabric.broadcast(timing["step"].median_s)
     return settle(config, step_s, torch.get_num_threads())
 
 
-def shared_folder(fabric: Fabric, out: Path) -> RunFolder:
+def shared_folder(fabric: Fabric, out: Path, task: str) -> RunFolder:
     """Make the run folder in the first process and tell the others."""
-    path = str(create_run(out, "text").path) if fabric.global_rank == 0 else ""
+    path = str(create_run(out, task).path) if fabric.global_rank == 0 else ""
     return RunFolder(Path(fabric.broadcast(path)))
 
 
 def assemble(
-    config: Config, fabric: Fabric, data: TextData, folder: RunFolder, display: Display
+    config: Config, fabric: Fabric, data: Data, folder: RunFolder, display: Display
 ) -> Loop:
     """Build the model and everything that trains it, before the first step."""
-    stepper = make_stepper(fabric, build_model(config, len(data.vocabulary)), config)
+    task = task_of(config)
+    stepper = make_stepper(fabric, task.build(config, data), config)
     torch.manual_seed(config.seed + 1 + fabric.global_rank)  # each process drops other values
     return Loop(
         config=config,
+        words=task.words,
         stepper=stepper,
-        train=data.train,
-        valid=data.valid,
+        data=data,
         folder=folder,
         metrics=MetricsFile(folder.metrics),
         display=display,
@@ -141,7 +170,7 @@ def take_up(loop: Loop, facts: dict[str, Any]) -> None:
 
 
 def carry_out(
-    loop: Loop, data: TextData, facts: dict[str, Any], began: float, comparing: bool
+    loop: Loop, data: Data, facts: dict[str, Any], began: float, comparing: bool
 ) -> Outcome:
     """Train to the end (or until interrupted) and write down what came out."""
     earlier = loop.tally.seconds
@@ -156,8 +185,8 @@ def carry_out(
     speed: dict[str, Any] = {"skipped": "not asked for"}
     if comparing:
         loop.display.say("measuring the speed beside torch.nn …")
-        speed = compare(loop.stepper, loop.config, len(data.vocabulary), data.train)
-    return conclude(loop, data.vocabulary, facts, speed, began, earlier)
+        speed = compare(loop.stepper, task_of(loop.config), loop.config, data)
+    return conclude(loop, facts, speed, began, earlier)
 
 
 def observer(config: Config, folder: RunFolder) -> Callable[[Row], None]:

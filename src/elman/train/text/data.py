@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from elman.errors import RunError, rows
-from elman.train.config import Config
-from elman.train.corpus import Corpus, load
-from elman.train.ngram import fit_ngram
-from elman.train.stream import Stream, training_stream, validation_stream
-from elman.train.vocabulary import Vocabulary, fit_vocabulary
+from elman.train.task import Baseline, Batch
+from elman.train.text.config import TextConfig
+from elman.train.text.corpus import Corpus, load
+from elman.train.text.ngram import fit_ngram
+from elman.train.text.stream import Stream, training_stream, validation_stream
+from elman.train.text.vocabulary import Vocabulary, fit_vocabulary
 
 
 @dataclass(frozen=True)
@@ -31,21 +33,44 @@ class TextData:
     valid: Stream
     places: np.ndarray
 
-    def validating(self, config: Config) -> TextData:
+    @property
+    def digest(self) -> str:
+        """Hash of the text."""
+        return self.corpus.digest
+
+    @property
+    def size(self) -> str:
+        """How many characters there are."""
+        return f"{len(self.corpus.train)} + {len(self.corpus.valid)} characters"
+
+    def validating(self, config: TextConfig) -> TextData:
         """Return the same text with the validation stream of another configuration."""
         valid, places = validation_stream(self.valid_ids, config.validation_chars, config.bptt)
         return replace(self, valid=valid, places=places)
 
-    def trigram_bpc(self) -> float:
+    def baseline(self) -> Baseline:
         """Fit a trigram to the training text; its bits per character on the same targets."""
         model = fit_ngram(self.train_ids, len(self.vocabulary))
-        return float(model.bits(self.valid_ids)[self.places].mean())
+        return Baseline("trigram", float(model.bits(self.valid_ids)[self.places].mean()))
+
+    def steps(self) -> int | None:
+        """A text has no epochs."""
+        return None
+
+    def batch(self, step: int, mine: slice) -> Batch:
+        """Return the next segment of each row; the state begins anew with each walk."""
+        k = step % self.train.segments
+        return Batch(*self.train.segment(k, mine), begins=k == 0)
+
+    def held_out(self) -> Iterator[Batch]:
+        """Walk through the validation stream."""
+        for k in range(self.valid.segments):
+            yield Batch(*self.valid.segment(k), begins=k == 0)
 
     def facts(self) -> dict[str, Any]:
         """Return what a report says about the text, and what a resumed run compares."""
         return {
             "source": self.corpus.source,
-            "digest": self.corpus.digest,
             "train_chars": len(self.corpus.train),
             "valid_chars": len(self.corpus.valid),
             "train_files": self.corpus.train_files,
@@ -66,7 +91,7 @@ class TextData:
         )
 
 
-def prepare(config: Config) -> TextData:
+def prepare(config: TextConfig) -> TextData:
     """Read, encode and lay out the text of a run.
 
     Raises:
@@ -81,19 +106,3 @@ def prepare(config: Config) -> TextData:
     train = training_stream(train_ids, config.batch, config.bptt)
     valid, places = validation_stream(valid_ids, config.validation_chars, config.bptt)
     return TextData(corpus, vocabulary, train_ids, valid_ids, train, valid, places)
-
-
-def check_same(data: TextData, facts: dict[str, Any]) -> None:
-    """Refuse to go on with another text than a run began with.
-
-    Raises:
-        RunError: if the text has changed.
-    """
-    if facts.get("digest") == data.corpus.digest:
-        return
-    details = [
-        ("source", data.corpus.source),
-        ("then", f"{facts.get('train_chars')} + {facts.get('valid_chars')} characters"),
-        ("now", f"{len(data.corpus.train)} + {len(data.corpus.valid)} characters"),
-    ]
-    raise RunError(rows("the text has changed since the run began", details, "elman train afresh"))

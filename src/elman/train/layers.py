@@ -1,0 +1,88 @@
+"""A run's recurrent layers: elman's, and torch's of the same sizes beside them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+import elman.nn
+from elman import cells
+from elman.errors import ElmanError, InputError, RunError, rows
+from elman.train.config import Config
+
+BUILT_IN = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
+
+
+def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = False) -> nn.Module:
+    """Build recurrent layers called as torch.nn.GRU is; with `baseline` torch's own.
+
+    Args:
+        inputs: size of the first layer's input.
+    """
+    dropout = config.dropout if layers > 1 else 0.0  # torch warns where there is no between
+    if baseline:
+        layer = getattr(nn, BUILT_IN[config.cell])
+        return layer(inputs, config.hidden, num_layers=layers, dropout=dropout)
+    options: dict[str, Any] = {
+        "num_layers": layers,
+        "dropout": dropout,
+        "engine": config.engine,
+        "heads": heads(config),
+    }
+    if config.cell in BUILT_IN:
+        return getattr(elman.nn, BUILT_IN[config.cell])(inputs, config.hidden, **options)
+    return elman.nn.Recurrent(find_cell(config.cell), inputs, config.hidden, **options)
+
+
+def heads(config: Config) -> int:
+    """Heads of each layer; 1 for tasks that do not ask."""
+    return getattr(config, "heads", 1)
+
+
+def without_twin(config: Config) -> str | None:
+    """Say why torch.nn has no layers like a run's; None if it has."""
+    if config.cell not in BUILT_IN:
+        return f"torch.nn has no cell like {config.cell}"
+    if heads(config) > 1:
+        return "torch.nn has no heads"
+    return None
+
+
+def find_cell(name: str) -> Any:
+    """Find a cell: a name of elman.cells, or file.py:cell of the user's.
+
+    Raises:
+        InputError: if the library has no such cell.
+        RunError: if the file does not exist, does not run, or has no such cell.
+    """
+    if ":" not in name:
+        if (cell := getattr(cells, name, None)) is None:
+            raise InputError(
+                rows(
+                    f"no cell is called {name!r}",
+                    [("known", ", ".join(sorted(cell.name for cell in cells.ALL)))],
+                    hint="--cell gru, or --cell my_file.py:my_cell for a cell of your own",
+                )
+            )
+        return cell
+    path, _, attribute = name.rpartition(":")
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise RunError(rows("the file of the cell does not exist", [("path", str(file))]))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise RunError(rows("the file of the cell is no Python file", [("path", str(file))]))
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ElmanError:
+        raise
+    except Exception as error:
+        details = [("path", str(file)), ("error", f"{type(error).__name__}: {error}")]
+        raise RunError(rows("the file of the cell does not run", details)) from error
+    if not hasattr(module, attribute):
+        raise RunError(rows(f"the file has no cell {attribute!r}", [("path", str(file))]))
+    return getattr(module, attribute)

@@ -1,0 +1,1 @@
+"""Tasks `series` and `images`: whole sequences, classified; source -> data -> model."""

@@ -1,0 +1,63 @@
+"""The configurations of the tasks that classify sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from elman.train.config import Config, other, setting
+
+
+@dataclass(frozen=True)
+class SequenceConfig(Config):
+    """A classifier's run."""
+
+    VALIDATED: ClassVar[str] = "validation_sequences"
+    LEAST_VALIDATED: ClassVar[int] = 50
+
+    layers: int = other("layers", 1)
+    hidden: int = other("hidden", 64)
+    dropout: float = other("dropout", 0.1)
+    patch: int = setting(1, "Values of each channel that are read in one step.")
+    heads: int = setting(1, "Groups of units that do not see each other's past.")
+    residual: bool = setting(False, "Layers with layer norm, and their input added to the output.")
+    noise: float = setting(0.0, "Standard deviation of noise added to the input in training.")
+    epochs: int | None = setting(None, "Walks through the training data, instead of --minutes.")
+    validation_sequences: int = setting(1000, "Sequences predicted per validation.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("patch", "heads", "validation_sequences"):
+            self.check(name, getattr(self, name) >= 1, "must be at least 1")
+        self.check("noise", self.noise >= 0, "must not be negative")
+        self.check("epochs", self.epochs is None or self.epochs >= 1, "must be at least 1")
+
+
+@dataclass(frozen=True)
+class SeriesConfig(SequenceConfig):
+    """A classifier of time series or raw audio."""
+
+    TASK: ClassVar[str] = "series"
+
+    data: str | None = setting(
+        None, "A folder or file: UCR/UEA .tsv, .ts, or .npz; or a name of the UCR/UEA archive."
+    )
+    unseen: str | None = setting(None, "Hold out this group (speaker) instead of the test half.")
+
+
+@dataclass(frozen=True)
+class ImagesConfig(SequenceConfig):
+    """A classifier of images, read pixel by pixel."""
+
+    TASK: ClassVar[str] = "images"
+
+    data: str | None = setting(
+        None, "A folder or file: .npz or idx; or the name of a Hugging Face data set."
+    )
+    layers: int = other("layers", 2)
+    hidden: int = other("hidden", 48)
+    batch: int = other("batch", 100)
+    lr: float = other("lr", 3e-3)
+    residual: bool = setting(True, "Layers with layer norm, and their input added to the output.")
+    minutes: float = other("minutes", 15.0)
+    permute: bool = setting(False, "Read the pixels in one fixed random order.")

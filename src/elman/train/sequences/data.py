@@ -1,0 +1,290 @@
+"""Sequences laid out as tensors, and cut into batches."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elman.errors import RunError, rows
+from elman.train.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
+from elman.train.sequences.finding import find_images, find_series
+from elman.train.sequences.source import Half, Source, Values, holding_out
+from elman.train.task import Baseline, Batch
+
+PERMUTATION_SEED = 0  # one order of the pixels for all runs: results can be compared
+
+
+@dataclass(frozen=True)
+class Laid:
+    """One half as tensors.
+
+    Attributes:
+        x [N, T, I]: uint8 pixels, or scaled float32 with zeros behind each sequence's end.
+        lengths [N]: steps of each.
+        y [N]: classes.
+        groups: N names, or empty.
+    """
+
+    x: Tensor
+    lengths: Tensor
+    y: Tensor
+    groups: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True)
+class SequenceData:
+    """A data set ready to train on.
+
+    Attributes:
+        shift [I], scale [I]: what is done to pixels, (x - shift) · scale; unused for others.
+        rows [M]: which held-out sequences are validated on.
+        missing: share of values that are missing (they count as their channel's mean).
+    """
+
+    config: SequenceConfig
+    name: str
+    digest: str
+    classes: tuple[str, ...]
+    fit: Laid
+    held: Laid
+    shift: Tensor
+    scale: Tensor
+    rows: Tensor
+    missing: float
+
+    @property
+    def size(self) -> str:
+        """How many sequences there are."""
+        return f"{len(self.fit)} + {len(self.held)} sequences"
+
+    @property
+    def inputs(self) -> int:
+        """I, values per step."""
+        return self.fit.x.shape[-1]
+
+    def about(self) -> str:
+        """Say in one line what the data are."""
+        shortest, longest = int(self.fit.lengths.min()), int(self.fit.lengths.max())
+        steps = f"{longest}" if shortest == longest else f"{shortest} to {longest}"
+        text = (
+            f"data: {self.name}: {len(self.fit):,} sequences to learn from, {len(self.held):,} "
+            f"held out; {steps} steps of {self.inputs}; {len(self.classes)} classes"
+        )
+        return f"{text}; {self.missing:.1%} of the values are missing" if self.missing else text
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a report says about the data."""
+        return {
+            "source": self.name,
+            "train_sequences": len(self.fit),
+            "held_out_sequences": len(self.held),
+            "validated": len(self.rows),
+            "steps": [int(self.fit.lengths.min()), int(self.fit.lengths.max())],
+            "values_per_step": self.inputs,
+            "classes": list(self.classes),
+            "missing_share": self.missing,
+        }
+
+    def baseline(self) -> Baseline:
+        """Predict the frequencies of the training half's classes (one added to each count)."""
+        counts = torch.bincount(self.fit.y, minlength=len(self.classes)).double() + 1
+        loss = -(counts / counts.sum()).log()[self.held.y].mean()
+        right = (self.held.y == counts.argmax()).double().mean()
+        return Baseline("largest class", float(loss), float(right))
+
+    def steps(self) -> int | None:
+        """Steps that the epochs make."""
+        epochs = self.config.epochs
+        return None if epochs is None else math.ceil(epochs * len(self.fit) / self.config.batch)
+
+    def validating(self, config: SequenceConfig) -> SequenceData:
+        """Return the same data with a part of the held-out half, evenly chosen."""
+        count = min(config.validation_sequences, len(self.held))
+        chosen = torch.linspace(0, len(self.held) - 1, count).round().long()
+        return replace(self, config=config, rows=chosen)
+
+    def batch(self, step: int, mine: slice) -> Batch:
+        """Return a step's batch: the next rows of an endless row of shuffled walks."""
+        first = step * self.config.batch
+        places = torch.arange(first + mine.start, first + mine.stop)
+        walks, within = places // len(self.fit), places % len(self.fit)
+        chosen = torch.empty_like(places)
+        for walk in walks.unique():
+            inside = walks == walk
+            chosen[inside] = self._order(int(walk))[within[inside]]
+        return self._cut(self.fit, chosen)
+
+    def held_out(self) -> Iterator[Batch]:
+        """Walk through the part that is validated on."""
+        for chosen in self.rows.split(self.config.batch):
+            yield self._cut(self.held, chosen)
+
+    def all_held_out(self) -> Iterator[Batch]:
+        """Walk through the whole held-out half, in its order."""
+        for chosen in torch.arange(len(self.held)).split(self.config.batch):
+            yield self._cut(self.held, chosen)
+
+    def _order(self, walk: int) -> Tensor:
+        source = torch.Generator().manual_seed(1_000_003 * self.config.seed + walk)
+        return torch.randperm(len(self.fit), generator=source)
+
+    def _cut(self, half: Laid, chosen: Tensor) -> Batch:
+        """Take some sequences, [T, B, I], cut to the longest."""
+        lengths = half.lengths[chosen]
+        x = half.x[chosen, : int(lengths.max())]
+        if x.dtype == torch.uint8:
+            x = (x.float() - self.shift) * self.scale
+        return Batch((x.transpose(0, 1).contiguous(), lengths), half.y[chosen], begins=True)
+
+
+def prepare_series(config: SeriesConfig) -> SequenceData:
+    """Read and lay out time series or raw audio.
+
+    Raises:
+        InputError, RunError: if there is nothing readable.
+    """
+    source = find_series(config.data)
+    if config.unseen is not None:
+        source = holding_out(source, config.unseen)
+    return lay_out(source, config)
+
+
+def prepare_images(config: ImagesConfig) -> SequenceData:
+    """Read and lay out images, pixel by pixel.
+
+    Raises:
+        InputError, RunError: if there is nothing readable.
+    """
+    source = find_images(config.data)
+    if config.permute:
+        halves = [
+            replace(half, values=permuted(half.values)) for half in (source.train, source.test)
+        ]
+        source = Source(f"{source.name}, permuted", source.kind, *halves)
+    return lay_out(source, config)
+
+
+def permuted(values: Values) -> np.ndarray:
+    """Put the steps of equally long sequences into one fixed random order."""
+    whole = np.asarray(values)
+    return whole[:, np.random.default_rng(PERMUTATION_SEED).permutation(whole.shape[1])]
+
+
+def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
+    """Scale the values, join those of one step, and number the classes.
+
+    Raises:
+        RunError: if the held-out half has classes, or channels, that the other does not.
+    """
+    classes = tuple(sorted(set(source.train.labels), key=by_number))
+    if strange := sorted(set(source.test.labels) - set(classes)):
+        details = [("path", source.name), ("classes", ", ".join(strange))]
+        raise RunError(rows("the held-out half has classes that nothing is learned of", details))
+    channels = [half.values[0].shape[1] for half in (source.train, source.test)]
+    if channels[0] != channels[1]:
+        details = [("path", source.name), ("channels", " and ".join(map(str, channels)))]
+        raise RunError(rows("the two halves differ in their channels", details))
+    shift, scale = statistics(source)
+    halves, missing, count = [], 0, 0
+    for half in (source.train, source.test):
+        values, gone = scaled(half.values, source.kind, shift, scale)
+        missing, count = missing + gone, count + sum(piece.size for piece in half.values)
+        halves.append(laid(half, values, classes, config.patch))
+    data = SequenceData(
+        config=config,
+        name=source.name,
+        digest=source.digest,
+        classes=classes,
+        fit=halves[0],
+        held=halves[1],
+        shift=torch.from_numpy(np.tile(shift, config.patch)),
+        scale=torch.from_numpy(np.tile(scale, config.patch)),
+        rows=torch.empty(0, dtype=torch.long),
+        missing=missing / count,
+    )
+    return data.validating(config)
+
+
+def by_number(label: str) -> tuple[float, str]:
+    """Sort classes as numbers where they are some."""
+    try:
+        return (float(label), label)
+    except ValueError:
+        return (math.inf, label)
+
+
+def statistics(source: Source) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and 1 / standard deviation of each channel in the training half, float32."""
+    values = source.train.values
+    whole = (
+        values.reshape(-1, values.shape[2])
+        if isinstance(values, np.ndarray)
+        else np.concatenate(values)
+    )
+    mean = np.nan_to_num(np.nanmean(whole, 0, dtype=np.float64))
+    spread = np.nan_to_num(np.nanstd(whole, 0, dtype=np.float64))
+    scale = 1 / np.where(spread > 0, spread, 1)
+    return np.asarray(mean, np.float32), np.asarray(scale, np.float32)
+
+
+def scaled(values: Values, kind: str, shift: np.ndarray, scale: np.ndarray) -> tuple[Values, int]:
+    """Scale all but pixels, which stay bytes until they are used.
+
+    Returns:
+        values: waves by the loudness of each (root mean square), others by channel.
+        missing: number of NaN, which became 0.
+    """
+    if kind == "pixels":
+        return values, 0
+    found, missing = [], 0
+    for piece in values:
+        piece = piece.astype(np.float32)
+        gone = np.isnan(piece)
+        missing += int(gone.sum())
+        if kind == "wave":
+            piece = piece / max(1e-6, float(np.sqrt(np.nanmean(piece**2))))
+        else:
+            piece = (piece - shift) * scale
+        found.append(np.where(gone, np.float32(0), piece))
+    return found, missing
+
+
+def laid(half: Half, values: Values, classes: tuple[str, ...], patch: int) -> Laid:
+    """Join the values of `patch` steps to one and pad all sequences to the longest."""
+    channels = values[0].shape[1]
+    lengths = np.array([len(piece) for piece in values])
+    steps = -(-lengths // patch)
+    if isinstance(values, np.ndarray) and values.shape[1] % patch == 0:
+        x = torch.from_numpy(np.ascontiguousarray(values))
+    else:
+        dtype = torch.from_numpy(values[0][:0]).dtype
+        x = torch.zeros(len(values), int(steps.max()) * patch, channels, dtype=dtype)
+        for row, piece in zip(x, values):
+            row[: len(piece)] = torch.from_numpy(np.ascontiguousarray(piece))
+    numbers = {label: k for k, label in enumerate(classes)}
+    return Laid(
+        x=x.reshape(len(values), -1, patch * channels),
+        lengths=torch.from_numpy(steps),
+        y=torch.tensor([numbers[label] for label in half.labels]),
+        groups=half.groups,
+    )
+
+
+def by_name(right: Sequence[bool], names: Sequence[str], order: Sequence[str]) -> dict[str, str]:
+    """Count what was predicted right, name by name."""
+    counts, good = Counter(names), Counter(n for n, hit in zip(names, right) if hit)
+    return {
+        name: f"{good[name]} of {counts[name]} ({good[name] / counts[name]:.0%})"
+        for name in order
+        if counts[name]
+    }

@@ -1,0 +1,57 @@
+"""The tasks `series` and `images`: what the trainer needs to know of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from elman.train.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
+from elman.train.sequences.data import SequenceData, by_name, prepare_images, prepare_series
+from elman.train.sequences.model import build_model
+from elman.train.task import Task, Words
+
+WORDS = Words("sequences", "nats per sequence", "nats", 1.0, "accuracy")
+
+
+def conclude(model: nn.Module, data: SequenceData, config: SequenceConfig) -> dict[str, Any]:
+    """Classify the whole held-out half: loss and accuracy, by class and by group."""
+    device = next(model.parameters()).device
+    parts = []
+    for batch in data.all_held_out():
+        logits, _ = model(tuple(part.to(device) for part in batch.inputs))
+        parts.append(logits.double().cpu())
+    logits = torch.cat(parts)
+    right = (logits.argmax(-1) == data.held.y).tolist()
+    classes = [f"class {name}" for name in data.classes]
+    groups = [f"of {name}" for name in data.held.groups]
+    table = by_name(right, [classes[k] for k in data.held.y], classes)
+    if groups:
+        table |= by_name(right, groups, sorted(set(groups)))
+    return {
+        "valid_loss": float(cross_entropy(logits, data.held.y)),
+        "valid_accuracy": sum(right) / len(right),
+        "table": table,
+    }
+
+
+SERIES = Task(
+    about="A classifier of time series or raw audio.",
+    words=WORDS,
+    config=SeriesConfig,
+    prepare=prepare_series,
+    build=build_model,
+    conclude=conclude,
+    positional=("data",),
+)
+IMAGES = Task(
+    about="A classifier of images that reads them pixel by pixel.",
+    words=WORDS,
+    config=ImagesConfig,
+    prepare=prepare_images,
+    build=build_model,
+    conclude=conclude,
+    positional=("data",),
+)

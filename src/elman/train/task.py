@@ -1,0 +1,125 @@
+"""What a task is to the trainer: words, data in batches, a model, and what is told at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from torch import Tensor, nn
+
+from elman.train.config import Config
+
+
+@dataclass(frozen=True)
+class Words:
+    """How a task calls what it counts and measures.
+
+    Attributes:
+        items: what a step consumes ("characters").
+        loss: the unit of the loss ("bits per character"); `brief` on a narrow line.
+        scale: from nats to that unit.
+        headline: which is told first, "loss" or "accuracy".
+    """
+
+    items: str
+    loss: str
+    brief: str
+    scale: float
+    headline: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a model reads at once.
+
+    Attributes:
+        inputs: the model's first argument, a tensor or a tuple of tensors.
+        targets: the right classes, int64, shaped as the logits without their last axis.
+        begins: whether the state carried over from the batch before is dropped.
+    """
+
+    inputs: Any
+    targets: Tensor
+    begins: bool
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a model has to beat: a name, its loss in the task's unit, its accuracy if known."""
+
+    name: str
+    loss: float
+    accuracy: float | None = None
+
+
+class Data(Protocol):
+    """A data set, laid out for one configuration."""
+
+    @property
+    def digest(self) -> str:
+        """Hash of all that is trained and validated on."""
+        ...
+
+    @property
+    def size(self) -> str:
+        """How much there is, in words."""
+        ...
+
+    def about(self) -> str:
+        """Say in one line what the data are."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What a report tells, JSON-able."""
+        ...
+
+    def baseline(self) -> Baseline:
+        """What predicts the validation data without a network."""
+        ...
+
+    def steps(self) -> int | None:
+        """Steps that the configuration asks for in other words (epochs); None if it does not."""
+        ...
+
+    def validating(self, config: Any) -> Self:
+        """The same data with the validation part of another configuration."""
+        ...
+
+    def batch(self, step: int, mine: slice) -> Batch:
+        """Rows `mine` of the batch of a step: a function of its number, so a resume is exact."""
+        ...
+
+    def held_out(self) -> Iterator[Batch]:
+        """Walk through the validation part."""
+        ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """One kind of training.
+
+    Attributes:
+        about: one line for the help.
+        config: the class of its configurations; its TASK is the task's name.
+        positional: options that are given without a name on the command line.
+        prepare: reads the data of a configuration.
+        build: the model; with `baseline=True` the same on torch.nn's recurrent layers. Called as
+            ``logits, state = model(inputs, state)``.
+        conclude: looks at a trained model (evaluation mode, no gradients): what else belongs
+            into result.json. "sample" is a text, "table" a table for people; "valid_loss" and
+            "valid_accuracy" take the place of the last validation's.
+    """
+
+    about: str
+    words: Words
+    config: type[Config]
+    prepare: Callable[[Any], Data]
+    build: Callable[..., nn.Module]
+    conclude: Callable[[nn.Module, Any, Any], dict[str, Any]]
+    positional: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What a user types."""
+        return self.config.TASK

@@ -1,0 +1,1 @@
+"""Task `text`: a character model; corpus -> vocabulary -> stream."""
