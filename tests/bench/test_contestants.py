@@ -40,10 +40,11 @@ def test_loop_is_the_cell(name, cell):
         torch.testing.assert_close(value, ours[result], rtol=1e-9, atol=1e-11, msg=result)
 
 
-@pytest.mark.parametrize("name", ["elman", "jax"])
-def test_scans_are_the_loop(name):
-    """A linear recurrence by each contestant: values and both gradients."""
-    case = replace(SMALL, measure="scan", cell="mingru", T=37, contestants=("loop", name))
+@pytest.mark.parametrize("name", ["elman", "jax", "torch"])
+@pytest.mark.parametrize("n", [0, 3])
+def test_scans_are_the_loop(name, n):
+    """A linear recurrence by each contestant, of factors or matrices: values and gradients."""
+    case = replace(SMALL, measure="scan", cell="mingru", T=37, I=n, contestants=("loop", name))
     problem = draw_problem(case)
     made = enter(name, problem)
     if isinstance(made, str):

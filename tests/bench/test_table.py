@@ -61,17 +61,17 @@ def test_words():
     assert len(peak) == len(step) == len(start) == len(HEADERS)
     assert step == (
         *("gru 10,1,64", "80.0 µs", "2.00 µs", "40.0x (36.0–44.0)", "≥ 30x"),
-        *("36.0x", "4.2e-07", "30 (30%)", "jax 4.00x"),
+        *("36.0x", "4.2e-07", "30 (30%)", "jax 4.00x", NOTHING),
     )
-    assert start == ("import elman", "1 s", "0.05 s", NOTHING, "≤ 0.3 s", *[NOTHING] * 4)
-    assert peak[-2] == "50 on 1; 100 on 2"
+    assert start == ("import elman", "1 s", "0.05 s", NOTHING, "≤ 0.3 s", *[NOTHING] * 5)
+    assert peak[-3] == "50 on 1; 100 on 2"
 
 
 def test_empty_columns_are_left_out():
     """What no row has is no column."""
     found = measured()
     headers, told = filled(list(found.values()))
-    assert headers == list(HEADERS)
+    assert headers == list(HEADERS[:-1])
     headers, told = filled([found["import elman"]])
     assert headers == ["case (T,B,H)", "torch, per step", "elman, per step", "asked"]
     assert told == [["import elman", "1 s", "0.05 s", "≤ 0.3 s"]]
@@ -108,3 +108,15 @@ def test_only_whole_results_are_shown():
     assert complaints(SUITE, other) == ["rows of several machines or versions"]
     with pytest.raises(RunError, match="several machines"):
         markdown(SUITE, other)
+
+
+def test_studies_in_words():
+    """Iterations of each solver, values replaced, what was returned; iterations at each length."""
+    solvers = {
+        "newton": {"iterations": 3, "replaced": 0},
+        "picard": {"iterations": None, "replaced": 7},
+    }
+    study = row(Case("a study", "convergence"), solvers=solvers, solved_by="newton")
+    assert words(study)[-1] == f"newton 3, picard {NOTHING} (7 values replaced); returned: newton"
+    lengths = row(Case("lengths", "lengths"), lengths={"untrained": ([10, 100], [3, None])})
+    assert words(lengths)[-1] == "untrained 10: 3, 100: None"

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from elman.errors import RunError
-from elman.report import BenchPage, Level, RunPage, write_benchmark, write_report
+from elman.report import BenchPage, Level, Plot, RunPage, write_benchmark, write_report
 
 CURVES = {
     "step": [1, 2, 3],
@@ -116,6 +116,7 @@ def bench_page(**changes) -> BenchPage:
         "ratios": {"gru": ratio, "lstm": ratio},
         "asked": {"gru": 5.0},
         "shares": {"gru": 0.5},
+        "plots": [Plot("a <study>", "T", "n", "xy", {"newton": ([1, 10], [3, None])})],
         "absent": {"lstm: jax": "jax is not installed"},
     }
     return BenchPage(**{**fields, **changes})
@@ -124,7 +125,8 @@ def bench_page(**changes) -> BenchPage:
 def test_a_suite_as_a_page(tmp_path):
     """Table, both plots, who was absent; texts are escaped; nothing is fetched."""
     text = write_benchmark(tmp_path / "rows.html", bench_page()).read_text()
-    assert text.count("<svg") == 2
+    assert text.count("<svg") == 3
+    assert "a &lt;study&gt;" in text
     for told in ("How fast &lt;is&gt; it?", "A processor", "jax is not installed", "2.0x"):
         assert told in text
     assert not re.search(r'(src|href)="http', text)
@@ -132,7 +134,7 @@ def test_a_suite_as_a_page(tmp_path):
 
 def test_a_suite_without_ratios(tmp_path):
     """Starts alone: no plots, but a page."""
-    empty = bench_page(ratios={}, asked={}, shares={}, absent={})
+    empty = bench_page(ratios={}, asked={}, shares={}, plots=[], absent={})
     text = write_benchmark(tmp_path / "rows.html", empty).read_text()
     assert "<svg" not in text
     assert "Not measured" not in text

@@ -21,12 +21,14 @@ class Case:
         name: unique in its suite.
         measure: a name of ``worker.MEASURES``: what is measured, and how.
         cell: a name of ``elman.cells``.
-        T, B, H, I: steps, batch, units, input size (0: as many as units).
+        T, B, H, I: steps, batch, units, input size (0: as many as units). Of a scan: I > 0 is the
+            size of the matrices, of which each sample has H.
         contestants: names of ``contestants.CONTESTANTS``, timed in turn.
         baseline: the contestant that ratios refer to, and whose float64 run judges all others.
         ratio: what elman has to reach at least against the baseline; None if nothing is asked.
         seconds: what elman may take at most (s); None if nothing is asked.
         threads: of the process.
+        kind: of a study: which weights (``converging.WEIGHTS``).
         quick: whether ``--quick`` measures it too.
     """
 
@@ -43,6 +45,7 @@ class Case:
     seconds: float | None = None
     dtype: str = "float32"
     threads: int = 2
+    kind: str = ""
     quick: bool = False
 
     @property

@@ -15,7 +15,7 @@ from elman.bench.contest import Contestant, Problem, Results, named
 from elman.bench.loops import PLAIN, TUNED, Loop
 from elman.bench.peers import compile_step, compiled_step, jax_scan, onnxruntime
 from elman.bench.remote import remote
-from elman.bench.scanning import draw_scan, jax_associative, loop_scan, own_scan
+from elman.bench.scanning import draw_scan, jax_associative, loop_scan, own_scan, torch_associative
 from elman.bench.steps import STEPS
 from elman.bench.unknown import find_cell
 
@@ -158,6 +158,7 @@ CONTESTANTS: dict[str, Callable[[Problem], Contestant | str]] = {
 SCANS: dict[str, Callable[[Problem], Contestant | str]] = {
     "loop": loop_scan,
     "jax": jax_associative,
+    "torch": torch_associative,
     "elman": own_scan,
 }
 _ELSEWHERE = ("jax", "onnxruntime")

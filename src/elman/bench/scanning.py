@@ -14,20 +14,26 @@ from elman.bench.contest import Contestant, Problem, Results
 from elman.bench.peers import facts_of, library, tensor_of
 from elman.engines.deer.api import linear_scan
 
-_ARRAYS = 8  # of T·B·H, each counted once: a b y; a y dy da db
+_VECTORS, _FACTORS = 5, 3  # arrays like b: b y; y dy db. Like a: a; a da. Each counted once
 _ELEMENTS = 1 << 26  # of each array of the bandwidth's measurement, far beyond all caches
 _TRIES = 9
 
 
 def draw_scan(case: Case, seed: int = 0) -> Problem:
-    """a = sigmoid(N(0, 1)), b and dy from N(0, 1)."""
+    """Factors sigmoid(N(0, 1)), or matrices of norm 1 at most; b and dy from N(0, 1)."""
     source = torch.Generator().manual_seed(seed)
     dtype = getattr(torch, case.dtype)
 
-    def normal() -> Tensor:
-        return torch.randn(case.T, case.B, case.H, dtype=dtype, generator=source)
+    size = (case.T, case.B, case.H, *([case.I] if case.I else []))
 
-    return Problem(case, normal(), normal(), {"a": torch.sigmoid(normal())})
+    def normal(*more: int) -> Tensor:
+        return torch.randn(*size, *more, dtype=dtype, generator=source)
+
+    if not case.I:
+        return Problem(case, normal(), normal(), {"a": torch.sigmoid(normal())})
+    a = normal(case.I)
+    norm = torch.linalg.matrix_norm(a, ord="fro", keepdim=True)
+    return Problem(case, normal(), normal(), {"a": a / norm})
 
 
 def _contestant(problem: Problem, scan: Any) -> Contestant:
@@ -47,7 +53,9 @@ def _named(y: Tensor, grads: tuple[Tensor, ...]) -> Results:
 
 def scanned_bytes(case: Case) -> int:
     """What a forward and a backward read and write, each array counted once (bytes)."""
-    return _ARRAYS * case.T * case.B * case.H * getattr(torch, case.dtype).itemsize
+    values = case.T * case.B * case.H * max(1, case.I)
+    factors = values * max(1, case.I)
+    return (_VECTORS * values + _FACTORS * factors) * getattr(torch, case.dtype).itemsize
 
 
 def own_scan(problem: Problem) -> Contestant:
@@ -61,11 +69,34 @@ def loop_scan(problem: Problem) -> Contestant:
     def loop(a: Tensor, b: Tensor) -> Tensor:
         y, found = torch.zeros_like(b[0]), []
         for scale, rest in zip(a.unbind(0), b.unbind(0), strict=True):
-            y = scale * y + rest
+            y = applied(scale, y) + rest
             found.append(y)
         return torch.stack(found)
 
     return _contestant(problem, loop)
+
+
+def applied(a: Tensor, y: Tensor) -> Tensor:
+    """A factor per channel times y, or a matrix times its last axis."""
+    return a * y if a.dim() == y.dim() else (a @ y.unsqueeze(-1)).squeeze(-1)
+
+
+def torch_associative(problem: Problem) -> Contestant | str:
+    """torch's own associative scan (a prototype in 2.13), eager, any joining function."""
+    try:
+        from torch._higher_order_ops.associative_scan import associative_scan
+    except ImportError:
+        return "this torch has no associative scan"
+
+    def join(first: Any, second: Any) -> Any:
+        a, b = second
+        product = a * first[0] if not problem.case.I else a @ first[0]
+        return product, applied(a, first[1]) + b
+
+    def scan(a: Tensor, b: Tensor) -> Tensor:
+        return associative_scan(join, (a, b), 0, combine_mode="generic")[1]
+
+    return _contestant(problem, scan)
 
 
 def jax_associative(problem: Problem) -> Contestant | str:
@@ -76,7 +107,9 @@ def jax_associative(problem: Problem) -> Contestant | str:
     jax, jnp = found
 
     def join(first: Any, second: Any) -> Any:
-        return second[0] * first[0], second[0] * first[1] + second[1]
+        if not problem.case.I:
+            return second[0] * first[0], second[0] * first[1] + second[1]
+        return second[0] @ first[0], (second[0] @ first[1][..., None])[..., 0] + second[1]
 
     def forward(a: Any, b: Any) -> Any:
         return jax.lax.associative_scan(join, (a, b))[1]

@@ -17,6 +17,7 @@ HEADERS = (
     "error",
     "GFLOP/s (of peak)",
     "elman beside others",
+    "iterations",
 )
 NOTHING = "–"
 LARGE = 32  # units from which a speed says something about the arithmetic
@@ -26,12 +27,14 @@ def words(row: Row) -> tuple[str, ...]:
     """A row under :data:`HEADERS`."""
     case = row["case"]
     if "failed" in row:
-        return (case, NOTHING, "failed", *[NOTHING] * 6)
+        return (case, NOTHING, "failed", *[NOTHING] * 7)
     if "bandwidth_gbs" in row:
         told = f"{row['bandwidth_gbs']:.1f} GB/s"
-        return (case, *[NOTHING] * 6, told, NOTHING)
+        return (case, *[NOTHING] * 6, told, NOTHING, NOTHING)
+    if "solvers" in row or "lengths" in row:
+        return (case, *[NOTHING] * 8, _iterations(row))
     if "peak_gflops" in row:
-        return (case, *[NOTHING] * 6, "; ".join(_peaks(row["peak_gflops"])), NOTHING)
+        return (case, *[NOTHING] * 6, "; ".join(_peaks(row["peak_gflops"])), NOTHING, NOTHING)
     asked = row["asked"]
     ratios, seconds = row.get("ratio", {}), row["seconds"]
     steps = asked["T"] if ratios else None
@@ -45,7 +48,24 @@ def words(row: Row) -> tuple[str, ...]:
         _number(row.get("error", {}).get(OURS), ".1e"),
         _speed(row),
         _others(ratios),
+        NOTHING,
     )
+
+
+def _iterations(row: Row) -> str:
+    """Iterations of each solver, or why it did not end; or of Newton's method at each length."""
+    if "lengths" in row:
+        told = [
+            f"{kind} " + ", ".join(f"{T}: {count}" for T, count in zip(*line, strict=True))
+            for kind, line in row["lengths"].items()
+        ]
+        return "; ".join(told)
+    told = [
+        f"{name} {NOTHING if one['iterations'] is None else one['iterations']}"
+        + (f" ({one['replaced']} values replaced)" if one["replaced"] else "")
+        for name, one in row["solvers"].items()
+    ]
+    return f"{', '.join(told)}; returned: {row['solved_by']}"
 
 
 def filled(found: list[Row]) -> tuple[list[str], list[list[str]]]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from elman.bench.cases import Case, Effort
+from elman.bench.converging import measure_convergence, measure_lengths
 from elman.bench.machine import facts
 from elman.bench.peak import peak_gflops
 from elman.bench.scanning import measure_bandwidth
@@ -32,6 +33,8 @@ MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
     "forward": measure_steps,
     "scan": measure_steps,
     "bandwidth": measure_bandwidth,
+    "convergence": measure_convergence,
+    "lengths": measure_lengths,
     "cold": measure_cold,
     "warm": measure_warm,
     "import": measure_import,

@@ -15,7 +15,7 @@ from elman.bench.results import Row
 from elman.bench.running import run_suite
 from elman.bench.suites import find_suite
 from elman.bench.table import HEADERS, LARGE, NOTHING, filled, machine_line, share_of_peak, words
-from elman.report import BenchPage, write_benchmark
+from elman.report import BenchPage, Plot, write_benchmark
 
 PIPED_WIDTH = 160
 FAILED = 1
@@ -24,7 +24,7 @@ SHORT = ("torch", "elman", "ratio", "asked", "engine c", "error", "GFLOP/s", "be
 
 def bench(
     suite: Annotated[
-        str, typer.Argument(help="Which suite: foundation, cpu, deer.")
+        str, typer.Argument(help="Which suite: foundation, cpu, deer, scan.")
     ] = "foundation",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, under a minute.")] = False,
     seconds: Annotated[
@@ -111,6 +111,7 @@ def page_of(suite: Suite, found: list[Row]) -> BenchPage:
         {row["case"]: row["ratio"][OURS] for row in steps},
         {row["case"]: row["asked"]["ratio"] for row in steps if row["asked"]["ratio"]},
         {name: share[1] for name, share in shares.items() if share and share[1]},
+        [Plot(**plot) for row in found for plot in row.get("plots", ())],
         absent | {row["case"]: row["failed"] for row in found if "failed" in row},
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -12,6 +14,25 @@ from elman.report.charts import BLUE, GREY, RED, Chart, Quartiles, drawn
 from elman.report.page import write_page
 
 _ROW = 0.24  # height of a bar's row (inches)
+_BEYOND = 1e12  # values that a plot does not show
+_FEW = 60  # points that are marked
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Curves of a study.
+
+    Attributes:
+        title, x, y: of the plot, of its axes.
+        log: the names of the axes that are logarithmic, as "xy".
+        lines: by name, places and values; a value that is not known is None.
+    """
+
+    title: str
+    x: str
+    y: str
+    log: str
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float | None]]]
 
 
 @dataclass(frozen=True)
@@ -26,6 +47,7 @@ class BenchPage:
         ratios: by case, times as fast as the baseline.
         asked: by case, what the suite asks for.
         shares: by case, share of the peak in [0, 1].
+        plots: curves of studies.
         absent: who was not measured where, and why.
     """
 
@@ -37,6 +59,7 @@ class BenchPage:
     ratios: Mapping[str, Quartiles]
     asked: Mapping[str, float]
     shares: Mapping[str, float]
+    plots: Sequence[Plot]
     absent: Mapping[str, str]
 
 
@@ -55,6 +78,7 @@ def write_benchmark(path: Path, page: BenchPage) -> Path:
         height = 1.2 + _ROW * len(page.shares)
         draw = drawn(lambda axes: _draw_shares(axes, page), height)
         charts.append(Chart("Share of the processor's peak", draw))
+    charts += [Chart(plot.title, drawn(partial(_draw_plot, plot=plot))) for plot in page.plots]
     return write_page(path, "bench.html", page=page, charts=charts)
 
 
@@ -68,6 +92,19 @@ def _draw_ratios(axes: Axes, page: BenchPage) -> None:
     axes.set_yticks(range(len(page.ratios)), list(page.ratios), fontsize=7)
     axes.axvline(1.0, color=GREY, lw=1)
     axes.set(xscale="log", xlabel="times as fast as the baseline", ylim=(len(page.ratios), -1))
+
+
+def _draw_plot(axes: Axes, plot: Plot) -> None:
+    """One line per name; what is not known leaves a gap, what is beyond all bounds is cut off."""
+    for name, (places, values) in plot.lines.items():
+        known = [math.nan if value is None or value > _BEYOND else value for value in values]
+        axes.plot(places, known, lw=1.2, label=name, marker="." if len(places) < _FEW else None)
+    axes.set(xlabel=plot.x, ylabel=plot.y)
+    if "x" in plot.log:
+        axes.set_xscale("log")
+    if "y" in plot.log:
+        axes.set_yscale("log")
+    axes.legend(frameon=False)
 
 
 def _draw_shares(axes: Axes, page: BenchPage) -> None:

@@ -46,7 +46,6 @@ class SequenceData:
     """A data set ready to train on.
 
     Attributes:
-        shift [I], scale [I]: what is done to pixels, (x - shift) · scale; unused for others.
         rows [M]: which held-out sequences are validated on.
         missing: share of values that are missing (they count as their channel's mean).
     """
@@ -57,8 +56,6 @@ class SequenceData:
     classes: tuple[str, ...]
     fit: Laid
     held: Laid
-    shift: Tensor
-    scale: Tensor
     rows: Tensor
     missing: float
 
@@ -143,7 +140,7 @@ class SequenceData:
         lengths = half.lengths[chosen]
         x = half.x[chosen, : int(lengths.max())]
         if x.dtype == torch.uint8:
-            x = (x.float() - self.shift) * self.scale
+            x = x.float() / 255
         return Batch((x.transpose(0, 1).contiguous(), lengths), half.y[chosen], begins=True)
 
 
@@ -194,10 +191,10 @@ def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
     if channels[0] != channels[1]:
         details = [("path", source.name), ("channels", " and ".join(map(str, channels)))]
         raise RunError(rows("the two halves differ in their channels", details))
-    shift, scale = statistics(source)
+    moments = statistics(source) if source.kind == "values" else None
     halves, missing, count = [], 0, 0
     for half in (source.train, source.test):
-        values, gone = scaled(half.values, source.kind, shift, scale)
+        values, gone = scaled(half.values, source.kind, moments)
         missing, count = missing + gone, count + sum(piece.size for piece in half.values)
         halves.append(laid(half, values, classes, config.patch))
     data = SequenceData(
@@ -207,8 +204,6 @@ def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
         classes=classes,
         fit=halves[0],
         held=halves[1],
-        shift=torch.from_numpy(np.tile(shift, config.patch)),
-        scale=torch.from_numpy(np.tile(scale, config.patch)),
         rows=torch.empty(0, dtype=torch.long),
         missing=missing / count,
     )
@@ -237,8 +232,13 @@ def statistics(source: Source) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(mean, np.float32), np.asarray(scale, np.float32)
 
 
-def scaled(values: Values, kind: str, shift: np.ndarray, scale: np.ndarray) -> tuple[Values, int]:
+def scaled(
+    values: Values, kind: str, moments: tuple[np.ndarray, np.ndarray] | None
+) -> tuple[Values, int]:
     """Scale all but pixels, which stay bytes until they are used.
+
+    Args:
+        moments: shift and scale of each channel, for the kind "values".
 
     Returns:
         values: waves by the loudness of each (root mean square), others by channel.
@@ -251,10 +251,10 @@ def scaled(values: Values, kind: str, shift: np.ndarray, scale: np.ndarray) -> t
         piece = piece.astype(np.float32)
         gone = np.isnan(piece)
         missing += int(gone.sum())
-        if kind == "wave":
+        if moments is None:
             piece = piece / max(1e-6, float(np.sqrt(np.nanmean(piece**2))))
         else:
-            piece = (piece - shift) * scale
+            piece = (piece - moments[0]) * moments[1]
         found.append(np.where(gone, np.float32(0), piece))
     return found, missing
 
