@@ -90,12 +90,9 @@ def test_directions():
 
 
 def test_torchs_own_layers_are_named():
-    """What runs on torch's layers says why: directions, projections, packed sequences, dtypes."""
+    """What runs on torch's layers says why."""
     x = x_of(4, 2, 3)
-    packed = pack_padded_sequence(x, torch.tensor([4, 2]))
     for net, given, reason in (
-        (elman.LSTM(3, 5, proj_size=2), x, "proj_size=2"),
-        (elman.GRU(3, 5), packed, "a PackedSequence"),
         (elman.GRU(3, 5, dtype=torch.bfloat16), x.bfloat16(), "dtype torch.bfloat16"),
         (elman.GRU(3, 5, engine="aten"), x, "engine aten, asked for by name"),
     ):
@@ -103,6 +100,16 @@ def test_torchs_own_layers_are_named():
         assert f"torch's own layer, because of {reason}" in found.stages["engines"]
         assert found.tape_bytes is None
         assert found.flops is None
+
+
+def test_packed_sequences_and_projections():
+    """Explained by their steps and how many sequences a step has, as they are chosen for."""
+    packed = pack_padded_sequence(x_of(4, 2, 3), torch.tensor([4, 2]))
+    net = elman.LSTM(3, 5, proj_size=2)
+    net(packed)
+    (layer,) = layers_of(net, packed)
+    assert (layer.steps, layer.batch) == (4, 2)
+    assert "lstm_projected" in str(explain(net, packed))
 
 
 def test_the_engine_that_is_asked_for():

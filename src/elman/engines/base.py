@@ -14,6 +14,8 @@ from elman.plan.spec import Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from elman.engines.ragged import Ragged
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
@@ -83,6 +85,11 @@ class Kernel(ABC):
             gradients of inputs, states and weights; None where not wanted.
         """
 
+    def over(self, ragged: Ragged) -> Kernel | None:
+        """This kernel for packed rows (``ragged.over``), or None: one call for each stretch of
+        steps that the same sequences have."""
+        return None
+
     def describe(self) -> dict[str, Any]:
         """Facts for records and ``explain``: engine, plan digest, schedule; JSON-able."""
         return {"engine": self.engine}
@@ -96,6 +103,7 @@ class Engine(ABC):
     """A target. One instance per process, found by name in ``engines/registry``."""
 
     name: str
+    packs: bool = False  # whether its kernels run packed rows without a call per stretch of steps
 
     @abstractmethod
     def supports(self, job: Job) -> str | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from elman.engines.base import Kernel
+from elman.engines.ragged import Ragged, over, turned
 from elman.errors import VerifyError
 
 Gradients = tuple[Tensor | None, ...]
@@ -41,7 +43,15 @@ class Together(Kernel):
             raise VerifyError("kernels that autograd sees through and others in one")
         self._states = self._cuts([states for states, _ in counts])
         self._weights = self._cuts([weights for _, weights in counts])
+        self.ragged: Ragged | None = None
         self._saved: list[slice] = []  # where each kernel's own tensors lie in what is saved
+
+    def over(self, ragged: Ragged) -> Together:
+        """See :meth:`Kernel.over`."""
+        made = copy(self)
+        made.kernels = tuple(over(kernel, ragged) for kernel in self.kernels)
+        made.ragged, made._saved = ragged, []
+        return made
 
     @staticmethod
     def _cuts(counts: Sequence[int]) -> list[slice]:
@@ -77,7 +87,7 @@ class Together(Kernel):
         given: Sequence[Tensor] = tuple(inputs)
         between: list[Tensor] = []  # what the backward needs beside the arguments
         if self.beside:
-            between = [value.flip(0) for value in inputs]
+            between = [turned(value, self.ragged) for value in inputs]
         more = self._begin()
         outputs: list[Tensor] = []
         ends: list[Tensor] = []
@@ -92,7 +102,9 @@ class Together(Kernel):
             ends.extend(last)
             kept.append(saved)
         self._end(more)
-        output = torch.cat((outputs[0], outputs[1].flip(0)), -1) if self.beside else outputs[-1]
+        output = outputs[-1]
+        if self.beside:
+            output = torch.cat((outputs[0], turned(outputs[1], self.ragged)), -1)
         if not any(kept):
             return output, tuple(ends), ()
         if not self.beside:
@@ -148,13 +160,13 @@ class Together(Kernel):
         if d_output is None or not self.beside:
             return (None, None)
         first, second = d_output.chunk(2, -1)
-        return first, second.flip(0)
+        return first, turned(second, self.ragged)
 
     def _of_inputs(self, found: list[Gradients]) -> Gradients:
         """Gradients of the inputs from those of every kernel's."""
         if self.beside:
-            turned = [d if d is None else d.flip(0) for d in found[1]]
-            return tuple(map(_sum, found[0], turned))
+            back = [d if d is None else turned(d, self.ragged) for d in found[1]]
+            return tuple(map(_sum, found[0], back))
         total = found[0]
         for more in found[1:]:
             total = (total[0], *map(_sum, total[1:], more[1:]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from torch import nn
 from torch.nn.utils import parametrize
@@ -69,9 +69,7 @@ def report(model: nn.Module) -> dict[str, str]:
 def _status(module: nn.Module) -> str:
     kind: Any = type(module)
     if isinstance(module, Recurrent) or kind in _OURS.values():
-        reason = cast(Any, module).refusal()
-        own = f"elman.{kind.__name__}, engine {module.engine}"
-        return own if reason is None else f"{own}: on torch's own layers, because of {reason}"
+        return f"elman.{kind.__name__}, engine {module.engine}"
     if not isinstance(module, nn.RNNBase):
         return ""
     if parametrize.is_parametrized(module):

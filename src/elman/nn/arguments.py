@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
+from elman.nn.packing import Packing
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Arguments:
 
     def opened(
         self, x: Any, state: Any, like: Tensor | None
-    ) -> tuple[tuple[Tensor, ...], list[tuple[Tensor, ...]], bool]:
+    ) -> tuple[tuple[Tensor, ...], list[tuple[Tensor, ...]], bool, Packing | None]:
         """Check the arguments and bring them into the inner layout.
 
         Args:
@@ -53,10 +55,13 @@ class Arguments:
             like: a weight, whose dtype and device the tensors must have.
 
         Returns:
-            The inputs [T, B, n]; the initial states [B, n], a tuple per layer and direction;
-            whether there was a batch.
+            The inputs [T, B, n], or [N, n] if packed; the initial states [B, n], a tuple per layer
+            and direction; whether there was a batch; how it was packed, if it was.
         """
+        packing, x = self._unpacked(x)
         given = self._tuple(x, self.inputs, "input")
+        if packing is not None:
+            return self._packed(given, state, like, packing)
         batched = self._batched(given[0])
         if torch._C._is_any_autocast_enabled() and like is not None:
             given = [value.to(like.dtype) for value in given]
@@ -75,16 +80,59 @@ class Arguments:
                     f"input {name} has T, B = {value.shape[0]}, {value.shape[1]}, but "
                     f"{self.inputs[0][0]} has {steps}, {batch}"
                 )
-        return tuple(inputs), self._starts(state, batch, batched, inputs[0]), batched
+        return tuple(inputs), self._starts(state, batch, batched, inputs[0]), batched, None
+
+    def _unpacked(self, x: Any) -> tuple[Packing | None, Any]:
+        """The data of packed inputs, and how they lie."""
+        parts = [x] if isinstance(x, PackedSequence) else x
+        if not isinstance(parts, (tuple, list)):
+            return None, x
+        packed = [part for part in parts if isinstance(part, PackedSequence)]
+        if not packed:
+            return None, x
+        first = packed[0]
+        for part in packed[1:]:
+            if not torch.equal(part.batch_sizes, first.batch_sizes):
+                raise ShapeError(f"the packed inputs of {self.cell} differ in their lengths")
+        if len(packed) != len(parts):
+            raise InputError(f"either all inputs of {self.cell} are packed, or none")
+        return Packing.of(first), [part.data for part in packed]
+
+    def _packed(
+        self, given: list[Tensor], state: Any, like: Tensor | None, packing: Packing
+    ) -> tuple[tuple[Tensor, ...], list[tuple[Tensor, ...]], bool, Packing | None]:
+        """:meth:`opened` for packed inputs."""
+        if torch._C._is_any_autocast_enabled() and like is not None:
+            given = [value.to(like.dtype) for value in given]
+        dtype = given[0].dtype if like is None else like.dtype
+        device = given[0].device if like is None else like.device
+        for (name, sizes), value in zip(self.inputs, given, strict=True):
+            self._check(name, value, dtype, device)
+            if value.shape != (packing.ragged.rows, *sizes):
+                raise ShapeError(
+                    f"packed input {name} must be {[packing.ragged.rows, *sizes]}, "
+                    f"got {list(value.shape)}"
+                )
+        starts = self._starts(state, packing.ragged.batch, True, given[0])
+        ordered = [tuple(packing.sorted(part, 0) for part in own) for own in starts]
+        return tuple(given), ordered, True, packing
 
     def closed(
-        self, out: Tensor, ends: Sequence[tuple[Tensor, ...]], batched: bool
-    ) -> tuple[Tensor, Any]:
+        self,
+        out: Tensor,
+        ends: Sequence[tuple[Tensor, ...]],
+        batched: bool,
+        packing: Packing | None,
+    ) -> tuple[Any, Any]:
         """Bring the output and the last states into the caller's layout.
 
         The states are stacked even if there is one layer: a view could not be ``detach_()``-ed.
         """
         last = [torch.stack(parts) for parts in zip(*ends, strict=True)]
+        if packing is not None:
+            wrapped = packing.wrapped(out)
+            last = [packing.unsorted(value, 1) for value in last]
+            return wrapped, last[0] if len(last) == 1 else tuple(last)
         if not batched:
             out, last = out.squeeze(1), [value.squeeze(1) for value in last]
         elif self.batch_first:

@@ -14,8 +14,9 @@ from elman.errors import InputError, rows
 from elman.explaining import Explanation, Layer
 from elman.frontend.cell import Cell
 from elman.nn.asking import wanted
+from elman.nn.packing import Packing
 from elman.nn.recurrent import Recurrent
-from elman.nn.runner import Runner
+from elman.nn.runner import Runner, sizes_of
 from elman.plan.spec import Spec
 from elman.tuning.choose import octave
 
@@ -80,7 +81,7 @@ def layers_of(module: nn.Module, x: Any) -> list[Layer]:
     parameters = list(module.parameters())
     dtype = parameters[0].dtype if parameters else like.dtype
     engine = wanted(module.engine)  # type: ignore[arg-type]
-    elsewhere = _elsewhere(module, x, like, engine)
+    elsewhere = _elsewhere(module, like, engine)
     layers: list[Layer] = []
     flows = [part.requires_grad for part in inputs]
     grad = torch.is_grad_enabled()
@@ -123,7 +124,7 @@ def _no_layers(module: nn.Module) -> str:
 def _sizes(module: Any, x: Any, first: Tensor) -> tuple[int, int]:
     """T and B of an input."""
     if isinstance(x, PackedSequence):
-        return len(x.batch_sizes), int(x.batch_sizes[0])
+        return sizes_of(x.data, Packing.of(x).ragged)
     scalar = isinstance(module, Recurrent) and not module.cell.inputs[0].shape
     full = 2 if scalar else 3
     if first.dim() not in (full, full - 1):
@@ -136,16 +137,14 @@ def _sizes(module: Any, x: Any, first: Tensor) -> tuple[int, int]:
     return (batch, steps) if module.batch_first else (steps, batch)
 
 
-def _elsewhere(module: Any, x: Any, like: Tensor, engine: str) -> str | None:
+def _elsewhere(module: Any, like: Tensor, engine: str) -> str | None:
     """Why torch's own layers run a module whatever its engines could do, or None."""
     if isinstance(module, Recurrent):
         return None
-    if isinstance(x, PackedSequence):
-        return "a PackedSequence"
     if engine == "aten":
         return "engine aten, asked for by name"
-    reason = module.refusal()
-    if reason is None and engine != "reference":
+    reason = None
+    if engine != "reference":
         if like.device.type not in ("cpu", "meta"):
             reason = f"tensors on {like.device.type}, which no engine of elman's serves yet"
         elif like.dtype not in _OWN_DTYPES:

@@ -49,6 +49,26 @@ def lstm_plain(x, h, c, W, R):
     return cells.lstm(x, h, c, W, R, 0.0)
 
 
+@cell(
+    input="x[I]",
+    state="h[P], c[H]",
+    weights="W[4H, I], R[4H, P], b[4H], d[4H], V[P, H]",
+    source="Sak et al. 2014, arXiv:1402.1128v1, eq. 1 to 9; no peepholes, one projection",
+)
+def lstm_projected(x, h, c, W, R, b, d, V):
+    """torch.nn.LSTM with proj_size."""
+    h, c = cells.lstm(x, h, c, W, R, b + d)
+    return V @ h, c
+
+
+@cell(input="x[I]", state="h[P], c[H]", weights="W[4H, I], R[4H, P], V[P, H]")
+def lstm_projected_plain(x, h, c, W, R, V):
+    """torch.nn.LSTM with proj_size and bias=False."""
+    h, c = cells.lstm(x, h, c, W, R, 0.0)
+    return V @ h, c
+
+
+PROJECTED = {True: lstm_projected, False: lstm_projected_plain}  # bias
 FORMULAS: dict[tuple[str, bool], Cell] = {  # torch's mode, bias
     ("RNN_TANH", True): rnn_tanh,
     ("RNN_TANH", False): rnn_tanh_plain,

@@ -10,7 +10,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import EngineError, InputError, ShapeError
 from elman.nn.asking import checked, wanted
-from elman.nn.formulas import FORMULAS
+from elman.nn.formulas import FORMULAS, PROJECTED
+from elman.nn.packing import Packing, with_lengths
 from elman.nn.runner import Runner
 from elman.nn.stack import Stack
 from elman.nn.streaming import run_step
@@ -34,11 +35,14 @@ class _Layers:
     def stack(self: Any) -> Stack:
         """Who runs the layers."""
         if self._stack is None:
-            cell = FORMULAS[self.mode, bool(self.bias)].with_heads(self.heads)
+            cell, sizes = FORMULAS[self.mode, bool(self.bias)].with_heads(self.heads), {}
+            if self.proj_size:
+                cell, sizes = PROJECTED[bool(self.bias)], {"H": self.hidden_size}
             directions = 1 + bool(self.bidirectional)
-            above = [self.hidden_size * directions] * (self.num_layers - 1)
+            height = self.proj_size or self.hidden_size
+            above = [height * directions] * (self.num_layers - 1)
             runners = [
-                Runner(cell, cell.bind(width, self.hidden_size))
+                Runner(cell, cell.bind(width, height, **sizes))
                 for width in (self.input_size, *above)
                 for _ in range(directions)
             ]
@@ -53,12 +57,6 @@ class _Layers:
         suffixes = [f"l{k}{end}" for k in range(self.num_layers) for end in ends]
         return dict(zip(suffixes, self.stack.runners, strict=True))
 
-    def refusal(self: Any) -> str | None:
-        """Why this module runs on torch's own layers whatever the input, or None."""
-        if self.proj_size:
-            return f"proj_size={self.proj_size}"
-        return None
-
     def extra_repr(self: Any) -> str:
         """torch's, and the engine if one was named."""
         told = super().extra_repr()  # type: ignore[misc]
@@ -66,19 +64,29 @@ class _Layers:
             told += f", heads={self.heads}"
         return told if self.engine == "auto" else f"{told}, engine={self.engine!r}"
 
-    def forward(self: Any, input: Any, hx: Any = None) -> Any:  # torch's name
-        """Run all layers; arguments and results are torch's."""
+    def forward(self: Any, input: Any, hx: Any = None, *, lengths: Any = None) -> Any:
+        """Run all layers; arguments and results are torch's.
+
+        Args:
+            input: [T, B, I], [B, T, I] with ``batch_first``, [T, I] unbatched, or a PackedSequence.
+            hx: initial states; zeros if omitted.
+            lengths [B]: steps of each sequence of a padded batch, in any order. The output is zero
+                behind each end, the last states are those after each own last step, and padding
+                costs no arithmetic.
+        """
+        if lengths is not None:
+            return with_lengths(self.forward, input, hx, lengths, self.batch_first)
         engine = wanted(self.engine)
         packed: bool = isinstance(input, PackedSequence)
         divided = self.heads != 1
         theirs = engine == "aten" and not divided
-        if theirs or not (packed or _well_formed(self, input, hx)):
+        if theirs or not _well_formed(self, input, hx):
             return super().forward(input, hx)  # type: ignore[misc]
-        weights, given = _weights(self), cast(Tensor, input)
-        reason = "a PackedSequence" if packed else self.refusal()
-        reason = reason or _unsuitable(given, hx, weights, engine)
+        weights, given = _weights(self), cast(Tensor, input.data if packed else input)
+        reason = _unsuitable(given, hx, weights, engine)
         if reason is None:
-            return _run_layers(self, given, hx, weights, engine)
+            packing = Packing.of(input) if packed else None
+            return _run_layers(self, given, hx, weights, engine, packing)
         if engine != "auto" or divided:
             with_heads = f" with {self.heads} heads" if divided else ""
             raise EngineError(
@@ -107,15 +115,18 @@ class _Layers:
 
 def _well_formed(module: Any, given: Any, hx: Any) -> bool:
     """Whether the arguments are tensors of the right sizes, and of at least one step and sample."""
-    if not isinstance(given, Tensor):
+    if isinstance(given, PackedSequence):
+        shape, ranks = given.data.shape, (2,)
+        batch: tuple[int, ...] = (int(given.batch_sizes[0]),) if len(given.batch_sizes) else (0,)
+    elif isinstance(given, Tensor):
+        shape, ranks = given.shape, (2, 3)
+        batch = () if len(shape) == 2 else tuple(shape[0 if module.batch_first else 1 :][:1])
+    else:
         return False
-    shape = given.shape
-    rank = len(shape)
-    if rank not in (2, 3) or shape[-1] != module.input_size or 0 in shape:
+    if len(shape) not in ranks or shape[-1] != module.input_size or 0 in shape:
         return False
     if hx is None:
         return True
-    batch = () if rank == 2 else (shape[0 if module.batch_first else 1],)
     directions = 2 if module.bidirectional else 1
     lead = (module.num_layers * directions, *batch)
     if module.mode != "LSTM":
@@ -176,22 +187,33 @@ def _weights(module: Any) -> list[Tensor]:
     return found
 
 
-def _run_layers(module: Any, given: Tensor, hx: Any, weights: list[Tensor], engine: str) -> Any:
-    batched = given.dim() == 3
+def _run_layers(
+    module: Any,
+    given: Tensor,
+    hx: Any,
+    weights: list[Tensor],
+    engine: str,
+    packing: Packing | None,
+) -> Any:
+    batched = packing is not None or given.dim() == 3
     x = given if batched else given.unsqueeze(1)
-    if batched and module.batch_first:
+    if batched and module.batch_first and packing is None:
         x = x.transpose(0, 1)
     two, stack = module.mode == "LSTM", module._stack or module.stack
     count = len(stack.runners)
+    ragged = None if packing is None else packing.ragged
     if hx is None:
-        zeros = torch.zeros(count, x.shape[1], module.hidden_size, dtype=x.dtype, device=x.device)
-        states = (zeros, zeros) if two else (zeros,)
+        batch = x.shape[1] if ragged is None else ragged.batch
+        widths = (module.proj_size or module.hidden_size, module.hidden_size)[: 1 + two]
+        states = tuple([x.new_zeros(count, batch, width) for width in widths])
     else:
         states = tuple(hx) if two else (hx,)
-        if not batched:
+        if packing is not None:
+            states = tuple([packing.sorted(state, 1) for state in states])
+        elif not batched:
             states = tuple([state.unsqueeze(1) for state in states])
     plain = transformed((x, *states, *weights)) is None
-    if count == 1:
+    if count == 1 and ragged is None:
         if plain:
             x, last = stack.runners[0]((x,), states, weights, engine, True)
         else:
@@ -201,9 +223,12 @@ def _run_layers(module: Any, given: Tensor, hx: Any, weights: list[Tensor], engi
         each = len(weights) // count
         groups = [weights[k : k + each] for k in range(0, len(weights), each)]
         share = module.dropout if module.training else 0.0
-        x, ends = stack.run((x,), starts, groups, engine if plain else None, share)
+        x, ends = stack.run((x,), starts, groups, engine if plain else None, share, ragged=ragged)
         last = tuple([torch.stack(parts) for parts in zip(*ends)])
-    if not batched:
+    if packing is not None:
+        x = packing.wrapped(x)
+        last = tuple([packing.unsorted(state, 1) for state in last])
+    elif not batched:
         x, last = x.squeeze(1), tuple([state.squeeze(1) for state in last])
     elif module.batch_first:
         x = x.transpose(0, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from elman.frontend.cell import Cell, Init
 from elman.ir.types import dim_size, shape_size
 from elman.nn.arguments import Arguments
 from elman.nn.asking import checked, wanted
+from elman.nn.packing import with_lengths
 from elman.nn.runner import Runner
 from elman.nn.stack import Stack
 from elman.nn.streaming import run_step
@@ -162,39 +164,43 @@ class Recurrent(nn.Module):
                     getattr(self, name), self.cell.init.get(weight.name), weight.name, bound
                 )
 
-    def refusal(self) -> str | None:
-        """None: a Recurrent never leaves its layers to torch's own."""
-        return None
-
-    def forward(self, x: Tensor | tuple[Tensor, ...], state: State | None = None) -> Any:
+    def forward(
+        self, x: Any, state: State | None = None, *, lengths: Tensor | Sequence[int] | None = None
+    ) -> Any:
         """Run the cell over a batch of sequences, differentiable by BPTT.
 
         Args:
             x [T, B, I]: input, time-major; [B, T, I] with ``batch_first``; [T, I] unbatched. A cell
                 of several inputs takes a tuple, each with the same T and B; a scalar input is
-                [T, B].
+                [T, B]. Or a PackedSequence (a tuple of such): then so is the output.
             state: one [layers·directions, B, H] per state of the cell, a tuple if there are
                 several; zeros if omitted; without B if unbatched.
+            lengths [B]: steps of each sequence of a padded batch, in any order. Padding costs no
+                arithmetic.
 
         Returns:
-            out [T, B, H·directions]: the last layer's output at each step; layout as x.
-            state: as the argument, after the last step.
+            out [T, B, H·directions]: the last layer's output at each step; layout as x. With
+                lengths it is zero behind each sequence's end.
+            state: as the argument, after the last step of each sequence.
 
         Raises:
             ShapeError: wrong rank, size, or a sequence of no steps.
             InputError: wrong dtype, device, or number of inputs or states.
             EngineError: the engine asked for by name cannot run this cell; the text says why.
         """
+        if lengths is not None:
+            return with_lengths(self.forward, x, state, lengths, self.batch_first)
         engine = wanted(self.engine)
         groups = [_current(self, names) for names in self._names]
         like = groups[0][0] if groups[0] else None
-        inputs, starts, batched = self._arguments.opened(x, state, like)
+        inputs, starts, batched, packing = self._arguments.opened(x, state, like)
         plain = transformed((*inputs, *starts[0], *(w for group in groups for w in group))) is None
         share = self.dropout if self.training else 0.0
+        ragged = None if packing is None else packing.ragged
         out, ends = self.stack.run(
-            inputs, starts, groups, engine if plain else None, share, self.residual
+            inputs, starts, groups, engine if plain else None, share, self.residual, ragged
         )
-        return self._arguments.closed(out, ends, batched)
+        return self._arguments.closed(out, ends, batched, packing)
 
     def step(
         self, x: Tensor | tuple[Tensor, ...], state: State | None = None

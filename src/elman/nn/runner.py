@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
 from elman import compiler
+from elman.engines import registry
 from elman.engines.base import Job, Kernel
+from elman.engines.ragged import Ragged, over
 from elman.errors import EngineError, InputError, ShapeError, VerifyError
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
@@ -29,6 +32,14 @@ def nearest(measured: Mapping[tuple[int, int], Found], here: tuple[int, int]) ->
     return measured[min(measured, key=lambda k: abs(k[0] - steps) + abs(k[1] - batch))]
 
 
+def sizes_of(like: Tensor, ragged: Ragged | None) -> tuple[int, int]:
+    """T and B of an input; of packed sequences their steps, and how many a step has."""
+    if ragged is not None:
+        return ragged.steps, ragged.mean_batch
+    steps, batch, *_ = like.shape
+    return steps, batch
+
+
 class Runner:
     """Runs a cell over a sequence, on the engine that is asked for or that measured best.
 
@@ -43,6 +54,7 @@ class Runner:
         self._shapes = [torch.Size(shape_size(entry.shape, dims)) for entry in cell.weights]
         self._chosen: dict[Key, Choice] = {}
         self._pinned: dict[str, Choice] = {}
+        self._packs: dict[Key, Key] = {}
         self._oracle: Kernel | None = None
 
     def __reduce__(self) -> Any:
@@ -58,27 +70,31 @@ class Runner:
         weights: Sequence[Tensor],
         engine: str,
         stacked: bool = False,
+        ragged: Ragged | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run all steps.
 
         Args:
-            inputs: [T, B, n] each, or [T, B].
+            inputs: [T, B, n] each, or [T, B]; of packed sequences [N, n], or [N].
             states: [B, n] each, or [B]; with a leading axis of 1 if ``stacked``.
             weights: in declared order and shape.
             engine: a name, or ``auto``.
             stacked: whether the states are those of a stack of one layer.
+            ragged: how packed sequences lie; not with stacked states.
 
         Returns:
-            The output [T, B, n] and the last states, these with the shapes of ``states``.
+            The output, laid out as the inputs; the last states, with the shapes of ``states``.
 
         Raises:
             EngineError: the named engine cannot run this.
             ShapeError, InputError: a weight is not what the cell declares.
         """
         flows = [tensor.requires_grad for tensor in inputs]
-        key = self.key(inputs[0], flows, states, weights, engine)
-        kernel = self.choice(key, *inputs[0].shape[:2]).kernel
-        return run(kernel, self.oracle, inputs, states, weights, key[3], stacked)
+        steps, batch = sizes_of(inputs[0], ragged)
+        key = self.key(inputs[0], flows, states, weights, engine, ragged)
+        kernel = over(self.choice(key, steps, batch).kernel, ragged)
+        oracle = self.oracle if ragged is None else partial(self.oracle, ragged)
+        return run(kernel, oracle, inputs, states, weights, key[3], stacked)
 
     def key(
         self,
@@ -87,13 +103,14 @@ class Runner:
         states: Sequence[Tensor],
         weights: Sequence[Tensor],
         engine: str,
+        ragged: Ragged | None = None,
     ) -> Key:
         """What a call is, as far as a choice depends on it.
 
         Args:
-            like: a tensor with the T, B, dtype and device of the inputs.
+            like: a tensor with the T, B (or rows), dtype and device of the inputs.
             flows: for each input, whether it requires a gradient.
-            states, weights, engine: as for a call.
+            states, weights, engine, ragged: as for a call.
 
         Raises:
             ShapeError, InputError: a weight is not what the cell declares.
@@ -109,8 +126,8 @@ class Runner:
             for tensor in weights:
                 wants += wants + tensor.requires_grad
             training = wants > 0 or any(state.requires_grad for state in states)
-        steps, batch, *_ = like.shape
-        return (
+        steps, batch = sizes_of(like, ragged)
+        key = (
             dtype,
             device.type,
             wants,
@@ -120,6 +137,17 @@ class Runner:
             torch.are_deterministic_algorithms_enabled(),
             engine,
         )
+        return key if ragged is None or engine != "auto" else self._packing(key)
+
+    def _packing(self, key: Key) -> Key:
+        """A key with an engine that runs packed rows as they lie, if there is one for it."""
+        found = self._packs.get(key)
+        if found is None:
+            job = self.job(key)
+            every = (registry.find(name) for name in registry.names())
+            able = (e.name for e in every if e.packs and e.supports(job) is None)
+            found = self._packs[key] = (*key[:-1], next(able, "auto"))
+        return found
 
     def choice(self, key: Key, steps: int, batch: int) -> Choice:
         """What runs such a call: chosen when it is first asked for."""
@@ -134,15 +162,16 @@ class Runner:
         states: Sequence[Tensor],
         weights: Sequence[Tensor],
         stacked: bool = False,
+        ragged: Ragged | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run all steps by torch ops alone, for transforms; as :meth:`__call__`."""
-        return through(self.oracle(), inputs, states, weights, stacked)
+        return through(self.oracle(ragged), inputs, states, weights, stacked)
 
-    def oracle(self) -> Kernel:
+    def oracle(self, ragged: Ragged | None = None) -> Kernel:
         """The reference kernel of this cell; it runs every dtype and device."""
         if self._oracle is None:
             self._oracle = kernel_of(compiler.job(self.cell, Spec(self.dims)), "reference")
-        return self._oracle
+        return over(self._oracle, ragged)
 
     @property
     def choices(self) -> dict[str, Choice]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from elman.engines.base import Kernel
+from elman.engines.ragged import Ragged, over, turned
 from elman.engines.together import Together
 from elman.nn.function import run, through
-from elman.nn.runner import MOST_CLASSES, Key, Runner, nearest
+from elman.nn.runner import MOST_CLASSES, Key, Runner, nearest, sizes_of
 from elman.tuning.choose import Choice
 from elman.tuning.together import APART, AT_ONCE, choose_together
 
@@ -41,34 +43,36 @@ class Group:
         states: Sequence[States],
         weights: Sequence[Sequence[Tensor]],
         engine: str,
+        ragged: Ragged | None = None,
     ) -> tuple[Tensor, list[States]]:
         """Run all steps.
 
         Args:
-            inputs: [T, B, n] each.
+            inputs: [T, B, n] each; of packed sequences [N, n].
             states: [B, n] each, a tuple per runner.
             weights: per runner, in declared order and shape.
             engine: a name, or ``auto``.
+            ragged: how packed sequences lie.
 
         Returns:
-            The output [T, B, n], of both directions joined; the last states per runner.
+            The output, of both directions joined; the last states per runner.
         """
         flows = [tensor.requires_grad for tensor in inputs]
         keys: list[Key] = []
         for runner, own, matrices in zip(self.runners, states, weights):
-            key = runner.key(inputs[0], flows, own, matrices, engine)
+            key = runner.key(inputs[0], flows, own, matrices, engine, ragged)
             keys.append(key)
             if not self.beside and key[3]:
                 flows[0] = True
         classes = tuple(keys)
         if classes not in self._chosen:
-            self._chosen[classes] = self._choose(classes, *inputs[0].shape[:2])
+            self._chosen[classes] = self._choose(classes, *sizes_of(inputs[0], ragged))
         choice = self._chosen[classes]
         if choice is None:
-            return self._in_turn(inputs, states, weights, engine)
+            return self._in_turn(inputs, states, weights, engine, ragged)
         output, last = run(
-            choice.kernel,
-            self.oracle,
+            over(choice.kernel, ragged),
+            self.oracle if ragged is None else partial(self.oracle, ragged),
             inputs,
             [state for own in states for state in own],
             [weight for own in weights for weight in own],
@@ -76,22 +80,23 @@ class Group:
         )
         return output, self._by_runner(last)
 
-    def oracle(self) -> Kernel:
+    def oracle(self, ragged: Ragged | None = None) -> Kernel:
         """All layers by the reference engine."""
         if self._oracle is None:
             counts = [(len(r.cell.states), len(r.cell.weights)) for r in self.runners]
             self._oracle = Together([r.oracle() for r in self.runners], counts, self.beside)
-        return self._oracle
+        return over(self._oracle, ragged)
 
     def through_reference(
         self,
         inputs: Sequence[Tensor],
         states: Sequence[States],
         weights: Sequence[Sequence[Tensor]],
+        ragged: Ragged | None = None,
     ) -> tuple[Tensor, list[States]]:
         """Run all steps by torch ops alone, for transforms; as :meth:`__call__`."""
         flat = [[value for own in group for value in own] for group in (states, weights)]
-        output, last = through(self.oracle(), inputs, *flat, stacked=False)
+        output, last = through(self.oracle(ragged), inputs, *flat, stacked=False)
         return output, self._by_runner(last)
 
     def _by_runner(self, last: States) -> list[States]:
@@ -140,6 +145,7 @@ class Group:
         states: Sequence[States],
         weights: Sequence[Sequence[Tensor]],
         engine: str,
+        ragged: Ragged | None,
     ) -> tuple[Tensor, list[States]]:
         """One after another, each a node of autograd."""
         ends: list[States] = []
@@ -148,15 +154,15 @@ class Group:
             given = inputs
             if index:
                 given = (
-                    [value.flip(0) for value in inputs]
+                    [turned(value, ragged) for value in inputs]
                     if self.beside
                     else [outputs[-1], *inputs[1:]]
                 )
-            output, last = runner(given, own, matrices, engine)
+            output, last = runner(given, own, matrices, engine, ragged=ragged)
             outputs.append(output)
             ends.append(last)
         if self.beside:
-            return torch.cat((outputs[0], outputs[1].flip(0)), -1), ends
+            return torch.cat((outputs[0], turned(outputs[1], ragged)), -1), ends
         return outputs[-1], ends
 
 
@@ -201,16 +207,18 @@ class Stack:
         engine: str | None,
         dropout: float = 0.0,
         residual: bool = False,
+        ragged: Ragged | None = None,
     ) -> tuple[Tensor, list[States]]:
         """Run all layers.
 
         Args:
-            inputs: [T, B, n] each; the first goes to the lowest layer only.
+            inputs: [T, B, n] each (of packed sequences [N, n]); the first goes to the lowest layer.
             states: [B, n] each, a tuple per runner.
             weights: per runner, in declared order and shape.
             engine: a name, ``auto``, or None: torch ops alone, for transforms.
             dropout: share of values dropped between layers.
             residual: whether the input of every layer but the first is added to its output.
+            ragged: how packed sequences lie.
 
         Returns:
             The output [T, B, n · directions] and the last states per runner.
@@ -226,12 +234,14 @@ class Stack:
             at += count
             given = (out, *inputs[1:])
             if engine is None:
-                made, last = group.through_reference(given, states[own], weights[own])
+                made, last = group.through_reference(given, states[own], weights[own], ragged)
             elif count == 1:
-                made, end = group.runners[0](given, states[own][0], weights[own][0], engine)
+                made, end = group.runners[0](
+                    given, states[own][0], weights[own][0], engine, ragged=ragged
+                )
                 last = [end]
             else:
-                made, last = group(given, states[own], weights[own], engine)
+                made, last = group(given, states[own], weights[own], engine, ragged)
             ends.extend(last)
             if dropout and number < len(groups) - 1:
                 made = torch.dropout(made, dropout, True)

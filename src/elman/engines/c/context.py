@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ARRAYS = frozenset(
-    ("ring", "in", "in_t", "in_l", "st", "h0", "last", "w", "din", "dlast", "dst", "dw")
+    ("ring", "in", "in_t", "in_l", "st", "h0", "last", "w", "din", "dlast", "dst", "dw", "prev")
 )
 DONE, AWAITS = 7, 8  # indices of these two fields
 
@@ -44,6 +44,7 @@ class Shape:
             ("const long *", "awaits", 1),
             ("char *", "arena", 1),
             ("T *", "tape", 1),
+            ("const long *", "rows", 1),
             ("long", "ring", states),
             ("const T *", "in", inputs),
             ("long", "in_t", inputs),
@@ -71,6 +72,7 @@ class Shape:
             ("T *", "pack", 1),
             ("T *", "scratch", 1),
             ("T *", "chunk_rows", 1),
+            ("T *", "prev", max(1, self.states)),
             ("T *", "carry", 1),
             ("T *", "scalars", 1),
             ("long", "scalars_size", 1),

@@ -66,14 +66,19 @@ class Emitter:
         lines.append(files("elman.engines.c").joinpath("runtime.h").read_text())
         lines.append(transposer(self.layout.lanes))
         lines.append(self.shape.text())
-        widths = self._granules()
+        widths = self.layout.state_widths
+        lines.append(f"enum {{ STATES = {len(widths)} }};")
+        told = ", ".join(map(str, widths)) or "0"
+        lines.append(f"UNUSED static const long state_width[] = {{{told}}};")
+        lines.append(files("elman.engines.c").joinpath("rows.h").read_text())
+        grains = self._granules()
         atoms = self.layout.atoms
         counts = [self.layout.padded(atom) // self.layout.lanes for atom in atoms]
         lines.append(f"enum {{ ATOMS = {max(1, len(atoms))} }};")
         lines.append(
             "static void ranges(const Worker *w, long *lo, long *hi, long *zero, long *full) {\n"
             f"    static const long count[] = {{{', '.join(map(str, counts or [0]))}}};\n"
-            f"    static const long grain[] = {{{', '.join(map(str, widths or [1]))}}};\n"
+            f"    static const long grain[] = {{{', '.join(map(str, grains or [1]))}}};\n"
             "    for (int a = 0; a < ATOMS; a++) {\n"
             "        long grains = (count[a] + grain[a] - 1) / grain[a];\n"
             "        lo[a] = share(grains, w->id, w->workers) * grain[a];\n"
@@ -111,6 +116,7 @@ class Emitter:
             ("pack", str(packs)),
             ("scratch", f"max2(2 * c->B * {sweep.writers[1].scratch_row}, rows * {batched})"),
             ("chunk_rows", f"rows * {chunk_row}"),
+            *self._gathered(sweep),
             ("scalars", "c->workers * c->scalars_size"),
         ]
         lines = [
@@ -134,6 +140,11 @@ class Emitter:
         assert setup
         return "\n".join(lines)
 
+    def _gathered(self, sweep: SweepWriter) -> list[tuple[str, str]]:
+        """Workspace for the states that precede the rows of a chunk of a ragged batch."""
+        widths = self.layout.state_widths if sweep.gathers else ()
+        return [(f"prev[{i}]", f"c->rows ? rows * {width} : 0") for i, width in enumerate(widths)]
+
     def _copy_rows(self, target: str, source: str, width: int) -> str:
         return f"memcpy({target}, {source}, sizeof(T) * c->B * {width});"
 
@@ -152,12 +163,6 @@ class Emitter:
             self._copy_rows(f"c->st[{i}]", f"c->h0[{i}]", width)
             for i, width in enumerate(self.layout.state_widths)
         ]
-        last = [
-            self._copy_rows(
-                f"c->last[{i}]", f"c->st[{i}] + (c->T & c->ring[{i}]) * c->B * {width}", width
-            )
-            for i, width in enumerate(self.layout.state_widths)
-        ]
         return self._worker(
             name,
             [
@@ -170,12 +175,11 @@ class Emitter:
                 "    if (c->awaits) wait_for(c->awaits, t0 + n);",
                 *("    " + line for line in sweep.batched("before")),
                 *("    " + line for line in sweep.steps("for (long t = t0; t < t0 + n; t++)")),
+                *("    " + line for line in sweep.gathered()),
                 *("    " + line for line in sweep.batched("after")),
                 "    tell((Head *)c, w, t0 + n);",
                 "}",
-                "if (!w->id) {",
-                *("    " + line for line in last),
-                "}",
+                "if (!w->id) last_states(c);",
             ],
         )
 
@@ -230,13 +234,16 @@ class Emitter:
         for index, column in enumerate(layout.states):
             width = layout.state_widths[column.array]
             given = f"c->dlast[{column.array}]"
-            target = f"c->carry + (((c->T - 1) & 1) * c->B + b) * {row} + {layout.carry[index]}"
+            target = f"c->carry + ((t & 1) * c->B + b) * {row} + {layout.carry[index]}"
             source = f"{given} ? {given} + b * {width} + {column.offset} : 0"
             if self.program.pair.step.states[index].shape:
                 line = f"copy_in({target}, {source}, {column.width});"
             else:  # scalars lie side by side: a whole vector would reach into the next row
                 line = f"*({target}) = {given} ? *({given} + b) : 0;"
-            start.append(f"for (long b = 0; b < c->B; b++) {line}")
+            start += [
+                "for (long t = c->T - 1, b = 0; t >= 0 && b < c->B; t--)",
+                f"    for (; b < size_at(c, t); b++) {line}",
+            ]
             end.append(
                 f"if (c->dst[{column.array}]) for (long b = 0; b < c->B; b++)"
                 f" memcpy(c->dst[{column.array}] + b * {width} + {column.offset},"
@@ -245,7 +252,7 @@ class Emitter:
             )
         summed = [
             "{",
-            "    long t = t0, rows = n * c->B; (void)t;",
+            "    long t = t0, rows = first_row(c, t0 + n) - first_row(c, t0); (void)t;",
             "    int first = t0 + n == c->T; (void)first;",
             *bases,
             *("    " + line for line in pack),
@@ -265,6 +272,7 @@ class Emitter:
                 "for (long t1 = c->T; t1 > 0; t1 -= c->chunk) {",
                 "    long t0 = t1 > c->chunk ? t1 - c->chunk : 0, n = t1 - t0;",
                 "    if (c->awaits) wait_for(c->awaits, c->T - t0);",
+                *("    " + line for line in sweep.gathered()),
                 *("    " + line for line in sweep.batched("before")),
                 *("    " + line for line in sweep.steps("for (long t = t0 + n - 1; t >= t0; t--)")),
                 *("    " + line for line in sweep.batched("after")),

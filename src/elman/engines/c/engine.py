@@ -25,6 +25,7 @@ class CEngine(Engine):
     """Generated C on the CPU."""
 
     name = "c"
+    packs = True
 
     def __init__(self) -> None:
         self._programs: WeakKeyDictionary[Job, Program] = WeakKeyDictionary()

@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from elman.engines.c.crew import Crew, Entry
 from elman.engines.c.emit import Emitter
 from elman.engines.c.isa import detect
 from elman.engines.c.threads import crowd, pool, threads, workers
+from elman.engines.ragged import Ragged
 from elman.errors import EngineError
 from elman.plan.build import output_is_state
 from elman.plan.forecast import load_of, ranked, step_seconds
@@ -37,7 +38,7 @@ from elman.plan.schedule import Blocks, Bound, Schedule
 
 _ALONE = Schedule("one")
 _WORTH_S = 5e-6  # (s) a shorter call is done before other threads have begun
-_WORKERS = 3  # index in the head of the context
+_WORKERS, _SHARES = 3, 5  # indices in the head of the context
 _FEW_ROWS = 4  # of T·B: packing weights costs about as much as so many products with them
 _MOST_PLANS = 4096  # sizes of calls remembered per kernel
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -98,6 +99,7 @@ class CKernel(Kernel):
         self._forward = Entry.of(library, "forward")
         self._backward = Entry.of(library, "backward") if made.backward is not None else None
         self._direct = Entry.of(library, "direct") if made.backward is None else None
+        self.ragged: Ragged | None = None
         self._team = 0  # workers of a call at most; 0: as many as there are
         shape = self.emitter.shape
         self._frame = Frame(shape)
@@ -153,13 +155,19 @@ class CKernel(Kernel):
         other.fixed, other._team, other._plans = schedule, team, {}
         return other
 
+    def over(self, ragged: Ragged) -> CKernel:
+        """See :meth:`Kernel.over`; memory and plans are shared."""
+        other = copy(self)
+        other.ragged = ragged
+        return other
+
     def workers(self) -> int:
         """How many threads a call may use now."""
         free = workers()
         return min(self._team, free) if self._team else free
 
     def schedule(self, T: int, B: int) -> Bound:
-        """How a call of these sizes runs now.
+        """How a call of these sizes (a ragged one's: samples per step) runs now.
 
         How it is cut follows the threads of a quiet machine, so that bits do not depend on how many
         are free.
@@ -206,36 +214,56 @@ class CKernel(Kernel):
             return self._empty((count,))
         return buffer.fill_(float("nan")) if self.poison else buffer
 
+    def _sizes(self, inputs: Sequence[Tensor]) -> tuple[int, int, int]:
+        """Steps, samples, and rows of all steps together."""
+        if self.ragged is not None:
+            return self.ragged.steps, self.ragged.batch, self.ragged.rows
+        T, B = inputs[0].shape[:2]
+        return T, B, T * B
+
     def _plan(self, T: int, B: int) -> Plan:
         """What all calls of these sizes have in common, made once."""
+        if self.ragged is not None:
+            return self._ragged_plan(self.ragged)
         free = self.workers()
         plan = self._plans.get((T, B, free))
         if plan is None:
-            schedule = self.schedule(T, B)
-            shares = schedule.workers
-            head = (T, B, schedule.chunk, min(free, shares), schedule.split, shares, 0, 0, 0)
-            item = self.dtype.itemsize
-            few = T * B <= _FEW_ROWS
-            forward = self._direct if few and self._direct is not None else self._forward
-            plan = Plan(
-                head,
-                forward,
-                self._bytes(forward, head) // item + 1,
-                self._bytes(self._backward, head) // item + 1 if self._backward else 0,
-                [(T + 1 if every else 2, B, width) for every, width in self._sequences],
-                T * B * self.tape_row,
-            )
+            plan = self._planned(self.schedule(T, B), T, B, free)
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
             if self.workers() == free:  # else a contest began or ended in between
                 self._plans[T, B, free] = plan
         return plan
 
+    def _ragged_plan(self, ragged: Ragged) -> Plan:
+        """The same for packed rows, which hardly ever come twice."""
+        T, B = ragged.steps, ragged.batch
+        plan = self._planned(self.schedule(T, ragged.mean_batch), T, B, self.workers())
+        sequences = [(1, B + ragged.rows, width) for _, width in self._sequences]
+        return replace(plan, sequences=sequences, tape=ragged.rows * self.tape_row)
+
+    def _planned(self, schedule: Bound, T: int, B: int, free: int) -> Plan:
+        shares = schedule.workers
+        head = (T, B, schedule.chunk, min(free, shares), schedule.split, shares, 0, 0, 0)
+        item = self.dtype.itemsize
+        few = T * B <= _FEW_ROWS
+        forward = self._direct if few and self._direct is not None else self._forward
+        return Plan(
+            head,
+            forward,
+            self._bytes(forward, head) // item + 1,
+            self._bytes(self._backward, head) // item + 1 if self._backward else 0,
+            [(T + 1 if every else 2, B, width) for every, width in self._sequences],
+            T * B * self.tape_row,
+        )
+
     def _bytes(self, entry: Entry, head: tuple[int, ...]) -> int:
         """Workspace of a call (bytes): the kernel says so when it is given none."""
         if not head[0] * head[1]:
             return 0
-        return self._frame.call(entry.alone, *head, *(0,) * (self._frame.given - len(head)))
+        # neither arena nor tape; rows only have to be there
+        given = (*head, 0, 0, int(self.ragged is not None))
+        return self._frame.call(entry.alone, *given, *(0,) * (self._frame.given - len(given)))
 
     def _launch(
         self,
@@ -266,10 +294,16 @@ class CKernel(Kernel):
         if head[_WORKERS] > 1:
             crowd.tell(stolen)
 
+    def _places(self, plan: Plan) -> Tensor | None:
+        """Where the rows of each step of a ragged call lie, and how its samples are shared."""
+        return None if self.ragged is None else self.ragged.numbers(plan.head[_SHARES])
+
     def _arguments(
         self, inputs: Sequence[Tensor], weights: Sequence[Tensor]
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         """Inputs and weights as both directions give them: tensors to be held, and numbers."""
+        if self.ragged is not None:
+            inputs = [value.unsqueeze(1) for value in inputs]
         held, distances, rows = zip(*map(rows_of, inputs)) if inputs else NO_ROWS
         matrices = tuple(map(contiguous, weights))
         no_inputs, _, no_weights = self._padding
@@ -293,18 +327,21 @@ class CKernel(Kernel):
         crew: Crew | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
         """See :meth:`Kernel.forward`; with a crew, results stand only after it has run."""
-        T, B = inputs[0].shape[:2]
+        T, B, rows = self._sizes(inputs)
         plan = self._plan(T, B)
+        places = self._places(plan)
         held, given = self._arguments(inputs, weights)
         first = tuple(map(contiguous, states))
         sequences = tuple(map(self._empty, plan.sequences))
         last = tuple(map(self._like, states))
-        if self.output_is_state:
+        if not self.output_is_state:
+            output = self._empty((rows, self.output_width))
+        elif self.ragged is None:
             output = sequences[0][1:]
         else:
-            output = self._empty((T, B, self.output_width))
+            output = sequences[0][0, B:]
         tape = self._take(self._tapes, plan.tape) if self.spec.training else None
-        if not T * B:
+        if not rows:
             for made, start in zip(last, first, strict=True):
                 made.copy_(start)
         else:
@@ -313,10 +350,11 @@ class CKernel(Kernel):
                 crew,
                 plan.forward_entry,
                 plan.forward,
-                (held, first, sequences),
+                (held, first, sequences, places),
                 plan.head,
                 0 if tape is None else tape.data_ptr(),
-                *self._rings,
+                address_or_null(places),
+                *(self._rings if self.ragged is None else self._all_rows),
                 *given,
                 *map(address, sequences),
                 *states_pad,
@@ -327,8 +365,11 @@ class CKernel(Kernel):
                 output.data_ptr(),
                 *self._no_gradients,
             )
+        whole = (rows,) if self.ragged is not None else (T, B)
         if self.scalar_output:
-            output = output.reshape(T, B)
+            output = output.reshape(whole)
+        elif not self.output_is_state:
+            output = output.reshape(*whole, self.output_width)
         return output, last, () if tape is None else (*sequences, tape)
 
     def backward(
@@ -345,8 +386,9 @@ class CKernel(Kernel):
         """See :meth:`Kernel.backward`; with a crew, results stand only after it has run."""
         if self._backward is None:
             raise EngineError("this kernel was compiled without a backward")
-        T, B = inputs[0].shape[:2]
+        T, B, rows = self._sizes(inputs)
         plan = self._plan(T, B)
+        places = self._places(plan)
         held, given = self._arguments(inputs, weights)
         *sequences, tape = saved
         if keep and self.destructive:
@@ -354,12 +396,12 @@ class CKernel(Kernel):
         if d_output is None:
             dy, t, row = torch.zeros(self.output_width, dtype=self.dtype), 0, 0
         else:
-            dy, t, row = rows_of(d_output)
+            dy, t, row = rows_of(d_output if self.ragged is None else d_output.unsqueeze(1))
         d_inputs = tuple(map(self._gradient, inputs, self._input_makers))
         d_states = tuple(map(self._like, states))
         d_weights = tuple(map(self._gradient, weights, self._weight_makers))
         lasts = tuple(map(contiguous_or_none, d_last))
-        if not T * B:
+        if not rows:
             for d in (*d_inputs, *d_states, *d_weights):
                 if d is not None:
                     d.zero_()
@@ -369,9 +411,10 @@ class CKernel(Kernel):
                 crew,
                 self._backward,
                 plan.backward,
-                (held, dy, lasts, tape),
+                (held, dy, lasts, tape, places),
                 plan.head,
                 tape.data_ptr(),
+                address_or_null(places),
                 *self._all_rows,
                 *given,
                 *map(address, sequences),

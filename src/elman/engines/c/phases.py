@@ -66,24 +66,27 @@ class PhaseWriter:
             width = column.width if value.shape else None
             array = column.array
             if where == "input":
-                self.bases[f"in{array}"] = f"c->in[{array}] + t * c->in_t[{array}]"
+                self.bases[f"in{array}"] = (
+                    f"c->in[{array}] + in_row(c, t, c->in_t[{array}], c->in_l[{array}])"
+                )
                 return Place(f"in{array}", f"c->in_l[{array}]", column.offset, width)
             if where == "d_output":
-                self.bases["dy"] = "c->dy + t * c->dy_t"
+                self.bases["dy"] = "c->dy + in_row(c, t, c->dy_t, c->dy_l)"
                 return Place("dy", "c->dy_l", column.offset, width)
             if where == "output":
                 row = layout.output_width
-                self.bases["out"] = f"c->out + t * c->B * {row}"
+                self.bases["out"] = f"c->out + first_row(c, t) * {row}"
                 return Place("out", str(row), column.offset, width)
             if where == "d_input":
                 row = layout.input_widths[array]
-                self.bases[f"din{array}"] = f"c->din[{array}] + t * c->B * {row}"
+                self.bases[f"din{array}"] = f"c->din[{array}] + first_row(c, t) * {row}"
                 return Place(f"din{array}", str(row), column.offset, width)
             row = layout.state_widths[array]
-            step, name = ("t", "st") if where == "state" else ("(t + 1)", "nx")
-            self.bases[f"{name}{array}"] = (
-                f"c->st[{array}] + ({step} & c->ring[{array}]) * c->B * {row}"
-            )
+            step, name = ("t", "st") if where == "state" else ("t + 1", "nx")
+            text = f"c->st[{array}] + state_row(c, {step}, c->ring[{array}]) * {row}"
+            if where == "state" and not self.loop:
+                text = f"c->rows ? c->prev[{array}] : {text}"
+            self.bases[f"{name}{array}"] = text
             return Place(f"{name}{array}", str(row), column.offset, width)
         if where in ("carry", "d_state"):
             row, step = layout.carry_row, "t" if where == "carry" else "(t + 1)"
@@ -91,11 +94,11 @@ class PhaseWriter:
             self.bases[name] = f"c->carry + ({step} & 1) * c->B * {row}"
             return Place(name, str(row), layout.carry[index], None)
         if where == "tape":
-            self.bases["tape"] = f"c->tape + t * c->B * {layout.tape_row}"
+            self.bases["tape"] = f"c->tape + first_row(c, t) * {layout.tape_row}"
             return Place("tape", str(layout.tape_row), layout.tape[index], None)
         if where == "chunk":
             offsets, row = self.chunk
-            self.bases["ch"] = f"c->chunk_rows + (t - t0) * c->B * {row}"
+            self.bases["ch"] = f"c->chunk_rows + (first_row(c, t) - first_row(c, t0)) * {row}"
             return Place("ch", str(row), offsets[index], None)
         if where == "scratch":
             step = f"(t & 1) * c->B * {self.scratch_row}" if self.loop else "0"

@@ -78,6 +78,18 @@ class SweepWriter:
             lines.extend(pack_code(panels, size, self.code.matrix))
         return [*lines, "meet(w);"]
 
+    @property
+    def gathers(self) -> bool:
+        """Whether a batched phase reads the states that precede its rows."""
+        phases = (self.sweep.before, self.sweep.after)
+        return any(home.where == "state" for p in phases for home in p.homes.values())
+
+    def gathered(self) -> list[str]:
+        """Make those states rows of the chunk, where a ragged batch has no such rows."""
+        if not self.gathers:
+            return []
+        return ["if (c->rows) {", "    gather(c, w, t0, n);", "    meet(w);", "}"]
+
     def calls(self, label: str, rows: str, *, sync: str) -> list[str]:
         """Calls of one phase's segments; ``sync`` is the C condition under which workers meet."""
         phase = self.phases[("before", "step", "after").index(label)]
@@ -99,7 +111,7 @@ class SweepWriter:
         )
         return [
             "{",
-            "    long t = t0, rows = n * c->B;",
+            "    long t = t0, rows = first_row(c, t0 + n) - first_row(c, t0);",
             f"    int by_rows = rows >= {_MANY_ROWS} * c->shares, lead = by_rows || !w->id;",
             "    long s = by_rows ? w->id : 0, step = by_rows ? w->workers : c->shares;",
             "    for (; s < c->shares; s += step) {",
@@ -117,15 +129,21 @@ class SweepWriter:
             "if (c->split == 2) {",
             "    int lead = !w->id;",
             f"    {loop} {{",
-            *("        " + call for call in self.calls("step", "0, c->B, lo, hi", sync="1")),
+            *(
+                "        " + call
+                for call in self.calls("step", "0, size_at(c, t), lo, hi", sync="1")
+            ),
             "    }",
             "} else {",
             "    int lead = 1;",
             "    long s = w->id, shares = c->split ? c->shares : 1;",
             "    for (; s < shares; s += w->workers) {",
-            "        long b0 = share(c->B, s, shares), b1 = share(c->B, s + 1, shares);",
+            "        long b0 = cut(c, s, shares), b1 = cut(c, s + 1, shares);",
             f"        if (b0 < b1) {loop} {{",
-            *("            " + call for call in self.calls("step", "b0, b1, zero, full", sync="0")),
+            "            long e = size_at(c, t);",
+            "            if (e > b1) e = b1;",
+            "            if (e <= b0) continue;",
+            *("            " + call for call in self.calls("step", "b0, e, zero, full", sync="0")),
             "        }",
             "    }",
             "}",
