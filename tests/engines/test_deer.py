@@ -98,6 +98,23 @@ def test_scans_have_gradients(algebra, T):
         assert torch.autograd.gradgradcheck(lambda *a: linear(algebra, *a), given)
 
 
+@given(
+    algebra=st.one_of(st.builds(Units, st.integers(1, 9)), st.builds(Dense, st.integers(1, 9))),
+    T=st.integers(1, 40),
+    N=st.sampled_from([1, 2, 5, 16, 37]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_gradients_of_scans(algebra, T, N, dtype):
+    """The device's own backward: what a loop's derivatives are, for any number of channels."""
+    given = [value * 0.9 for value in drawn(algebra, T, N, dtype)]
+    d = torch.randn_like(given[1])
+    ours, theirs = ([value.clone().requires_grad_() for value in given] for _ in range(2))
+    got = torch.autograd.grad(linear(algebra, *ours), ours, d)
+    want = torch.autograd.grad(in_loop(algebra, *theirs), theirs, d)
+    for name, a, b in zip(("dA", "db", "dy0"), got, want, strict=True):
+        assert_same(name, a, b, dtype, T)
+
+
 def test_reverse_is_the_transposed_scan():
     """<reverse(dy), db> = <dy, scan(db)> for any dy, db."""
     for algebra in (Units(2), Dense(3)):

@@ -19,7 +19,7 @@ from elman.report import BenchPage, Plot, write_benchmark
 
 PIPED_WIDTH = 160
 FAILED = 1
-SHORT = ("torch", "elman", "ratio", "asked", "engine c", "error", "GFLOP/s", "beside")
+SHORT = ("torch", "elman", "ratio", "asked", "engine c", "error", "GFLOP/s", "beside", "iterations")
 
 
 def bench(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,12 +65,13 @@ def with_lengths(
         InputError, ShapeError: lengths are no whole numbers between 1 and T, one per sequence.
     """
     several = isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence)
-    parts = tuple(x) if several else (x,)
-    for part in parts:
+    given: Sequence[Any] = x if several else (x,)
+    for part in given:
         if not isinstance(part, Tensor):
             raise InputError(f"lengths go with padded tensors, not with a {type(part).__name__}")
         if part.dim() < 2:
             raise ShapeError("lengths go with a batch of sequences; this input has none")
+    parts: tuple[Tensor, ...] = tuple(given)
     batch, steps = parts[0].shape[:2] if batch_first else parts[0].shape[1::-1]
     told = _checked(lengths, batch, steps)
     packed = tuple(

@@ -5,6 +5,7 @@
  * channels for all threads, n = 1 is cut in time: the first piece is twice as long, because the others are
  * walked through twice, first for what they make of any start, then for the values.
  * Dense systems are [T, N, n, n] and [T, N, n]; each thread takes samples. */
+enum { SMALL = 8 }; /* units up to which a product is written out */
 typedef struct {
     long T, N, n, pieces, workers;
     const Real *A, *b, *y0, *y, *dy;
@@ -71,44 +72,99 @@ static void channels(void *p) {
     if (c0 < c1)
         for (long t = 0; t < s->T; t++) row(s, t, before_of(s, t, s->y0), c0, c1);
 }
-static void samples(void *p) {
-    const Scan *s = p;
-    long n = s->n;
-    for (long i = thread_number(); i < s->N; i += thread_count()) {
-        const Real *before = s->y0 + i * n;
-        for (long t = 0; t < s->T; t++) {
-            const Real *A = s->A + (t * s->N + i) * n * n;
+/* samples [i0, i1), all of a step before those of the next, so that arrays are streamed; n is a constant where
+ * it is small */
+INLINE void samples_of(const Scan *s, long i0, long i1, long n) {
+    for (long t = 0; t < s->T; t++) {
+        const Real *before = before_of(s, t, s->y0);
+        for (long i = i0; i < i1; i++) {
+            const Real *A = s->A + (t * s->N + i) * n * n, *x = before + i * n, *b = s->b + (t * s->N + i) * n;
             Real *y = s->out + (t * s->N + i) * n;
-            memcpy(y, s->b + (t * s->N + i) * n, n * sizeof(Real));
-            for (long u = 0; u < n; u += VL) dots(1, before, n, A + u * n, n, n - u, n, y + u, n, 1);
-            before = y;
+            if (n > SMALL) {
+                memcpy(y, b, n * sizeof(Real));
+                for (long u = 0; u < n; u += VL) dots(1, x, n, A + u * n, n, n - u, n, y + u, n, 1);
+                continue;
+            }
+            for (long r = 0; r < n; r++) {
+                Real total = b[r];
+                for (long k = 0; k < n; k++) total += A[r * n + k] * x[k];
+                y[r] = total;
+            }
         }
     }
 }
-static void backward(void *p) {
-    const Scan *s = p;
-    long id = thread_number(), all = thread_count(), N = s->N, wide = (N + VL - 1) / VL;
-    long c0 = wide * id / all * VL, c1 = wide * (id + 1) / all * VL;
-    if (c1 > N) c1 = N;
-    for (long t = s->T - 1; t >= 0 && c0 < c1; t--) {
-        const Real *dy = s->dy + t * N, *before = t ? s->y + (t - 1) * N : s->y0;
-        const Real *next = t + 1 < s->T ? s->A + (t + 1) * N : 0, *later = s->d_b + (t + 1) * N;
-        Real *d_b = s->d_b + t * N, *d_A = s->d_A + t * N;
-        long c = c0;
-        for (; c + VL <= c1; c += VL) {
-            V d = ld(dy + c);
-            if (next) d += ld(next + c) * ld(later + c);
-            st(d_b + c, d);
-            st(d_A + c, d * ld(before + c));
-            if (!t) st(s->d_y0 + c, d * ld(s->A + c));
-        }
-        for (; c < c1; c++) {
-            Real d = dy[c] + (next ? next[c] * later[c] : 0);
-            d_b[c] = d;
-            d_A[c] = d * before[c];
-            if (!t) s->d_y0[c] = d * s->A[c];
+INLINE void samples_back(const Scan *s, long i0, long i1, long n) {
+    for (long t = s->T - 1; t >= 0; t--) {
+        const Real *before = t ? s->y + (t - 1) * s->N * n : s->y0;
+        for (long i = i0; i < i1; i++) {
+            long at = t * s->N + i, next = at + s->N;
+            Real *d = s->d_b + at * n, *d_A = s->d_A + at * n * n;
+            const Real *x = before + i * n;
+            for (long k = 0; k < n; k++) d[k] = s->dy[at * n + k];
+            if (t + 1 < s->T)
+                for (long r = 0; r < n; r++) {
+                    const Real *A = s->A + (next * n + r) * n, later = s->d_b[next * n + r];
+                    for (long k = 0; k < n; k++) d[k] += A[k] * later;
+                }
+            for (long r = 0; r < n; r++)
+                for (long k = 0; k < n; k++) d_A[r * n + k] = d[r] * x[k];
+            if (t) continue;
+            for (long k = 0; k < n; k++) {
+                Real total = 0;
+                for (long r = 0; r < n; r++) total += s->A[(i * n + r) * n + k] * d[r];
+                s->d_y0[i * n + k] = total;
+            }
         }
     }
+}
+#define BY_SIZE(work, s, i0, i1) \
+    switch ((s)->n) { \
+    case 1: work(s, i0, i1, 1); break; \
+    case 2: work(s, i0, i1, 2); break; \
+    case 3: work(s, i0, i1, 3); break; \
+    case 4: work(s, i0, i1, 4); break; \
+    case 8: work(s, i0, i1, 8); break; \
+    default: work(s, i0, i1, (s)->n); \
+    }
+static void samples(void *p) {
+    const Scan *s = p;
+    long id = thread_number(), all = thread_count(), i0 = s->N * id / all, i1 = s->N * (id + 1) / all;
+    BY_SIZE(samples_of, s, i0, i1)
+}
+static void samples_backward(void *p) {
+    const Scan *s = p;
+    long id = thread_number(), all = thread_count(), i0 = s->N * id / all, i1 = s->N * (id + 1) / all;
+    BY_SIZE(samples_back, s, i0, i1)
+}
+INLINE void channels_back(const Scan *s, long c0, long c1, long n) {
+    long N = s->N;
+    for (long t = s->T - 1; t >= 0; t--) {
+        const Real *dy = s->dy + t * n * N, *before = t ? s->y + (t - 1) * n * N : s->y0;
+        const Real *next = t + 1 < s->T ? s->A + (t + 1) * n * n * N : 0, *later = s->d_b + (t + 1) * n * N;
+        Real *d_b = s->d_b + t * n * N, *d_A = s->d_A + t * n * n * N;
+        for (long c = c0; c < c1; c += VL) {
+            for (long i = 0; i < n; i++) {
+                V d = ldn(dy + i * N, c, c1);
+                for (long j = 0; next && j < n; j++)
+                    d += ldn(next + (j * n + i) * N, c, c1) * ldn(later + j * N, c, c1);
+                stn(d_b + i * N, c, c1, d);
+                for (long j = 0; j < n; j++) stn(d_A + (i * n + j) * N, c, c1, d * ldn(before + j * N, c, c1));
+            }
+            for (long i = 0; !t && i < n; i++) {
+                V d = {};
+                for (long j = 0; j < n; j++)
+                    d += ldn(s->A + (j * n + i) * N, c, c1) * ldn(d_b + j * N, c, c1);
+                stn(s->d_y0 + i * N, c, c1, d);
+            }
+        }
+    }
+}
+static void channels_backward(void *p) {
+    const Scan *s = p;
+    long id = thread_number(), all = thread_count(), wide = (s->N + VL - 1) / VL;
+    long c0 = wide * id / all * VL, c1 = wide * (id + 1) / all * VL;
+    if (c1 > s->N) c1 = s->N;
+    BY_SIZE(channels_back, s, c0, c1)
 }
 static void on_all(void (*run)(void *), Scan *s) {
     if (s->workers > 1 && run_parallel) run_parallel(run, s, s->workers, 0);
@@ -117,7 +173,8 @@ static void on_all(void (*run)(void *), Scan *s) {
 #define SHOWN __attribute__((visibility("default")))
 SHOWN void elman_scan_channels(Scan *s) { on_all(channels, s); }
 SHOWN void elman_scan_samples(Scan *s) { on_all(samples, s); }
-SHOWN void elman_scan_backward(Scan *s) { on_all(backward, s); }
+SHOWN void elman_scan_samples_backward(Scan *s) { on_all(samples_backward, s); }
+SHOWN void elman_scan_channels_backward(Scan *s) { on_all(channels_backward, s); }
 SHOWN void elman_scan_pieces(Scan *s) {
     on_all(pieces_first, s);
     const Real *y = s->out + (edge(s, 1) - 1) * s->N;

@@ -49,7 +49,7 @@ def _library(dtype: torch.dtype) -> Any:
     library.elman_threads.argtypes = [ctypes.c_void_p] * 3
     library.elman_threads.restype = None
     library.elman_threads(shared.parallel, shared.number, shared.count)
-    for name in ("channels", "samples", "backward", "pieces"):
+    for name in ("channels", "samples", "channels_backward", "samples_backward", "pieces"):
         function = getattr(library, f"elman_scan_{name}")
         function.argtypes, function.restype = [ctypes.c_void_p], None
     return library
@@ -94,15 +94,18 @@ def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
     return out
 
 
-def backward(A: Tensor, y0: Tensor, y: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Cotangents of A, b and y0 for n = 1, all arrays of so many elements as of :func:`forward`."""
+def backward(
+    A: Tensor, y0: Tensor, y: Tensor, dy: Tensor, units: bool
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Cotangents of A, b and y0; arguments as of :func:`forward`, y and dy as b."""
     library = _library(dy.dtype) if dy.dtype in _NAMES else None
     if library is None or not dy.numel():
         return None
-    T, N = dy.shape[0], dy[0].numel()
+    n, N = dy.shape[1:] if units else dy.shape[:0:-1]
     A, y0, y, dy = A.contiguous(), y0.contiguous(), y.contiguous(), dy.contiguous()
     d_A, d_b, d_y0 = (fresh(v.shape, v.dtype) for v in (A, dy, y0))
     arrays = {"A": A, "y0": y0, "y": y, "dy": dy, "d_A": d_A, "d_b": d_b, "d_y0": d_y0}
     workers = threads() if A.numel() >= _WORTH else 1
-    _call(library.elman_scan_backward, arrays, T=T, N=N, n=1, pieces=1, workers=workers)
+    run = library.elman_scan_channels_backward if units else library.elman_scan_samples_backward
+    _call(run, arrays, T=dy.shape[0], N=N, n=n, pieces=1, workers=workers)
     return d_A, d_b, d_y0

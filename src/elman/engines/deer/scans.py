@@ -126,8 +126,8 @@ class _Scan(Function):
         A, b, y0, y = ctx.saved_tensors
         again = torch.is_grad_enabled()  # a second derivative may follow
         native = registry.scans(b.device.type)
-        if native is not None and not again and isinstance(algebra, Units) and algebra.n == 1:
-            found = native.backward(A, y0, y, dy)
+        if native is not None and not again:
+            found = native.backward(A, y0, y, dy, isinstance(algebra, Units))
             if found is not None:
                 return (None, *found)
         if again:
