@@ -150,7 +150,7 @@ class Cell:
 
     def __reduce__(self) -> Any:
         # A cell of a module is found again by name, so that modules can be pickled and copied.
-        return _find_cell, (
+        return find_cell, (
             self.function.__module__,
             self.function.__qualname__,
             dict(self.options),
@@ -161,7 +161,8 @@ class Cell:
         return self
 
 
-def _find_cell(module: str, name: str, options: dict[str, Any], heads: int = 1) -> Cell:
+def find_cell(module: str, name: str, options: dict[str, Any], heads: int = 1) -> Cell:
+    """The cell of a module by its name, with options and heads."""
     import importlib
 
     found: Any = importlib.import_module(module)

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import EngineError, InputError, ShapeError
+from elman.nn.allowing import allow_compiling
 from elman.nn.asking import checked, wanted
+from elman.nn.compiled import as_tensor, engine_of, run_compiled
 from elman.nn.formulas import FORMULAS, PROJECTED
 from elman.nn.packing import Packing, with_lengths
 from elman.nn.runner import Runner
@@ -74,6 +76,9 @@ class _Layers:
                 behind each end, the last states are those after each own last step, and padding
                 costs no arithmetic.
         """
+        if torch.compiler.is_compiling() and _compiles(input):
+            engine, weights = engine_of(self), [getattr(self, n) for n in self._flat_weights_names]
+            return _run_layers(self, input, hx, weights, engine, None, lengths)
         if lengths is not None:
             return with_lengths(self.forward, input, hx, lengths, self.batch_first)
         engine = wanted(self.engine)
@@ -111,6 +116,9 @@ class _Layers:
             InputError: the module is bidirectional, or x has the wrong rank.
         """
         return run_step(self, x, state, 2)
+
+
+allow_compiling(_Layers)
 
 
 def _well_formed(module: Any, given: Any, hx: Any) -> bool:
@@ -187,6 +195,17 @@ def _weights(module: Any) -> list[Tensor]:
     return found
 
 
+def _compiles(given: Any) -> bool:
+    """Whether a call that is being compiled becomes operators of elman's; else it is torch's."""
+    return (
+        isinstance(given, Tensor)
+        and given.dim() in (2, 3)
+        and given.device.type == "cpu"
+        and given.dtype in _OWN_DTYPES
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
 def _run_layers(
     module: Any,
     given: Tensor,
@@ -194,13 +213,17 @@ def _run_layers(
     weights: list[Tensor],
     engine: str,
     packing: Packing | None,
+    lengths: Any = None,
 ) -> Any:
+    """Arguments checked before; lengths only where the call is being compiled."""
     batched = packing is not None or given.dim() == 3
     x = given if batched else given.unsqueeze(1)
     if batched and module.batch_first and packing is None:
         x = x.transpose(0, 1)
-    two, stack = module.mode == "LSTM", module._stack or module.stack
-    count = len(stack.runners)
+    compiling = torch.compiler.is_compiling()
+    two = module.mode == "LSTM"
+    stack: Any = None if compiling else module._stack or module.stack
+    count = module.num_layers * (2 if module.bidirectional else 1)
     ragged = None if packing is None else packing.ragged
     if hx is None:
         batch = x.shape[1] if ragged is None else ragged.batch
@@ -212,8 +235,8 @@ def _run_layers(
             states = tuple([packing.sorted(state, 1) for state in states])
         elif not batched:
             states = tuple([state.unsqueeze(1) for state in states])
-    plain = transformed((x, *states, *weights)) is None
-    if count == 1 and ragged is None:
+    plain = compiling or transformed((x, *states, *weights)) is None
+    if count == 1 and ragged is None and not compiling:
         if plain:
             x, last = stack.runners[0]((x,), states, weights, engine, True)
         else:
@@ -223,7 +246,14 @@ def _run_layers(
         each = len(weights) // count
         groups = [weights[k : k + each] for k in range(0, len(weights), each)]
         share = module.dropout if module.training else 0.0
-        x, ends = stack.run((x,), starts, groups, engine if plain else None, share, ragged=ragged)
+        if compiling:
+            x, ends = run_compiled(
+                module, (x,), starts, groups, engine, share, False, as_tensor(lengths)
+            )
+        else:
+            x, ends = stack.run(
+                (x,), starts, groups, engine if plain else None, share, ragged=ragged
+            )
         last = tuple([torch.stack(parts) for parts in zip(*ends)])
     if packing is not None:
         x = packing.wrapped(x)

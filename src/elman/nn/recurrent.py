@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter, init
+from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError, ShapeError, rows
 from elman.frontend.cell import Cell, Init
 from elman.ir.types import dim_size, shape_size
 from elman.nn.arguments import Arguments
 from elman.nn.asking import checked, wanted
+from elman.nn.compiled import as_tensor, engine_of, run_compiled
 from elman.nn.packing import with_lengths
 from elman.nn.runner import Runner
 from elman.nn.stack import Stack
@@ -188,14 +190,20 @@ class Recurrent(nn.Module):
             InputError: wrong dtype, device, or number of inputs or states.
             EngineError: the engine asked for by name cannot run this cell; the text says why.
         """
-        if lengths is not None:
+        compiling = torch.compiler.is_compiling() and not _packed(x)
+        if lengths is not None and not compiling:
             return with_lengths(self.forward, x, state, lengths, self.batch_first)
-        engine = wanted(self.engine)
+        engine = engine_of(self) if compiling else wanted(self.engine)
         groups = [_current(self, names) for names in self._names]
         like = groups[0][0] if groups[0] else None
         inputs, starts, batched, packing = self._arguments.opened(x, state, like)
-        plain = transformed((*inputs, *starts[0], *(w for group in groups for w in group))) is None
         share = self.dropout if self.training else 0.0
+        if compiling:
+            out, ends = run_compiled(
+                self, inputs, starts, groups, engine, share, self.residual, as_tensor(lengths)
+            )
+            return self._arguments.closed(out, ends, batched, packing)
+        plain = transformed((*inputs, *starts[0], *(w for group in groups for w in group))) is None
         ragged = None if packing is None else packing.ragged
         out, ends = self.stack.run(
             inputs, starts, groups, engine if plain else None, share, self.residual, ragged
@@ -274,6 +282,11 @@ def _separated(cell: Any, given: dict[str, Any]) -> tuple[Cell, dict[str, int]]:
                 f"{', '.join(cell.defaults) or 'none'})"
             )
     return bound, dims
+
+
+def _packed(x: Any) -> bool:
+    parts = x if isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence) else (x,)
+    return any(isinstance(part, PackedSequence) for part in parts)
 
 
 def _check_size(name: str, size: Any) -> None:

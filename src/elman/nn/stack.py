@@ -36,6 +36,7 @@ class Group:
         self._chosen: dict[tuple[Key, ...], Choice | None] = {}
         self._pinned: dict[str, str] = {}
         self._oracle: Kernel | None = None
+        self.name: str | None = None  # by which compiled programs find it
 
     def __call__(
         self,
@@ -199,6 +200,10 @@ class Stack:
             if len(group.runners) > 1
         }
 
+    def groups_for(self, between: bool) -> list[Group]:
+        """What runs one after another, whether or not something stands between layers."""
+        return self._single if between else self._groups
+
     def run(
         self,
         inputs: Sequence[Tensor],
@@ -223,8 +228,7 @@ class Stack:
         Returns:
             The output [T, B, n · directions] and the last states per runner.
         """
-        between = dropout > 0.0 or residual
-        groups = self._single if between else self._groups
+        groups = self.groups_for(dropout > 0.0 or residual)
         ends: list[States] = []
         at = 0
         out = inputs[0]

@@ -142,19 +142,31 @@ INLINE void channels_back(const Scan *s, long c0, long c1, long n) {
         const Real *dy = s->dy + t * n * N, *before = t ? s->y + (t - 1) * n * N : s->y0;
         const Real *next = t + 1 < s->T ? s->A + (t + 1) * n * n * N : 0, *later = s->d_b + (t + 1) * n * N;
         Real *d_b = s->d_b + t * n * N, *d_A = s->d_A + t * n * n * N;
-        for (long c = c0; c < c1; c += VL) {
+        long c = c0;
+        for (; c + VL <= c1; c += VL) {
             for (long i = 0; i < n; i++) {
-                V d = ldn(dy + i * N, c, c1);
-                for (long j = 0; next && j < n; j++)
-                    d += ldn(next + (j * n + i) * N, c, c1) * ldn(later + j * N, c, c1);
-                stn(d_b + i * N, c, c1, d);
-                for (long j = 0; j < n; j++) stn(d_A + (i * n + j) * N, c, c1, d * ldn(before + j * N, c, c1));
+                V d = ld(dy + i * N + c);
+                for (long j = 0; next && j < n; j++) d += ld(next + (j * n + i) * N + c) * ld(later + j * N + c);
+                st(d_b + i * N + c, d);
+                for (long j = 0; j < n; j++) st(d_A + (i * n + j) * N + c, d * ld(before + j * N + c));
             }
             for (long i = 0; !t && i < n; i++) {
                 V d = {};
-                for (long j = 0; j < n; j++)
-                    d += ldn(s->A + (j * n + i) * N, c, c1) * ldn(d_b + j * N, c, c1);
-                stn(s->d_y0 + i * N, c, c1, d);
+                for (long j = 0; j < n; j++) d += ld(s->A + (j * n + i) * N + c) * ld(d_b + j * N + c);
+                st(s->d_y0 + i * N + c, d);
+            }
+        }
+        for (; c < c1; c++) {
+            for (long i = 0; i < n; i++) {
+                Real d = dy[i * N + c];
+                for (long j = 0; next && j < n; j++) d += next[(j * n + i) * N + c] * later[j * N + c];
+                d_b[i * N + c] = d;
+                for (long j = 0; j < n; j++) d_A[(i * n + j) * N + c] = d * before[j * N + c];
+            }
+            for (long i = 0; !t && i < n; i++) {
+                Real d = 0;
+                for (long j = 0; j < n; j++) d += s->A[(j * n + i) * N + c] * d_b[j * N + c];
+                s->d_y0[i * N + c] = d;
             }
         }
     }

@@ -1,0 +1,201 @@
+"""torch.compile and torch.export: one graph, no unrolling, the eager call's numbers."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+import elman
+from elman import cells
+from elman.errors import EngineError
+from elman.nn import compiled
+
+LENGTHS = (20, 3, 7, 11)
+# what torch itself says while it compiles
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """Nothing compiled before."""
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def results(call, module, x, hx, lengths):
+    """Output, last states and every gradient."""
+    x = x.detach().clone().requires_grad_()
+    out, last = call(x, hx, lengths=lengths)
+    values = [out, *(last if isinstance(last, tuple) else (last,))]
+    source = torch.Generator().manual_seed(5)
+    ds = [torch.randn(v.shape, generator=source, dtype=v.dtype) for v in values]
+    grads = torch.autograd.grad(values, [x, *module.parameters()], ds)
+    return [*(value.detach() for value in values), *grads]
+
+
+OPTIONS = [
+    dict(zip(("num_layers", "bidirectional", "batch_first"), values))
+    for values in itertools.product((1, 2), (False, True), (False, True))
+]
+
+
+@pytest.mark.parametrize("engine", ["auto", "reference"])
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["whole", "lengths"])
+@pytest.mark.parametrize("options", OPTIONS[::3], ids=str)
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_same_as_eager(kind, options, lengths, engine):
+    """Values and gradients, bit for bit, in one graph."""
+    torch.manual_seed(0)
+    net = getattr(elman, kind)(5, 7, engine=engine, **options)
+    x = torch.randn(*((4, 20) if options["batch_first"] else (20, 4)), 5)
+    told = None if lengths is None else torch.tensor(lengths)
+    compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
+    for got, want in zip(
+        results(compiles, net, x, None, told), results(net, net, x, None, told), strict=True
+    ):
+        assert torch.equal(got, want)
+    assert not counters["graph_break"]
+
+
+def test_initial_states_and_no_gradients():
+    """States in and out; without gradients nothing is kept."""
+    net = elman.LSTM(5, 7, 2, proj_size=3)
+    x = torch.randn(6, 4, 5)
+    hx = (torch.randn(2, 4, 3), torch.randn(2, 4, 7))
+    compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        got, want = compiles(x, hx), net(x, hx)
+    assert torch.equal(got[0], want[0])
+    assert all(torch.equal(a, b) for a, b in zip(got[1], want[1], strict=True))
+    assert not compiled._kept
+
+
+def test_any_cell_and_dropout_and_residual():
+    """A Recurrent of several inputs; what is between layers stays outside the operator."""
+
+    @elman.cell(input="x[I], m", state="h[H]", weights="W[H, I], R[H, H]")
+    def reset(x, m, h, W, R):
+        """A state that m sets back."""
+        return elman.ops.tanh(W @ x + R @ (m * h))
+
+    net = elman.Recurrent(reset, 5, 5, 3, residual=True, dropout=0.5)
+    given = (torch.randn(9, 4, 5), torch.rand(9, 4))
+    compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
+    net.eval()
+    assert torch.equal(compiles(given)[0], net(given)[0])
+    net.train()
+    torch.manual_seed(1)
+    dropped = compiles(given)[0]
+    dropped.sum().backward()
+    torch.manual_seed(1)
+    assert torch.equal(dropped, net(given)[0])
+
+
+class Model(nn.Module):
+    """Two kinds of layers with something in between."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = elman.Recurrent(cells.lem, 5, 7, num_layers=2)
+        self.second = elman.GRU(7, 8, 2, bidirectional=True)
+
+    def forward(self, x, lengths=None):
+        y, _ = self.first(x, lengths=lengths)
+        return self.second(y.relu(), lengths=lengths)[0]
+
+
+@pytest.mark.slow
+def test_sizes_change_without_compiling_again():
+    """The second size makes T and B symbols; a third and fourth compile nothing."""
+    net = Model()
+    compiles = torch.compile(net, fullgraph=True, backend="inductor")
+    for count, steps in zip((1, 2, 2, 2), (40, 23, 11, 7)):
+        x, lengths = torch.randn(steps, 3, 5), torch.tensor([steps, 2, steps // 2])
+        out = compiles(x, lengths)
+        out.sum().backward()
+        torch.testing.assert_close(out, net(x, lengths))
+        assert counters["stats"]["unique_graphs"] == count
+
+
+def test_export_round_trip(tmp_path):
+    """A saved program runs, on other sizes, from its text alone."""
+    net = Model().eval()
+    sizes = {0: torch.export.Dim("T", min=2, max=500), 1: torch.export.Dim("B", min=2, max=50)}
+    program = torch.export.export(net, (torch.randn(20, 4, 5),), dynamic_shapes={"x": sizes})
+    torch.export.save(program, tmp_path / "net.pt2")
+    x = torch.randn(33, 6, 5)
+    want = net(x)
+    weights = {name: value.clone() for name, value in net.state_dict().items()}
+    del net, program
+    gc.collect()
+    torch._dynamo.reset()
+    again = torch.export.load(tmp_path / "net.pt2")
+    torch.testing.assert_close(again.module()(x), want)
+    assert again.state_dict.keys() == weights.keys()
+
+
+def test_the_backward_finds_its_forward_or_runs_it_again():
+    """Kept results are freed with the graph; a lost ticket costs a second forward, no more."""
+    net = elman.GRU(3, 4)
+    compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
+    x = torch.randn(5, 2, 3)
+    out = compiles(x)[0]
+    assert len(compiled._kept) == 1
+    del out
+    gc.collect()
+    assert not compiled._kept
+
+    out = compiles(x)[0]
+    compiled._kept.clear()
+    out.sum().backward()
+    got = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    net(x)[0].sum().backward()
+    assert all(torch.equal(a, p.grad) for a, p in zip(got, net.parameters(), strict=True))
+
+
+def test_torchs_own_layers_still_break_the_graph():
+    """What is let through is ours alone: torch's layers would be unrolled over time."""
+    compiles = torch.compile(nn.GRU(3, 4), fullgraph=True, backend="eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="GRU"):
+        compiles(torch.randn(5, 2, 3))
+
+
+def test_operators_pass_torchs_own_checks():
+    """Schema, fake implementation and autograd registration, by torch's tester."""
+    net = elman.GRU(3, 4)
+    (name, _), *_ = compiled.names_of(net, False)
+    weights = [w.detach().requires_grad_() for w in net.parameters()]
+    x, h = torch.randn(5, 2, 3, requires_grad=True), torch.zeros(2, 4)
+    wants = [True, False, True, True, True, True]
+    for lengths in (None, torch.tensor([5, 2])):
+        given = ([x], [h], weights, lengths, wants, name, "auto")
+        torch.library.opcheck(
+            torch.ops.elman.recurrent.default,
+            given,
+            test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+        )
+
+
+def test_names():
+    """A cell of a module is found by its name; a local one lives only here."""
+    net = elman.GRU(3, 4)
+    (name, _), *_ = compiled.names_of(net, False)
+    assert compiled.group_of(name) is net.stack.groups_for(False)[0]
+    other = name.replace('"H": 4', '"H": 5')
+    made = compiled.group_of(other)
+    assert dict(made.runners[0].dims)["H"] == 5
+
+    lost = '{"cell": ["a", "b", 1], "dims": [{}], "tape": "auto", "beside": false, "local": 7}'
+    with pytest.raises(EngineError, match="lived in another process"):
+        compiled.group_of(lost)
