@@ -17,13 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from elman.errors import EngineError
 from elman.frontend.cell import find_cell
 from elman.ir.types import shape_size
 from elman.nn.asking import wanted
-from elman.nn.packing import Packing
+from elman.nn.packing import Packing, Padding, checked
 from elman.nn.runner import Runner
 from elman.nn.stack import Group, Stack
 
@@ -202,9 +201,11 @@ def _called(
     lengths: Tensor | None,
     engine: str,
 ) -> tuple[Tensor, list[Tensor]]:
-    packing, steps = None, inputs[0].shape[0]
+    packing = padding = None
+    sizes = inputs[0].shape[0], inputs[0].shape[1]
     if lengths is not None:
-        packed = [pack_padded_sequence(x, lengths.cpu(), enforce_sorted=False) for x in inputs]
+        padding = Padding.of(checked(lengths, sizes[1], sizes[0]), sizes[0], False, lengths.device)
+        packed = [padding.packed(x) for x in inputs]
         packing = Packing.of(packed[0])
         inputs = [part.data for part in packed]
         states = [packing.sorted(state, 0) for state in states]
@@ -219,10 +220,9 @@ def _called(
     else:
         output, ends = group(inputs, own, matrices, engine, ragged)
     flat = [value for end in ends for value in end]
-    if packing is None:
+    if packing is None or padding is None:
         return output, flat
-    output, _ = pad_packed_sequence(packing.wrapped(output), total_length=steps)
-    return output, [packing.unsorted(value, 0) for value in flat]
+    return padding.padded(output, sizes), [packing.unsorted(value, 0) for value in flat]
 
 
 @recurrent.register_fake
