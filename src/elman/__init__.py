@@ -6,7 +6,18 @@ from elman import cells, ops
 from elman.drawing import draw
 from elman.engines.deer.api import deer, linear_scan
 from elman.frontend.cell import cell
-from elman.nn import GRU, LSTM, RNN, Recurrent, accelerate, restore, using
+from elman.nn import (
+    GRU,
+    LSTM,
+    RNN,
+    GRUCell,
+    LSTMCell,
+    Recurrent,
+    RNNCell,
+    accelerate,
+    restore,
+    using,
+)
 from elman.nn.explained import explain
 
 __version__ = "0.1.0.dev0"
@@ -15,8 +26,11 @@ __all__ = [
     "accelerate",
     "restore",
     "GRU",
+    "GRUCell",
     "LSTM",
+    "LSTMCell",
     "RNN",
+    "RNNCell",
     "Recurrent",
     "cell",
     "cells",

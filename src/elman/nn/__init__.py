@@ -11,3 +11,6 @@ from elman.nn.records import choices as choices
 from elman.nn.records import counters as counters
 from elman.nn.records import pin as pin
 from elman.nn.recurrent import Recurrent as Recurrent
+from elman.nn.single import GRUCell as GRUCell
+from elman.nn.single import LSTMCell as LSTMCell
+from elman.nn.single import RNNCell as RNNCell

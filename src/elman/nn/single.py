@@ -1,0 +1,119 @@
+"""RNNCell, GRUCell and LSTMCell in place of torch.nn's: one step per call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from elman.errors import EngineError
+from elman.nn.asking import checked, wanted
+from elman.nn.formulas import FORMULAS
+from elman.nn.runner import Runner
+from elman.nn.transforms import transformed
+
+_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+class _Cell:
+    """What the three classes add to torch's: a step on an engine that is asked for by name.
+
+    Left to itself (``auto``) a single step is torch's own: it is over in the time that any kernel
+    of elman's takes to be called. What is to be fast is a sequence.
+    """
+
+    engine: str = "auto"
+    _runner: Runner | None = None
+
+    def forward(self: Any, input: Any, hx: Any = None) -> Any:  # torch's name
+        """Run one step; arguments and results are torch's."""
+        engine = wanted(self.engine)
+        if engine in ("auto", "aten") or not _fits(self, input, hx):
+            return super().forward(input, hx)  # type: ignore[misc]
+        two, batched = isinstance(self, nn.LSTMCell), input.dim() == 2
+        x = input if batched else input.unsqueeze(0)
+        if hx is None:
+            zeros = x.new_zeros(len(x), self.hidden_size)
+            states = (zeros, zeros) if two else (zeros,)
+        else:
+            states = tuple(hx) if two else (hx,)
+            states = states if batched else tuple(state.unsqueeze(0) for state in states)
+        weights = [getattr(self, name) for name in _WEIGHTS[: 4 if self.bias else 2]]
+        if self._runner is None:
+            cell = FORMULAS[self._mode(), bool(self.bias)]
+            self._runner = Runner(cell, cell.bind(self.input_size, self.hidden_size))
+        if transformed((x, *states, *weights)) is not None:
+            _, last = self._runner.through_reference((x.unsqueeze(0),), states, weights)
+        else:
+            _, last = self._runner((x.unsqueeze(0),), states, weights, engine)
+        last = last if batched else tuple(state.squeeze(0) for state in last)
+        return last if two else last[0]
+
+    def _mode(self: Any) -> str:
+        """torch's name of the formula."""
+        if isinstance(self, nn.RNNCell):
+            return f"RNN_{self.nonlinearity.upper()}"
+        return "GRU" if isinstance(self, nn.GRUCell) else "LSTM"
+
+    def extra_repr(self: Any) -> str:
+        """torch's, and the engine if one was named."""
+        told = super().extra_repr()  # type: ignore[misc]
+        return told if self.engine == "auto" else f"{told}, engine={self.engine!r}"
+
+
+def _fits(module: Any, given: Any, hx: Any) -> bool:
+    """Whether the arguments are well-formed; torch says in its own words what is wrong with them.
+
+    Raises:
+        EngineError: they are, but of several dtypes or devices.
+    """
+    if not isinstance(given, Tensor) or given.dim() not in (1, 2):
+        return False
+    if given.shape[-1] != module.input_size or 0 in given.shape:
+        return False
+    states = () if hx is None else tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
+    if hx is not None and len(states) != 1 + isinstance(module, nn.LSTMCell):
+        return False
+    lead = given.shape[:-1]
+    for state in states:
+        if not isinstance(state, Tensor) or state.shape != (*lead, module.hidden_size):
+            return False
+        if state.dtype != given.dtype or state.device != given.device:
+            raise EngineError(f"engine {wanted(module.engine)}: input and state differ in dtype")
+    return True
+
+
+class RNNCell(_Cell, nn.RNNCell):
+    """torch.nn.RNNCell: ``h' = tanh(W x + b + R h + d)``.
+
+    Args:
+        engine: the name of an engine; ``"auto"`` is torch's own step. All others are torch's.
+    """
+
+    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.engine = checked(engine)
+
+
+class GRUCell(_Cell, nn.GRUCell):
+    """torch.nn.GRUCell: ``h' = (1 - z) * n + z * h``.
+
+    Args:
+        engine: the name of an engine; ``"auto"`` is torch's own step. All others are torch's.
+    """
+
+    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.engine = checked(engine)
+
+
+class LSTMCell(_Cell, nn.LSTMCell):
+    """torch.nn.LSTMCell: ``c' = f * c + i * g``, ``h' = o * tanh(c')``.
+
+    Args:
+        engine: the name of an engine; ``"auto"`` is torch's own step. All others are torch's.
+    """
+
+    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.engine = checked(engine)

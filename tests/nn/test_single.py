@@ -1,0 +1,93 @@
+"""RNNCell, GRUCell and LSTMCell beside torch's."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import elman
+from elman.errors import EngineError
+from helpers import assert_same, need_engine
+
+KINDS = [("RNNCell", {}), ("RNNCell", {"nonlinearity": "relu"}), ("GRUCell", {}), ("LSTMCell", {})]
+
+
+def pair(kind, engine, dtype, **options):
+    """torch's cell and elman's, drawn from one seed."""
+    torch.manual_seed(0)
+    theirs = getattr(nn, kind)(5, 7, dtype=dtype, **options)
+    torch.manual_seed(0)
+    return theirs, getattr(elman, kind)(5, 7, dtype=dtype, engine=engine, **options)
+
+
+def results(module, x, hx):
+    """New states and all gradients."""
+    leaves = [value.detach().clone().requires_grad_() for value in (x, *(hx or ()))]
+    given = None if hx is None else tuple(leaves[1:])
+    last = module(leaves[0], given if given is None or len(given) == 2 else given[0])
+    values = last if isinstance(last, tuple) else (last,)
+    weights = dict(module.named_parameters())
+    grads = torch.autograd.grad(
+        sum((value * (1 + k)).pow(2).sum() for k, value in enumerate(values)),
+        [*leaves, *weights.values()],
+    )
+    names = ["dx", *(f"dh{k}" for k in range(len(leaves) - 1)), *(f"d{n}" for n in weights)]
+    found = {f"state {k}": value.detach() for k, value in enumerate(values)}
+    return found | dict(zip(names, grads, strict=True))
+
+
+@pytest.mark.parametrize("engine", ["auto", "c", "reference"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind, options", KINDS)
+def test_as_torch(kind, options, bias, engine):
+    """States and gradients, with and without states and batch."""
+    if engine == "c":
+        need_engine("c")
+    for dtype in (torch.float32, torch.float64):
+        theirs, ours = pair(kind, engine, dtype, bias=bias, **options)
+        for lead in ((3,), ()):
+            x = torch.randn(*lead, 5, dtype=dtype)
+            states = tuple(torch.randn(*lead, 7, dtype=dtype) for _ in range(1 + ("L" in kind)))
+            for hx in (None, states):
+                want, got = results(theirs, x, hx), results(ours, x, hx)
+                assert want.keys() == got.keys()
+                for name, value in want.items():
+                    assert_same(name, got[name], value, dtype, 1)
+
+
+@pytest.mark.parametrize("kind, options", KINDS)
+def test_same_errors(kind, options):
+    """Wrong sizes are told in torch's words, whatever the engine."""
+    theirs, ours = pair(kind, "reference", torch.float32, **options)
+    two = "L" in kind
+    for x, hx in (
+        (torch.randn(3, 4), None),
+        (torch.randn(1, 2, 3, 5), None),
+        (torch.randn(3, 5), (torch.randn(2, 7), torch.randn(2, 7)) if two else torch.randn(2, 7)),
+    ):
+        with pytest.raises((RuntimeError, ValueError)) as want:
+            theirs(x, hx)
+        with pytest.raises(type(want.value)) as got:
+            ours(x, hx)
+        assert str(got.value) == str(want.value)
+    state = torch.randn(3, 7, dtype=torch.float64)
+    with pytest.raises(EngineError, match="differ in dtype"):
+        ours(torch.randn(3, 5), (state, state) if two else state)
+    with pytest.raises(EngineError, match="no engine 'fast'"):
+        getattr(elman, kind)(3, 4, engine="fast")
+
+
+def test_copies_and_transforms():
+    """A used cell is copied and pickled; torch.func sees torch ops."""
+    cell = elman.GRUCell(5, 7, engine="reference")
+    x, h = torch.randn(3, 5), torch.randn(3, 7)
+    want = cell(x, h)
+    for other in (copy.deepcopy(cell), pickle.loads(pickle.dumps(cell))):
+        assert torch.equal(other(x, h), want)
+    each = torch.func.vmap(cell)(x, h)
+    torch.testing.assert_close(each, want)
+    assert "engine='reference'" in repr(cell)
