@@ -22,7 +22,7 @@ from elman.engines.deer import kernel as deer_kernel
 from elman.engines.deer.gates import TOLERANCES, disagreement, refusal, residual
 from elman.engines.deer.problem import Formula, Problem
 from elman.engines.deer.scans import Dense, Units, associative, linear, reverse, scan
-from elman.engines.deer.solvers import CHAIN, METHODS, solve
+from elman.engines.deer.solvers import BUDGET, CHAIN, METHODS, solve
 from elman.engines.deer.turn import in_turn
 from elman.errors import EngineError, InputError, ShapeError
 from elman.tuning.choose import candidates, kernel_of
@@ -302,13 +302,13 @@ def test_the_gates_refuse():
     """A wrong step, a NaN, and a residual that hides a drift."""
     problem = problem_of(cells.gru, T=100)
     y = in_turn(problem)
-    assert refusal(problem, y, torch.float64) is None
+    assert refusal(problem, y, torch.float64, BUDGET) is None
     wrong = (y[0].clone(),)
     wrong[0][50, 0, 3] += 1e-6
-    assert residual(problem, wrong) > 1e-7
-    assert "residual" in (refusal(problem, wrong, torch.float64) or "")
+    assert residual(problem, wrong, 1) == residual(problem, wrong, BUDGET) > 1e-7
+    assert "residual" in (refusal(problem, wrong, torch.float64, BUDGET) or "")
     wrong[0][50, 0, 3] = math.nan
-    assert "residual nan" in (refusal(problem, wrong, torch.float64) or "")
+    assert "residual nan" in (refusal(problem, wrong, torch.float64, BUDGET) or "")
     drift = (y[0] + 1e-6 * torch.arange(100, dtype=torch.float64)[:, None, None],)
     assert disagreement(problem, drift) > TOLERANCES[torch.float64].agreement
 

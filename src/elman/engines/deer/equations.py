@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -49,6 +49,21 @@ def before(start: Trajectory, y: Trajectory) -> Trajectory:
     return tuple(
         torch.cat((first.unsqueeze(0), part[:-1])) for first, part in zip(start, y, strict=True)
     )
+
+
+def windows(equations: Equations, budget: int, most: int = 0) -> Iterator[slice]:
+    """All steps in windows whose Jacobians fit a budget (bytes), of so many steps at most."""
+    fits = max(1, budget // max(1, equations.row_bytes))
+    size = min(most or equations.steps, fits)
+    for first in range(0, equations.steps, size):
+        yield slice(first, min(first + size, equations.steps))
+
+
+def before_window(start: Trajectory, y: Trajectory, rows: slice) -> Trajectory:
+    """The states that precede each step of a window."""
+    if rows.start == 0:
+        return before(start, tuple(part[rows] for part in y))
+    return tuple(part[rows.start - 1 : rows.stop - 1] for part in y)
 
 
 def largest(parts: Sequence[Tensor]) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from elman.engines.deer.equations import Equations, Trajectory, before, largest
+from elman.engines.deer.equations import Equations, Trajectory, before_window, largest, windows
 
 WINDOWS, WINDOW = 4, 16  # sampled windows, and their steps at most
 
@@ -32,11 +32,21 @@ TOLERANCES = {
 }
 
 
-def residual(equations: Equations, y: Trajectory) -> float:
-    """Largest |y[t] - f(y[t-1], x[t])| as a share of the largest state (at least 1), or NaN."""
-    whole = slice(0, equations.steps)
-    values = equations.values(before(equations.start, y), whole)
-    return largest([a - b for a, b in zip(y, values, strict=True)]) / max(1.0, largest(y))
+def residual(equations: Equations, y: Trajectory, budget: int) -> float:
+    """Largest |y[t] - f(y[t-1], x[t])| as a share of the largest state (at least 1), or NaN.
+
+    Args:
+        equations, y: what is judged.
+        budget: as of the solver: its windows bound the memory here too (bytes).
+    """
+    worst = 0.0
+    for rows in windows(equations, budget):
+        values = equations.values(before_window(equations.start, y, rows), rows)
+        off = largest([a[rows] - b for a, b in zip(y, values, strict=True)])
+        if math.isnan(off):
+            return off
+        worst = max(worst, off)
+    return worst / max(1.0, largest(y))
 
 
 def disagreement(equations: Equations, y: Trajectory) -> float:
@@ -63,10 +73,10 @@ def disagreement(equations: Equations, y: Trajectory) -> float:
     return worst / (math.sqrt(length) * max(1.0, largest(y)))
 
 
-def refusal(equations: Equations, y: Trajectory, dtype: torch.dtype) -> str | None:
+def refusal(equations: Equations, y: Trajectory, dtype: torch.dtype, budget: int) -> str | None:
     """Why a trajectory is not accepted, or None."""
     demanded = TOLERANCES[dtype]
-    found = residual(equations, y)
+    found = residual(equations, y, budget)
     if not found <= demanded.residual:
         return f"residual {found:.2g} (at most {demanded.residual:.2g})"
     found = disagreement(equations, y)

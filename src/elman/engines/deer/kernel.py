@@ -12,7 +12,7 @@ from torch import Tensor
 from elman.engines.base import Job, Kernel
 from elman.engines.deer import turn
 from elman.engines.deer.backward import Backward, Gradients
-from elman.engines.deer.equations import Trajectory, before
+from elman.engines.deer.equations import Trajectory, before_window, windows
 from elman.engines.deer.gates import finite
 from elman.engines.deer.problem import Formula, Problem
 from elman.engines.deer.solvers import BUDGET, CHAIN, Solution, solve
@@ -73,13 +73,17 @@ class DeerKernel(Kernel):
         """See :meth:`Kernel.forward`."""
         problem = self._named(inputs, states, weights)
         y = self._trajectory(problem, inputs, states, weights)
-        known = problem.leaves(before(problem.start, y), slice(0, problem.steps))
-        step = self.formula.pair.step
-        made = dict(zip(step.roots, problem.evaluate(step.roots, known), strict=True))
-        T, graph = problem.steps, self._job.graph
-        output = _whole(
-            [problem.spread(made[root], root, T) for root in step.outputs], graph.output
-        )
+        step, graph = self.formula.pair.step, self._job.graph
+        outputs: list[Tensor] = []
+        made: dict[Node, Tensor] = {}
+        T = 0
+        for rows in windows(problem, self.budget):
+            known = problem.leaves(before_window(problem.start, y, rows), rows)
+            made = dict(zip(step.roots, problem.evaluate(step.roots, known), strict=True))
+            T = rows.stop - rows.start
+            pieces = [problem.spread(made[root], root, T) for root in step.outputs]
+            outputs.append(_whole(pieces, graph.output))
+        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         last: list[Tensor] = []
         for leaf, state in zip(graph.states, states, strict=True):
             atoms = [k for k, atom in enumerate(step.states) if atom.name == leaf.name]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from elman.engines.deer.equations import Equations, Rows, Trajectory, before, largest
+from elman.engines.deer.equations import Equations, Rows, Trajectory, before, largest, windows
 from elman.engines.deer.gates import TOLERANCES, refusal
 from elman.engines.deer.scans import Dense, Units, scan
 
@@ -119,7 +119,7 @@ def solve(
     dtype = equations.start[0].dtype if equations.start else torch.float32
     for name in solvers:
         y, iterations, why = _windows(equations, name, guess, budget, watch)
-        why = why or refusal(equations, y, dtype)
+        why = why or refusal(equations, y, dtype, budget)
         if why is None:
             found.y, found.solver, found.iterations = y, name, iterations
             break
@@ -132,13 +132,10 @@ def _windows(
 ) -> tuple[Trajectory, int, str | None]:
     """Windows one after another, each from the last state of the one before."""
     method = METHODS[name]
-    fits = max(1, budget // max(1, equations.row_bytes))
-    size = min(method.window or equations.steps, fits)
     start = equations.start
     parts: list[Trajectory] = []
     most = 0
-    for first in range(0, equations.steps, size):
-        rows = slice(first, min(first + size, equations.steps))
+    for rows in windows(equations, budget, method.window):
         y, iterations, why = _window(equations, name, guess, start, rows, watch)
         most = max(most, iterations)
         if why is not None:
