@@ -484,6 +484,7 @@ def test_long_sequences(cell, T):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("T", [33_753, 100_000])
 @pytest.mark.parametrize(
     "cell", [c for c in cells.ALL if c is not cells.indrnn], ids=lambda cell: cell.name
@@ -495,6 +496,7 @@ def test_very_long_sequences(cell, T):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_memory_is_bounded():
     """Dense Jacobians of T = 100 000, n = 32, B = 16 would take 6 GiB; windows take the budget."""
     text = (
@@ -513,7 +515,7 @@ def test_memory_is_bounded():
         "run(x)\n"
         "more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before\n"
         "assert kernel.fallbacks == 0, kernel.last.tried\n"
-        "arrays = 12 * x.nbytes  # states, outputs, projections: what grows with T alone\n"
+        "arrays = 5 * x.nbytes  # states and outputs, whole and in pieces: what grows with T alone\n"
         "print(more, BUDGET, arrays)\n"
         "assert more < BUDGET + arrays\n"
     )
