@@ -515,7 +515,7 @@ def test_memory_is_bounded():
         "run(x)\n"
         "more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before\n"
         "assert kernel.fallbacks == 0, kernel.last.tried\n"
-        "arrays = 5 * x.nbytes  # states and outputs, whole and in pieces: what grows with T alone\n"
+        "arrays = 5 * x.nbytes  # states, outputs and their pieces: they grow with T\n"
         "print(more, BUDGET, arrays)\n"
         "assert more < BUDGET + arrays\n"
     )
