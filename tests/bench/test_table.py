@@ -120,3 +120,12 @@ def test_studies_in_words():
     assert words(study)[-1] == f"newton 3, picard {NOTHING} (7 values replaced); returned: newton"
     lengths = row(Case("lengths", "lengths"), lengths={"untrained": ([10, 100], [3, None])})
     assert words(lengths)[-1] == "untrained 10: 3, 100: None"
+
+
+def test_our_own_baseline():
+    """Where engine c is what all are compared with, the others are told even without auto."""
+    case = Case(
+        "gru 10,1,1", "train", T=10, contestants=("elman-c", "elman-deer"), baseline="elman-c"
+    )
+    found = row(case, seconds={"elman-c": times(1e-5)}, ratio={"elman-deer": times(0.25)})
+    assert words(found)[-2] == "deer 4.00x"

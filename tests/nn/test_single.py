@@ -75,7 +75,7 @@ def test_same_errors(kind, options):
             ours(x, hx)
         assert str(got.value) == str(want.value)
     state = torch.randn(3, 7, dtype=torch.float64)
-    with pytest.raises(EngineError, match="differ in dtype"):
+    with pytest.raises(EngineError, match="differ in dtype or device"):
         ours(torch.randn(3, 5), (state, state) if two else state)
     with pytest.raises(EngineError, match="no engine 'fast'"):
         getattr(elman, kind)(3, 4, engine="fast")

@@ -47,7 +47,7 @@ def words(row: Row) -> tuple[str, ...]:
         _ratio(ratios.get("elman-c"), spread=False),
         _number(row.get("error", {}).get(OURS), ".1e"),
         _speed(row),
-        _others(ratios),
+        _others(ratios, asked["baseline"]),
         NOTHING,
     )
 
@@ -75,11 +75,14 @@ def filled(found: list[Row]) -> tuple[list[str], list[list[str]]]:
     return [HEADERS[k] for k in kept], [[line[k] for k in kept] for line in told]
 
 
-def _others(ratios: dict[str, Any]) -> str:
+def _others(ratios: dict[str, Any], baseline: str) -> str:
     """How many times as fast as each peer elman is, by the ratios of both to the baseline."""
-    if OURS not in ratios:
+    if OURS in ratios:
+        ours = ratios[OURS]["median"]
+    elif ratios and baseline.startswith(OURS):  # one of our engines is what all are compared with
+        ours = 1.0
+    else:
         return NOTHING
-    ours = ratios[OURS]["median"]
     peers = {
         name.removeprefix(f"{OURS}-"): found
         for name, found in ratios.items()

@@ -25,6 +25,10 @@ class _Cell:
     engine: str = "auto"
     _runner: Runner | None = None
 
+    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.engine = checked(engine)
+
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # torch's name
         """Run one step; arguments and results are torch's."""
         engine = wanted(self.engine)
@@ -79,7 +83,9 @@ def _fits(module: Any, given: Any, hx: Any) -> bool:
         if not isinstance(state, Tensor) or state.shape != (*lead, module.hidden_size):
             return False
         if state.dtype != given.dtype or state.device != given.device:
-            raise EngineError(f"engine {wanted(module.engine)}: input and state differ in dtype")
+            raise EngineError(
+                f"engine {wanted(module.engine)}: input and state differ in dtype or device"
+            )
     return True
 
 
@@ -90,10 +96,6 @@ class RNNCell(_Cell, nn.RNNCell):
         engine: the name of an engine; ``"auto"`` is torch's own step. All others are torch's.
     """
 
-    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.engine = checked(engine)
-
 
 class GRUCell(_Cell, nn.GRUCell):
     """torch.nn.GRUCell: ``h' = (1 - z) * n + z * h``.
@@ -102,10 +104,6 @@ class GRUCell(_Cell, nn.GRUCell):
         engine: the name of an engine; ``"auto"`` is torch's own step. All others are torch's.
     """
 
-    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.engine = checked(engine)
-
 
 class LSTMCell(_Cell, nn.LSTMCell):
     """torch.nn.LSTMCell: ``c' = f * c + i * g``, ``h' = o * tanh(c')``.
@@ -113,7 +111,3 @@ class LSTMCell(_Cell, nn.LSTMCell):
     Args:
         engine: the name of an engine; ``"auto"`` is torch's own step. All others are torch's.
     """
-
-    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.engine = checked(engine)

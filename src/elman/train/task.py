@@ -75,7 +75,7 @@ class Data(Protocol):
         ...
 
     def baseline(self) -> Baseline:
-        """What predicts the validation data without a network."""
+        """What predicts held-out data without a network."""
         ...
 
     def steps(self) -> int | None:
