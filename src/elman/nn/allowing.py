@@ -40,7 +40,7 @@ class _Watch(MetaPathFinder):
             run(module)
             _allow(module, self._kind)
 
-        spec.loader.exec_module = run_and_allow  # type: ignore[method-assign]
+        spec.loader.exec_module = run_and_allow
         return spec
 
 

@@ -72,7 +72,7 @@ def group_of(name: str) -> Group:
 
 def _constant(function: Callable[..., Any]) -> Callable[..., Any]:
     """What torch.compiler.assume_constant_result does, which would import the compiler now."""
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    function._dynamo_marked_constant = True
     return function
 
 

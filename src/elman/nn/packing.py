@@ -109,13 +109,13 @@ class Padding:
 def _picked(whole: Tensor, index: Tensor) -> Tensor:
     if transformed((whole,)) is not None:
         return whole.index_select(0, index)
-    return _Picked.apply(whole, index)  # type: ignore[no-any-return]
+    return _Picked.apply(whole, index)
 
 
 def _put(rows: Tensor, index: Tensor, count: int) -> Tensor:
     if transformed((rows,)) is not None:
         return rows.new_zeros(count, *rows.shape[1:]).index_copy(0, index, rows)
-    return _Put.apply(rows, index, count)  # type: ignore[no-any-return]
+    return _Put.apply(rows, index, count)
 
 
 def with_lengths(
