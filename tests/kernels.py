@@ -11,11 +11,13 @@ from elman import compiler
 from elman.engines.c.engine import PRICES
 from elman.engines.c.kernel import CKernel
 from elman.frontend.cell import Cell
+from elman.ir.types import names_in
 from elman.plan.build import program
 from elman.plan.prices import Prices
 from elman.plan.schedule import SPLITS, Blocks, Bound
 from elman.plan.spec import Spec
-from helpers import Case, need, run
+from helpers import Case, Sizes, need, random_case, run
+from random_cells import Drawn
 
 Results = dict[str, torch.Tensor]
 
@@ -87,3 +89,12 @@ def cell_from(text: str) -> Cell:
     names = {"cell": cell, **{name: getattr(ops, name) for name in ops.__all__}}
     exec(compile(text, file, "exec"), names)
     return names["drawn"]
+
+
+def case_of(drawn: Drawn, T: int, B: int, dtype: torch.dtype) -> Case:
+    """Random arguments for a drawn cell."""
+    cell = cell_from(drawn.text)
+    declared = (*cell.inputs, *cell.states, *cell.weights)
+    names = {name for entry in declared for name in names_in(entry.shape)}
+    more = (("P", drawn.P),) if "P" in names else ()
+    return random_case(cell, Sizes(T, B, drawn.I, drawn.H, more), 1, dtype)

@@ -351,7 +351,6 @@ def test_accelerate_a_layer_itself(caplog):
     assert type(elman.restore(layer)) is nn.LSTM
 
 
-@pytest.mark.filterwarnings("ignore:create_graph=True")
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_double_backward(kind, layers):

@@ -11,6 +11,7 @@ from elman.engines.registry import find
 from elman.errors import EngineError
 from elman.frontend.cell import Cell
 from elman.ir.build import Builder
+from elman.ir.graph import Graph
 from elman.ir.pair import Pair
 from elman.ir.verify import verified, verified_pair
 from elman.passes import PASSES
@@ -22,7 +23,12 @@ from elman.plan.spec import Spec
 @lru_cache(maxsize=256)
 def pair_of(cell: Cell) -> Pair:
     """The canonical step of a cell and its adjoint; sizes and dtype play no part yet."""
-    graph = verified(cell.graph)
+    return paired(cell.graph)
+
+
+def paired(graph: Graph) -> Pair:
+    """The canonical step of a graph and its adjoint."""
+    graph = verified(graph)
     for rewrite in PASSES:
         graph = verified(rewrite(graph))
     builder = Builder()

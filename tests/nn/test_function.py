@@ -51,7 +51,7 @@ def test_two_backwards_with_retained_graph(engine):
 
 
 def test_double_backward_is_right_and_said_once(engine):
-    """create_graph=True goes through the reference; one warning."""
+    """Where no engine runs derived cells, the reference does; one warning."""
 
     def penalty(module):
         x = torch.linspace(-1, 1, 18, dtype=torch.float64).reshape(3, 2, 3).requires_grad_()
@@ -157,7 +157,8 @@ def test_checkpointing_and_saved_tensor_hooks(engine):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch.func.jvp's own
-def test_transforms_go_through_the_reference(engine):
+@pytest.mark.filterwarnings("ignore:transforms and second derivatives")
+def test_transforms_never_reach_a_kernel(engine):
     """vmap, grad, jvp, forward mode and tensors without memory never reach the kernel."""
     module = net()
     parameters = dict(module.named_parameters())

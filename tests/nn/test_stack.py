@@ -127,7 +127,6 @@ def test_further_inputs_go_to_all_layers(schedule):
             torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore:create_graph")
 def test_twice(schedule):
     """A second backward through a graph that is kept, and a second derivative."""
     net = elman.GRU(3, 4, 2, dtype=torch.float64)

@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elman import cells
-from elman.ir.types import names_in
 from elman.plan.prices import Prices
 from elman.plan.schedule import Blocks
 from helpers import GRADIENT, VALUE, Case, Sizes, assert_all_same, random_case, run
-from kernels import Results, c_kernel, call, cell_from, oracle, scheduled
-from random_cells import Drawn, drawn_cells
+from kernels import Results, c_kernel, call, case_of, oracle, scheduled
+from random_cells import drawn_cells
 
 PRICE = st.sampled_from([0.001, 0.04, 0.4, 1.0, 5.0, 50.0])
 PRICES = st.builds(Prices, PRICE, PRICE, PRICE, PRICE, PRICE)
@@ -77,15 +76,6 @@ def test_prices_and_schedules_change_no_result(cell):
         check(case, schedules, prices=prices, blocks=blocks, tape=tape)
 
     holds()
-
-
-def case_of(drawn: Drawn, T: int, B: int, dtype: torch.dtype) -> Case:
-    """Random arguments for a drawn cell."""
-    cell = cell_from(drawn.text)
-    declared = (*cell.inputs, *cell.states, *cell.weights)
-    names = {name for entry in declared for name in names_in(entry.shape)}
-    more = (("P", drawn.P),) if "P" in names else ()
-    return random_case(cell, Sizes(T, B, drawn.I, drawn.H, more), 1, dtype)
 
 
 @pytest.mark.slow

@@ -103,6 +103,7 @@ class Engine(ABC):
     """A target. One instance per process, found by name in ``engines/registry``."""
 
     name: str
+    derives: bool = False  # whether it runs any step, also such as are derived from a cell's
     packs: bool = False  # whether its kernels run packed rows without a call per stretch of steps
 
     @abstractmethod

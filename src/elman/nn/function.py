@@ -84,10 +84,6 @@ class Sweep(Function):
 
 def _twice(ctx: Any, tensors: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> Gradients:
     """Gradients that can be differentiated again, from the oracle on the saved arguments."""
-    say_once(
-        "create_graph=True: elman computes this gradient through engine reference, "
-        "which can be differentiated again, and is slower"
-    )
     # Aliases, so that an argument that is computed from another is not differentiated through it.
     own = [tensor.view_as(tensor) for tensor in tensors]
     first, second = ctx.counts

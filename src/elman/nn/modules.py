@@ -235,12 +235,12 @@ def _run_layers(
             states = tuple([packing.sorted(state, 1) for state in states])
         elif not batched:
             states = tuple([state.unsqueeze(1) for state in states])
-    plain = compiling or transformed((x, *states, *weights)) is None
+    plain = compiling or engine == "reference" or transformed((x, *states, *weights)) is None
     if count == 1 and ragged is None and not compiling:
         if plain:
             x, last = stack.runners[0]((x,), states, weights, engine, True)
         else:
-            x, last = stack.runners[0].through_reference((x,), states, weights, True)
+            x, last = stack.runners[0].under_transforms((x,), states, weights, True)
     else:
         starts = list(zip(*[state.unbind(0) for state in states]))
         each = len(weights) // count

@@ -203,7 +203,8 @@ class Recurrent(nn.Module):
                 self, inputs, starts, groups, engine, share, self.residual, as_tensor(lengths)
             )
             return self._arguments.closed(out, ends, batched, packing)
-        plain = transformed((*inputs, *starts[0], *(w for group in groups for w in group))) is None
+        every = (*inputs, *starts[0], *(w for group in groups for w in group))
+        plain = engine == "reference" or transformed(every) is None
         ragged = None if packing is None else packing.ragged
         out, ends = self.stack.run(
             inputs, starts, groups, engine if plain else None, share, self.residual, ragged

@@ -17,6 +17,8 @@ from elman.engines.ragged import Ragged, over
 from elman.errors import EngineError, InputError, ShapeError, VerifyError
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
+from elman.nn.derived import Derived
+from elman.nn.differentiable import Differentiable
 from elman.nn.function import run, through
 from elman.plan.spec import Spec, Tape
 from elman.tuning.choose import Choice, choose, kernel_of, octave
@@ -156,7 +158,7 @@ class Runner:
             found = self._chosen[key] = self._choose(key, steps, batch)
         return found
 
-    def through_reference(
+    def under_transforms(
         self,
         inputs: Sequence[Tensor],
         states: Sequence[Tensor],
@@ -164,13 +166,15 @@ class Runner:
         stacked: bool = False,
         ragged: Ragged | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Run all steps by torch ops alone, for transforms; as :meth:`__call__`."""
+        """Run all steps so that every transform goes through; as :meth:`__call__`."""
         return through(self.oracle(ragged), inputs, states, weights, stacked)
 
     def oracle(self, ragged: Ragged | None = None) -> Kernel:
-        """The reference kernel of this cell; it runs every dtype and device."""
+        """A kernel of this cell that every transform goes through, for every dtype and device."""
         if self._oracle is None:
-            self._oracle = kernel_of(compiler.job(self.cell, Spec(self.dims)), "reference")
+            of = Derived(self.cell.name, self.cell.graph, self.dims)
+            reference = kernel_of(compiler.job(self.cell, Spec(self.dims)), "reference")
+            self._oracle = Differentiable(of, reference)
         return over(self._oracle, ragged)
 
     @property

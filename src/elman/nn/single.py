@@ -47,7 +47,7 @@ class _Cell:
             cell = FORMULAS[self._mode(), bool(self.bias)]
             self._runner = Runner(cell, cell.bind(self.input_size, self.hidden_size))
         if transformed((x, *states, *weights)) is not None:
-            _, last = self._runner.through_reference((x.unsqueeze(0),), states, weights)
+            _, last = self._runner.under_transforms((x.unsqueeze(0),), states, weights)
         else:
             _, last = self._runner((x.unsqueeze(0),), states, weights, engine)
         last = last if batched else tuple(state.squeeze(0) for state in last)

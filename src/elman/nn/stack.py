@@ -82,20 +82,20 @@ class Group:
         return output, self._by_runner(last)
 
     def oracle(self, ragged: Ragged | None = None) -> Kernel:
-        """All layers by the reference engine."""
+        """All layers as every transform goes through them."""
         if self._oracle is None:
             counts = [(len(r.cell.states), len(r.cell.weights)) for r in self.runners]
             self._oracle = Together([r.oracle() for r in self.runners], counts, self.beside)
         return over(self._oracle, ragged)
 
-    def through_reference(
+    def under_transforms(
         self,
         inputs: Sequence[Tensor],
         states: Sequence[States],
         weights: Sequence[Sequence[Tensor]],
         ragged: Ragged | None = None,
     ) -> tuple[Tensor, list[States]]:
-        """Run all steps by torch ops alone, for transforms; as :meth:`__call__`."""
+        """Run all steps so that every transform goes through; as :meth:`__call__`."""
         flat = [[value for own in group for value in own] for group in (states, weights)]
         output, last = through(self.oracle(ragged), inputs, *flat, stacked=False)
         return output, self._by_runner(last)
@@ -220,7 +220,7 @@ class Stack:
             inputs: [T, B, n] each (of packed sequences [N, n]); the first goes to the lowest layer.
             states: [B, n] each, a tuple per runner.
             weights: per runner, in declared order and shape.
-            engine: a name, ``auto``, or None: torch ops alone, for transforms.
+            engine: a name, ``auto``, or None: under transforms (``nn/differentiable``).
             dropout: share of values dropped between layers.
             residual: whether the input of every layer but the first is added to its output.
             ragged: how packed sequences lie.
@@ -238,7 +238,7 @@ class Stack:
             at += count
             given = (out, *inputs[1:])
             if engine is None:
-                made, last = group.through_reference(given, states[own], weights[own], ragged)
+                made, last = group.under_transforms(given, states[own], weights[own], ragged)
             elif count == 1:
                 made, end = group.runners[0](
                     given, states[own][0], weights[own][0], engine, ragged=ragged

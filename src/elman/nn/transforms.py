@@ -1,4 +1,4 @@
-"""Whether kernels may run: not under transforms, modes and tensor classes that need torch ops."""
+"""Under what a layer runs: kernels read memory, which transforms, modes and classes may hide."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 _C: Any = torch._C
 _PLAIN = (Tensor, Parameter)
+FUNC, DUAL = "torch.func", "forward-mode differentiation"  # what ``nn/differentiable`` goes through
 
 
 def transformed(tensors: Iterable[Tensor]) -> str | None:
@@ -22,10 +24,6 @@ def transformed(tensors: Iterable[Tensor]) -> str | None:
     """
     if torch.compiler.is_compiling():
         return "torch.compile"
-    if _C._functorch.peek_interpreter_stack() is not None:
-        return "torch.func"
-    if forward_ad._current_level >= 0:
-        return "forward-mode differentiation"
     if _C._len_torch_dispatch_stack() > 0:
         return "a torch dispatch mode"
     if _C._get_tracing_state() is not None:
@@ -37,4 +35,22 @@ def transformed(tensors: Iterable[Tensor]) -> str | None:
             return "a tensor without memory (device meta)"
         if tensor.is_neg():
             return "a view that negates its memory"
-    return None
+    if _C._functorch.peek_interpreter_stack() is not None:
+        return FUNC
+    return DUAL if forward_ad._current_level >= 0 else None
+
+
+def sampled(weights: Iterable[Tensor]) -> bool:
+    """Whether weights are differentiated inside a vmap: their gradients may be asked for by sample.
+
+    Only speed depends on it.
+    """
+    func = _C._functorch
+    if func.peek_interpreter_stack() is None:
+        return False
+    stack = retrieve_all_functorch_interpreters()
+    batched = [level.level() for level in stack if level.key().name == "Vmap"]
+    return bool(batched) and any(
+        func.is_gradtrackingtensor(weight) and func.maybe_get_level(weight) > batched[0]
+        for weight in weights
+    )

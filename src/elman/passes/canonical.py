@@ -57,13 +57,12 @@ class _Atoms:
                 self.build.lin((1.0, product(self.build, block, part)) for block, part in row)
                 for row in pairs
             ]
+        if old.op == "count":
+            return [self.build.make("count", (), old.data)]
         if OPS[old.op].kind == "reduce":
             return [self.build.make(old.op, parts, (), (), old.where)]
-        count = len(old.shape[0]) if old.shape else 1
-        return [
-            self.build.apply(old.op, tuple(self._pick(arg, r) for arg in old.args), old.where)
-            for r in range(count)
-        ]
+        shapes = [((atom,),) for atom in old.shape[0]] if old.shape else [()]
+        return [self._applied(old, shape, r) for r, shape in enumerate(shapes)]
 
     def _matrix(self, old: Node) -> list[list[Node]]:
         if old.op == "split":
@@ -76,16 +75,19 @@ class _Atoms:
                 [self.build.make("transpose", (block,), (), block.shape[::-1]) for block in column]
                 for column in columns
             ]
-        rows, columns = (range(len(dim)) for dim in old.shape)
+        rows, columns = old.shape
         return [
-            [
-                self.build.apply(
-                    old.op, tuple(self._pick(arg, r, c) for arg in old.args), old.where
-                )
-                for c in columns
-            ]
-            for r in rows
+            [self._applied(old, ((a,), (b,)), r, c) for c, b in enumerate(columns)]
+            for r, a in enumerate(rows)
         ]
+
+    def _applied(self, old: Node, shape: Shape, row: int, column: int = 0) -> Node:
+        """One atom or block, of this shape, of a pointwise op's value."""
+        args = tuple(self._pick(arg, row, column) for arg in old.args)
+        if old.op != "lin":
+            return self.build.apply(old.op, args, old.where)
+        made = self.build.lin(zip(old.coefs, args, strict=True), old.bias, shape)
+        return self.build.spread(made, shape)
 
     def _pick(self, arg: Node, row: int, column: int = 0) -> Node:
         """The part of an argument that meets one atom or block; a scalar meets all."""

@@ -25,7 +25,7 @@ class CEngine(Engine):
     """Generated C on the CPU."""
 
     name = "c"
-    packs = True
+    derives = packs = True
 
     def __init__(self) -> None:
         self._programs: WeakKeyDictionary[Job, Program] = WeakKeyDictionary()

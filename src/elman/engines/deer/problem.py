@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from elman.autodiff.structure import Kind, Structure, structure
 from elman.engines.arrays import Arrays
+from elman.engines.atoms import Places
 from elman.engines.base import Job
 from elman.engines.deer.equations import Rows, Trajectory
 from elman.engines.deer.scans import Algebra, Dense, Units
@@ -23,7 +23,7 @@ from elman.ir.build import Builder
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Node
 from elman.ir.pair import Step, sealed
-from elman.ir.types import atom_size, shape_size
+from elman.ir.types import shape_size
 
 _COPIES = 6  # arrays as large as the Jacobian that live at once while it is made and used
 
@@ -130,35 +130,9 @@ class Formula:
         }
         roots = [self.pair.d_states[k] for k in self.recurrent]
         self.jacobian_rows = without(roots, zeros, Builder())
-        names = {leaf.name: leaf for leaf in job.graph.leaves}
-        self._cuts = {
-            leaf: _cut(names[leaf.name].shape, leaf, self.sizes)
-            for leaf in (*step.inputs, *step.states, *step.weights)
-        }
-
-    def atoms(self, leaves: Sequence[Node], given: Mapping[str, Tensor]) -> dict[Node, Tensor]:
-        """The atoms of arguments, by their leaves; leading axes (T, B) are kept."""
-        return {leaf: given[leaf.name][self._cuts[leaf]] for leaf in leaves}
-
-    def joined(self, leaves: Sequence[Node], parts: Sequence[Tensor], like: Tensor) -> Tensor:
-        """An argument's array from those of its atoms or blocks; the reverse of :meth:`atoms`."""
-        made = torch.empty_like(like, memory_format=torch.contiguous_format)
-        for leaf, part in zip(leaves, parts, strict=True):
-            made[self._cuts[leaf]] = part
-        return made
-
-
-def _cut(declared: Any, leaf: Node, sizes: Mapping[str, int]) -> Any:
-    """Where an atom or block lies in its argument."""
-    if not declared:
-        return ...
-    places = [leaf.row] if len(declared) == 1 else [leaf.row, leaf.column]
-    cuts: list[slice] = []
-    for dim, place in zip(declared, places, strict=True):
-        edges = [atom_size(atom, sizes) for atom in dim]
-        start = sum(edges[:place])
-        cuts.append(slice(start, start + edges[place]))
-    return (..., *cuts)
+        leaves = (*step.inputs, *step.states, *step.weights)
+        places = Places(job.graph.leaves, leaves, self.sizes)
+        self.atoms, self.joined = places.atoms, places.joined
 
 
 class Problem:

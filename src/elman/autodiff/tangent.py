@@ -1,0 +1,121 @@
+"""The tangent of a step: how its results move with its arguments, as a step of its own.
+
+Jacobian-vector products of a cell over all steps are the forward of its tangent; second derivatives
+are the tangent's backward (the R-operator of Pearlmutter 1994, "Fast exact multiplication by the
+Hessian").
+"""
+
+from __future__ import annotations
+
+from elman.autodiff.rules import VJP, Row
+from elman.ir.build import Builder
+from elman.ir.graph import Graph, Node, node
+from elman.ir.ops import OPS
+
+
+class _Moving:
+    """The tangent of each value; those that do not move have none."""
+
+    def __init__(self) -> None:
+        self.build = Builder()
+        self.of: dict[Node, Node] = {}
+
+    def visit(self, value: Node) -> None:
+        """Find the tangent of a value from those of its arguments."""
+        moved = [self.of.get(arg) for arg in value.args]
+        if not any(moved):
+            return
+        kind = OPS[value.op].kind
+        if kind == "move":
+            parts = [d or self.zero(arg) for arg, d in zip(value.args, moved, strict=True)]
+            made = node(value.op, parts, value.data, value.shape, value.where)
+        elif kind == "product":
+            made = self._product(value, moved)
+        else:
+            made = self._partial(value, moved)
+        if made is not None:
+            self.of[value] = made
+
+    def zero(self, like: Node) -> Node:
+        """Zeros in the shape of a value."""
+        return self.build.spread(self.build.const(0.0), like.shape)
+
+    def _product(self, value: Node, moved: list[Node | None]) -> Node:
+        left, right = value.args
+        d_left, d_right = moved
+        pairs: list[tuple[Node, Node]] = []
+        if d_left is not None:
+            pairs.append((d_left, right))
+        if d_right is not None:
+            pairs.append((left, d_right))
+        terms = [node(value.op, pair, value.data, value.shape, value.where) for pair in pairs]
+        return self.build.lin([(1.0, term) for term in terms])
+
+    def _partial(self, value: Node, moved: list[Node | None]) -> Node | None:
+        """Pointwise ops and reductions: the VJP row holds the partial derivatives."""
+        build = self.build
+        reduced = OPS[value.op].kind == "reduce"
+        terms: list[Node] = []
+        for place, d in enumerate(moved):
+            if d is None:
+                continue
+            if reduced:
+                part = VJP[value.op](build, value, build.const(1.0))[place]
+                if part is not None:
+                    term = build.spread(build.mul(part, d), value.args[place].shape)
+                    terms.append(build.make("sum", (term,), (), ()))
+                continue
+            part = _WRITTEN.get(value.op, VJP.get(value.op, _missing))(build, value, d)[place]
+            if part is not None:
+                terms.append(part)
+        if not terms:
+            return None
+        made = build.lin([(1.0, term) for term in terms], shape=value.shape)
+        return made if made.shape == value.shape else build.spread(made, value.shape)
+
+
+def _missing(build: Builder, value: Node, d: Node) -> tuple[Node | None, ...]:
+    raise KeyError(value.op)
+
+
+_WRITTEN: dict[str, Row] = {  # ops that the canonical form gathers into ``lin``
+    "add": lambda b, n, d: (d, d),
+    "sub": lambda b, n, d: (d, b.scale(-1.0, d)),
+    "neg": lambda b, n, d: (b.scale(-1.0, d),),
+}
+
+
+def _dotted(leaf: Node, taken: set[str]) -> Node:
+    name = f"{leaf.name}_dot"
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return node(leaf.op, (), (name,), leaf.shape, leaf.where)
+
+
+def tangent(graph: Graph, inputs: frozenset[str], weights: frozenset[str]) -> Graph:
+    """Derive the tangent of a step from the VJP rows.
+
+    Args:
+        graph: the step as written.
+        inputs, weights: names of those that move; every state does.
+
+    Returns:
+        A step whose inputs, states and weights are those of ``graph``, each kind followed by the
+        tangents of those that move. Its output is the tangent of the output.
+    """
+    moving = _Moving()
+    taken = {leaf.name for leaf in graph.leaves}
+    kinds: list[tuple[Node, ...]] = []
+    for leaves, names in ((graph.inputs, inputs), (graph.states, None), (graph.weights, weights)):
+        moved = [leaf for leaf in leaves if names is None or leaf.name in names]
+        dots = {leaf: _dotted(leaf, taken) for leaf in moved}
+        moving.of.update(dots)
+        kinds.append((*leaves, *dots.values()))
+    for value in graph.walk():
+        if value.args:
+            moving.visit(value)
+    ends = [moving.of.get(root) or moving.zero(root) for root in graph.next_states]
+    output = moving.of.get(graph.output) or moving.zero(graph.output)
+    inner, carried, held = kinds
+    return Graph(inner, carried, held, (*graph.next_states, *ends), output)

@@ -1,0 +1,196 @@
+"""A step with its sizes, and the kernels of what is derived from it: its tangent, its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman import compiler
+from elman.autodiff.tangent import tangent
+from elman.engines import registry
+from elman.engines.base import Job, Kernel
+from elman.engines.ragged import Ragged, over
+from elman.ir.graph import Graph
+from elman.ir.pair import Pair
+from elman.nn.samples import Rows
+from elman.plan.spec import Spec
+from elman.tuning.choose import kernel_of
+
+
+class Derived:
+    """A step, its adjoint and its sizes; kernels and further derivations are made once.
+
+    Attributes:
+        graph: the step as written.
+        counts: how many inputs and states it has.
+        names: of all its leaves, in declared order.
+    """
+
+    def __init__(self, name: str, graph: Graph, dims: tuple[tuple[str, int], ...]) -> None:
+        self.name, self.graph, self.dims = name, graph, dims
+        self.counts = (len(graph.inputs), len(graph.states))
+        self.names = tuple(leaf.name for leaf in graph.leaves)
+        self._pair: Pair | None = None
+        self._engines: dict[tuple[torch.dtype, str], str | None] = {}
+        self._kernels: dict[Any, Kernel] = {}
+        self._rows: dict[Any, Rows] = {}
+        self._tangents: dict[tuple[bool, ...], Derived] = {}
+
+    @property
+    def pair(self) -> Pair:
+        """The canonical step and its adjoint."""
+        if self._pair is None:
+            self._pair = compiler.paired(self.graph)
+        return self._pair
+
+    def job(self, like: Tensor, wants: frozenset[str], training: bool) -> Job:
+        """What is to be compiled for tensors like one."""
+        dtype = str(like.dtype).removeprefix("torch.")
+        spec = Spec(self.dims, dtype, like.device.type, wants, training)
+        return Job(self.name, self.graph, self.pair, spec)
+
+    def engine(self, like: Tensor) -> str | None:
+        """The engine that runs whatever is derived from a cell, for tensors like one; or None."""
+        key = (like.dtype, like.device.type)
+        if key not in self._engines:
+            job = self.job(like, frozenset(), True)
+            every = (registry.find(name) for name in registry.names())
+            able = (e.name for e in every if e.derives and e.supports(job) is None)
+            self._engines[key] = next(able, None)
+        return self._engines[key]
+
+    def kernel(self, like: Tensor, wants: tuple[bool, ...]) -> Kernel:
+        """A kernel with gradients of some arguments; for none of them, without a backward."""
+        training = any(wants)
+        names = self.wanted(wants)
+        key = (like.dtype, like.device.type, names, training)
+        found = self._kernels.get(key)
+        if found is None:
+            engine = self.engine(like)
+            assert engine is not None, "asked for before"
+            found = self._kernels[key] = kernel_of(self.job(like, names, training), engine)
+        return found
+
+    def wanted(self, wants: Sequence[bool]) -> frozenset[str]:
+        """Names of the inputs and weights among some arguments."""
+        first, second = self.counts
+        middle = range(first, first + second)
+        return frozenset(name for k, name in enumerate(self.names) if wants[k] and k not in middle)
+
+    def rows(self, like: Tensor, wants: tuple[bool, ...]) -> Rows:
+        """What gives the gradients of the weights for every sample of its own."""
+        names = self.wanted(wants)
+        key = (like.dtype, like.device.type, names)
+        found = self._rows.get(key)
+        if found is None:
+            engine = self.engine(like)
+            assert engine is not None, "asked for before"
+            found = self._rows[key] = Rows(self.job(like, names, True), engine)
+        return found
+
+    def tangent(self, moving: tuple[bool, ...]) -> Derived:
+        """The step that moves with this one if some arguments do; all states do."""
+        found = self._tangents.get(moving)
+        if found is None:
+            first, second = self.counts
+            made = tangent(
+                self.graph,
+                frozenset(self.names[k] for k in range(first) if moving[k]),
+                frozenset(
+                    self.names[k] for k in range(first + second, len(self.names)) if moving[k]
+                ),
+            )
+            found = self._tangents[moving] = Derived(f"{self.name}_dot", made, self.dims)
+        return found
+
+
+class Kept:
+    """What a forward kept for its backward, as long as both see the same arguments.
+
+    Functions of torch hand tensors of a forward on as outputs; these are read by the kernel that
+    made them alone, so they stay here.
+    """
+
+    def __init__(self) -> None:
+        self._of: tuple[Any, ...] = ()
+        self._kernel: Kernel | None = None
+        self._saved: tuple[Tensor, ...] = ()
+        self._parts: dict[int, Kept] = {}
+
+    def part(self, index: int) -> Kept:
+        """The same for one slice of the arguments."""
+        return self._parts.setdefault(index, Kept())
+
+    def put(self, of: tuple[Any, ...], kernel: Kernel, saved: tuple[Tensor, ...]) -> None:
+        """Remember what a kernel saved in a call."""
+        self._of, self._kernel, self._saved = of, kernel, saved
+
+    def get(self, of: tuple[Any, ...]) -> tuple[Kernel, tuple[Tensor, ...]] | None:
+        """The kernel and what it saved, if it was for such a call."""
+        return (self._kernel, self._saved) if self._kernel and self._of == of else None
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A forward over all steps: what is no tensor of it.
+
+    Attributes:
+        of: the step.
+        ragged: how packed sequences lie.
+        wants: for each argument, whether a gradient will be asked for.
+        sampled: whether those of the weights may be asked for by sample, once there are samples.
+        each: whether they are.
+        kept: what the backward needs.
+    """
+
+    of: Derived
+    ragged: Ragged | None
+    wants: tuple[bool, ...]
+    sampled: bool = False
+    each: bool = False
+    kept: Kept = field(default_factory=Kept)
+
+    def part(self, index: int) -> Call:
+        """The call for one slice of the arguments."""
+        return replace(self, each=False, kept=self.kept.part(index))
+
+    def cut(
+        self, tensors: Sequence[Tensor]
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
+        """Inputs, states and weights."""
+        first, second = self.of.counts
+        return tensors[:first], tensors[first : first + second], tensors[first + second :]
+
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run all steps on plain tensors; the output and the last states."""
+        made, output, last, saved = self._forward(tensors)
+        if any(self.wants):
+            self.kept.put(self._place(tensors), made, saved)
+        # what is kept shares memory with the output, which the caller may write to
+        return output.clone() if output._is_view() else output, last
+
+    def saved(self, tensors: Sequence[Tensor]) -> tuple[Kernel, tuple[Tensor, ...]]:
+        """A kernel for the backward of plain tensors, and what its forward saved."""
+        found = self.kept.get(self._place(tensors))
+        if found is None:
+            made, _, _, saved = self._forward(tensors)
+            found = made, saved
+        return found
+
+    def _forward(
+        self, tensors: Sequence[Tensor]
+    ) -> tuple[Kernel, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        inputs, states, weights = self.cut(tensors)
+        if self.each:
+            rows = self.of.rows(tensors[0], self.wants)
+            return rows.kernel, *rows.forward(inputs, states, weights)
+        kernel = over(self.of.kernel(tensors[0], self.wants), self.ragged)
+        return kernel, *kernel.forward(inputs, states, weights)
+
+    def _place(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+        shapes = tuple(tensor.shape for tensor in tensors)
+        return self.wants, self.each, shapes

@@ -1,0 +1,424 @@
+"""All steps as functions that every transform of torch goes through, on kernels.
+
+Two functions are closed under differentiation: the forward, and its gradients. The derivative of
+either in some direction is the forward, or the gradients, of the step's tangent. A batch of samples
+is a batch; only gradients of weights per sample need sums of their own (``nn/samples``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from elman.engines.base import Kernel
+from elman.engines.ragged import Ragged, over
+from elman.nn.derived import Call, Derived
+from elman.nn.function import say_once
+from elman.nn.transforms import DUAL, FUNC, sampled, transformed
+
+Some = Sequence[Tensor | None]
+
+
+class Differentiable(Kernel):
+    """A cell under transforms and higher derivatives; autograd and torch.func see through it.
+
+    Args:
+        of: the cell's step.
+        reference: runs what no engine can.
+    """
+
+    differentiable = True
+    engine = "reference"
+
+    def __init__(self, of: Derived, reference: Kernel) -> None:
+        self._of, self._reference = of, reference
+        self._ragged: Ragged | None = None
+
+    def over(self, ragged: Ragged) -> Differentiable:
+        """See :meth:`Kernel.over`."""
+        made = copy(self)
+        made._ragged = ragged
+        return made
+
+    def forward(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """See :meth:`Kernel.forward`."""
+        tensors = (*inputs, *states, *weights)
+        reason = transformed(tensors)
+        engine = None if reason not in (None, FUNC, DUAL) else self._of.engine(states[0])
+        if engine is None:
+            if reason in (None, FUNC, DUAL):
+                say_once(
+                    f"transforms and second derivatives of {states[0].dtype} on "
+                    f"{states[0].device.type} run through engine reference, step by step"
+                )
+            return over(self._reference, self._ragged).forward(inputs, states, weights)
+        call = Call(self._of, self._ragged, _flags(tensors), sampled(weights))
+        output, *last = Forward.apply(call, *tensors)
+        return output, tuple(last), ()
+
+    def backward(self, *given: Any) -> Any:
+        """Never called: autograd sees through ``forward``."""
+        raise NotImplementedError
+
+
+def _flags(tensors: Sequence[Tensor]) -> tuple[bool, ...]:
+    return tuple([tensor.requires_grad for tensor in tensors])
+
+
+@dataclass(frozen=True, eq=False)
+class Back:
+    """The gradients of a forward: what is no tensor of them.
+
+    Arguments are those of the forward, then the cotangents that are there: of the output, of each
+    last state. Results are the gradients of what the call wants, in order.
+
+    Attributes:
+        call: the forward, with what is wanted.
+        there: for each result of the forward, whether it has a cotangent.
+    """
+
+    call: Call
+    there: tuple[bool, ...]
+
+    @property
+    def wanted(self) -> list[int]:
+        """Indices of the arguments that get a gradient."""
+        return [k for k, flag in enumerate(self.call.wants) if flag]
+
+    def part(self, index: int) -> Back:
+        """The same for one slice of the arguments."""
+        return replace(self, call=self.call.part(index))
+
+    def cut(self, flat: Sequence[Tensor]) -> tuple[Sequence[Tensor], list[Tensor | None]]:
+        """The forward's arguments, and a cotangent or None for each of its results."""
+        count = len(self.call.wants)
+        rest = iter(flat[count:])
+        return flat[:count], [next(rest) if there else None for there in self.there]
+
+    def axes(self) -> list[int | None]:
+        """Where the batch of each argument lies; the weights have none."""
+        first, second = self.call.of.counts
+        results = [1, *(0 for _ in range(second))]
+        return [
+            *(1 for _ in range(first)),
+            *(0 for _ in range(second)),
+            *(None for _ in range(len(self.call.wants) - first - second)),
+            *(axis for axis, there in zip(results, self.there, strict=True) if there),
+        ]
+
+
+def gradients(call: Call, tensors: Sequence[Tensor], d: Some) -> list[Tensor | None]:
+    """Gradients of the arguments that a call wants, from the cotangents of its results."""
+    found: list[Tensor | None] = [None] * len(tensors)
+    back = Back(call, tuple([one is not None for one in d]))
+    if any(back.there) and back.wanted:
+        made = Backward.apply(back, *tensors, *(one for one in d if one is not None))
+        for k, value in zip(back.wanted, made, strict=True):
+            found[k] = value
+    return found
+
+
+def _moving(call: Call, tensors: Sequence[Tensor], d: Some) -> tuple[Call, list[Tensor]]:
+    """The tangent's call, and its arguments: each kind followed by how it moves."""
+    first, second = call.of.counts
+    states = range(first, first + second)
+    moves = [
+        torch.zeros_like(tensor) if one is None and k in states else one
+        for k, (tensor, one) in enumerate(zip(tensors, d, strict=True))
+    ]
+    of = call.of.tangent(tuple([one is not None for one in moves]))
+    found: list[Tensor] = []
+    for kind in (slice(first), slice(first, first + second), slice(first + second, None)):
+        found += tensors[kind]
+        found += [one for one in moves[kind] if one is not None]
+    return Call(of, call.ragged, _flags(found)), found
+
+
+def _still(call: Call, moving: Call, values: Sequence[Any], other: Any) -> list[Any]:
+    """Values of a call's arguments as values of its tangent's; ``other`` for what moves."""
+    taken = dict(zip(call.of.names, values, strict=True))
+    return [taken.get(name, other) for name in moving.of.names]
+
+
+class Forward(Function):
+    """``apply(call, *tensors)``: the output and the last states."""
+
+    @staticmethod
+    def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Run the kernel."""
+        output, last = call.forward(tensors)
+        return (output, *last)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the arguments."""
+        ctx.call, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *d: Tensor | None) -> Any:  # type: ignore[override]
+        """Gradients of what is asked for."""
+        wants = tuple(ctx.needs_input_grad[1:])
+        return (None, *gradients(replace(ctx.call, wants=wants), ctx.saved_tensors, d))
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *d: Tensor | None) -> Any:
+        """The tangent's forward."""
+        moving, tensors = _moving(ctx.call, ctx.saved_tensors, d)
+        output, *last = Forward.apply(moving, *tensors)
+        return (output, *last[len(last) // 2 :])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: Tensor) -> Any:
+        """A batch of batches is a batch; with weights of their own, each is a call."""
+        axes, count = Back(call, (False,) * (1 + call.of.counts[1])).axes(), info.batch_size
+        dims = in_dims[1:]
+        if _apart(call, axes, dims):
+            each = [Forward.apply(call.part(k), *_picked(tensors, dims, k)) for k in range(count)]
+            return _stacked(each)
+        call = replace(call, each=call.sampled)
+        output, *last = Forward.apply(call, *_folded(tensors, dims, axes, count))
+        made = (output.unflatten(1, (count, -1)), *(end.unflatten(0, (count, -1)) for end in last))
+        return made, (1, *(0 for _ in last))
+
+
+class Backward(Function):
+    """``apply(back, *tensors, *cotangents)``: the gradients that are wanted."""
+
+    @staticmethod
+    def forward(back: Back, *flat: Tensor) -> tuple[Tensor, ...]:
+        """Run the kernel's backward; its forward again, if what it saved was for something else."""
+        tensors, d = back.cut(flat)
+        call = replace(back.call, each=False)
+        kernel, saved = call.saved(tensors)
+        inputs, states, weights = call.cut(tensors)
+        found = kernel.backward(inputs, states, weights, saved, d[0], d[1:], True)
+        return _filled(back, tensors, [value for kind in found for value in kind])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the arguments."""
+        ctx.back, *flat = inputs
+        ctx.save_for_backward(*flat)
+        ctx.save_for_forward(*flat)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *v: Tensor | None) -> Any:  # type: ignore[override]
+        """Forward and gradients of the tangent, in the direction of ``v``."""
+        back: Back = ctx.back
+        tensors, d = back.cut(ctx.saved_tensors)
+        needs = ctx.needs_input_grad[1:]
+        count = len(tensors)
+        if all(one is None for one in v):
+            return (None, *(None for _ in needs))
+        directions: list[Tensor | None] = [None] * count
+        for k, one in zip(back.wanted, v, strict=True):
+            directions[k] = one
+        moving, own = _moving(back.call, tensors, directions)
+        wants = tuple(_still(back.call, moving, needs[:count], False))
+        moving = replace(moving, wants=wants)
+        d_cotangents: list[Tensor | None] = [None] * len(d)
+        if any(needs[count:]):
+            output, *last = Forward.apply(moving, *own)
+            d_cotangents = [output, *last[len(last) // 2 :]]
+        found = gradients(moving, own, _of_tangent(d))
+        by_name = dict(zip(moving.of.names, found, strict=True))
+        return (
+            None,
+            *(by_name[name] for name in back.call.of.names),
+            *(one for one, there in zip(d_cotangents, back.there, strict=True) if there),
+        )
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *moves: Tensor | None) -> Any:
+        """Gradients of the tangent, and those from how the cotangents move."""
+        back: Back = ctx.back
+        tensors, d = back.cut(ctx.saved_tensors)
+        count = len(tensors)
+        total: list[Tensor | None] = [None] * count
+        if any(move is not None for move in moves[:count]):
+            moving, own = _moving(back.call, tensors, moves[:count])
+            wants = tuple(_still(back.call, moving, back.call.wants, False))
+            found = gradients(replace(moving, wants=wants), own, _of_tangent(d))
+            by_name = dict(zip(moving.of.names, found, strict=True))
+            total = [by_name[name] for name in back.call.of.names]
+        rest = iter(moves[count:])
+        d_moves = [next(rest) if there else None for there in back.there]
+        more = gradients(back.call, tensors, d_moves)
+        return tuple(_sum(total[k], more[k], tensors[k]) for k in back.wanted)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], back: Back, *flat: Tensor) -> Any:
+        """As of the forward; gradients of weights are summed for each sample."""
+        axes, count, dims = back.axes(), info.batch_size, in_dims[1:]
+        if _apart(back.call, axes, dims):
+            each = [Backward.apply(back.part(k), *_picked(flat, dims, k)) for k in range(count)]
+            return _stacked(each)
+        folded = _folded(flat, dims, axes, count)
+        if any(axes[k] is None for k in back.wanted):
+            made = PerSample.apply(back, count, *folded)
+        else:
+            made = Backward.apply(back, *folded)
+        return _unfolded(back, made, (count, -1), None)
+
+
+class PerSample(Function):
+    """``apply(back, samples, *tensors, *cotangents)``: those of the weights are [samples, ...]."""
+
+    @staticmethod
+    def forward(back: Back, samples: int, *flat: Tensor) -> tuple[Tensor, ...]:
+        """Run the kernel that hands out rows, and sum them."""
+        tensors, d = back.cut(flat)
+        call = replace(back.call, each=True)
+        _, saved = call.saved(tensors)
+        inputs, states, weights = call.cut(tensors)
+        rows = call.of.rows(tensors[0], call.wants)
+        found = rows.backward(inputs, states, weights, saved, d[0], d[1:], samples)
+        return _filled(back, tensors, [value for kind in found for value in kind], samples)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the arguments."""
+        ctx.back, ctx.samples, *flat = inputs
+        ctx.save_for_backward(*flat)
+        ctx.save_for_forward(*flat)
+
+    @staticmethod
+    def _apart(ctx: Any) -> Any:
+        """The same, one sample after another, as a function of the tensors."""
+
+        def run(*flat: Tensor) -> tuple[Tensor, ...]:
+            back, samples = ctx.back, ctx.samples
+            axes = back.axes()
+            parts = [
+                [flat[k]] * samples if axis is None else flat[k].chunk(samples, axis)
+                for k, axis in enumerate(axes)
+            ]
+            each = [
+                Backward.apply(back.part(k), *own) for k, own in enumerate(zip(*parts, strict=True))
+            ]
+            return tuple(
+                torch.stack(values) if axes[k] is None else torch.cat(values, axes[k])
+                for k, values in zip(back.wanted, zip(*each, strict=True), strict=True)
+            )
+
+        return run
+
+    @staticmethod
+    def backward(ctx: Any, *v: Tensor) -> Any:  # type: ignore[override]
+        """Second derivatives, sample by sample."""
+        back: Any = torch.func.vjp(PerSample._apart(ctx), *ctx.saved_tensors)[1]
+        return (None, None, *back(v))
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, __: Any, *moves: Tensor | None) -> Any:
+        """The same."""
+        given = tuple(
+            torch.zeros_like(value) if move is None else move
+            for value, move in zip(ctx.saved_tensors, moves, strict=True)
+        )
+        return torch.func.jvp(PerSample._apart(ctx), tuple(ctx.saved_tensors), given)[1]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], back: Back, samples: int, *flat: Tensor) -> Any:
+        """More samples."""
+        axes, count, dims = back.axes(), info.batch_size, in_dims[2:]
+        if _apart(back.call, axes, dims):
+            each = [
+                PerSample.apply(back.part(k), samples, *_picked(flat, dims, k))
+                for k in range(count)
+            ]
+            return _stacked(each)
+        made = PerSample.apply(back, count * samples, *_folded(flat, dims, axes, count))
+        return _unfolded(back, made, (count, -1), (count, samples))
+
+
+def _of_tangent(d: Some) -> list[Tensor | None]:
+    """Cotangents of a tangent's results: its output, the states, and how they move."""
+    return [d[0], *(None for _ in d[1:]), *d[1:]]
+
+
+def _sum(a: Tensor | None, b: Tensor | None, like: Tensor) -> Tensor:
+    if a is None:
+        return torch.zeros_like(like) if b is None else b
+    return a if b is None else a + b
+
+
+def _filled(
+    back: Back, tensors: Sequence[Tensor], found: Some, samples: int = 0
+) -> tuple[Tensor, ...]:
+    """What is wanted; zeros where no gradient flows."""
+    axes = back.axes()
+    made: list[Tensor] = []
+    for k in back.wanted:
+        value, like = found[k], tensors[k]
+        if value is None:
+            lead = (samples,) if samples and axes[k] is None else ()
+            value = like.new_zeros(*lead, *like.shape)
+        made.append(value)
+    return tuple(made)
+
+
+def _apart(call: Call, axes: Sequence[int | None], dims: Sequence[int | None]) -> bool:
+    """Whether slices are separate calls: those of packed rows, or of different weights."""
+    own = any(axis is None and dim is not None for axis, dim in zip(axes, dims, strict=True))
+    return own or call.ragged is not None
+
+
+def _picked(tensors: Sequence[Tensor], dims: Sequence[int | None], index: int) -> list[Tensor]:
+    return [
+        tensor if dim is None else tensor.select(dim, index)
+        for tensor, dim in zip(tensors, dims, strict=True)
+    ]
+
+
+def _stacked(each: Sequence[tuple[Tensor, ...]]) -> Any:
+    made = tuple(torch.stack(values) for values in zip(*each, strict=True))
+    return made, (0,) * len(made)
+
+
+def _folded(
+    tensors: Sequence[Tensor],
+    dims: Sequence[int | None],
+    axes: Sequence[int | None],
+    count: int,
+) -> list[Tensor]:
+    """Tensors whose batch holds all slices, one after another."""
+    found: list[Tensor] = []
+    for tensor, dim, axis in zip(tensors, dims, axes, strict=True):
+        if axis is not None:
+            if dim is None:
+                shape = tensor.shape
+                tensor = tensor.unsqueeze(axis).expand(*shape[:axis], count, *shape[axis:])
+            else:
+                tensor = tensor.movedim(dim, axis)
+            tensor = tensor.flatten(axis, axis + 1)
+        found.append(tensor)
+    return found
+
+
+def _unfolded(
+    back: Back, made: Sequence[Tensor], batch: tuple[int, int], weights: tuple[int, int] | None
+) -> Any:
+    """Results whose batch holds all slices, with an axis of slices, and where it lies."""
+    axes = [back.axes()[k] for k in back.wanted]
+    values = [
+        value.unflatten(axis, batch)
+        if axis is not None
+        else value
+        if weights is None
+        else value.unflatten(0, weights)
+        for value, axis in zip(made, axes, strict=True)
+    ]
+    return tuple(values), tuple(axis or 0 for axis in axes)

@@ -1,0 +1,266 @@
+"""Transforms of torch on engine c: right to any order, and never through the reference."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.utils._pytree import tree_leaves
+
+import elman
+from elman import cells
+from elman.engines.reference.engine import ReferenceKernel
+from elman.nn import function
+from elman.nn.runner import Runner
+from helpers import Case, Sizes, need_engine, random_case
+from kernels import case_of
+from random_cells import drawn_cells
+from unseen import UNSEEN
+
+F64 = torch.float64
+STACK = {"num_layers": 2, "bidirectional": True}
+CASES = {cell: Sizes(T=4, B=3, I=3, H=5) for cell in cells.ALL} | UNSEEN
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def engine():
+    need_engine("c")
+
+
+def same(got: Any, want: Any, tolerance: float = 1e-9) -> None:
+    ours, theirs = tree_leaves(got), tree_leaves(want)
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs):
+        assert a.shape == b.shape
+        assert (a - b).abs().max() <= tolerance * max(1.0, b.abs().max())
+
+
+def both(monkeypatch: pytest.MonkeyPatch, compute: Any) -> None:
+    """The same from engine reference, and without it."""
+    with elman.using(engine="reference"):
+        want = compute()
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        patch.setattr(ReferenceKernel, "forward", None)
+        with elman.using(engine="c"):
+            same(compute(), want)
+
+
+def losses(case: Case) -> tuple[Any, Any, tuple[Any, ...]]:
+    """A loss on a case by engine c and by reference, and its arguments: inputs, states, weights."""
+    runner = Runner(case.cell, case.dims)
+    reference = runner.oracle()._reference
+    parts = tuple(tuple(group.values()) for group in (case.inputs, case.states, case.weights))
+
+    def loss(kernel: Any) -> Any:
+        def run(inputs: Any, states: Any, weights: Any) -> torch.Tensor:
+            output, last, _ = kernel.forward(inputs, states, weights)
+            total = (output * case.d_output[:, : output.shape[1]]).sin().sum()
+            for end, d in zip(last, case.d_last.values()):
+                total = total + (end * d[: end.shape[0]]).sin().sum()
+            return total
+
+        return run
+
+    return loss(runner.oracle()), loss(reference), parts
+
+
+def norm(loss: Any) -> Any:
+    """The squared norm of all gradients of a loss."""
+
+    def run(*arguments: Any) -> torch.Tensor:
+        found = grad(loss, argnums=(0, 1, 2))(*arguments)
+        return sum((g.square().sum() for g in tree_leaves(found)), torch.zeros((), dtype=F64))
+
+    return run
+
+
+def check(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First and second derivatives, forward and backward, and gradients by sample."""
+    ours, theirs, arguments = losses(case)
+    moves = tuple(tuple(torch.randn_like(value) for value in part) for part in arguments)
+
+    def each(loss: Any) -> Any:
+        def one(inputs: Any, states: Any, weights: Any) -> torch.Tensor:
+            wide = tuple(x.unsqueeze(1) for x in inputs), tuple(s.unsqueeze(0) for s in states)
+            return loss(*wide, weights)
+
+        return vmap(grad(one, argnums=(0, 1, 2)), in_dims=(1, 0, None))
+
+    def all_of(loss: Any) -> Any:
+        yield grad(loss, argnums=(0, 1, 2))(*arguments)
+        yield jvp(loss, arguments, moves)
+        yield each(loss)(*arguments)
+        yield grad(norm(loss), argnums=(0, 1, 2))(*arguments)
+        yield jvp(grad(loss, argnums=(0, 1, 2)), arguments, moves)
+
+    want = list(all_of(theirs))
+    with monkeypatch.context() as patch:
+        patch.setattr(ReferenceKernel, "forward", None)
+        same(list(all_of(ours)), want)
+
+
+@pytest.mark.parametrize("cell", CASES, ids=lambda cell: cell.name)
+def test_every_cell(cell, monkeypatch):
+    """Every built-in and every unseen cell."""
+    check(random_case(cell, CASES[cell], dtype=F64), monkeypatch)
+
+
+@settings(max_examples=3, deadline=None)
+@given(drawn=drawn_cells())
+def test_random_cells(drawn):
+    """Cells nobody has written."""
+    with pytest.MonkeyPatch.context() as patch:
+        check(case_of(drawn, 3, 2, F64), patch)
+
+
+def net(kind: str = "GRU", **options: Any) -> Any:
+    return getattr(elman, kind)(3, 4, dtype=F64, **options)
+
+
+def task(module: Any) -> tuple[Any, dict[str, torch.Tensor]]:
+    """A loss of parameters and one sequence [T, I], and the parameters."""
+
+    def loss(parameters: Any, x: torch.Tensor) -> torch.Tensor:
+        out, last = functional_call(module, parameters, (x.unsqueeze(1),))
+        return out.square().sum() + sum(end.sin().sum() for end in tree_leaves(last))
+
+    return loss, {name: value.detach() for name, value in module.named_parameters()}
+
+
+X = torch.linspace(-1, 2, 5 * 6 * 3, dtype=F64).reshape(5, 6, 3).sin()
+
+
+@pytest.mark.parametrize("kind, more", [("GRU", {}), ("LSTM", STACK)])
+def test_of_modules(kind, more, monkeypatch):
+    """Nested transforms of a module, also of several layers and directions."""
+    loss, parameters = task(net(kind, **more))
+    ones = {name: torch.ones_like(value) for name, value in parameters.items()}
+    several = {name: torch.stack((value, 2 * value)) for name, value in parameters.items()}
+    samples = vmap(grad(loss), in_dims=(None, 1))
+
+    def norms(parameters: Any, x: torch.Tensor) -> torch.Tensor:
+        return sum((g.square().sum() for g in grad(loss)(parameters, x).values()), x.new_zeros(()))
+
+    def compute() -> Any:
+        x = X[:, 0]
+        yield jacrev(loss, argnums=1)(parameters, x), jacfwd(loss, argnums=1)(parameters, x)
+        yield hessian(loss, argnums=1)(parameters, x)
+        yield samples(parameters, X)
+        yield vmap(grad(norms), in_dims=(None, 1))(parameters, X)
+        yield grad(lambda p: sum((g**3).sum() for g in samples(p, X).values()))(parameters)
+        yield jvp(lambda p: samples(p, X), (parameters,), (ones,))
+        yield vmap(samples, in_dims=(None, 0))(parameters, torch.stack((X, -X)))
+        yield vmap(grad(loss), in_dims=(0, None))(several, x)
+        yield vmap(grad(loss), in_dims=(0, 1), chunk_size=1)(several, X[:, :2])
+
+    both(monkeypatch, lambda: list(compute()))
+
+
+def test_outputs_may_be_written_to(monkeypatch):
+    """What the backward needs is not the output that the caller holds."""
+    module = net()
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        out, _ = module(x)
+        return (out.mul_(2.0) * torch.arange(4.0, dtype=F64)).sum()
+
+    both(monkeypatch, lambda: grad(loss)(X))
+
+
+def test_mutated_arguments_are_noticed():
+    """A weight that changes between forward and backward is an error, as in torch."""
+    module = net()
+    x = X.clone().requires_grad_()
+    (dx,) = torch.autograd.grad(module(x)[0].square().sum(), x, create_graph=True)
+    with torch.no_grad():
+        module.weight_hh_l0.mul_(2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        dx.sum().backward()
+
+
+def test_autograd_through_vmap(monkeypatch):
+    """Parameters that torch's own autograd follows, outside the transform."""
+    module = net()
+
+    def compute() -> Any:
+        out = vmap(lambda x: module(x.unsqueeze(1))[0], in_dims=1)(X)
+        return torch.autograd.grad(out.square().sum(), list(module.parameters()))
+
+    both(monkeypatch, compute)
+
+
+@pytest.mark.parametrize("lengths", [[5, 2, 3, 1, 5, 4], torch.tensor([5, 5, 4, 3, 2, 1])])
+def test_with_lengths(lengths, monkeypatch):
+    """Padded sequences of several lengths, under every kind of transform."""
+    module = net("LSTM", bidirectional=True)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        out, (h, c) = module(x, lengths=lengths)
+        return out.square().sum() + h.sum() + c.square().sum()
+
+    def compute() -> Any:
+        yield grad(loss)(X), jvp(loss, (X,), (X.cos(),))
+        yield vmap(grad(loss))(torch.stack((X, -X)))
+        yield grad(lambda x: grad(loss)(x).square().sum())(X)
+        yield vjp(loss, X)[0]
+
+    both(monkeypatch, lambda: list(compute()))
+
+
+def test_forward_mode(monkeypatch):
+    """Dual numbers of torch.autograd, of inputs and of parameters."""
+    module = net("GRU", num_layers=2)
+
+    def compute() -> Any:
+        with forward_ad.dual_level():
+            out, last = module(forward_ad.make_dual(X, X.cos()))
+            return forward_ad.unpack_dual(out).tangent, forward_ad.unpack_dual(last).tangent
+
+    both(monkeypatch, compute)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_second_derivatives_of_autograd(packed, monkeypatch):
+    """Gradient penalties, with every argument, of a stack as well."""
+    module = net("GRU", num_layers=2, bidirectional=True)
+    h0 = torch.randn(4, 6, 4, dtype=F64)
+    more = {"lengths": [5, 1, 2, 5, 3, 3]} if packed else {}
+
+    def compute() -> Any:
+        x, h = X.clone().requires_grad_(), h0.clone().requires_grad_()
+        out, last = module(x, h, **more)
+        first = torch.autograd.grad(
+            out.square().sum() + last.sin().sum(), [x, h, *module.parameters()], create_graph=True
+        )
+        penalty = sum(g.square().sum() for g in first)
+        return first, torch.autograd.grad(penalty, [x, h, *module.parameters()])
+
+    both(monkeypatch, compute)
+
+
+def test_third_derivatives():
+    """Derivatives of derivatives of derivatives, against finite differences."""
+    module = elman.RNN(2, 3, dtype=F64)
+
+    def slope(x: torch.Tensor) -> torch.Tensor:
+        return grad(lambda x: grad(lambda x: module(x)[0].pow(3).sum())(x).square().sum())(x)
+
+    x = torch.randn(3, 1, 2, dtype=F64, requires_grad=True)
+    assert torch.autograd.gradcheck(slope, (x,))
+
+
+def test_dtypes_without_a_kernel(monkeypatch):
+    """Half precision goes through the reference; that is said."""
+    monkeypatch.setattr(function, "_said", set())
+    module = elman.Recurrent(cells.gru, 3, 4, dtype=torch.bfloat16)
+    x = torch.randn(5, 2, 3, dtype=torch.bfloat16)
+    with pytest.warns(UserWarning, match="engine reference"):
+        d = grad(lambda x: module(x)[0].float().square().sum())(x)
+    assert d.dtype == torch.bfloat16
