@@ -28,7 +28,8 @@ class Case:
         ratio: what elman has to reach at least against the baseline; None if nothing is asked.
         seconds: what elman may take at most (s); None if nothing is asked.
         threads: of the process.
-        kind: of a study: which weights (``converging.WEIGHTS``).
+        kind: of a study: which weights (``converging.WEIGHTS``); of layers: what they do
+            (``bench/layered``).
         quick: whether ``--quick`` measures it too.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -20,27 +20,26 @@ class Problem:
     Attributes:
         x [T, B, I]: input.
         dy [T, B, H]: cotangent of the output, dense.
-        weights: by name, one layer's.
+        weights: by name.
+        rows: steps of all samples; 0 if products are not counted.
     """
 
     case: Case
     x: Tensor
     dy: Tensor
     weights: Mapping[str, Tensor]
+    rows: int = 0
 
     def double(self) -> Problem:
         """The same numbers in float64."""
         weights = {name: value.double() for name, value in self.weights.items()}
-        return Problem(self.case, self.x.double(), self.dy.double(), weights)
+        return replace(self, x=self.x.double(), dy=self.dy.double(), weights=weights)
 
     @property
     def flop(self) -> int:
         """Of the products, two per multiplication; a backward step has two for each forward one."""
-        case = self.case
-        if case.measure == "scan":
-            return 0
         elements = sum(w.numel() for w in self.weights.values() if w.dim() == 2)
-        return (6 if case.measure == "train" else 2) * elements * case.T * case.B
+        return (2 if self.case.measure == "forward" else 6) * elements * self.rows
 
 
 @dataclass(frozen=True, eq=False)

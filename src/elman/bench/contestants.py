@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import elman.nn
 from elman.bench.cases import Case
 from elman.bench.contest import Contestant, Problem, Results, named
+from elman.bench.layered import draw_layers, layered
 from elman.bench.loops import PLAIN, TUNED, Loop
 from elman.bench.peers import compile_step, compiled_step, jax_scan, onnxruntime
 from elman.bench.remote import remote
@@ -29,8 +30,8 @@ Call = Callable[[Tensor], tuple[Tensor, Any]]
 
 def draw_problem(case: Case, seed: int = 0) -> Problem:
     """Draw x and dy from N(0, 1), weights as their module draws them."""
-    if case.measure == "scan":
-        return draw_scan(case, seed)
+    if case.measure in _DRAWN:
+        return _DRAWN[case.measure](case, seed)
     dtype = getattr(torch, case.dtype)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -38,7 +39,7 @@ def draw_problem(case: Case, seed: int = 0) -> Problem:
         x = torch.randn(case.T, case.B, case.input_size, dtype=dtype)
         dy = torch.randn(case.T, case.B, case.H, dtype=dtype)
     weights = {name: _tamed(w.detach()).to(dtype) for name, w in module.state_dict().items()}
-    return Problem(case, x, dy, weights)
+    return Problem(case, x, dy, weights, case.T * case.B)
 
 
 def _tamed(weight: Tensor) -> Tensor:
@@ -59,6 +60,8 @@ def enter(name: str, problem: Problem) -> Contestant | str:
 
 def local(name: str, problem: Problem) -> Contestant | str:
     """A contestant in this process, or why it is absent."""
+    if problem.case.measure == "layers":
+        return layered(name, problem)
     return (SCANS if problem.case.measure == "scan" else CONTESTANTS)[name](problem)
 
 
@@ -161,4 +164,5 @@ SCANS: dict[str, Callable[[Problem], Contestant | str]] = {
     "torch": torch_associative,
     "elman": own_scan,
 }
+_DRAWN: dict[str, Callable[[Case, int], Problem]] = {"scan": draw_scan, "layers": draw_layers}
 _ELSEWHERE = ("jax", "onnxruntime")

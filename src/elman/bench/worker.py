@@ -31,6 +31,7 @@ def measure_peak(case: Case, effort: Effort) -> dict[str, Any]:
 MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
     "train": measure_steps,
     "forward": measure_steps,
+    "layers": measure_steps,
     "scan": measure_steps,
     "bandwidth": measure_bandwidth,
     "convergence": measure_convergence,

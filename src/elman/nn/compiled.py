@@ -83,6 +83,12 @@ def names_of(module: Any, between: bool) -> list[tuple[str, int]]:
     return [(name_of(group), len(group.runners)) for group in stack.groups_for(between)]
 
 
+@_constant
+def transforming() -> bool:
+    """Whether a transform of torch.func surrounds what is being compiled."""
+    return _C._functorch.peek_interpreter_stack() is not None
+
+
 def as_tensor(lengths: Any) -> Tensor | None:
     """Lengths as an operator takes them."""
     return None if lengths is None else torch.as_tensor(lengths)
@@ -105,6 +111,11 @@ def run_compiled(
     lengths: Tensor | None,
 ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
     """:meth:`Stack.run` as the compiler traces it; padded sequences may have lengths [B]."""
+    if transforming():
+        raise EngineError(
+            "torch.func transforms of recurrent layers run at full speed as they are, but not "
+            "inside torch.compile: its operators have no rules for them. Compile what is around."
+        )
     ends: list[tuple[Tensor, ...]] = []
     at, out = 0, inputs[0]
     groups = names_of(module, dropout > 0.0 or residual)

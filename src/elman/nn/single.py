@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from elman.errors import EngineError
@@ -13,6 +14,13 @@ from elman.nn.runner import Runner
 from elman.nn.transforms import transformed
 
 _WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+_VF: Any = torch._VF
+_STEPS: dict[str, Any] = {
+    "RNN_TANH": _VF.rnn_tanh_cell,
+    "RNN_RELU": _VF.rnn_relu_cell,
+    "GRU": _VF.gru_cell,
+    "LSTM": _VF.lstm_cell,
+}
 
 
 class _Cell:
@@ -32,7 +40,12 @@ class _Cell:
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # torch's name
         """Run one step; arguments and results are torch's."""
         engine = wanted(self.engine)
-        if engine in ("auto", "aten") or not _fits(self, input, hx):
+        if engine in ("auto", "aten"):
+            weights = self._parameters
+            if len(weights) == len(_WEIGHTS) and _is_batch(input, hx):
+                return self._torch_step(input, hx, *weights.values())
+            return super().forward(input, hx)  # type: ignore[misc]
+        if not _fits(self, input, hx):
             return super().forward(input, hx)  # type: ignore[misc]
         two, batched = isinstance(self, nn.LSTMCell), input.dim() == 2
         x = input if batched else input.unsqueeze(0)
@@ -53,6 +66,15 @@ class _Cell:
         last = last if batched else tuple(state.squeeze(0) for state in last)
         return last if two else last[0]
 
+    def _torch_step(self: Any, input: Tensor, hx: Any, *weights: Tensor | None) -> Any:
+        """torch's own step, without its checks of what is known to be a batch."""
+        mode: str = self._mode()
+        if hx is None:
+            size = (input.shape[0], self.hidden_size)
+            hx = torch.zeros(size, dtype=input.dtype, device=input.device)
+            hx = (hx, hx) if mode == "LSTM" else hx
+        return _STEPS[mode](input, hx, *weights)
+
     def _mode(self: Any) -> str:
         """torch's name of the formula."""
         if isinstance(self, nn.RNNCell):
@@ -63,6 +85,12 @@ class _Cell:
         """torch's, and the engine if one was named."""
         told = super().extra_repr()  # type: ignore[misc]
         return told if self.engine == "auto" else f"{told}, engine={self.engine!r}"
+
+
+def _is_batch(given: Tensor, hx: Any) -> bool:
+    """Whether input and states have two axes; whatever else is wrong, torch's kernel tells."""
+    states = hx if isinstance(hx, (tuple, list)) else (hx,)
+    return given.dim() == 2 and all(state is None or state.dim() == 2 for state in states)
 
 
 def _fits(module: Any, given: Any, hx: Any) -> bool:
