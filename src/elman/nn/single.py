@@ -40,10 +40,19 @@ class _Cell:
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # torch's name
         """Run one step; arguments and results are torch's."""
         engine = wanted(self.engine)
-        if engine in ("auto", "aten"):
-            weights = self._parameters
-            if len(weights) == len(_WEIGHTS) and _is_batch(input, hx):
-                return self._torch_step(input, hx, *weights.values())
+        if engine == "auto" or engine == "aten":
+            # torch's forward is this, and checks; its kernel tells what is wrong with a batch
+            weights, mode = self._parameters, self._mode()
+            if len(weights) == len(_WEIGHTS) and input.dim() == 2:
+                if hx is None:
+                    hx = input.new_zeros(input.shape[0], self.hidden_size)
+                    hx, batch = (hx, hx) if mode == "LSTM" else hx, True
+                elif mode == "LSTM":
+                    batch = len(hx) == 2 and hx[0].dim() == hx[1].dim() == 2
+                else:
+                    batch = hx.dim() == 2
+                if batch:
+                    return _STEPS[mode](input, hx, *weights.values())
             return super().forward(input, hx)  # type: ignore[misc]
         if not _fits(self, input, hx):
             return super().forward(input, hx)  # type: ignore[misc]
@@ -66,15 +75,6 @@ class _Cell:
         last = last if batched else tuple(state.squeeze(0) for state in last)
         return last if two else last[0]
 
-    def _torch_step(self: Any, input: Tensor, hx: Any, *weights: Tensor | None) -> Any:
-        """torch's own step, without its checks of what is known to be a batch."""
-        mode: str = self._mode()
-        if hx is None:
-            size = (input.shape[0], self.hidden_size)
-            hx = torch.zeros(size, dtype=input.dtype, device=input.device)
-            hx = (hx, hx) if mode == "LSTM" else hx
-        return _STEPS[mode](input, hx, *weights)
-
     def _mode(self: Any) -> str:
         """torch's name of the formula."""
         if isinstance(self, nn.RNNCell):
@@ -85,12 +85,6 @@ class _Cell:
         """torch's, and the engine if one was named."""
         told = super().extra_repr()  # type: ignore[misc]
         return told if self.engine == "auto" else f"{told}, engine={self.engine!r}"
-
-
-def _is_batch(given: Tensor, hx: Any) -> bool:
-    """Whether input and states have two axes; whatever else is wrong, torch's kernel tells."""
-    states = hx if isinstance(hx, (tuple, list)) else (hx,)
-    return given.dim() == 2 and all(state is None or state.dim() == 2 for state in states)
 
 
 def _fits(module: Any, given: Any, hx: Any) -> bool:
