@@ -8,6 +8,7 @@
 #   make demo ARGS='--data FILE'    further arguments for `elman train` (or bench)
 
 SHELL := /bin/sh
+comma := ,
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -20,12 +21,16 @@ PIP := $(BIN) -m pip --disable-pip-version-check
 RUNTIME := .venv/.installed-runtime
 DEV := .venv/.installed-dev
 PINS := pyproject.toml constraints.txt
+# Kernels for GPUs are interpreted and compiled in the tests wherever Triton has a wheel.
+EXTRAS := dev$(if $(filter Linux-x86_64,$(shell uname -s -m | tr ' ' -)),$(comma)gpu-dev)
 
 LINT := $(BIN) -m ruff format --check . && $(BIN) -m ruff check .
 TYPES := $(BIN) -m pyright
 # Two tiers of tests run everywhere; the third is asked for. See the markers in pyproject.toml.
-QUICK := -m "not slow and not long and not gpu"
-USUAL := -m "not long"
+QUICK := -m "not slow and not long and not gpu and not interpreted"
+USUAL := -m "not long and not interpreted"
+# Triton compiles, or interprets on the CPU; it decides once per process.
+INTERPRETED := TRITON_INTERPRET=1 $(BIN) -m pytest -m interpreted
 # Compiled kernels of the quick tests are kept between runs; the other targets start from none.
 KEPT := ELMAN_TEST_CACHE=.cache/tests
 
@@ -71,7 +76,7 @@ $(RUNTIME): $(PINS) | $(BIN)
 	@touch $@
 
 $(DEV): $(PINS) | $(BIN)
-	$(call install,.[dev])
+	$(call install,.[$(EXTRAS)])
 	@touch $(RUNTIME) $@
 
 venv: $(DEV)
@@ -97,11 +102,13 @@ test: $(DEV)
 	{ $(LINT); } || status=1; \
 	$(TYPES) || status=1; \
 	[ $$status = 0 ] || echo "lint or types failed, see above; the tests run nevertheless"; \
+	$(INTERPRETED) -q -n 2 $(PYTEST) || [ $$? = 5 ] || status=1; \
 	$(BIN) -m pytest -n 2 $(USUAL) --hypothesis-profile=ci --durations=10 $(PYTEST) || status=$$?; \
 	exit $$status
 
 test-long: $(DEV)
-	@$(BIN) -m pytest --hypothesis-profile=long --durations=20 --timeout=1800 $(PYTEST)
+	@$(INTERPRETED) $(PYTEST)
+	@$(BIN) -m pytest -m "not interpreted" --hypothesis-profile=long --durations=20 --timeout=1800 $(PYTEST)
 
 golden: $(DEV)
 	@$(KEPT) $(BIN) -m pytest -q --update-golden $(PYTEST)

@@ -20,7 +20,13 @@ from elman.tuning.choose import kernel_of, refusal
 
 # DESIGN, contract "Numbers". Values are O(1); errors of values grow with the root of T.
 VALUE = {torch.float32: 1e-5, torch.float64: 1e-11}  # absolute, times sqrt(T)
-GRADIENT = {torch.float32: 1e-4, torch.float64: 1e-10}  # relative RMS
+GRADIENT = {  # relative RMS
+    torch.float32: 1e-4,
+    torch.float64: 1e-10,
+    torch.float16: 1e-2,
+    torch.bfloat16: 2e-2,
+}
+HALF_VALUE = {torch.float16: 2e-3, torch.bfloat16: 5e-3}  # of values too
 
 
 @dataclass(frozen=True)
@@ -190,6 +196,10 @@ def assert_same(
         scale = b.square().mean().sqrt().item()
         error, allowed = (a - b).square().mean().sqrt().item(), GRADIENT[dtype] * scale
         allowed = max(allowed, 1e-3 * GRADIENT[dtype])  # a gradient that is zero but for rounding
+        kind = "RMS error"
+    elif dtype in HALF_VALUE:
+        scale = b.square().mean().sqrt().item()
+        error, allowed = (a - b).square().mean().sqrt().item(), HALF_VALUE[dtype] * scale
         kind = "RMS error"
     else:
         error, allowed = (a - b).abs().max().item(), VALUE[dtype] * math.sqrt(T)

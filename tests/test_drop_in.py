@@ -19,11 +19,11 @@ from elman.compiler import job
 from elman.engines import registry
 from elman.errors import EngineError
 from elman.plan.spec import Spec
-from elman.tuning.choose import find_engine
+from elman.tuning.choose import refusal
 from helpers import OwnBackwardEngine, assert_same, stand_in
 
 KINDS = ("RNN", "GRU", "LSTM")
-ENGINES = ("auto", *registry.names())
+ENGINES = ("auto", *(name for name in registry.names() if not registry.elsewhere(name, "cpu")))
 
 
 def pair(kind, *args, engine="auto", seed=0, **options):
@@ -41,8 +41,7 @@ SMALL = Spec((("H", 2), ("I", 2)), wants=frozenset("xWRb"))
 def need(engine):
     """Skip where an engine is not part of this installation, or has no compiler."""
     if engine != "auto":
-        found = find_engine(engine)
-        reason = found if isinstance(found, str) else found.supports(job(cells.rnn, SMALL))
+        reason = refusal(engine, job(cells.rnn, SMALL))
         if reason is not None:
             pytest.skip(reason)
 
@@ -214,7 +213,7 @@ def test_same_constructor_errors(kind):
         assert str(got.value) == str(want.value)
     with pytest.raises(
         EngineError,
-        match="no engine 'cudnn'; there are auto, c, aten, deer, scan-backward, reference",
+        match="no engine 'cudnn'; there are auto, c, triton, aten, deer, scan-backward, reference",
     ):
         getattr(elman, kind)(3, 4, engine="cudnn")
 

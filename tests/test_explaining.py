@@ -90,7 +90,8 @@ def test_a_device_that_no_engine_serves():
     """On another device engines of the CPU say no in their own words; torch ops run anywhere."""
     found = explain(cells.lem, hidden_size=8, device="cuda", measure=False)
     refused = {one.name for one in found.engines if one.refusal}
-    able = {one.name for one in found.engines if one.refusal is None}
+    able = {one.name.partition(":")[0] for one in found.engines if one.refusal is None}
+    able.discard("triton")  # made for it, where Triton is installed
     assert refused >= {"c", "aten"}
     assert able == {"deer", "scan-backward", "reference"}
     assert "not on cuda" in found.stages["engines"]

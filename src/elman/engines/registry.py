@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -11,17 +12,27 @@ from elman.errors import EngineError
 
 _WHERE = {  # name -> module, and the engine in it
     "c": ("elman.engines.c.engine", "ENGINE"),
+    "triton": ("elman.engines.triton.engine", "ENGINE"),
     "aten": ("elman.engines.aten.engine", "ENGINE"),
     "deer": ("elman.engines.deer.engine", "ENGINE"),
     "scan-backward": ("elman.engines.deer.engine", "SCAN_BACKWARD"),
     "reference": ("elman.engines.reference.engine", "ENGINE"),
 }
+_NEEDS = {"triton": "cuda"}  # device type; told without importing what the engine is made of
 _SCANS = {"cpu": "elman.engines.c.scans"}  # device type -> linear recurrences of its own
 
 
 def names() -> tuple[str, ...]:
     """All engines, in the order in which ``auto`` considers them."""
     return tuple(_WHERE)
+
+
+def elsewhere(name: str, device: str) -> str | None:
+    """Why an engine need not even be loaded for a device, or None."""
+    needed = _NEEDS.get(name, device)
+    if needed == device or os.environ.get("TRITON_INTERPRET") == "1":
+        return None
+    return f"it needs a GPU, and this is {device}"
 
 
 @cache

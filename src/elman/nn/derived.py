@@ -18,7 +18,7 @@ from elman.ir.graph import Graph
 from elman.ir.pair import Pair
 from elman.nn.samples import Rows
 from elman.plan.spec import Spec
-from elman.tuning.choose import kernel_of
+from elman.tuning.choose import engine_for, kernel_of
 
 
 class Derived:
@@ -58,8 +58,8 @@ class Derived:
         key = (like.dtype, like.device.type)
         if key not in self._engines:
             job = self.job(like, frozenset(), True)
-            every = (registry.find(name) for name in registry.names())
-            able = (e.name for e in every if e.derives and e.supports(job) is None)
+            every = (engine_for(name, job) for name in registry.names())
+            able = (e.name for e in every if not isinstance(e, str) and e.derives)
             self._engines[key] = next(able, None)
         return self._engines[key]
 

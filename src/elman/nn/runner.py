@@ -21,7 +21,7 @@ from elman.nn.derived import Derived
 from elman.nn.differentiable import Differentiable
 from elman.nn.function import run, through
 from elman.plan.spec import Spec, Tape
-from elman.tuning.choose import Choice, choose, kernel_of, octave
+from elman.tuning.choose import Choice, choose, engine_for, kernel_of, octave
 
 MOST_CLASSES = 8  # size classes of T and B that are measured per kind of call
 Key = tuple[torch.dtype, str, int, bool, int, int, bool, str]
@@ -146,8 +146,8 @@ class Runner:
         found = self._packs.get(key)
         if found is None:
             job = self.job(key)
-            every = (registry.find(name) for name in registry.names())
-            able = (e.name for e in every if e.packs and e.supports(job) is None)
+            every = (engine_for(name, job) for name in registry.names())
+            able = (e.name for e in every if not isinstance(e, str) and e.packs)
             found = self._packs[key] = (*key[:-1], next(able, "auto"))
         return found
 

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.engines.arrays import Arrays
 from elman.engines.atoms import Places
 from elman.engines.base import Job
-from elman.ir.evaluate import evaluate
-from elman.ir.graph import Graph, Node, node, walk
+from elman.engines.weights import WeightRate
+from elman.ir.graph import Graph, Node, node
 from elman.ir.pair import Pair, Step, Sum, sealed
 from elman.ir.types import shape_size
 from elman.ir.verify import verified_pair
@@ -36,15 +35,10 @@ class Rows:
 
     def __init__(self, job: Job, engine: str) -> None:
         self.job = job
-        step, pair, wants = job.pair.step, job.pair, job.spec.wants
-        self._d_weights = {
-            leaf: d
-            for leaf, d in zip(step.weights, pair.d_weights, strict=True)
-            if leaf.name in wants and d is not None
-        }
-        read = set(walk(self._d_weights.values()))
-        self._targets = {target: leaf for target, leaf in pair.d_sealed if leaf in read}
-        self._sums: list[Sum] = [term for term in pair.sums if term.target in self._targets]
+        step, wants = job.pair.step, job.spec.wants
+        self._weights = WeightRate(job)
+        targets = self._weights.targets
+        self._sums: list[Sum] = [term for term in job.pair.sums if term.target in targets]
         self._handed: dict[Node, int] = {}
         taken = {leaf.name for leaf in job.graph.leaves}
         fresh: list[str] = []
@@ -59,9 +53,7 @@ class Rows:
         self._count = len(job.graph.inputs)
         self._sizes = dict(job.spec.dims)
         self._shapes = [shape_size(value.shape, self._sizes) for value in self._handed]
-        self._places = Places(
-            job.graph.leaves, (*step.inputs, *step.states, *step.weights), self._sizes
-        )
+        self._places = Places(job.graph.inputs, step.inputs, self._sizes)
         names = frozenset(leaf.name for leaf in job.graph.inputs) & wants
         spec = replace(job.spec, wants=names | frozenset(fresh), training=True)
         self.kernel = kernel_of(self._handing(fresh, spec), engine)
@@ -129,20 +121,8 @@ class Rows:
         rows = self._places.atoms(step.inputs, named)
         handed = d_all[self._count :]
         rows.update((v, d) for v, d in zip(self._handed, handed, strict=True) if d is not None)
-        totals = self._totals(rows, samples)
-        by_name = {leaf.name: value for leaf, value in zip(graph.weights, weights, strict=True)}
-        known = self._places.atoms(step.weights, by_name)
-        found: list[Tensor | None] = []
-        for leaf in graph.weights:
-            if leaf.name not in self.job.spec.wants:
-                found.append(None)
-                continue
-            blocks = [block for block in step.weights if block.name == leaf.name]
-            like = by_name[leaf.name].new_empty(samples, *by_name[leaf.name].shape)
-            parts = [self._gradient(block, known, totals, like) for block in blocks]
-            whole = len(parts) == 1 and parts[0].shape == like.shape
-            found.append(parts[0] if whole else self._places.joined(blocks, parts, like))
-        return d_all[: self._count], d_states, tuple(found)
+        found = self._weights.gradients(self._totals(rows, samples), weights, samples)
+        return d_all[: self._count], d_states, found
 
     def _totals(self, rows: dict[Node, Tensor], samples: int) -> dict[Node, Tensor]:
         """The sums of each sample, by what they are gradients of: [samples, ...]."""
@@ -169,24 +149,6 @@ class Rows:
             for term in terms:
                 add(term.target, split[term.left])
         return found
-
-    def _gradient(
-        self, block: Node, known: dict[Node, Tensor], totals: dict[Node, Tensor], like: Tensor
-    ) -> Tensor:
-        """The gradient of a block of weights, [samples, ...]."""
-        d = self._d_weights.get(block)
-        sums = {leaf: totals[target] for target, leaf in self._targets.items() if target in totals}
-        if d is None:
-            return like.new_zeros(())
-        if d in sums:
-            return sums[d]
-        arrays = Arrays(like.dtype, like.device)
-
-        def one(*own: Tensor) -> Tensor:
-            values = {**known, **dict(zip(sums, own, strict=True))}
-            return evaluate(arrays, (d,), values, self._sizes)[0]
-
-        return torch.vmap(one)(*sums.values())
 
 
 def _by_sample(rows: Tensor, samples: int) -> Tensor:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from elman.errors import VerifyError
 from elman.ir.graph import Node
 from elman.ir.pair import Pair, Sum
 from elman.ir.types import Atom
@@ -100,6 +101,18 @@ class Sweep:
     step: Phase
     after: Phase
     chunk: tuple[Atom | None, ...]
+
+    def summed(self, value: Node) -> Home:
+        """Where the rows of an operand of a sum lie, once all phases have run."""
+        home = self.after.homes.get(value)
+        if home is not None and home.where != "scalar":
+            return home
+        for segment in self.after.segments:  # computed there, and kept for its sum
+            for part in (segment.scalar_writes, *(part.writes for part in segment.parts)):
+                for written, target in part:
+                    if written is value and target.where in ("tape", "chunk"):
+                        return target
+        raise VerifyError(f"{value!r} is summed, but is nowhere")
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,24 +53,29 @@ def label(candidate: Candidate) -> str:
     return ":".join(part for part in candidate if part)
 
 
-def find_engine(name: str) -> Engine | str:
-    """The engine, or why it cannot be loaded: its own folder is not part of this installation.
+def engine_for(name: str, job: Job) -> Engine | str:
+    """The engine of a name if it can run a job, else why not.
 
     Raises:
         EngineError: there is no engine of that name.
     """
+    reason = registry.elsewhere(name, job.spec.device)
+    if reason is not None:
+        return reason
     try:
-        return registry.find(name)
+        engine = registry.find(name)
     except ModuleNotFoundError as missing:
-        if missing.name and f"elman.engines.{name}.engine".startswith(missing.name):
-            return f"engine {name} is not part of this installation"
-        raise
+        absent = missing.name or ""
+        if absent.startswith("elman") and not f"elman.engines.{name}.engine".startswith(absent):
+            raise  # a mistake of ours, not a part that was left out
+        return f"{absent} is not part of this installation"
+    return engine.supports(job) or engine
 
 
 def refusal(name: str, job: Job) -> str | None:
     """None if an engine can run a job, else the reason why not."""
-    engine = find_engine(name)
-    return engine if isinstance(engine, str) else engine.supports(job)
+    engine = engine_for(name, job)
+    return engine if isinstance(engine, str) else None
 
 
 def kernel_of(job: Job, name: str, schedule: str = "") -> Kernel:
@@ -82,10 +87,9 @@ def kernel_of(job: Job, name: str, schedule: str = "") -> Kernel:
     key = (job, name, schedule)
     kernel = _kernels.get(key)
     if kernel is None:
-        engine = find_engine(name)
-        reason = engine if isinstance(engine, str) else engine.supports(job)
-        if isinstance(engine, str) or reason is not None:
-            raise EngineError(f"engine {name} cannot run {job.name}: {reason}")
+        engine = engine_for(name, job)
+        if isinstance(engine, str):
+            raise EngineError(f"engine {name} cannot run {job.name}: {engine}")
         kernel = _kernels[key] = engine.compile(job, schedule or None)
     return kernel
 
@@ -100,9 +104,9 @@ def candidates(
     able: list[Candidate] = []
     refusals: dict[str, str] = {}
     for name in names:
-        engine = find_engine(name)
-        reason = engine if isinstance(engine, str) else engine.supports(job)
-        if reason is None and len(names) > 1 and not isinstance(engine, str):
+        engine = engine_for(name, job)
+        reason = engine if isinstance(engine, str) else None
+        if not isinstance(engine, str) and len(names) > 1:
             reason = engine.hopeless(job, steps, batch)
         if isinstance(engine, str) or reason is not None:
             refusals[name] = reason or ""

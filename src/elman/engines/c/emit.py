@@ -15,7 +15,7 @@ from elman.engines.c.sweeps import SweepWriter
 from elman.engines.c.tiles import packed_products, row_products, transposer
 from elman.engines.c.weights import WeightArrays
 from elman.ir.graph import Node
-from elman.plan.program import Home, Program, Sweep
+from elman.plan.program import Program, Sweep
 from elman.plan.schedule import Blocks
 
 
@@ -187,20 +187,9 @@ class Emitter:
         writer = sweep.writers[2]
 
         def place(value: Node) -> Place:
-            home = writer.phase.homes.get(value)
-            if home is None or home.where == "scalar":  # computed here, and kept for its sum
-                home = self._written(sweep, value)
-            return writer.place(home, value)
+            return writer.place(sweep.sweep.summed(value), value)
 
         return SumWriter(self.program, self.layout, sweep.code, self.arrays, place)
-
-    def _written(self, sweep: SweepWriter, value: Node) -> Home:
-        for segment in sweep.sweep.after.segments:
-            pairs = [*segment.scalar_writes, *(w for part in segment.parts for w in part.writes)]
-            for written, home in pairs:
-                if written is value and home.where in ("tape", "chunk"):
-                    return home
-        raise AssertionError(f"{value} has no row in memory to be summed")
 
     def _finish(self, sweep: SweepWriter) -> list[str]:
         """Gradients of the wanted weights from the finished sums."""

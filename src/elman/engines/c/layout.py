@@ -3,56 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from elman.engines.c.isa import Isa
+from elman.engines.columns import Columns
 from elman.ir.graph import Node
 from elman.ir.pair import sealed
-from elman.ir.types import Atom, atom_size
-from elman.plan.program import Home, Part, Phase, Program
+from elman.ir.types import Atom
+from elman.plan.program import Part, Phase, Program
 
 _CONFLICT = (
     256  # rows that are multiples of this many elements fall into the same few sets of a cache
 )
 
 
-@dataclass(frozen=True)
-class Column:
-    """An atom's place in a row: offset and width (elements); ``end`` is set for a caller's array.
-
-    Rows of callers' arrays are not padded: vectors that reach beyond ``width`` are cut there.
-    """
-
-    array: int
-    offset: int
-    width: int
-    exact: bool
-
-
-class Layout:
+class Layout(Columns):
     """All compile-time numbers of one program on one instruction set."""
 
     def __init__(self, program: Program, isa: Isa) -> None:
-        self.program = program
-        self.sizes = program.spec.sizes
+        super().__init__(program)
         self.lanes = isa.lanes(program.spec.dtype)
         self.isa = isa
         step = program.pair.step
-        self.inputs = self._declared(step.inputs)
-        self.states = self._declared(step.states)
-        self.outputs = self._columns([(0, leaf) for leaf in step.outputs])
-        self.input_widths = self._widths(self.inputs)
-        self.state_widths = self._widths(self.states)
-        self.output_width = sum(column.width for column in self.outputs)
         self.atoms: list[Atom] = []
         self.vectors: dict[Node, int] = {}  # sealed vectors and scalars: offset in the vector area
         self.vector_area = 0
         self.carry, self.carry_row = self._padded([leaf.shape for leaf in step.states])
         self.tape, self.tape_row = self._slots(program.tape)
-
-    def size(self, atom: Atom) -> int:
-        """Units of an atom."""
-        return atom_size(atom, self.sizes)
 
     def padded(self, atom: Atom) -> int:
         """Units of an atom, rounded up to whole vectors."""
@@ -79,38 +55,6 @@ class Layout:
         if atom not in self.atoms:
             self.atoms.append(atom)
         return self.atoms.index(atom)
-
-    def column(self, home: Home) -> Column:
-        """The column of a home in a caller's array."""
-        table = {
-            "input": self.inputs,
-            "d_input": self.inputs,
-            "state": self.states,
-            "next": self.states,
-            "output": self.outputs,
-            "d_output": self.outputs,
-        }
-        return table[home.where][home.index]
-
-    def _declared(self, leaves: Sequence[Node]) -> list[Column]:
-        names = list(dict.fromkeys(leaf.data[0] for leaf in leaves))
-        return self._columns([(names.index(leaf.data[0]), leaf) for leaf in leaves])
-
-    def _columns(self, leaves: Iterable[tuple[int, Node]]) -> list[Column]:
-        used: dict[int, int] = {}
-        found: list[Column] = []
-        for array, leaf in leaves:
-            width = self.size(leaf.shape[0][0]) if leaf.shape else 1
-            offset = used.get(array, 0)
-            found.append(Column(array, offset, width, exact=True))
-            used[array] = offset + width
-        return found
-
-    def _widths(self, columns: Iterable[Column]) -> list[int]:
-        total: dict[int, int] = {}
-        for column in columns:
-            total[column.array] = total.get(column.array, 0) + column.width
-        return [total[array] for array in sorted(total)]
 
     def _padded(self, shapes: Iterable[tuple[tuple[Atom, ...], ...]]) -> tuple[list[int], int]:
         return self._slots([shape[0][0] if shape else None for shape in shapes])

@@ -137,17 +137,13 @@ class Backward:
         wants: frozenset[str],
     ) -> tuple[Gradients, Gradients, Gradients]:
         """As :meth:`Kernel.backward` returns them."""
-        problem, formula = self.problem, self.formula
-        pair, step = formula.pair, formula.pair.step
-        graph = problem.formula.job.graph
+        formula = self.formula
+        pair, graph = formula.pair, formula.job.graph
         totals: dict[Node, Tensor] = {}
         for term, value in zip(pair.sums, self.sums, strict=True):
             if value is not None:
                 own = totals.get(term.target)
                 totals[term.target] = value if own is None else own + value
-        known = problem.weight_values()
-        known.update((leaf, totals[target]) for target, leaf in pair.d_sealed if target in totals)
-        d_weights = dict(zip(step.weights, pair.d_weights, strict=True))
 
         def of(leaf: Node, like: Tensor, parts: dict[Node, Tensor]) -> Tensor:
             atoms = [atom for atom in parts if atom.name == leaf.name]
@@ -163,21 +159,11 @@ class Backward:
                 for atom, rows in self.d_inputs.items()
             }
             found_inputs.append(of(leaf, value, parts))
-        found_weights: list[Tensor | None] = []
-        for leaf, value in zip(graph.weights, weights, strict=True):
-            if leaf.name not in wants:
-                found_weights.append(None)
-                continue
-            blocks = {atom: d for atom, d in d_weights.items() if atom.name == leaf.name}
-            parts = {
-                atom: value.new_zeros(()) if d is None else problem.evaluate((d,), known)[0]
-                for atom, d in blocks.items()
-            }
-            found_weights.append(of(leaf, value, parts))
+        found_weights = formula.weights.gradients(totals, weights)
         found_states = [
             of(leaf, state.reshape(state.shape[-1 - len(leaf.shape) :]), self.d_states).reshape(
                 state.shape
             )
             for leaf, state in zip(graph.states, states, strict=True)
         ]
-        return tuple(found_inputs), tuple(found_states), tuple(found_weights)
+        return tuple(found_inputs), tuple(found_states), found_weights

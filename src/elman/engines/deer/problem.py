@@ -19,6 +19,7 @@ from elman.engines.base import Job
 from elman.engines.deer.equations import Rows, Trajectory
 from elman.engines.deer.scans import Algebra, Dense, Units
 from elman.engines.deer.zeros import without
+from elman.engines.weights import WeightRate
 from elman.ir.build import Builder
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Node
@@ -133,6 +134,7 @@ class Formula:
         leaves = (*step.inputs, *step.states, *step.weights)
         places = Places(job.graph.leaves, leaves, self.sizes)
         self.atoms, self.joined = places.atoms, places.joined
+        self.weights = WeightRate(job)
 
 
 class Problem:
@@ -218,10 +220,6 @@ class Problem:
     def bare(self, column: Tensor, leaf: Node) -> Tensor:
         """The reverse of :meth:`spread`: scalars without their axis of units."""
         return column if leaf.shape else column.squeeze(-1)
-
-    def weight_values(self) -> dict[Node, Tensor]:
-        """Values at weight rate, to be added to."""
-        return dict(self._sealed)
 
     def linearised(self, before: Trajectory, rows: Rows) -> tuple[Trajectory, Trajectory]:
         """f and its Jacobian by the states for some steps."""

@@ -1,0 +1,70 @@
+"""Where atoms lie in the arrays of a call, whatever the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from elman.ir.graph import Node
+from elman.ir.types import Atom, atom_size
+from elman.plan.program import Home, Program
+
+
+@dataclass(frozen=True)
+class Column:
+    """An atom's place in a row: which of the caller's arrays, offset and width (elements)."""
+
+    array: int
+    offset: int
+    width: int
+
+
+class Columns:
+    """The callers' arrays of one program: inputs, states and the output, atom by atom."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.sizes = program.spec.sizes
+        step = program.pair.step
+        self.inputs = self._declared(step.inputs)
+        self.states = self._declared(step.states)
+        self.outputs = self._columns([(0, leaf) for leaf in step.outputs])
+        self.input_widths = self._widths(self.inputs)
+        self.state_widths = self._widths(self.states)
+        self.output_width = sum(column.width for column in self.outputs)
+
+    def size(self, atom: Atom) -> int:
+        """Units of an atom."""
+        return atom_size(atom, self.sizes)
+
+    def column(self, home: Home) -> Column:
+        """The column of a home in a caller's array."""
+        table = {
+            "input": self.inputs,
+            "d_input": self.inputs,
+            "state": self.states,
+            "next": self.states,
+            "output": self.outputs,
+            "d_output": self.outputs,
+        }
+        return table[home.where][home.index]
+
+    def _declared(self, leaves: Sequence[Node]) -> list[Column]:
+        names = list(dict.fromkeys(leaf.data[0] for leaf in leaves))
+        return self._columns([(names.index(leaf.data[0]), leaf) for leaf in leaves])
+
+    def _columns(self, leaves: Iterable[tuple[int, Node]]) -> list[Column]:
+        used: dict[int, int] = {}
+        found: list[Column] = []
+        for array, leaf in leaves:
+            width = self.size(leaf.shape[0][0]) if leaf.shape else 1
+            offset = used.get(array, 0)
+            found.append(Column(array, offset, width))
+            used[array] = offset + width
+        return found
+
+    def _widths(self, columns: Iterable[Column]) -> list[int]:
+        total: dict[int, int] = {}
+        for column in columns:
+            total[column.array] = total.get(column.array, 0) + column.width
+        return [total[array] for array in sorted(total)]

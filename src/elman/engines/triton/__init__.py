@@ -1,0 +1,1 @@
+"""Programs spelled as Triton kernels: weights stay on chip over all time steps."""

@@ -1,0 +1,210 @@
+"""One phase's segments as straight-line Triton: blocks [units, samples], scalars [1, samples]."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from elman.engines.triton.layout import Layout, padded
+from elman.engines.triton.ops import SPELL, number, spell_sum
+from elman.ir.graph import Node
+from elman.ir.ops import OPS
+from elman.ir.pair import sealed
+from elman.ir.types import Atom, dim_size
+from elman.plan.program import Acc, Bundle, Home, Part, Phase, Segment
+
+
+class Body(ABC):
+    """Writes the lines of a phase; who derives from it knows where memory and products are.
+
+    Attributes:
+        before: lines that stand before any loop: indices, constants, what is loaded once.
+        lines: those of a step, or of a block of rows.
+    """
+
+    def __init__(self, layout: Layout, phase: Phase) -> None:
+        self.layout, self.phase = layout, phase
+        self.before: list[str] = []
+        self.lines: list[str] = []
+        self.names: dict[Node, str] = {}  # what is at hand in a step
+        self.held: dict[Node, str] = {}  # what is at hand in every step
+        self._units: dict[int, str] = {}
+        self._count = 0
+
+    @abstractmethod
+    def address(self, home: Home, value: Node) -> str:
+        """Text of the pointers [1, samples] to where a value's first unit lies in each row."""
+
+    @abstractmethod
+    def product(self, bundle: Bundle, acc: Acc) -> str:
+        """The name of an accumulated product."""
+
+    def fresh(self, letter: str = "x") -> str:
+        """A name that was not used before."""
+        self._count += 1
+        return f"{letter}{self._count}"
+
+    def units(self, size: int) -> str:
+        """The name of the indices [units, 1] of so many units; with ``ok_`` before it, their
+        mask."""
+        if size not in self._units:
+            name = f"u{size}"
+            self._units[size] = name
+            self.before.append(f"{name} = tl.arange(0, {padded(size)})[:, None]")
+            if padded(size) != size:
+                self.before.append(f"ok_{name} = {name} < {size}")
+        return self._units[size]
+
+    def inside(self, size: int, rows: str = "live") -> str:
+        """Text of a mask of units and samples."""
+        name = self.units(size)
+        return rows if padded(size) == size else f"ok_{name} & {rows}"
+
+    def atom_units(self, atom: Atom) -> str:
+        """As :meth:`units`, of an atom."""
+        return self.units(self.layout.size(atom))
+
+    def constant(self, value: Node) -> str | None:
+        """The name of what is the same in every row, or None."""
+        if value in self.held:
+            return self.held[value]
+        if value.op in ("const", "count"):
+            known = (
+                value.number
+                if value.op == "const"
+                else float(dim_size(value.data, self.layout.sizes))
+            )
+            name = self.held[value] = self.fresh("k")
+            self.before.append(f"{name} = tl.full([1, 1], {number(known)}, tl.float32)")
+            return name
+        if not sealed(value):
+            return None
+        name = self.held[value] = self.fresh("v")
+        offset = self.layout.vector(value)
+        if value.shape:
+            size = self.layout.width(value)
+            units = self.units(size)
+            mask = "" if padded(size) == size else f", mask=ok_{units}, other=0.0"
+            self.before.append(f"{name} = tl.load(vec + {offset} + {units}{mask})")
+        else:
+            self.before.append(f"{name} = tl.load(vec + {offset} + tl.zeros([1, 1], tl.int32))")
+        return name
+
+    def use(self, value: Node) -> str:
+        """The name of a value: held, computed, or loaded now."""
+        known = self.constant(value) or self.names.get(value)
+        if known is None:
+            known = self.names[value] = self.load(self.phase.homes[value], value)
+        return known
+
+    def load(self, home: Home, value: Node) -> str:
+        """Load a value from its home."""
+        name, at = self.fresh(), self.address(home, value)
+        if value.shape:
+            size = self.layout.width(value)
+            at, mask = f"{at} + {self.units(size)}", self.inside(size)
+        else:
+            mask = "live"
+        self.lines.append(f"{name} = tl.load({at}, mask={mask}, other=0.0).to(tl.float32)")
+        return name
+
+    def store(self, home: Home, value: Node) -> None:
+        """Store a value to a home."""
+        name, at = self.use(value), self.address(home, value)
+        if value.shape:
+            size = self.layout.width(value)
+            at, mask = f"{at} + {self.units(size)}", self.inside(size)
+        else:
+            mask = "live"
+        self.lines.append(f"lib.put({at}, {self.whole(name, value)}, {mask})")
+
+    def whole(self, name: str, value: Node) -> str:
+        """A value of every unit and sample, however it was written."""
+        units = padded(self.layout.width(value)) if value.shape else 1
+        return f"tl.broadcast_to({name}, [{units}, N])"
+
+    def segment(self, segment: Segment) -> None:
+        """All lines of a segment."""
+        for value in segment.scalars:
+            self._compute(value)
+        for value, home in segment.scalar_writes:
+            self.store(home, value)
+        for part in segment.parts:
+            self._part(part)
+
+    def _part(self, part: Part) -> None:
+        sums: dict[Node, str] = {}
+        merged: set[Node] = set()
+        for bundle in part.bundles:
+            for acc in bundle.accs:
+                sums[acc.into] = self.product(bundle, acc)
+                merged.update(term for term in acc.terms if term is not acc.into)
+        for value in part.nodes:
+            if value not in merged:
+                self._compute(value, sums.get(value), merged)
+        for value, _ in part.writes:  # loads first: a store may go where another value lay
+            self.use(value)
+        for value, home in part.writes:
+            self.store(home, value)
+
+    def _compute(self, value: Node, product: str | None = None, merged: set[Node] = set()) -> None:  # noqa: B006  # never changed
+        name = self.fresh()
+        if value.op == "matmul":
+            assert product is not None, "a product belongs to an acc"
+            self.names[value] = product
+            return
+        if OPS[value.op].kind == "reduce":
+            text = self._reduced(value)
+        elif value.op == "lin":
+            own = [
+                (coef, arg)
+                for coef, arg in zip(value.coefs, value.args, strict=True)
+                if product is None or arg not in merged
+            ]
+            terms = [self.use(arg) for _, arg in own]
+            coefs = tuple(coef for coef, _ in own)
+            if product is None:
+                text = spell_sum(coefs, value.bias, terms)
+            elif not own and not value.bias:
+                self.names[value] = product
+                return
+            else:
+                text = spell_sum((1.0, *coefs), value.bias, [product, *terms])
+        else:
+            text = SPELL[value.op].format(*(self.use(arg) for arg in value.args))
+        self.lines.append(f"{name} = {text}")
+        self.names[value] = name
+
+    def _reduced(self, value: Node) -> str:
+        """A reduction over the units of all arguments: [1, samples]."""
+        count = sum(self.layout.width(arg) for arg in value.args)
+        wide: list[tuple[str, int]] = []
+        for arg in value.args:
+            size = self.layout.width(arg)
+            wide.append((self.whole(self.use(arg), arg), size))
+        if value.op == "amax":
+            parts = [f"tl.max({self._only(name, size, '-inf')}, 0)" for name, size in wide]
+            text = parts[0]
+            for part in parts[1:]:
+                text = f"tl.maximum({text}, {part})"
+            return f"({text})[None, :]"
+        total = " + ".join(f"tl.sum({self._only(name, size)}, 0)" for name, size in wide)
+        if value.op == "sum":
+            return f"({total})[None, :]"
+        mean = f"(({total}) * {number(1.0 / count)})[None, :]"
+        if value.op == "mean":
+            return mean
+        middle = self.fresh()
+        self.lines.append(f"{middle} = {mean}")
+        squares: list[str] = []
+        for name, size in wide:
+            off = self.fresh()
+            self.lines.append(f"{off} = {self._only(f'({name} - {middle})', size)}")
+            squares.append(f"tl.sum({off} * {off}, 0)")
+        return f"(({' + '.join(squares)}) * {number(1.0 / count)})[None, :]"
+
+    def _only(self, text: str, size: int, other: str = "0.0") -> str:
+        """A block with another value in its padding."""
+        if padded(size) == size:
+            return text
+        other = other if other == "0.0" else f'float("{other}")'
+        return f"tl.where(ok_{self.units(size)}, {text}, {other})"

@@ -1,0 +1,87 @@
+"""Engine triton: programs spelled as Triton kernels, for a GPU or for Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+from triton import knobs
+
+from elman.engines.base import Engine, Job, Kernel
+from elman.engines.triton.kernel import DTYPES, TritonKernel
+from elman.engines.triton.layout import padded
+from elman.engines.triton.schedule import Schedule
+from elman.errors import EngineError
+from elman.ir.graph import Node
+from elman.plan.build import program
+from elman.plan.cost import item_bytes, phase_nodes
+from elman.plan.prices import Prices
+from elman.plan.program import Phase, Program
+
+PRICES = Prices()
+ON_CHIP = 200 << 10  # (bytes) of weights that one program can hold, beside what else it needs
+
+
+class TritonEngine(Engine):
+    """Generated Triton on CUDA and ROCm devices."""
+
+    name = "triton"
+    derives = True
+
+    def __init__(self) -> None:
+        self._programs: WeakKeyDictionary[Job, Program] = WeakKeyDictionary()
+
+    def supports(self, job: Job) -> str | None:
+        """A GPU (or the interpreter, with TRITON_INTERPRET=1); float32, bfloat16, float16."""
+        if job.spec.device != "cuda" and not (job.spec.device == "cpu" and knobs.runtime.interpret):
+            return f"it needs a GPU, and this is {job.spec.device}"
+        if job.spec.dtype not in DTYPES:
+            return f"it has no {job.spec.dtype}; it has {', '.join(DTYPES)}"
+        return None
+
+    def hopeless(self, job: Job, steps: int, batch: int) -> str | None:
+        """The interpreter is for tests."""
+        return None if job.spec.device == "cuda" else "it is interpreted: not measured"
+
+    def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
+        """All steps in one kernel where the weights fit, and step by step."""
+        program = self._program(job)
+        found: list[Schedule] = []
+        if resident_bytes(program) <= ON_CHIP:
+            found += [Schedule("loop", 16, warps, stages) for warps in (4, 8) for stages in (1, 2)]
+        return tuple(schedule.name for schedule in (*found, Schedule("steps")))
+
+    def compile(self, job: Job, schedule: str | None = None) -> Kernel:
+        """Plan and spell; Triton compiles at the first call."""
+        reason = self.supports(job)
+        if reason is not None:
+            raise EngineError(f"engine 'triton' cannot run {job.name}: {reason}")
+        program = self._program(job)
+        name = schedule or self.schedules(job, 1, 1)[0]
+        return TritonKernel(job, program, Schedule.parse(name))
+
+    def _program(self, job: Job) -> Program:
+        made = self._programs.get(job)
+        if made is None:
+            made = self._programs[job] = program(job.pair, job.spec, PRICES)
+        return made
+
+
+def resident_bytes(of: Program) -> int:
+    """What the larger of both directions holds in one program: weights, as they are padded."""
+    phases = [of.forward.step, *([of.backward.step] if of.backward is not None else [])]
+    return max(_held(phase, of) for phase in phases)
+
+
+def _held(phase: Phase, of: Program) -> int:
+    sizes = of.spec.sizes
+
+    def units(matrix: Node) -> Sequence[int]:
+        atoms = [dim[0] for dim in matrix.shape]
+        return [padded(atom if isinstance(atom, int) else sizes[atom]) for atom in atoms]
+
+    found = {node.args[0] for node in phase_nodes(phase) if node.op == "matmul"}
+    return sum(rows * columns for rows, columns in map(units, found)) * item_bytes(of.spec)
+
+
+ENGINE = TritonEngine()

@@ -1,0 +1,414 @@
+"""A program on Triton: batched phases on all rows, and the steps in one kernel or one by one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+from triton import knobs
+
+from elman.engines.base import Job, Kernel
+from elman.engines.triton.layout import Layout
+from elman.engines.triton.loop import Loop
+from elman.engines.triton.rows import RowsRunner, joined, multiplied
+from elman.engines.triton.schedule import Schedule
+from elman.engines.triton.source import function
+from elman.engines.weights import Values, WeightRate
+from elman.errors import EngineError
+from elman.ir.graph import Node
+from elman.plan.build import output_is_state
+from elman.plan.program import Home, Program, Sweep
+
+DTYPES = {
+    "float32": (torch.float32, tl.float32),
+    "bfloat16": (torch.bfloat16, tl.bfloat16),
+    "float16": (torch.float16, tl.float16),
+}
+Gradients = tuple[Tensor | None, ...]
+Arrays = dict[str, Tensor]
+
+
+class _Sweep:
+    """One direction: what runs before, in and after the steps."""
+
+    def __init__(self, layout: Layout, sweep: Sweep, schedule: Schedule, kept: tuple[bool, ...]):
+        self.layout, self.sweep = layout, sweep
+        self.forward = sweep is layout.program.forward
+        self.chunk = layout.slots(sweep.chunk)
+        self.before = RowsRunner(layout, sweep.before, self.place)
+        self.after = RowsRunner(layout, sweep.after, self.place)
+        self.steps: RowsRunner | None = None
+        self.wide = False
+        self.loop: Loop | None = None
+        if schedule.kind == "steps":
+            self.wide = self.forward and layout.program.spec.dtype != "float32"
+            self.steps = RowsRunner(layout, sweep.step, self.place, wide=self.wide)
+        else:
+            self.loop = Loop(
+                layout, sweep.step, self.chunk, forward=self.forward, kept=kept, ragged=False
+            )
+            self.text = self.loop.text()
+            self.kernel = function("loop", self.text)
+
+    @property
+    def runners(self) -> list[RowsRunner]:
+        """All phases that run on rows."""
+        return [runner for runner in (self.before, self.steps, self.after) if runner is not None]
+
+    def matrices(self) -> list[Node]:
+        """What its products multiply with."""
+        found = [matrix for runner in self.runners for matrix in runner.matrices()]
+        return [*found, *(self.loop.matrices if self.loop is not None else ())]
+
+    def place(self, home: Home) -> tuple[str, int]:
+        """Where a home lies in arrays of rows."""
+        where, index, layout = home.where, home.index, self.layout
+        if where in ("input", "state", "next", "d_input"):
+            column = layout.column(home)
+            name = {"input": "in", "state": "st", "next": "nx", "d_input": "din"}[where]
+            return f"{name}{column.array}", column.offset
+        if where in ("output", "d_output"):
+            return {"output": "out", "d_output": "dy"}[where], layout.column(home).offset
+        if where in ("carry", "d_state"):
+            return {"carry": "ca", "d_state": "cn"}[where], layout.carry[index]
+        if where == "tape":
+            return "tape", layout.tape[index]
+        if where == "chunk":
+            return "ch", self.chunk[0][index]
+        assert where == "scalar", f"a {where} lies elsewhere"
+        return "sc", index
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """What both directions of a call share."""
+
+    T: int
+    B: int
+    vec: Tensor
+    matrices: Mapping[Node, Tensor]
+    arrays: Arrays
+
+
+class TritonKernel(Kernel):
+    """All steps of one layer in one direction on a GPU, or in Triton's interpreter."""
+
+    engine = "triton"
+
+    def __init__(self, job: Job, program: Program, schedule: Schedule) -> None:
+        self.job, self.program, self.fixed = job, program, schedule
+        self.layout = layout = Layout(program)
+        self.dtype, self.element = DTYPES[job.spec.dtype]
+        self.rate = WeightRate(job)
+        # a step that is cut into kernels reads in memory what a loop has at hand in float32
+        self._slots = torch.float32 if schedule.kind == "steps" else self.dtype
+        step = program.pair.step
+        self.output_is_state = output_is_state(program.pair)
+        training = job.spec.training
+        late = bool(program.forward.after.segments)
+        self.kept = tuple(
+            training or late or (not k and self.output_is_state)
+            for k in range(len(layout.state_widths))
+        )
+        self.scalar_output = not step.outputs[0].shape
+        self._forward = _Sweep(layout, program.forward, schedule, self.kept)
+        self._backward = None
+        if program.backward is not None:
+            self._backward = _Sweep(layout, program.backward, schedule, self.kept)
+        sweeps = [sweep for sweep in (self._forward, self._backward) if sweep is not None]
+        found = [matrix for sweep in sweeps for matrix in sweep.matrices()]
+        self._matrices = list(dict.fromkeys(found))
+        self._declared = [leaf.name for leaf in job.graph.inputs]
+        # fresh memory is filled with NaN, so that an element that was never written shows
+        self._poison = bool(os.environ.get("ELMAN_POISON"))
+
+    def _empty(self, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        fresh = like.new_empty(shape, dtype=dtype or like.dtype)
+        return fresh.fill_(float("nan")) if self._poison else fresh
+
+    def describe(self) -> dict[str, Any]:
+        """Engine and schedule."""
+        return {"engine": self.engine, "schedule": self.fixed.name}
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of every kernel."""
+        sweeps = [sweep for sweep in (self._forward, self._backward) if sweep is not None]
+        found = [text for sweep in sweeps for runner in sweep.runners for text in runner.texts]
+        return [*found, *(sweep.text for sweep in sweeps if sweep.loop is not None)]
+
+    def _call(self, inputs: Sequence[Tensor], weights: Sequence[Tensor], values: Values) -> _Call:
+        T, B = inputs[0].shape[:2]
+        vectors = [values[node].reshape(-1) for node in self.layout.vectors]
+        like = inputs[0]
+        vec = torch.cat(vectors).float() if vectors else like.new_zeros(1, dtype=torch.float32)
+        matrices = {node: _rowed(values[node]) for node in self._matrices}
+        arrays: Arrays = {}
+        for k, (value, width) in enumerate(zip(inputs, self.layout.input_widths, strict=True)):
+            arrays[f"in{k}"] = _rowed(value.reshape(T * B, width))
+        return _Call(T, B, vec, matrices, arrays)
+
+    def _values(self, weights: Sequence[Tensor]) -> Values:
+        return self.rate.values(weights, [*self.layout.vectors, *self._matrices])
+
+    def _launch(self, sweep: _Sweep, call: _Call, arrays: Mapping[str, Tensor]) -> None:
+        """All steps in one kernel."""
+        loop = sweep.loop
+        assert loop is not None, "asked for before"
+        given: list[Any] = []
+        for name in loop.pointers:
+            base, _, kind = name.partition("_")
+            if name in ("T", "B"):
+                given.append(call.T if name == "T" else call.B)
+            elif name == "vec":
+                given.append(call.vec)
+            elif base.startswith("m"):
+                matrix = call.matrices[loop.matrices[int(base[1:])]]
+                given.append(matrix.stride(0) if kind else matrix)
+            elif kind:
+                given.append(_stride(arrays[base], call.B, kind))
+            else:
+                given.append(arrays[name])
+        block = self.fixed.samples
+        loop_kernel = sweep.kernel[(-(-call.B // block),)]
+        loop_kernel(
+            *given,
+            N=block,
+            DT=self.element,
+            STAGES=self.fixed.stages,
+            PRECISION=precision(),
+            INTERPRETED=bool(knobs.runtime.interpret),
+            num_warps=self.fixed.warps,
+        )
+
+    def _one_by_one(self, sweep: _Sweep, call: _Call, arrays: Arrays, sequences: Arrays) -> None:
+        """All steps, each with its products and kernels; carries change places after each."""
+        runner = sweep.steps
+        assert runner is not None, "asked for before"
+        T, B = call.T, call.B
+        some = next(iter(arrays.values()))
+        own = {
+            "sr": self._empty(some, B, max(1, runner.scratch[1]), dtype=torch.float32),
+            "sc": self._empty(some, B, max(1, runner.scalars), dtype=torch.float32),
+        }
+        carries = {name: arrays[name] for name in ("ca", "cn") if name in arrays}
+        wide = {}
+        if sweep.wide:
+            wide = {
+                name: sequence[:1].float().repeat(2, 1, 1) for name, sequence in sequences.items()
+            }
+        rowed = {name: a for name, a in arrays.items() if name not in carries}
+        for t in range(T) if sweep.forward else reversed(range(T)):
+            now = {name: a[t * B : (t + 1) * B] for name, a in rowed.items()}
+            for name, sequence in sequences.items():
+                before, after = sequence[t % len(sequence)], sequence[(t + 1) % len(sequence)]
+                now.update({f"st{name}": before, f"nx{name}": after})
+                if sweep.wide:
+                    now.update({f"sp{name}": before, f"sq{name}": after})
+                    now.update({f"st{name}": wide[name][t % 2], f"nx{name}": wide[name][1 - t % 2]})
+            runner.run({**now, **own, **carries}, call.matrices, call.vec, B)
+            if carries:
+                carries = {"ca": carries["cn"], "cn": carries["ca"]}
+        arrays.update(carries)
+
+    def _batched(self, runner: RowsRunner, call: _Call, arrays: Arrays) -> None:
+        if not runner.segments:
+            return
+        count = call.T * call.B
+        some = next(iter(arrays.values()))
+        own = {
+            "sr": self._empty(some, count, max(1, runner.scratch[1]), dtype=torch.float32),
+            "sc": self._empty(some, count, max(1, runner.scalars), dtype=torch.float32),
+        }
+        runner.run({**arrays, **own}, call.matrices, call.vec, count)
+
+    def _sequence_rows(self, sequences: Sequence[Tensor]) -> Arrays:
+        """Kept sequences as rows before and after each step."""
+        found: Arrays = {}
+        for k, sequence in enumerate(sequences):
+            if self.kept[k]:
+                flat = sequence.flatten(0, 1)
+                found[f"st{k}"] = flat
+                found[f"nx{k}"] = flat[sequence.shape[1] :]
+        return found
+
+    def forward(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """See :meth:`Kernel.forward`."""
+        layout, sweep = self.layout, self._forward
+        T, B = inputs[0].shape[:2]
+        rows, like = T * B, states[0]
+        call = self._call(inputs, weights, self._values(weights))
+        first = [
+            state.reshape(B, width).contiguous()
+            for state, width in zip(states, layout.state_widths, strict=True)
+        ]
+        steps = sweep.steps is not None
+        sequences = [
+            self._empty(like, T + 1 if kept else 2 if steps else 1, B, width)
+            for kept, width in zip(self.kept, layout.state_widths, strict=True)
+        ]
+        for sequence, start in zip(sequences, first, strict=True):
+            sequence[0] = start
+        arrays: Arrays = {**call.arrays, **self._sequence_rows(sequences)}
+        if self.output_is_state:
+            output = sequences[0][1:]
+        else:
+            output = self._empty(like, T, B, layout.output_width)
+            arrays["out"] = output.flatten(0, 1)
+        tape = self._empty(like, rows, max(1, layout.tape_row), dtype=self._slots)
+        arrays["tape"] = tape
+        arrays["ch"] = self._empty(like, rows, max(1, sweep.chunk[1]), dtype=self._slots)
+        self._batched(sweep.before, call, arrays)
+        last = [torch.empty_like(start) for start in first]
+        if sweep.steps is not None:
+            numbered = {str(k): sequence for k, sequence in enumerate(sequences)}
+            self._one_by_one(sweep, call, arrays, numbered)
+            for end, sequence in zip(last, sequences, strict=True):
+                end.copy_(sequence[T % len(sequence)])
+        else:
+            ends = {f"last{k}": value for k, value in enumerate(last)}
+            starts = {f"first{k}": value for k, value in enumerate(first)}
+            self._launch(sweep, call, {**arrays, **starts, **ends})
+        self._batched(sweep.after, call, arrays)
+        if self.scalar_output:
+            output = output.reshape(T, B)
+        shaped = tuple(end.reshape(state.shape) for end, state in zip(last, states, strict=True))
+        return output, shaped, (*sequences, tape) if self.job.spec.training else ()
+
+    def backward(
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        saved: Sequence[Tensor],
+        d_output: Tensor | None,
+        d_last: Sequence[Tensor | None],
+        keep: bool,
+    ) -> tuple[Gradients, Gradients, Gradients]:
+        """See :meth:`Kernel.backward`."""
+        sweep = self._backward
+        if sweep is None:
+            raise EngineError("this kernel was compiled without a backward")
+        layout, wants = self.layout, self.job.spec.wants
+        *sequences, tape = saved
+        T, B = inputs[0].shape[:2]
+        rows, like = T * B, states[0]
+        call = self._call(inputs, weights, self._values(weights))
+        arrays: Arrays = {**call.arrays, **self._sequence_rows(sequences)}
+        arrays["tape"] = tape.clone() if keep else tape  # a slot may be written again
+        arrays["ch"] = self._empty(like, rows, max(1, sweep.chunk[1]), dtype=self._slots)
+        width = layout.output_width
+        if d_output is None:
+            arrays["dy"] = like.new_zeros(1, width).expand(rows, width)
+        else:
+            arrays["dy"] = _rowed(d_output.reshape(rows, width))
+        found = [
+            like.new_zeros(rows, width) if name in wants else None
+            for name, width in zip(self._declared, layout.input_widths, strict=True)
+        ]
+        arrays.update({f"din{k}": d for k, d in enumerate(found) if d is not None})
+        self._batched(sweep.before, call, arrays)
+        ends = [
+            like.new_zeros(B, width) if d is None else d.reshape(B, width).contiguous()
+            for d, width in zip(d_last, layout.state_widths, strict=True)
+        ]
+        d_first = [torch.empty_like(end) for end in ends]
+        if sweep.steps is not None:
+            self._carried(sweep, call, arrays, sequences, ends, d_first)
+        else:
+            named = {f"dlast{k}": end for k, end in enumerate(ends)}
+            named.update({f"dfirst{k}": d for k, d in enumerate(d_first)})
+            self._launch(sweep, call, {**arrays, **named})
+        self._batched(sweep.after, call, arrays)
+        d_weights = self.rate.gradients(self._totals(sweep, arrays), weights)
+        d_inputs = tuple(
+            d if d is None else d.reshape(value.shape)
+            for d, value in zip(found, inputs, strict=True)
+        )
+        d_states = tuple(d.reshape(state.shape) for d, state in zip(d_first, states, strict=True))
+        return d_inputs, d_states, d_weights
+
+    def _carried(
+        self,
+        sweep: _Sweep,
+        call: _Call,
+        arrays: Arrays,
+        sequences: Sequence[Tensor],
+        ends: Sequence[Tensor],
+        d_first: Sequence[Tensor],
+    ) -> None:
+        """Steps one by one, from the last states' cotangents to the first's."""
+        layout = self.layout
+        for name in ("ca", "cn"):
+            size = (call.B, max(1, layout.carry_row))
+            arrays[name] = ends[0].new_zeros(size, dtype=torch.float32)
+        for array, offset, column in self._columns():
+            own = ends[array][:, column.offset : column.offset + column.width]
+            arrays["ca"][:, offset : offset + column.width] = own
+        numbered = {str(k): sequence for k, sequence in enumerate(sequences)}
+        self._one_by_one(sweep, call, arrays, numbered)
+        for array, offset, column in self._columns():
+            own = arrays["ca"][:, offset : offset + column.width]
+            d_first[array][:, column.offset : column.offset + column.width] = own
+
+    def _columns(self) -> list[tuple[int, int, Any]]:
+        """For each atom of the states: its array, its place in the carry, its column."""
+        layout = self.layout
+        return [
+            (column.array, offset, column)
+            for offset, column in zip(layout.carry, layout.states, strict=True)
+        ]
+
+    def _totals(self, sweep: _Sweep, arrays: Arrays) -> Values:
+        """Σ over all rows, one product for all that multiply with the same rows."""
+
+        def rows_of(value: Node) -> Tensor:
+            base, offset = sweep.place(sweep.sweep.summed(value))
+            return arrays[base][: len(arrays["tape"]), offset : offset + self.layout.width(value)]
+
+        found: Values = {}
+
+        def add(target: Node, part: Tensor) -> None:
+            found[target] = part if target not in found else found[target] + part
+
+        by_right: dict[Node, list[Any]] = {}
+        alone: dict[Node, Tensor] = {}
+        for term in self.program.sums:
+            if term.right is not None:
+                by_right.setdefault(term.right, []).append(term)
+                continue
+            if term.left not in alone:
+                total = rows_of(term.left).sum(0, dtype=torch.float32).to(self.dtype)
+                alone[term.left] = total if term.left.shape else total[0]
+            add(term.target, alone[term.left])
+        for right, terms in by_right.items():
+            lefts = list(dict.fromkeys(term.left for term in terms))
+            whole = joined([rows_of(left).t() for left in lefts])
+            widths = [self.layout.width(left) for left in lefts]
+            made = multiplied(whole, rows_of(right).to(self.dtype)).to(self.dtype).split(widths)
+            split = dict(zip(lefts, made, strict=True))
+            for term in terms:
+                add(term.target, split[term.left])
+        return found
+
+
+def precision() -> str:
+    """How float32 is multiplied, as torch's switch says."""
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+
+
+def _rowed(matrix: Tensor) -> Tensor:
+    """A matrix whose rows are contiguous."""
+    return matrix if matrix.stride(1) == 1 else matrix.contiguous()
+
+
+def _stride(rows: Tensor, B: int, kind: str) -> int:
+    """Elements from one step, or sample, of an array of rows to the next."""
+    return rows.stride(0) * (B if kind == "t" else 1)

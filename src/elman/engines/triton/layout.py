@@ -1,0 +1,57 @@
+"""Where everything lies in memory: slots in rows, sealed vectors in one array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elman.engines.columns import Columns
+from elman.ir.graph import Node
+from elman.ir.types import Atom
+from elman.plan.program import Program
+
+LEAST = 16  # units along which tensor cores multiply
+ALIGNED = 16  # elements: a slot begins at a multiple of so many, so that loads are whole vectors
+
+
+class Layout(Columns):
+    """All compile-time numbers of one program."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.vectors: dict[Node, int] = {}
+        self.vector_area = 0
+        leaves = program.pair.step.states
+        self.carry, self.carry_row = self.slots(
+            [leaf.shape[0][0] if leaf.shape else None for leaf in leaves]
+        )
+        self.tape, self.tape_row = self.slots(program.tape)
+
+    def width(self, value: Node) -> int:
+        """Units of a value; 1 for a scalar."""
+        return self.size(value.shape[0][0]) if value.shape else 1
+
+    def vector(self, value: Node) -> int:
+        """Offset of a sealed vector or scalar among all of them, given on first use."""
+        if value not in self.vectors:
+            self.vectors[value] = self.vector_area
+            self.vector_area += self.width(value)
+        return self.vectors[value]
+
+    def slots(self, atoms: Sequence[Atom | None]) -> tuple[list[int], int]:
+        """Offsets of slots in a row, vectors first, and the row's length."""
+        offsets = [0] * len(atoms)
+        used = 0
+        for index, atom in enumerate(atoms):
+            if atom is not None:
+                offsets[index] = used
+                used += -(-self.size(atom) // ALIGNED) * ALIGNED
+        for index, atom in enumerate(atoms):
+            if atom is None:
+                offsets[index] = used
+                used += 1
+        return offsets, -(-used // ALIGNED) * ALIGNED
+
+
+def padded(size: int) -> int:
+    """The power of two that holds so many units, at least what a product takes."""
+    return max(LEAST, 1 << (size - 1).bit_length())

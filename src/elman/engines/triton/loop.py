@@ -1,0 +1,214 @@
+"""All steps in one kernel: each program keeps all weights of its samples on chip (K1)."""
+
+from __future__ import annotations
+
+from elman.engines.triton.body import Body
+from elman.engines.triton.layout import Layout, padded
+from elman.ir.graph import Node
+from elman.plan.program import Acc, Bundle, Home, Phase
+
+OPTIONS = ("N", "DT", "STAGES", "PRECISION", "INTERPRETED")  # known when it is compiled
+
+
+class Loop(Body):
+    """One direction's time loop.
+
+    Attributes:
+        pointers: names of the kernel's pointer and stride arguments, in order.
+        matrices: what the products multiply with, in the order of ``m0``, ``m1`` …
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        phase: Phase,
+        chunk: tuple[list[int], int],
+        *,
+        forward: bool,
+        kept: tuple[bool, ...],
+        ragged: bool,
+    ) -> None:
+        super().__init__(layout, phase)
+        self.chunk, self.forward, self.kept, self.ragged = chunk, forward, kept, ragged
+        self.step = layout.program.pair.step
+        self.matrices: list[Node] = []
+        self.pointers: dict[str, None] = {}
+        self._weights: dict[tuple[Node, bool], str] = {}
+        self._next: dict[int, Node] = {}
+        self._bases: dict[str, str] = {}
+        self._columns: set[int] = set()
+        leaves = self.step.states if forward else layout.program.pair.d_next
+        self.carried = [f"h{i}" for i in range(len(leaves))]
+        for name, leaf in zip(self.carried, leaves, strict=True):
+            self.names[leaf] = name
+
+    def _base(self, name: str, text: str, *arguments: str) -> str:
+        """The name of pointers [1, N] that are computed once per step."""
+        self.pointers.update(dict.fromkeys(arguments))
+        if name not in self._bases:
+            self._bases[name] = text
+            self.lines.append(f"{name} = {text}")
+        return name
+
+    def _given(self, name: str) -> str:
+        """A caller's array, of any strides but along units."""
+        if self.ragged:
+            return self._base(f"p_{name}", f"{name} + row * {name}_b", name, f"{name}_b")
+        text = f"{name} + t * {name}_t + n * {name}_b"
+        return self._base(f"p_{name}", text, name, f"{name}_t", f"{name}_b")
+
+    def address(self, home: Home, value: Node) -> str:
+        """See :meth:`Body.address`."""
+        where, layout = home.where, self.layout
+        if where in ("input", "d_output"):
+            column = layout.column(home)
+            array = f"in{column.array}" if where == "input" else "dy"
+            return f"{self._given(array)} + {column.offset}"
+        if where in ("state", "next"):
+            column = layout.column(home)
+            width = layout.state_widths[column.array]
+            name, row = ("q", "before") if where == "state" else ("s", "row + B")
+            array = f"st{column.array}"
+            base = self._base(f"{name}_{array}", f"{array} + ({row}) * {width}", array)
+            return f"{base} + {column.offset}"
+        if where == "output":
+            base = self._base("p_out", f"out + row * {layout.output_width}", "out")
+            return f"{base} + {layout.column(home).offset}"
+        if where == "tape":
+            base = self._base("p_tape", f"tape + row * {layout.tape_row}", "tape")
+            return f"{base} + {layout.tape[home.index]}"
+        assert where == "chunk", f"a {where} is no memory of a loop"
+        offsets, width = self.chunk
+        return f"{self._base('p_ch', f'ch + row * {width}', 'ch')} + {offsets[home.index]}"
+
+    def store(self, home: Home, value: Node) -> None:
+        """See :meth:`Body.store`; what the next step reads stays at hand."""
+        if home.where in ("next", "d_state"):
+            self._next[home.index] = value
+            if home.where == "d_state" or not self.kept[self.layout.column(home).array]:
+                return
+        if home.where != "scratch":  # values of a step are at hand
+            super().store(home, value)
+
+    def _columns_of(self, size: int) -> str:
+        name = f"c{size}"
+        if size not in self._columns:
+            self._columns.add(size)
+            self.before.append(f"{name} = tl.arange(0, {padded(size)})[None, :]")
+        return name
+
+    def _weight(self, matrix: Node, transposed: bool) -> str:
+        """The name of a matrix that was loaded before the loop."""
+        found = self._weights.get((matrix, transposed))
+        if found is not None:
+            return found
+        if matrix not in self.matrices:
+            self.matrices.append(matrix)
+        array = f"m{self.matrices.index(matrix)}"
+        rows, columns = (self.layout.size(dim[0]) for dim in matrix.shape)
+        out, inner = (columns, rows) if transposed else (rows, columns)
+        u, c = self.units(out), self._columns_of(inner)
+        at = f"{u} + {c} * {array}_r" if transposed else f"{u} * {array}_r + {c}"
+        sizes = ((u, out), (c, inner))
+        masks = [f"({name} < {size})" for name, size in sizes if padded(size) != size]
+        masked = f", mask={' & '.join(masks)}, other=0.0" if masks else ""
+        name = self._weights[matrix, transposed] = self.fresh("w")
+        self.before.append(f"{name} = tl.load({array} + {at}{masked}).to(DT)")
+        return name
+
+    def product(self, bundle: Bundle, acc: Acc) -> str:
+        """A chain of products on weights that are held."""
+        units = padded(self.layout.width(acc.into))
+        text = f"tl.zeros([{units}, N], tl.float32)"
+        name = ""
+        for term in acc.terms:
+            matrix, operand = term.args
+            weight = self._weight(matrix, term.transposed)
+            value = self.whole(self.use(operand), operand)
+            value = self._only(value, self.layout.width(operand))
+            name = self.fresh("a")
+            self.lines.append(
+                f"{name} = lib.dot({weight}, ({value}).to(DT), {text}, PRECISION, INTERPRETED)"
+            )
+            text = name
+        return name
+
+    def text(self) -> str:
+        """The kernel, called ``loop``."""
+        for segment in self.phase.segments:
+            self.segment(segment)
+        step = self._step_head() + self.lines + self._step_end()
+        begin, end = self._begin(), self._end()
+        sizes = [f"m{k}_r" for k in range(len(self.matrices))]
+        arrays = [f"m{k}" for k in range(len(self.matrices))]
+        more = ["rows"] if self.ragged else []
+        self.pointers = dict.fromkeys([*self.pointers, *arrays, *sizes, "vec", *more, "T", "B"])
+        head = [
+            "n = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[None, :]",
+            "live = n < B",
+            "all_live = live",
+        ]
+        options = [f"{name}: tl.constexpr" for name in OPTIONS]
+        lines = [
+            "@triton.jit",
+            f"def loop({', '.join([*self.pointers, *options])}):",
+            *("    " + line for line in (*head, *self.before, *begin)),
+            "    for i in tl.range(0, T, num_stages=STAGES):",
+            *("        " + line for line in step),
+            *("    " + line for line in end),
+            "",
+        ]
+        return "\n".join(lines)
+
+    def _step_head(self) -> list[str]:
+        lines = ["t = i" if self.forward else "t = T - 1 - i"]
+        if self.ragged:
+            lines += [
+                "first = tl.load(rows + t)",
+                "live = n < tl.load(rows + t + 1) - first",
+                "row = first + n",
+                "before = tl.where(t > 0, tl.load(rows + tl.maximum(t - 1, 0)) + B, 0) + n",
+            ]
+        else:
+            lines += ["row = t * B + n", "before = row"]
+        return lines
+
+    def _step_end(self) -> list[str]:
+        """Hand on what the next step reads; a sample whose steps are over keeps its own."""
+        found: list[str] = []
+        for index, value in self._next.items():
+            text = self.whole(self.use(value), value)
+            if self.ragged:
+                text = f"tl.where(live, {text}, {self.carried[index]})"
+            found.append(f"next_{index} = {text}")
+        found += [f"{self.carried[index]} = next_{index}" for index in self._next]
+        return found
+
+    def _ends(self, name: str, index: int) -> str:
+        """Text of the pointers to a state's atom in an array [B, n] per state."""
+        column = self.layout.states[index]
+        width = self.layout.state_widths[column.array]
+        array = f"{name}{column.array}"
+        self.pointers[array] = None
+        leaf = self.step.states[index]
+        units = f" + {self.units(column.width)}" if leaf.shape else ""
+        return f"{array} + n * {width} + {column.offset}{units}"
+
+    def _mask(self, index: int) -> str:
+        leaf = self.step.states[index]
+        return self.inside(self.layout.width(leaf), "all_live") if leaf.shape else "all_live"
+
+    def _begin(self) -> list[str]:
+        name = "first" if self.forward else "dlast"
+        return [
+            f"{carried} = tl.load({self._ends(name, index)}, mask={self._mask(index)}, other=0.0)"
+            ".to(tl.float32)"
+            for index, carried in enumerate(self.carried)
+        ]
+
+    def _end(self) -> list[str]:
+        name = "last" if self.forward else "dfirst"
+        return [
+            f"lib.put({self._ends(name, index)}, {carried}, {self._mask(index)})"
+            for index, carried in enumerate(self.carried)
+        ]

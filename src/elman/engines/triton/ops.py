@@ -1,0 +1,51 @@
+"""How each op is spelled in Triton: one row per op, over blocks of float32 [units, samples]."""
+
+from __future__ import annotations
+
+import math
+
+SPELL: dict[str, str] = {
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "tanh": "lib.tanh({0})",
+    "sigmoid": "lib.sigmoid({0})",
+    "relu": "tl.where({0} <= 0.0, 0.0, {0})",
+    "exp": "tl.exp({0})",
+    "log": "tl.log({0})",
+    "sqrt": "tl.sqrt({0})",
+    "abs": "tl.abs({0})",
+    "sign": "tl.where({0} > 0.0, 1.0, tl.where({0} < 0.0, -1.0, {0}))",
+    "sin": "tl.sin({0})",
+    "cos": "tl.cos({0})",
+    "erf": "tl.erf({0})",
+    "softplus": "lib.softplus({0})",
+    "minimum": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+    "maximum": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+    "where": "tl.where({0} != 0.0, {1}, {2})",
+    "lt": "({0} < {1}).to(tl.float32)",
+    "le": "({0} <= {1}).to(tl.float32)",
+    "gt": "({0} > {1}).to(tl.float32)",
+    "ge": "({0} >= {1}).to(tl.float32)",
+    "eq": "({0} == {1}).to(tl.float32)",
+    "ne": "({0} != {1}).to(tl.float32)",
+    "stop": "{0}",
+}
+
+
+def number(value: float) -> str:
+    """A constant as text."""
+    if math.isfinite(value):
+        return repr(value)
+    return f'float("{value}")'
+
+
+def spell_sum(coefs: tuple[float, ...], bias: float, terms: list[str]) -> str:
+    """``bias + Σ coef · term``."""
+    text = ""
+    for coef, term in zip(coefs, terms, strict=True):
+        sign = "-" if math.copysign(1.0, coef) < 0 else "+"
+        part = term if abs(coef) == 1.0 else f"{number(abs(coef))} * {term}"
+        text = f"{text} {sign} {part}" if text else (part if sign == "+" else f"-{part}")
+    if bias and text:
+        return f"{text} + {number(bias)}"
+    return text or f"tl.full([1, 1], {number(bias)}, tl.float32)"

@@ -1,0 +1,224 @@
+"""A phase over many rows at once: products by torch, everything between them in one kernel each.
+
+Batched phases run so over all T·B rows; a step of any size does over its B (K4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.engines.triton.body import Body
+from elman.engines.triton.layout import Layout, padded
+from elman.engines.triton.source import function
+from elman.ir.graph import Node
+from elman.plan.program import Acc, Bundle, Home, Phase, Segment
+
+_BLOCK = 1024  # elements of a block at most
+_WIDEST = 64  # rows of a block at most
+Places = Callable[[Home], tuple[str, int]]  # the name of an array of rows, and an offset in it
+
+
+class _Rows(Body):
+    """One segment: values of other segments lie in memory."""
+
+    def __init__(self, layout: Layout, phase: Phase, places: Places, wide: bool) -> None:
+        super().__init__(layout, phase)
+        self.places, self.wide = places, wide
+        self.bases: dict[str, None] = {}
+        self.products: list[tuple[Bundle, str]] = []
+        self._widest = 1
+
+    def address(self, home: Home, value: Node) -> str:
+        """See :meth:`Body.address`."""
+        base, offset = self.places(home)
+        self.bases[base] = None
+        return f"{base} + r * {base}_r + {offset}"
+
+    def store(self, home: Home, value: Node) -> None:
+        """See :meth:`Body.store`; a state in float32 is kept in the sequence's type as well."""
+        super().store(home, value)
+        if self.wide and home.where == "next":
+            base, offset = self.places(home)
+            base = base.replace("nx", "sq")
+            self.bases[base] = None
+            size = self.layout.width(value)
+            at = f"{base} + r * {base}_r + {offset}"
+            at, mask = (
+                (f"{at} + {self.units(size)}", self.inside(size)) if value.shape else (at, "live")
+            )
+            self.lines.append(f"lib.put({at}, {self.whole(self.use(value), value)}, {mask})")
+
+    def units(self, size: int) -> str:
+        """See :meth:`Body.units`."""
+        self._widest = max(self._widest, padded(size))
+        return super().units(size)
+
+    def product(self, bundle: Bundle, acc: Acc) -> str:
+        """Read what torch multiplied."""
+        if not self.products or self.products[-1][0] is not bundle:
+            self.products.append((bundle, f"pb{len(self.products)}"))
+        base = self.products[-1][1]
+        self.bases[base] = None
+        size = self.layout.width(acc.into)
+        offset = bundle.accs.index(acc) * size
+        name = self.fresh("a")
+        self.lines.append(
+            f"{name} = tl.load({base} + r * {base}_r + {offset} + {self.units(size)}, "
+            f"mask={self.inside(size)}, other=0.0).to(tl.float32)"
+        )
+        return name
+
+    def segment(self, segment: Segment) -> None:
+        """See :meth:`Body.segment`; scalars that a later segment may read are stored."""
+        for value in segment.scalars:
+            self._compute(value)
+            if len(self.phase.segments) > 1:
+                self.store(self.phase.homes[value], value)
+        super().segment(Segment(segment.sync, (), segment.scalar_writes, segment.parts))
+
+    def text(self) -> str:
+        """The kernel, called ``rows``."""
+        bases = [name for base in self.bases for name in (base, f"{base}_r")]
+        lines = [
+            "@triton.jit",
+            f"def rows({', '.join([*bases, 'vec', 'count'])}, N: tl.constexpr):",
+            "    r = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[None, :]",
+            "    live = r < count",
+            *("    " + line for line in (*self.before, *self.lines)),
+            "",
+        ]
+        return "\n".join(lines)
+
+    @property
+    def block(self) -> int:
+        """Rows that a program takes."""
+        return max(1, min(_WIDEST, _BLOCK // self._widest))
+
+
+@dataclass(frozen=True, eq=False)
+class _Compiled:
+    """One segment: products, each into an array of its own, then a kernel."""
+
+    products: tuple[tuple[Bundle, str], ...]
+    kernel: Any
+    bases: tuple[str, ...]
+    block: int
+
+
+class RowsRunner:
+    """Runs a phase on arrays of rows.
+
+    Args:
+        layout: of the program.
+        phase: what to run.
+        places: where its homes lie.
+        wide: whether states go from step to step in float32, beside the sequences that are kept.
+    """
+
+    def __init__(self, layout: Layout, phase: Phase, places: Places, *, wide: bool = False) -> None:
+        self.layout, self.phase, self._places, self.wide = layout, phase, places, wide
+        self.texts: list[str] = []
+        self.scalars = sum(1 for home in phase.homes.values() if home.where == "scalar")
+        self.scratch = layout.slots(phase.scratch)
+        self.segments = [self._compiled(segment) for segment in phase.segments]
+
+    def places(self, home: Home) -> tuple[str, int]:
+        """Where a home lies; scratch is this phase's own."""
+        if home.where == "scratch":
+            return "sr", self.scratch[0][home.index]
+        return self._places(home)
+
+    def _compiled(self, segment: Segment) -> _Compiled:
+        body = _Rows(self.layout, self.phase, self.places, self.wide)
+        body.segment(segment)
+        text = body.text()
+        self.texts.append(text)
+        kernel = function("rows", text) if body.lines else None
+        return _Compiled(tuple(body.products), kernel, tuple(body.bases), body.block)
+
+    def matrices(self) -> list[Node]:
+        """What its products multiply with."""
+        found = [
+            term.args[0]
+            for segment in self.segments
+            for bundle, _ in segment.products
+            for acc in bundle.accs
+            for term in acc.terms
+        ]
+        return list(dict.fromkeys(found))
+
+    def run(
+        self,
+        arrays: Mapping[str, Tensor],
+        matrices: Mapping[Node, Tensor],
+        vec: Tensor,
+        count: int,
+    ) -> None:
+        """Run all segments on ``count`` rows.
+
+        Args:
+            arrays: by the names of ``places``: [rows, n], contiguous along n.
+            matrices: values of :meth:`matrices`.
+            vec: all sealed vectors.
+            count: rows.
+        """
+        for segment in self.segments:
+            made = dict(arrays)
+            for bundle, name in segment.products:
+                made[name] = self._multiplied(bundle, arrays, matrices)
+            if segment.kernel is None:
+                continue
+            given = [x for base in segment.bases for x in (made[base], made[base].stride(0))]
+            grid = (-(-count // segment.block),)
+            segment.kernel[grid](*given, vec, count, N=segment.block)
+
+    def _multiplied(
+        self, bundle: Bundle, arrays: Mapping[str, Tensor], matrices: Mapping[Node, Tensor]
+    ) -> Tensor:
+        """The sums of a bundle, side by side: [rows, Σ units]."""
+        total: Tensor | None = None
+        for place, operand in enumerate(bundle.operands):
+            home = self.phase.homes[operand]
+            base, offset = self.places(home)
+            if self.wide:  # what is multiplied is read in the sequence's own type
+                base = base.replace("st", "sp").replace("nx", "sq")
+            value = arrays[base][:, offset : offset + self.layout.width(operand)]
+            terms = [acc.terms[place] for acc in bundle.accs]
+            weight = joined([turned(matrices[t.args[0]], t.transposed) for t in terms])
+            made = multiplied(value, weight.t())
+            total = made if total is None else total.add_(made)
+        assert total is not None, "a product has operands"
+        return total
+
+
+def multiplied(left: Tensor, right: Tensor) -> Tensor:
+    """A product in float32, of what is multiplied in the type of the right side."""
+    left = left.to(right.dtype)
+    if left.dtype == torch.float32:
+        return torch.mm(left, right)
+    if left.is_cuda:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return torch.mm(left.float(), right.float())
+
+
+def turned(matrix: Tensor, transposed: bool) -> Tensor:
+    """A matrix, or its transpose."""
+    return matrix.t() if transposed else matrix
+
+
+def joined(blocks: list[Tensor]) -> Tensor:
+    """Blocks below one another: a view where they lie so in memory."""
+    first = blocks[0]
+    rows = 0
+    for block in blocks:
+        place = first.data_ptr() + rows * first.stride(0) * first.element_size()
+        apart = block.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+        if apart or block.data_ptr() != place or block.stride() != first.stride():
+            return torch.cat(blocks)
+        rows += block.shape[0]
+    return first.as_strided((rows, first.shape[1]), first.stride())

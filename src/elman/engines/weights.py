@@ -1,0 +1,84 @@
+"""What happens once per call, by torch: values of weight rate, and gradients from finished sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from elman.engines.arrays import Arrays
+from elman.engines.atoms import Places
+from elman.engines.base import Job
+from elman.ir.evaluate import evaluate
+from elman.ir.graph import Node, walk
+
+Values = dict[Node, Tensor]
+
+
+class WeightRate:
+    """The weights of a job, and what depends on them alone."""
+
+    def __init__(self, job: Job) -> None:
+        self.graph, self.pair, self.wants = job.graph, job.pair, job.spec.wants
+        self.sizes = dict(job.spec.dims)
+        step = job.pair.step
+        self._places = Places(job.graph.weights, step.weights, self.sizes)
+        self.wanted = {
+            leaf: d
+            for leaf, d in zip(step.weights, job.pair.d_weights, strict=True)
+            if d is not None and leaf.name in job.spec.wants
+        }
+        read = set(walk(self.wanted.values()))
+        self.targets = {target: d for target, d in job.pair.d_sealed if d in read}
+
+    def values(self, weights: Sequence[Tensor], roots: Sequence[Node] = ()) -> Values:
+        """Blocks of the weights, and what is computed from them."""
+        named = {leaf.name: w for leaf, w in zip(self.graph.weights, weights, strict=True)}
+        known = self._places.atoms(self.pair.step.weights, named)
+        if roots:
+            evaluate(Arrays(weights[0].dtype, weights[0].device), tuple(roots), known, self.sizes)
+        return known
+
+    def gradients(
+        self, totals: Mapping[Node, Tensor], weights: Sequence[Tensor], samples: int = 0
+    ) -> tuple[Tensor | None, ...]:
+        """Gradients of the wanted weights from the sums of what they were sealed into.
+
+        Args:
+            totals: by the sums' targets; with a leading axis of ``samples`` if there are any.
+            weights: in declared order.
+            samples: gradients are [samples, …]; 0: one for all.
+        """
+        known = self.values(weights)
+        sums = {leaf: totals[target] for target, leaf in self.targets.items() if target in totals}
+        found: list[Tensor | None] = []
+        for leaf, weight in zip(self.graph.weights, weights, strict=True):
+            if leaf.name not in self.wants:
+                found.append(None)
+                continue
+            shape = (samples, *weight.shape) if samples else weight.shape
+            blocks = [block for block in self.pair.step.weights if block.name == leaf.name]
+            parts = [self._gradient(block, known, sums, samples) for block in blocks]
+            if len(parts) == 1 and parts[0] is not None and parts[0].shape == shape:
+                found.append(parts[0])
+                continue
+            zero = weight.new_zeros(())
+            whole = [zero if part is None else part for part in parts]
+            found.append(self._places.joined(blocks, whole, weight.new_empty(shape)))
+        return tuple(found)
+
+    def _gradient(
+        self, block: Node, known: Values, sums: dict[Node, Tensor], samples: int
+    ) -> Tensor | None:
+        d = self.wanted.get(block)
+        if d is None or d in sums:
+            return None if d is None else sums[d]
+        some = next(iter(known.values()))
+        arrays = Arrays(some.dtype, some.device)
+
+        def one(*own: Tensor) -> Tensor:
+            values = {**known, **dict(zip(sums, own, strict=True))}
+            return evaluate(arrays, (d,), values, self.sizes)[0]
+
+        return torch.vmap(one)(*sums.values()) if samples else one(*sums.values())

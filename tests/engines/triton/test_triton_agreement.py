@@ -1,0 +1,126 @@
+"""Engine triton in Triton's interpreter against the oracle: every cell, schedule and dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from elman import cells
+from elman.engines.triton.kernel import TritonKernel
+from elman.frontend.cell import Cell
+from elman.tuning.choose import kernel_of
+from helpers import Case, Sizes, assert_all_same, job_of, random_case, run
+from unseen import UNSEEN
+
+LOOP, STEPS = "loop/16/4/1", "steps"
+CASES = {cell: Sizes(T=3, B=3, I=3, H=5) for cell in cells.ALL} | UNSEEN
+pytestmark = [
+    pytest.mark.interpreted,
+    # numpy's, of units beyond the last: they are computed and thrown away
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+
+
+def kernel(case: Case, schedule: str, **options: Any) -> TritonKernel:
+    made = kernel_of(job_of(case, **options), "triton", schedule)
+    assert isinstance(made, TritonKernel)
+    return made
+
+
+def call(made: TritonKernel, case: Case, **changes: Any) -> dict[str, torch.Tensor]:
+    """Output, last states and gradients of one call, by name."""
+    given = tuple(case.inputs.values()), tuple(case.states.values()), tuple(case.weights.values())
+    output, last, saved = made.forward(*given)
+    found = {"out": output.clone()}
+    found |= {f"last {name}": value.clone() for name, value in zip(case.states, last)}
+    if not made.job.spec.training:
+        return found
+    d_output = changes.get("d_output", case.d_output)
+    d_last = changes.get("d_last", tuple(case.d_last.values()))
+    for keep in changes.get("keeps", (False,)):
+        groups = made.backward(*given, saved, d_output, d_last, keep=keep)
+    names = (*case.inputs, *case.states, *case.weights)
+    grads = [grad for group in groups for grad in group]
+    return found | {f"d{name}": grad for name, grad in zip(names, grads) if grad is not None}
+
+
+def oracle(case: Case) -> dict[str, torch.Tensor]:
+    """Engine reference in float64 on the very numbers that the case holds."""
+    return run(case.cell, case.to(torch.float64), "reference")
+
+
+@pytest.mark.parametrize("schedule", [LOOP, STEPS])
+@pytest.mark.parametrize("cell", CASES, ids=lambda cell: cell.name)
+def test_every_cell(cell: Cell, schedule: str) -> None:
+    """Values and every gradient, of awkward sizes."""
+    case = random_case(cell, CASES[cell])
+    assert_all_same(call(kernel(case, schedule), case), oracle(case), case.dtype, case.T)
+
+
+@pytest.mark.parametrize("schedule", [LOOP, STEPS])
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (2, 17, 2, 16), (4, 16, 20, 33)])
+def test_awkward_sizes(sizes: tuple[int, ...], schedule: str) -> None:
+    """One of everything; a sample more than a program takes; units beyond a power of two."""
+    case = random_case(cells.gru, Sizes(*sizes))
+    assert_all_same(call(kernel(case, schedule), case), oracle(case), case.dtype, case.T)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("schedule", [LOOP, STEPS])
+@pytest.mark.parametrize(
+    "cell", [cells.gru, cells.lstm, cells.lstm_layernorm, cells.lem], ids=lambda cell: cell.name
+)
+def test_half_precision(cell: Cell, schedule: str, dtype: torch.dtype) -> None:
+    """Products in half precision, everything else in float32."""
+    case = random_case(cell, Sizes(T=4, B=3, I=6, H=8)).to(dtype)
+    assert_all_same(call(kernel(case, schedule), case), oracle(case), dtype, case.T)
+
+
+@pytest.mark.parametrize("schedule", [LOOP, STEPS])
+@pytest.mark.parametrize("cell", [cells.lstm, UNSEEN and next(iter(UNSEEN))], ids=["lstm", "odd"])
+def test_without_training(cell: Cell, schedule: str) -> None:
+    """The same values; only the states that are asked for are kept."""
+    case = random_case(cell, CASES.get(cell, Sizes(T=3, B=3, I=3, H=5)))
+    want = {k: v for k, v in oracle(case).items() if not k.startswith("d")}
+    got = call(kernel(case, schedule, training=False, wants=frozenset()), case)
+    assert_all_same(got, want, case.dtype, case.T)
+
+
+@pytest.mark.parametrize("schedule", [LOOP, STEPS])
+def test_missing_cotangents_and_two_backwards(schedule: str) -> None:
+    """None is zero; a second backward finds the tape as it was."""
+    case = random_case(cells.lstm, Sizes(T=3, B=2, I=3, H=4))
+    made = kernel(case, schedule)
+    whole = call(made, case)
+    first = call(made, case, d_last=(None, None))
+    second = call(made, case, d_output=None)
+    for name in whole:
+        if name.startswith("d"):
+            torch.testing.assert_close(first[name] + second[name], whole[name])
+    again = call(made, case, keeps=(True, False))
+    assert all(torch.equal(again[name], whole[name]) for name in whole)
+
+
+@pytest.mark.parametrize("schedule", [LOOP, STEPS])
+def test_only_what_is_wanted(schedule: str) -> None:
+    """Frozen weights and inputs get no gradient."""
+    case = random_case(cells.gru, Sizes(T=3, B=2, I=3, H=4))
+    got = call(kernel(case, schedule, wants=frozenset({"R", "b"})), case)
+    assert {name for name in got if name.startswith("d")} == {"dR", "db", "dh"}
+    want = {name: value for name, value in oracle(case).items() if name in got}
+    assert_all_same(got, want, case.dtype, case.T)
+
+
+def test_strided_arguments() -> None:
+    """Transposed and expanded inputs and cotangents."""
+    case = random_case(cells.gru, Sizes(T=4, B=3, I=5, H=6))
+    made = kernel(case, LOOP)
+    want = call(made, case)
+    case.inputs["x"] = case.inputs["x"].transpose(0, 1).contiguous().transpose(0, 1)
+    got = call(made, case)
+    assert all(torch.equal(got[name], want[name]) for name in want)
+    one = torch.ones(()).expand_as(case.d_output)
+    got, want = call(made, case, d_output=one), call(made, case, d_output=one.contiguous())
+    assert all(torch.equal(got[name], want[name]) for name in want)

@@ -1,0 +1,147 @@
+"""Kernels compiled without a GPU: they fit, nothing spills, weights are loaded outside the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import triton.language as tl
+
+from elman import cells, compiler
+from elman.engines.triton.kernel import _Sweep
+from elman.engines.triton.layout import Layout
+from elman.engines.triton.loop import Loop
+from elman.engines.triton.offline import SHARED, Facts, facts
+from elman.engines.triton.rows import RowsRunner
+from elman.engines.triton.schedule import Schedule
+from elman.engines.triton.source import function
+from elman.frontend.cell import Cell
+from elman.plan.build import program
+from elman.plan.program import Program
+from elman.plan.spec import Spec
+
+TYPES: dict[str, tuple[str, Any]] = {
+    "float32": ("fp32", tl.float32),
+    "bfloat16": ("bf16", tl.bfloat16),
+    "float16": ("fp16", tl.float16),
+}
+
+
+def planned(cell: Cell, units: int, dtype: str) -> Program:
+    dims = tuple(sorted(cell.bind(units, units).items()))
+    wants = frozenset(leaf.name for leaf in (*cell.inputs, *cell.weights))
+    job = compiler.job(cell, Spec(dims, dtype, "cuda", wants))
+    return program(job.pair, job.spec)
+
+
+def types_of(names: Any, dtype: str, *wide: str) -> dict[str, str]:
+    """Arguments' types: strides and sizes are numbers, sealed vectors are float32, so are some."""
+    short = TYPES[dtype][0]
+    sizes = ("T", "B", "count")
+    return {
+        name: "i32"
+        if name in sizes or "_" in name
+        else "*fp32"
+        if name in ("vec", *wide) or name.startswith("pb")
+        else f"*{short}"
+        for name in names
+    }
+
+
+def loop_facts(
+    cell: Cell, units: int, dtype: str, target: str, forward: bool, **options: int
+) -> Facts:
+    """What the time loop of a direction needs, all states kept."""
+    of = planned(cell, units, dtype)
+    sweep = of.forward if forward else of.backward
+    assert sweep is not None
+    layout = Layout(of)
+    kept = (True,) * len(layout.state_widths)
+    chunk = layout.slots(sweep.chunk)
+    made = Loop(layout, sweep.step, chunk, forward=forward, kept=kept, ragged=False)
+    schedule = Schedule(**options)
+    constants = {
+        "N": schedule.samples,
+        "DT": TYPES[dtype][1],
+        "STAGES": schedule.stages,
+        "PRECISION": "tf32",
+        "INTERPRETED": False,
+    }
+    compiled = function("loop", made.text())
+    types = types_of(made.pointers, dtype)
+    return facts(compiled, types, constants, target, warps=schedule.warps, stages=schedule.stages)
+
+
+# cell, units, dtype, samples, warps, forward: registers at most, and per step: products on tensor
+# cores, barriers, loads and stores of global memory. A change that raises one has to say why.
+TABLE = {
+    ("gru", 64, "bfloat16", 8, 4, True): (80, 12, 16, 3, 5),
+    ("gru", 64, "bfloat16", 8, 4, False): (80, 12, 20, 6, 4),
+    ("gru", 128, "bfloat16", 8, 8, True): (80, 24, 16, 3, 5),
+    ("gru", 128, "bfloat16", 8, 8, False): (80, 24, 20, 6, 4),
+    ("gru", 128, "bfloat16", 16, 8, True): (80, 24, 16, 3, 5),
+    ("lstm", 64, "bfloat16", 8, 4, True): (96, 16, 20, 4, 6),
+    ("lstm", 64, "bfloat16", 8, 4, False): (96, 16, 22, 7, 4),
+    ("lstm", 128, "bfloat16", 8, 8, True): (96, 32, 20, 4, 6),
+    ("gru", 64, "float32", 16, 4, True): (128, 24, 14, 6, 10),
+    ("gru", 64, "float32", 16, 4, False): (160, 24, 28, 12, 8),
+    ("lstm", 64, "float32", 16, 4, True): (128, 32, 20, 8, 12),
+}
+
+
+@pytest.mark.parametrize("key", TABLE, ids=lambda key: "-".join(map(str, key)))
+def test_time_loops_on_sm_90(key: tuple[Any, ...]) -> None:
+    """The weights' loads are outside, nothing spills, and the counts are those of the table."""
+    name, units, dtype, samples, warps, forward = key
+    found = loop_facts(
+        getattr(cells, name), units, dtype, "sm_90", forward, samples=samples, warps=warps, stages=1
+    )
+    registers, products, barriers, loads, stores = TABLE[key]
+    assert not found.spilled
+    assert found.shared <= SHARED["sm_90"]
+    assert not found.loop["LDL"]
+    assert not found.loop["STL"]
+    assert found.registers <= registers
+    assert found.loop["HMMA"] + found.loop["HGMMA"] <= products
+    assert found.loop["BAR"] <= barriers
+    assert found.loop["LDG"] <= loads
+    assert found.loop["STG"] <= stores
+
+
+@pytest.mark.parametrize("target", ["sm_80", "gfx942"])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("forward", [True, False])
+def test_other_targets(target: str, dtype: str, forward: bool) -> None:
+    """Older and other chips."""
+    found = loop_facts(cells.gru, 64, dtype, target, forward, samples=16, warps=4, stages=1)
+    assert not found.spilled
+    assert found.shared <= SHARED[target]
+
+
+@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+def test_every_cell_compiles(cell: Cell) -> None:
+    """Both directions of every cell of the library, and all batched phases of one of them."""
+    for forward in (True, False):
+        found = loop_facts(cell, 32, "bfloat16", "sm_90", forward, samples=16, warps=4, stages=2)
+        assert not found.spilled
+        assert found.shared <= SHARED["sm_90"]
+
+
+@pytest.mark.parametrize("cell", [cells.lstm_layernorm, cells.gru_before], ids=lambda c: c.name)
+def test_steps_compile(cell: Cell) -> None:
+    """Kernels between products: of steps, and of all rows at once."""
+    of = planned(cell, 96, "bfloat16")
+    layout = Layout(of)
+    assert of.backward is not None
+    for sweep in (of.forward, of.backward):
+        places = _Sweep(layout, sweep, Schedule("steps"), (True, True)).place
+        for phase in (sweep.before, sweep.step, sweep.after):
+            runner = RowsRunner(layout, phase, places)
+            for text, segment in zip(runner.texts, runner.segments):
+                if segment.kernel is None:
+                    continue
+                made = function("rows", text)
+                names = [name for name in made.arg_names if name != "N"]
+                types = types_of(names, "bfloat16", "sc", "sr", "tape", "ch", "ca", "cn")
+                found = facts(made, types, {"N": segment.block}, "sm_90")
+                assert not found.spilled
