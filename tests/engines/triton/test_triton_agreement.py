@@ -15,6 +15,8 @@ from helpers import Case, Sizes, assert_all_same, job_of, random_case, run
 from unseen import UNSEEN
 
 LOOP, STEPS = "loop/16/4/1", "steps"
+GRID = "grid/16/2/1/3"
+EVERY = [LOOP, STEPS, GRID]
 CASES = {cell: Sizes(T=3, B=3, I=3, H=5) for cell in cells.ALL} | UNSEEN
 pytestmark = [
     pytest.mark.interpreted,
@@ -30,11 +32,14 @@ def kernel(case: Case, schedule: str, **options: Any) -> TritonKernel:
 
 
 def call(made: TritonKernel, case: Case, **changes: Any) -> dict[str, torch.Tensor]:
-    """Output, last states and gradients of one call, by name."""
+    """Output, last states and gradients of one call, by name; arguments stay as they were."""
+    before = [*case.inputs.values(), *case.states.values(), *case.weights.values()]
+    copies = [value.clone() for value in before]
     given = tuple(case.inputs.values()), tuple(case.states.values()), tuple(case.weights.values())
     output, last, saved = made.forward(*given)
     found = {"out": output.clone()}
     found |= {f"last {name}": value.clone() for name, value in zip(case.states, last)}
+    assert all(torch.equal(value, copy) for value, copy in zip(before, copies))
     if not made.job.spec.training:
         return found
     d_output = changes.get("d_output", case.d_output)
@@ -51,7 +56,7 @@ def oracle(case: Case) -> dict[str, torch.Tensor]:
     return run(case.cell, case.to(torch.float64), "reference")
 
 
-@pytest.mark.parametrize("schedule", [LOOP, STEPS])
+@pytest.mark.parametrize("schedule", EVERY)
 @pytest.mark.parametrize("cell", CASES, ids=lambda cell: cell.name)
 def test_every_cell(cell: Cell, schedule: str) -> None:
     """Values and every gradient, of awkward sizes."""
@@ -59,7 +64,7 @@ def test_every_cell(cell: Cell, schedule: str) -> None:
     assert_all_same(call(kernel(case, schedule), case), oracle(case), case.dtype, case.T)
 
 
-@pytest.mark.parametrize("schedule", [LOOP, STEPS])
+@pytest.mark.parametrize("schedule", EVERY)
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (2, 17, 2, 16), (4, 16, 20, 33)])
 def test_awkward_sizes(sizes: tuple[int, ...], schedule: str) -> None:
     """One of everything; a sample more than a program takes; units beyond a power of two."""
@@ -68,7 +73,7 @@ def test_awkward_sizes(sizes: tuple[int, ...], schedule: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
-@pytest.mark.parametrize("schedule", [LOOP, STEPS])
+@pytest.mark.parametrize("schedule", EVERY)
 @pytest.mark.parametrize(
     "cell", [cells.gru, cells.lstm, cells.lstm_layernorm, cells.lem], ids=lambda cell: cell.name
 )
@@ -78,7 +83,7 @@ def test_half_precision(cell: Cell, schedule: str, dtype: torch.dtype) -> None:
     assert_all_same(call(kernel(case, schedule), case), oracle(case), dtype, case.T)
 
 
-@pytest.mark.parametrize("schedule", [LOOP, STEPS])
+@pytest.mark.parametrize("schedule", EVERY)
 @pytest.mark.parametrize("cell", [cells.lstm, UNSEEN and next(iter(UNSEEN))], ids=["lstm", "odd"])
 def test_without_training(cell: Cell, schedule: str) -> None:
     """The same values; only the states that are asked for are kept."""
@@ -88,7 +93,7 @@ def test_without_training(cell: Cell, schedule: str) -> None:
     assert_all_same(got, want, case.dtype, case.T)
 
 
-@pytest.mark.parametrize("schedule", [LOOP, STEPS])
+@pytest.mark.parametrize("schedule", EVERY)
 def test_missing_cotangents_and_two_backwards(schedule: str) -> None:
     """None is zero; a second backward finds the tape as it was."""
     case = random_case(cells.lstm, Sizes(T=3, B=2, I=3, H=4))
@@ -103,7 +108,7 @@ def test_missing_cotangents_and_two_backwards(schedule: str) -> None:
     assert all(torch.equal(again[name], whole[name]) for name in whole)
 
 
-@pytest.mark.parametrize("schedule", [LOOP, STEPS])
+@pytest.mark.parametrize("schedule", EVERY)
 def test_only_what_is_wanted(schedule: str) -> None:
     """Frozen weights and inputs get no gradient."""
     case = random_case(cells.gru, Sizes(T=3, B=2, I=3, H=4))
@@ -111,6 +116,13 @@ def test_only_what_is_wanted(schedule: str) -> None:
     assert {name for name in got if name.startswith("d")} == {"dR", "db", "dh"}
     want = {name: value for name, value in oracle(case).items() if name in got}
     assert_all_same(got, want, case.dtype, case.T)
+
+
+@pytest.mark.parametrize("cell", [cells.gru, cells.gru_before, cells.lstm_layernorm])
+def test_a_grid_of_one_program_meets_itself(cell: Cell) -> None:
+    """The barrier's code runs: whoever comes alone is not kept waiting."""
+    case = random_case(cell, Sizes(T=3, B=18, I=3, H=6))
+    assert_all_same(call(kernel(case, "grid/16/2/1/8"), case), oracle(case), case.dtype, case.T)
 
 
 def test_strided_arguments() -> None:

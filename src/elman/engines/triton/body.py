@@ -49,15 +49,26 @@ class Body(ABC):
         if size not in self._units:
             name = f"u{size}"
             self._units[size] = name
-            self.before.append(f"{name} = tl.arange(0, {padded(size)})[:, None]")
-            if padded(size) != size:
-                self.before.append(f"ok_{name} = {name} < {size}")
+            self.before += self.indices(name, size)
         return self._units[size]
+
+    def indices(self, name: str, size: int) -> list[str]:
+        """Lines that define the units of a program, and their mask if they need one."""
+        lines = [f"{name} = tl.arange(0, {self.block_of(size)})[:, None]"]
+        return [*lines, f"ok_{name} = {name} < {size}"] if self.masked(size) else lines
+
+    def block_of(self, size: int) -> int:
+        """Units of a block."""
+        return padded(size)
+
+    def masked(self, size: int) -> bool:
+        """Whether some of them are none."""
+        return padded(size) != size
 
     def inside(self, size: int, rows: str = "live") -> str:
         """Text of a mask of units and samples."""
         name = self.units(size)
-        return rows if padded(size) == size else f"ok_{name} & {rows}"
+        return f"ok_{name} & {rows}" if self.masked(size) else rows
 
     def atom_units(self, atom: Atom) -> str:
         """As :meth:`units`, of an atom."""
@@ -83,7 +94,7 @@ class Body(ABC):
         if value.shape:
             size = self.layout.width(value)
             units = self.units(size)
-            mask = "" if padded(size) == size else f", mask=ok_{units}, other=0.0"
+            mask = f", mask=ok_{units}, other=0.0" if self.masked(size) else ""
             self.before.append(f"{name} = tl.load(vec + {offset} + {units}{mask})")
         else:
             self.before.append(f"{name} = tl.load(vec + {offset} + tl.zeros([1, 1], tl.int32))")
@@ -119,7 +130,7 @@ class Body(ABC):
 
     def whole(self, name: str, value: Node) -> str:
         """A value of every unit and sample, however it was written."""
-        units = padded(self.layout.width(value)) if value.shape else 1
+        units = self.block_of(self.layout.width(value)) if value.shape else 1
         return f"tl.broadcast_to({name}, [{units}, N])"
 
     def segment(self, segment: Segment) -> None:
@@ -174,20 +185,23 @@ class Body(ABC):
         self.lines.append(f"{name} = {text}")
         self.names[value] = name
 
+    def all_units(self, value: Node) -> tuple[str, str | None]:
+        """The name of a block with all units of a value, and of their mask if they need one."""
+        size = self.layout.width(value)
+        name = self.whole(self.use(value), value)
+        return name, f"ok_{self.units(size)}" if self.masked(size) else None
+
     def _reduced(self, value: Node) -> str:
         """A reduction over the units of all arguments: [1, samples]."""
         count = sum(self.layout.width(arg) for arg in value.args)
-        wide: list[tuple[str, int]] = []
-        for arg in value.args:
-            size = self.layout.width(arg)
-            wide.append((self.whole(self.use(arg), arg), size))
+        wide = [self.all_units(arg) for arg in value.args]
         if value.op == "amax":
-            parts = [f"tl.max({self._only(name, size, '-inf')}, 0)" for name, size in wide]
+            parts = [f"tl.max({only(name, mask, '-inf')}, 0)" for name, mask in wide]
             text = parts[0]
             for part in parts[1:]:
                 text = f"tl.maximum({text}, {part})"
             return f"({text})[None, :]"
-        total = " + ".join(f"tl.sum({self._only(name, size)}, 0)" for name, size in wide)
+        total = " + ".join(f"tl.sum({only(name, mask)}, 0)" for name, mask in wide)
         if value.op == "sum":
             return f"({total})[None, :]"
         mean = f"(({total}) * {number(1.0 / count)})[None, :]"
@@ -196,15 +210,14 @@ class Body(ABC):
         middle = self.fresh()
         self.lines.append(f"{middle} = {mean}")
         squares: list[str] = []
-        for name, size in wide:
+        for name, mask in wide:
             off = self.fresh()
-            self.lines.append(f"{off} = {self._only(f'({name} - {middle})', size)}")
+            self.lines.append(f"{off} = {only(f'({name} - {middle})', mask)}")
             squares.append(f"tl.sum({off} * {off}, 0)")
         return f"(({' + '.join(squares)}) * {number(1.0 / count)})[None, :]"
 
-    def _only(self, text: str, size: int, other: str = "0.0") -> str:
-        """A block with another value in its padding."""
-        if padded(size) == size:
-            return text
-        other = other if other == "0.0" else f'float("{other}")'
-        return f"tl.where(ok_{self.units(size)}, {text}, {other})"
+
+def only(text: str, mask: str | None, other: str = "0.0") -> str:
+    """A block with another value in its padding."""
+    other = other if other == "0.0" else f'float("{other}")'
+    return text if mask is None else f"tl.where({mask}, {text}, {other})"

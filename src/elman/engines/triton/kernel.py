@@ -13,6 +13,7 @@ from torch import Tensor
 from triton import knobs
 
 from elman.engines.base import Job, Kernel
+from elman.engines.triton.grid import Grid
 from elman.engines.triton.layout import Layout
 from elman.engines.triton.loop import Loop
 from elman.engines.triton.rows import RowsRunner, joined, multiplied
@@ -22,7 +23,7 @@ from elman.engines.weights import Values, WeightRate
 from elman.errors import EngineError
 from elman.ir.graph import Node
 from elman.plan.build import output_is_state
-from elman.plan.program import Home, Program, Sweep
+from elman.plan.program import Home, Phase, Program, Sweep
 
 DTYPES = {
     "float32": (torch.float32, tl.float32),
@@ -49,11 +50,16 @@ class _Sweep:
             self.wide = self.forward and layout.program.spec.dtype != "float32"
             self.steps = RowsRunner(layout, sweep.step, self.place, wide=self.wide)
         else:
-            self.loop = Loop(
-                layout, sweep.step, self.chunk, forward=self.forward, kept=kept, ragged=False
-            )
+            self.loop = self._made(sweep.step, schedule, kept)
             self.text = self.loop.text()
             self.kernel = function("loop", self.text)
+
+    def _made(self, phase: Phase, schedule: Schedule, kept: tuple[bool, ...]) -> Loop:
+        forward, layout, chunk = self.forward, self.layout, self.chunk
+        if schedule.kind == "loop":
+            return Loop(layout, phase, chunk, forward=forward, kept=kept, ragged=False)
+        own, splits = schedule.units, schedule.warps
+        return Grid(layout, phase, chunk, forward=forward, own=own, splits=splits)
 
     @property
     def runners(self) -> list[RowsRunner]:
@@ -112,7 +118,7 @@ class TritonKernel(Kernel):
         training = job.spec.training
         late = bool(program.forward.after.segments)
         self.kept = tuple(
-            training or late or (not k and self.output_is_state)
+            training or late or schedule.kind == "grid" or (not k and self.output_is_state)
             for k in range(len(layout.state_widths))
         )
         self.scalar_output = not step.outputs[0].shape
@@ -156,15 +162,83 @@ class TritonKernel(Kernel):
     def _values(self, weights: Sequence[Tensor]) -> Values:
         return self.rate.values(weights, [*self.layout.vectors, *self._matrices])
 
-    def _launch(self, sweep: _Sweep, call: _Call, arrays: Mapping[str, Tensor]) -> None:
-        """All steps in one kernel."""
+    def _looped(
+        self,
+        sweep: _Sweep,
+        call: _Call,
+        arrays: Arrays,
+        begin: tuple[str, Sequence[Tensor]],
+        end: tuple[str, Sequence[Tensor]],
+    ) -> None:
+        """All steps in one kernel; ``begin`` and ``end``: what is carried, and the names of it."""
         loop = sweep.loop
+        if not isinstance(loop, Grid):
+            ends = _numbered(*end)
+            self._launch(sweep, call, {**arrays, **_numbered(*begin), **ends}, (0, call.T))
+            return
+        some = begin[1][0]
+        groups = -(-call.B // self.fixed.samples)
+        more = {
+            "sr": self._empty(some, 2 * call.B, max(1, loop.scratch[1])),
+            "ca": self._empty(some, 2 * call.B, max(1, self.layout.carry_row)),
+            "bar": some.new_zeros(groups, dtype=torch.int32),
+            "tapenow": arrays["tape"],
+            "chnow": arrays["ch"],
+        }
+        now = [value.float() for value in begin[1]]
+        parity = (call.T - 1) & 1
+        for array, offset, column in self._columns():
+            rows = more["ca"][parity * call.B : (parity + 1) * call.B]
+            own = now[array][:, column.offset : column.offset + column.width]
+            rows[:, offset : offset + column.width] = own
+        after = [torch.empty_like(value) for value in now]
+        if not knobs.runtime.interpret or loop.programs == 1:
+            names = {**_numbered(begin[0], now), **_numbered(end[0], after)}
+            self._launch(sweep, call, {**arrays, **more, **names}, (0, call.T))
+        else:
+            self._without_meeting(sweep, call, {**arrays, **more}, (begin[0], now), (end[0], after))
+        for target, value in zip(end[1], after, strict=True):
+            target.copy_(value)
+
+    def _without_meeting(
+        self,
+        sweep: _Sweep,
+        call: _Call,
+        arrays: Arrays,
+        begin: tuple[str, list[Tensor]],
+        end: tuple[str, list[Tensor]],
+    ) -> None:
+        """The interpreter runs programs one after another: step by step, and each so often that
+        every segment finds what the one before it stored."""
+        loop = sweep.loop
+        assert isinstance(loop, Grid), "asked for before"
+        now, after = [value.clone() for value in begin[1]], end[1]
+        for i in range(call.T):
+            before = {name: arrays[f"{name}now"].clone() for name in ("tape", "ch")}
+            names = {**_numbered(begin[0], now), **_numbered(end[0], after)}
+            for _ in range(loop.passes):
+                self._launch(sweep, call, {**arrays, **before, **names}, (i, i + 1), meet=False)
+            for value, made in zip(now, after, strict=True):
+                value.copy_(made)
+
+    def _launch(
+        self,
+        sweep: _Sweep,
+        call: _Call,
+        arrays: Mapping[str, Tensor],
+        steps: tuple[int, int],
+        *,
+        meet: bool = True,
+    ) -> None:
+        """One call of the kernel of all steps."""
+        loop, fixed = sweep.loop, self.fixed
         assert loop is not None, "asked for before"
+        numbers = {"T": call.T, "B": call.B, "i0": steps[0], "i1": steps[1]}
         given: list[Any] = []
         for name in loop.pointers:
             base, _, kind = name.partition("_")
-            if name in ("T", "B"):
-                given.append(call.T if name == "T" else call.B)
+            if name in numbers:
+                given.append(numbers[name])
             elif name == "vec":
                 given.append(call.vec)
             elif base.startswith("m"):
@@ -174,16 +248,21 @@ class TritonKernel(Kernel):
                 given.append(_stride(arrays[base], call.B, kind))
             else:
                 given.append(arrays[name])
-        block = self.fixed.samples
-        loop_kernel = sweep.kernel[(-(-call.B // block),)]
-        loop_kernel(
+        groups = -(-call.B // fixed.samples)
+        spread = isinstance(loop, Grid)
+        kernel = sweep.kernel[(loop.programs, groups) if isinstance(loop, Grid) else (groups,)]
+        interpreted = bool(knobs.runtime.interpret)
+        together = {"launch_cooperative_grid": True} if spread and not interpreted else {}
+        kernel(
             *given,
-            N=block,
+            N=fixed.samples,
             DT=self.element,
-            STAGES=self.fixed.stages,
+            STAGES=fixed.stages,
             PRECISION=precision(),
-            INTERPRETED=bool(knobs.runtime.interpret),
-            num_warps=self.fixed.warps,
+            INTERPRETED=interpreted,
+            MEET=meet,
+            num_warps=fixed.warps,
+            **together,
         )
 
     def _one_by_one(self, sweep: _Sweep, call: _Call, arrays: Arrays, sequences: Arrays) -> None:
@@ -273,9 +352,7 @@ class TritonKernel(Kernel):
             for end, sequence in zip(last, sequences, strict=True):
                 end.copy_(sequence[T % len(sequence)])
         else:
-            ends = {f"last{k}": value for k, value in enumerate(last)}
-            starts = {f"first{k}": value for k, value in enumerate(first)}
-            self._launch(sweep, call, {**arrays, **starts, **ends})
+            self._looped(sweep, call, arrays, ("first", first), ("last", last))
         self._batched(sweep.after, call, arrays)
         if self.scalar_output:
             output = output.reshape(T, B)
@@ -323,9 +400,7 @@ class TritonKernel(Kernel):
         if sweep.steps is not None:
             self._carried(sweep, call, arrays, sequences, ends, d_first)
         else:
-            named = {f"dlast{k}": end for k, end in enumerate(ends)}
-            named.update({f"dfirst{k}": d for k, d in enumerate(d_first)})
-            self._launch(sweep, call, {**arrays, **named})
+            self._looped(sweep, call, arrays, ("dlast", ends), ("dfirst", d_first))
         self._batched(sweep.after, call, arrays)
         d_weights = self.rate.gradients(self._totals(sweep, arrays), weights)
         d_inputs = tuple(
@@ -402,6 +477,11 @@ class TritonKernel(Kernel):
 def precision() -> str:
     """How float32 is multiplied, as torch's switch says."""
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+
+
+def _numbered(name: str, values: Sequence[Tensor]) -> Arrays:
+    """``name0``, ``name1`` …"""
+    return {f"{name}{k}": value for k, value in enumerate(values)}
 
 
 def _rowed(matrix: Tensor) -> Tensor:

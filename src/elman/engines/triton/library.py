@@ -43,6 +43,24 @@ def dot(a, b, acc, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
+def dot_split(a, b, acc, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
+    """As :func:`dot`, of blocks [splits, ., .] whose sum is the product."""
+    if INTERPRETED:
+        return acc + tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+    return tl.dot(a, b, acc, input_precision=PRECISION)
+
+
+@triton.jit
+def meet(counter, target):
+    """Wait until all programs of a group have come as often; what they stored before is seen."""
+    tl.debug_barrier()
+    tl.atomic_add(counter, 1, sem="release", scope="gpu")
+    while tl.atomic_add(counter, 0, sem="acquire", scope="gpu") < target:
+        pass
+    tl.debug_barrier()
+
+
+@triton.jit
 def put(at, value, mask):
     """Store a block in the type of the memory."""
     tl.store(at, value.to(at.dtype.element_ty), mask=mask)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from elman.engines.triton.body import Body
+from elman.engines.triton.body import Body, only
 from elman.engines.triton.layout import Layout, padded
 from elman.ir.graph import Node
 from elman.plan.program import Acc, Bundle, Home, Phase
 
-OPTIONS = ("N", "DT", "STAGES", "PRECISION", "INTERPRETED")  # known when it is compiled
+OPTIONS = ("N", "DT", "STAGES", "PRECISION", "INTERPRETED", "MEET")  # known when it is compiled
 
 
 class Loop(Body):
@@ -15,8 +15,15 @@ class Loop(Body):
 
     Attributes:
         pointers: names of the kernel's pointer and stride arguments, in order.
+        numbers: names of what else is known when it is called.
+        axis: of the grid along which samples are cut.
+        steps: text of the range of steps.
         matrices: what the products multiply with, in the order of ``m0``, ``m1`` …
     """
+
+    numbers: tuple[str, ...] = ("T", "B")
+    axis = 0
+    steps = "0, T"
 
     def __init__(
         self,
@@ -118,14 +125,13 @@ class Loop(Body):
 
     def product(self, bundle: Bundle, acc: Acc) -> str:
         """A chain of products on weights that are held."""
-        units = padded(self.layout.width(acc.into))
+        units = self.block_of(self.layout.width(acc.into))
         text = f"tl.zeros([{units}, N], tl.float32)"
         name = ""
         for term in acc.terms:
             matrix, operand = term.args
             weight = self._weight(matrix, term.transposed)
-            value = self.whole(self.use(operand), operand)
-            value = self._only(value, self.layout.width(operand))
+            value = only(*self.all_units(operand))
             name = self.fresh("a")
             self.lines.append(
                 f"{name} = lib.dot({weight}, ({value}).to(DT), {text}, PRECISION, INTERPRETED)"
@@ -142,9 +148,10 @@ class Loop(Body):
         sizes = [f"m{k}_r" for k in range(len(self.matrices))]
         arrays = [f"m{k}" for k in range(len(self.matrices))]
         more = ["rows"] if self.ragged else []
-        self.pointers = dict.fromkeys([*self.pointers, *arrays, *sizes, "vec", *more, "T", "B"])
+        names = [*self.pointers, *arrays, *sizes, "vec", *more, *self.numbers]
+        self.pointers = dict.fromkeys(names)
         head = [
-            "n = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[None, :]",
+            f"n = (tl.program_id({self.axis}) * N + tl.arange(0, N)).to(tl.int64)[None, :]",
             "live = n < B",
             "all_live = live",
         ]
@@ -153,7 +160,7 @@ class Loop(Body):
             "@triton.jit",
             f"def loop({', '.join([*self.pointers, *options])}):",
             *("    " + line for line in (*head, *self.before, *begin)),
-            "    for i in tl.range(0, T, num_stages=STAGES):",
+            f"    for i in tl.range({self.steps}, num_stages=STAGES):",
             *("        " + line for line in step),
             *("    " + line for line in end),
             "",
