@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
+import torch
 from triton import knobs
 
 from elman.engines.base import Engine, Job, Kernel
@@ -19,7 +20,9 @@ from elman.plan.prices import Prices
 from elman.plan.program import Phase, Program
 
 PRICES = Prices()
-ON_CHIP = 200 << 10  # (bytes) of weights that one program can hold, beside what else it needs
+RESERVE = 16 << 10  # (bytes) of shared memory for what else a program needs
+ON_CHIP = (227 << 10) - RESERVE  # (bytes) of weights that one program can hold, on an H100
+PROCESSORS = 132  # of an H100
 
 
 class TritonEngine(Engine):
@@ -44,11 +47,26 @@ class TritonEngine(Engine):
         return None if job.spec.device == "cuda" else "it is interpreted: not measured"
 
     def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
-        """All steps in one kernel where the weights fit, and step by step."""
-        program = self._program(job)
+        """What the model of shared memory does not rule out; at last step by step.
+
+        All steps in one kernel where one program holds the weights; else units cut over so many
+        programs that it does, all of them resident at once.
+        """
+        of = self._program(job)
         found: list[Schedule] = []
-        if resident_bytes(program) <= ON_CHIP:
+        room = _room(job)
+        if resident_bytes(of) <= room:
             found += [Schedule("loop", 16, warps, stages) for warps in (4, 8) for stages in (1, 2)]
+        largest = max(_units(of), default=1)
+        for own in (8, 16, 32):
+            share = -(-largest // own)
+            for samples in (16, 32, 64):
+                groups = -(-batch // samples)
+                operand = samples * padded(largest) * item_bytes(of.spec)
+                needs = resident_bytes(of) * padded_share(own, largest) + operand
+                if share > 1 and share * groups <= _programs(job) and needs <= room:
+                    found.append(Schedule("grid", samples, 8, 1, own))
+                    break
         return tuple(schedule.name for schedule in (*found, Schedule("steps")))
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
@@ -65,6 +83,35 @@ class TritonEngine(Engine):
         if made is None:
             made = self._programs[job] = program(job.pair, job.spec, PRICES)
         return made
+
+
+def padded_share(own: int, size: int) -> float:
+    """What one program of a grid holds of all weights."""
+    return own / padded(size)
+
+
+def _units(of: Program) -> list[int]:
+    """Sizes of the states."""
+    sizes = of.spec.sizes
+    atoms = [leaf.shape[0][0] for leaf in of.pair.step.states if leaf.shape]
+    return [atom if isinstance(atom, int) else sizes[atom] for atom in atoms]
+
+
+def _room(job: Job) -> int:
+    """Shared memory for weights of one program (bytes)."""
+    if job.spec.device != "cuda":
+        return ON_CHIP
+    facts = torch.cuda.get_device_properties("cuda")
+    most: int = getattr(facts, "shared_memory_per_block_optin", ON_CHIP + RESERVE)
+    return most - RESERVE
+
+
+def _programs(job: Job) -> int:
+    """Programs that are resident at once, one per processor."""
+    if job.spec.device != "cuda":
+        return PROCESSORS
+    count: int = torch.cuda.get_device_properties("cuda").multi_processor_count
+    return count
 
 
 def resident_bytes(of: Program) -> int:

@@ -6,6 +6,8 @@ of all units, go through memory. Programs that share samples are a group with a 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from elman.engines.triton.layout import Layout, padded
 from elman.engines.triton.loop import Loop
 from elman.ir.graph import Node
@@ -16,6 +18,35 @@ from elman.plan.segments import full_reads
 
 _FEWEST = 8  # units of a block: what tensor cores take along that side
 _INNER = 16  # and along which they sum
+_WASTE, _SMALL = 1 / 8, 64  # padding of an inner dim at most, as a share, if it is no small one
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a product's inner dim of ``size`` units: a power of two from ``start`` on."""
+
+    size: int
+    start: int
+    length: int
+
+    @property
+    def padded(self) -> bool:
+        """Whether it reaches beyond the last unit."""
+        return self.start + self.length > self.size
+
+
+def pieces(size: int) -> tuple[Piece, ...]:
+    """An inner dim as powers of two, with little padding: 1152 is 1024 and 128."""
+    found: list[Piece] = []
+    at = 0
+    while at < size:
+        rest = size - at
+        length = padded(rest)
+        if length - rest > _WASTE * size and length > _SMALL:
+            length //= 2
+        found.append(Piece(size, at, length))
+        at += length
+    return tuple(found)
 
 
 class Grid(Loop):
@@ -51,8 +82,9 @@ class Grid(Loop):
         # the interpreter repeats a step: what a program had before and what it has stored are two
         # arrays there, and one on a GPU
         self._now = False
-        self._whole: dict[Node, str] = {}
-        self._inner: dict[int, str] = {}
+        self._whole: dict[tuple[Node, Piece], str] = {}
+        self._inner: dict[Piece, str] = {}
+        self._split_weights: dict[tuple[Node, bool, Piece], str] = {}
         self._all: set[int] = set()
         leaves = layout.program.pair.d_next
         nodes = [v for s in phase.segments for p in s.parts for v in p.nodes]
@@ -123,44 +155,46 @@ class Grid(Loop):
             ]
         super().segment(segment)
 
-    def _inner_of(self, size: int) -> tuple[str, int, int]:
-        """The name of the indices [splits, units of a split], and their sizes."""
-        whole = padded(size)
-        splits = max(1, min(self.splits, whole // _INNER))
-        each = whole // splits
-        if size not in self._inner:
-            name = self._inner[size] = f"k{size}_"
-            first = f"tl.arange(0, {splits})[:, None] * {each}"
+    def _inner_of(self, piece: Piece) -> tuple[str, int]:
+        """The name of a piece's indices [splits, units of a split], and how many splits."""
+        splits = max(1, min(self.splits, piece.length // _INNER))
+        each = piece.length // splits
+        if piece not in self._inner:
+            name = self._inner[piece] = f"k{piece.size}_{piece.start}"
+            first = f"{piece.start} + tl.arange(0, {splits})[:, None] * {each}"
             self.before.append(f"{name} = {first} + tl.arange(0, {each})[None, :]")
-        return self._inner[size], splits, each
+        return self._inner[piece], splits
 
-    def _split_weight(self, matrix: Node, transposed: bool) -> str:
+    def _split_weight(self, matrix: Node, transposed: bool, piece: Piece) -> str:
         """The name of this program's rows of a matrix: [splits, units, units of a split]."""
-        found = self._weights.get((matrix, transposed))
+        found = self._split_weights.get((matrix, transposed, piece))
         if found is not None:
             return found
         if matrix not in self.matrices:
             self.matrices.append(matrix)
         array = f"m{self.matrices.index(matrix)}"
         rows, columns = (self.layout.size(dim[0]) for dim in matrix.shape)
-        out, inner = (columns, rows) if transposed else (rows, columns)
-        k, _, _ = self._inner_of(inner)
+        out = columns if transposed else rows
+        k, _ = self._inner_of(piece)
         u, at_k = f"{self.units(out)}[None, :, :]", f"{k}[:, None, :]"
-        ok = f"ok_{self.units(out)}[None, :, :] & ({at_k} < {inner})"
+        ok = f"ok_{self.units(out)}[None, :, :]"
+        if piece.padded:
+            ok = f"{ok} & ({at_k} < {piece.size})"
         at = f"{u} + {at_k} * {array}_r" if transposed else f"{u} * {array}_r + {at_k}"
-        name = self._weights[matrix, transposed] = self.fresh("w")
+        name = self._split_weights[matrix, transposed, piece] = self.fresh("w")
         self.before.append(f"{name} = tl.load({array} + {at}, mask={ok}, other=0.0).to(DT)")
         return name
 
-    def _split_operand(self, value: Node) -> str:
-        """The name of all units of a value: [splits, units of a split, samples]."""
-        if value in self._whole:
-            return self._whole[value]
-        size = self.layout.width(value)
-        k, _, _ = self._inner_of(size)
+    def _split_operand(self, value: Node, piece: Piece) -> str:
+        """The name of a piece of all units: [splits, units of a split, samples]."""
+        if (value, piece) in self._whole:
+            return self._whole[value, piece]
+        k, _ = self._inner_of(piece)
         at = f"({self._anywhere(value)})[None, :, :] + {k}[:, :, None]"
-        mask = f"({k} < {size})[:, :, None] & live[None, :, :]"
-        name = self._whole[value] = self.fresh("o")
+        mask = "live[None, :, :]"
+        if piece.padded:
+            mask = f"({k} < {piece.size})[:, :, None] & {mask}"
+        name = self._whole[value, piece] = self.fresh("o")
         self.lines.append(
             f"{name} = tl.load({at}, mask={mask}, other=0.0, cache_modifier='.cg').to(DT)"
         )
@@ -169,21 +203,21 @@ class Grid(Loop):
     def product(self, bundle: Bundle, acc: Acc) -> str:
         """Parts of the inner dim side by side, then their sum."""
         units = self.block_of(self.layout.width(acc.into))
-        chains: dict[int, str] = {}  # operands of unlike sizes may have unlike splits
+        chains: dict[int, str] = {}  # what has unlike splits is summed apart
         for term in acc.terms:
             matrix, operand = term.args
-            _, splits, _ = self._inner_of(self.layout.width(operand))
-            weight = self._split_weight(matrix, term.transposed)
-            value = self._split_operand(operand)
-            start = chains.get(splits, f"tl.zeros([{splits}, {units}, N], tl.float32)")
-            name = chains[splits] = self.fresh("a")
-            self.lines.append(
-                f"{name} = lib.dot_split({weight}, {value}, {start}, PRECISION, INTERPRETED)"
-            )
+            for piece in pieces(self.layout.width(operand)):
+                _, splits = self._inner_of(piece)
+                weight = self._split_weight(matrix, term.transposed, piece)
+                value = self._split_operand(operand, piece)
+                start = chains.get(splits, f"tl.zeros([{splits}, {units}, N], tl.float32)")
+                name = chains[splits] = self.fresh("a")
+                self.lines.append(
+                    f"{name} = lib.dot_split({weight}, {value}, {start}, PRECISION, INTERPRETED)"
+                )
         made = self.fresh("a")
-        self.lines.append(
-            f"{made} = {' + '.join(f'tl.sum({name}, 0)' for name in chains.values())}"
-        )
+        total = " + ".join(f"tl.sum({name}, 0)" for name in chains.values())
+        self.lines.append(f"{made} = {total}")
         return made
 
     def all_units(self, value: Node) -> tuple[str, str | None]:

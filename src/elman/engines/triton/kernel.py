@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 from triton import knobs
+from triton.errors import TritonError
 
 from elman.engines.base import Job, Kernel
 from elman.engines.triton.grid import Grid
@@ -319,7 +321,17 @@ class TritonKernel(Kernel):
     def forward(
         self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
     ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """See :meth:`Kernel.forward`."""
+        """See :meth:`Kernel.forward`.
+
+        Raises:
+            EngineError: this chip cannot hold the kernel.
+        """
+        with _on(states[0]):
+            return self._run_forward(inputs, states, weights)
+
+    def _run_forward(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
         layout, sweep = self.layout, self._forward
         T, B = inputs[0].shape[:2]
         rows, like = T * B, states[0]
@@ -369,10 +381,25 @@ class TritonKernel(Kernel):
         d_last: Sequence[Tensor | None],
         keep: bool,
     ) -> tuple[Gradients, Gradients, Gradients]:
-        """See :meth:`Kernel.backward`."""
-        sweep = self._backward
-        if sweep is None:
+        """See :meth:`Kernel.backward`; raises as :meth:`forward`."""
+        if self._backward is None:
             raise EngineError("this kernel was compiled without a backward")
+        with _on(states[0]):
+            return self._run_backward(
+                self._backward, inputs, states, weights, saved, d_output, d_last, keep
+            )
+
+    def _run_backward(
+        self,
+        sweep: _Sweep,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        saved: Sequence[Tensor],
+        d_output: Tensor | None,
+        d_last: Sequence[Tensor | None],
+        keep: bool,
+    ) -> tuple[Gradients, Gradients, Gradients]:
         layout, wants = self.layout, self.job.spec.wants
         *sequences, tape = saved
         T, B = inputs[0].shape[:2]
@@ -472,6 +499,16 @@ class TritonKernel(Kernel):
             for term in terms:
                 add(term.target, split[term.left])
         return found
+
+
+@contextmanager
+def _on(like: Tensor) -> Iterator[None]:
+    """Launch on a tensor's device; what Triton refuses is told as an error of the engine."""
+    try:
+        with torch.cuda.device_of(like):
+            yield
+    except TritonError as error:
+        raise EngineError(f"Triton refuses a kernel: {error}") from error
 
 
 def precision() -> str:

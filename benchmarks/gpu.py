@@ -1,0 +1,478 @@
+"""Measure elman's kernels on a GPU beside torch.nn (cuDNN), in one command.
+
+    python benchmarks/gpu.py                     # eight minutes; writes gpu.jsonl
+    python benchmarks/gpu.py --only 'gru*' --seconds 120
+    python benchmarks/gpu.py --dry               # tiny cases in Triton's interpreter, on a CPU
+
+Cases come in order of importance. Each is checked on the device before it is timed, written as soon
+as it is measured, and left out when the file has it already. Cases run in a process of their own:
+one that crashes or hangs costs its own row. Needs torch, triton and numpy, and this checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+LIMIT_S = 90.0  # of one case, compiling included
+SAMPLE_S = 0.25  # of timing, per contestant and direction
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: what is measured, of which cell and sizes."""
+
+    name: str
+    kind: str
+    cell: str
+    T: int
+    B: int
+    H: int
+    dtype: str = "bfloat16"
+    heads: int = 1
+
+
+def cases() -> Iterator[Case]:
+    """All cases, most important first."""
+
+    def layer(cell: str, T: int, B: int, H: int, dtype: str, kind: str = "layer") -> Case:
+        return Case(f"{kind} {cell} {T},{B},{H} {DTYPES[dtype]}", kind, cell, T, B, H, dtype)
+
+    halves = ("bfloat16", "float32")
+    for H, B in ((512, 16), (256, 16), (1024, 16), (128, 16), (64, 16), (2048, 16)):
+        for cell in ("gru", "lstm", "rnn"):
+            for dtype in halves:
+                yield layer(cell, 256, B, H, dtype)
+    for B in (1, 2, 3, 4, 8, 16, 32, 64):
+        yield layer("relu", 64, B, 1152, "float32", "persistent")
+    yield Case("barrier", "barrier", "gru", 4096, 1, 1024)
+    for H in (512, 256, 1024, 128, 64):
+        for B in (1, 32, 64, 256):
+            for cell in ("gru", "lstm"):
+                for dtype in halves:
+                    yield layer(cell, 256, B, H, dtype)
+    for cell in ("lstm_layernorm", "lem", "slstm"):
+        for H in (128, 512):
+            yield layer(cell, 256, 16, H, "bfloat16", "cell")
+    for n in (1, 2, 4):
+        for T in (1000, 10_000, 100_000):
+            yield layer("gru", T, 1, n, "float32", "deer")
+    for cell, T, B, H in (  # DeepBench's list of training
+        *(("rnn", 50, B, 1760) for B in (16, 32, 64, 128)),
+        *(("lstm", 25, B, 512) for B in (16, 32, 64, 128)),
+        *(("lstm", 25, B, 1024) for B in (16, 32, 64, 128)),
+        *(("lstm", 150, B, 256) for B in (16, 32, 64, 128)),
+        *(("gru", 1500, B, 1024) for B in (32,)),
+        *(("gru", 375, B, 1536) for B in (32,)),
+    ):
+        yield layer(cell, T, B, H, "float16", "deepbench")
+    for D in (16, 32, 64, 128, 256, 768):
+        yield Case(f"heads lstm {768 // D}x{D}", "heads", "lstm", 1024, 16, 768, heads=768 // D)
+
+
+def tiny() -> Iterator[Case]:
+    """A case of each kind that the interpreter runs in seconds."""
+    yield Case("layer gru dry", "layer", "gru", 3, 2, 8, "float32")
+    yield Case("layer lstm dry", "layer", "lstm", 2, 2, 8, "bfloat16")
+    yield Case("persistent dry", "persistent", "relu", 2, 2, 24, "float32")
+    yield Case("cell dry", "cell", "lstm_layernorm", 2, 2, 8, "float32")
+    yield Case("deer dry", "deer", "gru", 40, 1, 2, "float32")
+    yield Case("heads dry", "heads", "lstm", 2, 2, 8, "float32", heads=2)
+
+
+# --- the worker: one process, one case after another -------------------------------------------
+
+
+class Clock:
+    """Seconds of a call: by CUDA's events, or the wall clock where there is no GPU."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.torch, self.gpu = torch, device == "cuda"
+
+    def __call__(self, run: Callable[[], Any]) -> float:
+        """The median over about :data:`SAMPLE_S`, after three calls that are not counted."""
+        torch = self.torch
+        for _ in range(3 if self.gpu else 1):
+            run()
+        taken: list[float] = []
+        end = time.perf_counter() + (SAMPLE_S if self.gpu else 0.0)
+        while len(taken) < (5 if self.gpu else 1) or (
+            time.perf_counter() < end and len(taken) < 200
+        ):
+            if self.gpu:
+                first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                first.record()
+                run()
+                last.record()
+                last.synchronize()
+                taken.append(first.elapsed_time(last) / 1e3)
+            else:
+                start = time.perf_counter()
+                run()
+                taken.append(time.perf_counter() - start)
+        return median(taken)
+
+
+def job_of(case: Case, device: str) -> Any:
+    """What is compiled: torch's formula for torch's cells, else a cell of the library."""
+    from elman import cells, compiler
+    from elman.nn.formulas import FORMULAS
+    from elman.plan.spec import Spec
+
+    modes = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN_TANH", "relu": "RNN_RELU"}
+    own = case.cell in modes and case.kind != "cell"
+    cell = FORMULAS[modes[case.cell], True] if own else getattr(cells, case.cell)
+    cell = cell.with_heads(case.heads)
+    dims = tuple(sorted(cell.bind(case.H, case.H).items()))
+    wants = frozenset(leaf.name for leaf in (*cell.inputs, *cell.weights))
+    return compiler.job(cell, Spec(dims, case.dtype, device, wants))
+
+
+def kernels(case: Case, job: Any, engine: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Kernels of an engine by schedule; and why others are none."""
+    from elman.tuning.choose import candidates, kernel_of
+
+    able, refused = candidates(job, (engine,), case.T, case.B)
+    return {schedule: kernel_of(job, engine, schedule) for _, schedule in able}, refused
+
+
+def timed(trial: Any, kernel: Any, clock: Clock) -> tuple[float, float]:
+    """Forward, and forward and backward (s)."""
+
+    def forward() -> Any:
+        return kernel.forward(trial.inputs, trial.states, trial.weights)
+
+    none = (None,) * len(trial.states)
+
+    def both() -> Any:
+        _, _, saved = forward()
+        return kernel.backward(
+            trial.inputs, trial.states, trial.weights, saved, trial.d_output, none, False
+        )
+
+    return clock(forward), clock(both)
+
+
+def own_times(case: Case, device: str, clock: Clock, engine: str = "triton") -> dict[str, Any]:
+    """All schedules of an engine: agreement with the reference in float64 first, then time."""
+    from elman.errors import ElmanError
+    from elman.tuning.agreement import disagreement
+    from elman.tuning.choose import kernel_of
+    from elman.tuning.trial import make_trial
+
+    job = job_of(case, device)
+    made, refused = kernels(case, job, engine)
+    short = make_trial(job, min(case.T, 8), min(case.B, 20))
+    want = short.double().run(kernel_of(job, "reference"))
+    trial = make_trial(job, case.T, case.B)
+    found: dict[str, Any] = {"schedules": {}, "refused": refused}
+    for schedule, kernel in made.items():
+        try:
+            off = disagreement(short.run(kernel), want, case.dtype, case.T)
+            if off is not None:
+                found["refused"][schedule] = f"wrong: {off}"
+                continue
+            found["schedules"][schedule] = timed(trial, kernel, clock)
+        except (ElmanError, RuntimeError) as error:
+            found["refused"][schedule] = str(error)[:300]
+    if found["schedules"]:
+        best = min(found["schedules"], key=lambda name: found["schedules"][name][1])
+        found["best"] = best
+        found["elman"] = found["schedules"][best]
+    return found
+
+
+def torch_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
+    """torch.nn's layer in the same dtype."""
+    import torch
+
+    modes = {"gru": torch.nn.GRU, "lstm": torch.nn.LSTM, "rnn": torch.nn.RNN, "relu": torch.nn.RNN}
+    options = {"nonlinearity": "relu"} if case.cell == "relu" else {}
+    dtype = getattr(torch, case.dtype)
+    module = modes[case.cell](case.H, case.H, **options).to(device, dtype)
+    x = torch.randn(case.T, case.B, case.H, device=device, dtype=dtype, requires_grad=True)
+    dy = torch.randn(case.T, case.B, case.H, device=device, dtype=dtype)
+    leaves = [x, *module.parameters()]
+
+    def forward() -> Any:
+        return module(x)[0]
+
+    def both() -> Any:
+        return torch.autograd.grad(forward(), leaves, dy)
+
+    return {"torch": (clock(forward), clock(both))}
+
+
+def loop_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
+    """A product per step and what follows it: what a persistent kernel replaces."""
+    import torch
+
+    dtype = getattr(torch, case.dtype)
+    R = torch.randn(case.H, case.H, device=device, dtype=dtype) / case.H**0.5
+    x = torch.randn(case.T, case.B, case.H, device=device, dtype=dtype)
+
+    def run() -> Any:
+        h = x.new_zeros(case.B, case.H)
+        for row in x:
+            h = torch.addmm(row, h, R.t()).relu_()
+        return h
+
+    return {"product per step": (clock(run), None)}
+
+
+def compiled_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
+    """torch.compile of a step of the cell, in a loop."""
+    import torch
+
+    from elman.tuning.choose import kernel_of
+    from elman.tuning.trial import make_trial
+
+    job = job_of(case, device)
+    kernel = kernel_of(job, "reference")
+    trial = make_trial(job, 1, case.B)
+    weights = [w.requires_grad_() for w in trial.weights]
+    xs = torch.randn(case.T, *trial.inputs[0].shape[1:], device=device, dtype=trial.inputs[0].dtype)
+
+    def step(x: Any, *states: Any) -> Any:
+        output, last, _ = kernel.forward([x.unsqueeze(0)], states, weights)
+        return output[0], last
+
+    fast = torch.compile(step)
+
+    def both() -> Any:
+        states, outputs = trial.states, []
+        for x in xs:
+            out, states = fast(x, *states)
+            outputs.append(out)
+        return torch.autograd.grad(torch.stack(outputs).sum(), weights)
+
+    return {"compiled loop": (None, clock(both))}
+
+
+def barrier_time(case: Case, device: str, clock: Clock) -> dict[str, Any]:
+    """The meeting of all programs alone, from 8 to all that are resident (s)."""
+    import torch
+    import triton
+    import triton.language as tl
+
+    from elman.engines.triton import library as lib
+
+    @triton.jit
+    def meetings(counter, steps, programs):
+        target = 0
+        for _ in range(steps):
+            target += programs
+            lib.meet(counter, target)
+
+    del tl
+    most = torch.cuda.get_device_properties(device).multi_processor_count
+    found = {}
+    for programs in sorted({8, 16, 32, 64, 128, most}):
+        counter = torch.zeros(1, dtype=torch.int32, device=device)
+
+        def run(counter: Any = counter, programs: int = programs) -> None:
+            counter.zero_()
+            meetings[(programs,)](counter, case.T, programs, launch_cooperative_grid=True)
+
+        found[str(programs)] = clock(run) / case.T
+    return {"barrier": found}
+
+
+def measured(case: Case, device: str) -> dict[str, Any]:
+    """All of a row but what is the same in every row."""
+    clock = Clock(device)
+    if case.kind == "barrier":
+        return barrier_time(case, device, clock)
+    engine = "deer" if case.kind == "deer" else "triton"
+    found = own_times(case, device, clock, engine)
+    if case.kind == "cell":
+        return found | compiled_times(case, device, clock) if device == "cuda" else found
+    if case.heads == 1:
+        found |= torch_times(case, device, clock)
+    else:
+        found |= torch_times(
+            Case("", "", "lstm", case.T, case.B, case.H, case.dtype), device, clock
+        )
+    if case.kind == "persistent":
+        found |= loop_times(case, device, clock)
+    return found
+
+
+def work(device: str) -> None:
+    """Read cases, write rows: a line of JSON each."""
+    import torch
+
+    torch.manual_seed(0)
+    for line in sys.stdin:
+        case = Case(**json.loads(line))
+        start = time.perf_counter()
+        try:
+            row = measured(case, device)
+        except Exception as error:
+            row = {"failed": f"{type(error).__name__}: {error}"[:500]}
+            if "CUDA" in row["failed"]:  # nothing that follows in this process would be right
+                answer(row)
+                raise
+        answer({**row, "took": round(time.perf_counter() - start, 2)})
+
+
+def answer(row: dict[str, Any]) -> None:
+    """One line."""
+    sys.stdout.write(json.dumps(row) + "\n")
+    sys.stdout.flush()
+
+
+# --- the parent ---------------------------------------------------------------------------------
+
+
+class Worker:
+    """The process that measures; started again when it has died or was too slow."""
+
+    def __init__(self, device: str) -> None:
+        words = [sys.executable, str(Path(__file__).resolve()), "--worker", device]
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.put(line)
+        self.lines.put("")
+
+    def ask(self, case: Case, limit: float) -> dict[str, Any]:
+        """A row, or why there is none; after a failure the worker is done."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(asdict(case)) + "\n")
+            self.process.stdin.flush()
+            line = self.lines.get(timeout=limit)
+        except (queue.Empty, BrokenPipeError):
+            self.process.kill()
+            return {"failed": f"no answer in {limit:.0f} s: it hung, or compiling takes too long"}
+        return (
+            json.loads(line) if line else {"failed": f"the process ended ({self.process.wait()})"}
+        )
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+
+def facts(device: str) -> dict[str, Any]:
+    """Machine, versions and commit."""
+    import torch
+    import triton
+
+    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"]
+    try:
+        commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = "unknown"
+    gpu = torch.cuda.get_device_name() if device == "cuda" else "none (interpreted)"
+    return {
+        "gpu": gpu,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if device == "cuda" else None,
+        "commit": commit,
+    }
+
+
+def shown(row: dict[str, Any]) -> str:
+    """A row as a line of the table: microseconds per step, forward and with the backward."""
+    if "failed" in row:
+        return f"{row['name']:36} failed: {row['failed'][:80]}"
+    if "barrier" in row:
+        told = ", ".join(f"{k}: {v * 1e6:.2f}" for k, v in row["barrier"].items())
+        return f"{row['name']:36} us by programs: {told}"
+    T = row["T"]
+
+    def pair(name: str) -> str:
+        found = row.get(name)
+        if found is None:
+            return f"{'-':>8} {'-':>8}"
+        return " ".join(f"{'-' if s is None else f'{s / T * 1e6:.2f}':>8}" for s in found)
+
+    ratio = "-"
+    other = next((row[n] for n in ("torch", "compiled loop") if n in row), None)
+    if other is not None and row.get("elman"):
+        ratio = f"{other[1] / row['elman'][1]:.2f}x"
+    rest = pair("product per step") if "product per step" in row else ""
+    best = row.get("best", "-")
+    return f"{row['name']:36} {pair('elman')} {pair('torch')} {ratio:>8} {best:18} {rest}"
+
+
+def main() -> None:
+    """Measure what is missing, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=480.0, help="no case begins after so long")
+    parser.add_argument("--out", type=Path, default=Path("gpu.jsonl"))
+    parser.add_argument("--only", default="*", help="cases whose names fit this pattern")
+    parser.add_argument("--dry", action="store_true", help="tiny cases, in Triton's interpreter")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.worker:
+        work(asked.worker)
+        return
+    device = "cpu" if asked.dry else "cuda"
+    if asked.dry:
+        os.environ["TRITON_INTERPRET"] = "1"
+    else:
+        import torch
+
+        if not torch.cuda.is_available():
+            sys.exit("no GPU is at hand; --dry runs tiny cases in Triton's interpreter")
+    machine = facts(device)
+    old = (
+        [json.loads(line) for line in asked.out.read_text().splitlines()]
+        if asked.out.exists()
+        else []
+    )
+    done = {row["name"] for row in old if "failed" not in row and row["machine"] == machine}
+    end = time.monotonic() + asked.seconds
+    worker = Worker(device)
+    head = f"{'case (T,B,H)':36} {'elman fw':>8} {'fw+bw':>8} {'torch fw':>8} {'fw+bw':>8}"
+    print(f"{machine['gpu']}, torch {machine['torch']}, triton {machine['triton']}; us per step")
+    print(f"{head} {'ratio':>8} {'schedule':18}")
+    rows = list(old)
+    for case in tiny() if asked.dry else cases():
+        left = end - time.monotonic()
+        if left <= 0:
+            break
+        if case.name in done or not fnmatchcase(case.name, asked.only):
+            continue
+        if not worker.alive:
+            worker = Worker(device)
+        row = {**asdict(case), **worker.ask(case, min(LIMIT_S, left + 10.0)), "machine": machine}
+        with asked.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        rows.append(row)
+        print(shown(row), flush=True)
+    worker.process.kill()
+    failed = sum("failed" in row for row in rows)
+    print(f"{len(rows)} rows in {asked.out}, {failed} failed")
+
+
+if __name__ == "__main__":
+    main()
