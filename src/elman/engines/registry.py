@@ -19,7 +19,10 @@ _WHERE = {  # name -> module, and the engine in it
     "reference": ("elman.engines.reference.engine", "ENGINE"),
 }
 _NEEDS = {"triton": "cuda"}  # device type; told without importing what the engine is made of
-_SCANS = {"cpu": "elman.engines.c.scans"}  # device type -> linear recurrences of its own
+_SCANS = {  # device type -> linear recurrences of its own
+    "cpu": "elman.engines.c.scans",
+    "cuda": "elman.engines.triton.scans",
+}
 
 
 def names() -> tuple[str, ...]:
@@ -50,4 +53,9 @@ def find(name: str) -> Engine:
 def scans(device: str) -> Any:
     """The linear recurrences that a device has of its own: a module with ``forward`` and
     ``backward`` as of ``elman.engines.c.scans``, or None."""
-    return import_module(_SCANS[device]) if device in _SCANS else None
+    try:
+        return import_module(_SCANS[device]) if device in _SCANS else None
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").startswith("elman"):
+            raise
+        return None

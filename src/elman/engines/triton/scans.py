@@ -1,0 +1,139 @@
+"""Linear recurrences on a GPU: systems of up to four states side by side, channels last.
+
+A chunk of steps is one program's associative scan; the chunks' totals are a recurrence of their
+own, so a long sequence takes a few rounds: totals of chunks, their recurrence, then all steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.engines.triton.source import function
+
+MOST = 4  # states of a system: beyond, a scan's operands do not fit into registers
+_ELEMENTS = {1: 2048, 2: 1024, 3: 256, 4: 256}  # of a block of steps and channels
+_CHANNELS = 32  # of a block at most
+_DTYPES = (torch.float32, torch.float64)
+
+
+def _names(n: int, letter: str) -> tuple[list[list[str]], list[str]]:
+    """Names of a matrix's and a vector's entries."""
+    matrix = [[f"{letter}a{i}{j}" for j in range(n)] for i in range(n)]
+    return matrix, [f"{letter}b{i}" for i in range(n)]
+
+
+def _flat(matrix: list[list[str]], vector: list[str]) -> list[str]:
+    return [*(name for row in matrix for name in row), *vector]
+
+
+def _joined(n: int) -> list[str]:
+    """The function that composes two steps: (A2, b2) after (A1, b1) = (A2 A1, A2 b1 + b2)."""
+    first, second = _names(n, "x"), _names(n, "y")
+    (xa, xb), (ya, yb) = first, second
+    units = range(n)
+    made = [" + ".join(f"{ya[i][k]} * {xa[k][j]}" for k in units) for i in units for j in units]
+    made += [f"{yb[i]} + " + " + ".join(f"{ya[i][k]} * {xb[k]}" for k in units) for i in units]
+    return [
+        "@triton.jit",
+        f"def after({', '.join([*_flat(*first), *_flat(*second)])}):",
+        f"    return {', '.join(made)}",
+    ]
+
+
+def _loaded(n: int) -> list[str]:
+    """A block of steps, scanned; steps beyond the last change nothing."""
+    a, b = _names(n, "")
+    lines = [
+        "t = (tl.program_id(0) * STEPS + tl.arange(0, STEPS)).to(tl.int64)[:, None]",
+        "c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]",
+        "inside = (t < T) & (c < N)",
+    ]
+    for i in range(n):
+        for j in range(n):
+            at = f"A + (t * {n * n} + {i * n + j}) * N + c"
+            lines.append(f"{a[i][j]} = tl.load({at}, mask=inside, other={float(i == j)})")
+        lines.append(f"{b[i]} = tl.load(b + (t * {n} + {i}) * N + c, mask=inside, other=0.0)")
+    names = ", ".join(_flat(a, b))
+    return [*lines, f"{names} = tl.associative_scan(({names}), 0, after)"]
+
+
+def totals_text(n: int) -> str:
+    """The kernel of what each block of steps does as a whole: ``At`` [C, n, n, N], ``bt``."""
+    a, b = _names(n, "")
+    lines = ["last = tl.arange(0, STEPS)[:, None] == STEPS - 1", "k = tl.program_id(0)"]
+    lines += ["channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)", "ok = channel < N"]
+    places = [(a[i][j], f"At + (k * {n * n} + {i * n + j})") for i in range(n) for j in range(n)]
+    places += [(b[i], f"bt + (k * {n} + {i})") for i in range(n)]
+    for name, place in places:
+        total = f"tl.sum(tl.where(last, {name}, 0.0), 0)"
+        lines.append(f"tl.store({place} * N + channel, {total}, mask=ok)")
+    head = "def totals(A, b, At, bt, T, N, STEPS: tl.constexpr, CHANNELS: tl.constexpr):"
+    return _kernel(n, head, lines)
+
+
+def steps_text(n: int) -> str:
+    """The kernel of all y from the states ``start`` [C, n, N] before each block of steps."""
+    a, b = _names(n, "")
+    lines = ["k = tl.program_id(0)"]
+    for i in range(n):
+        at = f"start + (k * {n} + {i}) * N + c"
+        lines.append(f"s{i} = tl.load({at}, mask=c < N, other=0.0)")
+    for i in range(n):
+        total = " + ".join(f"{a[i][k]} * s{k}" for k in range(n))
+        lines.append(f"tl.store(y + (t * {n} + {i}) * N + c, {b[i]} + {total}, mask=inside)")
+    head = "def steps(A, b, start, y, T, N, STEPS: tl.constexpr, CHANNELS: tl.constexpr):"
+    return _kernel(n, head, lines)
+
+
+def _kernel(n: int, head: str, lines: list[str]) -> str:
+    body = "\n".join(f"    {line}" for line in (*_loaded(n), *lines))
+    return "\n".join([*_joined(n), "", "", "@triton.jit", head, body, ""])
+
+
+def block(n: int, N: int) -> tuple[int, int]:
+    """Steps and channels of a block."""
+    channels = min(_CHANNELS, 1 << (N - 1).bit_length())
+    return max(2, _ELEMENTS[n] // channels), channels
+
+
+def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
+    """All y[t] = A[t] y[t-1] + b[t].
+
+    Args:
+        A: [T, n, n, N] if ``units``.
+        b: [T, n, N].
+        y0: [n, N].
+        units: whether channels come last; None is returned if not.
+
+    Returns:
+        y as b; None for what has no kernel here.
+    """
+    if not units or b.dtype not in _DTYPES or not b.numel() or b.shape[1] > MOST:
+        return None
+    return _solved(A.contiguous(), b.contiguous(), y0.contiguous())
+
+
+def _solved(A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
+    T, n, N = b.shape
+    steps, channels = block(n, N)
+    chunks = -(-T // steps)
+    grid = (chunks, -(-N // channels))
+    sizes: dict[str, Any] = {"STEPS": steps, "CHANNELS": channels}
+    start = y0.unsqueeze(0)
+    if chunks > 1:
+        At, bt = A.new_empty(chunks, n, n, N), b.new_empty(chunks, n, N)
+        function("totals", totals_text(n))[grid](A, b, At, bt, T, N, **sizes)
+        start = torch.cat((start, _solved(At, bt, y0)[:-1]))
+    y = torch.empty_like(b)
+    function("steps", steps_text(n))[grid](A, b, start, y, T, N, **sizes)
+    return y
+
+
+def backward(
+    A: Tensor, y0: Tensor, y: Tensor, dy: Tensor, units: bool
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """None: the caller's own, a scan in reverse by :func:`forward`."""
+    return None

@@ -1,0 +1,69 @@
+"""Linear recurrences as Triton's associative scans."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elman.engines.deer.scans import Units, associative
+from elman.engines.triton import scans
+from elman.engines.triton.offline import facts
+from elman.engines.triton.source import function
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("T, N", [(1, 1), (5, 3), (67, 40)])
+def test_as_torch_ops(n, T, N, monkeypatch):
+    """One block, several of channels, several of time, whose totals take rounds of their own."""
+    monkeypatch.setattr(scans, "_ELEMENTS", dict.fromkeys(range(1, 5), 64))
+    source = torch.Generator().manual_seed(n)
+    A = torch.randn(T, n, n, N, generator=source, dtype=torch.float64) / (2 * n)
+    b = torch.randn(T, n, N, generator=source, dtype=torch.float64)
+    y0 = torch.randn(n, N, generator=source, dtype=torch.float64)
+    got = scans.forward(A, b, y0, True)
+    torch.testing.assert_close(got, associative(Units(n), A, b, y0))
+
+
+def test_what_has_no_kernel():
+    """Matrices, systems of five, and half precision: the caller's own."""
+    A, b, y0 = torch.ones(3, 5, 5, 2), torch.ones(3, 5, 2), torch.ones(5, 2)
+    assert scans.forward(A, b, y0, True) is None
+    assert scans.forward(A[:, :2, :2].half(), b[:, :2].half(), y0[:2].half(), True) is None
+    assert scans.forward(A, b, y0, False) is None
+
+
+@given(n=st.integers(1, 4), seed=st.integers(0, 99))
+def test_joining_is_associative(n, seed):
+    """The interpreter joins from left to right; a GPU as it likes."""
+    text = "\n".join(scans._joined(n)[1:])
+    names: dict[str, object] = {}
+    exec(text, names)
+    after = names["after"]
+    source = torch.Generator().manual_seed(seed)
+    a, b, c = (
+        tuple(torch.randn(n * n + n, generator=source, dtype=torch.float64)) for _ in range(3)
+    )
+    left = after(*after(*a, *b), *c)  # type: ignore[operator]
+    right = after(*a, *after(*b, *c))  # type: ignore[operator]
+    torch.testing.assert_close(torch.stack(left), torch.stack(right))
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("N", [1, 64])
+def test_compiled(n, N, target):
+    """Neither kernel spills."""
+    steps, channels = scans.block(n, N)
+    constants = {"STEPS": steps, "CHANNELS": channels}
+    for name, text in (("totals", scans.totals_text(n)), ("steps", scans.steps_text(n))):
+        made = function(name, text)
+        types = {
+            name: "i32" if name in ("T", "N") else "*fp32"
+            for name in made.arg_names
+            if name not in constants
+        }
+        found = facts(made, types, constants, target, warps=4, stages=1)
+        assert not found.spilled, name
