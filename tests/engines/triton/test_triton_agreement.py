@@ -12,6 +12,7 @@ from elman.engines.triton.kernel import TritonKernel
 from elman.frontend.cell import Cell
 from elman.tuning.choose import kernel_of
 from helpers import Case, Sizes, assert_all_same, job_of, random_case, run
+from packed_rows import alone, drawn, together
 from unseen import UNSEEN
 
 LOOP, STEPS = "loop/16/4/1", "steps"
@@ -123,6 +124,21 @@ def test_a_grid_of_one_program_meets_itself(cell: Cell) -> None:
     """The barrier's code runs: whoever comes alone is not kept waiting."""
     case = random_case(cell, Sizes(T=3, B=18, I=3, H=6))
     assert_all_same(call(kernel(case, "grid/16/2/1/8"), case), oracle(case), case.dtype, case.T)
+
+
+LENGTHS = {"several": (4, 3, 3, 1), "equal": (2, 2), "more than a program takes": (3, *(1,) * 17)}
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.parametrize("schedule", EVERY)
+@pytest.mark.parametrize(
+    "cell", [cells.gru, cells.lstm_peephole, cells.lem, cells.minlstm], ids=lambda cell: cell.name
+)
+def test_packed_rows(cell: Cell, schedule: str, lengths: tuple[int, ...]) -> None:
+    """Sequences of several lengths: what each gives alone."""
+    case = drawn(cell, lengths, torch.float32)
+    got = together(kernel(case, schedule), case, lengths, 2)
+    assert_all_same(got, alone(case, lengths), torch.float32, max(lengths))
 
 
 def test_strided_arguments() -> None:

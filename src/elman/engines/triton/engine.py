@@ -29,7 +29,7 @@ class TritonEngine(Engine):
     """Generated Triton on CUDA and ROCm devices."""
 
     name = "triton"
-    derives = True
+    derives = packs = True
 
     def __init__(self) -> None:
         self._programs: WeakKeyDictionary[Job, Program] = WeakKeyDictionary()

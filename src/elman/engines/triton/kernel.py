@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from triton import knobs
 from triton.errors import TritonError
 
 from elman.engines.base import Job, Kernel
+from elman.engines.ragged import Ragged
 from elman.engines.triton.grid import Grid
 from elman.engines.triton.layout import Layout
 from elman.engines.triton.loop import Loop
@@ -39,8 +41,16 @@ Arrays = dict[str, Tensor]
 class _Sweep:
     """One direction: what runs before, in and after the steps."""
 
-    def __init__(self, layout: Layout, sweep: Sweep, schedule: Schedule, kept: tuple[bool, ...]):
-        self.layout, self.sweep = layout, sweep
+    def __init__(
+        self,
+        layout: Layout,
+        sweep: Sweep,
+        schedule: Schedule,
+        kept: tuple[bool, ...],
+        *,
+        ragged: bool = False,
+    ) -> None:
+        self.layout, self.sweep, self.ragged = layout, sweep, ragged
         self.forward = sweep is layout.program.forward
         self.chunk = layout.slots(sweep.chunk)
         self.before = RowsRunner(layout, sweep.before, self.place)
@@ -59,7 +69,7 @@ class _Sweep:
     def _made(self, phase: Phase, schedule: Schedule, kept: tuple[bool, ...]) -> Loop:
         forward, layout, chunk = self.forward, self.layout, self.chunk
         if schedule.kind == "loop":
-            return Loop(layout, phase, chunk, forward=forward, kept=kept, ragged=False)
+            return Loop(layout, phase, chunk, forward=forward, kept=kept, ragged=self.ragged)
         own, splits = schedule.units, schedule.warps
         return Grid(layout, phase, chunk, forward=forward, own=own, splits=splits)
 
@@ -94,10 +104,11 @@ class _Sweep:
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """What both directions of a call share."""
+    """What both directions of a call share; ``rows`` of all steps together."""
 
     T: int
     B: int
+    rows: int
     vec: Tensor
     matrices: Mapping[Node, Tensor]
     arrays: Arrays
@@ -132,12 +143,30 @@ class TritonKernel(Kernel):
         found = [matrix for sweep in sweeps for matrix in sweep.matrices()]
         self._matrices = list(dict.fromkeys(found))
         self._declared = [leaf.name for leaf in job.graph.inputs]
+        self.ragged: Ragged | None = None
+        self._packed: TritonKernel | None = None
         # fresh memory is filled with NaN, so that an element that was never written shows
         self._poison = bool(os.environ.get("ELMAN_POISON"))
 
     def _empty(self, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         fresh = like.new_empty(shape, dtype=dtype or like.dtype)
         return fresh.fill_(float("nan")) if self._poison else fresh
+
+    def over(self, ragged: Ragged) -> TritonKernel | None:
+        """See :meth:`Kernel.over`: where all steps are one program's, each sample has its own."""
+        if self.fixed.kind != "loop":
+            return None
+        if self._packed is None:
+            made = self._packed = copy(self)
+            made._forward = self._sweep_of(self.program.forward)
+            if self.program.backward is not None:
+                made._backward = self._sweep_of(self.program.backward)
+        found = copy(self._packed)
+        found.ragged = ragged
+        return found
+
+    def _sweep_of(self, sweep: Sweep) -> _Sweep:
+        return _Sweep(self.layout, sweep, self.fixed, self.kept, ragged=True)
 
     def describe(self) -> dict[str, Any]:
         """Engine and schedule."""
@@ -151,15 +180,24 @@ class TritonKernel(Kernel):
         return [*found, *(sweep.text for sweep in sweeps if sweep.loop is not None)]
 
     def _call(self, inputs: Sequence[Tensor], weights: Sequence[Tensor], values: Values) -> _Call:
-        T, B = inputs[0].shape[:2]
+        T, B, rows = self._sizes(inputs)
         vectors = [values[node].reshape(-1) for node in self.layout.vectors]
         like = inputs[0]
         vec = torch.cat(vectors).float() if vectors else like.new_zeros(1, dtype=torch.float32)
         matrices = {node: _rowed(values[node]) for node in self._matrices}
         arrays: Arrays = {}
         for k, (value, width) in enumerate(zip(inputs, self.layout.input_widths, strict=True)):
-            arrays[f"in{k}"] = _rowed(value.reshape(T * B, width))
-        return _Call(T, B, vec, matrices, arrays)
+            arrays[f"in{k}"] = _rowed(value.reshape(rows, width))
+        if self.ragged is not None:
+            arrays["rows"] = self.ragged.numbers(1)[: T + 1].to(like.device)
+        return _Call(T, B, rows, vec, matrices, arrays)
+
+    def _sizes(self, inputs: Sequence[Tensor]) -> tuple[int, int, int]:
+        """Steps, samples, and rows of all steps together."""
+        if self.ragged is not None:
+            return self.ragged.steps, self.ragged.batch, self.ragged.rows
+        T, B = inputs[0].shape[:2]
+        return T, B, T * B
 
     def _values(self, weights: Sequence[Tensor]) -> Values:
         return self.rate.values(weights, [*self.layout.vectors, *self._matrices])
@@ -169,14 +207,16 @@ class TritonKernel(Kernel):
         sweep: _Sweep,
         call: _Call,
         arrays: Arrays,
+        sequences: Sequence[Tensor],
         begin: tuple[str, Sequence[Tensor]],
         end: tuple[str, Sequence[Tensor]],
     ) -> None:
         """All steps in one kernel; ``begin`` and ``end``: what is carried, and the names of it."""
         loop = sweep.loop
+        whole = _numbered("st", [sequence.flatten(0, 1) for sequence in sequences])
         if not isinstance(loop, Grid):
-            ends = _numbered(*end)
-            self._launch(sweep, call, {**arrays, **_numbered(*begin), **ends}, (0, call.T))
+            names = {**_numbered(*begin), **_numbered(*end)}
+            self._launch(sweep, call, {**arrays, **whole, **names}, (0, call.T))
             return
         some = begin[1][0]
         groups = -(-call.B // self.fixed.samples)
@@ -300,7 +340,7 @@ class TritonKernel(Kernel):
     def _batched(self, runner: RowsRunner, call: _Call, arrays: Arrays) -> None:
         if not runner.segments:
             return
-        count = call.T * call.B
+        count = call.rows
         some = next(iter(arrays.values()))
         own = {
             "sr": self._empty(some, count, max(1, runner.scratch[1]), dtype=torch.float32),
@@ -308,14 +348,22 @@ class TritonKernel(Kernel):
         }
         runner.run({**arrays, **own}, call.matrices, call.vec, count)
 
-    def _sequence_rows(self, sequences: Sequence[Tensor]) -> Arrays:
+    def _before(self, like: Tensor) -> Tensor:
+        """For each packed row, where the state before its step lies."""
+        ragged = self.ragged
+        assert ragged is not None, "asked for before"
+        starts = (0, *(ragged.batch + first for first in ragged.offsets[: ragged.steps - 1]))
+        pairs = zip(starts, ragged.sizes, strict=True)
+        return torch.cat([torch.arange(at, at + size) for at, size in pairs]).to(like.device)
+
+    def _sequence_rows(self, sequences: Sequence[Tensor], B: int) -> Arrays:
         """Kept sequences as rows before and after each step."""
         found: Arrays = {}
         for k, sequence in enumerate(sequences):
             if self.kept[k]:
                 flat = sequence.flatten(0, 1)
-                found[f"st{k}"] = flat
-                found[f"nx{k}"] = flat[sequence.shape[1] :]
+                before = flat if self.ragged is None else flat.index_select(0, self._before(flat))
+                found.update({f"st{k}": before, f"nx{k}": flat[B:]})
         return found
 
     def forward(
@@ -333,8 +381,8 @@ class TritonKernel(Kernel):
         self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
     ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
         layout, sweep = self.layout, self._forward
-        T, B = inputs[0].shape[:2]
-        rows, like = T * B, states[0]
+        T, B, rows = self._sizes(inputs)
+        like, ragged = states[0], self.ragged is not None
         call = self._call(inputs, weights, self._values(weights))
         first = [
             state.reshape(B, width).contiguous()
@@ -342,20 +390,24 @@ class TritonKernel(Kernel):
         ]
         steps = sweep.steps is not None
         sequences = [
-            self._empty(like, T + 1 if kept else 2 if steps else 1, B, width)
+            self._empty(like, 1, B + rows, width)
+            if kept and ragged
+            else self._empty(like, T + 1 if kept else 2 if steps else 1, B, width)
             for kept, width in zip(self.kept, layout.state_widths, strict=True)
         ]
         for sequence, start in zip(sequences, first, strict=True):
-            sequence[0] = start
-        arrays: Arrays = {**call.arrays, **self._sequence_rows(sequences)}
+            sequence[0, :B] = start
+        arrays = dict(call.arrays)
+        lead = (rows,) if ragged else (T, B)
         if self.output_is_state:
-            output = sequences[0][1:]
+            output = sequences[0][0, B:] if ragged else sequences[0][1:]
         else:
-            output = self._empty(like, T, B, layout.output_width)
-            arrays["out"] = output.flatten(0, 1)
+            output = self._empty(like, *lead, layout.output_width)
+            arrays["out"] = output.reshape(rows, layout.output_width)
         tape = self._empty(like, rows, max(1, layout.tape_row), dtype=self._slots)
         arrays["tape"] = tape
         arrays["ch"] = self._empty(like, rows, max(1, sweep.chunk[1]), dtype=self._slots)
+        arrays |= self._sequence_rows(sequences, B) if not ragged else {}
         self._batched(sweep.before, call, arrays)
         last = [torch.empty_like(start) for start in first]
         if sweep.steps is not None:
@@ -364,10 +416,12 @@ class TritonKernel(Kernel):
             for end, sequence in zip(last, sequences, strict=True):
                 end.copy_(sequence[T % len(sequence)])
         else:
-            self._looped(sweep, call, arrays, ("first", first), ("last", last))
+            self._looped(sweep, call, arrays, sequences, ("first", first), ("last", last))
+        if ragged and sweep.after.segments:
+            arrays |= self._sequence_rows(sequences, B)
         self._batched(sweep.after, call, arrays)
         if self.scalar_output:
-            output = output.reshape(T, B)
+            output = output.reshape(lead)
         shaped = tuple(end.reshape(state.shape) for end, state in zip(last, states, strict=True))
         return output, shaped, (*sequences, tape) if self.job.spec.training else ()
 
@@ -402,10 +456,10 @@ class TritonKernel(Kernel):
     ) -> tuple[Gradients, Gradients, Gradients]:
         layout, wants = self.layout, self.job.spec.wants
         *sequences, tape = saved
-        T, B = inputs[0].shape[:2]
-        rows, like = T * B, states[0]
+        _, B, rows = self._sizes(inputs)
+        like = states[0]
         call = self._call(inputs, weights, self._values(weights))
-        arrays: Arrays = {**call.arrays, **self._sequence_rows(sequences)}
+        arrays: Arrays = {**call.arrays, **self._sequence_rows(sequences, B)}
         arrays["tape"] = tape.clone() if keep else tape  # a slot may be written again
         arrays["ch"] = self._empty(like, rows, max(1, sweep.chunk[1]), dtype=self._slots)
         width = layout.output_width
@@ -427,7 +481,7 @@ class TritonKernel(Kernel):
         if sweep.steps is not None:
             self._carried(sweep, call, arrays, sequences, ends, d_first)
         else:
-            self._looped(sweep, call, arrays, ("dlast", ends), ("dfirst", d_first))
+            self._looped(sweep, call, arrays, sequences, ("dlast", ends), ("dfirst", d_first))
         self._batched(sweep.after, call, arrays)
         d_weights = self.rate.gradients(self._totals(sweep, arrays), weights)
         d_inputs = tuple(
