@@ -7,9 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
+from torch import Tensor
+
 from elman.engines import registry
 from elman.errors import EngineError
 
+_SERVED = {
+    "cpu": (torch.float32, torch.float64),
+    "meta": (torch.float32, torch.float64),
+    "cuda": (torch.float32, torch.bfloat16, torch.float16),
+}
 VARIABLE = "ELMAN_ENGINE"
 
 _asked: ContextVar[str | None] = ContextVar("elman_engine", default=None)
@@ -38,6 +46,15 @@ def using(*, engine: str) -> Iterator[None]:
         yield
     finally:
         _asked.reset(token)
+
+
+def left_to_torch(like: Tensor) -> str | None:
+    """Why no engine of elman's serves tensors like one, or None; layers of torch's cells are then
+    torch's own."""
+    kind = like.device.type
+    if kind not in _SERVED:
+        return f"tensors on {kind}"
+    return None if like.dtype in _SERVED[kind] else f"dtype {like.dtype}"
 
 
 def wanted(own: str) -> str:

@@ -13,14 +13,12 @@ from elman import explaining
 from elman.errors import InputError, rows
 from elman.explaining import Explanation, Layer
 from elman.frontend.cell import Cell
-from elman.nn.asking import wanted
+from elman.nn.asking import left_to_torch, wanted
 from elman.nn.packing import Packing
 from elman.nn.recurrent import Recurrent
 from elman.nn.runner import Runner, sizes_of
 from elman.plan.spec import Spec
 from elman.tuning.choose import octave
-
-_OWN_DTYPES = (torch.float32, torch.float64)
 
 
 def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanation:
@@ -143,13 +141,7 @@ def _elsewhere(module: Any, like: Tensor, engine: str) -> str | None:
         return None
     if engine == "aten":
         return "engine aten, asked for by name"
-    reason = None
-    if engine != "reference":
-        if like.device.type not in ("cpu", "meta"):
-            reason = f"tensors on {like.device.type}, which no engine of elman's serves yet"
-        elif like.dtype not in _OWN_DTYPES:
-            reason = f"dtype {like.dtype}"
-    return reason
+    return None if engine == "reference" else left_to_torch(like)
 
 
 def _weights(module: Any, suffix: str, runner: Runner) -> Sequence[Tensor]:

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import EngineError, InputError, ShapeError
 from elman.nn.allowing import allow_compiling
-from elman.nn.asking import checked, wanted
+from elman.nn.asking import checked, left_to_torch, wanted
 from elman.nn.compiled import as_tensor, engine_of, run_compiled
 from elman.nn.formulas import FORMULAS, PROJECTED
 from elman.nn.packing import Packing, with_lengths
@@ -18,8 +18,6 @@ from elman.nn.runner import Runner
 from elman.nn.stack import Stack
 from elman.nn.streaming import run_step
 from elman.nn.transforms import transformed
-
-_OWN_DTYPES = (torch.float32, torch.float64)
 
 
 class _Layers:
@@ -152,10 +150,9 @@ def _well_formed(module: Any, given: Any, hx: Any) -> bool:
 def _unsuitable(given: Tensor, hx: Any, weights: list[Tensor], engine: str) -> str | None:
     """Why these tensors are left to torch's own layers, or None."""
     dtype, device = given.dtype, given.device
-    if engine != "reference" and device.type not in ("cpu", "meta"):
-        return f"tensors on {device.type}"
-    if engine != "reference" and dtype not in _OWN_DTYPES:
-        return f"dtype {dtype}"
+    reason = None if engine == "reference" else left_to_torch(given)
+    if reason is not None:
+        return reason
     if torch._C._is_any_autocast_enabled():
         return "autocast"
     states = () if hx is None else hx if isinstance(hx, (tuple, list)) else (hx,)
@@ -201,7 +198,7 @@ def _compiles(given: Any) -> bool:
         isinstance(given, Tensor)
         and given.dim() in (2, 3)
         and given.device.type == "cpu"
-        and given.dtype in _OWN_DTYPES
+        and left_to_torch(given) is None
         and not torch.is_autocast_enabled("cpu")
     )
 

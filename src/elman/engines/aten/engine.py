@@ -13,8 +13,10 @@ from elman.engines.base import Engine, Job, Kernel
 from elman.errors import EngineError, VerifyError
 from elman.passes.digest import digest
 
-_DTYPES = ("float32", "float64")
-_DEVICES = ("cpu", "cuda")
+_DTYPES = {
+    "cpu": ("float32", "float64"),
+    "cuda": ("float32", "float64", "bfloat16", "float16"),
+}
 
 
 class AtenKernel(Kernel):
@@ -81,10 +83,11 @@ class Aten(Engine):
 
     def supports(self, job: Job) -> str | None:
         """None if the cell's canonical step is torch's, else how it differs."""
-        if job.spec.dtype not in _DTYPES:
-            return f"dtype {job.spec.dtype}: only {' and '.join(_DTYPES)}"
-        if job.spec.device not in _DEVICES:
-            return f"device {job.spec.device}: only {' and '.join(_DEVICES)}"
+        if job.spec.device not in _DTYPES:
+            return f"device {job.spec.device}: only {' and '.join(_DTYPES)}"
+        able = _DTYPES[job.spec.device]
+        if job.spec.dtype not in able:
+            return f"dtype {job.spec.dtype}: only {' and '.join(able)}"
         if min((size for _, size in job.spec.dims), default=1) == 0:
             return "torch's layers take no dim of size 0"
         found = recognise(job)
