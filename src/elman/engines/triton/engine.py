@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -54,7 +55,7 @@ class TritonEngine(Engine):
         """
         of = self._program(job)
         found: list[Schedule] = []
-        room = _room(job)
+        room = _room()
         if resident_bytes(of) <= room:
             found += [Schedule("loop", 16, warps, stages) for warps in (4, 8) for stages in (1, 2)]
         largest = max(_units(of), default=1)
@@ -64,7 +65,7 @@ class TritonEngine(Engine):
                 groups = -(-batch // samples)
                 operand = samples * padded(largest) * item_bytes(of.spec)
                 needs = resident_bytes(of) * padded_share(own, largest) + operand
-                if share > 1 and share * groups <= _programs(job) and needs <= room:
+                if share > 1 and share * groups <= _programs() and needs <= room:
                     found.append(Schedule("grid", samples, 8, 1, own))
                     break
         return tuple(schedule.name for schedule in (*found, Schedule("steps")))
@@ -97,20 +98,20 @@ def _units(of: Program) -> list[int]:
     return [atom if isinstance(atom, int) else sizes[atom] for atom in atoms]
 
 
-def _room(job: Job) -> int:
+def _chip() -> Any:
+    """What torch tells of the GPU at hand; None where there is none, and kernels are only made."""
+    return torch.cuda.get_device_properties("cuda") if torch.cuda.is_available() else None
+
+
+def _room() -> int:
     """Shared memory for weights of one program (bytes)."""
-    if job.spec.device != "cuda":
-        return ON_CHIP
-    facts = torch.cuda.get_device_properties("cuda")
-    most: int = getattr(facts, "shared_memory_per_block_optin", ON_CHIP + RESERVE)
+    most: int = getattr(_chip(), "shared_memory_per_block_optin", ON_CHIP + RESERVE)
     return most - RESERVE
 
 
-def _programs(job: Job) -> int:
+def _programs() -> int:
     """Programs that are resident at once, one per processor."""
-    if job.spec.device != "cuda":
-        return PROCESSORS
-    count: int = torch.cuda.get_device_properties("cuda").multi_processor_count
+    count: int = getattr(_chip(), "multi_processor_count", PROCESSORS)
     return count
 
 
