@@ -10,7 +10,6 @@ import triton.language as tl
 from elman import cells, compiler
 from elman.engines.triton.kernel import _Sweep
 from elman.engines.triton.layout import Layout
-from elman.engines.triton.loop import Loop
 from elman.engines.triton.offline import SHARED, Facts, facts
 from elman.engines.triton.rows import RowsRunner
 from elman.engines.triton.schedule import Schedule
@@ -37,10 +36,12 @@ def planned(cell: Cell, units: int, dtype: str) -> Program:
 def types_of(names: Any, dtype: str, *wide: str) -> dict[str, str]:
     """Arguments' types: strides and sizes are numbers, sealed vectors are float32, so are some."""
     short = TYPES[dtype][0]
-    sizes = ("T", "B", "count")
+    sizes = ("T", "B", "count", "i0", "i1")
     return {
         name: "i32"
         if name in sizes or "_" in name
+        else "*i32"
+        if name == "bar"
         else "*fp32"
         if name in ("vec", *wide) or name.startswith("pb")
         else f"*{short}"
@@ -49,7 +50,7 @@ def types_of(names: Any, dtype: str, *wide: str) -> dict[str, str]:
 
 
 def loop_facts(
-    cell: Cell, units: int, dtype: str, target: str, forward: bool, **options: int
+    cell: Cell, units: int, dtype: str, target: str, forward: bool, schedule: Schedule
 ) -> Facts:
     """What the time loop of a direction needs, all states kept."""
     of = planned(cell, units, dtype)
@@ -57,19 +58,21 @@ def loop_facts(
     assert sweep is not None
     layout = Layout(of)
     kept = (True,) * len(layout.state_widths)
-    chunk = layout.slots(sweep.chunk)
-    made = Loop(layout, sweep.step, chunk, forward=forward, kept=kept, ragged=False)
-    schedule = Schedule(**options)
+    made = _Sweep(layout, sweep, schedule, kept)
+    assert made.loop is not None
     constants = {
         "N": schedule.samples,
         "DT": TYPES[dtype][1],
         "STAGES": schedule.stages,
         "PRECISION": "tf32",
         "INTERPRETED": False,
+        "MEET": True,
     }
-    compiled = function("loop", made.text())
-    types = types_of(made.pointers, dtype)
-    return facts(compiled, types, constants, target, warps=schedule.warps, stages=schedule.stages)
+    ends = [f"{name}{k}" for name in ("first", "last", "dlast", "dfirst") for k in range(3)]
+    wide = ends if schedule.kind == "grid" else []
+    types = types_of(made.loop.pointers, dtype, *wide)
+    warps, stages = schedule.warps, schedule.stages
+    return facts(made.kernel, types, constants, target, warps=warps, stages=stages)
 
 
 # cell, units, dtype, samples, warps, forward: registers at most, and per step: products on tensor
@@ -94,7 +97,7 @@ def test_time_loops_on_sm_90(key: tuple[Any, ...]) -> None:
     """The weights' loads are outside, nothing spills, and the counts are those of the table."""
     name, units, dtype, samples, warps, forward = key
     found = loop_facts(
-        getattr(cells, name), units, dtype, "sm_90", forward, samples=samples, warps=warps, stages=1
+        getattr(cells, name), units, dtype, "sm_90", forward, Schedule("loop", samples, warps, 1)
     )
     registers, products, barriers, loads, stores = TABLE[key]
     assert not found.spilled
@@ -108,12 +111,52 @@ def test_time_loops_on_sm_90(key: tuple[Any, ...]) -> None:
     assert found.loop["STG"] <= stores
 
 
+# cell, units, dtype, samples, units of a program, forward: as above, of units cut over programs
+GRIDS = {
+    ("gru", 1024, "bfloat16", 16, 8, True): (112, 48, 24, 21, 5),
+    ("gru", 1024, "bfloat16", 16, 8, False): (128, 48, 22, 49, 5),
+    ("gru", 512, "bfloat16", 16, 16, True): (96, 24, 20, 8, 5),
+    ("gru", 512, "bfloat16", 16, 16, False): (104, 24, 34, 19, 5),
+    ("lstm", 1024, "bfloat16", 16, 8, True): (120, 64, 29, 25, 6),
+    ("lstm", 1024, "bfloat16", 16, 8, False): (136, 64, 22, 61, 4),
+    ("rnn", 1152, "float32", 8, 16, True): (136, 18, 12, 14, 1),
+    ("rnn", 1152, "float32", 8, 16, False): (144, 18, 12, 18, 1),
+    ("gru", 1024, "float32", 16, 8, True): (144, 96, 24, 29, 5),
+}
+
+
+@pytest.mark.parametrize("key", GRIDS, ids=lambda key: "-".join(map(str, key)))
+def test_grids_on_sm_90(key: tuple[Any, ...]) -> None:
+    """Rows of the weights stay on chip; a step loads the others' state and its own slots."""
+    name, units, dtype, samples, own, forward = key
+    schedule = Schedule("grid", samples, 8, 1, own)
+    found = loop_facts(getattr(cells, name), units, dtype, "sm_90", forward, schedule)
+    registers, products, barriers, loads, stores = GRIDS[key]
+    assert not found.spilled
+    assert found.shared <= SHARED["sm_90"]
+    assert found.registers <= registers
+    assert 0 < found.loop["HMMA"] + found.loop["HGMMA"] <= products
+    assert found.loop["BAR"] <= barriers
+    assert found.loop["LDG"] <= loads
+    assert found.loop["STG"] <= stores
+
+
+@pytest.mark.parametrize("target", ["sm_80", "gfx942"])
+@pytest.mark.parametrize("forward", [True, False])
+def test_grids_on_other_targets(target: str, forward: bool) -> None:
+    """Sixteen units each: AMD's tensor cores take no fewer."""
+    schedule = Schedule("grid", 16, 8, 1, 16)
+    found = loop_facts(cells.gru, 512, "float16", target, forward, schedule)
+    assert not found.spilled
+    assert found.shared <= SHARED[target]
+
+
 @pytest.mark.parametrize("target", ["sm_80", "gfx942"])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("forward", [True, False])
 def test_other_targets(target: str, dtype: str, forward: bool) -> None:
     """Older and other chips."""
-    found = loop_facts(cells.gru, 64, dtype, target, forward, samples=16, warps=4, stages=1)
+    found = loop_facts(cells.gru, 64, dtype, target, forward, Schedule("loop", 16, 4, 1))
     assert not found.spilled
     assert found.shared <= SHARED[target]
 
@@ -122,7 +165,7 @@ def test_other_targets(target: str, dtype: str, forward: bool) -> None:
 def test_every_cell_compiles(cell: Cell) -> None:
     """Both directions of every cell of the library, and all batched phases of one of them."""
     for forward in (True, False):
-        found = loop_facts(cell, 32, "bfloat16", "sm_90", forward, samples=16, warps=4, stages=2)
+        found = loop_facts(cell, 32, "bfloat16", "sm_90", forward, Schedule("loop", 16, 4, 2))
         assert not found.spilled
         assert found.shared <= SHARED["sm_90"]
 

@@ -59,7 +59,7 @@ class TritonEngine(Engine):
         if resident_bytes(of) <= room:
             found += [Schedule("loop", 16, warps, stages) for warps in (4, 8) for stages in (1, 2)]
         largest = max(_units(of), default=1)
-        for own in (8, 16, 32):
+        for own in (16, 32) if torch.version.hip else (8, 16, 32):
             share = -(-largest // own)
             for samples in (16, 32, 64):
                 groups = -(-batch // samples)

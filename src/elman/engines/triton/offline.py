@@ -101,7 +101,8 @@ def _of_cubin(cubin: bytes, shared: int) -> Facts:
         )
     match = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     assert match is not None, usage
-    return Facts(int(match[1]), int(match[2]), shared, _loop(code))
+    local = re.search(r"\b(LDL|STL)\b", code) is not None  # a stack may also be there for calls
+    return Facts(int(match[1]), int(match[2]) if local else 0, shared, _loop(code))
 
 
 def _loop(code: str) -> Counter[str]:
