@@ -144,8 +144,8 @@ def test_grids_on_sm_90(key: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize("target", ["sm_80", "gfx942"])
 @pytest.mark.parametrize("forward", [True, False])
 def test_grids_on_other_targets(target: str, forward: bool) -> None:
-    """Sixteen units each: AMD's tensor cores take no fewer."""
-    schedule = Schedule("grid", 16, 8, 1, 16)
+    """AMD's tensor cores take no fewer than sixteen units."""
+    schedule = Schedule("grid", 16, 8, 1, 16 if target == "gfx942" else 8)
     found = loop_facts(cells.gru, 512, "float16", target, forward, schedule)
     assert not found.spilled
     assert found.shared <= SHARED[target]
