@@ -11,6 +11,7 @@ from elman import compiler, ops
 from elman.autodiff.rules import VJP
 from elman.engines.c.ops import SPELL
 from elman.engines.c.weights import WeightCode
+from elman.engines.triton.ops import SPELL as TRITON
 from elman.frontend.cell import Cell, cell
 from elman.ir.build import Builder
 from elman.ir.evaluate import MEANING
@@ -35,17 +36,17 @@ def test_every_canonical_op_has_a_derivative():
     assert VJP.keys() == OPS.keys() - LEAVES - WRITTEN - {"split", "concat"}
 
 
-def test_every_canonical_op_is_spelled_in_c():
+def test_every_canonical_op_is_spelled():
     """One spelling per elementwise op; sums, reductions and products are loops of their own."""
     pointwise = {op.name for op in OPS.values() if op.kind == "pointwise"}
-    assert SPELL.keys() == pointwise - WRITTEN - {"lin"}
+    assert SPELL.keys() == TRITON.keys() == pointwise - WRITTEN - {"lin"}
     assert OPS.keys() - LEAVES - WRITTEN - {"split", "concat"} - SPELL.keys() == STRUCTURAL
     assert hasattr(WeightCode, "compute")
 
 
 def test_spellings_take_as_many_operands_as_ops_do():
     """``{0}``, ``{1}`` … and no more."""
-    for name, text in SPELL.items():
+    for name, text in (*SPELL.items(), *TRITON.items()):
         arity = OPS[name].arity
         assert arity is not None, name
         assert [f"{{{i}}}" in text for i in range(4)] == [i < arity for i in range(4)], name

@@ -196,10 +196,10 @@ class Body(ABC):
         count = sum(self.layout.width(arg) for arg in value.args)
         wide = [self.all_units(arg) for arg in value.args]
         if value.op == "amax":
-            parts = [f"tl.max({only(name, mask, '-inf')}, 0)" for name, mask in wide]
+            parts = [f"lib.amax({only(name, mask, '-inf')})" for name, mask in wide]
             text = parts[0]
             for part in parts[1:]:
-                text = f"tl.maximum({text}, {part})"
+                text = f"tl.maximum({text}, {part}, propagate_nan=tl.PropagateNan.ALL)"
             return f"({text})[None, :]"
         total = " + ".join(f"tl.sum({only(name, mask)}, 0)" for name, mask in wide)
         if value.op == "sum":

@@ -35,6 +35,13 @@ def softplus(v):
 
 
 @triton.jit
+def amax(v):
+    """The largest unit of each sample [samples]; NaN where there is one."""
+    odd = tl.sum((v != v).to(tl.float32), 0) > 0.0
+    return tl.where(odd, float("nan"), tl.max(v, 0))
+
+
+@triton.jit
 def dot(a, b, acc, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
     """``acc + a @ b`` in float32; the interpreter multiplies bits of bfloat16, so not there."""
     if INTERPRETED:

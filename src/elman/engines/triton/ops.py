@@ -14,7 +14,7 @@ SPELL: dict[str, str] = {
     "log": "tl.log({0})",
     "sqrt": "tl.sqrt({0})",
     "abs": "tl.abs({0})",
-    "sign": "tl.where({0} > 0.0, 1.0, tl.where({0} < 0.0, -1.0, {0}))",
+    "sign": "({0} > 0.0).to(tl.float32) - ({0} < 0.0).to(tl.float32)",
     "sin": "tl.sin({0})",
     "cos": "tl.cos({0})",
     "erf": "tl.erf({0})",
