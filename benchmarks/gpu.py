@@ -95,6 +95,15 @@ def tiny() -> Iterator[Case]:
     yield Case("heads dry", "heads", "lstm", 2, 2, 8, "float32", heads=2)
 
 
+MEETINGS = """@triton.jit
+def meetings(counter, steps, programs):
+    target = 0
+    for _ in range(steps):
+        target += programs
+        lib.meet(counter, target)
+"""
+
+
 # --- the worker: one process, one case after another -------------------------------------------
 
 
@@ -269,19 +278,10 @@ def compiled_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
 def barrier_time(case: Case, device: str, clock: Clock) -> dict[str, Any]:
     """The meeting of all programs alone, from 8 to all that are resident (s)."""
     import torch
-    import triton
-    import triton.language as tl
 
-    from elman.engines.triton import library as lib
+    from elman.engines.triton.source import function
 
-    @triton.jit
-    def meetings(counter, steps, programs):
-        target = 0
-        for _ in range(steps):
-            target += programs
-            lib.meet(counter, target)
-
-    del tl
+    meetings = function("meetings", MEETINGS)
     most = torch.cuda.get_device_properties(device).multi_processor_count
     found = {}
     for programs in sorted({8, 16, 32, 64, 128, most}):
@@ -300,8 +300,9 @@ def measured(case: Case, device: str) -> dict[str, Any]:
     clock = Clock(device)
     if case.kind == "barrier":
         return barrier_time(case, device, clock)
-    engine = "deer" if case.kind == "deer" else "triton"
-    found = own_times(case, device, clock, engine)
+    found = own_times(case, device, clock)
+    if case.kind == "deer":
+        found = {"in turn": found.get("elman")} | own_times(case, device, clock, "deer")
     if case.kind == "cell":
         return found | compiled_times(case, device, clock) if device == "cuda" else found
     if case.heads == 1:
@@ -418,7 +419,8 @@ def shown(row: dict[str, Any]) -> str:
     other = next((row[n] for n in ("torch", "compiled loop") if n in row), None)
     if other is not None and row.get("elman"):
         ratio = f"{other[1] / row['elman'][1]:.2f}x"
-    rest = pair("product per step") if "product per step" in row else ""
+    beside = next((name for name in ("product per step", "in turn") if name in row), None)
+    rest = "" if beside is None else f"{beside}: {pair(beside).strip()}"
     best = row.get("best", "-")
     return f"{row['name']:36} {pair('elman')} {pair('torch')} {ratio:>8} {best:18} {rest}"
 

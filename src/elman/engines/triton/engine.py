@@ -57,7 +57,9 @@ class TritonEngine(Engine):
         found: list[Schedule] = []
         room = _room()
         if resident_bytes(of) <= room:
-            found += [Schedule("loop", 16, warps, stages) for warps in (4, 8) for stages in (1, 2)]
+            samples = 8 if batch <= 8 and not torch.version.hip else 16
+            pairs = [(warps, stages) for warps in (4, 8) for stages in (1, 2)]
+            found += [Schedule("loop", samples, warps, stages) for warps, stages in pairs]
         largest = max(_units(of), default=1)
         for own in (16, 32) if torch.version.hip else (8, 16, 32):
             share = -(-largest // own)
