@@ -12,6 +12,7 @@ from elman.errors import EngineError
 from elman.frontend.cell import Cell
 from elman.ir.build import Builder
 from elman.ir.graph import Graph
+from elman.ir.ops import OPS
 from elman.ir.pair import Pair
 from elman.ir.verify import verified, verified_pair
 from elman.passes import PASSES
@@ -38,7 +39,16 @@ def paired(graph: Graph) -> Pair:
 @lru_cache(maxsize=1024)
 def job(cell: Cell, spec: Spec) -> Job:
     """What an engine is asked for."""
-    return Job(cell.name, cell.graph, pair_of(cell), spec)
+    single = None
+    if cell.whole is not None and not _mixes_units(cell.whole.graph):
+        single = job(cell.whole, spec)
+    heads = 1 if single is None else cell.heads
+    return Job(cell.name, cell.graph, pair_of(cell), spec, heads, single)
+
+
+def _mixes_units(graph: Graph) -> bool:
+    """Whether a reduction reads all units, those of other heads too."""
+    return any(OPS[value.op].kind == "reduce" for value in graph.walk())
 
 
 def digest(of: Job) -> str:

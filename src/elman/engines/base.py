@@ -26,12 +26,16 @@ class Job:
         graph: the step as written (what ``reference`` runs).
         pair: the canonical step and its backward step (what everything else runs).
         spec: sizes, dtype, device, wanted gradients.
+        heads: how many copies of ``single`` it is, side by side; 1 if it is none.
+        single: the job of one head, with sizes of its own part.
     """
 
     name: str
     graph: Graph
     pair: Pair
     spec: Spec
+    heads: int = 1
+    single: Job | None = None
 
 
 class Kernel(ABC):

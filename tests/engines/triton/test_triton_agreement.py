@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from elman import cells
+from elman.engines.triton.heads import HeadsKernel
 from elman.engines.triton.kernel import TritonKernel
 from elman.frontend.cell import Cell
 from elman.tuning.choose import kernel_of
@@ -32,7 +33,7 @@ def kernel(case: Case, schedule: str, **options: Any) -> TritonKernel:
     return made
 
 
-def call(made: TritonKernel, case: Case, **changes: Any) -> dict[str, torch.Tensor]:
+def call(made: TritonKernel | HeadsKernel, case: Case, **changes: Any) -> dict[str, torch.Tensor]:
     """Output, last states and gradients of one call, by name; arguments stay as they were."""
     before = [*case.inputs.values(), *case.states.values(), *case.weights.values()]
     copies = [value.clone() for value in before]
@@ -124,6 +125,33 @@ def test_a_grid_of_one_program_meets_itself(cell: Cell) -> None:
     """The barrier's code runs: whoever comes alone is not kept waiting."""
     case = random_case(cell, Sizes(T=3, B=18, I=3, H=6))
     assert_all_same(call(kernel(case, "grid/16/2/1/8"), case), oracle(case), case.dtype, case.T)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
+@pytest.mark.parametrize("sizes", [(2, 6, 3), (3, 12, 17)])
+@pytest.mark.parametrize(
+    "cell",
+    [cells.gru, cells.lstm_peephole, cells.lem, cells.indrnn, cells.slstm],
+    ids=lambda cell: cell.name,
+)
+def test_heads(cell: Cell, sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """Each head is a program's own, with its part of inputs, states and weights."""
+    heads, H, B = sizes
+    case = random_case(cell.with_heads(heads), Sizes(T=3, B=B, I=H, H=H)).to(dtype)
+    job = job_of(case)
+    assert (job.single is None) == (case.cell.heads == 1)
+    made = kernel_of(job, "triton", LOOP)
+    assert isinstance(made, HeadsKernel) == (job.single is not None)
+    assert_all_same(call(made, case), oracle(case), dtype, case.T)
+    assert_all_same(call(made, case, keeps=(True, False)), oracle(case), dtype, case.T)
+
+
+def test_heads_that_see_each_other() -> None:
+    """A norm over all units is no matter of one head: the graph of all heads runs."""
+    case = random_case(cells.lstm_layernorm.with_heads(2), Sizes(T=3, B=2, I=3, H=6))
+    made = kernel(case, LOOP)
+    assert made.job.single is None
+    assert_all_same(call(made, case), oracle(case), case.dtype, case.T)
 
 
 LENGTHS = {"several": (4, 3, 3, 1), "equal": (2, 2), "more than a program takes": (3, *(1,) * 17)}

@@ -8,7 +8,7 @@ import pytest
 import triton.language as tl
 
 from elman import cells, compiler
-from elman.engines.triton.kernel import _Sweep
+from elman.engines.triton.kernel import Sweeping
 from elman.engines.triton.layout import Layout
 from elman.engines.triton.offline import SHARED, Facts, facts
 from elman.engines.triton.rows import RowsRunner
@@ -58,7 +58,7 @@ def loop_facts(
     assert sweep is not None
     layout = Layout(of)
     kept = (True,) * len(layout.state_widths)
-    made = _Sweep(layout, sweep, schedule, kept)
+    made = Sweeping(layout, sweep, schedule, kept)
     assert made.loop is not None
     constants = {
         "N": schedule.samples,
@@ -170,6 +170,28 @@ def test_every_cell_compiles(cell: Cell) -> None:
         assert found.shared <= SHARED["sm_90"]
 
 
+@pytest.mark.parametrize("forward", [True, False])
+def test_heads_compile(forward: bool) -> None:
+    """Programs of several heads differ in where their arrays lie alone."""
+    of = planned(cells.lstm, 64, "bfloat16")
+    sweep = of.forward if forward else of.backward
+    assert sweep is not None
+    made = Sweeping(Layout(of), sweep, Schedule("loop", 16, 4, 1), (True, True), heads=True)
+    assert made.loop is not None
+    constants = {
+        "N": 16,
+        "DT": tl.bfloat16,
+        "STAGES": 1,
+        "PRECISION": "tf32",
+        "INTERPRETED": False,
+        "MEET": False,
+    }
+    types = types_of(made.loop.pointers, "bfloat16")
+    found = facts(made.kernel, types, constants, "sm_90", warps=4, stages=1)
+    assert not found.spilled
+    assert found.loop["LDG"] <= (4 if forward else 7)
+
+
 @pytest.mark.parametrize("cell", [cells.lstm_layernorm, cells.gru_before], ids=lambda c: c.name)
 def test_steps_compile(cell: Cell) -> None:
     """Kernels between products: of steps, and of all rows at once."""
@@ -177,7 +199,7 @@ def test_steps_compile(cell: Cell) -> None:
     layout = Layout(of)
     assert of.backward is not None
     for sweep in (of.forward, of.backward):
-        places = _Sweep(layout, sweep, Schedule("steps"), (True, True)).place
+        places = Sweeping(layout, sweep, Schedule("steps"), (True, True)).place
         for phase in (sweep.before, sweep.step, sweep.after):
             runner = RowsRunner(layout, phase, places)
             for text, segment in zip(runner.texts, runner.segments):

@@ -10,6 +10,7 @@ import torch
 from triton import knobs
 
 from elman.engines.base import Engine, Job, Kernel
+from elman.engines.triton.heads import HeadsKernel
 from elman.engines.triton.kernel import DTYPES, TritonKernel
 from elman.engines.triton.layout import padded
 from elman.engines.triton.schedule import Schedule
@@ -53,13 +54,15 @@ class TritonEngine(Engine):
         All steps in one kernel where one program holds the weights; else units cut over so many
         programs that it does, all of them resident at once.
         """
-        of = self._program(job)
+        of = self._program(job.single or job)
         found: list[Schedule] = []
         room = _room()
         if resident_bytes(of) <= room:
             samples = 8 if batch <= 8 and not torch.version.hip else 16
             pairs = [(warps, stages) for warps in (4, 8) for stages in (1, 2)]
             found += [Schedule("loop", samples, warps, stages) for warps, stages in pairs]
+        if job.single is not None:  # heads are programs of their own, or steps
+            return tuple(schedule.name for schedule in (*found, Schedule("steps")))
         largest = max(_units(of), default=1)
         for own in (16, 32) if torch.version.hip else (8, 16, 32):
             share = -(-largest // own)
@@ -77,9 +80,10 @@ class TritonEngine(Engine):
         reason = self.supports(job)
         if reason is not None:
             raise EngineError(f"engine 'triton' cannot run {job.name}: {reason}")
-        program = self._program(job)
-        name = schedule or self.schedules(job, 1, 1)[0]
-        return TritonKernel(job, program, Schedule.parse(name))
+        chosen = Schedule.parse(schedule or self.schedules(job, 1, 1)[0])
+        if job.single is not None and chosen.kind == "loop":
+            return HeadsKernel(job, self._program(job.single), chosen)
+        return TritonKernel(job, self._program(job), chosen)
 
     def _program(self, job: Job) -> Program:
         made = self._programs.get(job)

@@ -38,7 +38,7 @@ Gradients = tuple[Tensor | None, ...]
 Arrays = dict[str, Tensor]
 
 
-class _Sweep:
+class Sweeping:
     """One direction: what runs before, in and after the steps."""
 
     def __init__(
@@ -49,8 +49,9 @@ class _Sweep:
         kept: tuple[bool, ...],
         *,
         ragged: bool = False,
+        heads: bool = False,
     ) -> None:
-        self.layout, self.sweep, self.ragged = layout, sweep, ragged
+        self.layout, self.sweep, self.ragged, self.heads = layout, sweep, ragged, heads
         self.forward = sweep is layout.program.forward
         self.chunk = layout.slots(sweep.chunk)
         self.before = RowsRunner(layout, sweep.before, self.place)
@@ -69,7 +70,10 @@ class _Sweep:
     def _made(self, phase: Phase, schedule: Schedule, kept: tuple[bool, ...]) -> Loop:
         forward, layout, chunk = self.forward, self.layout, self.chunk
         if schedule.kind == "loop":
-            return Loop(layout, phase, chunk, forward=forward, kept=kept, ragged=self.ragged)
+            ragged, heads = self.ragged, self.heads
+            return Loop(
+                layout, phase, chunk, forward=forward, kept=kept, ragged=ragged, heads=heads
+            )
         own, splits = schedule.units, schedule.warps
         return Grid(layout, phase, chunk, forward=forward, own=own, splits=splits)
 
@@ -103,7 +107,7 @@ class _Sweep:
 
 
 @dataclass(frozen=True, eq=False)
-class _Call:
+class Call:
     """What both directions of a call share; ``rows`` of all steps together."""
 
     T: int
@@ -119,7 +123,9 @@ class TritonKernel(Kernel):
 
     engine = "triton"
 
-    def __init__(self, job: Job, program: Program, schedule: Schedule) -> None:
+    def __init__(
+        self, job: Job, program: Program, schedule: Schedule, *, heads: bool = False
+    ) -> None:
         self.job, self.program, self.fixed = job, program, schedule
         self.layout = layout = Layout(program)
         self.dtype, self.element = DTYPES[job.spec.dtype]
@@ -135,11 +141,11 @@ class TritonKernel(Kernel):
             for k in range(len(layout.state_widths))
         )
         self.scalar_output = not step.outputs[0].shape
-        self._forward = _Sweep(layout, program.forward, schedule, self.kept)
-        self._backward = None
+        self.ahead = Sweeping(layout, program.forward, schedule, self.kept, heads=heads)
+        self.back = None
         if program.backward is not None:
-            self._backward = _Sweep(layout, program.backward, schedule, self.kept)
-        sweeps = [sweep for sweep in (self._forward, self._backward) if sweep is not None]
+            self.back = Sweeping(layout, program.backward, schedule, self.kept, heads=heads)
+        sweeps = [sweep for sweep in (self.ahead, self.back) if sweep is not None]
         found = [matrix for sweep in sweeps for matrix in sweep.matrices()]
         self._matrices = list(dict.fromkeys(found))
         self._declared = [leaf.name for leaf in job.graph.inputs]
@@ -148,7 +154,8 @@ class TritonKernel(Kernel):
         # fresh memory is filled with NaN, so that an element that was never written shows
         self._poison = bool(os.environ.get("ELMAN_POISON"))
 
-    def _empty(self, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    def empty(self, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Fresh memory like a tensor's."""
         fresh = like.new_empty(shape, dtype=dtype or like.dtype)
         return fresh.fill_(float("nan")) if self._poison else fresh
 
@@ -158,15 +165,15 @@ class TritonKernel(Kernel):
             return None
         if self._packed is None:
             made = self._packed = copy(self)
-            made._forward = self._sweep_of(self.program.forward)
+            made.ahead = self._sweep_of(self.program.forward)
             if self.program.backward is not None:
-                made._backward = self._sweep_of(self.program.backward)
+                made.back = self._sweep_of(self.program.backward)
         found = copy(self._packed)
         found.ragged = ragged
         return found
 
-    def _sweep_of(self, sweep: Sweep) -> _Sweep:
-        return _Sweep(self.layout, sweep, self.fixed, self.kept, ragged=True)
+    def _sweep_of(self, sweep: Sweep) -> Sweeping:
+        return Sweeping(self.layout, sweep, self.fixed, self.kept, ragged=True)
 
     def describe(self) -> dict[str, Any]:
         """Engine and schedule."""
@@ -175,11 +182,12 @@ class TritonKernel(Kernel):
     @property
     def texts(self) -> list[str]:
         """The text of every kernel."""
-        sweeps = [sweep for sweep in (self._forward, self._backward) if sweep is not None]
+        sweeps = [sweep for sweep in (self.ahead, self.back) if sweep is not None]
         found = [text for sweep in sweeps for runner in sweep.runners for text in runner.texts]
         return [*found, *(sweep.text for sweep in sweeps if sweep.loop is not None)]
 
-    def _call(self, inputs: Sequence[Tensor], weights: Sequence[Tensor], values: Values) -> _Call:
+    def call(self, inputs: Sequence[Tensor], values: Values) -> Call:
+        """What both directions of a call share."""
         T, B, rows = self._sizes(inputs)
         vectors = [values[node].reshape(-1) for node in self.layout.vectors]
         like = inputs[0]
@@ -190,7 +198,7 @@ class TritonKernel(Kernel):
             arrays[f"in{k}"] = _rowed(value.reshape(rows, width))
         if self.ragged is not None:
             arrays["rows"] = self.ragged.numbers(1)[: T + 1].to(like.device)
-        return _Call(T, B, rows, vec, matrices, arrays)
+        return Call(T, B, rows, vec, matrices, arrays)
 
     def _sizes(self, inputs: Sequence[Tensor]) -> tuple[int, int, int]:
         """Steps, samples, and rows of all steps together."""
@@ -199,13 +207,14 @@ class TritonKernel(Kernel):
         T, B = inputs[0].shape[:2]
         return T, B, T * B
 
-    def _values(self, weights: Sequence[Tensor]) -> Values:
+    def values(self, weights: Sequence[Tensor]) -> Values:
+        """Values of weight rate that the kernels read."""
         return self.rate.values(weights, [*self.layout.vectors, *self._matrices])
 
     def _looped(
         self,
-        sweep: _Sweep,
-        call: _Call,
+        sweep: Sweeping,
+        call: Call,
         arrays: Arrays,
         sequences: Sequence[Tensor],
         begin: tuple[str, Sequence[Tensor]],
@@ -221,8 +230,8 @@ class TritonKernel(Kernel):
         some = begin[1][0]
         groups = -(-call.B // self.fixed.samples)
         more = {
-            "sr": self._empty(some, 2 * call.B, max(1, loop.scratch[1])),
-            "ca": self._empty(some, 2 * call.B, max(1, self.layout.carry_row)),
+            "sr": self.empty(some, 2 * call.B, max(1, loop.scratch[1])),
+            "ca": self.empty(some, 2 * call.B, max(1, self.layout.carry_row)),
             "bar": some.new_zeros(groups, dtype=torch.int32),
             "tapenow": arrays["tape"],
             "chnow": arrays["ch"],
@@ -244,8 +253,8 @@ class TritonKernel(Kernel):
 
     def _without_meeting(
         self,
-        sweep: _Sweep,
-        call: _Call,
+        sweep: Sweeping,
+        call: Call,
         arrays: Arrays,
         begin: tuple[str, list[Tensor]],
         end: tuple[str, list[Tensor]],
@@ -265,8 +274,8 @@ class TritonKernel(Kernel):
 
     def _launch(
         self,
-        sweep: _Sweep,
-        call: _Call,
+        sweep: Sweeping,
+        call: Call,
         arrays: Mapping[str, Tensor],
         steps: tuple[int, int],
         *,
@@ -307,15 +316,15 @@ class TritonKernel(Kernel):
             **together,
         )
 
-    def _one_by_one(self, sweep: _Sweep, call: _Call, arrays: Arrays, sequences: Arrays) -> None:
+    def _one_by_one(self, sweep: Sweeping, call: Call, arrays: Arrays, sequences: Arrays) -> None:
         """All steps, each with its products and kernels; carries change places after each."""
         runner = sweep.steps
         assert runner is not None, "asked for before"
         T, B = call.T, call.B
         some = next(iter(arrays.values()))
         own = {
-            "sr": self._empty(some, B, max(1, runner.scratch[1]), dtype=torch.float32),
-            "sc": self._empty(some, B, max(1, runner.scalars), dtype=torch.float32),
+            "sr": self.empty(some, B, max(1, runner.scratch[1]), dtype=torch.float32),
+            "sc": self.empty(some, B, max(1, runner.scalars), dtype=torch.float32),
         }
         carries = {name: arrays[name] for name in ("ca", "cn") if name in arrays}
         wide = {}
@@ -337,14 +346,15 @@ class TritonKernel(Kernel):
                 carries = {"ca": carries["cn"], "cn": carries["ca"]}
         arrays.update(carries)
 
-    def _batched(self, runner: RowsRunner, call: _Call, arrays: Arrays) -> None:
+    def batched(self, runner: RowsRunner, call: Call, arrays: Arrays) -> None:
+        """A phase on all rows at once."""
         if not runner.segments:
             return
         count = call.rows
         some = next(iter(arrays.values()))
         own = {
-            "sr": self._empty(some, count, max(1, runner.scratch[1]), dtype=torch.float32),
-            "sc": self._empty(some, count, max(1, runner.scalars), dtype=torch.float32),
+            "sr": self.empty(some, count, max(1, runner.scratch[1]), dtype=torch.float32),
+            "sc": self.empty(some, count, max(1, runner.scalars), dtype=torch.float32),
         }
         runner.run({**arrays, **own}, call.matrices, call.vec, count)
 
@@ -374,25 +384,25 @@ class TritonKernel(Kernel):
         Raises:
             EngineError: this chip cannot hold the kernel.
         """
-        with _on(states[0]):
+        with launching(states[0]):
             return self._run_forward(inputs, states, weights)
 
     def _run_forward(
         self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
     ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        layout, sweep = self.layout, self._forward
+        layout, sweep = self.layout, self.ahead
         T, B, rows = self._sizes(inputs)
         like, ragged = states[0], self.ragged is not None
-        call = self._call(inputs, weights, self._values(weights))
+        call = self.call(inputs, self.values(weights))
         first = [
             state.reshape(B, width).contiguous()
             for state, width in zip(states, layout.state_widths, strict=True)
         ]
         steps = sweep.steps is not None
         sequences = [
-            self._empty(like, 1, B + rows, width)
+            self.empty(like, 1, B + rows, width)
             if kept and ragged
-            else self._empty(like, T + 1 if kept else 2 if steps else 1, B, width)
+            else self.empty(like, T + 1 if kept else 2 if steps else 1, B, width)
             for kept, width in zip(self.kept, layout.state_widths, strict=True)
         ]
         for sequence, start in zip(sequences, first, strict=True):
@@ -402,13 +412,13 @@ class TritonKernel(Kernel):
         if self.output_is_state:
             output = sequences[0][0, B:] if ragged else sequences[0][1:]
         else:
-            output = self._empty(like, *lead, layout.output_width)
+            output = self.empty(like, *lead, layout.output_width)
             arrays["out"] = output.reshape(rows, layout.output_width)
-        tape = self._empty(like, rows, max(1, layout.tape_row), dtype=self._slots)
+        tape = self.empty(like, rows, max(1, layout.tape_row), dtype=self._slots)
         arrays["tape"] = tape
-        arrays["ch"] = self._empty(like, rows, max(1, sweep.chunk[1]), dtype=self._slots)
+        arrays["ch"] = self.empty(like, rows, max(1, sweep.chunk[1]), dtype=self._slots)
         arrays |= self._sequence_rows(sequences, B) if not ragged else {}
-        self._batched(sweep.before, call, arrays)
+        self.batched(sweep.before, call, arrays)
         last = [torch.empty_like(start) for start in first]
         if sweep.steps is not None:
             numbered = {str(k): sequence for k, sequence in enumerate(sequences)}
@@ -419,7 +429,7 @@ class TritonKernel(Kernel):
             self._looped(sweep, call, arrays, sequences, ("first", first), ("last", last))
         if ragged and sweep.after.segments:
             arrays |= self._sequence_rows(sequences, B)
-        self._batched(sweep.after, call, arrays)
+        self.batched(sweep.after, call, arrays)
         if self.scalar_output:
             output = output.reshape(lead)
         shaped = tuple(end.reshape(state.shape) for end, state in zip(last, states, strict=True))
@@ -436,16 +446,16 @@ class TritonKernel(Kernel):
         keep: bool,
     ) -> tuple[Gradients, Gradients, Gradients]:
         """See :meth:`Kernel.backward`; raises as :meth:`forward`."""
-        if self._backward is None:
+        if self.back is None:
             raise EngineError("this kernel was compiled without a backward")
-        with _on(states[0]):
+        with launching(states[0]):
             return self._run_backward(
-                self._backward, inputs, states, weights, saved, d_output, d_last, keep
+                self.back, inputs, states, weights, saved, d_output, d_last, keep
             )
 
     def _run_backward(
         self,
-        sweep: _Sweep,
+        sweep: Sweeping,
         inputs: Sequence[Tensor],
         states: Sequence[Tensor],
         weights: Sequence[Tensor],
@@ -458,10 +468,10 @@ class TritonKernel(Kernel):
         *sequences, tape = saved
         _, B, rows = self._sizes(inputs)
         like = states[0]
-        call = self._call(inputs, weights, self._values(weights))
+        call = self.call(inputs, self.values(weights))
         arrays: Arrays = {**call.arrays, **self._sequence_rows(sequences, B)}
         arrays["tape"] = tape.clone() if keep else tape  # a slot may be written again
-        arrays["ch"] = self._empty(like, rows, max(1, sweep.chunk[1]), dtype=self._slots)
+        arrays["ch"] = self.empty(like, rows, max(1, sweep.chunk[1]), dtype=self._slots)
         width = layout.output_width
         if d_output is None:
             arrays["dy"] = like.new_zeros(1, width).expand(rows, width)
@@ -472,7 +482,7 @@ class TritonKernel(Kernel):
             for name, width in zip(self._declared, layout.input_widths, strict=True)
         ]
         arrays.update({f"din{k}": d for k, d in enumerate(found) if d is not None})
-        self._batched(sweep.before, call, arrays)
+        self.batched(sweep.before, call, arrays)
         ends = [
             like.new_zeros(B, width) if d is None else d.reshape(B, width).contiguous()
             for d, width in zip(d_last, layout.state_widths, strict=True)
@@ -482,8 +492,8 @@ class TritonKernel(Kernel):
             self._carried(sweep, call, arrays, sequences, ends, d_first)
         else:
             self._looped(sweep, call, arrays, sequences, ("dlast", ends), ("dfirst", d_first))
-        self._batched(sweep.after, call, arrays)
-        d_weights = self.rate.gradients(self._totals(sweep, arrays), weights)
+        self.batched(sweep.after, call, arrays)
+        d_weights = self.rate.gradients(self.totals(sweep, arrays), weights)
         d_inputs = tuple(
             d if d is None else d.reshape(value.shape)
             for d, value in zip(found, inputs, strict=True)
@@ -493,8 +503,8 @@ class TritonKernel(Kernel):
 
     def _carried(
         self,
-        sweep: _Sweep,
-        call: _Call,
+        sweep: Sweeping,
+        call: Call,
         arrays: Arrays,
         sequences: Sequence[Tensor],
         ends: Sequence[Tensor],
@@ -522,7 +532,7 @@ class TritonKernel(Kernel):
             for offset, column in zip(layout.carry, layout.states, strict=True)
         ]
 
-    def _totals(self, sweep: _Sweep, arrays: Arrays) -> Values:
+    def totals(self, sweep: Sweeping, arrays: Arrays) -> Values:
         """Σ over all rows, one product for all that multiply with the same rows."""
 
         def rows_of(value: Node) -> Tensor:
@@ -556,7 +566,7 @@ class TritonKernel(Kernel):
 
 
 @contextmanager
-def _on(like: Tensor) -> Iterator[None]:
+def launching(like: Tensor) -> Iterator[None]:
     """Launch on a tensor's device; what Triton refuses is told as an error of the engine."""
     try:
         with torch.cuda.device_of(like):

@@ -34,9 +34,11 @@ class Loop(Body):
         forward: bool,
         kept: tuple[bool, ...],
         ragged: bool,
+        heads: bool = False,
     ) -> None:
         super().__init__(layout, phase)
         self.chunk, self.forward, self.kept, self.ragged = chunk, forward, kept, ragged
+        self.heads = heads  # each a row of programs, with arrays and weights of its own
         self.step = layout.program.pair.step
         self.matrices: list[Node] = []
         self.pointers: dict[str, None] = {}
@@ -149,6 +151,11 @@ class Loop(Body):
         arrays = [f"m{k}" for k in range(len(self.matrices))]
         more = ["rows"] if self.ragged else []
         names = [*self.pointers, *arrays, *sizes, "vec", *more, *self.numbers]
+        of_heads: list[str] = []
+        if self.heads:
+            own = [name for name in names if "_" not in name and name not in self.numbers]
+            names += [f"{name}_h" for name in own]
+            of_heads = [f"{name} += tl.program_id(1).to(tl.int64) * {name}_h" for name in own]
         self.pointers = dict.fromkeys(names)
         head = [
             f"n = (tl.program_id({self.axis}) * N + tl.arange(0, N)).to(tl.int64)[None, :]",
@@ -159,7 +166,7 @@ class Loop(Body):
         lines = [
             "@triton.jit",
             f"def loop({', '.join([*self.pointers, *options])}):",
-            *("    " + line for line in (*head, *self.before, *begin)),
+            *("    " + line for line in (*of_heads, *head, *self.before, *begin)),
             f"    for i in tl.range({self.steps}, num_stages=STAGES):",
             *("        " + line for line in step),
             *("    " + line for line in end),
