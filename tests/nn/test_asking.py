@@ -39,7 +39,7 @@ def test_precedence(monkeypatch):
     monkeypatch.setenv("ELMAN_ENGINE", "cudnn")
     with pytest.raises(
         EngineError,
-        match="no engine 'cudnn'; there are auto, c, aten, deer, scan-backward, reference",
+        match="no engine 'cudnn'; there are auto, c, triton, aten, deer, scan-backward, reference",
     ):
         net(x)
     with pytest.raises(EngineError, match="no engine 'fast'"), elman.using(engine="fast"):

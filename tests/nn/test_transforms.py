@@ -23,7 +23,7 @@ from random_cells import drawn_cells
 from unseen import UNSEEN
 
 F64 = torch.float64
-STACK = {"num_layers": 2, "bidirectional": True}
+STACK = {"bidirectional": True}
 CASES = {cell: Sizes(T=4, B=3, I=3, H=5) for cell in cells.ALL} | UNSEEN
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 
