@@ -47,7 +47,8 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "compiler": MIDDLE,
     "explaining": f"{MIDDLE} compiler",
     "drawing": f"{MIDDLE} compiler",
-    "nn": f"{MIDDLE} compiler explaining drawing",
+    # derivatives of any order end in torch ops
+    "nn": f"{MIDDLE} engines.reference compiler explaining drawing",
     "train": f"{MIDDLE} compiler explaining drawing nn *",
     "report": f"{MIDDLE} compiler explaining drawing nn *",
     "bench": f"{MIDDLE} folders engines.c engines.deer compiler explaining drawing nn *",

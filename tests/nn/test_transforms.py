@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 import elman
 from elman import cells
 from elman.engines.reference.engine import ReferenceKernel
+from elman.errors import EngineError
 from elman.nn import function
 from elman.nn.runner import Runner
 from helpers import Case, Sizes, need_engine, random_case
@@ -264,3 +265,49 @@ def test_dtypes_without_a_kernel(monkeypatch):
     with pytest.warns(UserWarning, match="engine reference"):
         d = grad(lambda x: module(x)[0].float().square().sum())(x)
     assert d.dtype == torch.bfloat16
+
+
+def test_nested_forward_mode(monkeypatch):
+    """The outer level moves too; gradients by sample say that they cannot."""
+    module = elman.RNN(3, 4, dtype=F64)
+    x, a, b = X[:2, :1], X[:2, :1].cos(), X[:2, :1].sin()
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return jvp(grad(lambda x: module(x)[0].sin().sum()), (x,), (a,))[1]
+
+    moved = jvp(inner, (x,), (b,))[1].detach()
+    step = 1e-5
+    slope = (inner(x + step * b) - inner(x - step * b)).detach() / (2 * step)
+    assert moved.abs().max() > 1e-3
+    torch.testing.assert_close(moved, slope, atol=1e-8, rtol=1e-6)
+
+    loss, parameters = task(module)
+    samples = vmap(grad(loss), in_dims=(None, 1))
+    with pytest.raises(EngineError, match="nested forward mode"):
+        jvp(lambda x: jvp(lambda x: samples(parameters, x), (x,), (x,))[1], (X,), (X,))
+
+
+@pytest.mark.parametrize("more", [{}, {"num_layers": 2, "bidirectional": True}])
+def test_cotangents_of_a_later_transform(more):
+    """Batched and dual cotangents of an output that was computed before."""
+    module = net("GRU", **more)
+    x = X.clone().requires_grad_()
+
+    def gradient(cotangent: torch.Tensor, **options: bool) -> torch.Tensor:
+        return torch.autograd.grad(module(x)[0], x, cotangent, **options)[0]
+
+    with elman.using(engine="c"):
+        d = torch.randn(3, *module(x)[0].shape, dtype=F64)
+        each = torch.stack([gradient(one) for one in d])
+        same(gradient(d, is_grads_batched=True), each)
+        same(gradient(d, is_grads_batched=True, create_graph=True), each)
+        with forward_ad.dual_level():
+            dual = gradient(forward_ad.make_dual(d[0], d[1]))
+            same(forward_ad.unpack_dual(dual).tangent, each[1])
+
+        def loss(x: torch.Tensor) -> torch.Tensor:
+            return module(x)[0].sin().sum()
+
+        small = X[:2, :2]
+        whole = torch.autograd.functional.hessian(loss, small, vectorize=True)
+        same(whole, torch.autograd.functional.hessian(loss, small))

@@ -14,11 +14,62 @@ from elman.autodiff.tangent import tangent
 from elman.engines import registry
 from elman.engines.base import Job, Kernel
 from elman.engines.ragged import Ragged, over
+from elman.engines.reference.engine import ReferenceKernel
 from elman.ir.graph import Graph
 from elman.ir.pair import Pair
 from elman.nn.samples import Rows
 from elman.plan.spec import Spec
 from elman.tuning.choose import engine_for, kernel_of
+
+COMPILED = 1  # tangents of tangents are large: compiling them takes minutes, and much memory
+
+
+class TorchOps(Kernel):
+    """A step by torch ops, with a backward that runs them again.
+
+    Args:
+        graph, dims: as of the reference.
+        wants: which arguments get gradients.
+    """
+
+    engine = "reference"
+
+    def __init__(self, graph: Graph, dims: dict[str, int], wants: tuple[bool, ...]) -> None:
+        self._run, self._wants = ReferenceKernel(graph, dims), wants
+
+    def forward(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """See :meth:`Kernel.forward`."""
+        with torch.no_grad():
+            return self._run.forward(inputs, states, weights)
+
+    def backward(
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        saved: Sequence[Tensor],
+        d_output: Tensor | None,
+        d_last: Sequence[Tensor | None],
+        keep: bool,
+    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
+        """See :meth:`Kernel.backward`."""
+        given = (*inputs, *states, *weights)
+        first, second = len(inputs), len(inputs) + len(states)
+        found: list[Tensor | None] = [None] * len(given)
+        with torch.enable_grad():
+            own = [t.detach().requires_grad_(w) for t, w in zip(given, self._wants, strict=True)]
+            output, last, _ = self._run.forward(own[:first], own[first:second], own[second:])
+        pairs = zip((output, *last), (d_output, *d_last), strict=True)
+        there = [(v, d) for v, d in pairs if d is not None and v.requires_grad]
+        wanted = [k for k, want in enumerate(self._wants) if want]
+        if there and wanted:
+            roots, ds = zip(*there, strict=True)
+            made = torch.autograd.grad(roots, [own[k] for k in wanted], ds, allow_unused=True)
+            for k, value in zip(wanted, made, strict=True):
+                found[k] = value
+        return tuple(found[:first]), tuple(found[first:second]), tuple(found[second:])
 
 
 class Derived:
@@ -30,8 +81,10 @@ class Derived:
         names: of all its leaves, in declared order.
     """
 
-    def __init__(self, name: str, graph: Graph, dims: tuple[tuple[str, int], ...]) -> None:
-        self.name, self.graph, self.dims = name, graph, dims
+    def __init__(
+        self, name: str, graph: Graph, dims: tuple[tuple[str, int], ...], order: int = 0
+    ) -> None:
+        self.name, self.graph, self.dims, self.order = name, graph, dims, order
         self.counts = (len(graph.inputs), len(graph.states))
         self.names = tuple(leaf.name for leaf in graph.leaves)
         self._pair: Pair | None = None
@@ -67,12 +120,16 @@ class Derived:
         """A kernel with gradients of some arguments; for none of them, without a backward."""
         training = any(wants)
         names = self.wanted(wants)
-        key = (like.dtype, like.device.type, names, training)
+        key = (like.dtype, like.device.type, names if self.order <= COMPILED else wants, training)
         found = self._kernels.get(key)
         if found is None:
             engine = self.engine(like)
             assert engine is not None, "asked for before"
-            found = self._kernels[key] = kernel_of(self.job(like, names, training), engine)
+            if self.order > COMPILED:
+                found = TorchOps(self.graph, dict(self.dims), wants)
+            else:
+                found = kernel_of(self.job(like, names, training), engine)
+            self._kernels[key] = found
         return found
 
     def wanted(self, wants: Sequence[bool]) -> frozenset[str]:
@@ -104,7 +161,9 @@ class Derived:
                     self.names[k] for k in range(first + second, len(self.names)) if moving[k]
                 ),
             )
-            found = self._tangents[moving] = Derived(f"{self.name}_dot", made, self.dims)
+            found = self._tangents[moving] = Derived(
+                f"{self.name}_dot", made, self.dims, self.order + 1
+            )
         return found
 
 

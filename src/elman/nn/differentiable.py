@@ -14,14 +14,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 from elman.engines.base import Kernel
 from elman.engines.ragged import Ragged, over
-from elman.nn.derived import Call, Derived
+from elman.engines.reference.engine import ReferenceKernel
+from elman.errors import EngineError
+from elman.nn.derived import COMPILED, Call, Derived
 from elman.nn.function import say_once
-from elman.nn.transforms import DUAL, FUNC, sampled, transformed
+from elman.nn.transforms import DUAL, FUNC, batched, forward_levels, sampled, transformed
 
+_set_fwd_grad_enabled: Any = getattr(forward_ad, "_set_fwd_grad_enabled")  # noqa: B009  # private
 Some = Sequence[Tensor | None]
 
 
@@ -169,6 +172,8 @@ class Forward(Function):
     def backward(ctx: Any, *d: Tensor | None) -> Any:  # type: ignore[override]
         """Gradients of what is asked for."""
         wants = tuple(ctx.needs_input_grad[1:])
+        if batched(d):
+            return (None, *_by_torch_ops(ctx.call, ctx.saved_tensors, d, wants))
         return (None, *gradients(replace(ctx.call, wants=wants), ctx.saved_tensors, d))
 
     @staticmethod
@@ -186,7 +191,7 @@ class Forward(Function):
         if _apart(call, axes, dims):
             each = [Forward.apply(call.part(k), *_picked(tensors, dims, k)) for k in range(count)]
             return _stacked(each)
-        call = replace(call, each=call.sampled)
+        call = replace(call, each=call.sampled and call.of.order <= COMPILED)
         output, *last = Forward.apply(call, *_folded(tensors, dims, axes, count))
         made = (output.unflatten(1, (count, -1)), *(end.unflatten(0, (count, -1)) for end in last))
         return made, (1, *(0 for _ in last))
@@ -222,6 +227,8 @@ class Backward(Function):
         count = len(tensors)
         if all(one is None for one in v):
             return (None, *(None for _ in needs))
+        if batched(v):
+            return (None, *_twice_by_torch_ops(back, ctx.saved_tensors, v, needs))
         directions: list[Tensor | None] = [None] * count
         for k, one in zip(back.wanted, v, strict=True):
             directions[k] = one
@@ -262,7 +269,8 @@ class Backward(Function):
     def vmap(info: Any, in_dims: tuple[Any, ...], back: Back, *flat: Tensor) -> Any:
         """As of the forward; gradients of weights are summed for each sample."""
         axes, count, dims = back.axes(), info.batch_size, in_dims[1:]
-        if _apart(back.call, axes, dims):
+        summed = any(axes[k] is None for k in back.wanted) and back.call.of.order > COMPILED
+        if summed or _apart(back.call, axes, dims):
             each = [Backward.apply(back.part(k), *_picked(flat, dims, k)) for k in range(count)]
             return _stacked(each)
         folded = _folded(flat, dims, axes, count)
@@ -323,7 +331,16 @@ class PerSample(Function):
 
     @staticmethod
     def jvp(ctx: Any, _: Any, __: Any, *moves: Tensor | None) -> Any:
-        """The same."""
+        """The same; within one level alone, as torch loses the outer ones in here.
+
+        Raises:
+            EngineError: forward mode is nested.
+        """
+        if forward_levels() > 1:
+            raise EngineError(
+                "gradients by sample have no nested forward mode; engine reference has: "
+                'with elman.using(engine="reference")'
+            )
         given = tuple(
             torch.zeros_like(value) if move is None else move
             for value, move in zip(ctx.saved_tensors, moves, strict=True)
@@ -344,6 +361,64 @@ class PerSample(Function):
         return _unfolded(back, made, (count, -1), (count, samples))
 
 
+def _leaves(tensors: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor]:
+    """The tensors with a history of their own; as they are where one may go on."""
+    if torch.is_grad_enabled():
+        return [tensor.view_as(tensor) for tensor in tensors]
+    return [t.detach().requires_grad_(need) for t, need in zip(tensors, needs, strict=True)]
+
+
+def _reference(call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The output and the last states by torch ops."""
+    kernel = over(ReferenceKernel(call.of.graph, dict(call.of.dims)), call.ragged)
+    output, last, _ = kernel.forward(*call.cut(tensors))
+    return [output, *last]
+
+
+def _pulled(
+    values: Sequence[Tensor], leaves: Sequence[Tensor], d: Some, needs: Sequence[bool], again: bool
+) -> list[Tensor | None]:
+    """Cotangents of the leaves that need them."""
+    found: list[Tensor | None] = [None] * len(leaves)
+    there = [(v, one) for v, one in zip(values, d, strict=True) if one is not None]
+    pairs = [pair for pair in there if pair[0].requires_grad]
+    wanted = [k for k, need in enumerate(needs) if need]
+    if pairs and wanted:
+        roots, ds = zip(*pairs, strict=True)
+        own = [leaves[k] for k in wanted]
+        made = torch.autograd.grad(roots, own, ds, create_graph=again, allow_unused=True)
+        for k, value in zip(wanted, made, strict=True):
+            found[k] = value
+    return found
+
+
+def _by_torch_ops(call: Call, tensors: Sequence[Tensor], d: Some, needs: Any) -> Any:
+    """Gradients for cotangents that autograd batches: no function of ours may see them."""
+    again = torch.is_grad_enabled()
+    own = _leaves(tensors, needs)
+    with torch.enable_grad():
+        values = _reference(call, own)
+    return _pulled(values, own, d, needs, again)
+
+
+def _twice_by_torch_ops(back: Back, flat: Sequence[Tensor], v: Some, needs: Any) -> Any:
+    """The same of the gradients themselves."""
+    again = torch.is_grad_enabled()
+    own = _leaves(flat, needs)
+    tensors, d = back.cut(own)
+    with torch.enable_grad():
+        wants = back.call.wants
+        ready = [
+            t if t.requires_grad else t.detach().requires_grad_(want)
+            for t, want in zip(tensors, wants, strict=True)
+        ]
+        values = _reference(back.call, ready)
+        made = _pulled(values, ready, d, wants, True)
+    values = [made[k] for k in back.wanted]
+    pairs = [(g, one) for g, one in zip(values, v, strict=True) if g is not None]
+    return _pulled([g for g, _ in pairs], own, [one for _, one in pairs], needs, again)
+
+
 def _of_tangent(d: Some) -> list[Tensor | None]:
     """Cotangents of a tangent's results: its output, the states, and how they move."""
     return [d[0], *(None for _ in d[1:]), *d[1:]]
@@ -352,7 +427,8 @@ def _of_tangent(d: Some) -> list[Tensor | None]:
 def _sum(a: Tensor | None, b: Tensor | None, like: Tensor) -> Tensor:
     if a is None:
         return torch.zeros_like(like) if b is None else b
-    return a if b is None else a + b
+    with _set_fwd_grad_enabled(True):  # torch turns it off in jvp: an outer level would be lost
+        return a if b is None else a + b
 
 
 def _filled(

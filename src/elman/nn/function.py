@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from elman.engines.base import Kernel
+from elman.nn.transforms import moved, torch_ops_alone
 
 _C: Any = torch._C
 _keep_graph: Callable[[], bool] | None = getattr(
@@ -66,8 +67,9 @@ class Sweep(Function):
         saved: tuple[Tensor, ...] = ctx.saved_tensors
         first, second = ctx.counts
         tensors = saved[: ctx.total]
-        if torch.is_grad_enabled():
-            return (None, None, None, None, *_twice(ctx, tensors, (d_output, *d_last)))
+        late = moved((d_output, *d_last))
+        if late or torch.is_grad_enabled():
+            return (None, None, None, None, *_twice(ctx, tensors, (d_output, *d_last), late))
         inputs, states = tensors[:first], tensors[first : first + second]
         keep = True if _keep_graph is None else _keep_graph()
         d_inputs, d_states, d_weights = ctx.kernel.backward(
@@ -82,14 +84,20 @@ class Sweep(Function):
         return (None, None, None, None, *d_inputs, *d_states, *d_weights)
 
 
-def _twice(ctx: Any, tensors: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> Gradients:
-    """Gradients that can be differentiated again, from the oracle on the saved arguments."""
+def _twice(
+    ctx: Any, tensors: Sequence[Tensor], cotangents: Sequence[Tensor | None], late: bool
+) -> Gradients:
+    """Gradients that can be differentiated again, from the oracle on the saved arguments; ``late``:
+    by torch ops alone."""
+    again = torch.is_grad_enabled()
     # Aliases, so that an argument that is computed from another is not differentiated through it.
     own = [tensor.view_as(tensor) for tensor in tensors]
     first, second = ctx.counts
-    output, last = through(
-        ctx.oracle(), own[:first], own[first : first + second], own[first + second :], ctx.stacked
-    )
+    with torch.enable_grad(), torch_ops_alone(late):
+        if not again:
+            own = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
+        states, weights = own[first : first + second], own[first + second :]
+        output, last = through(ctx.oracle(), own[:first], states, weights, ctx.stacked)
     roots = [
         (value, d)
         for value, d in zip((output, *last), cotangents, strict=True)
@@ -100,7 +108,7 @@ def _twice(ctx: Any, tensors: Sequence[Tensor], cotangents: Sequence[Tensor | No
     if roots and wanted:
         values, ds = zip(*roots, strict=True)
         grads = torch.autograd.grad(
-            values, [own[k] for k in wanted], ds, create_graph=True, allow_unused=True
+            values, [own[k] for k in wanted], ds, create_graph=again, allow_unused=True
         )
         for k, grad in zip(wanted, grads, strict=True):
             found[k] = grad

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -16,6 +18,19 @@ _PLAIN = (Tensor, Parameter)
 FUNC, DUAL = "torch.func", "forward-mode differentiation"  # what ``nn/differentiable`` goes through
 
 
+_alone: ContextVar[bool] = ContextVar("elman_torch_ops", default=False)
+
+
+@contextmanager
+def torch_ops_alone(asked: bool = True) -> Iterator[None]:
+    """Inside, :func:`transformed` says that only torch ops may run."""
+    token = _alone.set(asked or _alone.get())
+    try:
+        yield
+    finally:
+        _alone.reset(token)
+
+
 def transformed(tensors: Iterable[Tensor]) -> str | None:
     """Why only torch ops may see these tensors, or None where a kernel may read their memory.
 
@@ -24,6 +39,8 @@ def transformed(tensors: Iterable[Tensor]) -> str | None:
     """
     if torch.compiler.is_compiling():
         return "torch.compile"
+    if _alone.get():
+        return "a transform that began after the forward"
     if _C._len_torch_dispatch_stack() > 0:
         return "a torch dispatch mode"
     if _C._get_tracing_state() is not None:
@@ -40,6 +57,20 @@ def transformed(tensors: Iterable[Tensor]) -> str | None:
     return DUAL if forward_ad._current_level >= 0 else None
 
 
+def moved(cotangents: Iterable[Tensor | None]) -> bool:
+    """Whether cotangents are of a transform that began after the forward: only torch ops may see
+    them."""
+    if _C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+        return True
+    return batched(cotangents)
+
+
+def batched(cotangents: Iterable[Tensor | None]) -> bool:
+    """Whether autograd's own batching (``is_grads_batched``) is what cotangents are of."""
+    found = _C._functorch.is_legacy_batchedtensor
+    return any(d is not None and found(d) for d in cotangents)
+
+
 def sampled(weights: Iterable[Tensor]) -> bool:
     """Whether weights are differentiated inside a vmap: their gradients may be asked for by sample.
 
@@ -54,3 +85,10 @@ def sampled(weights: Iterable[Tensor]) -> bool:
         func.is_gradtrackingtensor(weight) and func.maybe_get_level(weight) > batched[0]
         for weight in weights
     )
+
+
+def forward_levels() -> int:
+    """How many levels of ``torch.func.jvp`` are nested here."""
+    if _C._functorch.peek_interpreter_stack() is None:
+        return 0
+    return sum(level.key().name == "Jvp" for level in retrieve_all_functorch_interpreters())
