@@ -304,6 +304,18 @@ def test_cotangents_of_a_later_transform(more):
         with forward_ad.dual_level():
             dual = gradient(forward_ad.make_dual(d[0], d[1]))
             same(forward_ad.unpack_dual(dual).tangent, each[1])
+        output = module(x)[0]
+
+        def kept(cotangent: torch.Tensor, again: bool = False) -> torch.Tensor:
+            return torch.autograd.grad(output, x, cotangent, retain_graph=True, create_graph=again)[
+                0
+            ]
+
+        same(torch.func.vmap(kept)(d), each)
+        same(torch.func.jvp(kept, (d[0],), (d[1],))[1], each[1])
+        weighed = torch.func.grad(lambda v: (kept(v, True) * x.detach()).sum())(d[0])
+        # The gradient is linear in its cotangent: <J' v, x> has the derivative J x.
+        same(weighed, torch.func.jvp(lambda x: module(x)[0], (x.detach(),), (x.detach(),))[1])
 
         def loss(x: torch.Tensor) -> torch.Tensor:
             return module(x)[0].sin().sum()

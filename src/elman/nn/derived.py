@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -15,8 +16,10 @@ from elman.engines import registry
 from elman.engines.base import Job, Kernel
 from elman.engines.ragged import Ragged, over
 from elman.engines.reference.engine import ReferenceKernel
+from elman.frontend.cell import Cell
 from elman.ir.graph import Graph
 from elman.ir.pair import Pair
+from elman.nn.function import pulled
 from elman.nn.samples import Rows
 from elman.plan.spec import Spec
 from elman.tuning.choose import engine_for, kernel_of
@@ -57,18 +60,10 @@ class TorchOps(Kernel):
         """See :meth:`Kernel.backward`."""
         given = (*inputs, *states, *weights)
         first, second = len(inputs), len(inputs) + len(states)
-        found: list[Tensor | None] = [None] * len(given)
         with torch.enable_grad():
             own = [t.detach().requires_grad_(w) for t, w in zip(given, self._wants, strict=True)]
             output, last, _ = self._run.forward(own[:first], own[first:second], own[second:])
-        pairs = zip((output, *last), (d_output, *d_last), strict=True)
-        there = [(v, d) for v, d in pairs if d is not None and v.requires_grad]
-        wanted = [k for k, want in enumerate(self._wants) if want]
-        if there and wanted:
-            roots, ds = zip(*there, strict=True)
-            made = torch.autograd.grad(roots, [own[k] for k in wanted], ds, allow_unused=True)
-            for k, value in zip(wanted, made, strict=True):
-                found[k] = value
+        found = pulled((output, *last), own, (d_output, *d_last), self._wants, False)
         return tuple(found[:first]), tuple(found[first:second]), tuple(found[second:])
 
 
@@ -165,6 +160,12 @@ class Derived:
                 f"{self.name}_dot", made, self.dims, self.order + 1
             )
         return found
+
+
+@lru_cache(maxsize=256)
+def derived(cell: Cell, dims: tuple[tuple[str, int], ...]) -> Derived:
+    """What is derived from a cell of some sizes, shared by all layers that have them."""
+    return Derived(cell.name, cell.graph, dims)
 
 
 class Kept:

@@ -19,12 +19,12 @@ from torch.autograd import Function, forward_ad
 from elman.engines.base import Kernel
 from elman.engines.ragged import Ragged, over
 from elman.engines.reference.engine import ReferenceKernel
-from elman.errors import EngineError
+from elman.errors import EngineError, VerifyError
 from elman.nn.derived import COMPILED, Call, Derived
-from elman.nn.function import say_once
+from elman.nn.function import own_leaves, pulled, say_once
 from elman.nn.transforms import DUAL, FUNC, batched, forward_levels, sampled, transformed
 
-_set_fwd_grad_enabled: Any = getattr(forward_ad, "_set_fwd_grad_enabled")  # noqa: B009  # private
+_forward_ad: Any = forward_ad
 Some = Sequence[Tensor | None]
 
 
@@ -69,7 +69,7 @@ class Differentiable(Kernel):
 
     def backward(self, *given: Any) -> Any:
         """Never called: autograd sees through ``forward``."""
-        raise NotImplementedError
+        raise VerifyError("autograd sees through the forward; it has no backward of its own")
 
 
 def _flags(tensors: Sequence[Tensor]) -> tuple[bool, ...]:
@@ -361,13 +361,6 @@ class PerSample(Function):
         return _unfolded(back, made, (count, -1), (count, samples))
 
 
-def _leaves(tensors: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor]:
-    """The tensors with a history of their own; as they are where one may go on."""
-    if torch.is_grad_enabled():
-        return [tensor.view_as(tensor) for tensor in tensors]
-    return [t.detach().requires_grad_(need) for t, need in zip(tensors, needs, strict=True)]
-
-
 def _reference(call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
     """The output and the last states by torch ops."""
     kernel = over(ReferenceKernel(call.of.graph, dict(call.of.dims)), call.ragged)
@@ -375,36 +368,17 @@ def _reference(call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
     return [output, *last]
 
 
-def _pulled(
-    values: Sequence[Tensor], leaves: Sequence[Tensor], d: Some, needs: Sequence[bool], again: bool
-) -> list[Tensor | None]:
-    """Cotangents of the leaves that need them."""
-    found: list[Tensor | None] = [None] * len(leaves)
-    there = [(v, one) for v, one in zip(values, d, strict=True) if one is not None]
-    pairs = [pair for pair in there if pair[0].requires_grad]
-    wanted = [k for k, need in enumerate(needs) if need]
-    if pairs and wanted:
-        roots, ds = zip(*pairs, strict=True)
-        own = [leaves[k] for k in wanted]
-        made = torch.autograd.grad(roots, own, ds, create_graph=again, allow_unused=True)
-        for k, value in zip(wanted, made, strict=True):
-            found[k] = value
-    return found
-
-
 def _by_torch_ops(call: Call, tensors: Sequence[Tensor], d: Some, needs: Any) -> Any:
     """Gradients for cotangents that autograd batches: no function of ours may see them."""
-    again = torch.is_grad_enabled()
-    own = _leaves(tensors, needs)
+    own = own_leaves(tensors, needs)
     with torch.enable_grad():
         values = _reference(call, own)
-    return _pulled(values, own, d, needs, again)
+    return pulled(values, own, d, needs, torch.is_grad_enabled())
 
 
 def _twice_by_torch_ops(back: Back, flat: Sequence[Tensor], v: Some, needs: Any) -> Any:
     """The same of the gradients themselves."""
-    again = torch.is_grad_enabled()
-    own = _leaves(flat, needs)
+    own = own_leaves(flat, needs)
     tensors, d = back.cut(own)
     with torch.enable_grad():
         wants = back.call.wants
@@ -412,11 +386,11 @@ def _twice_by_torch_ops(back: Back, flat: Sequence[Tensor], v: Some, needs: Any)
             t if t.requires_grad else t.detach().requires_grad_(want)
             for t, want in zip(tensors, wants, strict=True)
         ]
-        values = _reference(back.call, ready)
-        made = _pulled(values, ready, d, wants, True)
-    values = [made[k] for k in back.wanted]
-    pairs = [(g, one) for g, one in zip(values, v, strict=True) if g is not None]
-    return _pulled([g for g, _ in pairs], own, [one for _, one in pairs], needs, again)
+        made = pulled(_reference(back.call, ready), ready, d, wants, True)
+    pairs = [(made[k], one) for k, one in zip(back.wanted, v, strict=True)]
+    there = [(value, one) for value, one in pairs if value is not None]
+    values = [value for value, _ in there]
+    return pulled(values, own, [one for _, one in there], needs, torch.is_grad_enabled())
 
 
 def _of_tangent(d: Some) -> list[Tensor | None]:
@@ -427,7 +401,8 @@ def _of_tangent(d: Some) -> list[Tensor | None]:
 def _sum(a: Tensor | None, b: Tensor | None, like: Tensor) -> Tensor:
     if a is None:
         return torch.zeros_like(like) if b is None else b
-    with _set_fwd_grad_enabled(True):  # torch turns it off in jvp: an outer level would be lost
+    # torch turns this off in a jvp: an outer level would be lost.
+    with _forward_ad._set_fwd_grad_enabled(True):
         return a if b is None else a + b
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from elman.engines.base import Kernel
-from elman.nn.transforms import moved, torch_ops_alone
+from elman.nn.transforms import in_func, moved, torch_ops_alone
 
 _C: Any = torch._C
 _keep_graph: Callable[[], bool] | None = getattr(
@@ -88,31 +88,90 @@ def _twice(
     ctx: Any, tensors: Sequence[Tensor], cotangents: Sequence[Tensor | None], late: bool
 ) -> Gradients:
     """Gradients that can be differentiated again, from the oracle on the saved arguments; ``late``:
-    by torch ops alone."""
-    again = torch.is_grad_enabled()
-    # Aliases, so that an argument that is computed from another is not differentiated through it.
-    own = [tensor.view_as(tensor) for tensor in tensors]
+    cotangents are of a transform that began after the forward."""
     first, second = ctx.counts
-    with torch.enable_grad(), torch_ops_alone(late):
-        if not again:
-            own = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
+
+    def run(*own: Tensor) -> tuple[Tensor, ...]:
         states, weights = own[first : first + second], own[first + second :]
         output, last = through(ctx.oracle(), own[:first], states, weights, ctx.stacked)
-    roots = [
+        return (output, *last)
+
+    needs = [tensor.requires_grad for tensor in tensors]
+    if late and in_func():
+        return _in_func(run, tensors, cotangents, needs)
+    own = own_leaves(tensors, needs)
+    with torch.enable_grad(), torch_ops_alone(late):
+        values = run(*own)
+    return tuple(pulled(values, own, cotangents, needs, torch.is_grad_enabled()))
+
+
+def _in_func(
+    run: Callable[..., tuple[Tensor, ...]],
+    tensors: Sequence[Tensor],
+    cotangents: Sequence[Tensor | None],
+    needs: Sequence[bool],
+) -> Gradients:
+    """The same inside torch.func, which has a pullback of its own."""
+    wanted = [k for k, need in enumerate(needs) if need]
+
+    def of_wanted(*own: Tensor) -> tuple[Tensor, ...]:
+        every = list(tensors)
+        for k, value in zip(wanted, own, strict=True):
+            every[k] = value
+        return run(*every)
+
+    pullback: Any = torch.func.vjp(of_wanted, *(tensors[k].detach() for k in wanted))
+    values, pull = pullback[0], pullback[1]
+    made = pull(
+        tuple(
+            torch.zeros_like(value) if d is None else d
+            for value, d in zip(values, cotangents, strict=True)
+        )
+    )
+    found: list[Tensor | None] = [None] * len(tensors)
+    for k, value in zip(wanted, made, strict=True):
+        found[k] = value
+    return tuple(found)
+
+
+def own_leaves(tensors: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor]:
+    """Tensors to differentiate by, each apart from all others.
+
+    Aliases where a derivative of the gradient may follow; else without any history.
+    """
+    if torch.is_grad_enabled():
+        return [tensor.view_as(tensor) for tensor in tensors]
+    return [t.detach().requires_grad_(need) for t, need in zip(tensors, needs, strict=True)]
+
+
+def pulled(
+    values: Sequence[Tensor],
+    leaves: Sequence[Tensor],
+    cotangents: Sequence[Tensor | None],
+    needs: Sequence[bool],
+    again: bool,
+) -> list[Tensor | None]:
+    """What flows from values back into the leaves that need it; None where nothing does.
+
+    Args:
+        values, cotangents: of each value, None for zero.
+        leaves, needs: for each leaf, whether it gets a gradient.
+        again: whether the gradients can be differentiated.
+    """
+    found: list[Tensor | None] = [None] * len(leaves)
+    pairs = [
         (value, d)
-        for value, d in zip((output, *last), cotangents, strict=True)
+        for value, d in zip(values, cotangents, strict=True)
         if d is not None and value.requires_grad
     ]
-    wanted = [k for k, value in enumerate(own) if value.requires_grad]
-    found: list[Tensor | None] = [None] * len(own)
-    if roots and wanted:
-        values, ds = zip(*roots, strict=True)
-        grads = torch.autograd.grad(
-            values, [own[k] for k in wanted], ds, create_graph=again, allow_unused=True
-        )
-        for k, grad in zip(wanted, grads, strict=True):
-            found[k] = grad
-    return tuple(found)
+    wanted = [k for k, need in enumerate(needs) if need]
+    if pairs and wanted:
+        roots, ds = zip(*pairs, strict=True)
+        own = [leaves[k] for k in wanted]
+        made = torch.autograd.grad(roots, own, ds, create_graph=again, allow_unused=True)
+        for k, value in zip(wanted, made, strict=True):
+            found[k] = value
+    return found
 
 
 def through(

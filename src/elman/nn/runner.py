@@ -17,7 +17,7 @@ from elman.engines.ragged import Ragged, over
 from elman.errors import EngineError, InputError, ShapeError, VerifyError
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
-from elman.nn.derived import Derived
+from elman.nn.derived import derived
 from elman.nn.differentiable import Differentiable
 from elman.nn.function import run, through
 from elman.plan.spec import Spec, Tape
@@ -172,7 +172,7 @@ class Runner:
     def oracle(self, ragged: Ragged | None = None) -> Kernel:
         """A kernel of this cell that every transform goes through, for every dtype and device."""
         if self._oracle is None:
-            of = Derived(self.cell.name, self.cell.graph, self.dims)
+            of = derived(self.cell, self.dims)
             reference = kernel_of(compiler.job(self.cell, Spec(self.dims)), "reference")
             self._oracle = Differentiable(of, reference)
         return over(self._oracle, ragged)

@@ -52,7 +52,7 @@ def transformed(tensors: Iterable[Tensor]) -> str | None:
             return "a tensor without memory (device meta)"
         if tensor.is_neg():
             return "a view that negates its memory"
-    if _C._functorch.peek_interpreter_stack() is not None:
+    if in_func():
         return FUNC
     return DUAL if forward_ad._current_level >= 0 else None
 
@@ -60,9 +60,12 @@ def transformed(tensors: Iterable[Tensor]) -> str | None:
 def moved(cotangents: Iterable[Tensor | None]) -> bool:
     """Whether cotangents are of a transform that began after the forward: only torch ops may see
     them."""
-    if _C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
-        return True
-    return batched(cotangents)
+    return in_func() or forward_ad._current_level >= 0 or batched(cotangents)
+
+
+def in_func() -> bool:
+    """Whether a transform of torch.func is under way."""
+    return _C._functorch.peek_interpreter_stack() is not None
 
 
 def batched(cotangents: Iterable[Tensor | None]) -> bool:
@@ -77,7 +80,7 @@ def sampled(weights: Iterable[Tensor]) -> bool:
     Only speed depends on it.
     """
     func = _C._functorch
-    if func.peek_interpreter_stack() is None:
+    if not in_func():
         return False
     stack = retrieve_all_functorch_interpreters()
     batched = [level.level() for level in stack if level.key().name == "Vmap"]
@@ -89,6 +92,6 @@ def sampled(weights: Iterable[Tensor]) -> bool:
 
 def forward_levels() -> int:
     """How many levels of ``torch.func.jvp`` are nested here."""
-    if _C._functorch.peek_interpreter_stack() is None:
+    if not in_func():
         return 0
     return sum(level.key().name == "Jvp" for level in retrieve_all_functorch_interpreters())
