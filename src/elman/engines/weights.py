@@ -32,8 +32,21 @@ class WeightRate:
         read = set(walk(self.wanted.values()))
         self.targets = {target: d for target, d in job.pair.d_sealed if d in read}
 
-    def values(self, weights: Sequence[Tensor], roots: Sequence[Node] = ()) -> Values:
-        """Blocks of the weights, and what is computed from them."""
+    def values(
+        self, weights: Sequence[Tensor], roots: Sequence[Node] = (), *, heads: bool = False
+    ) -> Values:
+        """Blocks of the weights, and what is computed from them; of each of several ``heads``, if
+        weights are [heads, …]."""
+        if heads:
+            leaves: list[Node] = []
+
+            def of_one(*own: Tensor) -> tuple[Tensor, ...]:
+                found = self.values(own, roots)
+                leaves[:] = found
+                return tuple(found.values())
+
+            made: tuple[Tensor, ...] = torch.vmap(of_one)(*weights)
+            return dict(zip(leaves, made, strict=True))
         named = {leaf.name: w for leaf, w in zip(self.graph.weights, weights, strict=True)}
         known = self._places.atoms(self.pair.step.weights, named)
         if roots:
@@ -41,7 +54,12 @@ class WeightRate:
         return known
 
     def gradients(
-        self, totals: Mapping[Node, Tensor], weights: Sequence[Tensor], samples: int = 0
+        self,
+        totals: Mapping[Node, Tensor],
+        weights: Sequence[Tensor],
+        samples: int = 0,
+        *,
+        heads: bool = False,
     ) -> tuple[Tensor | None, ...]:
         """Gradients of the wanted weights from the sums of what they were sealed into.
 
@@ -49,17 +67,18 @@ class WeightRate:
             totals: by the sums' targets; with a leading axis of ``samples`` if there are any.
             weights: in declared order.
             samples: gradients are [samples, …]; 0: one for all.
+            heads: whether totals, weights and gradients are [heads, …].
         """
-        known = self.values(weights)
+        known = self.values(weights, heads=heads)
         sums = {leaf: totals[target] for target, leaf in self.targets.items() if target in totals}
         found: list[Tensor | None] = []
         for leaf, weight in zip(self.graph.weights, weights, strict=True):
             if leaf.name not in self.wants:
                 found.append(None)
                 continue
-            shape = (samples, *weight.shape) if samples else weight.shape
+            shape = (samples, *weight.shape) if samples and not heads else weight.shape
             blocks = [block for block in self.pair.step.weights if block.name == leaf.name]
-            parts = [self._gradient(block, known, sums, samples) for block in blocks]
+            parts = [self._gradient(block, known, sums, samples, heads) for block in blocks]
             if len(parts) == 1 and parts[0] is not None and parts[0].shape == shape:
                 found.append(parts[0])
                 continue
@@ -69,7 +88,7 @@ class WeightRate:
         return tuple(found)
 
     def _gradient(
-        self, block: Node, known: Values, sums: dict[Node, Tensor], samples: int
+        self, block: Node, known: Values, sums: dict[Node, Tensor], samples: int, heads: bool
     ) -> Tensor | None:
         d = self.wanted.get(block)
         if d is None or d in sums:
@@ -77,8 +96,11 @@ class WeightRate:
         some = next(iter(known.values()))
         arrays = Arrays(some.dtype, some.device)
 
-        def one(*own: Tensor) -> Tensor:
-            values = {**known, **dict(zip(sums, own, strict=True))}
-            return evaluate(arrays, (d,), values, self.sizes)[0]
+        own = (*known.values(), *sums.values()) if heads else tuple(sums.values())
+        names = (*known, *sums) if heads else tuple(sums)
 
-        return torch.vmap(one)(*sums.values()) if samples else one(*sums.values())
+        def one(*values: Tensor) -> Tensor:
+            given = {**known, **dict(zip(names, values, strict=True))}
+            return evaluate(arrays, (d,), given, self.sizes)[0]
+
+        return torch.vmap(one)(*own) if samples or heads else one(*own)

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from elman import cells
+from elman.engines.triton import sweeping
 from elman.engines.triton.heads import HeadsKernel
 from elman.engines.triton.kernel import TritonKernel
+from elman.engines.triton.steps import Steps
 from elman.frontend.cell import Cell
 from elman.tuning.choose import kernel_of
 from helpers import Case, Sizes, assert_all_same, job_of, random_case, run
@@ -17,7 +19,7 @@ from packed_rows import alone, drawn, together
 from unseen import UNSEEN
 
 LOOP, STEPS = "loop/16/4/1", "steps"
-GRID = "grid/16/2/1/3"
+GRID, SLICED = "grid/16/2/3/1", "grid/2/2/3/2"
 EVERY = [LOOP, STEPS, GRID]
 CASES = {cell: Sizes(T=3, B=3, I=3, H=5) for cell in cells.ALL} | UNSEEN
 pytestmark = [
@@ -120,29 +122,80 @@ def test_only_what_is_wanted(schedule: str) -> None:
     assert_all_same(got, want, case.dtype, case.T)
 
 
+@pytest.mark.parametrize(
+    "cell, B",
+    [
+        (cells.gru, 1),
+        (cells.gru, 9),
+        (cells.gru_before, 5),
+        (cells.lstm_layernorm, 3),
+        (cells.lem, 5),
+        (cells.indrnn, 9),
+    ],
+    ids=lambda value: value.name if isinstance(value, Cell) else str(value),
+)
+def test_slices(cell: Cell, B: int) -> None:
+    """A group's samples in two slices, of which the last may be empty; several groups."""
+    case = random_case(cell, Sizes(T=3, B=B, I=3, H=5))
+    assert_all_same(call(kernel(case, SLICED), case), oracle(case), case.dtype, case.T)
+
+
+def test_more_groups_than_find_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are launched one after another: no program waits for one that has no place."""
+    monkeypatch.setattr(sweeping, "processors", lambda: 5)
+    case = random_case(cells.gru, Sizes(T=3, B=9, I=3, H=5))
+    assert_all_same(call(kernel(case, SLICED), case), oracle(case), case.dtype, case.T)
+
+
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm_layernorm, cells.lem])
+@pytest.mark.parametrize("training", [True, False])
+def test_recorded_steps(cell: Cell, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second call of the same shapes works on a record's own memory, the third finds it."""
+    monkeypatch.setattr(Steps, "run", Steps.recorded)
+    options: dict[str, Any] = {} if training else {"training": False, "wants": frozenset()}
+    whole = random_case(cell, Sizes(T=3, B=3, I=3, H=5))
+    made = kernel(whole, STEPS, **options)
+    for seed in range(3):
+        case = random_case(cell, Sizes(T=3, B=3, I=3, H=5), seed=seed)
+        want = oracle(case)
+        got = call(made, case)
+        assert_all_same(got, {name: want[name] for name in got}, case.dtype, case.T)
+    steps = made.ahead.steps
+    assert steps is not None
+    assert [type(record).__name__ for record in steps._met.values()] == ["_Record"]
+    for B in range(1, 7):
+        call(made, random_case(cell, Sizes(T=2, B=B, I=3, H=5)))
+    assert len(steps._met) <= 4
+
+
+@pytest.mark.parametrize("schedule", ["grid/16/2/8/1", "grid/4/2/8/3"])
 @pytest.mark.parametrize("cell", [cells.gru, cells.gru_before, cells.lstm_layernorm])
-def test_a_grid_of_one_program_meets_itself(cell: Cell) -> None:
+def test_a_grid_of_one_program_meets_itself(cell: Cell, schedule: str) -> None:
     """The barrier's code runs: whoever comes alone is not kept waiting."""
     case = random_case(cell, Sizes(T=3, B=18, I=3, H=6))
-    assert_all_same(call(kernel(case, "grid/16/2/1/8"), case), oracle(case), case.dtype, case.T)
+    assert_all_same(call(kernel(case, schedule), case), oracle(case), case.dtype, case.T)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
-@pytest.mark.parametrize("sizes", [(2, 6, 3), (3, 12, 17)])
+@pytest.mark.parametrize("schedule", [LOOP, STEPS, "grid/8/2/2/2"])
 @pytest.mark.parametrize(
-    "cell",
-    [cells.gru, cells.lstm_peephole, cells.lem, cells.indrnn, cells.slstm],
-    ids=lambda cell: cell.name,
+    "cell, dtype",
+    [
+        (cells.gru, torch.float32),
+        (cells.lstm_peephole, torch.float32),
+        (cells.lem, torch.float16),
+        (cells.indrnn, torch.float32),
+        (cells.slstm, torch.float16),
+    ],
+    ids=lambda value: value.name if isinstance(value, Cell) else str(value)[6:],
 )
-def test_heads(cell: Cell, sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
+def test_heads(cell: Cell, dtype: torch.dtype, schedule: str) -> None:
     """Each head is a program's own, with its part of inputs, states and weights."""
-    heads, H, B = sizes
+    heads, H, B = 3, 12, 9
     case = random_case(cell.with_heads(heads), Sizes(T=3, B=B, I=H, H=H)).to(dtype)
     job = job_of(case)
     assert (job.single is None) == (case.cell.heads == 1)
-    made = kernel_of(job, "triton", LOOP)
+    made = kernel_of(job, "triton", schedule)
     assert isinstance(made, HeadsKernel) == (job.single is not None)
-    assert_all_same(call(made, case), oracle(case), dtype, case.T)
     assert_all_same(call(made, case, keeps=(True, False)), oracle(case), dtype, case.T)
 
 

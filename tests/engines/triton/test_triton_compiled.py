@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 import triton.language as tl
+from hypothesis import given
+from hypothesis import strategies as st
 
 from elman import cells, compiler
-from elman.engines.triton.kernel import Sweeping
+from elman.engines.triton.launch import PROCESSORS
 from elman.engines.triton.layout import Layout
 from elman.engines.triton.offline import SHARED, Facts, facts
+from elman.engines.triton.room import grids, loops
 from elman.engines.triton.rows import RowsRunner
 from elman.engines.triton.schedule import Schedule
 from elman.engines.triton.source import function
+from elman.engines.triton.sweeping import Sweeping
 from elman.frontend.cell import Cell
 from elman.plan.build import program
 from elman.plan.program import Program
@@ -36,7 +40,7 @@ def planned(cell: Cell, units: int, dtype: str) -> Program:
 def types_of(names: Any, dtype: str, *wide: str) -> dict[str, str]:
     """Arguments' types: strides and sizes are numbers, sealed vectors are float32, so are some."""
     short = TYPES[dtype][0]
-    sizes = ("T", "B", "count", "i0", "i1")
+    sizes = ("T", "B", "count", "i0", "i1", "g0")
     return {
         name: "i32"
         if name in sizes or "_" in name
@@ -111,26 +115,33 @@ def test_time_loops_on_sm_90(key: tuple[Any, ...]) -> None:
     assert found.loop["STG"] <= stores
 
 
-# cell, units, dtype, samples, units of a program, forward: as above, of units cut over programs
+# cell, units, dtype, schedule, forward: as above, of units cut over programs. Loads ahead of their
+# turn take registers (a processor has one program); sums of several products share barriers, and
+# what no other program waits for is stored after the arrival.
 GRIDS = {
-    ("gru", 1024, "bfloat16", 16, 8, True): (112, 48, 24, 21, 5),
-    ("gru", 1024, "bfloat16", 16, 8, False): (128, 48, 22, 49, 5),
-    ("gru", 512, "bfloat16", 16, 16, True): (96, 24, 20, 8, 5),
-    ("gru", 512, "bfloat16", 16, 16, False): (104, 24, 34, 19, 5),
-    ("lstm", 1024, "bfloat16", 16, 8, True): (120, 64, 29, 25, 6),
-    ("lstm", 1024, "bfloat16", 16, 8, False): (136, 64, 22, 61, 4),
-    ("rnn", 1152, "float32", 8, 16, True): (136, 18, 12, 14, 1),
-    ("rnn", 1152, "float32", 8, 16, False): (144, 18, 12, 18, 1),
-    ("gru", 1024, "float32", 16, 8, True): (144, 96, 24, 29, 5),
+    ("gru", 1024, "bfloat16", "grid/16/8/8/1", True): (168, 48, 17, 21, 5),
+    ("gru", 1024, "bfloat16", "grid/16/8/8/1", False): (176, 48, 21, 49, 5),
+    ("gru", 1024, "bfloat16", "grid/8/8/8/4", True): (144, 96, 68, 44, 20),
+    ("gru", 1024, "bfloat16", "grid/8/8/8/4", False): (160, 96, 84, 100, 20),
+    ("gru", 512, "bfloat16", "grid/16/8/16/1", True): (128, 24, 23, 8, 5),
+    ("gru", 512, "bfloat16", "grid/16/8/16/1", False): (104, 24, 33, 19, 5),
+    ("gru", 512, "bfloat16", "grid/8/8/16/2", True): (128, 24, 34, 30, 10),
+    ("gru", 512, "bfloat16", "grid/8/8/16/2", False): (144, 24, 42, 62, 10),
+    ("lstm", 1024, "bfloat16", "grid/16/8/8/1", True): (168, 64, 19, 25, 6),
+    ("lstm", 1024, "bfloat16", "grid/16/8/8/1", False): (176, 64, 22, 61, 4),
+    ("rnn", 1152, "float32", "grid/8/8/16/1", True): (152, 18, 12, 14, 1),
+    ("rnn", 1152, "float32", "grid/8/8/16/1", False): (152, 18, 12, 18, 1),
+    ("gru", 1024, "float32", "grid/16/8/8/1", True): (176, 96, 17, 29, 5),
 }
 
 
 @pytest.mark.parametrize("key", GRIDS, ids=lambda key: "-".join(map(str, key)))
 def test_grids_on_sm_90(key: tuple[Any, ...]) -> None:
     """Rows of the weights stay on chip; a step loads the others' state and its own slots."""
-    name, units, dtype, samples, own, forward = key
-    schedule = Schedule("grid", samples, 8, 1, own)
-    found = loop_facts(getattr(cells, name), units, dtype, "sm_90", forward, schedule)
+    name, units, dtype, schedule, forward = key
+    found = loop_facts(
+        getattr(cells, name), units, dtype, "sm_90", forward, Schedule.parse(schedule)
+    )
     registers, products, barriers, loads, stores = GRIDS[key]
     assert not found.spilled
     assert found.shared <= SHARED["sm_90"]
@@ -141,11 +152,45 @@ def test_grids_on_sm_90(key: tuple[Any, ...]) -> None:
     assert found.loop["STG"] <= stores
 
 
+@pytest.mark.parametrize(
+    "cell, units, dtype, batch",
+    [
+        (cells.lstm, 1024, "bfloat16", 20),
+        (cells.gru, 1024, "float32", 32),
+        (cells.lstm_layernorm, 96, "bfloat16", 4),
+    ],
+    ids=lambda value: value.name if isinstance(value, Cell) else str(value),
+)
+def test_what_the_model_lets_pass_fits(cell: Cell, units: int, dtype: str, batch: int) -> None:
+    """Schedules that are measured have room on the chip, and registers for each step."""
+    of = planned(cell, units, dtype)
+    found = [*loops(of, batch), *grids(of, batch, 1)]
+    assert found
+    for schedule in found:
+        for forward in (True, False):
+            own = loop_facts(cell, units, dtype, "sm_90", forward, schedule)
+            assert own.shared <= SHARED["sm_90"], schedule.name
+            assert not own.loop["LDL"] + own.loop["STL"], schedule.name
+
+
+@given(batch=st.integers(1, 300), units=st.integers(1, 2000), heads=st.sampled_from([1, 2, 8]))
+def test_all_programs_are_resident(batch: int, units: int, heads: int) -> None:
+    """Whoever waits for a program finds it running: no grid has more of them than processors."""
+    of = SMALL.setdefault(units, planned(cells.rnn, units, "bfloat16"))
+    for schedule in grids(of, batch, heads):
+        groups = -(-batch // schedule.batch)
+        assert -(-units // schedule.units) * groups * heads <= PROCESSORS
+        assert schedule.batch < batch + schedule.samples
+
+
+SMALL: dict[int, Program] = {}
+
+
 @pytest.mark.parametrize("target", ["sm_80", "gfx942"])
 @pytest.mark.parametrize("forward", [True, False])
 def test_grids_on_other_targets(target: str, forward: bool) -> None:
     """AMD's tensor cores take no fewer than sixteen units."""
-    schedule = Schedule("grid", 16, 8, 1, 16 if target == "gfx942" else 8)
+    schedule = Schedule("grid", 16, 8, units=16 if target == "gfx942" else 8)
     found = loop_facts(cells.gru, 512, "float16", target, forward, schedule)
     assert not found.spilled
     assert found.shared <= SHARED[target]

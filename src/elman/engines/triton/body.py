@@ -38,6 +38,10 @@ class Body(ABC):
     def product(self, bundle: Bundle, acc: Acc) -> str:
         """The name of an accumulated product."""
 
+    def accumulated(self, bundle: Bundle) -> list[str]:
+        """The names of all products of a bundle."""
+        return [self.product(bundle, acc) for acc in bundle.accs]
+
     def fresh(self, letter: str = "x") -> str:
         """A name that was not used before."""
         self._count += 1
@@ -108,24 +112,28 @@ class Body(ABC):
         return known
 
     def load(self, home: Home, value: Node) -> str:
-        """Load a value from its home."""
-        name, at = self.fresh(), self.address(home, value)
-        if value.shape:
-            size = self.layout.width(value)
-            at, mask = f"{at} + {self.units(size)}", self.inside(size)
-        else:
-            mask = "live"
-        self.lines.append(f"{name} = tl.load({at}, mask={mask}, other=0.0).to(tl.float32)")
+        """Load a value from its home; its name."""
+        name = self.fresh()
+        self.lines.append(f"{name} = {self.loaded(home, value)}.to(tl.float32)")
         return name
+
+    def loaded(self, home: Home, value: Node) -> str:
+        """Text of a value in its home, in the type of the memory."""
+        at, mask = self.place(home, value)
+        return f"tl.load({at}, mask={mask}, other=0.0)"
+
+    def place(self, home: Home, value: Node) -> tuple[str, str]:
+        """Text of the pointers to all units of a value, and of their mask."""
+        at = self.address(home, value)
+        if not value.shape:
+            return at, "live"
+        size = self.layout.width(value)
+        return f"{at} + {self.units(size)}", self.inside(size)
 
     def store(self, home: Home, value: Node) -> None:
         """Store a value to a home."""
-        name, at = self.use(value), self.address(home, value)
-        if value.shape:
-            size = self.layout.width(value)
-            at, mask = f"{at} + {self.units(size)}", self.inside(size)
-        else:
-            mask = "live"
+        name = self.use(value)
+        at, mask = self.place(home, value)
         self.lines.append(f"lib.put({at}, {self.whole(name, value)}, {mask})")
 
     def whole(self, name: str, value: Node) -> str:
@@ -146,18 +154,20 @@ class Body(ABC):
         sums: dict[Node, str] = {}
         merged: set[Node] = set()
         for bundle in part.bundles:
-            for acc in bundle.accs:
-                sums[acc.into] = self.product(bundle, acc)
+            for acc, name in zip(bundle.accs, self.accumulated(bundle), strict=True):
+                sums[acc.into] = name
                 merged.update(term for term in acc.terms if term is not acc.into)
         for value in part.nodes:
             if value not in merged:
-                self._compute(value, sums.get(value), merged)
+                self._compute(value, sums.get(value), frozenset(merged))
         for value, _ in part.writes:  # loads first: a store may go where another value lay
             self.use(value)
         for value, home in part.writes:
             self.store(home, value)
 
-    def _compute(self, value: Node, product: str | None = None, merged: set[Node] = set()) -> None:  # noqa: B006  # never changed
+    def _compute(
+        self, value: Node, product: str | None = None, merged: frozenset[Node] = frozenset()
+    ) -> None:
         name = self.fresh()
         if value.op == "matmul":
             assert product is not None, "a product belongs to an acc"

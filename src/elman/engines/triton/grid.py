@@ -1,15 +1,22 @@
 """All steps in one kernel, units cut over programs that meet between segments (K3).
 
 Each program keeps the weights' rows of its own units on chip; states, and whatever a segment reads
-of all units, go through memory. Programs that share samples are a group with a counter of its own.
+of all units, go through memory. Programs that share samples are a group. Its samples may be cut
+into slices, each with a counter of its own: after a segment a slice arrives, and before the next
+one it waits, while the program computes the other slices (Diamos et al. 2016, "Persistent RNNs:
+Stashing Recurrent Weights On-Chip", section 3.3, overlap in this way too). What a turn of a slice
+reads of its own is loaded a turn ahead, even before the step.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from elman.engines.triton.layout import Layout, padded
 from elman.engines.triton.loop import Loop
+from elman.errors import VerifyError
 from elman.ir.graph import Node
 from elman.ir.pair import sealed
 from elman.ir.types import Atom
@@ -35,6 +42,25 @@ class Piece:
         return self.start + self.length > self.size
 
 
+@dataclass(frozen=True)
+class _Turn:
+    """One segment on one slice's samples.
+
+    Attributes:
+        sync: whether it waits for other programs.
+        early: what is loaded a turn ahead.
+        ready: what is done with it before the wait.
+        lines: what follows the wait.
+        late: what no other program waits for.
+    """
+
+    sync: bool
+    early: list[str]
+    ready: list[str]
+    lines: list[str]
+    late: list[str]
+
+
 def pieces(size: int) -> tuple[Piece, ...]:
     """An inner dim as powers of two, with little padding: 1152 is 1024 and 128."""
     found: list[Piece] = []
@@ -55,11 +81,13 @@ class Grid(Loop):
     Args:
         layout, phase, chunk, forward: as of :class:`Loop`; all states are kept.
         own: units of the largest atom that a program has.
+        heads: whether there are several, each with programs of its own.
         splits: how many parts of a product's inner dim are computed side by side.
+        slices: of the samples, computed in turn.
     """
 
-    numbers = ("i0", "i1", "T", "B")
-    axis = 1
+    numbers = ("i0", "i1", "T", "B", "g0")
+    heads_axis = 2
     steps = "i0, i1"
 
     def __init__(
@@ -71,10 +99,21 @@ class Grid(Loop):
         forward: bool,
         own: int,
         splits: int,
+        slices: int = 1,
+        heads: bool = False,
     ) -> None:
         kept = (True,) * len(layout.state_widths)
-        super().__init__(layout, phase, chunk, forward=forward, kept=kept, ragged=False)
-        self.splits = splits
+        super().__init__(
+            layout, phase, chunk, forward=forward, kept=kept, ragged=False, heads=heads
+        )
+        self.splits, self.slices = splits, slices
+        self._turns: list[_Turn] = []
+        self._early: list[str] = []
+        self._ready: list[str] = []
+        self._late: list[str] = []
+        self._early_bases: dict[str, str] = {}
+        self._is_early = False
+        self.sums: set[int] = set()  # how many blocks are summed at once, somewhere
         self.scratch = layout.slots(phase.scratch)
         sizes = [layout.size(atom) for atom in _atoms(phase)]
         self.programs = -(-max(sizes, default=1) // own)
@@ -86,11 +125,12 @@ class Grid(Loop):
         self._inner: dict[Piece, str] = {}
         self._split_weights: dict[tuple[Node, bool, Piece], str] = {}
         self._all: set[int] = set()
-        leaves = layout.program.pair.d_next
+        pair = layout.program.pair
+        leaves = pair.step.states if forward else pair.d_next
         nodes = [v for s in phase.segments for p in s.parts for v in p.nodes]
         nodes += [v for s in phase.segments for v in s.scalars]
-        read = {arg for value in nodes for arg in full_reads(value)}
-        self._shared = {k for k, leaf in enumerate(leaves) if leaf in read}
+        self._read = {arg for value in nodes for arg in full_reads(value)}  # by all programs
+        self._shared = {k for k, leaf in enumerate(leaves) if leaf in self._read}
 
     def _own(self, size: int) -> int:
         return -(-size // self.programs)
@@ -130,12 +170,20 @@ class Grid(Loop):
         return super().address(home, value)
 
     def store(self, home: Home, value: Node) -> None:
-        """See :meth:`Body.store`; what others read in full goes to memory as well."""
+        """See :meth:`Body.store`; what others read in full goes to memory, and before the rest."""
         self.use(value)
+        carried = home.where in ("next", "d_state") and home.index in self._shared
+        shared = carried or value in self._read
         self._now = True
+        lines = self.lines
+        if not shared:
+            if home.where != "d_state":
+                self.place(home, value)  # pointers are told among what comes first
+            self.lines = self._late
         super().store(home, value)
-        if home.where == "scratch" or (home.where == "d_state" and home.index in self._shared):
+        if home.where == "scratch" or (home.where == "d_state" and carried):
             super(Loop, self).store(home, value)
+        self.lines = lines
         self._now = False
 
     def _anywhere(self, value: Node) -> str:
@@ -147,13 +195,108 @@ class Grid(Loop):
 
     def segment(self, segment: Segment) -> None:
         """See :meth:`Body.segment`."""
-        if segment.sync:
-            self.lines += [
-                f"meeting += {self.programs}",
-                "if MEET:",
-                "    lib.meet(bar + tl.program_id(1), meeting)",
-            ]
+        self.lines, self._early, self._ready, self._late = [], [], [], []
+        self._early_bases = {}
         super().segment(segment)
+        parts = self._early, self._ready, self.lines, self._late
+        self._turns.append(_Turn(segment.sync, *parts))
+
+    def load(self, home: Home, value: Node) -> str:
+        """See :meth:`Body.load`: a turn ahead. Nothing of this kernel wrote what is loaded here."""
+        raw, name = self.fresh("r"), self.fresh()
+        self._swap()
+        text = self.loaded(home, value)
+        self.lines.append(f"{raw} = {text}")
+        self._swap()
+        self._ready.append(f"{name} = {raw}.to(tl.float32)")
+        return name
+
+    def _swap(self) -> None:
+        """From a turn's lines to those ahead of it, and back."""
+        self.lines, self._early = self._early, self.lines
+        self._bases, self._early_bases = self._early_bases, self._bases
+        self._is_early = not self._is_early
+
+    def _base(self, name: str, text: str, *arguments: str) -> str:
+        """See :meth:`Loop._base`."""
+        return super()._base(f"e_{name}" if self._is_early else name, text, *arguments)
+
+    def text(self) -> str:
+        """See :meth:`Loop.text`."""
+        kernel = super().text()
+        return "\n\n".join([*(_added(count) for count in sorted(self.sums)), kernel])
+
+    def _samples(self) -> list[str]:
+        first = f"(g0 + tl.program_id(1)) * {self.slices}"
+        lines = [
+            "n = (({first} + {s}) * N + tl.arange(0, N)).to(tl.int64)[None, :]",
+            "live = n < B",
+            "all_live = live",
+        ]
+        return self._sliced([line.replace("{first}", first) for line in lines])
+
+    def _sliced(self, lines: list[str]) -> list[str]:
+        """Lines of all slices; ``{s}`` in them is the slice."""
+        return [
+            line.replace("{s}", str(s)) for s in range(self.slices) for line in self._of(s, lines)
+        ]
+
+    def _of(self, s: int, lines: list[str]) -> list[str]:
+        """Lines of one slice, with names of its own."""
+        if self.slices == 1:
+            return lines
+        return renamed(lines, {name: f"{name}_{s}" for name in self._own_names})
+
+    def _step(self) -> list[str]:
+        turns, end = self._turns, self._step_end()
+        order = [(k, s) for k in range(len(turns)) for s in range(self.slices)]
+        lines = ["t = i" if self.forward else "t = T - 1 - i", *self._sliced(_ROWS)]
+        for (k, s), after in zip(order, [*order[1:], None], strict=True):
+            if after is not None:
+                lines += self._of(after[1], turns[after[0]].early)
+            else:
+                lines += self._ahead("i + 1", "soon")
+            lines += self._of(s, turns[k].ready)
+            if turns[k].sync:
+                lines += self._of(s, ["if MEET:", f"    lib.wait(bar_at + {s}, meeting)"])
+            lines += self._of(s, turns[k].lines)
+            if turns[(k + 1) % len(turns)].sync:
+                lines += self._of(s, [f"meeting += {self.programs}"])
+                lines += ["if MEET:", f"    lib.arrive(bar_at + {s})"]
+            lines += self._of(s, turns[k].late)
+            if k == len(turns) - 1:
+                lines += self._of(s, end)
+        return [*lines, *self._of(0, [f"{raw} = {raw}_soon" for raw in self._raws])]
+
+    @property
+    def _raws(self) -> list[str]:
+        """What a step loads first."""
+        return [name for name in assigned(self._turns[0].early) if not name.startswith("e_")]
+
+    @property
+    def _own_names(self) -> set[str]:
+        """What every slice has of its own."""
+        found = {"n", "live", "all_live", "meeting", *assigned(_ROWS), *self.carried}
+        found |= {f"next_{index}" for index in self._next}
+        for turn in self._turns:
+            parts = (turn.early, turn.ready, turn.lines, turn.late)
+            found |= {name for part in parts for name in assigned(part)}
+        return found | {f"{raw}_soon" for raw in self._raws}
+
+    def _ahead(self, index: str, mark: str) -> list[str]:
+        """The first loads of a step that begins next; its names end with a mark."""
+        if not self._raws:
+            return []
+        early = self._turns[0].early
+        names = {"t", "row", "before", "live", *assigned(early)}
+        lines = [
+            f"i_{mark} = {index}",
+            f"t = i_{mark}" if self.forward else f"t = T - 1 - i_{mark}",
+            *_ROWS,
+        ]
+        made = renamed([*lines, *early], {name: f"{name}_{mark}" for name in names})
+        made.insert(2, f"live_{mark} = live & (i_{mark} < i1)")
+        return self._of(0, made)
 
     def _inner_of(self, piece: Piece) -> tuple[str, int]:
         """The name of a piece's indices [splits, units of a split], and how many splits."""
@@ -200,8 +343,33 @@ class Grid(Loop):
         )
         return name
 
+    def accumulated(self, bundle: Bundle) -> list[str]:
+        """Parts of the inner dim side by side, then their sums, all at once."""
+        chains = [self._chains(acc) for acc in bundle.accs]
+        names = [self.fresh("a") for _ in bundle.accs]
+        flat = [name for chain in chains for name in chain]
+        sums = [self.fresh("a") for _ in flat]
+        if len(flat) == 1 or any(len(chain) > 1 for chain in chains):
+            summed = [f"{made} = tl.sum({name}, 0)" for made, name in zip(sums, flat, strict=True)]
+        else:
+            self.sums.add(len(flat))
+            summed = ["if INTERPRETED:"]
+            pairs = list(zip(sums, flat, strict=True))
+            summed += [f"    {made} = tl.sum({name}, 0)" for made, name in pairs]
+            more = f"tl.reduce(({', '.join(flat)}), 0, added{len(flat)})"
+            summed += ["else:", f"    {', '.join(sums)} = {more}"]
+        self.lines += summed
+        for name, chain in zip(names, chains, strict=True):
+            own, sums = sums[: len(chain)], sums[len(chain) :]
+            self.lines.append(f"{name} = {' + '.join(own)}")
+        return names
+
     def product(self, bundle: Bundle, acc: Acc) -> str:
-        """Parts of the inner dim side by side, then their sum."""
+        """See :meth:`accumulated`."""
+        raise VerifyError("products of a bundle are summed together")
+
+    def _chains(self, acc: Acc) -> list[str]:
+        """Names of blocks [splits, units, samples] whose sums are a product."""
         units = self.block_of(self.layout.width(acc.into))
         chains: dict[int, str] = {}  # what has unlike splits is summed apart
         for term in acc.terms:
@@ -215,10 +383,7 @@ class Grid(Loop):
                 self.lines.append(
                     f"{name} = lib.dot_split({weight}, {value}, {start}, PRECISION, INTERPRETED)"
                 )
-        made = self.fresh("a")
-        total = " + ".join(f"tl.sum({name}, 0)" for name in chains.values())
-        self.lines.append(f"{made} = {total}")
-        return made
+        return list(chains.values())
 
     def all_units(self, value: Node) -> tuple[str, str | None]:
         """See :meth:`Body.all_units`; from memory, where the others' are."""
@@ -244,7 +409,42 @@ class Grid(Loop):
 
     def _begin(self) -> list[str]:
         self.pointers["bar"] = None
-        return [*super()._begin(), "meeting = 0"]
+        return [
+            f"bar_at = bar + (g0 + tl.program_id(1)) * {self.slices}",
+            *self._sliced([*super()._begin(), "meeting = 0"]),
+            *self._ahead("i0", "first"),
+            *self._of(0, [f"{raw} = {raw}_first" for raw in self._raws]),
+        ]
+
+    def _end(self) -> list[str]:
+        return self._sliced(super()._end())
+
+
+def _added(count: int) -> str:
+    """A function that adds so many blocks to so many others, one by one."""
+    left, right = ([f"{letter}{k}" for k in range(count)] for letter in "ab")
+    sums = [f"{a} + {b}" for a, b in zip(left, right, strict=True)]
+    return (
+        f"@triton.jit\ndef added{count}({', '.join([*left, *right])}):\n"
+        f"    return {', '.join(sums)}\n"
+    )
+
+
+_ROWS = ["row = t * B + n", "before = row"]
+
+
+def assigned(lines: Iterable[str]) -> list[str]:
+    """The names that lines assign, in order."""
+    found = (re.match(r"\s*(\w+(?:, \w+)*) =", line) for line in lines)
+    return list(dict.fromkeys(name for match in found if match for name in match[1].split(", ")))
+
+
+def renamed(lines: Iterable[str], names: Mapping[str, str]) -> list[str]:
+    """Lines with some names replaced by others."""
+    if not names:
+        return list(lines)
+    pattern = re.compile(rf"\b({'|'.join(sorted(names, key=len, reverse=True))})\b")
+    return [pattern.sub(lambda match: names[match[1]], line) for line in lines]
 
 
 def _atoms(phase: Phase) -> list[Atom]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elman.engines.columns import Columns
+from elman.engines.columns import Column, Columns
 from elman.ir.graph import Node
 from elman.ir.types import Atom
 from elman.plan.program import Program
@@ -29,6 +29,13 @@ class Layout(Columns):
     def width(self, value: Node) -> int:
         """Units of a value; 1 for a scalar."""
         return self.size(value.shape[0][0]) if value.shape else 1
+
+    def carried(self) -> list[tuple[int, int, Column]]:
+        """For each atom of the states: its array, its place in the carry, its column."""
+        return [
+            (column.array, offset, column)
+            for offset, column in zip(self.carry, self.states, strict=True)
+        ]
 
     def vector(self, value: Node) -> int:
         """Offset of a sealed vector or scalar among all of them, given on first use."""

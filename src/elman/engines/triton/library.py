@@ -58,10 +58,15 @@ def dot_split(a, b, acc, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
-def meet(counter, target):
-    """Wait until all programs of a group have come as often; what they stored before is seen."""
+def arrive(counter):
+    """Tell the other programs of a group that what this one stored can be seen."""
     tl.debug_barrier()
     tl.atomic_add(counter, 1, sem="release", scope="gpu")
+
+
+@triton.jit
+def wait(counter, target):
+    """Wait until all programs of a group have arrived as often; what they stored is seen."""
     while tl.atomic_add(counter, 0, sem="acquire", scope="gpu") < target:
         pass
     tl.debug_barrier()

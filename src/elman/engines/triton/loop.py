@@ -16,13 +16,13 @@ class Loop(Body):
     Attributes:
         pointers: names of the kernel's pointer and stride arguments, in order.
         numbers: names of what else is known when it is called.
-        axis: of the grid along which samples are cut.
+        heads_axis: of the grid of programs, along which there are heads.
         steps: text of the range of steps.
         matrices: what the products multiply with, in the order of ``m0``, ``m1`` …
     """
 
     numbers: tuple[str, ...] = ("T", "B")
-    axis = 0
+    heads_axis = 1
     steps = "0, T"
 
     def __init__(
@@ -145,8 +145,7 @@ class Loop(Body):
         """The kernel, called ``loop``."""
         for segment in self.phase.segments:
             self.segment(segment)
-        step = self._step_head() + self.lines + self._step_end()
-        begin, end = self._begin(), self._end()
+        step, begin, end = self._step(), self._begin(), self._end()
         sizes = [f"m{k}_r" for k in range(len(self.matrices))]
         arrays = [f"m{k}" for k in range(len(self.matrices))]
         more = ["rows"] if self.ragged else []
@@ -155,24 +154,32 @@ class Loop(Body):
         if self.heads:
             own = [name for name in names if "_" not in name and name not in self.numbers]
             names += [f"{name}_h" for name in own]
-            of_heads = [f"{name} += tl.program_id(1).to(tl.int64) * {name}_h" for name in own]
+            head = f"tl.program_id({self.heads_axis}).to(tl.int64)"
+            of_heads = [f"{name} += {head} * {name}_h" for name in own]
         self.pointers = dict.fromkeys(names)
-        head = [
-            f"n = (tl.program_id({self.axis}) * N + tl.arange(0, N)).to(tl.int64)[None, :]",
-            "live = n < B",
-            "all_live = live",
-        ]
         options = [f"{name}: tl.constexpr" for name in OPTIONS]
         lines = [
             "@triton.jit",
             f"def loop({', '.join([*self.pointers, *options])}):",
-            *("    " + line for line in (*of_heads, *head, *self.before, *begin)),
+            *("    " + line for line in (*of_heads, *self._samples(), *self.before, *begin)),
             f"    for i in tl.range({self.steps}, num_stages=STAGES):",
             *("        " + line for line in step),
             *("    " + line for line in end),
             "",
         ]
         return "\n".join(lines)
+
+    def _samples(self) -> list[str]:
+        """Which samples are a program's."""
+        return [
+            "n = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[None, :]",
+            "live = n < B",
+            "all_live = live",
+        ]
+
+    def _step(self) -> list[str]:
+        """All lines of a step."""
+        return self._step_head() + self.lines + self._step_end()
 
     def _step_head(self) -> list[str]:
         lines = ["t = i" if self.forward else "t = T - 1 - i"]

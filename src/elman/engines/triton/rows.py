@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from elman.engines.triton.body import Body
+from elman.engines.triton.launch import arguments
 from elman.engines.triton.layout import Layout, padded
 from elman.engines.triton.source import function
 from elman.ir.graph import Node
@@ -26,9 +27,11 @@ Places = Callable[[Home], tuple[str, int]]  # the name of an array of rows, and 
 class _Rows(Body):
     """One segment: values of other segments lie in memory."""
 
-    def __init__(self, layout: Layout, phase: Phase, places: Places, wide: bool) -> None:
+    def __init__(
+        self, layout: Layout, phase: Phase, places: Places, *, wide: bool, heads: bool
+    ) -> None:
         super().__init__(layout, phase)
-        self.places, self.wide = places, wide
+        self.places, self.wide, self.heads = places, wide, heads
         self.bases: dict[str, None] = {}
         self.products: list[tuple[Bundle, str]] = []
         self._widest = 1
@@ -46,11 +49,10 @@ class _Rows(Body):
             base, offset = self.places(home)
             base = base.replace("nx", "sq")
             self.bases[base] = None
-            size = self.layout.width(value)
-            at = f"{base} + r * {base}_r + {offset}"
-            at, mask = (
-                (f"{at} + {self.units(size)}", self.inside(size)) if value.shape else (at, "live")
-            )
+            at, mask = f"{base} + r * {base}_r + {offset}", "live"
+            if value.shape:
+                size = self.layout.width(value)
+                at, mask = f"{at} + {self.units(size)}", self.inside(size)
             self.lines.append(f"lib.put({at}, {self.whole(self.use(value), value)}, {mask})")
 
     def units(self, size: int) -> str:
@@ -83,16 +85,29 @@ class _Rows(Body):
 
     def text(self) -> str:
         """The kernel, called ``rows``."""
-        bases = [name for base in self.bases for name in (base, f"{base}_r")]
+        of_heads: list[str] = []
+        if self.heads:
+            of_heads = [
+                f"    {base} += tl.program_id(1).to(tl.int64) * {base}_h"
+                for base in (*self.bases, "vec")
+            ]
         lines = [
             "@triton.jit",
-            f"def rows({', '.join([*bases, 'vec', 'count'])}, N: tl.constexpr):",
+            f"def rows({', '.join(self.arguments)}, N: tl.constexpr):",
+            *of_heads,
             "    r = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[None, :]",
             "    live = r < count",
             *("    " + line for line in (*self.before, *self.lines)),
             "",
         ]
         return "\n".join(lines)
+
+    @property
+    def arguments(self) -> list[str]:
+        """Names of the kernel's arguments."""
+        names = [name for base in self.bases for name in (base, f"{base}_r")]
+        heads = [f"{base}_h" for base in (*self.bases, "vec")] if self.heads else []
+        return [*names, "vec", *heads, "count"]
 
     @property
     def block(self) -> int:
@@ -106,7 +121,7 @@ class _Compiled:
 
     products: tuple[tuple[Bundle, str], ...]
     kernel: Any
-    bases: tuple[str, ...]
+    arguments: list[str]
     block: int
 
 
@@ -118,10 +133,20 @@ class RowsRunner:
         phase: what to run.
         places: where its homes lie.
         wide: whether states go from step to step in float32, beside the sequences that are kept.
+        heads: whether several heads run side by side, with arrays and weights of their own.
     """
 
-    def __init__(self, layout: Layout, phase: Phase, places: Places, *, wide: bool = False) -> None:
-        self.layout, self.phase, self._places, self.wide = layout, phase, places, wide
+    def __init__(
+        self,
+        layout: Layout,
+        phase: Phase,
+        places: Places,
+        *,
+        wide: bool = False,
+        heads: bool = False,
+    ) -> None:
+        self.layout, self.phase, self._places = layout, phase, places
+        self.wide, self.heads = wide, heads
         self.texts: list[str] = []
         self.scalars = sum(1 for home in phase.homes.values() if home.where == "scalar")
         self.scratch = layout.slots(phase.scratch)
@@ -134,12 +159,12 @@ class RowsRunner:
         return self._places(home)
 
     def _compiled(self, segment: Segment) -> _Compiled:
-        body = _Rows(self.layout, self.phase, self.places, self.wide)
+        body = _Rows(self.layout, self.phase, self.places, wide=self.wide, heads=self.heads)
         body.segment(segment)
         text = body.text()
         self.texts.append(text)
         kernel = function("rows", text) if body.lines else None
-        return _Compiled(tuple(body.products), kernel, tuple(body.bases), body.block)
+        return _Compiled(tuple(body.products), kernel, body.arguments, body.block)
 
     def matrices(self) -> list[Node]:
         """What its products multiply with."""
@@ -162,53 +187,56 @@ class RowsRunner:
         """Run all segments on ``count`` rows.
 
         Args:
-            arrays: by the names of ``places``: [rows, n], contiguous along n.
-            matrices: values of :meth:`matrices`.
-            vec: all sealed vectors.
+            arrays: by the names of ``places``: [.., rows, n], contiguous along n; the dots are
+                heads, if there are any.
+            matrices: values of :meth:`matrices` [.., m, n].
+            vec: all sealed vectors [.., n].
             count: rows.
         """
+        heads = vec.shape[0] if self.heads else 1
         for segment in self.segments:
-            made = dict(arrays)
+            made = {**arrays, "vec": vec}
             for bundle, name in segment.products:
                 made[name] = self._multiplied(bundle, arrays, matrices)
             if segment.kernel is None:
                 continue
-            given = [x for base in segment.bases for x in (made[base], made[base].stride(0))]
-            grid = (-(-count // segment.block),)
-            segment.kernel[grid](*given, vec, count, N=segment.block)
+            given = arguments(segment.arguments, made, {"count": count}, 1)
+            segment.kernel[(-(-count // segment.block), heads)](*given, N=segment.block)
 
     def _multiplied(
         self, bundle: Bundle, arrays: Mapping[str, Tensor], matrices: Mapping[Node, Tensor]
     ) -> Tensor:
-        """The sums of a bundle, side by side: [rows, Σ units]."""
+        """The sums of a bundle, side by side: [.., rows, Σ units]."""
         total: Tensor | None = None
         for place, operand in enumerate(bundle.operands):
             home = self.phase.homes[operand]
             base, offset = self.places(home)
             if self.wide:  # what is multiplied is read in the sequence's own type
                 base = base.replace("st", "sp").replace("nx", "sq")
-            value = arrays[base][:, offset : offset + self.layout.width(operand)]
+            value = arrays[base].narrow(-1, offset, self.layout.width(operand))
             terms = [acc.terms[place] for acc in bundle.accs]
             weight = joined([turned(matrices[t.args[0]], t.transposed) for t in terms])
-            made = multiplied(value, weight.t())
+            made = multiplied(value, weight.mT)
             total = made if total is None else total.add_(made)
         assert total is not None, "a product has operands"
         return total
 
 
 def multiplied(left: Tensor, right: Tensor) -> Tensor:
-    """A product in float32, of what is multiplied in the type of the right side."""
+    """A product in float32, of what is multiplied in the type of the right side; or one for each
+    head."""
     left = left.to(right.dtype)
+    product = torch.bmm if left.dim() == 3 else torch.mm
     if left.dtype == torch.float32:
-        return torch.mm(left, right)
+        return product(left, right)
     if left.is_cuda:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return torch.mm(left.float(), right.float())
+        return product(left, right, out_dtype=torch.float32)
+    return product(left.float(), right.float())
 
 
 def turned(matrix: Tensor, transposed: bool) -> Tensor:
     """A matrix, or its transpose."""
-    return matrix.t() if transposed else matrix
+    return matrix.mT if transposed else matrix
 
 
 def joined(blocks: list[Tensor]) -> Tensor:
@@ -216,9 +244,9 @@ def joined(blocks: list[Tensor]) -> Tensor:
     first = blocks[0]
     rows = 0
     for block in blocks:
-        place = first.data_ptr() + rows * first.stride(0) * first.element_size()
+        place = first.data_ptr() + rows * first.stride(-2) * first.element_size()
         apart = block.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
         if apart or block.data_ptr() != place or block.stride() != first.stride():
-            return torch.cat(blocks)
-        rows += block.shape[0]
-    return first.as_strided((rows, first.shape[1]), first.stride())
+            return torch.cat(blocks, -2)
+        rows += block.shape[-2]
+    return first.as_strided((*first.shape[:-2], rows, first.shape[-1]), first.stride())

@@ -18,24 +18,35 @@ class Schedule:
         kind: ``loop``: all steps in one kernel, each program keeps all weights on chip for its
             samples; ``grid``: the same, units cut over programs that meet in each step; ``steps``:
             each step is products and kernels of its own, whatever the size.
-        samples: of one program.
+        samples: of one program; in a grid of one slice of it.
         warps: of one program.
-        stages: how far loads run ahead of the steps.
-        units: of one program, of a grid.
+        stages: how far loads run ahead of the steps, in a loop.
+        units: of one program, in a grid.
+        slices: of a program's samples, in a grid: while one slice waits for the other programs,
+            the others are computed.
     """
 
     kind: Kind = "loop"
     samples: int = 16
     warps: int = 4
-    stages: int = 2
+    stages: int = 1
     units: int = 0
+    slices: int = 1
+
+    @property
+    def batch(self) -> int:
+        """Samples that a program takes."""
+        return self.samples * self.slices
 
     @property
     def name(self) -> str:
-        """``loop/16/4/2``, ``grid/16/8/1/16``, or ``steps``."""
-        numbers = (self.samples, self.warps, self.stages, self.units)
-        count = {"steps": 0, "loop": 3, "grid": 4}[self.kind]
-        return "/".join([self.kind, *map(str, numbers[:count])])
+        """``loop/16/4/2``, ``grid/16/8/16/2``, or ``steps``."""
+        numbers = {
+            "steps": (),
+            "loop": (self.samples, self.warps, self.stages),
+            "grid": (self.samples, self.warps, self.units, self.slices),
+        }[self.kind]
+        return "/".join([self.kind, *map(str, numbers)])
 
     @staticmethod
     def parse(name: str) -> Schedule:
@@ -44,11 +55,13 @@ class Schedule:
         if kind == "steps" and not numbers:
             return Schedule("steps")
         if all(n.isdecimal() and int(n) for n in numbers):
-            if kind == "loop" and len(numbers) in (0, 3):
-                return Schedule("loop", *map(int, numbers))
-            if kind == "grid" and len(numbers) == 4:
-                return Schedule("grid", *map(int, numbers))
+            given = [int(n) for n in numbers]
+            if kind == "loop" and len(given) in (0, 3):
+                return Schedule("loop", *given)
+            if kind == "grid" and len(given) == 4:
+                samples, warps, units, slices = given
+                return Schedule("grid", samples, warps, units=units, slices=slices)
         raise EngineError(
             f"no schedule {name!r}; there are steps, loop/SAMPLES/WARPS/STAGES, and "
-            f"grid/SAMPLES/WARPS/STAGES/UNITS"
+            f"grid/SAMPLES/WARPS/UNITS/SLICES"
         )

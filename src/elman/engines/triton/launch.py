@@ -1,0 +1,80 @@
+"""From tensors to a kernel's arguments: by name, whatever their strides; the device's limits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.errors import TritonError
+
+from elman.errors import EngineError
+
+PROCESSORS = 132  # of an H100: what is assumed where there is no GPU, and kernels are only made
+Arrays = dict[str, Tensor]
+
+
+@contextmanager
+def launching(like: Tensor) -> Iterator[None]:
+    """Launch on a tensor's device; what Triton refuses is told as an error of the engine."""
+    try:
+        with torch.cuda.device_of(like):
+            yield
+    except TritonError as error:
+        raise EngineError(f"Triton refuses a kernel: {error}") from error
+
+
+def chip() -> Any:
+    """What torch tells of the GPU at hand; None where there is none."""
+    return torch.cuda.get_device_properties("cuda") if torch.cuda.is_available() else None
+
+
+def processors() -> int:
+    """Programs of a grid that are resident at once, one per processor."""
+    count: int = getattr(chip(), "multi_processor_count", PROCESSORS)
+    return count
+
+
+def precision() -> str:
+    """How float32 is multiplied, as torch's switch says."""
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+
+
+def fresh(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Memory like a tensor's, not initialised; NaN where the tests look for what nobody wrote."""
+    made = like.new_empty(shape, dtype=dtype or like.dtype)
+    return made.fill_(float("nan")) if os.environ.get("ELMAN_POISON") else made
+
+
+def numbered(name: str, values: Sequence[Tensor]) -> Arrays:
+    """``name0``, ``name1`` …"""
+    return {f"{name}{k}": value for k, value in enumerate(values)}
+
+
+def arguments(
+    names: Sequence[str], arrays: Mapping[str, Tensor], numbers: Mapping[str, int], batch: int
+) -> list[Any]:
+    """What a kernel is called with, in the order of its names.
+
+    Args:
+        names: of numbers, of arrays, and of an array's strides: ``x_b``, or ``x_r``, from row to
+            row, ``x_t`` from step to step, ``x_h`` from head to head.
+        arrays: [rows, n] each, or [heads, rows, n]; contiguous along n. Vectors [n], [heads, n].
+        numbers: what else the kernel is called with.
+        batch: rows of a step.
+    """
+    found: list[Any] = []
+    for name in names:
+        base, _, kind = name.partition("_")
+        if name in numbers:
+            found.append(numbers[name])
+        elif not kind:
+            found.append(arrays[name])
+        elif kind == "h":
+            found.append(arrays[base].stride(0))
+        else:
+            found.append(arrays[base].stride(-2) * (batch if kind == "t" else 1))
+    return found

@@ -1,0 +1,108 @@
+"""What finds room on a chip: schedules that need not be compiled to know that they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from elman.engines.triton.launch import chip, processors
+from elman.engines.triton.layout import padded
+from elman.engines.triton.schedule import Schedule
+from elman.ir.graph import Node
+from elman.ir.ops import OPS
+from elman.plan.cost import item_bytes, phase_nodes
+from elman.plan.program import Phase, Program
+
+RESERVE = 16 << 10  # (bytes) of shared memory for what else a program needs
+ON_CHIP = (227 << 10) - RESERVE  # (bytes) of weights that one program can hold, on an H100
+_SAMPLES = (8, 16, 32, 64)  # of a slice
+_SLICES = {8: 4, 16: 2, 32: 2}  # of so many samples at most: more do not fit into registers
+_FEW_UNITS = 64  # up to which four warps have the registers for a loop
+_REDUCED = 4096  # elements of a program's reduction at most: beyond, registers spill
+
+
+def loops(of: Program, batch: int) -> list[Schedule]:
+    """Loops of which one program holds all weights."""
+    if resident_bytes(of) > _room():
+        return []
+    samples = 8 if batch <= 8 and not torch.version.hip else 16
+    most = padded(max(_units(of), default=1))
+    pairs = [
+        (warps, stages) for warps in ((4, 8) if most <= _FEW_UNITS else (8,)) for stages in (1, 2)
+    ]
+    return [Schedule("loop", samples, warps, stages) for warps, stages in pairs]
+
+
+def grids(of: Program, batch: int, heads: int) -> list[Schedule]:
+    """Grids of which all programs are resident, and hold their part of the weights."""
+    largest = max(_units(of), default=1)
+    found: list[Schedule] = []
+    for own in (16, 32) if torch.version.hip else (8, 16, 32):
+        share = -(-largest // own)
+        groups = processors() // (share * heads)
+        if share == 1 or not groups:
+            continue
+        for samples, slices in cuts(-(-batch // groups)):
+            operands = samples * padded(largest) * item_bytes(of.spec)
+            needs = resident_bytes(of) * own // padded(largest) + operands
+            if needs <= _room() and samples * reduced_units(of) <= _REDUCED:
+                found.append(Schedule("grid", samples, 8, units=own, slices=slices))
+    return found
+
+
+def cuts(batch: int) -> list[tuple[int, int]]:
+    """Samples of a slice, and slices: of a group with a batch as a whole, and in parts."""
+    sizes = [size for size in _SAMPLES if size > 8 or not torch.version.hip]
+    found: list[tuple[int, int]] = []
+    for most in ({}, _SLICES):
+        size = next((size for size in sizes if size * most.get(size, 1) >= batch), None)
+        if size is not None and (size, -(-batch // size)) not in found:
+            found.append((size, -(-batch // size)))
+    return found
+
+
+def reduced_units(of: Program) -> int:
+    """Units that the largest reduction of a step is over."""
+    sizes = of.spec.sizes
+
+    def units(value: Node) -> int:
+        atoms = [arg.shape[0][0] for arg in value.args if arg.shape]
+        return sum(atom if isinstance(atom, int) else sizes[atom] for atom in atoms)
+
+    nodes = [value for phase in _phases(of) for value in phase_nodes(phase)]
+    return max((units(v) for v in nodes if OPS[v.op].kind == "reduce"), default=0)
+
+
+def _phases(of: Program) -> list[Phase]:
+    """The steps of both directions."""
+    return [of.forward.step, *([of.backward.step] if of.backward is not None else [])]
+
+
+def _units(of: Program) -> list[int]:
+    """Sizes of the states."""
+    sizes = of.spec.sizes
+    atoms = [leaf.shape[0][0] for leaf in of.pair.step.states if leaf.shape]
+    return [atom if isinstance(atom, int) else sizes[atom] for atom in atoms]
+
+
+def _room() -> int:
+    """Shared memory for weights of one program (bytes)."""
+    most: int = getattr(chip(), "shared_memory_per_block_optin", ON_CHIP + RESERVE)
+    return most - RESERVE
+
+
+def resident_bytes(of: Program) -> int:
+    """What the larger of both directions holds in one program: weights, as they are padded."""
+    return max(_held(phase, of) for phase in _phases(of))
+
+
+def _held(phase: Phase, of: Program) -> int:
+    sizes = of.spec.sizes
+
+    def units(matrix: Node) -> Sequence[int]:
+        atoms = [dim[0] for dim in matrix.shape]
+        return [padded(atom if isinstance(atom, int) else sizes[atom]) for atom in atoms]
+
+    found = {node.args[0] for node in phase_nodes(phase) if node.op == "matmul"}
+    return sum(rows * columns for rows, columns in map(units, found)) * item_bytes(of.spec)

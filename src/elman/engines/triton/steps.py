@@ -1,0 +1,159 @@
+"""All steps one by one: products and kernels of each, recorded where the same shapes come again.
+
+On a GPU a step of small kernels costs more to launch than to run. A CUDA graph launches all of
+them at once; it works on arrays of its own: what a call is given is copied there, results back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.engines.triton.launch import Arrays, fresh
+from elman.engines.triton.rows import RowsRunner
+from elman.ir.graph import Node
+
+_RECORDS = 4  # shapes that are kept recorded
+_LONGEST = 4096  # steps of a record at most
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What the steps of one direction work on.
+
+    Attributes:
+        T, B: steps and samples.
+        vec, matrices: of weight rate.
+        rows: arrays [.., T·B, n] that are read, or written, a step's rows at a time.
+        sequences: of the states [.., T + 1, B, n], or [.., 2, B, n] where they are not kept.
+        carries: ``ca`` and ``cn`` [.., B, n], which change places after each step; or none.
+        written: names of rows that are results.
+    """
+
+    T: int
+    B: int
+    vec: Tensor
+    matrices: Mapping[Node, Tensor]
+    rows: Arrays
+    sequences: Sequence[Tensor]
+    carries: Arrays
+    written: frozenset[str]
+
+    def tensors(self) -> list[Tensor]:
+        """All of them, in an order that depends on their shapes alone."""
+        more = (*self.rows.values(), *self.sequences, *self.carries.values())
+        return [self.vec, *self.matrices.values(), *more]
+
+    def copied(self) -> Work:
+        """The same with memory of its own."""
+        return replace(
+            self,
+            vec=self.vec.clone(),
+            matrices={node: _alike(value) for node, value in self.matrices.items()},
+            rows={name: _alike(value) for name, value in self.rows.items()},
+            sequences=[_alike(value) for value in self.sequences],
+            carries={name: _alike(value) for name, value in self.carries.items()},
+        )
+
+
+def _alike(value: Tensor) -> Tensor:
+    """A copy of the same strides, as far as memory has no overlaps."""
+    return torch.empty_like(value).copy_(value)
+
+
+class Steps:
+    """Runs a phase for one step after another.
+
+    Args:
+        runner: of the phase.
+        forward: in which order.
+        wide: whether states go from step to step in float32, beside the sequences that are kept.
+    """
+
+    def __init__(self, runner: RowsRunner, *, forward: bool, wide: bool) -> None:
+        self.runner, self.forward, self.wide = runner, forward, wide
+        self._met: OrderedDict[Any, _Record | None] = OrderedDict()
+
+    def run(self, work: Work) -> Tensor | None:
+        """Run all steps; what is carried at the end, if anything is."""
+        if not work.vec.is_cuda or work.T > _LONGEST or torch.cuda.is_current_stream_capturing():
+            return self.each(work)
+        return self.recorded(work)
+
+    def recorded(self, work: Work) -> Tensor | None:
+        """The same by a record, from the second call of these shapes on."""
+        shapes = [(t.shape, t.stride(), t.dtype, t.device) for t in work.tensors()]
+        key = (work.T, work.B, torch.backends.cuda.matmul.allow_tf32, *shapes)
+        met = key in self._met
+        record = self._met.pop(key, None)
+        if met and record is None:
+            record = _Record(self.each, work)
+        self._met[key] = record
+        if len(self._met) > _RECORDS:
+            self._met.popitem(last=False)
+        return self.each(work) if record is None else record(work)
+
+    def each(self, work: Work) -> Tensor | None:
+        """The same, launched step by step."""
+        runner, B = self.runner, work.B
+        heads = work.vec.shape[:-1]
+        own = {
+            "sr": fresh(work.vec, *heads, B, max(1, runner.scratch[1]), dtype=torch.float32),
+            "sc": fresh(work.vec, *heads, B, max(1, runner.scalars), dtype=torch.float32),
+        }
+        wide = [s[..., :1, :, :].float().expand(*heads, 2, -1, -1).clone() for s in work.sequences]
+        carries = work.carries
+        for t in range(work.T) if self.forward else reversed(range(work.T)):
+            now = {name: a.narrow(-2, t * B, B) for name, a in work.rows.items()}
+            for k, sequence in enumerate(work.sequences):
+                count = sequence.shape[-3]
+                before = sequence.select(-3, t % count)
+                after = sequence.select(-3, (t + 1) % count)
+                now |= {f"st{k}": before, f"nx{k}": after}
+                if self.wide:
+                    now |= {f"sp{k}": before, f"sq{k}": after}
+                    places = (t % 2, 1 - t % 2)
+                    own_before, own_after = (wide[k].select(-3, place) for place in places)
+                    now |= {f"st{k}": own_before, f"nx{k}": own_after}
+            runner.run({**now, **own, **carries}, work.matrices, work.vec, B)
+            if carries:
+                carries = {"ca": carries["cn"], "cn": carries["ca"]}
+        return carries.get("ca")
+
+
+class _Record:
+    """One run of all steps on memory of its own, as a CUDA graph; run again where there is none."""
+
+    def __init__(self, run: Callable[[Work], Tensor | None], work: Work) -> None:
+        self.run, self.own = run, work.copied()
+        self.graph: Any = None
+        self.end: Tensor | None = None
+        if not work.vec.is_cuda:
+            return
+        aside = torch.cuda.Stream(work.vec.device)
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # what is made once (kernels, workspaces) is made here
+            run(self.own)
+        torch.cuda.current_stream().wait_stream(aside)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.end = run(self.own)
+
+    def __call__(self, work: Work) -> Tensor | None:
+        """Copy in, run, copy out."""
+        for target, value in zip(self.own.tensors(), work.tensors(), strict=True):
+            target.copy_(value)
+        if self.graph is None:
+            self.end = self.run(self.own)
+        else:
+            self.graph.replay()
+        for name in work.written:
+            work.rows[name].copy_(self.own.rows[name])
+        for target, value in zip(work.sequences, self.own.sequences, strict=True):
+            target.copy_(value)
+        return None if self.end is None else self.end.clone()

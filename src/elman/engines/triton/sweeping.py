@@ -1,0 +1,226 @@
+"""One direction of a program: what runs on all rows before and after the steps, and the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from triton import knobs
+
+from elman.engines.triton.grid import Grid
+from elman.engines.triton.launch import (
+    Arrays,
+    arguments,
+    fresh,
+    numbered,
+    precision,
+    processors,
+)
+from elman.engines.triton.layout import Layout
+from elman.engines.triton.loop import Loop
+from elman.engines.triton.rows import RowsRunner
+from elman.engines.triton.schedule import Schedule
+from elman.engines.triton.source import function
+from elman.engines.triton.steps import Steps
+from elman.ir.graph import Node
+from elman.plan.program import Home, Sweep
+
+
+class Ends(NamedTuple):
+    """What is carried from step to step, before the first step run and after the last.
+
+    Attributes:
+        names: of the kernel's arguments for both.
+        first, last: an array [.., B, n] per state; ``last`` is written to.
+    """
+
+    names: tuple[str, str]
+    first: Sequence[Tensor]
+    last: Sequence[Tensor]
+
+
+class Sweeping:
+    """One direction: what runs before, in and after the steps.
+
+    Args:
+        layout, sweep, schedule: what is run, and how.
+        kept: which states are stored at every step.
+        ragged: whether rows are packed, each sample with its own number of steps.
+        heads: whether several heads run side by side, with arrays and weights of their own.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        sweep: Sweep,
+        schedule: Schedule,
+        kept: tuple[bool, ...],
+        *,
+        ragged: bool = False,
+        heads: bool = False,
+    ) -> None:
+        self.layout, self.sweep, self.schedule = layout, sweep, schedule
+        self.forward = sweep is layout.program.forward
+        self.chunk = layout.slots(sweep.chunk)
+        self.before = RowsRunner(layout, sweep.before, self.place, heads=heads)
+        self.after = RowsRunner(layout, sweep.after, self.place, heads=heads)
+        self.steps: Steps | None = None
+        self.loop: Loop | None = None
+        self.text = ""
+        if schedule.kind == "steps":
+            wide = self.forward and layout.program.spec.dtype != "float32"
+            runner = RowsRunner(layout, sweep.step, self.place, heads=heads, wide=wide)
+            self.steps = Steps(runner, forward=self.forward, wide=wide)
+            return
+        if schedule.kind == "loop":
+            self.loop = Loop(
+                layout,
+                sweep.step,
+                self.chunk,
+                forward=self.forward,
+                kept=kept,
+                ragged=ragged,
+                heads=heads,
+            )
+        else:
+            self.loop = Grid(
+                layout,
+                sweep.step,
+                self.chunk,
+                forward=self.forward,
+                heads=heads,
+                own=schedule.units,
+                splits=schedule.warps,
+                slices=schedule.slices,
+            )
+        self.text = self.loop.text()
+        self.kernel = function("loop", self.text)
+
+    @property
+    def runners(self) -> list[RowsRunner]:
+        """All phases that run on rows."""
+        each = [self.steps.runner] if self.steps is not None else []
+        return [self.before, *each, self.after]
+
+    def matrices(self) -> list[Node]:
+        """What its products multiply with."""
+        found = [matrix for runner in self.runners for matrix in runner.matrices()]
+        return [*found, *(self.loop.matrices if self.loop is not None else ())]
+
+    def place(self, home: Home) -> tuple[str, int]:
+        """Where a home lies in arrays of rows."""
+        where, index, layout = home.where, home.index, self.layout
+        if where in ("input", "state", "next", "d_input"):
+            column = layout.column(home)
+            name = {"input": "in", "state": "st", "next": "nx", "d_input": "din"}[where]
+            return f"{name}{column.array}", column.offset
+        if where in ("output", "d_output"):
+            return {"output": "out", "d_output": "dy"}[where], layout.column(home).offset
+        if where in ("carry", "d_state"):
+            return {"carry": "ca", "d_state": "cn"}[where], layout.carry[index]
+        if where == "tape":
+            return "tape", layout.tape[index]
+        if where == "chunk":
+            return "ch", self.chunk[0][index]
+        assert where == "scalar", f"a {where} lies elsewhere"
+        return "sc", index
+
+    def run(self, arrays: Arrays, ends: Ends, steps: int, element: Any) -> None:
+        """All steps in one kernel.
+
+        Args:
+            arrays: by the kernel's names, [.., rows, n]; the dots are heads, if there are any.
+            ends: what is carried.
+            steps: how many.
+            element: what is multiplied, as Triton's type.
+        """
+        if isinstance(self.loop, Grid):
+            self._together(self.loop, arrays, ends, steps, element)
+        else:
+            self._launch(arrays, ends, (0, steps), element)
+
+    def _together(self, loop: Grid, arrays: Arrays, ends: Ends, steps: int, element: Any) -> None:
+        """On programs that meet: with memory to meet in, and ends in float32."""
+        some = ends.first[0]
+        *heads, B, _ = some.shape
+        groups = -(-B // self.schedule.batch)
+        now = [value.float() for value in ends.first]
+        after = [torch.empty_like(value) for value in now]
+        carry = fresh(some, *heads, 2 * B, max(1, self.layout.carry_row))
+        here = carry.narrow(-2, ((steps - 1) & 1) * B, B)
+        for array, offset, column in self.layout.carried():
+            own = now[array].narrow(-1, column.offset, column.width)
+            here.narrow(-1, offset, column.width).copy_(own)
+        arrays = {
+            **arrays,
+            "sr": fresh(some, *heads, 2 * B, max(1, loop.scratch[1])),
+            "ca": carry,
+            "bar": some.new_zeros(*heads, groups * self.schedule.slices, dtype=torch.int32),
+            "tapenow": arrays["tape"],
+            "chnow": arrays["ch"],
+        }
+        whole = Ends(ends.names, now, after)
+        if knobs.runtime.interpret and loop.programs > 1:
+            self._without_meeting(loop, arrays, whole, steps, element)
+        else:
+            self._launch(arrays, whole, (0, steps), element)
+        for target, value in zip(ends.last, after, strict=True):
+            target.copy_(value)
+
+    def _without_meeting(
+        self, loop: Grid, arrays: Arrays, ends: Ends, steps: int, element: Any
+    ) -> None:
+        """The interpreter runs programs one after another: step by step, and each so often that
+        every segment finds what the one before it stored."""
+        now = [value.clone() for value in ends.first]
+        for i in range(steps):
+            before = {name: arrays[f"{name}now"].clone() for name in ("tape", "ch")}
+            own = Ends(ends.names, now, ends.last)
+            for _ in range(loop.passes):
+                self._launch({**arrays, **before}, own, (i, i + 1), element, steps, meet=False)
+            for value, made in zip(now, ends.last, strict=True):
+                value.copy_(made)
+
+    def _launch(
+        self,
+        arrays: Arrays,
+        ends: Ends,
+        steps: tuple[int, int],
+        element: Any,
+        total: int | None = None,
+        *,
+        meet: bool = True,
+    ) -> None:
+        """Some steps of ``total``, in one call of the kernel, or of as many as find room."""
+        loop, fixed = self.loop, self.schedule
+        assert loop is not None, "asked for before"
+        *heads, B, _ = ends.first[0].shape
+        N = heads[0] if heads else 1
+        named = {
+            **arrays,
+            **numbered(ends.names[0], ends.first),
+            **numbered(ends.names[1], ends.last),
+        }
+        numbers = {"T": total or steps[1], "B": B, "i0": steps[0], "i1": steps[1], "g0": 0}
+        interpreted = bool(knobs.runtime.interpret)
+        options: dict[str, Any] = {
+            "N": fixed.samples,
+            "DT": element,
+            "STAGES": fixed.stages,
+            "PRECISION": precision(),
+            "INTERPRETED": interpreted,
+            "MEET": meet,
+            "num_warps": fixed.warps,
+        }
+        groups = -(-B // fixed.batch)
+        if not isinstance(loop, Grid):
+            self.kernel[(groups, N)](*arguments([*loop.pointers], named, numbers, B), **options)
+            return
+        if not interpreted:
+            options["launch_cooperative_grid"] = True
+        most = max(1, processors() // (loop.programs * N))
+        for first in range(0, groups, most):
+            given = arguments([*loop.pointers], named, {**numbers, "g0": first}, B)
+            self.kernel[(loop.programs, min(most, groups - first), N)](*given, **options)
