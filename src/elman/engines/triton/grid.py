@@ -313,9 +313,7 @@ class Grid(Loop):
         found = self._split_weights.get((matrix, transposed, piece))
         if found is not None:
             return found
-        if matrix not in self.matrices:
-            self.matrices.append(matrix)
-        array = f"m{self.matrices.index(matrix)}"
+        array = self.array(matrix, transposed)
         rows, columns = (self.layout.size(dim[0]) for dim in matrix.shape)
         out = columns if transposed else rows
         k, _ = self._inner_of(piece)
@@ -323,7 +321,7 @@ class Grid(Loop):
         ok = f"ok_{self.units(out)}[None, :, :]"
         if piece.padded:
             ok = f"{ok} & ({at_k} < {piece.size})"
-        at = f"{u} + {at_k} * {array}_r" if transposed else f"{u} * {array}_r + {at_k}"
+        at = f"{u} * {array}_r + {at_k}"
         name = self._split_weights[matrix, transposed, piece] = self.fresh("w")
         self.before.append(f"{name} = tl.load({array} + {at}, mask={ok}, other=0.0).to(DT)")
         return name

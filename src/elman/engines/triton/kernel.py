@@ -15,7 +15,7 @@ from elman.engines.base import Job, Kernel
 from elman.engines.ragged import Ragged
 from elman.engines.triton.launch import Arrays, fresh, launching, numbered
 from elman.engines.triton.layout import Layout
-from elman.engines.triton.rows import RowsRunner
+from elman.engines.triton.rows import RowsRunner, turned
 from elman.engines.triton.schedule import Schedule
 from elman.engines.triton.steps import Work
 from elman.engines.triton.sweeping import Ends, Sweeping
@@ -147,7 +147,7 @@ class TritonKernel(Kernel):
     ) -> None:
         """All steps in one kernel."""
         assert sweep.loop is not None, "asked for before"
-        matrices = [call.matrices[node] for node in sweep.loop.matrices]
+        matrices = [_rowed(turned(call.matrices[node], t)) for node, t in sweep.loop.matrices]
         whole = {
             **arrays,
             **numbered("st", [sequence.flatten(-3, -2) for sequence in sequences]),

@@ -18,7 +18,8 @@ class Loop(Body):
         numbers: names of what else is known when it is called.
         heads_axis: of the grid of programs, along which there are heads.
         steps: text of the range of steps.
-        matrices: what the products multiply with, in the order of ``m0``, ``m1`` …
+        matrices: what the products multiply with, in the order of ``m0``, ``m1`` …; and whether
+            it is given transposed: what is summed over lies side by side, as tensor cores read.
     """
 
     numbers: tuple[str, ...] = ("T", "B")
@@ -40,7 +41,7 @@ class Loop(Body):
         self.chunk, self.forward, self.kept, self.ragged = chunk, forward, kept, ragged
         self.heads = heads  # each a row of programs, with arrays and weights of its own
         self.step = layout.program.pair.step
-        self.matrices: list[Node] = []
+        self.matrices: list[tuple[Node, bool]] = []
         self.pointers: dict[str, None] = {}
         self._weights: dict[tuple[Node, bool], str] = {}
         self._next: dict[int, Node] = {}
@@ -99,6 +100,12 @@ class Loop(Body):
         if home.where != "scratch":  # values of a step are at hand
             super().store(home, value)
 
+    def array(self, matrix: Node, turned: bool) -> str:
+        """The name of a matrix's array, as it is or transposed."""
+        if (matrix, turned) not in self.matrices:
+            self.matrices.append((matrix, turned))
+        return f"m{self.matrices.index((matrix, turned))}"
+
     def _columns_of(self, size: int) -> str:
         name = f"c{size}"
         if size not in self._columns:
@@ -111,13 +118,11 @@ class Loop(Body):
         found = self._weights.get((matrix, transposed))
         if found is not None:
             return found
-        if matrix not in self.matrices:
-            self.matrices.append(matrix)
-        array = f"m{self.matrices.index(matrix)}"
+        array = self.array(matrix, transposed)
         rows, columns = (self.layout.size(dim[0]) for dim in matrix.shape)
         out, inner = (columns, rows) if transposed else (rows, columns)
         u, c = self.units(out), self._columns_of(inner)
-        at = f"{u} + {c} * {array}_r" if transposed else f"{u} * {array}_r + {c}"
+        at = f"{u} * {array}_r + {c}"
         sizes = ((u, out), (c, inner))
         masks = [f"({name} < {size})" for name, size in sizes if padded(size) != size]
         masked = f", mask={' & '.join(masks)}, other=0.0" if masks else ""

@@ -107,7 +107,10 @@ class Sweeping:
     def matrices(self) -> list[Node]:
         """What its products multiply with."""
         found = [matrix for runner in self.runners for matrix in runner.matrices()]
-        return [*found, *(self.loop.matrices if self.loop is not None else ())]
+        return [
+            *found,
+            *(node for node, _ in (self.loop.matrices if self.loop is not None else ())),
+        ]
 
     def place(self, home: Home) -> tuple[str, int]:
         """Where a home lies in arrays of rows."""
