@@ -8,6 +8,7 @@ by a ticket, and runs the forward again where there is none (in another process,
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import weakref
@@ -77,9 +78,12 @@ def _constant(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_constant
-def names_of(module: Any, between: bool) -> list[tuple[str, int]]:
-    """Names of a module's groups that run one after another, and how many members each has."""
-    stack: Stack = module.stack
+def names_of(own: int, between: bool) -> list[tuple[str, int]]:
+    """Names of a module's groups that run one after another, and how many members each has.
+
+    The compiler of torch 2.11 takes no modules as constants, but their ``id``, which is guarded.
+    """
+    stack: Stack = ctypes.cast(own, ctypes.py_object).value.stack
     return [(name_of(group), len(group.runners)) for group in stack.groups_for(between)]
 
 
@@ -95,9 +99,9 @@ def as_tensor(lengths: Any) -> Tensor | None:
 
 
 @_constant
-def engine_of(module: Any) -> str:
-    """The engine that a module has to use; fixed when it is compiled."""
-    return wanted(module.engine)
+def fixed_engine(own: str) -> str:
+    """The engine that a module whose own is this has to use; fixed when it is compiled."""
+    return wanted(own)
 
 
 def run_compiled(
@@ -118,7 +122,7 @@ def run_compiled(
         )
     ends: list[tuple[Tensor, ...]] = []
     at, out = 0, inputs[0]
-    groups = names_of(module, dropout > 0.0 or residual)
+    groups = names_of(id(module), dropout > 0.0 or residual)
     for number, (name, count) in enumerate(groups):
         given = [out, *inputs[1:]]
         flat = [state for own in states[at : at + count] for state in own]

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 from elman.errors import EngineError, InputError, ShapeError
 from elman.nn.allowing import allow_compiling
 from elman.nn.asking import checked, left_to_torch, wanted
-from elman.nn.compiled import as_tensor, engine_of, run_compiled
+from elman.nn.compiled import as_tensor, fixed_engine, run_compiled
 from elman.nn.formulas import FORMULAS, PROJECTED
 from elman.nn.packing import Packing, with_lengths
 from elman.nn.runner import Runner
@@ -75,7 +75,10 @@ class _Layers:
                 costs no arithmetic.
         """
         if torch.compiler.is_compiling() and _compiles(input):
-            engine, weights = engine_of(self), [getattr(self, n) for n in self._flat_weights_names]
+            engine, weights = (
+                fixed_engine(self.engine),
+                [getattr(self, n) for n in self._flat_weights_names],
+            )
             return _run_layers(self, input, hx, weights, engine, None, lengths)
         if lengths is not None:
             return with_lengths(self.forward, input, hx, lengths, self.batch_first)

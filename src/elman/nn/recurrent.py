@@ -16,7 +16,7 @@ from elman.frontend.cell import Cell, Init
 from elman.ir.types import dim_size, shape_size
 from elman.nn.arguments import Arguments
 from elman.nn.asking import checked, wanted
-from elman.nn.compiled import as_tensor, engine_of, run_compiled
+from elman.nn.compiled import as_tensor, fixed_engine, run_compiled
 from elman.nn.packing import with_lengths
 from elman.nn.runner import Runner
 from elman.nn.stack import Stack
@@ -193,7 +193,7 @@ class Recurrent(nn.Module):
         compiling = torch.compiler.is_compiling() and not _packed(x)
         if lengths is not None and not compiling:
             return with_lengths(self.forward, x, state, lengths, self.batch_first)
-        engine = engine_of(self) if compiling else wanted(self.engine)
+        engine = fixed_engine(self.engine) if compiling else wanted(self.engine)
         groups = [_current(self, names) for names in self._names]
         like = groups[0][0] if groups[0] else None
         inputs, starts, batched, packing = self._arguments.opened(x, state, like)
