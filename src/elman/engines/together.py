@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from elman.engines.base import Kernel
+from elman.engines.lanes import Lanes
 from elman.engines.ragged import Ragged, over, turned
 from elman.errors import VerifyError
 
@@ -21,7 +22,8 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 class Together(Kernel):
-    """Runs its kernels one after another; arguments and results as of :class:`Kernel`.
+    """Runs its kernels one after another; arguments and results as of :class:`Kernel`. On a GPU
+    directions run side by side.
 
     Layers: each further one reads the output of the one below as its first input. Directions: the
     second runs over the reversed sequence, and outputs are joined. Further inputs go to all.
@@ -92,15 +94,18 @@ class Together(Kernel):
         outputs: list[Tensor] = []
         ends: list[Tensor] = []
         kept: list[tuple[Tensor, ...]] = []
+        lanes = Lanes(inputs[0], apart=self.beside and not self.differentiable)
         for index, kernel in enumerate(self.kernels):
             if index:
                 given = between if self.beside else (outputs[-1], *inputs[1:])
-            output, last, saved = kernel.forward(
-                given, states[self._states[index]], weights[self._weights[index]], *more
-            )
+            with lanes.lane(index):
+                output, last, saved = kernel.forward(
+                    given, states[self._states[index]], weights[self._weights[index]], *more
+                )
             outputs.append(output)
             ends.extend(last)
             kept.append(saved)
+        lanes.join((outputs[-1], *ends[self._states[-1]], *kept[-1]))
         self._end(more)
         output = outputs[-1]
         if self.beside:
@@ -131,6 +136,7 @@ class Together(Kernel):
         between = saved[self._saved[0]]
         d_outputs = self._halves(d_output)
         more = self._begin()
+        lanes = Lanes(inputs[0], apart=self.beside and not self.differentiable)
         for index in reversed(range(len(self.kernels))):
             own = saved[self._saved[1 + index]]
             if not own:  # nothing in it has a gradient
@@ -139,8 +145,8 @@ class Together(Kernel):
                 given: Sequence[Tensor] = (between[index - 1], *inputs[1:]) if index else inputs
             else:
                 given = between if index else inputs
-            found[index], d_states[self._states[index]], d_weights[self._weights[index]] = (
-                self.kernels[index].backward(
+            with lanes.lane(index):
+                groups = self.kernels[index].backward(
                     given,
                     states[self._states[index]],
                     weights[self._weights[index]],
@@ -150,8 +156,10 @@ class Together(Kernel):
                     keep,
                     *more,
                 )
-            )
+            found[index], d_states[self._states[index]], d_weights[self._weights[index]] = groups
             d_output = found[index][0]
+        last, final = self._states[-1], self._weights[-1]
+        lanes.join((*found[-1], *d_states[last], *d_weights[final]))
         self._end(more)
         return self._of_inputs(found), tuple(d_states), tuple(d_weights)
 
