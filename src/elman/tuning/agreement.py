@@ -8,10 +8,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from elman.engines.precision import precision
+
 # Ten times what the tests allow: a wrong kernel is off by far more, and a rounding that is merely
 # unlucky must not cost the user the faster engine.
 _VALUES = {"float32": 1e-4, "float64": 1e-10, "float16": 1e-2, "bfloat16": 5e-2}
 _GRADIENTS = {"float32": 1e-3, "float64": 1e-9, "float16": 1e-1, "bfloat16": 2e-1}
+_ROUNDED_AS = {"tf32": "float16"}  # products of float32 on a GPU: as many bits as float16 has
 
 
 def _rms(value: Tensor) -> float:
@@ -28,6 +31,8 @@ def disagreement(
         dtype: of the computation; one without a row is held to float32's.
         steps: T: errors of values grow with its root.
     """
+    if dtype == "float32" and any(value.is_cuda for value in got.values()):
+        dtype = _ROUNDED_AS.get(precision(), dtype)
     values = _VALUES.get(dtype, _VALUES["float32"]) * math.sqrt(steps)
     gradients = _GRADIENTS.get(dtype, _GRADIENTS["float32"])
     for name in got.keys() & want.keys():

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from elman.engines.precision import precision
+
 
 @cache
 def _processor() -> str:
@@ -51,4 +53,5 @@ def machine_facts(device: str = "cpu") -> dict[str, str | int]:
     }
     if device == "cuda":
         facts["gpu"] = torch.cuda.get_device_name()
+        facts["float32"] = precision()
     return facts

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from triton.errors import TritonError
 
+from elman.engines.precision import like_layers
 from elman.errors import EngineError
 
 PROCESSORS = 132  # of an H100: what is assumed where there is no GPU, and kernels are only made
@@ -21,7 +22,7 @@ Arrays = dict[str, Tensor]
 def launching(like: Tensor) -> Iterator[None]:
     """Launch on a tensor's device; what Triton refuses is told as an error of the engine."""
     try:
-        with torch.cuda.device_of(like):
+        with torch.cuda.device_of(like), like_layers(like):
             yield
     except TritonError as error:
         raise EngineError(f"Triton refuses a kernel: {error}") from error
@@ -36,11 +37,6 @@ def processors() -> int:
     """Programs of a grid that are resident at once, one per processor."""
     count: int = getattr(chip(), "multi_processor_count", PROCESSORS)
     return count
-
-
-def precision() -> str:
-    """How float32 is multiplied, as torch's switch says."""
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
 def fresh(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elman.engines.precision import precision
 from elman.engines.triton.launch import Arrays, fresh
 from elman.engines.triton.rows import RowsRunner
 from elman.ir.graph import Node
@@ -88,7 +89,7 @@ class Steps:
     def recorded(self, work: Work) -> Tensor | None:
         """The same by a record, from the second call of these shapes on."""
         shapes = [(t.shape, t.stride(), t.dtype, t.device) for t in work.tensors()]
-        key = (work.T, work.B, torch.backends.cuda.matmul.allow_tf32, *shapes)
+        key = (work.T, work.B, precision(), *shapes)
         met = key in self._met
         record = self._met.pop(key, None)
         if met and record is None:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from triton import knobs
 
+from elman.engines.precision import precision
 from elman.engines.triton.grid import Grid
 from elman.engines.triton.launch import (
     Arrays,
     arguments,
     fresh,
     numbered,
-    precision,
     processors,
 )
 from elman.engines.triton.layout import Layout
