@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -23,6 +24,7 @@ _SCANS = {  # device type -> linear recurrences of its own
     "cpu": "elman.engines.c.scans",
     "cuda": "elman.engines.triton.scans",
 }
+_NEWTONS = {"cuda": "elman.engines.triton.newton"}  # … whole iterations of its own
 
 
 def names() -> tuple[str, ...]:
@@ -53,8 +55,20 @@ def find(name: str) -> Engine:
 def scans(device: str) -> Any:
     """The linear recurrences that a device has of its own: a module with ``forward`` and
     ``backward`` as of ``elman.engines.c.scans``, or None."""
+    return _of_device(_SCANS, device)
+
+
+@cache
+def newton(device: str) -> Any:
+    """What makes kernels of Newton's iteration on a device, as of ``elman.engines.triton.newton``,
+    or None."""
+    found = _of_device(_NEWTONS, device)
+    return None if found is None else found.newton
+
+
+def _of_device(table: Mapping[str, str], device: str) -> Any:
     try:
-        return import_module(_SCANS[device]) if device in _SCANS else None
+        return import_module(table[device]) if device in table else None
     except ModuleNotFoundError as missing:
         if (missing.name or "").startswith("elman"):
             raise

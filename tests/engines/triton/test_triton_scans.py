@@ -23,22 +23,25 @@ def test_as_torch_ops(n, T, N, monkeypatch):
     A = torch.randn(T, n, n, N, generator=source, dtype=torch.float64) / (2 * n)
     b = torch.randn(T, n, N, generator=source, dtype=torch.float64)
     y0 = torch.randn(n, N, generator=source, dtype=torch.float64)
-    got = scans.forward(A, b, y0, True)
-    torch.testing.assert_close(got, associative(Units(n), A, b, y0))
+    want = associative(Units(n), A, b, y0)
+    torch.testing.assert_close(scans.forward(A, b, y0, True), want)
+    dense = scans.forward(A.permute(0, 3, 1, 2), b.mT, y0.mT, False)
+    assert dense is not None
+    torch.testing.assert_close(dense.mT, want)
 
 
 def test_what_has_no_kernel():
-    """Matrices, systems of five, and half precision: the caller's own."""
+    """Systems of five, and half precision: the caller's own."""
     A, b, y0 = torch.ones(3, 5, 5, 2), torch.ones(3, 5, 2), torch.ones(5, 2)
     assert scans.forward(A, b, y0, True) is None
     assert scans.forward(A[:, :2, :2].half(), b[:, :2].half(), y0[:2].half(), True) is None
-    assert scans.forward(A, b, y0, False) is None
+    assert scans.forward(A.permute(0, 3, 1, 2), b.mT, y0.mT, False) is None
 
 
 @given(n=st.integers(1, 4), seed=st.integers(0, 99))
 def test_joining_is_associative(n, seed):
     """The interpreter joins from left to right; a GPU as it likes."""
-    text = "\n".join(scans._joined(n)[1:])
+    text = "\n".join(scans.joined(n)[1:])
     names: dict[str, object] = {}
     exec(text, names)
     after = names["after"]

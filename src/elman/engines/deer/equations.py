@@ -43,6 +43,13 @@ class Equations(Protocol):
         """f of some steps and its Jacobian by the states."""
         ...
 
+    def improved(
+        self, y: Trajectory, start: Trajectory, rows: slice
+    ) -> tuple[Trajectory, float] | None:
+        """What one iteration of Newton's makes of some steps, and the residual of what it was given
+        as a share of its largest value (at least 1); None where no device has a kernel for it."""
+        ...
+
 
 def before(start: Trajectory, y: Trajectory) -> Trajectory:
     """The states that precede each step."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from elman.autodiff.structure import Kind, Structure, structure
+from elman.engines import registry
 from elman.engines.arrays import Arrays
 from elman.engines.atoms import Places
 from elman.engines.base import Job
@@ -135,6 +137,31 @@ class Formula:
         places = Places(job.graph.leaves, leaves, self.sizes)
         self.atoms, self.joined = places.atoms, places.joined
         self.weights = WeightRate(job)
+        self._newtons: dict[Any, Any] = {}
+
+    def newton(self, device: str, dtype: torch.dtype) -> Any:
+        """Kernels of a whole iteration, where a device has them for one small group; or None."""
+        key = (device, dtype)
+        if key not in self._newtons:
+            make = registry.newton(device)
+            alone = len(self.bundles) == 1 and len(self.bundles[0].groups) == 1
+            self._newtons[key] = self._iteration(make, dtype) if make and alone else None
+        return self._newtons[key]
+
+    def _iteration(self, make: Any, dtype: torch.dtype) -> Any:
+        step, (bundle,) = self.pair.step, self.bundles
+        (group,) = bundle.groups
+        places = [self.recurrent.index(k) for k in group]
+        return make(
+            [step.states[k] for k in group],
+            [self.next[place] for place in places],
+            [self.pair.d_next[k] for k in group],
+            [self.jacobian_rows[place] for place in places],
+            self.sizes,
+            n=bundle.algebra.n,
+            units=isinstance(bundle.algebra, Units),
+            dtype=dtype,
+        )
 
 
 class Problem:
@@ -167,6 +194,7 @@ class Problem:
         below = {k: self._column(step.states[k], self._states) for k in formula.recurrent}
         whole = {k: value.unsqueeze(0) for k, value in below.items()}
         self.start: Trajectory = tuple(b.packed(whole)[0] for b in formula.bundles)
+        self._window: Any = None  # the last that was improved, and what its kernels read
         self.algebras = tuple(bundle.algebra for bundle in formula.bundles)
         each = (b.seeds * sum(b.widths) * len(b.groups) for b in formula.bundles)
         self.row_bytes = _COPIES * self.batch * sum(each) * first.dtype.itemsize
@@ -220,6 +248,23 @@ class Problem:
     def bare(self, column: Tensor, leaf: Node) -> Tensor:
         """The reverse of :meth:`spread`: scalars without their axis of units."""
         return column if leaf.shape else column.squeeze(-1)
+
+    def improved(
+        self, y: Trajectory, start: Trajectory, rows: slice
+    ) -> tuple[Trajectory, float] | None:
+        """See :meth:`Equations.improved`."""
+        newton = self.formula.newton(self.device.type, self.dtype)
+        if newton is None:
+            return None
+        key = rows.start, rows.stop
+        if self._window is None or self._window[0] != key:
+            known = dict(self._sealed)
+            known.update((leaf, value[rows]) for leaf, value in self._inputs.items())
+            self.evaluate([*newton.rows, *newton.sealed], known)
+            channels = y[0].shape[2 if newton.units else 1]
+            self._window = key, newton.given(known, rows.stop - rows.start, channels)
+        made, off = newton.improved(y[0], start[0], *self._window[1])
+        return (made,), off
 
     def linearised(self, before: Trajectory, rows: Rows) -> tuple[Trajectory, Trajectory]:
         """f and its Jacobian by the states for some steps."""

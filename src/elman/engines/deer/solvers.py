@@ -42,6 +42,11 @@ class Method:
     diagonal: bool = False
     window: int = 0
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is Newton's iteration as it stands."""
+        return self.scale == 1.0 and not self.adapts and not self.diagonal
+
 
 METHODS = {
     "newton": Method(40),
@@ -159,6 +164,10 @@ def _window(
     method, replaced = METHODS[name], 0
     y = _begun(equations, guess, start, rows)
     demanded = TOLERANCES[start[0].dtype].residual if start else 0.0
+    if method.plain and watch is None:
+        found = _by_kernel(equations, method, y, start, rows, demanded)
+        if found is not None:
+            return found
     scale, last = method.scale, math.inf
     accepted = y
     for iteration in range(method.iterations + 1):
@@ -182,6 +191,26 @@ def _window(
         y = _clean(raw)
         if watch is not None:
             replaced = sum(int((~(part.abs() <= _CLIP)).sum()) for part in raw)
+    return y, method.iterations, f"residual {off:.2g} after {method.iterations} iterations"
+
+
+def _by_kernel(
+    equations: Equations,
+    method: Method,
+    y: Trajectory,
+    start: Trajectory,
+    rows: slice,
+    demanded: float,
+) -> tuple[Trajectory, int, str | None] | None:
+    """The same by kernels of whole iterations; None where there are none."""
+    off = math.nan
+    for iteration in range(method.iterations + 1):
+        found = equations.improved(y, start, rows)
+        if found is None:
+            return None
+        y, off = found
+        if off <= demanded:
+            return y, iteration, None
     return y, method.iterations, f"residual {off:.2g} after {method.iterations} iterations"
 
 

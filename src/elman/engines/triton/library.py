@@ -42,6 +42,25 @@ def amax(v):
 
 
 @triton.jit
+def number(v):
+    """Zero in the place of NaN."""
+    return tl.where(v != v, 0.0, v)
+
+
+@triton.jit
+def bounded(v):
+    """Zero in the place of NaN, and at most a large number."""
+    return tl.where(v != v, 0.0, tl.minimum(tl.maximum(v, -1e8), 1e8))
+
+
+@triton.jit
+def size(v, inside):
+    """The largest absolute value inside [1, 1]; NaN counts as infinity."""
+    v = tl.where(inside, tl.where(v != v, float("inf"), tl.abs(v)), 0.0)
+    return tl.max(tl.max(v, 1), 0) + tl.zeros([1, 1], tl.float32)
+
+
+@triton.jit
 def dot(a, b, acc, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
     """``acc + a @ b`` in float32; the interpreter multiplies bits of bfloat16, so not there."""
     if INTERPRETED:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elman.engines.triton.launch import launching
 from elman.engines.triton.source import function
 
 MOST = 4  # states of a system: beyond, a scan's operands do not fit into registers
@@ -29,7 +30,7 @@ def _flat(matrix: list[list[str]], vector: list[str]) -> list[str]:
     return [*(name for row in matrix for name in row), *vector]
 
 
-def _joined(n: int) -> list[str]:
+def joined(n: int) -> list[str]:
     """The function that composes two steps: (A2, b2) after (A1, b1) = (A2 A1, A2 b1 + b2)."""
     first, second = _names(n, "x"), _names(n, "y")
     (xa, xb), (ya, yb) = first, second
@@ -90,7 +91,7 @@ def steps_text(n: int) -> str:
 
 def _kernel(n: int, head: str, lines: list[str]) -> str:
     body = "\n".join(f"    {line}" for line in (*_loaded(n), *lines))
-    return "\n".join([*_joined(n), "", "", "@triton.jit", head, body, ""])
+    return "\n".join([*joined(n), "", "", "@triton.jit", head, body, ""])
 
 
 def block(n: int, N: int) -> tuple[int, int]:
@@ -103,17 +104,20 @@ def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
     """All y[t] = A[t] y[t-1] + b[t].
 
     Args:
-        A: [T, n, n, N] if ``units``.
-        b: [T, n, N].
-        y0: [n, N].
-        units: whether channels come last; None is returned if not.
+        A: [T, n, n, N] if ``units``, else [T, N, n, n].
+        b: [T, n, N], or [T, N, n].
+        y0: [n, N], or [N, n].
+        units: whether channels come last.
 
     Returns:
         y as b; None for what has no kernel here.
     """
-    if not units or b.dtype not in _DTYPES or not b.numel() or b.shape[1] > MOST:
+    if b.dtype not in _DTYPES or not b.numel() or A.shape[1 if units else 2] > MOST:
         return None
-    return _solved(A.contiguous(), b.contiguous(), y0.contiguous())
+    given = (A, b, y0) if units else (A.permute(0, 2, 3, 1), b.mT, y0.mT)
+    with launching(b):
+        made = _solved(*(value.contiguous() for value in given))
+    return made if units else made.mT
 
 
 def _solved(A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
@@ -126,10 +130,15 @@ def _solved(A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
     if chunks > 1:
         At, bt = A.new_empty(chunks, n, n, N), b.new_empty(chunks, n, N)
         function("totals", totals_text(n))[grid](A, b, At, bt, T, N, **sizes)
-        start = torch.cat((start, _solved(At, bt, y0)[:-1]))
+        start = chunks_before(At, bt, y0)
     y = torch.empty_like(b)
     function("steps", steps_text(n))[grid](A, b, start, y, T, N, **sizes)
     return y
+
+
+def chunks_before(At: Tensor, bt: Tensor, y0: Tensor) -> Tensor:
+    """The states [C, n, N] before each of C chunks, of which each maps y to At y + bt."""
+    return torch.cat((y0.unsqueeze(0), _solved(At, bt, y0)[:-1]))
 
 
 def backward(
