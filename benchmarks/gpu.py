@@ -1,6 +1,6 @@
 """Measure elman's kernels on a GPU beside torch.nn (cuDNN), in one command.
 
-    python benchmarks/gpu.py                     # eight minutes; writes gpu.jsonl
+    python benchmarks/gpu.py                     # eight minutes; writes gpu.jsonl and gpu.md
     python benchmarks/gpu.py --only 'gru*' --seconds 120
     python benchmarks/gpu.py --dry               # tiny cases in Triton's interpreter, on a CPU
 
@@ -47,42 +47,72 @@ class Case:
     heads: int = 1
 
 
+def layer(cell: str, T: int, B: int, H: int, dtype: str, kind: str = "layer") -> Case:
+    """A case named after its sizes."""
+    return Case(f"{kind} {cell} {T},{B},{H} {DTYPES[dtype]}", kind, cell, T, B, H, dtype)
+
+
+def heads(D: int) -> Case:
+    """FlashRNN's sweep: 768 units in all."""
+    return Case(f"heads lstm {768 // D}x{D}", "heads", "lstm", 1024, 16, 768, heads=768 // D)
+
+
+def first() -> Iterator[Case]:
+    """A few of each kind: what is wanted most if time is short."""
+    yield Case("peaks", "peaks", "", 0, 0, 8192)
+    yield layer("gru", 256, 16, 512, "bfloat16")
+    yield layer("lstm", 256, 16, 512, "float32")
+    yield layer("relu", 64, 4, 1152, "float32", "persistent")
+    yield Case("barrier", "barrier", "gru", 4096, 1, 1024)
+    yield heads(64)
+    yield layer("gru", 10_000, 1, 2, "float32", "deer")
+    yield layer("lstm_layernorm", 256, 16, 128, "bfloat16", "cell")
+    yield layer("gru", 100, 32, 256, "float32", "module")
+
+
 def cases() -> Iterator[Case]:
     """All cases, most important first."""
+    found = dict.fromkeys([*first(), *rest()])
+    yield from found
 
-    def layer(cell: str, T: int, B: int, H: int, dtype: str, kind: str = "layer") -> Case:
-        return Case(f"{kind} {cell} {T},{B},{H} {DTYPES[dtype]}", kind, cell, T, B, H, dtype)
 
-    halves = ("bfloat16", "float32")
+def rest() -> Iterator[Case]:
+    """The lists of the question's seven parts, in order; the largest lists last."""
+    both = ("bfloat16", "float32")
     for H, B in ((512, 16), (256, 16), (1024, 16), (128, 16), (64, 16), (2048, 16)):
         for cell in ("gru", "lstm", "rnn"):
-            for dtype in halves:
+            for dtype in both:
                 yield layer(cell, 256, B, H, dtype)
-    for B in (1, 2, 3, 4, 8, 16, 32, 64):
+    for B in (4, 1, 2, 3, 8, 16, 32, 64):
         yield layer("relu", 64, B, 1152, "float32", "persistent")
-    yield Case("barrier", "barrier", "gru", 4096, 1, 1024)
+    for D in (128, 16, 32, 256, 768):
+        yield heads(D)
+    for cell, H in (("lem", 512), ("slstm", 512), ("lem", 128), ("lstm_layernorm", 512)):
+        yield layer(cell, 256, 16, H, "bfloat16", "cell")
+    for n in (1, 2, 4, 8, 16, 32):
+        for T in (1000, 10_000, 100_000):
+            yield layer("gru", T, 1, n, "float32", "deer")
+    for cell in ("paragru", "paralstm"):
+        for T in (2048, 256):
+            yield layer(cell, T, 8, 256, "float32", "deer")
+    for cell in ("gru", "lstm"):
+        yield layer(cell, 100, 32, 512, "bfloat16", "module")
+    for cell, T, B, H in (  # DeepBench's list of training
+        *(("lstm", 25, B, H) for H in (512, 1024) for B in (16, 32, 64, 128)),
+        *(("lstm", 150, B, 256) for B in (16, 32, 64, 128)),
+        *(("rnn", 50, B, 1760) for B in (16, 32, 64, 128)),
+        ("gru", 1500, 32, 1024),
+        ("gru", 375, 32, 1536),
+    ):
+        yield layer(cell, T, B, H, "float16", "deepbench")
     for H in (512, 256, 1024, 128, 64):
         for B in (1, 32, 64, 256):
             for cell in ("gru", "lstm"):
-                for dtype in halves:
+                for dtype in both:
                     yield layer(cell, 256, B, H, dtype)
-    for cell in ("lstm_layernorm", "lem", "slstm"):
-        for H in (128, 512):
-            yield layer(cell, 256, 16, H, "bfloat16", "cell")
-    for n in (1, 2, 4):
-        for T in (1000, 10_000, 100_000):
-            yield layer("gru", T, 1, n, "float32", "deer")
-    for cell, T, B, H in (  # DeepBench's list of training
-        *(("rnn", 50, B, 1760) for B in (16, 32, 64, 128)),
-        *(("lstm", 25, B, 512) for B in (16, 32, 64, 128)),
-        *(("lstm", 25, B, 1024) for B in (16, 32, 64, 128)),
-        *(("lstm", 150, B, 256) for B in (16, 32, 64, 128)),
-        *(("gru", 1500, B, 1024) for B in (32,)),
-        *(("gru", 375, B, 1536) for B in (32,)),
-    ):
-        yield layer(cell, T, B, H, "float16", "deepbench")
-    for D in (16, 32, 64, 128, 256, 768):
-        yield Case(f"heads lstm {768 // D}x{D}", "heads", "lstm", 1024, 16, 768, heads=768 // D)
+    for H in (512, 1024, 256, 128, 2048):  # the ladder of Baidu's post on graphs of a GRU
+        for B in (32, 8, 16, 64, 128):
+            yield layer("gru", 50, B, H, "float32", "ladder")
 
 
 def tiny() -> Iterator[Case]:
@@ -92,15 +122,23 @@ def tiny() -> Iterator[Case]:
     yield Case("persistent dry", "persistent", "relu", 2, 2, 24, "float32")
     yield Case("cell dry", "cell", "lstm_layernorm", 2, 2, 8, "float32")
     yield Case("deer dry", "deer", "gru", 40, 1, 2, "float32")
+    yield Case("para dry", "deer", "paragru", 40, 1, 3, "float32")
     yield Case("heads dry", "heads", "lstm", 2, 2, 8, "float32", heads=2)
+    yield Case("module dry", "module", "gru", 3, 2, 8, "float32")
 
 
+COMPILED = {  # compiling a step takes up to a minute
+    "cell lstm_layernorm 256,16,128 bf16",
+    "cell lem 256,16,512 bf16",
+    "deer paragru 2048,8,256 fp32",
+}
 MEETINGS = """@triton.jit
 def meetings(counter, steps, programs):
     target = 0
     for _ in range(steps):
         target += programs
-        lib.meet(counter, target)
+        lib.arrive(counter)
+        lib.wait(counter, target)
 """
 
 
@@ -230,7 +268,7 @@ def torch_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
 
 
 def loop_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
-    """A product per step and what follows it: what a persistent kernel replaces."""
+    """A product per step and what follows it, forward: what a persistent kernel replaces."""
     import torch
 
     dtype = getattr(torch, case.dtype)
@@ -246,8 +284,8 @@ def loop_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
     return {"product per step": (clock(run), None)}
 
 
-def compiled_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
-    """torch.compile of a step of the cell, in a loop."""
+def in_python(case: Case, device: str, clock: Clock, compiled: bool) -> tuple[float, float]:
+    """A loop over the steps of a cell in torch ops, or over a step that torch.compile made."""
     import torch
 
     from elman.tuning.choose import kernel_of
@@ -255,24 +293,96 @@ def compiled_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
 
     job = job_of(case, device)
     kernel = kernel_of(job, "reference")
-    trial = make_trial(job, 1, case.B)
+    trial = make_trial(job, case.T, case.B)
     weights = [w.requires_grad_() for w in trial.weights]
-    xs = torch.randn(case.T, *trial.inputs[0].shape[1:], device=device, dtype=trial.inputs[0].dtype)
 
     def step(x: Any, *states: Any) -> Any:
         output, last, _ = kernel.forward([x.unsqueeze(0)], states, weights)
         return output[0], last
 
-    fast = torch.compile(step)
+    one = torch.compile(step) if compiled else step
+
+    def forward() -> Any:
+        states, outputs = tuple(trial.states), []
+        for x in trial.inputs[0]:
+            out, states = one(x, *states)
+            outputs.append(out)
+        return torch.stack(outputs)
 
     def both() -> Any:
-        states, outputs = trial.states, []
-        for x in xs:
-            out, states = fast(x, *states)
-            outputs.append(out)
-        return torch.autograd.grad(torch.stack(outputs).sum(), weights)
+        return torch.autograd.grad(forward(), weights, trial.d_output)
 
-    return {"compiled loop": (None, clock(both))}
+    return clock(forward), clock(both)
+
+
+def module_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
+    """A bidirectional stack of two layers as a user has it: engine auto, beside torch's module."""
+    import torch
+
+    import elman
+
+    name, dtype = case.cell.upper(), getattr(torch, case.dtype)
+    options = {"num_layers": 2, "bidirectional": True}
+    theirs = getattr(torch.nn, name)(case.H, case.H, **options).to(device, dtype)
+    exact = getattr(torch.nn, name)(case.H, case.H, **options).double()
+    exact.load_state_dict({key: value.double().cpu() for key, value in theirs.state_dict().items()})
+    engine = "auto" if device == "cuda" else "triton"
+    ours = getattr(elman, name)(case.H, case.H, engine=engine, **options).to(device, dtype)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(case.T, case.B, case.H, device=device, dtype=dtype, requires_grad=True)
+    dy = torch.randn(case.T, case.B, 2 * case.H, device=device, dtype=dtype)
+
+    def both(module: Any, x: Any = x, dy: Any = dy) -> Any:
+        out = module(x)[0]
+        return out, *torch.autograd.grad(out, [x, *module.parameters()], dy)
+
+    wide = x.detach().double().cpu().requires_grad_()
+    want = both(exact, wide, dy.double().cpu())
+
+    def off(module: Any) -> float:
+        pairs = zip(both(module), want, strict=True)
+        return max(float((a.double().cpu() - b).norm() / b.norm()) for a, b in pairs)
+
+    found: dict[str, Any] = {}
+    for key, module in (("elman", ours), ("torch", theirs)):
+        found[f"{key} error"] = off(module)
+        found[key] = (clock(lambda m=module: m(x)), clock(lambda m=module: both(m)))
+    if found["elman error"] > max(3 * found["torch error"], 1e-5):
+        raise ArithmeticError(
+            f"off by {found['elman error']:.2g}, torch {found['torch error']:.2g}"
+        )
+    return found
+
+
+def peaks(case: Case, device: str, clock: Clock) -> dict[str, Any]:
+    """What the device can do: bytes copied (read and written) and products, a second."""
+    import torch
+
+    source = torch.empty(1 << 28, device=device)
+    target = torch.empty_like(source)
+    found = {"copy": 2 * source.nbytes / clock(lambda: target.copy_(source))}
+    for name in (*DTYPES, "tf32"):
+        dtype = getattr(torch, name.replace("tf32", "float32"))
+        a = torch.randn(case.H, case.H, device=device, dtype=dtype)
+        torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+        found[name] = 2 * case.H**3 / clock(lambda a=a: a @ a)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return {"peaks": found}
+
+
+def work_of(case: Case, device: str) -> dict[str, float]:
+    """What a forward and a backward have to do at least: products (FLOP), arrays moved (bytes)."""
+    import torch
+
+    job = job_of(case, device)
+    sizes = job.spec.sizes
+    from elman.ir.types import shape_size
+
+    shapes = [shape_size(weight.shape, sizes) for weight in job.graph.weights]
+    weights = sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
+    rows = case.T * case.B
+    item = getattr(torch, case.dtype).itemsize
+    return {"flop": 6.0 * rows * weights, "bytes": 6.0 * rows * case.H * item}
 
 
 def barrier_time(case: Case, device: str, clock: Clock) -> dict[str, Any]:
@@ -300,20 +410,40 @@ def measured(case: Case, device: str) -> dict[str, Any]:
     clock = Clock(device)
     if case.kind == "barrier":
         return barrier_time(case, device, clock)
-    found = own_times(case, device, clock)
+    if case.kind == "peaks":
+        return peaks(case, device, clock)
+    if case.kind == "module":
+        return module_times(case, device, clock)
+    found = work_of(case, device) | own_times(case, device, clock)
     if case.kind == "deer":
-        found = {"in turn": found.get("elman")} | own_times(case, device, clock, "deer")
-    if case.kind == "cell":
-        return found | compiled_times(case, device, clock) if device == "cuda" else found
-    if case.heads == 1:
-        found |= torch_times(case, device, clock)
-    else:
-        found |= torch_times(
-            Case("", "", "lstm", case.T, case.B, case.H, case.dtype), device, clock
-        )
+        found = found | {"in turn": found.get("elman")} | own_times(case, device, clock, "deer")
+    if case.kind == "cell" or case.cell.startswith("para"):
+        found["python loop"] = in_python(case, device, clock, False)
+        if device == "cuda" and case.name in COMPILED:
+            found["compiled loop"] = in_python(case, device, clock, True)
+        return found
+    theirs = case if case.heads == 1 else Case("", "", "lstm", case.T, case.B, case.H, case.dtype)
+    found |= torch_times(theirs, device, clock)
     if case.kind == "persistent":
         found |= loop_times(case, device, clock)
     return found
+
+
+def warm(device: str) -> None:
+    """Read cases, and compile what they need: Triton keeps it where the worker finds it."""
+    from elman.tuning.trial import make_trial
+
+    for line in sys.stdin:
+        case = Case(**json.loads(line))
+        if case.kind in ("peaks", "barrier", "module"):
+            continue
+        job = job_of(case, device)
+        trial = make_trial(job, min(case.T, 2), case.B)
+        for kernel in kernels(case, job, "triton")[0].values():
+            try:
+                trial.run(kernel)
+            except Exception as error:  # told when it is measured
+                sys.stderr.write(f"{case.name}: {error}\n")
 
 
 def work(device: str) -> None:
@@ -379,6 +509,26 @@ class Worker:
         return self.process.poll() is None
 
 
+def warmed(todo: list[Case], device: str, seconds: float) -> None:
+    """Compile for some cases, each in one of several processes; nothing is timed meanwhile."""
+    count = max(1, (os.cpu_count() or 1) - 2)
+    words = [sys.executable, str(Path(__file__).resolve()), "--warm", device]
+    helpers = [
+        subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        for _ in range(min(count, len(todo)))
+    ]
+    for number, helper in enumerate(helpers):
+        assert helper.stdin is not None
+        helper.stdin.writelines(json.dumps(asdict(case)) + "\n" for case in todo[number::count])
+        helper.stdin.close()
+    end = time.monotonic() + seconds
+    for helper in helpers:
+        try:
+            helper.wait(timeout=max(0.1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            helper.kill()
+
+
 def facts(device: str) -> dict[str, Any]:
     """Machine, versions and commit."""
     import torch
@@ -400,13 +550,16 @@ def facts(device: str) -> dict[str, Any]:
     }
 
 
-def shown(row: dict[str, Any]) -> str:
+def shown(row: dict[str, Any], most: dict[str, float]) -> str:
     """A row as a line of the table: microseconds per step, forward and with the backward."""
     if "failed" in row:
         return f"{row['name']:36} failed: {row['failed'][:80]}"
     if "barrier" in row:
         told = ", ".join(f"{k}: {v * 1e6:.2f}" for k, v in row["barrier"].items())
         return f"{row['name']:36} us by programs: {told}"
+    if "peaks" in row:
+        told = ", ".join(f"{k} {v / 1e12:.1f}" for k, v in row["peaks"].items())
+        return f"{row['name']:36} TB/s and TFLOP/s: {told}"
     T = row["T"]
 
     def pair(name: str) -> str:
@@ -415,14 +568,49 @@ def shown(row: dict[str, Any]) -> str:
             return f"{'-':>8} {'-':>8}"
         return " ".join(f"{'-' if s is None else f'{s / T * 1e6:.2f}':>8}" for s in found)
 
-    ratio = "-"
-    other = next((row[n] for n in ("torch", "compiled loop") if n in row), None)
-    if other is not None and row.get("elman"):
-        ratio = f"{other[1] / row['elman'][1]:.2f}x"
-    beside = next((name for name in ("product per step", "in turn") if name in row), None)
-    rest = "" if beside is None else f"{beside}: {pair(beside).strip()}"
+    ratio = shares = "-"
+    names = ("torch", "compiled loop", "python loop", "product per step", "in turn")
+    others = [name for name in names if row.get(name)]
+    if others and row.get("elman"):
+        ratio = f"{row[others[0]][1] / row['elman'][1]:.2f}x"
+        if most and "flop" in row:
+            product = "tf32" if row["dtype"] == "float32" else row["dtype"]
+            part = [row["flop"] / most[product], row["bytes"] / most["copy"]]
+            shares = "/".join(f"{100 * share / row['elman'][1]:.0f}" for share in part)
+    rest = ", ".join(f"{name} {pair(name)}" for name in others if name != "torch")
     best = row.get("best", "-")
-    return f"{row['name']:36} {pair('elman')} {pair('torch')} {ratio:>8} {best:18} {rest}"
+    found = f"{row['name']:36} {pair('elman')} {pair('torch')} {ratio:>8} {shares:>7} {best:18}"
+    return f"{found} {rest}".rstrip()
+
+
+def report(rows: list[dict[str, Any]], machine: dict[str, Any], file: Path) -> None:
+    """The table as a page of Markdown, with what was refused and why."""
+    told = "\n".join(f"- {key}: {value}" for key, value in machine.items())
+    own = [row for row in rows if row["machine"] == machine]
+    most = peaks_of(own)
+    table = "\n".join([HEAD, *(shown(row, most) for row in own)])
+    refused = [
+        f"- {row['name']}, {schedule}: {why}"
+        for row in own
+        for schedule, why in row.get("refused", {}).items()
+    ]
+    file.write_text(
+        f"# elman on a GPU\n\n{told}\n\n```\n{table}\n```\n\n"
+        f"Microseconds per step; ratio of forward and backward to the first other that was measured"
+        f" (torch.nn in the same dtype, else a loop); shares of the matrix and copy peaks in"
+        f" percent.\n\n## Not run\n\n" + "\n".join(refused) + "\n"
+    )
+
+
+def peaks_of(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """What the device can do, if it was measured."""
+    return next((row["peaks"] for row in reversed(rows) if "peaks" in row), {})
+
+
+HEAD = (
+    f"{'case (T,B,H)':36} {'elman fw':>8} {'fw+bw':>8} {'torch fw':>8} {'fw+bw':>8} {'ratio':>8} "
+    f"{'peaks %':>7} {'schedule':18} others"
+)
 
 
 def main() -> None:
@@ -432,10 +620,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("gpu.jsonl"))
     parser.add_argument("--only", default="*", help="cases whose names fit this pattern")
     parser.add_argument("--dry", action="store_true", help="tiny cases, in Triton's interpreter")
+    parser.add_argument(
+        "--warming", type=float, default=120.0, help="seconds of it for compiling on all cores"
+    )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--warm", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker:
         work(asked.worker)
+        return
+    if asked.warm:
+        warm(asked.warm)
         return
     device = "cpu" if asked.dry else "cuda"
     if asked.dry:
@@ -453,27 +648,32 @@ def main() -> None:
     )
     done = {row["name"] for row in old if "failed" not in row and row["machine"] == machine}
     end = time.monotonic() + asked.seconds
+    todo = [
+        case
+        for case in (tiny() if asked.dry else cases())
+        if case.name not in done and fnmatchcase(case.name, asked.only)
+    ]
+    if todo and not asked.dry:
+        warmed(todo, device, asked.warming)
     worker = Worker(device)
-    head = f"{'case (T,B,H)':36} {'elman fw':>8} {'fw+bw':>8} {'torch fw':>8} {'fw+bw':>8}"
     print(f"{machine['gpu']}, torch {machine['torch']}, triton {machine['triton']}; us per step")
-    print(f"{head} {'ratio':>8} {'schedule':18}")
+    print(HEAD)
     rows = list(old)
-    for case in tiny() if asked.dry else cases():
+    for case in todo:
         left = end - time.monotonic()
         if left <= 0:
             break
-        if case.name in done or not fnmatchcase(case.name, asked.only):
-            continue
         if not worker.alive:
             worker = Worker(device)
         row = {**asdict(case), **worker.ask(case, min(LIMIT_S, left + 10.0)), "machine": machine}
         with asked.out.open("a") as file:
             file.write(json.dumps(row) + "\n")
         rows.append(row)
-        print(shown(row), flush=True)
+        print(shown(row, peaks_of(rows)), flush=True)
+    report(rows, machine, asked.out.with_suffix(".md"))
     worker.process.kill()
     failed = sum("failed" in row for row in rows)
-    print(f"{len(rows)} rows in {asked.out}, {failed} failed")
+    print(f"{len(rows)} rows in {asked.out}, {failed} failed; table in {asked.out.stem}.md")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from elman import cells
+from elman.engines.triton import steps as steps_module
 from elman.engines.triton import sweeping
 from elman.engines.triton.heads import HeadsKernel
 from elman.engines.triton.kernel import TritonKernel
@@ -166,6 +167,10 @@ def test_recorded_steps(cell: Cell, training: bool, monkeypatch: pytest.MonkeyPa
     for B in range(1, 7):
         call(made, random_case(cell, Sizes(T=2, B=B, I=3, H=5)))
     assert len(steps._met) <= 4
+    monkeypatch.setattr(steps_module, "_LARGEST", 100)
+    before = list(steps._met)
+    call(made, random_case(cell, Sizes(T=2, B=9, I=3, H=5)))
+    assert list(steps._met) == before
 
 
 @pytest.mark.parametrize("schedule", ["grid/16/2/8/1", "grid/4/2/8/3"])

@@ -21,6 +21,7 @@ from elman.ir.graph import Node
 
 _RECORDS = 4  # shapes that are kept recorded
 _LONGEST = 4096  # steps of a record at most
+_LARGEST = 256 << 20  # (bytes) of its arrays at most: larger steps keep a GPU busy as they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +83,14 @@ class Steps:
 
     def run(self, work: Work) -> Tensor | None:
         """Run all steps; what is carried at the end, if anything is."""
-        if not work.vec.is_cuda or work.T > _LONGEST or torch.cuda.is_current_stream_capturing():
+        if not work.vec.is_cuda or torch.cuda.is_current_stream_capturing():
             return self.each(work)
         return self.recorded(work)
 
     def recorded(self, work: Work) -> Tensor | None:
         """The same by a record, from the second call of these shapes on."""
+        if work.T > _LONGEST or sum(tensor.nbytes for tensor in work.tensors()) > _LARGEST:
+            return self.each(work)
         shapes = [(t.shape, t.stride(), t.dtype, t.device) for t in work.tensors()]
         key = (work.T, work.B, precision(), *shapes)
         met = key in self._met

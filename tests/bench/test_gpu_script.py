@@ -1,0 +1,65 @@
+"""benchmarks/gpu.py where there is no GPU: tiny cases in the interpreter; what is there is kept."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
+pytest.importorskip("triton")
+
+
+def dry(out: Path, *more: str) -> str:
+    words = [sys.executable, str(SCRIPT), "--dry", "--out", str(out), *more]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300)
+    return done.stdout
+
+
+@pytest.mark.interpreted
+def test_dry_run(tmp_path: Path) -> None:
+    """Rows are checked, timed, written and shown; a second run measures what is missing."""
+    out = tmp_path / "rows.jsonl"
+    told = dry(out, "--only", "*gru dry")
+    (row,) = [json.loads(line) for line in out.read_text().splitlines()]
+    assert "failed" not in row, row
+    assert row["elman"]
+    assert row["torch"]
+    assert row["machine"]["gpu"].startswith("none")
+    assert "layer gru dry" in told
+    assert "layer gru dry" in out.with_suffix(".md").read_text()
+    dry(out, "--only", "*gru dry")
+    assert len(out.read_text().splitlines()) == 1
+
+
+def test_needs_a_gpu() -> None:
+    """Without one, and without --dry, it says so."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode
+    assert "no GPU" in done.stderr
+
+
+def test_cases() -> None:
+    """Every part of the question has cases, each under a name of its own, the first of all kinds
+    at once."""
+    spec = importlib.util.spec_from_file_location("gpu_script", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    sys.modules["gpu_script"] = script
+    spec.loader.exec_module(script)
+    found = list(script.cases())
+    names = [case.name for case in found]
+    assert len(set(names)) == len(names)
+    kinds = {case.kind for case in found}
+    assert kinds == {case.kind for case in script.first()} | {"deepbench", "ladder"}
+    assert set(script.COMPILED) <= set(names)
+    for case in found:
+        if case.kind not in ("peaks", "barrier", "module"):
+            assert script.job_of(case, "cpu").spec.dims
