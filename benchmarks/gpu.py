@@ -29,6 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 LIMIT_S = 90.0  # of one case, compiling included
+LONG = 4096  # steps beyond which they are not launched one by one
 SAMPLE_S = 0.25  # of timing, per contestant and direction
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
@@ -154,15 +155,19 @@ class Clock:
         self.torch, self.gpu = torch, device == "cuda"
 
     def __call__(self, run: Callable[[], Any]) -> float:
-        """The median over about :data:`SAMPLE_S`, after three calls that are not counted."""
+        """The median over about :data:`SAMPLE_S`, after some that are not counted."""
         torch = self.torch
-        for _ in range(3 if self.gpu else 1):
+        before = time.perf_counter()
+        run()
+        run()  # the second call may record what the third runs
+        if self.gpu:
+            torch.cuda.synchronize()
+        slow = not self.gpu or time.perf_counter() - before > 4 * SAMPLE_S
+        if not slow:
             run()
         taken: list[float] = []
-        end = time.perf_counter() + (SAMPLE_S if self.gpu else 0.0)
-        while len(taken) < (5 if self.gpu else 1) or (
-            time.perf_counter() < end and len(taken) < 200
-        ):
+        end = time.perf_counter() + (0.0 if slow else SAMPLE_S)
+        while len(taken) < (1 if slow else 5) or (time.perf_counter() < end and len(taken) < 200):
             if self.gpu:
                 first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 first.record()
@@ -197,6 +202,8 @@ def kernels(case: Case, job: Any, engine: str) -> tuple[dict[str, Any], dict[str
     from elman.tuning.choose import candidates, kernel_of
 
     able, refused = candidates(job, (engine,), case.T, case.B)
+    if case.T > LONG and len(able) > 1:
+        able = [pair for pair in able if pair[1] != "steps"]
     return {schedule: kernel_of(job, engine, schedule) for _, schedule in able}, refused
 
 
@@ -238,6 +245,8 @@ def own_times(case: Case, device: str, clock: Clock, engine: str = "triton") -> 
                 continue
             found["schedules"][schedule] = timed(trial, kernel, clock)
         except (ElmanError, RuntimeError) as error:
+            if "CUDA error" in str(error):  # no later call of this process would be right
+                raise RuntimeError(f"CUDA error in schedule {schedule}: {error}") from error
             found["refused"][schedule] = str(error)[:300]
     if found["schedules"]:
         best = min(found["schedules"], key=lambda name: found["schedules"][name][1])
@@ -498,11 +507,17 @@ class Worker:
             self.process.stdin.flush()
             line = self.lines.get(timeout=limit)
         except (queue.Empty, BrokenPipeError):
-            self.process.kill()
+            self.end()
             return {"failed": f"no answer in {limit:.0f} s: it hung, or compiling takes too long"}
-        return (
-            json.loads(line) if line else {"failed": f"the process ended ({self.process.wait()})"}
-        )
+        row = json.loads(line) if line else {"failed": f"the process ended ({self.process.wait()})"}
+        if "CUDA" in row.get("failed", ""):  # it ends by itself, but not at once
+            self.end()
+        return row
+
+    def end(self) -> None:
+        """Kill it, and wait until it is gone: the next case is another's."""
+        self.process.kill()
+        self.process.wait()
 
     @property
     def alive(self) -> bool:

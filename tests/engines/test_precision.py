@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from elman.engines import precision as module
-from elman.engines.precision import like_layers, precision
+from elman.engines.precision import multiplying, precision
 
 
 class OnGpu(torch.Tensor):
@@ -41,14 +41,14 @@ def test_products_are_switched_for_a_while(rnn, products):
     """… on a GPU; whatever happens inside, the user's switch is as it was."""
     torch.backends.cudnn.rnn.fp32_precision = rnn
     module._products.fp32_precision = products
-    with like_layers(torch.zeros(1)):
+    with multiplying(torch.zeros(1), precision()):
         assert module._products.fp32_precision == products
-    with like_layers(torch.zeros(1).as_subclass(OnGpu)):
+    with multiplying(torch.zeros(1).as_subclass(OnGpu), precision()):
         assert (module._products.fp32_precision == "tf32") == (rnn == "tf32")
     assert module._products.fp32_precision == products
 
     def fails() -> None:
-        with like_layers(torch.zeros(1).as_subclass(OnGpu)):
+        with multiplying(torch.zeros(1).as_subclass(OnGpu), precision()):
             raise KeyError
 
     with pytest.raises(KeyError):

@@ -24,7 +24,7 @@ class Arrays:
         key = float.__repr__(value)  # 0.0 and -0.0 are equal as keys, but not as numbers
         found = self._constants.get(key)
         if found is None:
-            found = torch.tensor(value, dtype=self._dtype, device=self._device)
+            found = torch.full((), value, dtype=self._dtype, device=self._device)
             self._constants[key] = found
         return found
 

@@ -21,14 +21,14 @@ def precision() -> str:
 
 
 @contextmanager
-def like_layers(tensor: Tensor) -> Iterator[None]:
-    """Inside, torch's products of float32 on a GPU are as its recurrent layers': the switch for
-    products is another one, and is as it was afterwards."""
+def multiplying(tensor: Tensor, how: str) -> Iterator[None]:
+    """Inside, torch's products of float32 on a GPU are ``tf32`` or ``ieee``; its switch for them is
+    as it was afterwards."""
     before = _products.fp32_precision
-    if not tensor.is_cuda or (before == "tf32") == (precision() == "tf32"):
+    if not tensor.is_cuda or (before == "tf32") == (how == "tf32"):
         yield
         return
-    _products.fp32_precision = precision()
+    _products.fp32_precision = how
     try:
         yield
     finally:

@@ -164,12 +164,12 @@ def test_recorded_steps(cell: Cell, training: bool, monkeypatch: pytest.MonkeyPa
     steps = made.ahead.steps
     assert steps is not None
     assert [type(record).__name__ for record in steps._met.values()] == ["_Record"]
-    for B in range(1, 7):
+    for B in range(1, 11):
         call(made, random_case(cell, Sizes(T=2, B=B, I=3, H=5)))
-    assert len(steps._met) <= 4
+    assert len(steps._met) <= 8
     monkeypatch.setattr(steps_module, "_LARGEST", 100)
     before = list(steps._met)
-    call(made, random_case(cell, Sizes(T=2, B=9, I=3, H=5)))
+    call(made, random_case(cell, Sizes(T=2, B=12, I=3, H=5)))
     assert list(steps._met) == before
 
 

@@ -16,6 +16,7 @@ from elman.engines.deer.equations import Trajectory, before_window, windows
 from elman.engines.deer.gates import finite
 from elman.engines.deer.problem import Formula, Problem
 from elman.engines.deer.solvers import BUDGET, CHAIN, Solution, solve
+from elman.engines.precision import multiplying
 from elman.ir.graph import Node
 
 _said: set[str] = set()
@@ -105,7 +106,8 @@ class DeerKernel(Kernel):
         if not problem.start:
             return ()
         if self.solvers:
-            found = solve(problem, self.solvers, budget=self.budget)
+            with multiplying(states[0], "ieee"):  # the gates demand all bits
+                found = solve(problem, self.solvers, budget=self.budget)
             self.last = found
             if found.y is not None:
                 return found.y

@@ -172,6 +172,8 @@ class Grid(Loop):
     def store(self, home: Home, value: Node) -> None:
         """See :meth:`Body.store`; what others read in full goes to memory, and before the rest."""
         self.use(value)
+        if home.where == "scratch" and value not in self._read:
+            return  # of this program alone, who has it at hand
         carried = home.where in ("next", "d_state") and home.index in self._shared
         shared = carried or value in self._read
         self._now = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -127,7 +128,7 @@ class TritonKernel(Kernel):
         for k, (value, width) in enumerate(zip(inputs, self.layout.input_widths, strict=True)):
             arrays[f"in{k}"] = _rowed(value.reshape(*lead, rows, width))
         if self.ragged is not None:
-            arrays["rows"] = self.ragged.numbers(1)[: T + 1].to(like.device)
+            arrays["rows"] = _first_rows(self.ragged, like.device)
         return Call(T, B, rows, vec, matrices, arrays)
 
     def _sizes(self, inputs: Sequence[Tensor]) -> tuple[int, int, int]:
@@ -166,15 +167,7 @@ class TritonKernel(Kernel):
             "sr": fresh(some, *lead, count, max(1, runner.scratch[1]), dtype=torch.float32),
             "sc": fresh(some, *lead, count, max(1, runner.scalars), dtype=torch.float32),
         }
-        runner.run({**arrays, **own}, call.matrices, call.vec, count)
-
-    def _before(self, like: Tensor) -> Tensor:
-        """For each packed row, where the state before its step lies."""
-        ragged = self.ragged
-        assert ragged is not None, "asked for before"
-        starts = (0, *(ragged.batch + first for first in ragged.offsets[: ragged.steps - 1]))
-        pairs = zip(starts, ragged.sizes, strict=True)
-        return torch.cat([torch.arange(at, at + size) for at, size in pairs]).to(like.device)
+        runner.run({**arrays, **own}, runner.weights(call.matrices), call.vec, count)
 
     def _sequence_rows(self, sequences: Sequence[Tensor], B: int) -> Arrays:
         """Kept sequences as rows before and after each step."""
@@ -182,7 +175,11 @@ class TritonKernel(Kernel):
         for k, sequence in enumerate(sequences):
             if self.kept[k]:
                 flat = sequence.flatten(-3, -2)
-                before = flat if self.ragged is None else flat.index_select(-2, self._before(flat))
+                before = (
+                    flat
+                    if self.ragged is None
+                    else flat.index_select(-2, _before(self.ragged, flat.device))
+                )
                 found |= {f"st{k}": before, f"nx{k}": flat[..., B:, :]}
         return found
 
@@ -265,9 +262,9 @@ class TritonKernel(Kernel):
             if not name.startswith(("st", "nx")) and name != "rows"
         }
         read = {name for name in rows if name == "dy" or name.startswith("in")}
-        vec, matrices, written = call.vec, call.matrices, frozenset(rows) - read
+        written, weights = frozenset(rows) - read, sweep.steps.runner.weights(call.matrices)
         return sweep.steps.run(
-            Work(call.T, call.B, vec, matrices, rows, sequences, carries, written)
+            Work(call.T, call.B, call.vec, weights, rows, sequences, carries, written)
         )
 
     def backward(
@@ -367,3 +364,19 @@ class TritonKernel(Kernel):
 def _rowed(matrix: Tensor) -> Tensor:
     """A matrix, or several, whose rows are contiguous."""
     return matrix if matrix.stride(-1) == 1 else matrix.contiguous()
+
+
+@lru_cache(maxsize=8)
+def _first_rows(ragged: Ragged, device: torch.device) -> Tensor:
+    """The first row of every step, and the end."""
+    return ragged.numbers(1)[: ragged.steps + 1].to(device)
+
+
+@lru_cache(maxsize=8)
+def _before(ragged: Ragged, device: torch.device) -> Tensor:
+    """For each packed row, where the state before its step lies."""
+    starts = (0, *(ragged.batch + first for first in ragged.offsets[: ragged.steps - 1]))
+    sizes = torch.tensor(ragged.sizes)
+    first = torch.tensor(starts) - torch.tensor(ragged.offsets[: ragged.steps])
+    rows = torch.arange(ragged.rows) + first.repeat_interleave(sizes)
+    return rows.to(device)

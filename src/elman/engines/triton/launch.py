@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from triton.errors import TritonError
 
-from elman.engines.precision import like_layers
+from elman.engines.precision import multiplying, precision
 from elman.errors import EngineError
 
 PROCESSORS = 132  # of an H100: what is assumed where there is no GPU, and kernels are only made
@@ -22,7 +22,7 @@ Arrays = dict[str, Tensor]
 def launching(like: Tensor) -> Iterator[None]:
     """Launch on a tensor's device; what Triton refuses is told as an error of the engine."""
     try:
-        with torch.cuda.device_of(like), like_layers(like):
+        with torch.cuda.device_of(like), multiplying(like, precision()):
             yield
     except TritonError as error:
         raise EngineError(f"Triton refuses a kernel: {error}") from error
@@ -51,16 +51,15 @@ def numbered(name: str, values: Sequence[Tensor]) -> Arrays:
 
 
 def arguments(
-    names: Sequence[str], arrays: Mapping[str, Tensor], numbers: Mapping[str, int], batch: int
+    names: Iterable[str], arrays: Mapping[str, Tensor], numbers: Mapping[str, int]
 ) -> list[Any]:
     """What a kernel is called with, in the order of its names.
 
     Args:
         names: of numbers, of arrays, and of an array's strides: ``x_b``, or ``x_r``, from row to
-            row, ``x_t`` from step to step, ``x_h`` from head to head.
+            row, ``x_h`` from head to head.
         arrays: [rows, n] each, or [heads, rows, n]; contiguous along n. Vectors [n], [heads, n].
         numbers: what else the kernel is called with.
-        batch: rows of a step.
     """
     found: list[Any] = []
     for name in names:
@@ -72,5 +71,5 @@ def arguments(
         elif kind == "h":
             found.append(arrays[base].stride(0))
         else:
-            found.append(arrays[base].stride(-2) * (batch if kind == "t" else 1))
+            found.append(arrays[base].stride(-2))
     return found

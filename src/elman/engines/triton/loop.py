@@ -62,10 +62,7 @@ class Loop(Body):
 
     def _given(self, name: str) -> str:
         """A caller's array, of any strides but along units."""
-        if self.ragged:
-            return self._base(f"p_{name}", f"{name} + row * {name}_b", name, f"{name}_b")
-        text = f"{name} + t * {name}_t + n * {name}_b"
-        return self._base(f"p_{name}", text, name, f"{name}_t", f"{name}_b")
+        return self._base(f"p_{name}", f"{name} + row * {name}_b", name, f"{name}_b")
 
     def address(self, home: Home, value: Node) -> str:
         """See :meth:`Body.address`."""
@@ -164,7 +161,7 @@ class Loop(Body):
         self.pointers = dict.fromkeys(names)
         options = [f"{name}: tl.constexpr" for name in OPTIONS]
         lines = [
-            "@triton.jit",
+            f"@triton.jit(do_not_specialize={[n for n in self.numbers if n != 'B']})",
             f"def loop({', '.join([*self.pointers, *options])}):",
             *("    " + line for line in (*of_heads, *self._samples(), *self.before, *begin)),
             f"    for i in tl.range({self.steps}, num_stages=STAGES):",

@@ -334,7 +334,9 @@ class Newton:
             f"def {name}(y, y0, X, vec, {more}, T, N, STEPS: tl.constexpr, CHANNELS: tl.constexpr):"
         )
         body = "\n".join(f"    {line}" for line in lines)
-        return "\n".join([*joined(self.n), "", "", "@triton.jit", head, body, ""])
+        return "\n".join(
+            [*joined(self.n), "", "", '@triton.jit(do_not_specialize=["T"])', head, body, ""]
+        )
 
     def improved(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, float]:
         """The next iterate, and the residual of this one as a share of its largest value (at least

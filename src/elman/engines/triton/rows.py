@@ -5,7 +5,7 @@ Batched phases run so over all T·B rows; a step of any size does over its B (K4
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +92,7 @@ class _Rows(Body):
                 for base in (*self.bases, "vec")
             ]
         lines = [
-            "@triton.jit",
+            '@triton.jit(do_not_specialize=["count"])',
             f"def rows({', '.join(self.arguments)}, N: tl.constexpr):",
             *of_heads,
             "    r = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[None, :]",
@@ -177,46 +177,56 @@ class RowsRunner:
         ]
         return list(dict.fromkeys(found))
 
+    def weights(self, matrices: Mapping[Node, Tensor]) -> list[Tensor]:
+        """What its products multiply with, side by side, one per operand of each bundle, in order.
+
+        Args:
+            matrices: values of :meth:`matrices` [.., m, n].
+        """
+        found: list[Tensor] = []
+        for segment in self.segments:
+            for bundle, _ in segment.products:
+                for place in range(len(bundle.operands)):
+                    terms = [acc.terms[place] for acc in bundle.accs]
+                    blocks = [turned(matrices[t.args[0]], t.transposed) for t in terms]
+                    found.append(joined(blocks).mT)
+        return found
+
     def run(
-        self,
-        arrays: Mapping[str, Tensor],
-        matrices: Mapping[Node, Tensor],
-        vec: Tensor,
-        count: int,
+        self, arrays: Mapping[str, Tensor], weights: Sequence[Tensor], vec: Tensor, count: int
     ) -> None:
         """Run all segments on ``count`` rows.
 
         Args:
             arrays: by the names of ``places``: [.., rows, n], contiguous along n; the dots are
                 heads, if there are any.
-            matrices: values of :meth:`matrices` [.., m, n].
+            weights: of :meth:`weights`.
             vec: all sealed vectors [.., n].
             count: rows.
         """
         heads = vec.shape[0] if self.heads else 1
+        rest = iter(weights)
         for segment in self.segments:
             made = {**arrays, "vec": vec}
             for bundle, name in segment.products:
-                made[name] = self._multiplied(bundle, arrays, matrices)
+                made[name] = self._multiplied(bundle, arrays, rest)
             if segment.kernel is None:
                 continue
-            given = arguments(segment.arguments, made, {"count": count}, 1)
+            given = arguments(segment.arguments, made, {"count": count})
             segment.kernel[(-(-count // segment.block), heads)](*given, N=segment.block)
 
     def _multiplied(
-        self, bundle: Bundle, arrays: Mapping[str, Tensor], matrices: Mapping[Node, Tensor]
+        self, bundle: Bundle, arrays: Mapping[str, Tensor], weights: Iterator[Tensor]
     ) -> Tensor:
         """The sums of a bundle, side by side: [.., rows, Σ units]."""
         total: Tensor | None = None
-        for place, operand in enumerate(bundle.operands):
+        for operand in bundle.operands:
             home = self.phase.homes[operand]
             base, offset = self.places(home)
             if self.wide:  # what is multiplied is read in the sequence's own type
                 base = base.replace("st", "sp").replace("nx", "sq")
             value = arrays[base].narrow(-1, offset, self.layout.width(operand))
-            terms = [acc.terms[place] for acc in bundle.accs]
-            weight = joined([turned(matrices[t.args[0]], t.transposed) for t in terms])
-            made = multiplied(value, weight.mT)
+            made = multiplied(value, next(weights))
             total = made if total is None else total.add_(made)
         assert total is not None, "a product has operands"
         return total

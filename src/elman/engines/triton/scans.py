@@ -6,6 +6,7 @@ own, so a long sequence takes a few rounds: totals of chunks, their recurrence, 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -61,6 +62,7 @@ def _loaded(n: int) -> list[str]:
     return [*lines, f"{names} = tl.associative_scan(({names}), 0, after)"]
 
 
+@cache
 def totals_text(n: int) -> str:
     """The kernel of what each block of steps does as a whole: ``At`` [C, n, n, N], ``bt``."""
     a, b = _names(n, "")
@@ -75,6 +77,7 @@ def totals_text(n: int) -> str:
     return _kernel(n, head, lines)
 
 
+@cache
 def steps_text(n: int) -> str:
     """The kernel of all y from the states ``start`` [C, n, N] before each block of steps."""
     a, b = _names(n, "")
@@ -91,7 +94,7 @@ def steps_text(n: int) -> str:
 
 def _kernel(n: int, head: str, lines: list[str]) -> str:
     body = "\n".join(f"    {line}" for line in (*_loaded(n), *lines))
-    return "\n".join([*joined(n), "", "", "@triton.jit", head, body, ""])
+    return "\n".join([*joined(n), "", "", '@triton.jit(do_not_specialize=["T"])', head, body, ""])
 
 
 def block(n: int, N: int) -> tuple[int, int]:

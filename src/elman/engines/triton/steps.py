@@ -7,7 +7,7 @@ them at once; it works on arrays of its own: what a call is given is copied ther
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,9 +17,8 @@ from torch import Tensor
 from elman.engines.precision import precision
 from elman.engines.triton.launch import Arrays, fresh
 from elman.engines.triton.rows import RowsRunner
-from elman.ir.graph import Node
 
-_RECORDS = 4  # shapes that are kept recorded
+_RECORDS = 8  # shapes that are kept recorded, on each stream
 _LONGEST = 4096  # steps of a record at most
 _LARGEST = 256 << 20  # (bytes) of its arrays at most: larger steps keep a GPU busy as they are
 
@@ -30,7 +29,7 @@ class Work:
 
     Attributes:
         T, B: steps and samples.
-        vec, matrices: of weight rate.
+        vec, weights: of weight rate.
         rows: arrays [.., T·B, n] that are read, or written, a step's rows at a time.
         sequences: of the states [.., T + 1, B, n], or [.., 2, B, n] where they are not kept.
         carries: ``ca`` and ``cn`` [.., B, n], which change places after each step; or none.
@@ -40,7 +39,7 @@ class Work:
     T: int
     B: int
     vec: Tensor
-    matrices: Mapping[Node, Tensor]
+    weights: Sequence[Tensor]
     rows: Arrays
     sequences: Sequence[Tensor]
     carries: Arrays
@@ -49,14 +48,14 @@ class Work:
     def tensors(self) -> list[Tensor]:
         """All of them, in an order that depends on their shapes alone."""
         more = (*self.rows.values(), *self.sequences, *self.carries.values())
-        return [self.vec, *self.matrices.values(), *more]
+        return [self.vec, *self.weights, *more]
 
     def copied(self) -> Work:
         """The same with memory of its own."""
         return replace(
             self,
             vec=self.vec.clone(),
-            matrices={node: _alike(value) for node, value in self.matrices.items()},
+            weights=[_alike(value) for value in self.weights],
             rows={name: _alike(value) for name, value in self.rows.items()},
             sequences=[_alike(value) for value in self.sequences],
             carries={name: _alike(value) for name, value in self.carries.items()},
@@ -92,7 +91,7 @@ class Steps:
         if work.T > _LONGEST or sum(tensor.nbytes for tensor in work.tensors()) > _LARGEST:
             return self.each(work)
         shapes = [(t.shape, t.stride(), t.dtype, t.device) for t in work.tensors()]
-        key = (work.T, work.B, precision(), *shapes)
+        key = (_stream(work.vec), work.T, work.B, precision(), *shapes)
         met = key in self._met
         record = self._met.pop(key, None)
         if met and record is None:
@@ -124,10 +123,15 @@ class Steps:
                     places = (t % 2, 1 - t % 2)
                     own_before, own_after = (wide[k].select(-3, place) for place in places)
                     now |= {f"st{k}": own_before, f"nx{k}": own_after}
-            runner.run({**now, **own, **carries}, work.matrices, work.vec, B)
+            runner.run({**now, **own, **carries}, work.weights, work.vec, B)
             if carries:
                 carries = {"ca": carries["cn"], "cn": carries["ca"]}
         return carries.get("ca")
+
+
+def _stream(like: Tensor) -> int:
+    """Who uses a record: the other direction of a layer runs on another stream, with another."""
+    return torch.cuda.current_stream(like.device).cuda_stream if like.is_cuda else 0
 
 
 class _Record:
@@ -145,7 +149,8 @@ class _Record:
             run(self.own)
         torch.cuda.current_stream().wait_stream(aside)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+        # on a stream of its own, and so with workspaces of its own: another may run meanwhile
+        with torch.cuda.graph(self.graph, stream=aside, capture_error_mode="thread_local"):
             self.end = run(self.own)
 
     def __call__(self, work: Work) -> Tensor | None:

@@ -24,6 +24,7 @@ from elman.engines.triton.rows import RowsRunner
 from elman.engines.triton.schedule import Schedule
 from elman.engines.triton.source import function
 from elman.engines.triton.steps import Steps
+from elman.errors import EngineError
 from elman.ir.graph import Node
 from elman.plan.program import Home, Sweep
 
@@ -219,11 +220,17 @@ class Sweeping:
         }
         groups = -(-B // fixed.batch)
         if not isinstance(loop, Grid):
-            self.kernel[(groups, N)](*arguments([*loop.pointers], named, numbers, B), **options)
+            self.kernel[(groups, N)](*arguments(loop.pointers, named, numbers), **options)
             return
         if not interpreted:
             options["launch_cooperative_grid"] = True
-        most = max(1, processors() // (loop.programs * N))
+        most = processors() // (loop.programs * N)
+        if not most and not interpreted:
+            raise EngineError(
+                f"schedule {fixed.name} has {loop.programs * N} programs that meet, "
+                f"and this GPU has room for {processors()}"
+            )
+        most = max(1, most)
         for first in range(0, groups, most):
-            given = arguments([*loop.pointers], named, {**numbers, "g0": first}, B)
+            given = arguments(loop.pointers, named, {**numbers, "g0": first})
             self.kernel[(loop.programs, min(most, groups - first), N)](*given, **options)
