@@ -107,7 +107,19 @@ def check(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
         same(list(all_of(ours)), want)
 
 
-@pytest.mark.parametrize("cell", CASES, ids=lambda cell: cell.name)
+UNLIKE = {  # cells of every kind; the rest of them take minutes of compiling
+    *("rnn", "gru", "lstm_layernorm", "lem", "slstm", "indrnn", "paralstm", "minlstm"),
+    *("three_states", "joined", "attending", "scalars", "projected", "tied"),
+}
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param(cell, id=cell.name, marks=() if cell.name in UNLIKE else pytest.mark.long)
+        for cell in CASES
+    ],
+)
 def test_every_cell(cell, monkeypatch):
     """Every built-in and every unseen cell."""
     check(random_case(cell, CASES[cell], dtype=F64), monkeypatch)

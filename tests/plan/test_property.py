@@ -65,7 +65,16 @@ def check(case: Case, schedules: Schedules, **options: Any) -> None:
         assert_all_same(found, judged, case.dtype, case.T)
 
 
-@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+UNLIKE = {"gru", "gru_before", "lstm_layernorm", "lem", "slstm", "indrnn", "paragru", "minlstm"}
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param(cell, id=cell.name, marks=() if cell.name in UNLIKE else pytest.mark.long)
+        for cell in cells.ALL
+    ],
+)
 def test_prices_and_schedules_change_no_result(cell):
     """Every cell of the library, planned as if other things were expensive, run in any way."""
     case = random_case(cell, Sizes(T=6, B=5, I=5, H=11), 3, torch.float64)
