@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import elman
 from elman import cells
 from elman.engines.triton import steps as steps_module
 from elman.engines.triton import sweeping
@@ -238,3 +239,21 @@ def test_strided_arguments() -> None:
     one = torch.ones(()).expand_as(case.d_output)
     got, want = call(made, case, d_output=one), call(made, case, d_output=one.contiguous())
     assert all(torch.equal(got[name], want[name]) for name in want)
+
+
+def test_a_stack_of_both_directions() -> None:
+    """A module as users have it, beside torch's: two layers, two directions."""
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"num_layers": 2, "bidirectional": True}
+    theirs = torch.nn.GRU(3, 5, **options)
+    ours = elman.GRU(3, 5, engine="triton", **options)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(3, 2, 3, requires_grad=True)
+
+    def results(module: torch.nn.Module) -> list[torch.Tensor]:
+        out, last = module(x)
+        loss = out.sin().sum() + last.cos().sum()
+        return [out, last, *torch.autograd.grad(loss, [x, *module.parameters()])]
+
+    for got, want in zip(results(ours), results(theirs), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
