@@ -21,6 +21,7 @@ from elman.engines.ragged import Ragged, over
 from elman.engines.reference.engine import ReferenceKernel
 from elman.errors import EngineError, VerifyError
 from elman.nn.derived import COMPILED, Call, Derived
+from elman.nn.folding import folded, picked, stacked
 from elman.nn.function import own_leaves, pulled, say_once
 from elman.nn.transforms import DUAL, FUNC, batched, forward_levels, sampled, transformed
 
@@ -189,10 +190,10 @@ class Forward(Function):
         axes, count = Back(call, (False,) * (1 + call.of.counts[1])).axes(), info.batch_size
         dims = in_dims[1:]
         if _apart(call, axes, dims):
-            each = [Forward.apply(call.part(k), *_picked(tensors, dims, k)) for k in range(count)]
-            return _stacked(each)
+            each = [Forward.apply(call.part(k), *picked(tensors, dims, k)) for k in range(count)]
+            return stacked(each)
         call = replace(call, each=call.sampled and call.of.order <= COMPILED)
-        output, *last = Forward.apply(call, *_folded(tensors, dims, axes, count))
+        output, *last = Forward.apply(call, *folded(tensors, dims, axes, count))
         made = (output.unflatten(1, (count, -1)), *(end.unflatten(0, (count, -1)) for end in last))
         return made, (1, *(0 for _ in last))
 
@@ -271,13 +272,13 @@ class Backward(Function):
         axes, count, dims = back.axes(), info.batch_size, in_dims[1:]
         summed = any(axes[k] is None for k in back.wanted) and back.call.of.order > COMPILED
         if summed or _apart(back.call, axes, dims):
-            each = [Backward.apply(back.part(k), *_picked(flat, dims, k)) for k in range(count)]
-            return _stacked(each)
-        folded = _folded(flat, dims, axes, count)
+            each = [Backward.apply(back.part(k), *picked(flat, dims, k)) for k in range(count)]
+            return stacked(each)
+        batch = folded(flat, dims, axes, count)
         if any(axes[k] is None for k in back.wanted):
-            made = PerSample.apply(back, count, *folded)
+            made = PerSample.apply(back, count, *batch)
         else:
-            made = Backward.apply(back, *folded)
+            made = Backward.apply(back, *batch)
         return _unfolded(back, made, (count, -1), None)
 
 
@@ -353,11 +354,10 @@ class PerSample(Function):
         axes, count, dims = back.axes(), info.batch_size, in_dims[2:]
         if _apart(back.call, axes, dims):
             each = [
-                PerSample.apply(back.part(k), samples, *_picked(flat, dims, k))
-                for k in range(count)
+                PerSample.apply(back.part(k), samples, *picked(flat, dims, k)) for k in range(count)
             ]
-            return _stacked(each)
-        made = PerSample.apply(back, count * samples, *_folded(flat, dims, axes, count))
+            return stacked(each)
+        made = PerSample.apply(back, count * samples, *folded(flat, dims, axes, count))
         return _unfolded(back, made, (count, -1), (count, samples))
 
 
@@ -425,38 +425,6 @@ def _apart(call: Call, axes: Sequence[int | None], dims: Sequence[int | None]) -
     """Whether slices are separate calls: those of packed rows, or of different weights."""
     own = any(axis is None and dim is not None for axis, dim in zip(axes, dims, strict=True))
     return own or call.ragged is not None
-
-
-def _picked(tensors: Sequence[Tensor], dims: Sequence[int | None], index: int) -> list[Tensor]:
-    return [
-        tensor if dim is None else tensor.select(dim, index)
-        for tensor, dim in zip(tensors, dims, strict=True)
-    ]
-
-
-def _stacked(each: Sequence[tuple[Tensor, ...]]) -> Any:
-    made = tuple(torch.stack(values) for values in zip(*each, strict=True))
-    return made, (0,) * len(made)
-
-
-def _folded(
-    tensors: Sequence[Tensor],
-    dims: Sequence[int | None],
-    axes: Sequence[int | None],
-    count: int,
-) -> list[Tensor]:
-    """Tensors whose batch holds all slices, one after another."""
-    found: list[Tensor] = []
-    for tensor, dim, axis in zip(tensors, dims, axes, strict=True):
-        if axis is not None:
-            if dim is None:
-                shape = tensor.shape
-                tensor = tensor.unsqueeze(axis).expand(*shape[:axis], count, *shape[axis:])
-            else:
-                tensor = tensor.movedim(dim, axis)
-            tensor = tensor.flatten(axis, axis + 1)
-        found.append(tensor)
-    return found
 
 
 def _unfolded(
