@@ -207,8 +207,8 @@ def kernels(case: Case, job: Any, engine: str) -> tuple[dict[str, Any], dict[str
     return {schedule: kernel_of(job, engine, schedule) for _, schedule in able}, refused
 
 
-def timed(trial: Any, kernel: Any, clock: Clock) -> tuple[float, float]:
-    """Forward, and forward and backward (s)."""
+def runs(trial: Any, kernel: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """A forward, and a forward and backward."""
 
     def forward() -> Any:
         return kernel.forward(trial.inputs, trial.states, trial.weights)
@@ -221,7 +221,21 @@ def timed(trial: Any, kernel: Any, clock: Clock) -> tuple[float, float]:
             trial.inputs, trial.states, trial.weights, saved, trial.d_output, none, False
         )
 
-    return clock(forward), clock(both)
+    return forward, both
+
+
+def host_time(run: Callable[[], Any], device: str) -> float:
+    """How long the host takes to launch a call (s); where there is no GPU, the whole call."""
+    import torch
+
+    taken: list[float] = []
+    for _ in range(5 if device == "cuda" else 1):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - start)
+    return median(taken)
 
 
 def own_times(case: Case, device: str, clock: Clock, engine: str = "triton") -> dict[str, Any]:
@@ -243,7 +257,8 @@ def own_times(case: Case, device: str, clock: Clock, engine: str = "triton") -> 
             if off is not None:
                 found["refused"][schedule] = f"wrong: {off}"
                 continue
-            found["schedules"][schedule] = timed(trial, kernel, clock)
+            forward, both = runs(trial, kernel)
+            found["schedules"][schedule] = clock(forward), clock(both)
         except (ElmanError, RuntimeError) as error:
             if "CUDA error" in str(error):  # no later call of this process would be right
                 raise RuntimeError(f"CUDA error in schedule {schedule}: {error}") from error
@@ -252,6 +267,7 @@ def own_times(case: Case, device: str, clock: Clock, engine: str = "triton") -> 
         best = min(found["schedules"], key=lambda name: found["schedules"][name][1])
         found["best"] = best
         found["elman"] = found["schedules"][best]
+        found["host"] = [host_time(run, device) for run in runs(trial, made[best])]
     return found
 
 
@@ -383,10 +399,10 @@ def work_of(case: Case, device: str) -> dict[str, float]:
     """What a forward and a backward have to do at least: products (FLOP), arrays moved (bytes)."""
     import torch
 
-    job = job_of(case, device)
-    sizes = job.spec.sizes
     from elman.ir.types import shape_size
 
+    job = job_of(case, device)
+    sizes = job.spec.sizes
     shapes = [shape_size(weight.shape, sizes) for weight in job.graph.weights]
     weights = sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
     rows = case.T * case.B
