@@ -77,7 +77,7 @@ class WeightRate:
             if leaf.name not in self.wants:
                 found.append(None)
                 continue
-            shape = (samples, *weight.shape) if samples and not heads else weight.shape
+            shape = (samples, *weight.shape) if samples else weight.shape
             blocks = [block for block in self.pair.step.weights if block.name == leaf.name]
             parts = [self._gradient(block, known, sums, samples, heads) for block in blocks]
             if len(parts) == 1 and parts[0] is not None and parts[0].shape == shape:

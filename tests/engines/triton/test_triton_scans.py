@@ -41,7 +41,7 @@ def test_what_has_no_kernel():
 @given(n=st.integers(1, 4), seed=st.integers(0, 99))
 def test_joining_is_associative(n, seed):
     """The interpreter joins from left to right; a GPU as it likes."""
-    text = "\n".join(scans.joined(n)[1:])
+    text = "\n".join(scans._joined(n)[1:])
     names: dict[str, object] = {}
     exec(text, names)
     after = names["after"]

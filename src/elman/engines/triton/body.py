@@ -10,7 +10,7 @@ from elman.ir.graph import Node
 from elman.ir.ops import OPS
 from elman.ir.pair import sealed
 from elman.ir.types import Atom, dim_size
-from elman.plan.program import Acc, Bundle, Home, Part, Phase, Segment
+from elman.plan.program import Bundle, Home, Part, Phase, Segment
 
 
 class Body(ABC):
@@ -35,12 +35,8 @@ class Body(ABC):
         """Text of the pointers [1, samples] to where a value's first unit lies in each row."""
 
     @abstractmethod
-    def product(self, bundle: Bundle, acc: Acc) -> str:
-        """The name of an accumulated product."""
-
     def accumulated(self, bundle: Bundle) -> list[str]:
-        """The names of all products of a bundle."""
-        return [self.product(bundle, acc) for acc in bundle.accs]
+        """The names of all products of a bundle, each summed over its terms."""
 
     def fresh(self, letter: str = "x") -> str:
         """A name that was not used before."""

@@ -3,20 +3,20 @@
 Each program keeps the weights' rows of its own units on chip; states, and whatever a segment reads
 of all units, go through memory. Programs that share samples are a group. Its samples may be cut
 into slices, each with a counter of its own: after a segment a slice arrives, and before the next
-one it waits, while the program computes the other slices (Diamos et al. 2016, "Persistent RNNs:
-Stashing Recurrent Weights On-Chip", section 3.3, overlap in this way too). What a turn of a slice
-reads of its own is loaded a turn ahead, even before the step.
+one it waits, while the program computes the other slices. What a turn of a slice reads of its own
+is loaded a turn ahead, even before the step. The idea is the software pipeline of G. Diamos,
+"Persistent RNNs (stashing recurrent weights on-chip)", talk, Baidu SVAIL, April 2016: four stages,
+kept full with a minibatch of four.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from elman.engines.triton.layout import Layout, padded
 from elman.engines.triton.loop import Loop
-from elman.errors import VerifyError
+from elman.engines.triton.pieces import Piece, pieces
+from elman.engines.triton.text import added, assigned, renamed
 from elman.ir.graph import Node
 from elman.ir.pair import sealed
 from elman.ir.types import Atom
@@ -25,21 +25,6 @@ from elman.plan.segments import full_reads
 
 _FEWEST = 8  # units of a block: what tensor cores take along that side
 _INNER = 16  # and along which they sum
-_WASTE, _SMALL = 1 / 8, 64  # padding of an inner dim at most, as a share, if it is no small one
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A part of a product's inner dim of ``size`` units: a power of two from ``start`` on."""
-
-    size: int
-    start: int
-    length: int
-
-    @property
-    def padded(self) -> bool:
-        """Whether it reaches beyond the last unit."""
-        return self.start + self.length > self.size
 
 
 @dataclass(frozen=True)
@@ -59,20 +44,6 @@ class _Turn:
     ready: list[str]
     lines: list[str]
     late: list[str]
-
-
-def pieces(size: int) -> tuple[Piece, ...]:
-    """An inner dim as powers of two, with little padding: 1152 is 1024 and 128."""
-    found: list[Piece] = []
-    at = 0
-    while at < size:
-        rest = size - at
-        length = padded(rest)
-        if length - rest > _WASTE * size and length > _SMALL:
-            length //= 2
-        found.append(Piece(size, at, length))
-        at += length
-    return tuple(found)
 
 
 class Grid(Loop):
@@ -226,7 +197,7 @@ class Grid(Loop):
     def text(self) -> str:
         """See :meth:`Loop.text`."""
         kernel = super().text()
-        return "\n\n".join([*(_added(count) for count in sorted(self.sums)), kernel])
+        return "\n\n".join([*(added(count) for count in sorted(self.sums)), kernel])
 
     def _samples(self) -> list[str]:
         first = f"(g0 + tl.program_id(1)) * {self.slices}"
@@ -364,10 +335,6 @@ class Grid(Loop):
             self.lines.append(f"{name} = {' + '.join(own)}")
         return names
 
-    def product(self, bundle: Bundle, acc: Acc) -> str:
-        """See :meth:`accumulated`."""
-        raise VerifyError("products of a bundle are summed together")
-
     def _chains(self, acc: Acc) -> list[str]:
         """Names of blocks [splits, units, samples] whose sums are a product."""
         units = self.block_of(self.layout.width(acc.into))
@@ -420,31 +387,7 @@ class Grid(Loop):
         return self._sliced(super()._end())
 
 
-def _added(count: int) -> str:
-    """A function that adds so many blocks to so many others, one by one."""
-    left, right = ([f"{letter}{k}" for k in range(count)] for letter in "ab")
-    sums = [f"{a} + {b}" for a, b in zip(left, right, strict=True)]
-    return (
-        f"@triton.jit\ndef added{count}({', '.join([*left, *right])}):\n"
-        f"    return {', '.join(sums)}\n"
-    )
-
-
 _ROWS = ["row = t * B + n", "before = row"]
-
-
-def assigned(lines: Iterable[str]) -> list[str]:
-    """The names that lines assign, in order."""
-    found = (re.match(r"\s*(\w+(?:, \w+)*) =", line) for line in lines)
-    return list(dict.fromkeys(name for match in found if match for name in match[1].split(", ")))
-
-
-def renamed(lines: Iterable[str], names: Mapping[str, str]) -> list[str]:
-    """Lines with some names replaced by others."""
-    if not names:
-        return list(lines)
-    pattern = re.compile(rf"\b({'|'.join(sorted(names, key=len, reverse=True))})\b")
-    return [pattern.sub(lambda match: names[match[1]], line) for line in lines]
 
 
 def _atoms(phase: Phase) -> list[Atom]:

@@ -328,9 +328,7 @@ class TritonKernel(Kernel):
             self._looped(sweep, call, arrays, sequences, Ends(("dlast", "dfirst"), ends, d_first))
         self.batched(sweep.after, call, arrays)
         summed = totals(sweep, self.program.sums, arrays, self.dtype)
-        d_weights = self.rate.gradients(
-            summed, weights, heads[0] if heads else 0, heads=bool(heads)
-        )
+        d_weights = self.rate.gradients(summed, weights, heads=bool(heads))
         d_inputs = tuple(
             d if d is None else d.reshape(value.shape)
             for d, value in zip(found, inputs, strict=True)

@@ -127,7 +127,11 @@ class Loop(Body):
         self.before.append(f"{name} = tl.load({array} + {at}{masked}).to(DT)")
         return name
 
-    def product(self, bundle: Bundle, acc: Acc) -> str:
+    def accumulated(self, bundle: Bundle) -> list[str]:
+        """See :meth:`Body.accumulated`."""
+        return [self._product(acc) for acc in bundle.accs]
+
+    def _product(self, acc: Acc) -> str:
         """A chain of products on weights that are held."""
         units = self.block_of(self.layout.width(acc.into))
         text = f"tl.zeros([{units}, N], tl.float32)"

@@ -17,7 +17,7 @@ from elman.engines.triton.launch import arguments
 from elman.engines.triton.layout import Layout, padded
 from elman.engines.triton.source import function
 from elman.ir.graph import Node
-from elman.plan.program import Acc, Bundle, Home, Phase, Segment
+from elman.plan.program import Bundle, Home, Phase, Segment
 
 _BLOCK = 1024  # elements of a block at most
 _WIDEST = 64  # rows of a block at most
@@ -60,20 +60,21 @@ class _Rows(Body):
         self._widest = max(self._widest, padded(size))
         return super().units(size)
 
-    def product(self, bundle: Bundle, acc: Acc) -> str:
-        """Read what torch multiplied."""
-        if not self.products or self.products[-1][0] is not bundle:
-            self.products.append((bundle, f"pb{len(self.products)}"))
-        base = self.products[-1][1]
+    def accumulated(self, bundle: Bundle) -> list[str]:
+        """See :meth:`Body.accumulated`: what torch multiplied, side by side."""
+        base = f"pb{len(self.products)}"
+        self.products.append((bundle, base))
         self.bases[base] = None
-        size = self.layout.width(acc.into)
-        offset = bundle.accs.index(acc) * size
-        name = self.fresh("a")
-        self.lines.append(
-            f"{name} = tl.load({base} + r * {base}_r + {offset} + {self.units(size)}, "
-            f"mask={self.inside(size)}, other=0.0).to(tl.float32)"
-        )
-        return name
+        names: list[str] = []
+        for index, acc in enumerate(bundle.accs):
+            size = self.layout.width(acc.into)
+            name = self.fresh("a")
+            names.append(name)
+            self.lines.append(
+                f"{name} = tl.load({base} + r * {base}_r + {index * size} + {self.units(size)}, "
+                f"mask={self.inside(size)}, other=0.0).to(tl.float32)"
+            )
+        return names
 
     def segment(self, segment: Segment) -> None:
         """See :meth:`Body.segment`; scalars that a later segment may read are stored."""

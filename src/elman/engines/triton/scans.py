@@ -31,7 +31,7 @@ def _flat(matrix: list[list[str]], vector: list[str]) -> list[str]:
     return [*(name for row in matrix for name in row), *vector]
 
 
-def joined(n: int) -> list[str]:
+def _joined(n: int) -> list[str]:
     """The function that composes two steps: (A2, b2) after (A1, b1) = (A2 A1, A2 b1 + b2)."""
     first, second = _names(n, "x"), _names(n, "y")
     (xa, xb), (ya, yb) = first, second
@@ -45,26 +45,22 @@ def joined(n: int) -> list[str]:
     ]
 
 
-def _loaded(n: int) -> list[str]:
-    """A block of steps, scanned; steps beyond the last change nothing."""
-    a, b = _names(n, "")
-    lines = [
-        "t = (tl.program_id(0) * STEPS + tl.arange(0, STEPS)).to(tl.int64)[:, None]",
-        "c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]",
-        "inside = (t < T) & (c < N)",
-    ]
-    for i in range(n):
-        for j in range(n):
-            at = f"A + (t * {n * n} + {i * n + j}) * N + c"
-            lines.append(f"{a[i][j]} = tl.load({at}, mask=inside, other={float(i == j)})")
-        lines.append(f"{b[i]} = tl.load(b + (t * {n} + {i}) * N + c, mask=inside, other=0.0)")
-    names = ", ".join(_flat(a, b))
-    return [*lines, f"{names} = tl.associative_scan(({names}), 0, after)"]
+PLACE = [  # where a block of steps and channels lies
+    "t = (tl.program_id(0) * STEPS + tl.arange(0, STEPS)).to(tl.int64)[:, None]",
+    "c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]",
+    "inside = (t < T) & (c < N)",
+]
 
 
-@cache
-def totals_text(n: int) -> str:
-    """The kernel of what each block of steps does as a whole: ``At`` [C, n, n, N], ``bt``."""
+def scanned(n: int) -> str:
+    """The line that scans the entries ``a00`` … ``b0`` … of a block's steps."""
+    names = ", ".join(_flat(*_names(n, "")))
+    return f"{names} = tl.associative_scan(({names},), 0, after)"
+
+
+def total_stores(n: int) -> list[str]:
+    """Lines that store what a scanned block of steps does as a whole: ``At`` [C, n, n, N], ``bt``
+    [C, n, N]."""
     a, b = _names(n, "")
     lines = ["last = tl.arange(0, STEPS)[:, None] == STEPS - 1", "k = tl.program_id(0)"]
     lines += ["channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)", "ok = channel < N"]
@@ -73,28 +69,54 @@ def totals_text(n: int) -> str:
     for name, place in places:
         total = f"tl.sum(tl.where(last, {name}, 0.0), 0)"
         lines.append(f"tl.store({place} * N + channel, {total}, mask=ok)")
-    head = "def totals(A, b, At, bt, T, N, STEPS: tl.constexpr, CHANNELS: tl.constexpr):"
-    return _kernel(n, head, lines)
+    return lines
 
 
-@cache
-def steps_text(n: int) -> str:
-    """The kernel of all y from the states ``start`` [C, n, N] before each block of steps."""
+def from_starts(n: int) -> tuple[list[str], list[str]]:
+    """Lines that load the states ``start`` [C, n, N] before each block of steps; and texts of all
+    its states."""
     a, b = _names(n, "")
     lines = ["k = tl.program_id(0)"]
     for i in range(n):
         at = f"start + (k * {n} + {i}) * N + c"
-        lines.append(f"s{i} = tl.load({at}, mask=c < N, other=0.0)")
+        lines.append(f"z{i} = tl.load({at}, mask=c < N, other=0.0)")
+    sums = [" + ".join(f"{a[i][k]} * z{k}" for k in range(n)) for i in range(n)]
+    return lines, [f"{b[i]} + {sums[i]}" for i in range(n)]
+
+
+def kernel(n: int, name: str, arrays: str, lines: list[str]) -> str:
+    """The text of a kernel on arrays whose blocks of steps are scanned; T steps, N channels."""
+    sizes = "T, N, STEPS: tl.constexpr, CHANNELS: tl.constexpr"
+    body = "\n".join(f"    {line}" for line in lines)
+    head = f"def {name}({arrays}, {sizes}):"
+    return "\n".join([*_joined(n), "", "", '@triton.jit(do_not_specialize=["T"])', head, body, ""])
+
+
+def _loaded(n: int) -> list[str]:
+    """A block of steps, scanned; steps beyond the last change nothing."""
+    a, b = _names(n, "")
+    lines = list(PLACE)
     for i in range(n):
-        total = " + ".join(f"{a[i][k]} * s{k}" for k in range(n))
-        lines.append(f"tl.store(y + (t * {n} + {i}) * N + c, {b[i]} + {total}, mask=inside)")
-    head = "def steps(A, b, start, y, T, N, STEPS: tl.constexpr, CHANNELS: tl.constexpr):"
-    return _kernel(n, head, lines)
+        for j in range(n):
+            at = f"A + (t * {n * n} + {i * n + j}) * N + c"
+            lines.append(f"{a[i][j]} = tl.load({at}, mask=inside, other={float(i == j)})")
+        lines.append(f"{b[i]} = tl.load(b + (t * {n} + {i}) * N + c, mask=inside, other=0.0)")
+    return [*lines, scanned(n)]
 
 
-def _kernel(n: int, head: str, lines: list[str]) -> str:
-    body = "\n".join(f"    {line}" for line in (*_loaded(n), *lines))
-    return "\n".join([*joined(n), "", "", '@triton.jit(do_not_specialize=["T"])', head, body, ""])
+@cache
+def totals_text(n: int) -> str:
+    """The kernel of what each block of steps does as a whole."""
+    return kernel(n, "totals", "A, b, At, bt", [*_loaded(n), *total_stores(n)])
+
+
+@cache
+def steps_text(n: int) -> str:
+    """The kernel of all y from the states before each block of steps."""
+    lines, states = from_starts(n)
+    for i, state in enumerate(states):
+        lines.append(f"tl.store(y + (t * {n} + {i}) * N + c, {state}, mask=inside)")
+    return kernel(n, "steps", "A, b, start, y", [*_loaded(n), *lines])
 
 
 def block(n: int, N: int) -> tuple[int, int]:

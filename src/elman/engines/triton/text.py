@@ -1,0 +1,30 @@
+"""Lines of a kernel, as text: what they assign, under other names; functions they call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+
+def assigned(lines: Iterable[str]) -> list[str]:
+    """The names that lines assign, in order."""
+    found = (re.match(r"\s*(\w+(?:, \w+)*) =", line) for line in lines)
+    return list(dict.fromkeys(name for match in found if match for name in match[1].split(", ")))
+
+
+def renamed(lines: Iterable[str], names: Mapping[str, str]) -> list[str]:
+    """Lines with some names replaced by others."""
+    if not names:
+        return list(lines)
+    pattern = re.compile(rf"\b({'|'.join(sorted(names, key=len, reverse=True))})\b")
+    return [pattern.sub(lambda match: names[match[1]], line) for line in lines]
+
+
+def added(count: int) -> str:
+    """A function that adds so many blocks to so many others, one by one."""
+    left, right = ([f"{letter}{k}" for k in range(count)] for letter in "ab")
+    sums = [f"{a} + {b}" for a, b in zip(left, right, strict=True)]
+    return (
+        f"@triton.jit\ndef added{count}({', '.join([*left, *right])}):\n"
+        f"    return {', '.join(sums)}\n"
+    )

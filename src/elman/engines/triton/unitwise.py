@@ -1,0 +1,169 @@
+"""A small cell written unit by unit: each unit of a value is a block [steps, channels]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from elman.engines.triton.ops import SPELL, number, spell_sum
+from elman.ir.graph import Node, Rate, walk
+from elman.ir.ops import OPS
+from elman.ir.pair import sealed
+from elman.ir.types import dim_size, shape_size
+
+Entry = str | float  # one unit of a value: a name, or a number that is known
+
+
+class Writer:
+    """Lines that compute values unit by unit.
+
+    What changes at most once per row is loaded: of rows from planes ``X``, of weight rate from
+    ``vec``. Numbers that are known are folded, zeros and ones above all: seeds consist of them.
+
+    Args:
+        sizes: of the named dims.
+        units: whether units are channels: every value is one block then.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], *, units: bool) -> None:
+        self.sizes, self.units = sizes, units
+        self.known: dict[Node, list[Entry]] = {}
+        self.lines: list[str] = []
+        self.sealed: dict[Node, int] = {}  # offsets among all values of weight rate
+        self.sealed_size = 0
+        self.rows: dict[Node, int] = {}  # places among all values of rows
+        self.rows_size = 0
+        self._count = 0
+
+    def size(self, value: Node) -> int:
+        """Units of a value; rows times columns of a matrix."""
+        found = 1
+        for size in shape_size(value.shape, self.sizes):
+            found *= size
+        return found
+
+    def count(self, value: Node) -> int:
+        """Entries of a value."""
+        return 1 if self.units else self.size(value)
+
+    def _named(self, text: str) -> str:
+        self._count += 1
+        name = f"x{self._count}"
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def value(self, root: Node) -> list[Entry]:
+        """The entries of a value, computed if they are not known."""
+        for node in walk([root], stop=lambda found: found in self.known or self._given(found)):
+            if node not in self.known:
+                self.known[node] = self._loaded(node) if self._given(node) else self._made(node)
+        return self.known[root]
+
+    def forget(self, rate: Rate) -> None:
+        """Forget what changes so often, or oftener."""
+        self.known = {node: own for node, own in self.known.items() if node.rate < rate}
+
+    def _given(self, node: Node) -> bool:
+        return node.rate <= Rate.INPUT and node.op not in ("const", "count")
+
+    def _loaded(self, node: Node) -> list[Entry]:
+        """What the caller computed: of all rows, or once per call."""
+        entries: list[Entry] = []
+        if sealed(node):
+            at = self.sealed.setdefault(node, self.sealed_size)
+            self.sealed_size = max(self.sealed_size, at + self.size(node))
+            if self.units and node.shape:
+                return [self._named(f"tl.load(vec + {at} + unit)")]
+            for k in range(self.count(node)):
+                entries.append(self._named(f"tl.load(vec + {at + k})"))
+            return entries
+        at = self.rows.setdefault(node, self.rows_size)
+        self.rows_size = max(self.rows_size, at + self.count(node))
+        for k in range(self.count(node)):
+            load = f"tl.load(X + {at + k} * plane + at, mask=inside, other=0.0)"
+            entries.append(self._named(load))
+        return entries
+
+    def _made(self, node: Node) -> list[Entry]:
+        if node.op == "const":
+            return [node.number]
+        if node.op == "count":
+            return [float(dim_size(node.data, self.sizes))]
+        args = [self.known[arg] for arg in node.args]
+        if node.op == "matmul":
+            return self._product(node, args[0], args[1])
+        if OPS[node.op].kind == "reduce":
+            parts = zip(node.args, args, strict=True)
+            return [self._reduced(node, [e for arg, own in parts for e in self._wide(arg, own)])]
+        count = max([self.count(node), *map(len, args)])
+        each = zip(*(own if len(own) == count else own * count for own in args), strict=True)
+        return [self._pointwise(node, list(entries)) for entries in each]
+
+    def _wide(self, value: Node, entries: list[Entry]) -> list[Entry]:
+        return entries if len(entries) == self.count(value) else entries * self.count(value)
+
+    def _product(self, node: Node, matrix: list[Entry], vector: list[Entry]) -> list[Entry]:
+        rows, columns = shape_size(node.args[0].shape, self.sizes)
+        vector = self._wide(node.args[1], vector)
+        out, inner = (columns, rows) if node.transposed else (rows, columns)
+        made: list[Entry] = []
+        for o in range(out):
+            places = [
+                (i * columns + o if node.transposed else o * columns + i) for i in range(inner)
+            ]
+            pairs = [(matrix[place], vector[i]) for i, place in enumerate(places)]
+            made.append(self._sum([(1.0, self._times(a, b)) for a, b in pairs]))
+        return made
+
+    def _times(self, a: Entry, b: Entry) -> Entry:
+        """A product; zero times anything is zero, as where no gradient flows."""
+        if 0.0 in (a, b):
+            return 0.0
+        if a == 1.0:
+            return b
+        if b == 1.0:
+            return a
+        return self._named(f"{text_of(a)} * {text_of(b)}")
+
+    def _sum(self, terms: Sequence[tuple[float, Entry]], bias: float = 0.0) -> Entry:
+        bias += sum(coef * entry for coef, entry in terms if isinstance(entry, float))
+        named = [(coef, entry) for coef, entry in terms if isinstance(entry, str)]
+        if not named:
+            return bias
+        if len(named) == 1 and named[0][0] == 1.0 and not bias:
+            return named[0][1]
+        coefs = tuple(coef for coef, _ in named)
+        return self._named(spell_sum(coefs, bias, [entry for _, entry in named]))
+
+    def _pointwise(self, node: Node, args: list[Entry]) -> Entry:
+        if node.op == "lin":
+            return self._sum(list(zip(node.coefs, args, strict=True)), node.bias)
+        if node.op == "mul":
+            return self._times(args[0], args[1])
+        if node.op == "div" and args[0] == 0.0:
+            return 0.0
+        if node.op == "where" and args[1] == args[2]:
+            return args[1]
+        if node.op == "stop":
+            return args[0]
+        return self._named(SPELL[node.op].format(*(text_of(arg, wide=True) for arg in args)))
+
+    def _reduced(self, node: Node, entries: list[Entry]) -> Entry:
+        if node.op == "amax":
+            text = text_of(entries[0], wide=True)
+            for entry in entries[1:]:
+                other = text_of(entry, wide=True)
+                text = f"tl.maximum({text}, {other}, propagate_nan=tl.PropagateNan.ALL)"
+            return self._named(text)
+        share = 1.0 if node.op == "sum" else 1.0 / len(entries)
+        total = self._sum([(share, entry) for entry in entries])
+        if node.op != "var":
+            return total
+        off = [self._sum([(1.0, entry), (-1.0, total)]) for entry in entries]
+        return self._sum([(share, self._times(one, one)) for one in off])
+
+
+def text_of(entry: Entry, *, wide: bool = False) -> str:
+    """An entry as text; a number as a block where a function wants one."""
+    if isinstance(entry, str):
+        return entry
+    return f"tl.full([1, 1], {number(entry)}, tl.float32)" if wide else number(entry)
