@@ -132,12 +132,18 @@ class Engine(ABC):
         return False
 
     def together(
-        self, jobs: Sequence[Job], steps: int, batch: int, beside: bool
+        self,
+        jobs: Sequence[Job],
+        kernels: Sequence[Kernel],
+        steps: int,
+        batch: int,
+        beside: bool,
     ) -> tuple[Kernel, float] | None:
         """A kernel that runs several jobs at once, if that may be faster than one after another.
 
         Args:
             jobs: the layers of a stack, lowest first; or both directions of one layer.
+            kernels: what each would run on by itself.
             steps: T.
             batch: B.
             beside: whether they are directions.

@@ -12,37 +12,46 @@ from torch import Tensor
 
 
 @cache
-def _side(device: torch.device) -> Any:
-    """The stream beside the one that the caller uses."""
+def _side(device: torch.device, index: int) -> Any:
+    """A stream beside the one that the caller uses."""
     return torch.cuda.Stream(device)
 
 
 class Lanes:
-    """Two lanes that begin where the current stream is; one lane alone where there is no GPU.
+    """Lanes that begin where the current stream is; where there is no GPU, one behind another.
 
     Args:
         like: a tensor on the device.
-        apart: whether there are two.
+        count: how many; the first is the caller's own stream.
     """
 
-    def __init__(self, like: Tensor, *, apart: bool) -> None:
-        self._own: Any = torch.cuda.current_stream(like.device) if like.is_cuda and apart else None
-        self._other: Any = None
-        if self._own is not None:
-            self._other = _side(like.device)
-            self._other.wait_stream(self._own)
+    def __init__(self, like: Tensor, count: int) -> None:
+        self._streams: list[Any] = []
+        if count > 1 and like.is_cuda:
+            own = torch.cuda.current_stream(like.device)
+            sides = [_side(like.device, index) for index in range(1, count)]
+            for side in sides:
+                side.wait_stream(own)
+            self._streams = [own, *sides]
 
     def lane(self, index: int) -> AbstractContextManager[Any]:
-        """Inside, everything is launched on a lane: on the caller's own stream for 0."""
-        if self._other is None or not index:
+        """Inside, everything is launched on a lane."""
+        if not self._streams or not index:
             return nullcontext()
-        return torch.cuda.stream(self._other)
+        return torch.cuda.stream(self._streams[index])
+
+    def after(self, index: int, other: int) -> None:
+        """What a lane is given from now on waits for all that another was given so far."""
+        if self._streams:
+            self._streams[index].wait_stream(self._streams[other])
 
     def join(self, made: Iterable[Tensor | None]) -> None:
-        """What follows waits for both lanes; ``made``: results of the second."""
-        if self._other is None:
+        """What follows waits for all lanes; ``made``: results of all but the first."""
+        if not self._streams:
             return
-        self._own.wait_stream(self._other)
+        own, *sides = self._streams
+        for side in sides:
+            own.wait_stream(side)
         for value in made:
             if value is not None:
-                value.record_stream(self._own)
+                value.record_stream(own)

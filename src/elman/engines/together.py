@@ -94,7 +94,7 @@ class Together(Kernel):
         outputs: list[Tensor] = []
         ends: list[Tensor] = []
         kept: list[tuple[Tensor, ...]] = []
-        lanes = Lanes(inputs[0], apart=self.beside and not self.differentiable)
+        lanes = Lanes(inputs[0], 2 if self.beside and not self.differentiable else 1)
         for index, kernel in enumerate(self.kernels):
             if index:
                 given = between if self.beside else (outputs[-1], *inputs[1:])
@@ -107,13 +107,21 @@ class Together(Kernel):
             kept.append(saved)
         lanes.join((outputs[-1], *ends[self._states[-1]], *kept[-1]))
         self._end(more)
+        return self._whole(outputs, between if self.beside else outputs[:-1], ends, kept)
+
+    def _whole(
+        self,
+        outputs: Sequence[Tensor],
+        between: Sequence[Tensor],
+        ends: Sequence[Tensor],
+        kept: Sequence[tuple[Tensor, ...]],
+    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """What a forward returns, from what its kernels did."""
         output = outputs[-1]
         if self.beside:
             output = torch.cat((outputs[0], turned(outputs[1], self.ragged)), -1)
         if not any(kept):
             return output, tuple(ends), ()
-        if not self.beside:
-            between = outputs[:-1]
         if not self._saved:
             self._saved = self._cuts([len(between), *map(len, kept)])
         return output, tuple(ends), (*between, *(value for saved in kept for value in saved))
@@ -136,7 +144,7 @@ class Together(Kernel):
         between = saved[self._saved[0]]
         d_outputs = self._halves(d_output)
         more = self._begin()
-        lanes = Lanes(inputs[0], apart=self.beside and not self.differentiable)
+        lanes = Lanes(inputs[0], 2 if self.beside and not self.differentiable else 1)
         for index in reversed(range(len(self.kernels))):
             own = saved[self._saved[1 + index]]
             if not own:  # nothing in it has a gradient

@@ -51,10 +51,11 @@ def choose_together(
     if len(kinds) > 1:
         return None
     counts = [(len(job.graph.states), len(job.graph.weights)) for job in jobs]
-    alone = Together([choice.kernel for choice in choices], counts, beside)
+    own = [choice.kernel for choice in choices]
+    alone = Together(own, counts, beside)
     engine = choices[0].engine
     of_one = {choice.engine for choice in choices} == {engine}
-    offered = registry.find(engine).together(jobs, steps, batch, beside) if of_one else None
+    offered = registry.find(engine).together(jobs, own, steps, batch, beside) if of_one else None
     if offered is None:
         return Choice(engine, APART, alone, "only")
     made, share = offered

@@ -52,15 +52,20 @@ class CEngine(Engine):
         return tuple(s.name for s in ranked(self._program(job), batch, threads()))
 
     def together(
-        self, jobs: Sequence[Job], steps: int, batch: int, beside: bool
+        self,
+        jobs: Sequence[Job],
+        kernels: Sequence[Kernel],
+        steps: int,
+        batch: int,
+        beside: bool,
     ) -> tuple[Kernel, float] | None:
         """Layers behind one another, directions side by side, on teams of threads."""
         free = threads()
         if free == 1 or len(jobs) == 1 or any(self.supports(job) for job in jobs):
             return None
-        kernels = [self._kernel(job) for job in jobs]
+        own = [self._kernel(job) for job in jobs]
         counts = [(len(job.graph.states), len(job.graph.weights)) for job in jobs]
-        made, share = side_by_side(kernels, counts, batch, beside, free)
+        made, share = side_by_side(own, counts, batch, beside, free)
         return (made, share) if share <= _HOPELESS else None
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
+from math import inf
 from weakref import WeakKeyDictionary
 
 from triton import knobs
@@ -9,8 +12,10 @@ from triton import knobs
 from elman.engines.base import Engine, Job, Kernel
 from elman.engines.triton.heads import HeadsKernel
 from elman.engines.triton.kernel import DTYPES, TritonKernel
+from elman.engines.triton.launch import processors
 from elman.engines.triton.room import grids, loops
 from elman.engines.triton.schedule import Schedule
+from elman.engines.triton.wave import Wave, forecast
 from elman.errors import EngineError
 from elman.plan.build import program
 from elman.plan.prices import Prices
@@ -52,6 +57,33 @@ class TritonEngine(Engine):
             for schedule in (*loops(of, batch), *grids(of, batch, job.heads), Schedule("steps"))
         )
 
+    def together(
+        self,
+        jobs: Sequence[Job],
+        kernels: Sequence[Kernel],
+        steps: int,
+        batch: int,
+        beside: bool,
+    ) -> tuple[Kernel, float] | None:
+        """Layers a stretch of steps behind one another, where all find room on the chip at once.
+
+        A layer that would by itself take too much of it runs on its first schedule that does not.
+        """
+        share = forecast(steps, len(jobs))
+        if beside or share >= 1.0:
+            return None
+        room = processors() // len(jobs)
+        found: list[TritonKernel] = []
+        for job, kernel in zip(jobs, kernels, strict=True):
+            others = (self.compile(job, name) for name in self.schedules(job, steps, batch))
+            fits = (k for k in chain([kernel], others) if _programs(k, batch) <= room)
+            first = next(fits, None)
+            if not isinstance(first, TritonKernel):
+                return None
+            found.append(first)
+        counts = [(len(job.graph.states), len(job.graph.weights)) for job in jobs]
+        return Wave(found, counts), share
+
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Plan and spell; Triton compiles at the first call."""
         reason = self.supports(job)
@@ -67,6 +99,12 @@ class TritonEngine(Engine):
         if made is None:
             made = self._programs[job] = program(job.pair, job.spec, PRICES)
         return made
+
+
+def _programs(kernel: Kernel, batch: int) -> float:
+    """How many programs run all its steps; infinitely many if none does."""
+    count = kernel.programs(batch) if isinstance(kernel, TritonKernel) else None
+    return inf if count is None else count
 
 
 ENGINE = TritonEngine()

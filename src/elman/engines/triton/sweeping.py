@@ -105,6 +105,11 @@ class Sweeping:
         each = [self.steps.runner] if self.steps is not None else []
         return [self.before, *each, self.after]
 
+    def programs(self, batch: int) -> int:
+        """How many programs a kernel of all steps has; of each head."""
+        groups = -(-batch // self.schedule.batch)
+        return groups * (self.loop.programs if isinstance(self.loop, Grid) else 1)
+
     def matrices(self) -> list[Node]:
         """What its products multiply with."""
         found = [matrix for runner in self.runners for matrix in runner.matrices()]
@@ -152,14 +157,15 @@ class Sweeping:
         groups = -(-B // self.schedule.batch)
         now = [value.float() for value in ends.first]
         after = [torch.empty_like(value) for value in now]
-        carry = fresh(some, *heads, 2 * B, max(1, self.layout.carry_row))
+        like = arrays["tape"]  # what is met over is as precise as what is kept
+        carry = fresh(like, *heads, 2 * B, max(1, self.layout.carry_row))
         here = carry.narrow(-2, ((steps - 1) & 1) * B, B)
         for array, offset, column in self.layout.carried():
             own = now[array].narrow(-1, column.offset, column.width)
             here.narrow(-1, offset, column.width).copy_(own)
         arrays = {
             **arrays,
-            "sr": fresh(some, *heads, 2 * B, max(1, loop.scratch[1])),
+            "sr": fresh(like, *heads, 2 * B, max(1, loop.scratch[1])),
             "ca": carry,
             "bar": some.new_zeros(*heads, groups * self.schedule.slices, dtype=torch.int32),
             "tapenow": arrays["tape"],

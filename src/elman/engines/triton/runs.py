@@ -1,0 +1,327 @@
+"""A call under way: arrays of all its steps, which are computed a stretch of steps at a time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from elman.engines.ragged import Ragged
+from elman.engines.triton.launch import Arrays, fresh, numbered
+from elman.engines.triton.rows import RowsRunner, turned
+from elman.engines.triton.steps import Work
+from elman.engines.triton.sweeping import Ends, Sweeping
+from elman.engines.triton.totals import totals
+
+if TYPE_CHECKING:
+    from elman.engines.triton.kernel import TritonKernel
+
+Gradients = tuple[Tensor | None, ...]
+
+
+class Run(ABC):
+    """What both directions share.
+
+    Attributes:
+        T, B, rows: steps, samples, and rows of all steps.
+
+    Args:
+        of: whose call it is.
+        sweep: its direction.
+        inputs, weights: of the call.
+    """
+
+    ends: tuple[str, str]  # the kernel's names of what is carried, before the steps and after
+
+    def __init__(
+        self,
+        of: TritonKernel,
+        sweep: Sweeping,
+        inputs: Sequence[Tensor],
+        weights: Sequence[Tensor],
+    ) -> None:
+        self.of, self.sweep, self.heads = of, sweep, of.heads
+        self.T, self.B, self.rows = of.sizes(inputs)
+        like = inputs[0]
+        lead, layout = self.heads, of.layout
+        values = of.rate.values(weights, [*layout.vectors, *of.matrices], heads=bool(lead))
+        vectors = [values[node].reshape(*lead, -1) for node in layout.vectors]
+        if vectors:
+            self.vec = torch.cat(vectors, -1).float()
+        else:
+            self.vec = like.new_zeros(*lead, 1, dtype=torch.float32)
+        self._matrices = {node: _rowed(values[node]) for node in of.matrices}
+        self._operands: dict[RowsRunner, list[Tensor]] = {}
+        self._held: Arrays | None = None
+        self._carry: list[Tensor] = []
+        self.sequences: Sequence[Tensor] = ()
+        self.arrays: Arrays = {}  # [.., rows, n] each
+        for k, (value, width) in enumerate(zip(inputs, layout.input_widths, strict=True)):
+            self.arrays[f"in{k}"] = _rowed(value.reshape(*lead, self.rows, width))
+
+    def stretch(self, first: int = 0, last: int | None = None) -> None:
+        """Compute steps ``first`` to ``last``, which is not one of them; None: all that are left.
+
+        The stretches of a call follow one another, in the backward from the last step on.
+        """
+        last = self.T if last is None else last
+        whole = last - first == self.T
+        arrays, sequences, rows = self.arrays, self.sequences, self.rows
+        if not whole:
+            at, rows = first * self.B, (last - first) * self.B
+            arrays = {name: value.narrow(-2, at, rows) for name, value in arrays.items()}
+            sequences = [
+                value.narrow(-3, first, last - first + 1) if kept else value
+                for value, kept in zip(sequences, self.of.kept, strict=True)
+            ]
+        self._batched(self.sweep.before, arrays, rows)
+        if self.sweep.steps is not None:
+            assert whole, "steps that are launched one by one are not cut"
+            self._carry = self._stepped(arrays)
+        else:
+            # in float32 from stretch to stretch, as from step to step
+            carry = self._carry if whole else [value.float() for value in self._carry]
+            after = [torch.empty_like(value) for value in carry]
+            self._looped(arrays, sequences, Ends(self.ends, carry, after), last - first)
+            self._carry = after
+        if self.of.ragged is not None and self.sweep.forward and self.sweep.after.segments:
+            arrays = {**arrays, **self._rows_of_states()}
+        self._batched(self.sweep.after, arrays, rows)
+
+    def _batched(self, runner: RowsRunner, arrays: Arrays, rows: int) -> None:
+        """A phase on rows at once."""
+        if not runner.segments:
+            return
+        lead, some = self.heads, self.vec
+        own = {
+            "sr": fresh(some, *lead, rows, max(1, runner.scratch[1])),
+            "sc": fresh(some, *lead, rows, max(1, runner.scalars)),
+        }
+        runner.run({**arrays, **own}, self._weights(runner), self.vec, rows)
+
+    def _weights(self, runner: RowsRunner) -> list[Tensor]:
+        """What a phase multiplies with."""
+        if runner not in self._operands:
+            self._operands[runner] = runner.weights(self._matrices)
+        return self._operands[runner]
+
+    def _looped(self, arrays: Arrays, sequences: Sequence[Tensor], ends: Ends, steps: int) -> None:
+        """Steps in one kernel."""
+        loop, ragged = self.sweep.loop, self.of.ragged
+        assert loop is not None, "asked for before"
+        if self._held is None:
+            held = [_rowed(turned(self._matrices[node], t)) for node, t in loop.matrices]
+            self._held = {**numbered("m", held), "vec": self.vec}
+            if ragged is not None:
+                self._held["rows"] = _first_rows(ragged, self.vec.device)
+        states = numbered("st", [sequence.flatten(-3, -2) for sequence in sequences])
+        self.sweep.run({**arrays, **states, **self._held}, ends, steps, self.of.element)
+
+    @abstractmethod
+    def _stepped(self, arrays: Arrays) -> list[Tensor]:
+        """All steps one by one; what is carried at the end."""
+
+    def _worked(self, arrays: Arrays, carries: Arrays) -> Tensor | None:
+        """All steps one by one; what is carried in memory of its own at the end."""
+        steps = self.sweep.steps
+        assert steps is not None, "asked for before"
+        rows = {name: a for name, a in arrays.items() if not name.startswith(("st", "nx"))}
+        read = {name for name in rows if name == "dy" or name.startswith("in")}
+        weights, written = self._weights(steps.runner), frozenset(rows) - read
+        return steps.run(
+            Work(self.T, self.B, self.vec, weights, rows, self.sequences, carries, written)
+        )
+
+    def _rows_of_states(self) -> Arrays:
+        """Kept sequences as rows before and after each step."""
+        found: Arrays = {}
+        ragged = self.of.ragged
+        for k, sequence in enumerate(self.sequences):
+            if not self.of.kept[k]:
+                continue
+            flat = sequence.flatten(-3, -2)
+            found[f"nx{k}"] = flat[..., self.B :, :]
+            if ragged is None:
+                found[f"st{k}"] = flat[..., : self.rows, :]
+            else:
+                found[f"st{k}"] = flat.index_select(-2, _before(ragged, flat.device))
+        return found
+
+    def _chunk(self, like: Tensor) -> Tensor:
+        """Memory for what batched phases hand to the steps, or the steps to them."""
+        width = max(1, self.sweep.chunk[1])
+        return fresh(like, *self.heads, self.rows, width, dtype=self.of.slots)
+
+
+class ForwardRun(Run):
+    """A forward under way.
+
+    Attributes:
+        output: [.., T, B, n]; written to by each stretch.
+
+    Args:
+        of: whose call it is.
+        inputs, states, weights: as of :meth:`Kernel.forward`; inputs may be written to until the
+            stretch that reads them.
+    """
+
+    ends = ("first", "last")
+
+    def __init__(
+        self,
+        of: TritonKernel,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+    ) -> None:
+        super().__init__(of, of.ahead, inputs, weights)
+        self._shapes = [state.shape for state in states]
+        layout, heads, like, ragged = of.layout, self.heads, states[0], of.ragged
+        T, B, rows = self.T, self.B, self.rows
+        self._dtype = like.dtype
+        self._carry = [
+            state.reshape(*heads, B, width).contiguous()
+            for state, width in zip(states, layout.state_widths, strict=True)
+        ]
+        fewest = 2 if self.sweep.steps is not None else 1
+        self.sequences = [
+            fresh(like, *heads, 1, B + rows, width)
+            if kept and ragged is not None
+            else fresh(like, *heads, T + 1 if kept else fewest, B, width)
+            for kept, width in zip(of.kept, layout.state_widths, strict=True)
+        ]
+        for sequence, start in zip(self.sequences, self._carry, strict=True):
+            sequence[..., 0, :B, :] = start
+        self._lead = (rows,) if ragged is not None else (T, B)
+        if of.output_is_state:
+            whole = self.sequences[0]
+            self.output = whole[..., 1:, :, :] if ragged is None else whole[..., 0, B:, :]
+        else:
+            self.output = fresh(like, *heads, *self._lead, layout.output_width)
+            self.arrays["out"] = self.output.reshape(*heads, rows, layout.output_width)
+        self._tape = fresh(like, *heads, rows, max(1, layout.tape_row), dtype=of.slots)
+        self.arrays |= {"tape": self._tape, "ch": self._chunk(like)}
+        if ragged is None:
+            self.arrays |= self._rows_of_states()
+
+    def results(self) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """What :meth:`Kernel.forward` returns, after the last stretch."""
+        output = self.output
+        if self.of.scalar_output:
+            output = output.reshape(*self.heads, *self._lead)
+        ends = zip(self._carry, self._shapes, strict=True)
+        last = tuple(end.to(self._dtype).reshape(shape) for end, shape in ends)
+        return output, last, (*self.sequences, self._tape) if self.of.job.spec.training else ()
+
+    def _stepped(self, arrays: Arrays) -> list[Tensor]:
+        self._worked(arrays, {})
+        return [
+            sequence.select(-3, self.T % sequence.shape[-3]).clone() for sequence in self.sequences
+        ]
+
+
+class BackwardRun(Run):
+    """A backward under way.
+
+    Attributes:
+        d_inputs: [.., rows, n] per input, written to by each stretch; None where not wanted.
+
+    Args:
+        of: whose call it is.
+        inputs, states, weights, saved, d_output, d_last, keep: as of :meth:`Kernel.backward`;
+            ``d_output`` may be written to until the stretch that reads it.
+    """
+
+    ends = ("dlast", "dfirst")
+
+    def __init__(
+        self,
+        of: TritonKernel,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        saved: Sequence[Tensor],
+        d_output: Tensor | None,
+        d_last: Sequence[Tensor | None],
+        keep: bool,
+    ) -> None:
+        assert of.back is not None, "asked for before"
+        super().__init__(of, of.back, inputs, weights)
+        layout, heads, like, rows = of.layout, self.heads, states[0], self.rows
+        self._given = inputs, states, weights
+        *self.sequences, tape = saved
+        self.arrays |= self._rows_of_states()
+        self.arrays["tape"] = tape.clone() if keep else tape  # a slot may be written again
+        self.arrays["ch"] = self._chunk(like)
+        width = layout.output_width
+        if d_output is None:
+            self.arrays["dy"] = like.new_zeros(width).expand(*heads, rows, width)
+        else:
+            self.arrays["dy"] = _rowed(d_output.reshape(*heads, rows, width))
+        wants = of.job.spec.wants
+        self.d_inputs = [
+            like.new_zeros(*heads, rows, width) if name in wants else None
+            for name, width in zip(of.declared, layout.input_widths, strict=True)
+        ]
+        self.arrays |= {f"din{k}": d for k, d in enumerate(self.d_inputs) if d is not None}
+        self._carry = [
+            like.new_zeros(*heads, self.B, width)
+            if d is None
+            else d.reshape(*heads, self.B, width).contiguous()
+            for d, width in zip(d_last, layout.state_widths, strict=True)
+        ]
+
+    def results(self) -> tuple[Gradients, Gradients, Gradients]:
+        """What :meth:`Kernel.backward` returns, after the last stretch."""
+        of, (inputs, states, weights) = self.of, self._given
+        summed = totals(self.sweep, of.program.sums, self.arrays, of.dtype)
+        d_weights = of.rate.gradients(summed, weights, heads=bool(self.heads))
+        d_inputs = tuple(
+            d if d is None else d.reshape(value.shape)
+            for d, value in zip(self.d_inputs, inputs, strict=True)
+        )
+        d_states = tuple(
+            d.to(state.dtype).reshape(state.shape)
+            for d, state in zip(self._carry, states, strict=True)
+        )
+        return d_inputs, d_states, d_weights
+
+    def _stepped(self, arrays: Arrays) -> list[Tensor]:
+        layout = self.of.layout
+        size = (*self.heads, self.B, max(1, layout.carry_row))
+        carries = {name: self.vec.new_zeros(size) for name in ("ca", "cn")}
+        for array, offset, column in layout.carried():
+            own = self._carry[array].narrow(-1, column.offset, column.width)
+            carries["ca"].narrow(-1, offset, column.width).copy_(own)
+        end = self._worked(arrays, carries)
+        assert end is not None, "carries were given"
+        found = [torch.empty_like(value) for value in self._carry]
+        for array, offset, column in layout.carried():
+            own = end.narrow(-1, offset, column.width)
+            found[array].narrow(-1, column.offset, column.width).copy_(own)
+        return found
+
+
+def _rowed(matrix: Tensor) -> Tensor:
+    """A matrix, or several, whose rows are contiguous."""
+    return matrix if matrix.stride(-1) == 1 else matrix.contiguous()
+
+
+@lru_cache(maxsize=8)
+def _first_rows(ragged: Ragged, device: torch.device) -> Tensor:
+    """The first row of every step, and the end."""
+    return ragged.numbers(1)[: ragged.steps + 1].to(device)
+
+
+@lru_cache(maxsize=8)
+def _before(ragged: Ragged, device: torch.device) -> Tensor:
+    """For each packed row, where the state before its step lies."""
+    starts = (0, *(ragged.batch + first for first in ragged.offsets[: ragged.steps - 1]))
+    sizes = torch.tensor(ragged.sizes)
+    first = torch.tensor(starts) - torch.tensor(ragged.offsets[: ragged.steps])
+    rows = torch.arange(ragged.rows) + first.repeat_interleave(sizes)
+    return rows.to(device)
