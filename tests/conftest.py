@@ -34,8 +34,11 @@ def pytest_configure(config):
 
     ELMAN_CACHE: a fresh folder, private to this run and gone after it; ELMAN_TEST_CACHE names one
     that is kept instead. ELMAN_POISON: engines fill their fresh buffers with NaN, so that an
-    element nobody wrote shows. Workers of pytest-xdist inherit both.
+    element nobody wrote shows. OMP_WAIT_POLICY: threads of torch's own products sleep while they
+    wait; spinning, two workers of pytest-xdist take each other's cores, and a product of small
+    matrices takes a scheduler's tick. Workers inherit all of them.
     """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ["ELMAN_POISON"] = "1"
     if hasattr(config, "workerinput"):
         return
