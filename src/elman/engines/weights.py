@@ -60,6 +60,7 @@ class WeightRate:
         samples: int = 0,
         *,
         heads: bool = False,
+        whole: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tensor | None, ...]:
         """Gradients of the wanted weights from the sums of what they were sealed into.
 
@@ -68,6 +69,7 @@ class WeightRate:
             weights: in declared order.
             samples: gradients are [samples, …]; 0: one for all.
             heads: whether totals, weights and gradients are [heads, …].
+            whole: gradients that are known by the weights' names.
         """
         sums = {leaf: totals[target] for target, leaf in self.targets.items() if target in totals}
         plain = all(d in sums for d in self.wanted.values())  # nothing is left to compute
@@ -77,6 +79,9 @@ class WeightRate:
             if leaf.name not in self.wants:
                 found.append(None)
                 continue
+            if whole is not None and leaf.name in whole:
+                found.append(whole[leaf.name])
+                continue
             shape = (samples, *weight.shape) if samples else weight.shape
             blocks = [block for block in self.pair.step.weights if block.name == leaf.name]
             parts = [self._gradient(block, known, sums, samples, heads) for block in blocks]
@@ -84,8 +89,8 @@ class WeightRate:
                 found.append(parts[0])
                 continue
             zero = weight.new_zeros(())
-            whole = [zero if part is None else part for part in parts]
-            found.append(self._places.joined(blocks, whole, weight.new_empty(shape)))
+            each = [zero if part is None else part for part in parts]
+            found.append(self._places.joined(blocks, each, weight.new_empty(shape)))
         return tuple(found)
 
     def _gradient(

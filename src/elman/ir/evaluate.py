@@ -20,9 +20,12 @@ Array = Any
 
 
 def _lin(xp: Any, node: Node, *terms: Array) -> Array:
-    total: Any = node.bias
-    for coef, term in zip(node.coefs, terms, strict=True):
-        total = total + (term if coef == 1 else coef * term)
+    scaled = [term if coef == 1 else coef * term for coef, term in zip(node.coefs, terms)]
+    if node.bias or len(scaled) < 2:  # one term alone is added to 0, so that it is an array anew
+        scaled.insert(0, node.bias)
+    total: Any = scaled[0]
+    for term in scaled[1:]:
+        total = total + term
     return total
 
 

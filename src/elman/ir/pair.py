@@ -79,6 +79,16 @@ class Pair:
     d_weights: tuple[Node | None, ...]
 
     @property
+    def blocks(self) -> dict[Node, list[int]]:
+        """By sealed target: the weight blocks whose gradient its finished sum is, as it stands."""
+        found: dict[Node, list[int]] = {}
+        for target, leaf in self.d_sealed:
+            own = [index for index, d in enumerate(self.d_weights) if d is leaf]
+            if own:
+                found[target] = own
+        return found
+
+    @property
     def primal(self) -> frozenset[Node]:
         """Nodes of the forward step."""
         return frozenset(self.step.walk())

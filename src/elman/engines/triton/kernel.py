@@ -17,6 +17,7 @@ from elman.engines.triton.layout import Layout
 from elman.engines.triton.runs import BackwardRun, ForwardRun, Gradients
 from elman.engines.triton.schedule import Schedule
 from elman.engines.triton.sweeping import Sweeping
+from elman.engines.triton.totals import Totals
 from elman.engines.weights import WeightRate
 from elman.errors import EngineError
 from elman.plan.build import output_is_state
@@ -60,6 +61,7 @@ class TritonKernel(Kernel):
         self.back = None
         if program.backward is not None:
             self.back = Sweeping(layout, program.backward, schedule, self.kept, heads=heads > 0)
+            self.totals = Totals(self.back, program.sums, self.dtype)
         found = [matrix for sweep in self._sweeps for matrix in sweep.matrices()]
         self.matrices = list(dict.fromkeys(found))
         self.declared = [leaf.name for leaf in job.graph.inputs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from elman.engines.columns import Column, Columns
 from elman.ir.graph import Node
@@ -20,11 +21,12 @@ class Layout(Columns):
         super().__init__(program)
         self.vectors: dict[Node, int] = {}
         self.vector_area = 0
+        self._ranks = _ranks(program)
         leaves = program.pair.step.states
         self.carry, self.carry_row = self.slots(
             [leaf.shape[0][0] if leaf.shape else None for leaf in leaves]
         )
-        self.tape, self.tape_row = self.slots(program.tape)
+        self.tape, self.tape_row = self.slots(program.tape, "tape")
 
     def width(self, value: Node) -> int:
         """Units of a value; 1 for a scalar."""
@@ -44,11 +46,20 @@ class Layout(Columns):
             self.vector_area += self.width(value)
         return self.vectors[value]
 
-    def slots(self, atoms: Sequence[Atom | None]) -> tuple[list[int], int]:
-        """Offsets of slots in a row, vectors first, and the row's length."""
+    def slots(self, atoms: Sequence[Atom | None], kind: str = "") -> tuple[list[int], int]:
+        """Offsets of slots in a row, vectors first, and the row's length.
+
+        Args:
+            atoms: of the slots; None: a scalar.
+            kind: ``tape``, or the backward's ``chunk``: what is summed lies in the order of the
+                weights that it is the gradient of.
+        """
+        ranks = self._ranks.get(kind, {})
+        order = sorted(range(len(atoms)), key=lambda index: ranks.get(index, inf))
         offsets = [0] * len(atoms)
         used = 0
-        for index, atom in enumerate(atoms):
+        for index in order:
+            atom = atoms[index]
             if atom is not None:
                 offsets[index] = used
                 used += -(-self.size(atom) // ALIGNED) * ALIGNED
@@ -57,6 +68,20 @@ class Layout(Columns):
                 offsets[index] = used
                 used += 1
         return offsets, -(-used // ALIGNED) * ALIGNED
+
+
+def _ranks(program: Program) -> dict[str, dict[int, int]]:
+    """By kind and slot: the first weight block whose gradient is a sum of the slot's rows."""
+    found: dict[str, dict[int, int]] = {"tape": {}, "chunk": {}}
+    if program.backward is None:
+        return found
+    blocks = program.pair.blocks
+    for term in program.sums:
+        home = program.backward.summed(term.left)
+        if home.where in found and term.target in blocks:
+            ranks, first = found[home.where], blocks[term.target][0]
+            ranks[home.index] = min(first, ranks.get(home.index, first))
+    return found
 
 
 def padded(size: int) -> int:

@@ -117,10 +117,25 @@ class _Rows(Body):
 
 
 @dataclass(frozen=True, eq=False)
+class _Run:
+    """Operands of a bundle that lie side by side: one product.
+
+    Attributes:
+        base, offset, width: where.
+        places: which of the bundle's operands they are.
+    """
+
+    base: str
+    offset: int
+    width: int
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class _Compiled:
     """One segment: products, each into an array of its own, then a kernel."""
 
-    products: tuple[tuple[Bundle, str], ...]
+    products: tuple[tuple[Bundle, str, tuple[_Run, ...]], ...]
     kernel: Any
     arguments: list[str]
     block: int
@@ -165,32 +180,55 @@ class RowsRunner:
         text = body.text()
         self.texts.append(text)
         kernel = function("rows", text) if body.lines else None
-        return _Compiled(tuple(body.products), kernel, body.arguments, body.block)
+        products = tuple((bundle, name, self._runs(bundle)) for bundle, name in body.products)
+        return _Compiled(products, kernel, body.arguments, body.block)
+
+    def _runs(self, bundle: Bundle) -> tuple[_Run, ...]:
+        """A bundle's operands, those side by side together."""
+        placed: list[tuple[str, int, int]] = []
+        for place, operand in enumerate(bundle.operands):
+            base, offset = self.places(self.phase.homes[operand])
+            if self.wide:  # what is multiplied is read in the sequence's own type
+                base = base.replace("st", "sp").replace("nx", "sq")
+            placed.append((base, offset, place))
+        runs: list[_Run] = []
+        for base, offset, place in sorted(placed):
+            width = self.layout.width(bundle.operands[place])
+            last = runs[-1] if runs else None
+            if last is not None and (last.base, last.offset + last.width) == (base, offset):
+                width, places = last.width + width, (*last.places, place)
+                runs[-1] = _Run(base, last.offset, width, places)
+            else:
+                runs.append(_Run(base, offset, width, (place,)))
+        return tuple(runs)
 
     def matrices(self) -> list[Node]:
         """What its products multiply with."""
         found = [
             term.args[0]
             for segment in self.segments
-            for bundle, _ in segment.products
+            for bundle, *_ in segment.products
             for acc in bundle.accs
             for term in acc.terms
         ]
         return list(dict.fromkeys(found))
 
     def weights(self, matrices: Mapping[Node, Tensor]) -> list[Tensor]:
-        """What its products multiply with, side by side, one per operand of each bundle, in order.
+        """What its products multiply with, one per run of operands of each bundle, in order.
 
         Args:
             matrices: values of :meth:`matrices` [.., m, n].
         """
         found: list[Tensor] = []
         for segment in self.segments:
-            for bundle, _ in segment.products:
-                for place in range(len(bundle.operands)):
-                    terms = [acc.terms[place] for acc in bundle.accs]
-                    blocks = [turned(matrices[t.args[0]], t.transposed) for t in terms]
-                    found.append(joined(blocks).mT)
+            for bundle, _, runs in segment.products:
+                for run in runs:
+                    below: list[Tensor] = []
+                    for place in run.places:
+                        terms = [acc.terms[place] for acc in bundle.accs]
+                        blocks = [turned(matrices[t.args[0]], t.transposed) for t in terms]
+                        below.append(joined(blocks).mT)
+                    found.append(joined(below))
         return found
 
     def run(
@@ -209,28 +247,25 @@ class RowsRunner:
         rest = iter(weights)
         for segment in self.segments:
             made = {**arrays, "vec": vec}
-            for bundle, name in segment.products:
-                made[name] = self._multiplied(bundle, arrays, rest)
+            for _, name, runs in segment.products:
+                made[name] = _multiplied(runs, arrays, rest)
             if segment.kernel is None:
                 continue
             given = arguments(segment.arguments, made, {"count": count})
             segment.kernel[(-(-count // segment.block), heads)](*given, N=segment.block)
 
-    def _multiplied(
-        self, bundle: Bundle, arrays: Mapping[str, Tensor], weights: Iterator[Tensor]
-    ) -> Tensor:
-        """The sums of a bundle, side by side: [.., rows, Σ units]."""
-        total: Tensor | None = None
-        for operand in bundle.operands:
-            home = self.phase.homes[operand]
-            base, offset = self.places(home)
-            if self.wide:  # what is multiplied is read in the sequence's own type
-                base = base.replace("st", "sp").replace("nx", "sq")
-            value = arrays[base].narrow(-1, offset, self.layout.width(operand))
-            made = multiplied(value, next(weights))
-            total = made if total is None else total.add_(made)
-        assert total is not None, "a product has operands"
-        return total
+
+def _multiplied(
+    runs: Sequence[_Run], arrays: Mapping[str, Tensor], weights: Iterator[Tensor]
+) -> Tensor:
+    """The sums of a bundle, side by side: [.., rows, Σ units]."""
+    total: Tensor | None = None
+    for run in runs:
+        value = arrays[run.base].narrow(-1, run.offset, run.width)
+        made = multiplied(value, next(weights))
+        total = made if total is None else total.add_(made)
+    assert total is not None, "a product has operands"
+    return total
 
 
 def multiplied(left: Tensor, right: Tensor) -> Tensor:

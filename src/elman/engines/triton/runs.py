@@ -15,7 +15,6 @@ from elman.engines.triton.launch import Arrays, fresh, numbered
 from elman.engines.triton.rows import RowsRunner, turned
 from elman.engines.triton.steps import Work
 from elman.engines.triton.sweeping import Ends, Sweeping
-from elman.engines.triton.totals import totals
 
 if TYPE_CHECKING:
     from elman.engines.triton.kernel import TritonKernel
@@ -96,11 +95,10 @@ class Run(ABC):
         """A phase on rows at once."""
         if not runner.segments:
             return
-        lead, some = self.heads, self.vec
-        own = {
-            "sr": fresh(some, *lead, rows, max(1, runner.scratch[1])),
-            "sc": fresh(some, *lead, rows, max(1, runner.scalars)),
-        }
+        own: Arrays = {}
+        for name, width in (("sr", runner.scratch[1]), ("sc", runner.scalars)):
+            if width:
+                own[name] = fresh(self.vec, *self.heads, rows, width)
         runner.run({**arrays, **own}, self._weights(runner), self.vec, rows)
 
     def _weights(self, runner: RowsRunner) -> list[Tensor]:
@@ -278,8 +276,8 @@ class BackwardRun(Run):
     def results(self) -> tuple[Gradients, Gradients, Gradients]:
         """What :meth:`Kernel.backward` returns, after the last stretch."""
         of, (inputs, states, weights) = self.of, self._given
-        summed = totals(self.sweep, of.program.sums, self.arrays, of.dtype)
-        d_weights = of.rate.gradients(summed, weights, heads=bool(self.heads))
+        sums, whole = of.totals(self.arrays)
+        d_weights = of.rate.gradients(sums, weights, heads=bool(self.heads), whole=whole)
         d_inputs = tuple(
             d if d is None else d.reshape(value.shape)
             for d, value in zip(self.d_inputs, inputs, strict=True)

@@ -64,7 +64,7 @@ class Sweeping:
     ) -> None:
         self.layout, self.sweep, self.schedule = layout, sweep, schedule
         self.forward = sweep is layout.program.forward
-        self.chunk = layout.slots(sweep.chunk)
+        self.chunk = layout.slots(sweep.chunk, "" if self.forward else "chunk")
         self.before = RowsRunner(layout, sweep.before, self.place, heads=heads)
         self.after = RowsRunner(layout, sweep.after, self.place, heads=heads)
         self.steps: Steps | None = None

@@ -2,56 +2,179 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from elman.engines.triton.launch import Arrays
-from elman.engines.triton.rows import joined, multiplied
+from elman.engines.triton.rows import multiplied
 from elman.engines.triton.sweeping import Sweeping
 from elman.engines.weights import Values
 from elman.ir.graph import Node
 from elman.ir.pair import Sum
 
+_RUNS = 2  # products at most for one operand: its rows are joined by a copy beyond
 
-def totals(sweep: Sweeping, sums: Sequence[Sum], arrays: Arrays, dtype: torch.dtype) -> Values:
-    """Σ over all rows, one product for all that multiply with the same rows.
+
+class _Place(NamedTuple):
+    """Columns of an array of rows."""
+
+    base: str
+    offset: int
+    width: int
+
+    def rows(self, arrays: Arrays) -> Tensor:
+        """Them [.., rows, n]."""
+        return arrays[self.base].narrow(-1, self.offset, self.width)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """Terms summed by one product, or one sum.
+
+    Attributes:
+        lefts: places, side by side after one another.
+        right: what they are multiplied with, if anything.
+        widths: of each term.
+        targets: what each term is summed into.
+        whole: weights of which all is summed here: the first of its rows, and how many.
+    """
+
+    lefts: tuple[_Place, ...]
+    right: _Place | None
+    widths: tuple[int, ...]
+    targets: tuple[tuple[Node, ...], ...]
+    whole: Mapping[str, tuple[int, int]]
+
+    def total(self, arrays: Arrays, dtype: torch.dtype) -> Tensor:
+        """The sum [.., Σ widths, n], or [.., Σ widths]."""
+        rows = [place.rows(arrays) for place in self.lefts]
+        left = rows[0] if len(rows) == 1 else torch.cat(rows, -1)
+        if self.right is None:
+            return left.sum(-2, dtype=torch.float32).to(dtype)
+        return multiplied(left.mT, self.right.rows(arrays).to(dtype)).to(dtype)
+
+
+class Totals:
+    """All sums of a backward, each operand read as few times as can be.
+
+    Slots lie in the order of the weights' blocks (``Layout``), so that most gradients are products
+    as they stand.
 
     Args:
         sweep: backward.
         sums: what is summed.
-        arrays: [.., rows, n] each; the dots are heads, if there are any.
         dtype: of the results.
     """
-    layout, rows = sweep.layout, arrays["tape"].shape[-2]
 
-    def rows_of(value: Node) -> Tensor:
-        base, offset = sweep.place(sweep.sweep.summed(value))
-        return arrays[base].narrow(-2, 0, rows).narrow(-1, offset, layout.width(value))
+    def __init__(self, sweep: Sweeping, sums: Sequence[Sum], dtype: torch.dtype) -> None:
+        self._sweep, self._dtype = sweep, dtype
+        pair = sweep.layout.program.pair
+        self._blocks = pair.blocks
+        self._weights: dict[str, dict[int, Node]] = {}
+        for index, block in enumerate(pair.step.weights):
+            self._weights.setdefault(block.name, {})[index] = block
+        counts = {term.target: 0 for term in sums}
+        groups: dict[Node | None, list[Sum]] = {}
+        for term in sums:
+            counts[term.target] += 1
+            groups.setdefault(term.right, []).append(term)
+        self._once = {target for target, count in counts.items() if count == 1}
+        self._runs = [run for right, terms in groups.items() for run in self._cut(right, terms)]
 
-    found: Values = {}
+    def _place(self, value: Node) -> _Place:
+        layout, sweep = self._sweep.layout, self._sweep.sweep
+        return _Place(*self._sweep.place(sweep.summed(value)), layout.width(value))
 
-    def add(target: Node, part: Tensor) -> None:
-        found[target] = part if target not in found else found[target] + part
-
-    by_right: dict[Node, list[Any]] = {}
-    alone: dict[Node, Tensor] = {}
-    for term in sums:
-        if term.right is not None:
-            by_right.setdefault(term.right, []).append(term)
-            continue
-        if term.left not in alone:
-            total = rows_of(term.left).sum(-2, dtype=torch.float32).to(dtype)
-            alone[term.left] = total if term.left.shape else total[..., 0]
-        add(term.target, alone[term.left])
-    for right, terms in by_right.items():
-        lefts = list(dict.fromkeys(term.left for term in terms))
-        whole = joined([rows_of(left).mT for left in lefts])
-        widths = [layout.width(left) for left in lefts]
-        made = multiplied(whole, rows_of(right).to(dtype)).to(dtype).split(widths, -2)
-        split = dict(zip(lefts, made, strict=True))
+    def _cut(self, right: Node | None, terms: Sequence[Sum]) -> list[_Run]:
+        """Runs of terms that share what they are multiplied with."""
+        targets: dict[Node, list[Node]] = {}
         for term in terms:
-            add(term.target, split[term.left])
-    return found
+            targets.setdefault(term.left, []).append(term.target)
+        last = len(self._blocks)
+        first = {
+            left: min(min(self._blocks.get(target, [last])) for target in own)
+            for left, own in targets.items()
+        }
+        runs: list[list[tuple[Node, _Place]]] = []
+        for left in sorted(targets, key=lambda left: first[left]):
+            place = self._place(left)
+            before = runs[-1][-1][1] if runs else None
+            if before is not None and (before.base, before.offset + before.width) == place[:2]:
+                runs[-1].append((left, place))
+            else:
+                runs.append([(left, place)])
+        if right is not None and len(runs) > _RUNS:
+            runs = [[pair for run in runs for pair in run]]
+        return [self._run(right, run, targets) for run in runs]
+
+    def _run(
+        self,
+        right: Node | None,
+        run: Sequence[tuple[Node, _Place]],
+        targets: Mapping[Node, list[Node]],
+    ) -> _Run:
+        places: list[_Place] = []
+        for _, place in run:
+            if places and (places[-1].base, places[-1].offset + places[-1].width) == place[:2]:
+                places[-1] = places[-1]._replace(width=places[-1].width + place.width)
+            else:
+                places.append(place)
+        return _Run(
+            tuple(places),
+            None if right is None else self._place(right),
+            tuple(place.width for _, place in run),
+            tuple(tuple(targets[left]) for left, _ in run),
+            self._whole(right, run, targets),
+        )
+
+    def _whole(
+        self,
+        right: Node | None,
+        run: Sequence[tuple[Node, _Place]],
+        targets: Mapping[Node, list[Node]],
+    ) -> dict[str, tuple[int, int]]:
+        """Weights whose blocks are all in a run, in their order, each of one term."""
+        where: dict[int, int] = {}  # by block: which term of the run
+        for index, (left, _) in enumerate(run):
+            for target in targets[left]:
+                if target in self._once:
+                    where |= dict.fromkeys(self._blocks.get(target, ()), index)
+        edges = [0, *accumulate(place.width for _, place in run)]
+        rank = 1 if right is None else 2
+        found: dict[str, tuple[int, int]] = {}
+        for name, blocks in self._weights.items():
+            start = where.get(next(iter(blocks)))
+            if start is None or any(b.column or len(b.shape) != rank for b in blocks.values()):
+                continue
+            stop = start + len(blocks)
+            if [where.get(index) for index in blocks] == [*range(start, stop)]:
+                found[name] = edges[start], edges[stop] - edges[start]
+        return found
+
+    def __call__(self, arrays: Arrays) -> tuple[Values, dict[str, Tensor]]:
+        """All sums, by what they are summed into; gradients of weights that are one of them.
+
+        Args:
+            arrays: [.., rows, n] each; the dots are heads, if there are any.
+        """
+        found: Values = {}
+        whole: dict[str, Tensor] = {}
+        for run in self._runs:
+            total = run.total(arrays, self._dtype)
+            axis = -1 if run.right is None else -2
+            taken: set[int] = set()
+            for name, (start, width) in run.whole.items():
+                own = total.narrow(axis, start, width)
+                whole[name] = own.clone() if start in taken else own  # each has its own memory
+                taken.add(start)
+            parts = total.split(run.widths, axis) if len(run.widths) > 1 else (total,)
+            for part, targets in zip(parts, run.targets, strict=True):
+                for target in targets:
+                    own = part if target.shape else part[..., 0]
+                    found[target] = own if target not in found else found[target] + own
+        return found, whole
