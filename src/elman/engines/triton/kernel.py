@@ -62,9 +62,10 @@ class TritonKernel(Kernel):
         if program.backward is not None:
             self.back = Sweeping(layout, program.backward, schedule, self.kept, heads=heads > 0)
             self.totals = Totals(self.back, program.sums, self.dtype)
-        found = [matrix for sweep in self._sweeps for matrix in sweep.matrices()]
-        self.matrices = list(dict.fromkeys(found))
         self.declared = [leaf.name for leaf in job.graph.inputs]
+        flows = zip(step.inputs, program.pair.d_inputs, strict=True)
+        part = {leaf.name for leaf, d in flows if d is None}  # some of it has no gradient
+        self.filled = frozenset(self.declared) - part
         self.ragged: Ragged | None = None
         self._packed: TritonKernel | None = None
 

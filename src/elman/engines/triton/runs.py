@@ -32,6 +32,7 @@ class Run(ABC):
         of: whose call it is.
         sweep: its direction.
         inputs, weights: of the call.
+        vec: all sealed vectors, if they are known.
     """
 
     ends: tuple[str, str]  # the kernel's names of what is carried, before the steps and after
@@ -42,18 +43,18 @@ class Run(ABC):
         sweep: Sweeping,
         inputs: Sequence[Tensor],
         weights: Sequence[Tensor],
+        vec: Tensor | None = None,
     ) -> None:
         self.of, self.sweep, self.heads = of, sweep, of.heads
         self.T, self.B, self.rows = of.sizes(inputs)
         like = inputs[0]
         lead, layout = self.heads, of.layout
-        values = of.rate.values(weights, [*layout.vectors, *of.matrices], heads=bool(lead))
-        vectors = [values[node].reshape(*lead, -1) for node in layout.vectors]
+        vectors = [] if vec is not None else [*layout.vectors]
+        values = of.rate.values(weights, [*vectors, *sweep.matrices], heads=bool(lead))
         if vectors:
-            self.vec = torch.cat(vectors, -1).float()
-        else:
-            self.vec = like.new_zeros(*lead, 1, dtype=torch.float32)
-        self._matrices = {node: _rowed(values[node]) for node in of.matrices}
+            vec = torch.cat([values[node].reshape(*lead, -1) for node in vectors], -1).float()
+        self.vec = like.new_zeros(*lead, 1, dtype=torch.float32) if vec is None else vec
+        self._matrices = {node: _rowed(values[node]) for node in sweep.matrices}
         self._operands: dict[RowsRunner, list[Tensor]] = {}
         self._held: Arrays | None = None
         self._carry: list[Tensor] = []
@@ -213,7 +214,8 @@ class ForwardRun(Run):
             output = output.reshape(*self.heads, *self._lead)
         ends = zip(self._carry, self._shapes, strict=True)
         last = tuple(end.to(self._dtype).reshape(shape) for end, shape in ends)
-        return output, last, (*self.sequences, self._tape) if self.of.job.spec.training else ()
+        saved = (*self.sequences, self._tape, self.vec)
+        return output, last, saved if self.of.job.spec.training else ()
 
     def _stepped(self, arrays: Arrays) -> list[Tensor]:
         self._worked(arrays, {})
@@ -248,10 +250,11 @@ class BackwardRun(Run):
         keep: bool,
     ) -> None:
         assert of.back is not None, "asked for before"
-        super().__init__(of, of.back, inputs, weights)
+        *sequences, tape, vec = saved
+        super().__init__(of, of.back, inputs, weights, vec)
         layout, heads, like, rows = of.layout, self.heads, states[0], self.rows
         self._given = inputs, states, weights
-        *self.sequences, tape = saved
+        self.sequences = sequences
         self.arrays |= self._rows_of_states()
         self.arrays["tape"] = tape.clone() if keep else tape  # a slot may be written again
         self.arrays["ch"] = self._chunk(like)
@@ -262,7 +265,7 @@ class BackwardRun(Run):
             self.arrays["dy"] = _rowed(d_output.reshape(*heads, rows, width))
         wants = of.job.spec.wants
         self.d_inputs = [
-            like.new_zeros(*heads, rows, width) if name in wants else None
+            _empty(like, name in of.filled, *heads, rows, width) if name in wants else None
             for name, width in zip(of.declared, layout.input_widths, strict=True)
         ]
         self.arrays |= {f"din{k}": d for k, d in enumerate(self.d_inputs) if d is not None}
@@ -302,6 +305,11 @@ class BackwardRun(Run):
             own = end.narrow(-1, offset, column.width)
             found[array].narrow(-1, column.offset, column.width).copy_(own)
         return found
+
+
+def _empty(like: Tensor, filled: bool, *shape: int) -> Tensor:
+    """Memory for a gradient: zeros, but where all of it will be written."""
+    return fresh(like, *shape) if filled else like.new_zeros(shape)
 
 
 def _rowed(matrix: Tensor) -> Tensor:

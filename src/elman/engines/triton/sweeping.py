@@ -50,6 +50,9 @@ class Sweeping:
         kept: which states are stored at every step.
         ragged: whether rows are packed, each sample with its own number of steps.
         heads: whether several heads run side by side, with arrays and weights of their own.
+
+    Attributes:
+        matrices: what its products multiply with.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Sweeping:
             wide = self.forward and layout.program.spec.dtype != "float32"
             runner = RowsRunner(layout, sweep.step, self.place, heads=heads, wide=wide)
             self.steps = Steps(runner, forward=self.forward, wide=wide)
+            self.matrices = self._matrices()
             return
         if schedule.kind == "loop":
             self.loop = Loop(
@@ -98,6 +102,12 @@ class Sweeping:
             )
         self.text = self.loop.text()
         self.kernel = function("loop", self.text)
+        self.matrices = self._matrices()
+
+    def _matrices(self) -> list[Node]:
+        found = [matrix for runner in self.runners for matrix in runner.matrices()]
+        held = self.loop.matrices if self.loop is not None else ()
+        return list(dict.fromkeys([*found, *(node for node, _ in held)]))
 
     @property
     def runners(self) -> list[RowsRunner]:
@@ -109,14 +119,6 @@ class Sweeping:
         """How many programs a kernel of all steps has; of each head."""
         groups = -(-batch // self.schedule.batch)
         return groups * (self.loop.programs if isinstance(self.loop, Grid) else 1)
-
-    def matrices(self) -> list[Node]:
-        """What its products multiply with."""
-        found = [matrix for runner in self.runners for matrix in runner.matrices()]
-        return [
-            *found,
-            *(node for node, _ in (self.loop.matrices if self.loop is not None else ())),
-        ]
 
     def place(self, home: Home) -> tuple[str, int]:
         """Where a home lies in arrays of rows."""
