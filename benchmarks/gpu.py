@@ -69,6 +69,7 @@ def first() -> Iterator[Case]:
     yield layer("gru", 10_000, 1, 2, "float32", "deer")
     yield layer("lstm_layernorm", 256, 16, 128, "bfloat16", "cell")
     yield layer("gru", 100, 32, 256, "float32", "module")
+    yield layer("lstm", 1024, 16, 256, "bfloat16", "stack")
 
 
 def cases() -> Iterator[Case]:
@@ -98,6 +99,8 @@ def rest() -> Iterator[Case]:
             yield layer(cell, T, 8, 256, "float32", "deer")
     for cell in ("gru", "lstm"):
         yield layer(cell, 100, 32, 512, "bfloat16", "module")
+    for T, B, H in ((256, 16, 256), (1024, 16, 512), (1024, 64, 128)):
+        yield layer("gru", T, B, H, "bfloat16", "stack")
     for cell, T, B, H in (  # DeepBench's list of training
         *(("lstm", 25, B, H) for H in (512, 1024) for B in (16, 32, 64, 128)),
         *(("lstm", 150, B, 256) for B in (16, 32, 64, 128)),
@@ -126,8 +129,10 @@ def tiny() -> Iterator[Case]:
     yield Case("para dry", "deer", "paragru", 40, 1, 3, "float32")
     yield Case("heads dry", "heads", "lstm", 2, 2, 8, "float32", heads=2)
     yield Case("module dry", "module", "gru", 3, 2, 8, "float32")
+    yield Case("stack dry", "stack", "gru", 32, 2, 4, "float32")
 
 
+MODULES = {"module": {"num_layers": 2, "bidirectional": True}, "stack": {"num_layers": 4}}
 COMPILED = {  # compiling a step takes up to a minute
     "cell lstm_layernorm 256,16,128 bf16",
     "cell lem 256,16,512 bf16",
@@ -341,13 +346,16 @@ def in_python(case: Case, device: str, clock: Clock, compiled: bool) -> tuple[fl
 
 
 def module_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
-    """A bidirectional stack of two layers as a user has it: engine auto, beside torch's module."""
+    """A stack as a user has it, of both directions or of four layers: engine auto, beside torch's
+    module; and what was chosen."""
     import torch
 
     import elman
+    import elman.nn
 
     name, dtype = case.cell.upper(), getattr(torch, case.dtype)
-    options = {"num_layers": 2, "bidirectional": True}
+    options: dict[str, Any] = MODULES[case.kind]
+    width = case.H * (2 if "bidirectional" in options else 1)
     theirs = getattr(torch.nn, name)(case.H, case.H, **options).to(device, dtype)
     exact = getattr(torch.nn, name)(case.H, case.H, **options).double()
     exact.load_state_dict({key: value.double().cpu() for key, value in theirs.state_dict().items()})
@@ -355,18 +363,18 @@ def module_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
     ours = getattr(elman, name)(case.H, case.H, engine=engine, **options).to(device, dtype)
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(case.T, case.B, case.H, device=device, dtype=dtype, requires_grad=True)
-    dy = torch.randn(case.T, case.B, 2 * case.H, device=device, dtype=dtype)
+    dy = torch.randn(case.T, case.B, width, device=device, dtype=dtype)
 
     def both(module: Any, x: Any = x, dy: Any = dy) -> Any:
         out = module(x)[0]
         return out, *torch.autograd.grad(out, [x, *module.parameters()], dy)
 
     wide = x.detach().double().cpu().requires_grad_()
-    want = both(exact, wide, dy.double().cpu())
+    want = [value.detach() for value in both(exact, wide, dy.double().cpu())]
 
     def off(module: Any) -> float:
         pairs = zip(both(module), want, strict=True)
-        return max(float((a.double().cpu() - b).norm() / b.norm()) for a, b in pairs)
+        return max(float((a.detach().double().cpu() - b).norm() / b.norm()) for a, b in pairs)
 
     found: dict[str, Any] = {}
     for key, module in (("elman", ours), ("torch", theirs)):
@@ -376,6 +384,9 @@ def module_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
         raise ArithmeticError(
             f"off by {found['elman error']:.2g}, torch {found['torch error']:.2g}"
         )
+    chosen = [one for sizes in elman.nn.choices(ours).values() for one in sizes.values()]
+    words = dict.fromkeys(f"{one['engine']} {one['schedule']}" for one in chosen)
+    found["best"] = ", ".join(words)
     return found
 
 
@@ -437,7 +448,7 @@ def measured(case: Case, device: str) -> dict[str, Any]:
         return barrier_time(case, device, clock)
     if case.kind == "peaks":
         return peaks(case, device, clock)
-    if case.kind == "module":
+    if case.kind in MODULES:
         return module_times(case, device, clock)
     found = work_of(case, device) | own_times(case, device, clock)
     if case.kind == "deer":
@@ -460,7 +471,7 @@ def warm(device: str) -> None:
 
     for line in sys.stdin:
         case = Case(**json.loads(line))
-        if case.kind in ("peaks", "barrier", "module"):
+        if case.kind in ("peaks", "barrier", *MODULES):
             continue
         job = job_of(case, device)
         trial = make_trial(job, min(case.T, 2), case.B)
