@@ -5,13 +5,31 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from typing import Any
 
+import numpy as np
 import pytest
 
 if (sys.platform, platform.machine()) == ("linux", "x86_64") and os.environ.get("CI"):
     import triton  # where there is a wheel, nothing may be skipped
 else:
     triton = pytest.importorskip("triton")
+
+
+if triton.knobs.runtime.interpret:
+    from triton.runtime import interpreter
+
+    _convert: Any = interpreter._convert_float
+
+    def _rounded(values: Any, source: Any, target: Any, mode: Any) -> Any:
+        """The interpreter cuts float32 off to bfloat16; a GPU rounds it to the nearest."""
+        if (str(source), str(target)) != ("fp32", "bf16"):
+            return _convert(values, source, target, mode)
+        bits = np.ascontiguousarray(values).view(np.uint32)
+        up = bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)
+        return (np.where(np.isnan(values), bits, up) >> 16).astype(np.uint16).reshape(values.shape)
+
+    interpreter._convert_float = _rounded
 
 
 def pytest_collection_modifyitems(items):

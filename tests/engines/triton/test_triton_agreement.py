@@ -13,6 +13,7 @@ from elman.engines.triton import steps as steps_module
 from elman.engines.triton import sweeping
 from elman.engines.triton.heads import HeadsKernel
 from elman.engines.triton.kernel import TritonKernel
+from elman.engines.triton.source import function
 from elman.engines.triton.steps import Steps
 from elman.frontend.cell import Cell
 from elman.tuning.choose import kernel_of
@@ -87,6 +88,32 @@ def test_half_precision(cell: Cell, schedule: str, dtype: torch.dtype) -> None:
     """Products in half precision, everything else in float32."""
     case = random_case(cell, Sizes(T=4, B=3, I=6, H=8)).to(dtype)
     assert_all_same(call(kernel(case, schedule), case), oracle(case), dtype, case.T)
+
+
+def test_conversion_to_bfloat16() -> None:
+    """Numbers are rounded as torch rounds them: to nearest, ties to even; infinity, NaN, zeros."""
+    values = torch.tensor([1.0, 1.00390625, 1.01171875, -3.3e38, 1e-40, 0.0, -0.0, 2.71828])
+    values = torch.cat((values, torch.tensor([float("inf"), -float("inf"), float("nan")])))
+    values = torch.cat((values, torch.randn(500) * 100.0 ** torch.randn(500)))
+    values = torch.nn.functional.pad(values, (0, 512 - len(values)))
+    made = torch.empty(512, dtype=torch.bfloat16)
+    function("rounded", ROUNDED)[(1,)](values, made)
+    torch.testing.assert_close(made, values.bfloat16(), rtol=0, atol=0, equal_nan=True)
+
+
+ROUNDED = """@triton.jit
+def rounded(values, made):
+    i = tl.arange(0, 512)
+    lib.put(made + i, tl.load(values + i), i < 512)
+"""
+
+
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm, cells.rnn, cells.lem])
+@pytest.mark.parametrize("schedule", [LOOP, "grid/8/2/6/1"])
+def test_bfloat16_of_more_units(cell: Cell, schedule: str) -> None:
+    """Twelve inputs and units: what batched phases hand to the steps is kept in bfloat16."""
+    case = random_case(cell, Sizes(T=3, B=4, I=12, H=12)).to(torch.bfloat16)
+    assert_all_same(call(kernel(case, schedule), case), oracle(case), case.dtype, case.T)
 
 
 @pytest.mark.parametrize("schedule", EVERY)
