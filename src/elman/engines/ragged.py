@@ -32,6 +32,7 @@ class Ragged:
         self.steps, self.batch, self.rows = len(self.sizes), self.sizes[0], sum(self.sizes)
         self.offsets = (0, *accumulate(self.sizes))
         self._numbers: dict[int, Tensor] = {}
+        self._turns: dict[torch.device, Tensor] = {}
 
     @property
     def mean_batch(self) -> int:
@@ -67,7 +68,9 @@ class Ragged:
 
     def turned(self, value: Tensor) -> Tensor:
         """Rows [N, ...] with every sequence reversed in its own steps; twice is as before."""
-        index = self._turn if value.device.type == "cpu" else self._turn.to(value.device)
+        index = self._turns.get(value.device)
+        if index is None:
+            index = self._turns[value.device] = self._turn.to(value.device)
         return value.index_select(0, index)
 
     def numbers(self, shares: int) -> Tensor:

@@ -18,7 +18,7 @@ from elman.engines.triton.steps import Steps
 from elman.frontend.cell import Cell
 from elman.tuning.choose import kernel_of
 from helpers import Case, Sizes, assert_all_same, job_of, random_case, run
-from packed_rows import alone, drawn, together
+from packed_rows import alone, drawn, layout, packed, together
 from unseen import UNSEEN
 
 LOOP, STEPS = "loop/16/4/1", "steps"
@@ -251,8 +251,30 @@ LENGTHS = {"several": (4, 3, 3, 1), "equal": (2, 2), "more than a program takes"
 def test_packed_rows(cell: Cell, schedule: str, lengths: tuple[int, ...]) -> None:
     """Sequences of several lengths: what each gives alone."""
     case = drawn(cell, lengths, torch.float32)
-    got = together(kernel(case, schedule), case, lengths, 2)
+    made = kernel(case, schedule)
+    assert made.over(layout(lengths)).ragged is not None
+    got = together(made, case, lengths, 2)
     assert_all_same(got, alone(case, lengths), torch.float32, max(lengths))
+
+
+@pytest.mark.parametrize("schedule", [*EVERY, SLICED])
+@pytest.mark.parametrize("training", [True, False])
+def test_packed_rows_in_half_precision(schedule: str, training: bool) -> None:
+    """Slices, states that are not kept, and states beside their sequences."""
+    lengths = (5, 3, 3, 2, 1)
+    case = drawn(cells.lem, lengths, torch.float16, H=6)
+    made = kernel(case, schedule) if training else kernel(case, schedule, training=False)
+    want = alone(case, lengths)
+    got = together(made, case, lengths) if training else ends(made, case, lengths)
+    assert_all_same(got, {name: want[name] for name in got}, torch.float16, max(lengths))
+
+
+def ends(made: TritonKernel, case: Case, lengths: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """Output and last states of packed rows."""
+    inputs = [packed(value, lengths) for value in case.inputs.values()]
+    states, weights = list(case.states.values()), list(case.weights.values())
+    output, last, _ = made.over(layout(lengths)).forward(inputs, states, weights)
+    return {"out": output, **{f"last {k}": end for k, end in zip(case.states, last, strict=True)}}
 
 
 def test_strided_arguments() -> None:

@@ -46,6 +46,8 @@ def types_of(names: Any, dtype: str, *wide: str) -> dict[str, str]:
         if name in sizes or "_" in name
         else "*i32"
         if name == "bar"
+        else "*i64"
+        if name == "rows"
         else "*fp32"
         if name in ("vec", *wide) or name.startswith("pb")
         else f"*{short}"
@@ -54,15 +56,21 @@ def types_of(names: Any, dtype: str, *wide: str) -> dict[str, str]:
 
 
 def loop_facts(
-    cell: Cell, units: int, dtype: str, target: str, forward: bool, schedule: Schedule
+    cell: Cell,
+    units: int,
+    dtype: str,
+    target: str,
+    forward: bool,
+    schedule: Schedule,
+    **options: bool,
 ) -> Facts:
-    """What the time loop of a direction needs, all states kept."""
+    """What the time loop of a direction needs, all states kept; ``options`` as of Sweeping."""
     of = planned(cell, units, dtype)
     sweep = of.forward if forward else of.backward
     assert sweep is not None
     layout = Layout(of)
     kept = (True,) * len(layout.state_widths)
-    made = Sweeping(layout, sweep, schedule, kept)
+    made = Sweeping(layout, sweep, schedule, kept, **options)
     assert made.loop is not None
     constants = {
         "N": schedule.samples,
@@ -218,23 +226,23 @@ def test_every_cell_compiles(cell: Cell) -> None:
 @pytest.mark.parametrize("forward", [True, False])
 def test_heads_compile(forward: bool) -> None:
     """Programs of several heads differ in where their arrays lie alone."""
-    of = planned(cells.lstm, 64, "bfloat16")
-    sweep = of.forward if forward else of.backward
-    assert sweep is not None
-    made = Sweeping(Layout(of), sweep, Schedule("loop", 16, 4, 1), (True, True), heads=True)
-    assert made.loop is not None
-    constants = {
-        "N": 16,
-        "DT": tl.bfloat16,
-        "STAGES": 1,
-        "PRECISION": "tf32",
-        "INTERPRETED": False,
-        "MEET": False,
-    }
-    types = types_of(made.loop.pointers, "bfloat16")
-    found = facts(made.kernel, types, constants, "sm_90", warps=4, stages=1)
+    schedule = Schedule("loop", 16, 4, 1)
+    found = loop_facts(cells.lstm, 64, "bfloat16", "sm_90", forward, schedule, heads=True)
     assert not found.spilled
     assert found.loop["LDG"] <= (4 if forward else 7)
+
+
+@pytest.mark.parametrize("forward", [True, False])
+@pytest.mark.parametrize("name, units", [("loop/16/8/1", 128), ("grid/16/8/16/1", 512)])
+def test_packed_rows_compile(name: str, units: int, forward: bool) -> None:
+    """Each sample's own number of steps costs a few loads of numbers, and no room."""
+    schedule = Schedule.parse(name)
+    found = loop_facts(cells.gru, units, "bfloat16", "sm_90", forward, schedule, ragged=True)
+    assert not found.spilled
+    assert found.shared <= SHARED["sm_90"]
+    plain = loop_facts(cells.gru, units, "bfloat16", "sm_90", forward, schedule)
+    assert found.loop["LDG"] <= plain.loop["LDG"] + 8
+    assert found.loop["BAR"] <= plain.loop["BAR"]
 
 
 @pytest.mark.parametrize("cell", [cells.lstm_layernorm, cells.gru_before], ids=lambda c: c.name)

@@ -50,7 +50,7 @@ class Grid(Loop):
     """One direction's time loop, its units cut over ``programs``.
 
     Args:
-        layout, phase, chunk, forward: as of :class:`Loop`; all states are kept.
+        layout, phase, chunk, forward, ragged: as of :class:`Loop`; all states are kept.
         own: units of the largest atom that a program has.
         heads: whether there are several, each with programs of its own.
         splits: how many parts of a product's inner dim are computed side by side.
@@ -71,11 +71,12 @@ class Grid(Loop):
         own: int,
         splits: int,
         slices: int = 1,
+        ragged: bool = False,
         heads: bool = False,
     ) -> None:
         kept = (True,) * len(layout.state_widths)
         super().__init__(
-            layout, phase, chunk, forward=forward, kept=kept, ragged=False, heads=heads
+            layout, phase, chunk, forward=forward, kept=kept, ragged=ragged, heads=heads
         )
         self.splits, self.slices = splits, slices
         self._turns: list[_Turn] = []
@@ -223,7 +224,8 @@ class Grid(Loop):
     def _step(self) -> list[str]:
         turns, end = self._turns, self._step_end()
         order = [(k, s) for k in range(len(turns)) for s in range(self.slices)]
-        lines = ["t = i" if self.forward else "t = T - 1 - i", *self._sliced(_ROWS)]
+        head, *rows = self._step_head()
+        lines = [head, *self._sliced(rows)]
         for (k, s), after in zip(order, [*order[1:], None], strict=True):
             if after is not None:
                 lines += self._of(after[1], turns[after[0]].early)
@@ -249,7 +251,8 @@ class Grid(Loop):
     @property
     def _own_names(self) -> set[str]:
         """What every slice has of its own."""
-        found = {"n", "live", "all_live", "meeting", *assigned(_ROWS), *self.carried}
+        found = {"n", "live", "all_live", "meeting", *self.carried}
+        found |= set(assigned(self._step_head())) - {"t"}
         found |= {f"next_{index}" for index in self._next}
         for turn in self._turns:
             parts = (turn.early, turn.ready, turn.lines, turn.late)
@@ -261,14 +264,15 @@ class Grid(Loop):
         if not self._raws:
             return []
         early = self._turns[0].early
-        names = {"t", "row", "before", "live", *assigned(early)}
-        lines = [
-            f"i_{mark} = {index}",
-            f"t = i_{mark}" if self.forward else f"t = T - 1 - i_{mark}",
-            *_ROWS,
-        ]
-        made = renamed([*lines, *early], {name: f"{name}_{mark}" for name in names})
-        made.insert(2, f"live_{mark} = live & (i_{mark} < i1)")
+        # there may be no such step: then nothing is live; its number is looked up in packed rows
+        number = f"tl.minimum({index}, T - 1)" if self.ragged else index
+        first = [f"inside_{mark} = {index} < i1", f"i_{mark} = {number}"]
+        lines = self._step_head()
+        if not self.ragged:
+            lines.append("live = all_live")
+        lines.append("live = live & inside")
+        own = {"i", "inside", *assigned([*lines, *early])}
+        made = [*first, *renamed([*lines, *early], {name: f"{name}_{mark}" for name in own})]
         return self._of(0, made)
 
     def _inner_of(self, piece: Piece) -> tuple[str, int]:
@@ -385,9 +389,6 @@ class Grid(Loop):
 
     def _end(self) -> list[str]:
         return self._sliced(super()._end())
-
-
-_ROWS = ["row = t * B + n", "before = row"]
 
 
 def _atoms(phase: Phase) -> list[Atom]:

@@ -69,10 +69,8 @@ class TritonKernel(Kernel):
         self.ragged: Ragged | None = None
         self._packed: TritonKernel | None = None
 
-    def over(self, ragged: Ragged) -> TritonKernel | None:
-        """See :meth:`Kernel.over`: where all steps are one program's, each sample has its own."""
-        if self.fixed.kind != "loop":
-            return None
+    def over(self, ragged: Ragged) -> TritonKernel:
+        """See :meth:`Kernel.over`: each sample has its own number of steps."""
         if self._packed is None:
             made = self._packed = copy(self)
             made.ahead = self._sweep_of(self.program.forward)

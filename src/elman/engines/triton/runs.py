@@ -132,7 +132,17 @@ class Run(ABC):
         read = {name for name in rows if name == "dy" or name.startswith("in")}
         weights, written = self._weights(steps.runner), frozenset(rows) - read
         return steps.run(
-            Work(self.T, self.B, self.vec, weights, rows, self.sequences, carries, written)
+            Work(
+                self.T,
+                self.B,
+                self.vec,
+                weights,
+                rows,
+                self.sequences,
+                carries,
+                written,
+                self.of.ragged,
+            )
         )
 
     def _rows_of_states(self) -> Arrays:
@@ -220,8 +230,22 @@ class ForwardRun(Run):
     def _stepped(self, arrays: Arrays) -> list[Tensor]:
         self._worked(arrays, {})
         return [
-            sequence.select(-3, self.T % sequence.shape[-3]).clone() for sequence in self.sequences
+            self._last(sequence, kept)
+            for sequence, kept in zip(self.sequences, self.of.kept, strict=True)
         ]
+
+    def _last(self, sequence: Tensor, kept: bool) -> Tensor:
+        """A state after every sample's last step."""
+        ragged = self.of.ragged
+        if ragged is None:
+            return sequence.select(-3, self.T % sequence.shape[-3]).clone()
+        samples, lengths = range(self.B), ragged.lengths
+        if kept:
+            rows = [self.B + ragged.offsets[lengths[n] - 1] + n for n in samples]
+        else:
+            rows = [lengths[n] % 2 * self.B + n for n in samples]
+        flat = sequence.flatten(-3, -2)
+        return flat.index_select(-2, torch.tensor(rows, device=flat.device))
 
 
 class BackwardRun(Run):
@@ -297,7 +321,8 @@ class BackwardRun(Run):
         carries = {name: self.vec.new_zeros(size) for name in ("ca", "cn")}
         for array, offset, column in layout.carried():
             own = self._carry[array].narrow(-1, column.offset, column.width)
-            carries["ca"].narrow(-1, offset, column.width).copy_(own)
+            for carry in carries.values():  # a sample may begin at either
+                carry.narrow(-1, offset, column.width).copy_(own)
         end = self._worked(arrays, carries)
         assert end is not None, "carries were given"
         found = [torch.empty_like(value) for value in self._carry]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from elman.engines.precision import precision
+from elman.engines.ragged import Ragged
 from elman.engines.triton.launch import Arrays, fresh
 from elman.engines.triton.rows import RowsRunner
 
@@ -34,6 +35,7 @@ class Work:
         sequences: of the states [.., T + 1, B, n], or [.., 2, B, n] where they are not kept.
         carries: ``ca`` and ``cn`` [.., B, n], which change places after each step; or none.
         written: names of rows that are results.
+        ragged: how packed rows lie; sequences that are kept are [.., 1, B + N, n] then.
     """
 
     T: int
@@ -44,6 +46,24 @@ class Work:
     sequences: Sequence[Tensor]
     carries: Arrays
     written: frozenset[str]
+    ragged: Ragged | None = None
+
+    def at(self, t: int) -> tuple[int, int]:
+        """The first row of a step, and how many it has."""
+        if self.ragged is None:
+            return t * self.B, self.B
+        return self.ragged.offsets[t], self.ragged.sizes[t]
+
+    def states(self, sequence: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        """A state [.., rows, n] before and after a step; where it is not kept, two take turns."""
+        _, size = self.at(t)
+        if self.ragged is not None and sequence.shape[-3] == 1:
+            first = 0 if not t else self.B + self.at(t - 1)[0]
+            flat = sequence.select(-3, 0)
+            return flat.narrow(-2, first, size), flat.narrow(-2, self.B + self.at(t)[0], size)
+        count = sequence.shape[-3]
+        before, after = sequence.select(-3, t % count), sequence.select(-3, (t + 1) % count)
+        return before.narrow(-2, 0, size), after.narrow(-2, 0, size)
 
     def tensors(self) -> list[Tensor]:
         """All of them, in an order that depends on their shapes alone."""
@@ -82,7 +102,8 @@ class Steps:
 
     def run(self, work: Work) -> Tensor | None:
         """Run all steps; what is carried at the end, if anything is."""
-        if not work.vec.is_cuda or torch.cuda.is_current_stream_capturing():
+        alone = not work.vec.is_cuda or work.ragged is not None  # whose lengths hardly come again
+        if alone or torch.cuda.is_current_stream_capturing():
             return self.each(work)
         return self.recorded(work)
 
@@ -109,21 +130,21 @@ class Steps:
             "sr": fresh(work.vec, *heads, B, max(1, runner.scratch[1]), dtype=torch.float32),
             "sc": fresh(work.vec, *heads, B, max(1, runner.scalars), dtype=torch.float32),
         }
-        wide = [s[..., :1, :, :].float().expand(*heads, 2, -1, -1).clone() for s in work.sequences]
+        starts = [s[..., :1, :B, :] for s in work.sequences]
+        wide = [start.float().expand(*heads, 2, -1, -1).clone() for start in starts]
         carries = work.carries
         for t in range(work.T) if self.forward else reversed(range(work.T)):
-            now = {name: a.narrow(-2, t * B, B) for name, a in work.rows.items()}
+            first, size = work.at(t)
+            now = {name: a.narrow(-2, first, size) for name, a in work.rows.items()}
+            now |= {name: a.narrow(-2, 0, size) for name, a in (*own.items(), *carries.items())}
             for k, sequence in enumerate(work.sequences):
-                count = sequence.shape[-3]
-                before = sequence.select(-3, t % count)
-                after = sequence.select(-3, (t + 1) % count)
+                before, after = work.states(sequence, t)
                 now |= {f"st{k}": before, f"nx{k}": after}
                 if self.wide:
                     now |= {f"sp{k}": before, f"sq{k}": after}
-                    places = (t % 2, 1 - t % 2)
-                    own_before, own_after = (wide[k].select(-3, place) for place in places)
+                    own_before, own_after = work.states(wide[k], t)
                     now |= {f"st{k}": own_before, f"nx{k}": own_after}
-            runner.run({**now, **own, **carries}, work.weights, work.vec, B)
+            runner.run(now, work.weights, work.vec, size)
             if carries:
                 carries = {"ca": carries["cn"], "cn": carries["ca"]}
         return carries.get("ca")

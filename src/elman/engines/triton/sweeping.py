@@ -65,7 +65,7 @@ class Sweeping:
         ragged: bool = False,
         heads: bool = False,
     ) -> None:
-        self.layout, self.sweep, self.schedule = layout, sweep, schedule
+        self.layout, self.sweep, self.schedule, self.ragged = layout, sweep, schedule, ragged
         self.forward = sweep is layout.program.forward
         self.chunk = layout.slots(sweep.chunk, "" if self.forward else "chunk")
         self.before = RowsRunner(layout, sweep.before, self.place, heads=heads)
@@ -95,6 +95,7 @@ class Sweeping:
                 sweep.step,
                 self.chunk,
                 forward=self.forward,
+                ragged=ragged,
                 heads=heads,
                 own=schedule.units,
                 splits=schedule.warps,
@@ -161,10 +162,12 @@ class Sweeping:
         after = [torch.empty_like(value) for value in now]
         like = arrays["tape"]  # what is met over is as precise as what is kept
         carry = fresh(like, *heads, 2 * B, max(1, self.layout.carry_row))
-        here = carry.narrow(-2, ((steps - 1) & 1) * B, B)
+        # where the first step reads them; a sample that begins later may read on the other side
+        sides = (0, 1) if self.ragged else ((steps - 1) & 1,)
         for array, offset, column in self.layout.carried():
             own = now[array].narrow(-1, column.offset, column.width)
-            here.narrow(-1, offset, column.width).copy_(own)
+            for side in sides:
+                carry.narrow(-2, side * B, B).narrow(-1, offset, column.width).copy_(own)
         arrays = {
             **arrays,
             "sr": fresh(like, *heads, 2 * B, max(1, loop.scratch[1])),
