@@ -257,6 +257,19 @@ def test_packed_rows(cell: Cell, schedule: str, lengths: tuple[int, ...]) -> Non
     assert_all_same(got, alone(case, lengths), torch.float32, max(lengths))
 
 
+@pytest.mark.parametrize("schedule", [LOOP, STEPS, "grid/8/2/2/2"])
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm_peephole], ids=lambda cell: cell.name)
+def test_packed_rows_of_heads(cell: Cell, schedule: str) -> None:
+    """Every head has the same lengths."""
+    lengths = (4, 3, 3, 1)
+    sizes = Sizes(T=4, B=4, I=12, H=12)
+    case = random_case(cell.with_heads(3), sizes)
+    made = kernel_of(job_of(case), "triton", schedule)
+    assert isinstance(made, HeadsKernel)
+    got = together(made, case, lengths, 2)
+    assert_all_same(got, alone(case, lengths), torch.float32, 4)
+
+
 @pytest.mark.parametrize("schedule", [*EVERY, SLICED])
 @pytest.mark.parametrize("training", [True, False])
 def test_packed_rows_in_half_precision(schedule: str, training: bool) -> None:

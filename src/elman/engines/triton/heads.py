@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from elman.engines.base import Job, Kernel
+from elman.engines.ragged import Ragged
 from elman.engines.triton.kernel import Gradients, TritonKernel
 from elman.engines.triton.schedule import Schedule
 from elman.errors import EngineError
@@ -100,6 +102,12 @@ class HeadsKernel(Kernel):
         self.states = parts(of.states, one.states)
         self.weights = parts(of.weights, one.weights)
         (self.output,) = parts([of.output], [one.output])
+
+    def over(self, ragged: Ragged) -> HeadsKernel:
+        """See :meth:`Kernel.over`: the same lengths for every head."""
+        made = copy(self)
+        made.one = self.one.over(ragged)
+        return made
 
     def describe(self) -> dict[str, Any]:
         """Engine, schedule, heads."""

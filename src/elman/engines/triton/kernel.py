@@ -81,7 +81,8 @@ class TritonKernel(Kernel):
         return found
 
     def _sweep_of(self, sweep: Sweep) -> Sweeping:
-        return Sweeping(self.layout, sweep, self.fixed, self.kept, ragged=True)
+        heads = bool(self.heads)
+        return Sweeping(self.layout, sweep, self.fixed, self.kept, ragged=True, heads=heads)
 
     def describe(self) -> dict[str, Any]:
         """Engine and schedule."""

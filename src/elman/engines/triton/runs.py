@@ -116,7 +116,8 @@ class Run(ABC):
             held = [_rowed(turned(self._matrices[node], t)) for node, t in loop.matrices]
             self._held = {**numbered("m", held), "vec": self.vec}
             if ragged is not None:
-                self._held["rows"] = _first_rows(ragged, self.vec.device)
+                rows = _first_rows(ragged, self.vec.device)
+                self._held["rows"] = rows.expand(*self.heads, -1)  # the same for every head
         states = numbered("st", [sequence.flatten(-3, -2) for sequence in sequences])
         self.sweep.run({**arrays, **states, **self._held}, ends, steps, self.of.element)
 
