@@ -12,6 +12,7 @@ from elman.engines.atoms import Places
 from elman.engines.base import Job
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Node, walk
+from elman.ir.ops import OPS
 
 Values = dict[Node, Tensor]
 
@@ -30,6 +31,7 @@ class WeightRate:
             if d is not None and leaf.name in job.spec.wants
         }
         read = set(walk(self.wanted.values()))
+        self._pointwise: dict[tuple[Node, ...], bool] = {}
         self.targets = {target: d for target, d in job.pair.d_sealed if d in read}
 
     def values(
@@ -37,7 +39,7 @@ class WeightRate:
     ) -> Values:
         """Blocks of the weights, and what is computed from them; of each of several ``heads``, if
         weights are [heads, …]."""
-        if heads:
+        if heads and not self._leading(tuple(roots)):
             leaves: list[Node] = []
 
             def of_one(*own: Tensor) -> tuple[Tensor, ...]:
@@ -52,6 +54,14 @@ class WeightRate:
         if roots:
             evaluate(Arrays(weights[0].dtype, weights[0].device), tuple(roots), known, self.sizes)
         return known
+
+    def _leading(self, roots: tuple[Node, ...]) -> bool:
+        """Whether leading axes go through all that is computed for some roots."""
+        if roots not in self._pointwise:
+            leaves = set(self.pair.step.weights)
+            made = [value for value in walk(roots) if value not in leaves]
+            self._pointwise[roots] = all(OPS[value.op].kind == "pointwise" for value in made)
+        return self._pointwise[roots]
 
     def gradients(
         self,
