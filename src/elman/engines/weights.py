@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,11 +11,26 @@ from torch import Tensor
 from elman.engines.arrays import Arrays
 from elman.engines.atoms import Places
 from elman.engines.base import Job
-from elman.ir.evaluate import evaluate
+from elman.ir.evaluate import apply, evaluate
 from elman.ir.graph import Node, walk
 from elman.ir.ops import OPS
 
 Values = dict[Node, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """How values of weight rate are computed.
+
+    Attributes:
+        blocks: of the weights, which are read.
+        computed: everything else, in order.
+        leading: whether leading axes go through all of it.
+    """
+
+    blocks: tuple[Node, ...]
+    computed: tuple[Node, ...]
+    leading: bool
 
 
 class WeightRate:
@@ -31,15 +47,25 @@ class WeightRate:
             if d is not None and leaf.name in job.spec.wants
         }
         read = set(walk(self.wanted.values()))
-        self._pointwise: dict[tuple[Node, ...], bool] = {}
+        self._plans: dict[tuple[Node, ...], _Plan] = {}
         self.targets = {target: d for target, d in job.pair.d_sealed if d in read}
 
     def values(
-        self, weights: Sequence[Tensor], roots: Sequence[Node] = (), *, heads: bool = False
+        self,
+        weights: Sequence[Tensor],
+        roots: Sequence[Node] | None = None,
+        *,
+        heads: bool = False,
     ) -> Values:
-        """Blocks of the weights, and what is computed from them; of each of several ``heads``, if
-        weights are [heads, …]."""
-        if heads and not self._leading(tuple(roots)):
+        """Some values of weight rate, and what they are computed from; by default all blocks.
+
+        Args:
+            weights: in declared order.
+            roots: what is asked for.
+            heads: whether weights are [heads, …]; values are, too.
+        """
+        plan = self._plan(tuple(self.pair.step.weights if roots is None else roots))
+        if heads and not plan.leading:
             leaves: list[Node] = []
 
             def of_one(*own: Tensor) -> tuple[Tensor, ...]:
@@ -50,18 +76,26 @@ class WeightRate:
             made: tuple[Tensor, ...] = torch.vmap(of_one)(*weights)
             return dict(zip(leaves, made, strict=True))
         named = {leaf.name: w for leaf, w in zip(self.graph.weights, weights, strict=True)}
-        known = self._places.atoms(self.pair.step.weights, named)
-        if roots:
-            evaluate(Arrays(weights[0].dtype, weights[0].device), tuple(roots), known, self.sizes)
+        known = self._places.atoms(plan.blocks, named)
+        if plan.computed:
+            arrays = Arrays(weights[0].dtype, weights[0].device)
+            for value in plan.computed:
+                given = tuple(known[arg] for arg in value.args)
+                known[value] = apply(arrays, value, given, self.sizes)
         return known
 
-    def _leading(self, roots: tuple[Node, ...]) -> bool:
-        """Whether leading axes go through all that is computed for some roots."""
-        if roots not in self._pointwise:
-            leaves = set(self.pair.step.weights)
-            made = [value for value in walk(roots) if value not in leaves]
-            self._pointwise[roots] = all(OPS[value.op].kind == "pointwise" for value in made)
-        return self._pointwise[roots]
+    def _plan(self, roots: tuple[Node, ...]) -> _Plan:
+        """How some values are computed, found once."""
+        if roots not in self._plans:
+            blocks = set(self.pair.step.weights)
+            order = list(walk(roots))
+            computed = tuple(value for value in order if value not in blocks)
+            self._plans[roots] = _Plan(
+                tuple(value for value in order if value in blocks),
+                computed,
+                all(OPS[value.op].kind == "pointwise" for value in computed),
+            )
+        return self._plans[roots]
 
     def gradients(
         self,
