@@ -11,7 +11,7 @@ from elman.engines.registry import find
 from elman.errors import EngineError
 from elman.frontend.cell import Cell
 from elman.ir.build import Builder
-from elman.ir.graph import Graph
+from elman.ir.graph import Graph, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import Pair
 from elman.ir.verify import verified, verified_pair
@@ -40,15 +40,25 @@ def paired(graph: Graph) -> Pair:
 def job(cell: Cell, spec: Spec) -> Job:
     """What an engine is asked for."""
     single = None
-    if cell.whole is not None and not _mixes_units(cell.whole.graph):
+    if cell.whole is not None and not _mixes_units(cell.whole):
         single = job(cell.whole, spec)
     heads = 1 if single is None else cell.heads
     return Job(cell.name, cell.graph, pair_of(cell), spec, heads, single)
 
 
-def _mixes_units(graph: Graph) -> bool:
-    """Whether a reduction reads all units, those of other heads too."""
-    return any(OPS[value.op].kind == "reduce" for value in graph.walk())
+def _mixes_units(cell: Cell) -> bool:
+    """Whether something reads all units, those of other heads too: a reduction, or a product that
+    is not divided among heads, of a value that is."""
+    how = cell.division
+    for value in cell.graph.walk():
+        if OPS[value.op].kind == "reduce":
+            return True
+        if value.op == "matmul":
+            matrix, vector = value.args
+            own = {leaf.name for leaf in walk((matrix,)) if leaf.op == "weight"}
+            if how.dims & {str(atom) for atom in vector.shape[0]} and not own <= how.blocks:
+                return True
+    return False
 
 
 def digest(of: Job) -> str:

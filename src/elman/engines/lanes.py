@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 
-@cache
-def _side(device: torch.device, index: int) -> Any:
-    """A stream beside the one that the caller uses."""
+@lru_cache(maxsize=64)
+def _side(device: torch.device, stream: int, index: int) -> Any:
+    """A stream beside one that the caller uses."""
     return torch.cuda.Stream(device)
 
 
 class Lanes:
     """Lanes that begin where the current stream is; where there is no GPU, one behind another.
+
+    A context: what follows it waits for all lanes, also after an exception, when memory that a
+    lane still writes to is given back.
 
     Args:
         like: a tensor on the device.
@@ -29,10 +32,17 @@ class Lanes:
         self._streams: list[Any] = []
         if count > 1 and like.is_cuda:
             own = torch.cuda.current_stream(like.device)
-            sides = [_side(like.device, index) for index in range(1, count)]
-            for side in sides:
-                side.wait_stream(own)
-            self._streams = [own, *sides]
+            number = own.cuda_stream
+            self._streams = [own, *(_side(like.device, number, k) for k in range(1, count))]
+
+    def __enter__(self) -> Lanes:
+        for side in self._streams[1:]:
+            side.wait_stream(self._streams[0])
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for side in self._streams[1:]:
+            self._streams[0].wait_stream(side)
 
     def lane(self, index: int) -> AbstractContextManager[Any]:
         """Inside, everything is launched on a lane."""
@@ -45,13 +55,8 @@ class Lanes:
         if self._streams:
             self._streams[index].wait_stream(self._streams[other])
 
-    def join(self, made: Iterable[Tensor | None]) -> None:
-        """What follows waits for all lanes; ``made``: results of all but the first."""
-        if not self._streams:
-            return
-        own, *sides = self._streams
-        for side in sides:
-            own.wait_stream(side)
+    def hand_over(self, made: Iterable[Tensor | None]) -> None:
+        """Tell the allocator that the caller's stream uses results of the other lanes."""
         for value in made:
-            if value is not None:
-                value.record_stream(own)
+            if self._streams and value is not None:
+                value.record_stream(self._streams[0])

@@ -94,20 +94,24 @@ class Together(Kernel):
         outputs: list[Tensor] = []
         ends: list[Tensor] = []
         kept: list[tuple[Tensor, ...]] = []
-        lanes = Lanes(inputs[0], 2 if self.beside and not self.differentiable else 1)
-        for index, kernel in enumerate(self.kernels):
-            if index:
-                given = between if self.beside else (outputs[-1], *inputs[1:])
-            with lanes.lane(index):
-                output, last, saved = kernel.forward(
-                    given, states[self._states[index]], weights[self._weights[index]], *more
-                )
-            outputs.append(output)
-            ends.extend(last)
-            kept.append(saved)
-        lanes.join((outputs[-1], *ends[self._states[-1]], *kept[-1]))
+        with self._lanes(inputs[0]) as lanes:
+            for index, kernel in enumerate(self.kernels):
+                if index:
+                    given = between if self.beside else (outputs[-1], *inputs[1:])
+                with lanes.lane(index):
+                    output, last, saved = kernel.forward(
+                        given, states[self._states[index]], weights[self._weights[index]], *more
+                    )
+                outputs.append(output)
+                ends.extend(last)
+                kept.append(saved)
+            lanes.hand_over((outputs[-1], *ends[self._states[-1]], *kept[-1]))
         self._end(more)
         return self._whole(outputs, between if self.beside else outputs[:-1], ends, kept)
+
+    def _lanes(self, like: Tensor) -> Lanes:
+        """Directions side by side; layers one after another."""
+        return Lanes(like, 2 if self.beside and not self.differentiable else 1)
 
     def _whole(
         self,
@@ -144,30 +148,31 @@ class Together(Kernel):
         between = saved[self._saved[0]]
         d_outputs = self._halves(d_output)
         more = self._begin()
-        lanes = Lanes(inputs[0], 2 if self.beside and not self.differentiable else 1)
-        for index in reversed(range(len(self.kernels))):
-            own = saved[self._saved[1 + index]]
-            if not own:  # nothing in it has a gradient
-                continue
-            if not self.beside:
-                given: Sequence[Tensor] = (between[index - 1], *inputs[1:]) if index else inputs
-            else:
-                given = between if index else inputs
-            with lanes.lane(index):
-                groups = self.kernels[index].backward(
-                    given,
-                    states[self._states[index]],
-                    weights[self._weights[index]],
-                    own,
-                    d_outputs[index] if self.beside else d_output,
-                    d_last[self._states[index]],
-                    keep,
-                    *more,
-                )
-            found[index], d_states[self._states[index]], d_weights[self._weights[index]] = groups
-            d_output = found[index][0]
-        last, final = self._states[-1], self._weights[-1]
-        lanes.join((*found[-1], *d_states[last], *d_weights[final]))
+        with self._lanes(inputs[0]) as lanes:
+            for index in reversed(range(len(self.kernels))):
+                own = saved[self._saved[1 + index]]
+                if not own:  # nothing in it has a gradient
+                    continue
+                if not self.beside:
+                    given: Sequence[Tensor] = (between[index - 1], *inputs[1:]) if index else inputs
+                else:
+                    given = between if index else inputs
+                of_states, of_weights = self._states[index], self._weights[index]
+                with lanes.lane(index):
+                    groups = self.kernels[index].backward(
+                        given,
+                        states[of_states],
+                        weights[of_weights],
+                        own,
+                        d_outputs[index] if self.beside else d_output,
+                        d_last[of_states],
+                        keep,
+                        *more,
+                    )
+                found[index], d_states[of_states], d_weights[of_weights] = groups
+                d_output = found[index][0]
+            last, final = self._states[-1], self._weights[-1]
+            lanes.hand_over((*found[-1], *d_states[last], *d_weights[final]))
         self._end(more)
         return self._of_inputs(found), tuple(d_states), tuple(d_weights)
 

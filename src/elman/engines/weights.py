@@ -130,7 +130,8 @@ class WeightRate:
             blocks = [block for block in self.pair.step.weights if block.name == leaf.name]
             parts = [self._gradient(block, known, sums, samples, heads) for block in blocks]
             if len(parts) == 1 and parts[0] is not None and parts[0].shape == shape:
-                found.append(parts[0])
+                # beside gradients that are known, it may be a part of one
+                found.append(parts[0] if whole is None else parts[0].clone())
                 continue
             zero = weight.new_zeros(())
             each = [zero if part is None else part for part in parts]

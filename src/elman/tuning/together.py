@@ -10,6 +10,7 @@ from torch import Tensor
 from elman.engines import registry
 from elman.engines.base import Job
 from elman.engines.together import Together
+from elman.errors import ElmanError
 from elman.passes.digest import digest
 from elman.tuning import cache
 from elman.tuning.agreement import disagreement
@@ -63,8 +64,12 @@ def choose_together(
     if pinned in kernels:
         return Choice(engine, pinned, kernels[pinned], "pinned")
     if torch.are_deterministic_algorithms_enabled():
-        best = AT_ONCE if share < _SURE else APART
-        return Choice(engine, best, kernels[best], "deterministic")
+        if share >= _SURE:
+            return Choice(engine, APART, alone, "deterministic")
+        few = min(steps, _LEAST)
+        off = _off(_Step(jobs, few, batch, beside), kernels, jobs[0].spec.dtype, few)
+        best = AT_ONCE if off is None else APART
+        return Choice(engine, best, kernels[best], "deterministic", {}, _refused(off))
     key = _key(jobs, choices, steps, batch, beside)
     best = (cache.recall(key) or {}).get("schedule")
     if isinstance(best, str) and best in kernels:
@@ -103,17 +108,30 @@ def _measured(
     """Medians (s) of those that compute what one after another does."""
     few = min(steps, _LEAST)
     run = _Step(jobs, few, batch, beside)
-    want = run(kernels[APART])
-    per_step = seconds(lambda: run(kernels[APART])) / few
-    off = disagreement(run(kernels[AT_ONCE]), want, jobs[0].spec.dtype, few)
+    off = _off(run, kernels, jobs[0].spec.dtype, few)
     if off is not None:
-        return {}, {AT_ONCE: f"does not agree with one after another: {off}"}
+        return {}, _refused(off)
+    per_step = seconds(lambda: run(kernels[APART])) / few
     cut = min(steps, max(few, int(_ROUND_S / per_step)))
     if cut > few:
         run = _Step(jobs, cut, batch, beside)
         for kernel in kernels.values():
             run(kernel)
     return medians({k: (lambda v=v: run(v)) for k, v in kernels.items()}, BUDGET_S, tie=TIE), {}
+
+
+def _off(run: _Step, kernels: dict[str, Together], dtype: str, steps: int) -> str | None:
+    """Why what runs at once is not to be used, if so."""
+    want = run(kernels[APART])
+    try:
+        off = disagreement(run(kernels[AT_ONCE]), want, dtype, steps)
+    except (ElmanError, RuntimeError) as error:
+        return f"failed: {error}"
+    return None if off is None else f"does not agree with one after another: {off}"
+
+
+def _refused(off: str | None) -> dict[str, str]:
+    return {} if off is None else {AT_ONCE: off}
 
 
 class _Step:
@@ -143,4 +161,6 @@ class _Step:
                 grads = [grad for group in groups for grad in group]
                 named = {f"gradient {k}": d for k, d in enumerate(grads) if d is not None}
                 found |= named
+        if self._device == "cuda":
+            torch.cuda.synchronize()
         return found

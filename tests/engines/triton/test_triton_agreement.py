@@ -11,6 +11,7 @@ import elman
 from elman import cells
 from elman.engines.triton import steps as steps_module
 from elman.engines.triton import sweeping
+from elman.engines.triton.engine import TritonEngine
 from elman.engines.triton.heads import HeadsKernel
 from elman.engines.triton.kernel import TritonKernel
 from elman.engines.triton.source import function
@@ -191,14 +192,77 @@ def test_recorded_steps(cell: Cell, training: bool, monkeypatch: pytest.MonkeyPa
         assert_all_same(got, {name: want[name] for name in got}, case.dtype, case.T)
     steps = made.ahead.steps
     assert steps is not None
-    assert [type(record).__name__ for record in steps._met.values()] == ["_Record"]
-    for B in range(1, 11):
-        call(made, random_case(cell, Sizes(T=2, B=B, I=3, H=5)))
-    assert len(steps._met) <= 8
+    assert len(steps._records) == 1
+
+
+def test_shapes_that_come_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records stay while they are used; what finds no room is not recorded, and still right."""
+    monkeypatch.setattr(Steps, "run", Steps.recorded)
+    monkeypatch.setattr(steps_module, "_RECORDS", 2)
+    monkeypatch.setattr(steps_module, "_LATE", 6)
+    batches = {B: random_case(cells.rnn, Sizes(T=2, B=B, I=3, H=4)) for B in (1, 2, 3)}
+    made = kernel(batches[1], STEPS)
+    steps = made.ahead.steps
+    assert steps is not None
+
+    def called(B: int) -> list[int]:
+        assert_all_same(call(made, batches[B]), oracle(batches[B]), torch.float32, 2)
+        return [key[2] for key in steps._records]
+
+    for B in (1, 2, 3):
+        called(B)
+    assert called(1) == [1]
+    assert called(2) == [1, 2]
+    assert called(3) == [1, 2]
+    assert called(1) == [2, 1]
+    assert [called(1) for _ in range(4)][-1] == [2, 1]
+    assert called(3) == [1, 3], "a record that was not used of late makes room"
     monkeypatch.setattr(steps_module, "_LARGEST", 100)
-    before = list(steps._met)
-    call(made, random_case(cell, Sizes(T=2, B=12, I=3, H=5)))
-    assert list(steps._met) == before
+    assert [called(2) for _ in range(3)][-1] == [1, 3]
+
+
+def test_a_backward_leaves_the_output_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever saved it may still go backward: neither values nor their version change."""
+    monkeypatch.setattr(Steps, "run", Steps.recorded)
+    net = elman.GRU(3, 5, engine="triton")
+    x = torch.randn(4, 2, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(TritonEngine, "schedules", lambda *given: (STEPS,))
+        for _ in range(4):
+            out, _ = net(x)
+            loss = out.square().sum()
+            loss.backward(retain_graph=True)
+            loss.backward()
+
+
+@elman.cell(input="x[I]", state="h[H]", weights="W[2*H, I], R[2*H, H], b[2*H], v[H], V[H, I]")
+def part_shared(x: Any, h: Any, W: Any, R: Any, b: Any, v: Any, V: Any) -> Any:
+    """Two weights are added to a part of what others are."""
+    a, c = elman.ops.split(W @ x + R @ h + b, 2)
+    return elman.ops.tanh(a) * elman.ops.sigmoid(c + v + V @ x)
+
+
+@elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], V[H, I], Q[H, H], b[H], d[H]")
+def all_shared(x: Any, h: Any, W: Any, R: Any, V: Any, Q: Any, b: Any, d: Any) -> Any:
+    """Pairs of weights have the same gradient."""
+    return elman.ops.tanh(W @ x + R @ h + b + V @ x + Q @ h + d)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
+@pytest.mark.parametrize("schedule", [LOOP, STEPS])
+@pytest.mark.parametrize("cell", [part_shared, all_shared], ids=lambda cell: cell.name)
+def test_gradients_have_memory_of_their_own(cell: Cell, schedule: str, dtype: torch.dtype) -> None:
+    """autograd adds to them in place."""
+    case = random_case(cell, Sizes(T=3, B=2, I=16, H=16)).to(dtype)
+    made = kernel(case, schedule)
+    assert_all_same(call(made, case), oracle(case), dtype, case.T)
+    given = tuple(case.inputs.values()), tuple(case.states.values()), tuple(case.weights.values())
+    _, _, saved = made.forward(*given)
+    groups = made.backward(*given, saved, case.d_output, tuple(case.d_last.values()), keep=False)
+    before = [grad.clone() for group in groups for grad in group if grad is not None]
+    for place, grad in enumerate(grad for group in groups for grad in group if grad is not None):
+        torch.testing.assert_close(grad, before[place], rtol=0, atol=0)
+        grad.fill_(float("nan"))
 
 
 @pytest.mark.parametrize("schedule", ["grid/16/2/8/1", "grid/4/2/8/3"])
@@ -235,6 +299,19 @@ def test_heads(cell: Cell, dtype: torch.dtype, schedule: str) -> None:
 def test_heads_that_see_each_other() -> None:
     """A norm over all units is no matter of one head: the graph of all heads runs."""
     case = random_case(cells.lstm_layernorm.with_heads(2), Sizes(T=3, B=2, I=3, H=6))
+    made = kernel(case, LOOP)
+    assert made.job.single is None
+    assert_all_same(call(made, case), oracle(case), case.dtype, case.T)
+
+
+def test_heads_that_read_all_of_the_input() -> None:
+    """An input of as many units as the state is no head's own: the graph of all heads runs."""
+
+    @elman.cell(input="x[H]", state="h[H]", weights="W[H, H], R[H, H]")
+    def reading(x: Any, h: Any, W: Any, R: Any) -> Any:
+        return elman.ops.tanh(W @ x + R @ h)
+
+    case = random_case(reading.with_heads(2), Sizes(T=3, B=2, I=6, H=6))
     made = kernel(case, LOOP)
     assert made.job.single is None
     assert_all_same(call(made, case), oracle(case), case.dtype, case.T)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -21,9 +22,10 @@ from elman.engines.triton import wave as wave_module
 from elman.engines.triton.kernel import TritonKernel
 from elman.engines.triton.runs import BackwardRun, ForwardRun
 from elman.engines.triton.wave import Wave, forecast, stretches, wave
+from elman.errors import EngineError
 from elman.frontend.cell import Cell
 from elman.tuning import together
-from elman.tuning.choose import kernel_of
+from elman.tuning.choose import Choice, kernel_of
 from helpers import Case, Sizes, assert_all_same, job_of, random_case, run
 
 LOOP, GRID = "loop/16/4/1", "grid/2/2/3/2"
@@ -201,8 +203,14 @@ class Clocks:
     def after(self, index: int, other: int) -> None:
         self.seen[index] |= self.seen[other]
 
-    def join(self, made: Any) -> None:
+    def hand_over(self, made: Any) -> None:
         assert all(isinstance(value, torch.Tensor) for value in made)
+
+    def __enter__(self) -> Clocks:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        pass
 
 
 @pytest.mark.usefixtures("short")
@@ -267,3 +275,36 @@ def test_what_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "processors", lambda: 1)
     assert offered([grid, grid]) is None
     assert not isinstance(Together(made.layers, made.counts, beside=False), Wave)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_wave_that_fails_is_refused(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers run one after another then, and the choice says why."""
+
+    def refuse(*given: Any) -> Any:
+        raise EngineError("Triton refuses a kernel: out of resources")
+
+    monkeypatch.setattr(Wave, "forward", refuse)
+    monkeypatch.setattr(together.cache, "recall", lambda key: None)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
+    case = random_case(cells.gru, Sizes(T=2, B=1, I=4, H=4))
+    jobs = [job_of(case)] * 2
+    choices = [Choice("triton", LOOP, kernel_of(job, "triton", LOOP), "asked") for job in jobs]
+    choice = together.choose_together(jobs, choices, 2000, 1, False)
+    assert choice is not None
+    assert choice.schedule == together.APART
+    assert "out of resources" in choice.refusals[together.AT_ONCE]
+
+
+def test_what_begins_a_run_lives_as_long() -> None:
+    """Another stream may still read it when the first stretch has been launched."""
+    case = random_case(cells.lstm, Sizes(T=4, B=2, I=3, H=4))
+    made = kernel_of(job_of(case), "triton", LOOP)
+    assert isinstance(made, TritonKernel)
+    given = tuple(case.inputs.values()), tuple(case.states.values()), tuple(case.weights.values())
+    _, _, saved = made.forward(*given)
+    run = BackwardRun(made, *given, saved, case.d_output, (None, None), False)
+    first = [weakref.ref(value) for value in run._carry]
+    run.stretch(2, 4)
+    run.stretch(0, 2)
+    assert all(value() is not None for value in first)

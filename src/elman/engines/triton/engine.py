@@ -73,10 +73,11 @@ class TritonEngine(Engine):
         if beside or share >= 1.0:
             return None
         room = processors() // len(jobs)
+        most = 1 << (batch - 1).bit_length()  # a choice holds up to here (tuning's size classes)
         found: list[TritonKernel] = []
         for job, kernel in zip(jobs, kernels, strict=True):
-            others = (self.compile(job, name) for name in self.schedules(job, steps, batch))
-            fits = (k for k in chain([kernel], others) if _programs(k, batch) <= room)
+            others = (self.compile(job, name) for name in self.schedules(job, steps, most))
+            fits = (k for k in chain([kernel], others) if _programs(k, most) <= room)
             first = next(fits, None)
             if not isinstance(first, TritonKernel):
                 return None

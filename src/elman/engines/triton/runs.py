@@ -58,6 +58,7 @@ class Run(ABC):
         self._operands: dict[RowsRunner, list[Tensor]] = {}
         self._held: Arrays | None = None
         self._carry: list[Tensor] = []
+        self._start: list[Tensor] = []
         self.sequences: Sequence[Tensor] = ()
         self.arrays: Arrays = {}  # [.., rows, n] each
         for k, (value, width) in enumerate(zip(inputs, layout.input_widths, strict=True)):
@@ -78,6 +79,8 @@ class Run(ABC):
                 value.narrow(-3, first, last - first + 1) if kept else value
                 for value, kept in zip(sequences, self.of.kept, strict=True)
             ]
+        if not self._start:
+            self._start = self._carry  # another stream may read it until the run is over
         self._batched(self.sweep.before, arrays, rows)
         if self.sweep.steps is not None:
             assert whole, "steps that are launched one by one are not cut"
@@ -237,16 +240,10 @@ class ForwardRun(Run):
 
     def _last(self, sequence: Tensor, kept: bool) -> Tensor:
         """A state after every sample's last step."""
-        ragged = self.of.ragged
-        if ragged is None:
+        if self.of.ragged is None:
             return sequence.select(-3, self.T % sequence.shape[-3]).clone()
-        samples, lengths = range(self.B), ragged.lengths
-        if kept:
-            rows = [self.B + ragged.offsets[lengths[n] - 1] + n for n in samples]
-        else:
-            rows = [lengths[n] % 2 * self.B + n for n in samples]
-        flat = sequence.flatten(-3, -2)
-        return flat.index_select(-2, torch.tensor(rows, device=flat.device))
+        rows = _last_rows(self.of.ragged, kept, sequence.device)
+        return sequence.flatten(-3, -2).index_select(-2, rows)
 
 
 class BackwardRun(Run):
@@ -357,3 +354,13 @@ def _before(ragged: Ragged, device: torch.device) -> Tensor:
     first = torch.tensor(starts) - torch.tensor(ragged.offsets[: ragged.steps])
     rows = torch.arange(ragged.rows) + first.repeat_interleave(sizes)
     return rows.to(device)
+
+
+@lru_cache(maxsize=8)
+def _last_rows(ragged: Ragged, kept: bool, device: torch.device) -> Tensor:
+    """Where the state after each sample's last step lies: among all, or of two that take turns."""
+    rows = [
+        ragged.batch + ragged.offsets[length - 1] + n if kept else length % 2 * ragged.batch + n
+        for n, length in enumerate(ragged.lengths)
+    ]
+    return torch.tensor(rows, device=device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -19,9 +20,11 @@ from elman.engines.ragged import Ragged
 from elman.engines.triton.launch import Arrays, fresh
 from elman.engines.triton.rows import RowsRunner
 
-_RECORDS = 8  # shapes that are kept recorded, on each stream
+_RECORDS = 8  # shapes that are kept recorded
+_LATE = 64  # calls for which a record stays where there is no room for another
+_MET = 64  # shapes of one call that are remembered
 _LONGEST = 4096  # steps of a record at most
-_LARGEST = 256 << 20  # (bytes) of its arrays at most: larger steps keep a GPU busy as they are
+_LARGEST = 256 << 20  # (bytes) of all records at most: larger steps keep a GPU busy as they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +73,12 @@ class Work:
         more = (*self.rows.values(), *self.sequences, *self.carries.values())
         return [self.vec, *self.weights, *more]
 
+    def given(self, forward: bool) -> list[Tensor]:
+        """What the steps may read before they write to it: in the forward of the states only those
+        before the first step."""
+        states = [s[..., :1, :, :] for s in self.sequences] if forward else self.sequences
+        return [self.vec, *self.weights, *self.rows.values(), *states, *self.carries.values()]
+
     def copied(self) -> Work:
         """The same with memory of its own."""
         return replace(
@@ -98,7 +107,9 @@ class Steps:
 
     def __init__(self, runner: RowsRunner, *, forward: bool, wide: bool) -> None:
         self.runner, self.forward, self.wide = runner, forward, wide
-        self._met: OrderedDict[Any, _Record | None] = OrderedDict()
+        self._met: OrderedDict[Any, None] = OrderedDict()  # shapes of one call so far
+        self._records: OrderedDict[Any, _Record] = OrderedDict()  # used last comes last
+        self._calls = 0
 
     def run(self, work: Work) -> Tensor | None:
         """Run all steps; what is carried at the end, if anything is."""
@@ -109,18 +120,38 @@ class Steps:
 
     def recorded(self, work: Work) -> Tensor | None:
         """The same by a record, from the second call of these shapes on."""
-        if work.T > _LONGEST or sum(tensor.nbytes for tensor in work.tensors()) > _LARGEST:
+        tensors = work.tensors()
+        size = sum(tensor.nbytes for tensor in tensors)
+        if work.T > _LONGEST or size > _LARGEST:
             return self.each(work)
-        shapes = [(t.shape, t.stride(), t.dtype, t.device) for t in work.tensors()]
+        shapes = [(t.shape, t.stride(), t.dtype, t.device) for t in tensors]
         key = (_stream(work.vec), work.T, work.B, precision(), *shapes)
-        met = key in self._met
-        record = self._met.pop(key, None)
-        if met and record is None:
-            record = _Record(self.each, work)
-        self._met[key] = record
-        if len(self._met) > _RECORDS:
-            self._met.popitem(last=False)
-        return self.each(work) if record is None else record(work)
+        self._calls += 1
+        record = self._records.get(key)
+        if record is None:
+            if key not in self._met or not self._makes_room(size):
+                self._met[key] = None
+                if len(self._met) > _MET:
+                    self._met.popitem(last=False)
+                return self.each(work)
+            del self._met[key]
+            record = self._records[key] = _Record(self.each, work, size, forward=self.forward)
+        self._records.move_to_end(key)
+        record.used = self._calls
+        return record(work)
+
+    def _makes_room(self, size: int) -> bool:
+        """Whether there is memory for another record, without one that was used of late: shapes
+        that come in turn would be recorded again and again."""
+        while self._records:
+            taken = sum(record.size for record in self._records.values())
+            if len(self._records) < _RECORDS and taken + size <= _LARGEST:
+                break
+            oldest = next(iter(self._records))
+            if self._calls - self._records[oldest].used < _LATE:
+                return False
+            del self._records[oldest]
+        return True
 
     def each(self, work: Work) -> Tensor | None:
         """The same, launched step by step."""
@@ -155,35 +186,56 @@ def _stream(like: Tensor) -> int:
     return torch.cuda.current_stream(like.device).cuda_stream if like.is_cuda else 0
 
 
-class _Record:
-    """One run of all steps on memory of its own, as a CUDA graph; run again where there is none."""
+@lru_cache(maxsize=64)
+def _aside(device: torch.device, stream: int) -> Any:
+    """The stream on which records are made for another one: it has workspaces of its own, which
+    graphs use for ever."""
+    return torch.cuda.Stream(device)
 
-    def __init__(self, run: Callable[[Work], Tensor | None], work: Work) -> None:
-        self.run, self.own = run, work.copied()
+
+class _Record:
+    """One run of all steps on memory of its own, as a CUDA graph; run again where there is none.
+
+    Args:
+        run: the steps.
+        work: of the shapes that are recorded.
+        size: of its arrays (bytes).
+        forward: whether states are results; in the backward they are given.
+
+    Attributes:
+        used: number of the call that used it last.
+    """
+
+    def __init__(
+        self, run: Callable[[Work], Tensor | None], work: Work, size: int, *, forward: bool
+    ) -> None:
+        self.run, self.own, self.size, self.forward = run, work.copied(), size, forward
+        self.used = 0
         self.graph: Any = None
         self.end: Tensor | None = None
         if not work.vec.is_cuda:
             return
-        aside = torch.cuda.Stream(work.vec.device)
+        aside = _aside(work.vec.device, _stream(work.vec))
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):  # what is made once (kernels, workspaces) is made here
             run(self.own)
         torch.cuda.current_stream().wait_stream(aside)
         self.graph = torch.cuda.CUDAGraph()
-        # on a stream of its own, and so with workspaces of its own: another may run meanwhile
         with torch.cuda.graph(self.graph, stream=aside, capture_error_mode="thread_local"):
             self.end = run(self.own)
 
     def __call__(self, work: Work) -> Tensor | None:
         """Copy in, run, copy out."""
-        for target, value in zip(self.own.tensors(), work.tensors(), strict=True):
+        own = self.own
+        for target, value in zip(own.given(self.forward), work.given(self.forward), strict=True):
             target.copy_(value)
         if self.graph is None:
-            self.end = self.run(self.own)
+            self.end = self.run(own)
         else:
             self.graph.replay()
         for name in work.written:
-            work.rows[name].copy_(self.own.rows[name])
-        for target, value in zip(work.sequences, self.own.sequences, strict=True):
-            target.copy_(value)
+            work.rows[name].copy_(own.rows[name])
+        if self.forward:
+            for target, value in zip(work.sequences, own.sequences, strict=True):
+                target.copy_(value)
         return None if self.end is None else self.end.clone()

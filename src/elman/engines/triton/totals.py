@@ -51,12 +51,12 @@ class _Run:
     whole: Mapping[str, tuple[int, int]]
 
     def total(self, arrays: Arrays, dtype: torch.dtype) -> Tensor:
-        """The sum [.., Σ widths, n], or [.., Σ widths]."""
+        """The sum [.., Σ widths, n], or [.., Σ widths]; of rows in a type, in float32."""
         rows = [place.rows(arrays) for place in self.lefts]
         left = rows[0] if len(rows) == 1 else torch.cat(rows, -1)
         if self.right is None:
-            return left.sum(-2, dtype=torch.float32).to(dtype)
-        return multiplied(left.mT, self.right.rows(arrays).to(dtype)).to(dtype)
+            return left.sum(-2, dtype=torch.float32)
+        return multiplied(left.mT, self.right.rows(arrays).to(dtype))
 
 
 class Totals:
@@ -166,15 +166,19 @@ class Totals:
         whole: dict[str, Tensor] = {}
         for run in self._runs:
             total = run.total(arrays, self._dtype)
+            if self._once.issuperset(target for own in run.targets for target in own):
+                total = total.to(self._dtype)  # else what is summed of several is rounded once
             axis = -1 if run.right is None else -2
-            taken: set[int] = set()
+            taken: list[range] = []
             for name, (start, width) in run.whole.items():
-                own = total.narrow(axis, start, width)
-                whole[name] = own.clone() if start in taken else own  # each has its own memory
-                taken.add(start)
+                place = range(start, start + width)
+                own = total.narrow(axis, start, width).to(self._dtype)
+                shared = any(start < other.stop and other.start < place.stop for other in taken)
+                whole[name] = own.clone() if shared else own  # each has memory of its own
+                taken.append(place)
             parts = total.split(run.widths, axis) if len(run.widths) > 1 else (total,)
             for part, targets in zip(parts, run.targets, strict=True):
                 for target in targets:
                     own = part if target.shape else part[..., 0]
                     found[target] = own if target not in found else found[target] + own
-        return found, whole
+        return {target: value.to(self._dtype) for target, value in found.items()}, whole

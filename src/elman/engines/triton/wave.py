@@ -115,17 +115,17 @@ class Wave(Together):
         cuts = stretches(runs[0].T, len(runs))
         if reverse:
             cuts.reverse()
-        lanes = Lanes(like, len(runs))
-        for place, cut in wave(len(runs), len(cuts)):
-            if place:
-                lanes.after(place, place - 1)
-            with lanes.lane(place):
-                runs[place].stretch(*cuts[cut])
         found: list[Any] = []
-        for place, run in enumerate(runs):
-            with lanes.lane(place):
-                found.append(run.results())
-        lanes.join(_tensors(found))
+        with Lanes(like, len(runs)) as lanes:
+            for place, cut in wave(len(runs), len(cuts)):
+                if place:
+                    lanes.after(place, place - 1)
+                with lanes.lane(place):
+                    runs[place].stretch(*cuts[cut])
+            for place, run in enumerate(runs):
+                with lanes.lane(place):
+                    found.append(run.results())
+            lanes.hand_over(_tensors(found))
         return found
 
 
