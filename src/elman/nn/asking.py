@@ -54,7 +54,19 @@ def left_to_torch(like: Tensor) -> str | None:
     kind = like.device.type
     if kind not in _SERVED:
         return f"tensors on {kind}"
-    return None if like.dtype in _SERVED[kind] else f"dtype {like.dtype}"
+    return None if serves(kind, like.dtype) else f"dtype {like.dtype}"
+
+
+def serves(kind: str, dtype: torch.dtype) -> bool:
+    """Whether an engine of elman's serves tensors of a type on a kind of device."""
+    return dtype in _SERVED.get(kind, ())
+
+
+def autocast_type(kind: str) -> torch.dtype | None:
+    """What autocast computes in on a kind of device; None where it is off."""
+    if not torch._C._is_any_autocast_enabled() or not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)
 
 
 def wanted(own: str) -> str:

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import EngineError, InputError, ShapeError
 from elman.nn.allowing import allow_compiling
-from elman.nn.asking import checked, left_to_torch, wanted
+from elman.nn.asking import autocast_type, checked, left_to_torch, serves, wanted
 from elman.nn.compiled import as_tensor, fixed_engine, run_compiled
 from elman.nn.formulas import FORMULAS, PROJECTED
 from elman.nn.packing import Packing, with_lengths
@@ -89,10 +89,19 @@ class _Layers:
         if theirs or not _well_formed(self, input, hx):
             return super().forward(input, hx)  # type: ignore[misc]
         weights, given = _weights(self), cast(Tensor, input.data if packed else input)
-        reason = _unsuitable(given, hx, weights, engine)
+        start, kind, reason = hx, given.device.type, None
+        half = autocast_type(kind)
+        if half is not None and not serves(kind, half):
+            reason = "autocast"
+        elif half is not None:
+            given, start, weights = _lowered(given, hx, weights, half)
+        reason = reason or _unsuitable(given, start, weights, engine)
         if reason is None:
             packing = Packing.of(input) if packed else None
-            return _run_layers(self, given, hx, weights, engine, packing)
+            if half is None:
+                return _run_layers(self, given, start, weights, engine, packing)
+            with torch.autocast(kind, enabled=False):
+                return _run_layers(self, given, start, weights, engine, packing)
         if engine != "auto" or divided:
             with_heads = f" with {self.heads} heads" if divided else ""
             raise EngineError(
@@ -150,14 +159,26 @@ def _well_formed(module: Any, given: Any, hx: Any) -> bool:
     )
 
 
+def _lowered(
+    given: Tensor, hx: Any, weights: list[Tensor], dtype: torch.dtype
+) -> tuple[Tensor, Any, list[Tensor]]:
+    """What autocast makes of the arguments of torch's layers: all but float64 in its own type."""
+
+    def lower(tensor: Tensor) -> Tensor:
+        wide = tensor.dtype is torch.float64 or not tensor.is_floating_point()
+        return tensor if wide else tensor.to(dtype)
+
+    start = tuple(map(lower, hx)) if isinstance(hx, (tuple, list)) else hx
+    start = lower(start) if isinstance(start, Tensor) else start
+    return lower(given), start, [lower(weight) for weight in weights]
+
+
 def _unsuitable(given: Tensor, hx: Any, weights: list[Tensor], engine: str) -> str | None:
     """Why these tensors are left to torch's own layers, or None."""
     dtype, device = given.dtype, given.device
     reason = None if engine == "reference" else left_to_torch(given)
     if reason is not None:
         return reason
-    if torch._C._is_any_autocast_enabled():
-        return "autocast"
     states = () if hx is None else hx if isinstance(hx, (tuple, list)) else (hx,)
     for tensor in (*weights, *states):
         if tensor.dtype is not dtype or tensor.device != device:

@@ -17,6 +17,7 @@ from elman.engines.triton.kernel import TritonKernel
 from elman.engines.triton.source import function
 from elman.engines.triton.steps import Steps
 from elman.frontend.cell import Cell
+from elman.nn import asking
 from elman.tuning.choose import kernel_of
 from helpers import Case, Sizes, assert_all_same, job_of, random_case, run
 from packed_rows import alone, drawn, layout, packed, together
@@ -396,3 +397,36 @@ def test_a_stack_of_both_directions() -> None:
 
     for got, want in zip(results(ours), results(theirs), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
+def test_autocast(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an engine serves its type, layers are cast as torch's are, and run on the engine."""
+    served = (torch.float32, torch.float64, torch.bfloat16)
+    monkeypatch.setitem(asking._SERVED, "cpu", served)
+    torch.manual_seed(0)
+    theirs = getattr(torch.nn, kind)(3, 5, num_layers=2)
+    ours = getattr(elman, kind)(3, 5, num_layers=2, engine="triton")
+    ours.load_state_dict(theirs.state_dict())
+    x, start = torch.randn(3, 2, 3, requires_grad=True), torch.randn(2, 2, 5)
+    packed = torch.nn.utils.rnn.pack_sequence([torch.randn(n, 3) for n in (3, 1)])
+    state = start if kind == "GRU" else (start, start.clone())
+    found: list[list[torch.Tensor]] = []
+    for module in (theirs, ours):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out, last = module(x, state)
+            rows, _ = module(packed)
+            linear = torch.nn.functional.linear(out, torch.eye(5))
+        ends = [last] if kind == "GRU" else [*last]
+        if module is ours:  # torch's on a CPU keep some in float32; on a GPU all are lower
+            assert {value.dtype for value in (out, rows.data, linear, *ends)} == {torch.bfloat16}
+        loss = out.float().sin().sum()
+        found.append([out, rows.data, *ends, *torch.autograd.grad(loss, [x, *module.parameters()])])
+    for got, want in zip(*found[::-1], strict=True):
+        off = (got - want).detach().double().norm() / want.detach().double().norm()
+        assert float(off) < 3e-2
+    assert {value.grad_fn is not None for value in found[1][:2]} == {True}
+    assert {value.dtype for value in found[1][-8:]} == {torch.float32}
+    assert {choice.engine for r in ours.stack.runners for choice in r.choices.values()} == {
+        "triton"
+    }
