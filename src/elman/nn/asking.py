@@ -64,9 +64,7 @@ def serves(kind: str, dtype: torch.dtype) -> bool:
 
 def autocast_type(kind: str) -> torch.dtype | None:
     """What autocast computes in on a kind of device; None where it is off."""
-    if not torch._C._is_any_autocast_enabled() or not torch.is_autocast_enabled(kind):
-        return None
-    return torch.get_autocast_dtype(kind)
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
 def wanted(own: str) -> str:

@@ -75,11 +75,15 @@ class _Layers:
                 costs no arithmetic.
         """
         if torch.compiler.is_compiling() and _compiles(input):
-            engine, weights = (
-                fixed_engine(self.engine),
-                [getattr(self, n) for n in self._flat_weights_names],
-            )
-            return _run_layers(self, input, hx, weights, engine, None, lengths)
+            engine = fixed_engine(self.engine)
+            weights = [getattr(self, name) for name in self._flat_weights_names]
+            kind = input.device.type
+            half = autocast_type(kind)
+            if half is None:
+                return _run_layers(self, input, hx, weights, engine, None, lengths)
+            input, hx, weights = _lowered(input, hx, weights, half)
+            with torch.autocast(kind, enabled=False):
+                return _run_layers(self, input, hx, weights, engine, None, lengths)
         if lengths is not None:
             return with_lengths(self.forward, input, hx, lengths, self.batch_first)
         engine = wanted(self.engine)
@@ -218,13 +222,10 @@ def _weights(module: Any) -> list[Tensor]:
 
 def _compiles(given: Any) -> bool:
     """Whether a call that is being compiled becomes operators of elman's; else it is torch's."""
-    return (
-        isinstance(given, Tensor)
-        and given.dim() in (2, 3)
-        and given.device.type == "cpu"
-        and left_to_torch(given) is None
-        and not torch.is_autocast_enabled("cpu")
-    )
+    if not isinstance(given, Tensor) or given.dim() not in (2, 3):
+        return False
+    kind = given.device.type
+    return kind in ("cpu", "cuda") and serves(kind, autocast_type(kind) or given.dtype)
 
 
 def _run_layers(

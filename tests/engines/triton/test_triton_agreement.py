@@ -399,6 +399,28 @@ def test_a_stack_of_both_directions() -> None:
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_autocast_inside_a_compiled_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same numbers in one graph, as an operator that runs in autocast's type."""
+    monkeypatch.setitem(asking._SERVED, "cpu", (torch.float32, torch.bfloat16))
+    torch._dynamo.reset()
+    net = elman.LSTM(3, 5, engine="triton")
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    x = torch.randn(3, 2, 3, requires_grad=True)
+    found: list[list[torch.Tensor]] = []
+    for call in (net, compiled):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out, (h, c) = call(x)
+        grads = torch.autograd.grad(out.float().sum(), [x, *net.parameters()])
+        found.append([out, h, c, *grads])
+    for got, want in zip(*found, strict=True):
+        assert got.dtype == want.dtype
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+    assert found[1][0].dtype == torch.bfloat16
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("kind", ["GRU", "LSTM"])
 def test_autocast(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where an engine serves its type, layers are cast as torch's are, and run on the engine."""
