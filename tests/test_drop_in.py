@@ -236,6 +236,15 @@ def test_what_comes_later_runs_on_torch():
     assert elman.nn.report(ours) == {"": "elman.GRU, engine auto"}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_the_meta_device(kind):
+    """Shapes alone, on a device that autocast does not know; whether or not it is on elsewhere."""
+    ours, x = getattr(elman, kind)(3, 4, device="meta"), torch.empty(2, 5, 3, device="meta")
+    assert ours(x)[0].shape == (2, 5, 4)
+    with torch.autocast("cpu"):
+        assert ours(x)[0].shape == (2, 5, 4)
+
+
 def test_a_state_can_be_detached_in_place():
     """Truncated BPTT as people write it: the state is no view."""
     ours = elman.GRU(3, 4)

@@ -64,7 +64,9 @@ def serves(kind: str, dtype: torch.dtype) -> bool:
 
 def autocast_type(kind: str) -> torch.dtype | None:
     """What autocast computes in on a kind of device; None where it is off."""
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)
 
 
 def wanted(own: str) -> str:

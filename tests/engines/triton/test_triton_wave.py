@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import elman
 from elman import cells
 from elman.engines import registry
-from elman.engines.together import Together
 from elman.engines.triton import engine as engine_module
 from elman.engines.triton import wave as wave_module
 from elman.engines.triton.kernel import TritonKernel
@@ -274,7 +273,6 @@ def test_what_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(layer.fixed.kind != "steps" for layer in made.layers)
     monkeypatch.setattr(engine_module, "processors", lambda: 1)
     assert offered([grid, grid]) is None
-    assert not isinstance(Together(made.layers, made.counts, beside=False), Wave)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -95,7 +95,7 @@ class Totals:
         targets: dict[Node, list[Node]] = {}
         for term in terms:
             targets.setdefault(term.left, []).append(term.target)
-        last = len(self._blocks)
+        last = len(self._sweep.layout.program.pair.step.weights)  # what is no block's own gradient
         first = {
             left: min(min(self._blocks.get(target, [last])) for target in own)
             for left, own in targets.items()
