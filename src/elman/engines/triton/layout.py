@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
+from typing import NamedTuple
+
+from torch import Tensor
 
 from elman.engines.columns import Column, Columns
 from elman.ir.graph import Node
@@ -12,6 +15,33 @@ from elman.plan.program import Program
 
 LEAST = 16  # units along which tensor cores multiply
 ALIGNED = 16  # elements: a slot begins at a multiple of so many, so that loads are whole vectors
+
+
+class Place(NamedTuple):
+    """Columns of an array of rows, by its name."""
+
+    base: str
+    offset: int
+    width: int
+
+    def rows(self, arrays: Mapping[str, Tensor]) -> Tensor:
+        """Them [.., rows, n]."""
+        return arrays[self.base].narrow(-1, self.offset, self.width)
+
+    def meets(self, after: Place) -> bool:
+        """Whether another begins where this one ends."""
+        return (self.base, self.offset + self.width) == after[:2]
+
+
+def spanned(places: Sequence[Place]) -> list[Place]:
+    """Places in their order, those that meet as one."""
+    found: list[Place] = []
+    for place in places:
+        if found and found[-1].meets(place):
+            found[-1] = found[-1]._replace(width=found[-1].width + place.width)
+        else:
+            found.append(place)
+    return found
 
 
 class Layout(Columns):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from elman.engines.triton.body import Body
 from elman.engines.triton.launch import arguments
-from elman.engines.triton.layout import Layout, padded
+from elman.engines.triton.layout import Layout, Place, padded, spanned
 from elman.engines.triton.source import function
 from elman.ir.graph import Node
 from elman.plan.program import Bundle, Home, Phase, Segment
@@ -121,13 +121,11 @@ class _Run:
     """Operands of a bundle that lie side by side: one product.
 
     Attributes:
-        base, offset, width: where.
+        span: where.
         places: which of the bundle's operands they are.
     """
 
-    base: str
-    offset: int
-    width: int
+    span: Place
     places: tuple[int, ...]
 
 
@@ -185,21 +183,20 @@ class RowsRunner:
 
     def _runs(self, bundle: Bundle) -> tuple[_Run, ...]:
         """A bundle's operands, those side by side together."""
-        placed: list[tuple[str, int, int]] = []
-        for place, operand in enumerate(bundle.operands):
+        placed: list[tuple[Place, int]] = []
+        for index, operand in enumerate(bundle.operands):
             base, offset = self.places(self.phase.homes[operand])
             if self.wide:  # what is multiplied is read in the sequence's own type
                 base = base.replace("st", "sp").replace("nx", "sq")
-            placed.append((base, offset, place))
+            placed.append((Place(base, offset, self.layout.width(operand)), index))
         runs: list[_Run] = []
-        for base, offset, place in sorted(placed):
-            width = self.layout.width(bundle.operands[place])
-            last = runs[-1] if runs else None
-            if last is not None and (last.base, last.offset + last.width) == (base, offset):
-                width, places = last.width + width, (*last.places, place)
-                runs[-1] = _Run(base, last.offset, width, places)
+        for place, index in sorted(placed):
+            if runs and runs[-1].span.meets(place):
+                last = runs.pop()
+                (whole,) = spanned([last.span, place])
+                runs.append(_Run(whole, (*last.places, index)))
             else:
-                runs.append(_Run(base, offset, width, (place,)))
+                runs.append(_Run(place, (index,)))
         return tuple(runs)
 
     def matrices(self) -> list[Node]:
@@ -261,8 +258,7 @@ def _multiplied(
     """The sums of a bundle, side by side: [.., rows, Σ units]."""
     total: Tensor | None = None
     for run in runs:
-        value = arrays[run.base].narrow(-1, run.offset, run.width)
-        made = multiplied(value, next(weights))
+        made = multiplied(run.span.rows(arrays), next(weights))
         total = made if total is None else total.add_(made)
     assert total is not None, "a product has operands"
     return total

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from elman.engines.triton.launch import Arrays
+from elman.engines.triton.layout import Place, spanned
 from elman.engines.triton.rows import multiplied
 from elman.engines.triton.sweeping import Sweeping
 from elman.engines.weights import Values
@@ -18,18 +18,6 @@ from elman.ir.graph import Node
 from elman.ir.pair import Sum
 
 _RUNS = 2  # products at most for one operand: its rows are joined by a copy beyond
-
-
-class _Place(NamedTuple):
-    """Columns of an array of rows."""
-
-    base: str
-    offset: int
-    width: int
-
-    def rows(self, arrays: Arrays) -> Tensor:
-        """Them [.., rows, n]."""
-        return arrays[self.base].narrow(-1, self.offset, self.width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +32,8 @@ class _Run:
         whole: weights of which all is summed here: the first of its rows, and how many.
     """
 
-    lefts: tuple[_Place, ...]
-    right: _Place | None
+    lefts: tuple[Place, ...]
+    right: Place | None
     widths: tuple[int, ...]
     targets: tuple[tuple[Node, ...], ...]
     whole: Mapping[str, tuple[int, int]]
@@ -86,9 +74,9 @@ class Totals:
         self._once = {target for target, count in counts.items() if count == 1}
         self._runs = [run for right, terms in groups.items() for run in self._cut(right, terms)]
 
-    def _place(self, value: Node) -> _Place:
+    def _place(self, value: Node) -> Place:
         layout, sweep = self._sweep.layout, self._sweep.sweep
-        return _Place(*self._sweep.place(sweep.summed(value)), layout.width(value))
+        return Place(*self._sweep.place(sweep.summed(value)), layout.width(value))
 
     def _cut(self, right: Node | None, terms: Sequence[Sum]) -> list[_Run]:
         """Runs of terms that share what they are multiplied with."""
@@ -100,11 +88,10 @@ class Totals:
             left: min(min(self._blocks.get(target, [last])) for target in own)
             for left, own in targets.items()
         }
-        runs: list[list[tuple[Node, _Place]]] = []
+        runs: list[list[tuple[Node, Place]]] = []
         for left in sorted(targets, key=lambda left: first[left]):
             place = self._place(left)
-            before = runs[-1][-1][1] if runs else None
-            if before is not None and (before.base, before.offset + before.width) == place[:2]:
+            if runs and runs[-1][-1][1].meets(place):
                 runs[-1].append((left, place))
             else:
                 runs.append([(left, place)])
@@ -115,17 +102,11 @@ class Totals:
     def _run(
         self,
         right: Node | None,
-        run: Sequence[tuple[Node, _Place]],
+        run: Sequence[tuple[Node, Place]],
         targets: Mapping[Node, list[Node]],
     ) -> _Run:
-        places: list[_Place] = []
-        for _, place in run:
-            if places and (places[-1].base, places[-1].offset + places[-1].width) == place[:2]:
-                places[-1] = places[-1]._replace(width=places[-1].width + place.width)
-            else:
-                places.append(place)
         return _Run(
-            tuple(places),
+            tuple(spanned([place for _, place in run])),
             None if right is None else self._place(right),
             tuple(place.width for _, place in run),
             tuple(tuple(targets[left]) for left, _ in run),
@@ -135,7 +116,7 @@ class Totals:
     def _whole(
         self,
         right: Node | None,
-        run: Sequence[tuple[Node, _Place]],
+        run: Sequence[tuple[Node, Place]],
         targets: Mapping[Node, list[Node]],
     ) -> dict[str, tuple[int, int]]:
         """Weights whose blocks are all in a run, in their order, each of one term."""
