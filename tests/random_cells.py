@@ -261,3 +261,58 @@ def _text(
             "",
         ]
     )
+
+
+_MATRICES = ["{0}", "{0}.T", "(0.5 * {0})", "tanh({0})", "({0} * {1})", "({0} - {1}.T)"]
+
+
+@st.composite
+def reusing_cells(draw: st.DrawFn) -> Drawn:
+    """A cell of few weights, each used up to three times: plain, transposed, tied, in expressions
+    of weights, on inputs, on states, on both and on products."""
+    weights = {"A": "H, H", "B": "H, H", "W": "H, I", "g": "H", "s": SCALAR}
+    left = dict.fromkeys(weights, 3)
+    vectors = ["k", "h", "q", "(h + k)"]
+    lines: list[str] = []
+
+    def use(*names: str) -> bool:
+        if any(left[name] < names.count(name) for name in names):
+            return False
+        for name in names:
+            left[name] -= 1
+        return True
+
+    def vector() -> str:
+        found = draw(st.sampled_from(vectors))
+        kind = draw(st.sampled_from(["plain", "plain", "gain", "scale"]))
+        if kind == "gain" and use("g"):
+            return f"(g * {found})"
+        if kind == "scale" and use("s"):
+            return f"(s * {found})"
+        return found
+
+    def term() -> str:
+        kind = draw(st.sampled_from(["square", "square", "square", "input", "back", "bias"]))
+        if kind == "input" and use("W"):
+            return "W @ x"
+        if kind == "back" and use("W", "W"):
+            return f"W @ (W.T @ {vector()})"
+        if kind == "bias" and use("g"):
+            return draw(st.sampled_from(["g", "(2 * g)", "exp(-abs(g))", "(g * g)"]))
+        first, second = draw(st.sampled_from([("A", "B"), ("B", "A"), ("A", "A"), ("B", "B")]))
+        form = draw(st.sampled_from(_MATRICES))
+        if not use(first, *([second] if "{1}" in form else [])):
+            return vector()
+        return f"{form.format(first, second)} @ {vector()}"
+
+    for index in range(draw(st.integers(1, 4))):
+        text = term()
+        for _ in range(draw(st.integers(0, 4))):
+            text += draw(st.sampled_from([" + ", " - ", " - 0.5 * "])) + term()
+        squash = draw(st.sampled_from(["tanh({})", "sigmoid({})", "tanh({})", "0.3 * ({})"]))
+        lines.append(f"v{index} = {squash.format(text)}")
+        vectors.append(f"v{index}")
+    results = [f"0.5 * tanh({draw(st.sampled_from(vectors[::-1]))}) + 0.5 * {n}" for n in "hq"]
+    write = _Writer(draw, lines, weights=weights)
+    text = _text(write, {"x": "I", "k": "H"}, {"h": "H", "q": "H"}, {}, results)
+    return Drawn(text, draw(SIZES), draw(SIZES), 2)

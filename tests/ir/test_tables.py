@@ -16,7 +16,7 @@ from elman.frontend.cell import Cell, cell
 from elman.ir.build import Builder
 from elman.ir.evaluate import MEANING
 from elman.ir.graph import Node, walk
-from elman.ir.ops import COMPARISONS, OPS, TRANSCENDENTAL
+from elman.ir.ops import COMPARISONS, OPS, STEPS, TRANSCENDENTAL
 from elman.passes.canonical import canonical
 
 LEAVES = {op.name for op in OPS.values() if op.kind == "leaf"}
@@ -104,28 +104,71 @@ def step_of(text: str) -> Node:
     return root
 
 
-SUMS = {  # as written -> (coefficients, bias) of the sum over the state's terms
-    "h + h + h": ((3.0,), 0.0),
-    "h - 2 * h": ((1.0, -2.0), 0.0),  # unlike signs stay apart: inf - inf is NaN
-    "h - h": ((1.0, -1.0), 0.0),
-    "0 * h + h": ((0.0, 1.0), 0.0),  # 0 * inf is NaN
-    "1 - (2 - h)": ((1.0,), -1.0),
-    "3 + 2 * (h + 1) + h / 4": ((2.25,), 5.0),
-    "-(h - 1)": ((-1.0,), 1.0),
-    "h / 4": ((0.25,), 0.0),
-    "4 * (h / 2)": ((2.0,), 0.0),
+P = "(W @ h)"
+SUMS = {  # as written -> (coefficients, bias) of the sum over a product
+    f"{P} + {P} + {P}": ((3.0,), 0.0),
+    f"{P} - 2 * {P}": ((1.0, -2.0), 0.0),  # unlike signs stay apart: inf - inf is NaN
+    f"{P} - {P}": ((1.0, -1.0), 0.0),
+    f"0 * {P} + {P}": ((0.0, 1.0), 0.0),  # 0 * inf is NaN
+    f"1 - (2 - {P})": ((1.0,), -1.0),
+    f"3 + 2 * ({P} + 1) + {P} / 4": ((2.25,), 5.0),
+    f"-({P} - 1)": ((-1.0,), 1.0),
+    f"{P} / 4": ((0.25,), 0.0),
+    f"4 * ({P} / 2)": ((2.0,), 0.0),
 }
 
 
 @pytest.mark.parametrize("text", SUMS)
-def test_sums_are_gathered(text):
-    """Nested sums, differences and scalings of one value are one sum."""
+def test_sums_with_products_are_gathered(text):
+    """Nested sums, differences and scalings of one product are one sum."""
     root = step_of(text)
     assert root.op == "lin"
     coefs, bias = SUMS[text]
     assert sorted(root.data[0]) == sorted(coefs)
     assert root.data[1] == bias
-    assert {arg.name for arg in root.args} == {"h"}
+    assert {arg.op for arg in root.args} == {"matmul"}
+
+
+def depth(value: Node) -> int:
+    """How many sums lie in one another."""
+    inside = max((depth(arg) for arg in value.args), default=0)
+    return inside + (value.op == "lin")
+
+
+AS_WRITTEN = {  # -> how many sums are rounded, one inside the other
+    "(h + 12582912.0) - 12582912.0": 2,  # rounds h; it is no h
+    "h + h + h": 1,  # 2 h is exact
+    "0.3 * h + h + 1": 3,
+    "3 + 2 * (h + 1)": 2,
+    "0.1 * (x - h)": 2,
+    "(h > 0) + (tanh(h) - stop_gradient(tanh(h)))": 2,
+    "(h - 1 > 0) * h": 1,
+    "(x + (x - 0.3)) * (W @ h)": 2,
+}
+
+
+@pytest.mark.parametrize("text", AS_WRITTEN)
+def test_sums_without_products_stay_as_written(text):
+    """No term moves from one to another, and no number is folded."""
+    assert depth(step_of(text)) == AS_WRITTEN[text]
+
+
+@pytest.mark.parametrize("test", ["v - x > 0", "0 <= x - v", "where(v - x, h, x)", "v == x"])
+def test_what_a_step_function_takes_is_one_value(test):
+    """v is computed once: the threshold is asked of what the state will be."""
+
+    @cell(input="x[H]", state="s[H], v[H]", weights="W[H, H], b[H]")
+    def spiking(x, s, v, W, b):
+        h = s
+        v = 0.9 * v + W @ x + b
+        names = {"v": v, "x": x, "h": h, "where": ops.where}
+        return h + eval(test, names), v
+
+    step = canonical(spiking.graph, Builder())
+    (v,) = step.next_states[1:]
+    asked = [value for value in walk(step.roots) if value.op in STEPS]
+    assert asked
+    assert all(v in walk(value.args[:1] if "where" in test else value.args) for value in asked)
 
 
 def test_equal_formulas_are_one_node():
@@ -140,7 +183,7 @@ def test_equal_formulas_are_one_node():
         ("W @ h + x + w", "w + (x + W @ h)"),
         ("1 - h", "-h + 1"),
         ("maximum(x, h)", "maximum(h, x)"),
-        ("2 * (x * h)", "x * (h + h)"),
+        ("2 * (W @ h)", "W @ h + W @ h"),
     ]
     for left, right in same:
         assert root(left).op == root(right).op
@@ -171,12 +214,12 @@ def test_sums_are_regrouped_by_rate():
 
 
 def test_numbers_move_out_of_products():
-    """2 * (3 * x * h) is one product, scaled once; 0 scales too, and does not divide."""
-    root = step_of("(2 * x) * (3 * h)")
+    """2 * P * (3 * h) is one product, scaled once; 0 scales too, and does not divide."""
+    root = step_of(f"(2 * {P}) * (3 * (W @ x))")
     assert (root.op, root.data) == ("lin", ((6.0,), 0.0))
     assert root.args[0].op == "mul"
-    assert step_of("(0 * x) * h").data == ((0.0,), 0.0)
-    zero = step_of("h * (0 * m) * (0 * sum(x))")
+    assert step_of(f"(0 * {P}) * h").data == ((0.0,), 0.0)
+    zero = step_of(f"{P} * (0 * m) * (0 * sum(x))")
     assert all(value.op != "const" for value in walk([zero]))
 
 

@@ -17,7 +17,7 @@ from elman.plan.prices import Prices
 from elman.plan.schedule import Blocks
 from helpers import GRADIENT, VALUE, Case, Sizes, assert_all_same, random_case, run
 from kernels import Results, c_kernel, call, case_of, oracle, scheduled
-from random_cells import drawn_cells
+from random_cells import drawn_cells, reusing_cells
 
 PRICE = st.sampled_from([0.001, 0.04, 0.4, 1.0, 5.0, 50.0])
 PRICES = st.builds(Prices, PRICE, PRICE, PRICE, PRICE, PRICE)
@@ -89,7 +89,7 @@ def test_prices_and_schedules_change_no_result(cell):
 
 @pytest.mark.slow
 @given(
-    drawn=drawn_cells(),
+    drawn=st.one_of(drawn_cells(), reusing_cells()),
     T=st.integers(1, 6),
     B=st.integers(1, 6),
     dtype=st.sampled_from([torch.float64, torch.float64, torch.float32]),

@@ -5,6 +5,7 @@ Every value is one atom wide, a scalar, or (weights alone) a matrix block of two
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable
 
 from elman.ir.graph import Node, Rate, node
@@ -20,12 +21,34 @@ def _is_spread(value: Node) -> bool:
     return any(len(arg.shape) < len(value.shape) for arg in value.args) and len(value.args) == 1
 
 
+def _is_exact(value: Node) -> bool:
+    """Whether a value is another one scaled without rounding: by a power of two, or its sign."""
+    if value.op != "lin" or len(value.args) > 1 or value.bias:
+        return False
+    return abs(math.frexp(value.coefs[0])[0]) == 0.5
+
+
 class Builder:
     """Builds canonical nodes; the same op on the same arguments is built once."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Hashable, ...], Node] = {}
         self._number: dict[Node, int] = {}
+        self._kept: set[Node] = set()
+
+    def keep(self, value: Node) -> None:
+        """Let no sum take a value's terms, and no product its factor: it is rounded as written."""
+        self._kept.add(value)
+
+    def keep_all(self) -> None:
+        """:meth:`keep` every sum built so far."""
+        self._kept.update(value for value in self._made.values() if value.op == "lin")
+
+    def open(self, value: Node) -> bool:
+        """Whether a value is a sum whose terms another sum may take."""
+        if value.op != "lin" or _is_spread(value):
+            return False
+        return value not in self._kept or _is_exact(value)
 
     def number(self, value: Node) -> int:
         """The order in which a value was first built or seen; fixes the order of arguments."""
@@ -58,10 +81,11 @@ class Builder:
         return self.make("const", (), (float(value),))
 
     def lin(self, terms: Iterable[Term], bias: float = 0.0, shape: Shape | None = None) -> Node:
-        """``bias + Σ coef · term``: sums flattened, equal terms gathered, regrouped by rate.
+        """``bias + Σ coef · term``: open sums flattened, equal terms gathered, regrouped by rate.
 
         rewrite: W @ x + R @ h + b  ->  lin(R @ h, lin(W @ x, b)); value kept up to rounding.
-        Terms of unlike sign are not cancelled, so that inf - inf stays NaN.
+        Terms of unlike sign are not cancelled, so that inf - inf stays NaN. A sum that is kept
+        (:meth:`keep`) is one term.
         """
         gathered: dict[tuple[Node, int], float] = {}
         widest = shape or SCALAR
@@ -71,7 +95,7 @@ class Builder:
             widest = max(widest, term.shape, key=len)
             if term.op == "const":
                 bias += coef * term.number
-            elif term.op == "lin" and not _is_spread(term):
+            elif self.open(term):
                 bias += coef * term.bias
                 inner = list(zip(term.coefs, term.args, strict=True))
                 pending.extend((coef * own, arg) for own, arg in reversed(inner))
@@ -116,13 +140,9 @@ class Builder:
         for factor in (a, b):
             if factor.op == "const":
                 coef *= factor.number
-            elif factor.op == "lin" and len(factor.args) == 1 and not factor.bias:
-                inner = factor.args[0]
-                if len(inner.shape) == len(factor.shape):
-                    coef *= factor.coefs[0]
-                    factors.append(inner)
-                else:
-                    factors.append(factor)
+            elif self.open(factor) and len(factor.args) == 1 and not factor.bias:
+                coef *= factor.coefs[0]
+                factors.append(factor.args[0])
             else:
                 factors.append(factor)
         if not factors:

@@ -78,4 +78,7 @@ _TABLE = (
 OPS: dict[str, Op] = {op.name: op for op in _TABLE}
 
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+# where the last bit of what they take (``where``: of its condition) decides, or what they take is
+# subtracted again: nothing is reordered into it
+STEPS = (*COMPARISONS, "where", "stop")
 TRANSCENDENTAL = tuple(op.name for op in _TABLE if op.kind == "pointwise" and op.cost >= 8.0)

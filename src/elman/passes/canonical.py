@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from elman.ir.build import Builder
 from elman.ir.graph import Graph, Node
-from elman.ir.ops import OPS
+from elman.ir.ops import OPS, STEPS
 from elman.ir.pair import Step
 from elman.ir.types import Shape
+
+
+class _Reads:
+    """Who reads each atom of a graph as written, through all splits and joins.
+
+    Attributes:
+        count: readers of (value, atom).
+        tested: atoms that a step function or ``stop`` takes.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.count: Counter[tuple[Node, int]] = Counter()
+        self.tested: set[tuple[Node, int]] = set()
+        origins: dict[Node, list[tuple[Node, int]]] = {}
+        for value in graph.walk():
+            parts = [part for arg in value.args for part in origins.get(arg, ())]
+            if len(value.shape) == 2:
+                continue  # of weights alone: nothing is gathered there
+            if value.op == "split":
+                origins[value] = parts[slice(*value.data)]
+            elif value.op == "concat":
+                origins[value] = parts
+            else:
+                width = len(value.shape[0]) if value.shape else 1
+                origins[value] = [(value, index) for index in range(width)]
+                self.count.update(set(parts))
+            if value.op in STEPS:
+                tested = value.args[:1] if value.op == "where" else value.args
+                self.tested.update(part for arg in tested for part in origins.get(arg, ()))
+        for root in dict.fromkeys(graph.roots):
+            self.count.update(set(origins.get(root, ())))
 
 
 class _Atoms:
     """Translates nodes as written: vectors and scalars into atoms, matrices into grids of
     blocks."""
 
-    def __init__(self, builder: Builder) -> None:
-        self.build = builder
+    def __init__(self, builder: Builder, reads: _Reads) -> None:
+        self.build, self.reads = builder, reads
         self.atoms: dict[Node, list[Node]] = {}
         self.grids: dict[Node, list[list[Node]]] = {}
 
@@ -53,10 +86,13 @@ class _Atoms:
         if old.op == "matmul":
             grid = self.grids[old.args[0]]
             pairs = [list(zip(row, parts, strict=True)) for row in grid]
-            return [
+            made = [
                 self.build.lin((1.0, product(self.build, block, part)) for block, part in row)
                 for row in pairs
             ]
+            for index, value in enumerate(made):
+                self._round(value, (old, index))
+            return made
         if old.op == "count":
             return [self.build.make("count", (), old.data)]
         if OPS[old.op].kind == "reduce":
@@ -84,10 +120,27 @@ class _Atoms:
     def _applied(self, old: Node, shape: Shape, row: int, column: int = 0) -> Node:
         """One atom or block, of this shape, of a pointwise op's value."""
         args = tuple(self._pick(arg, row, column) for arg in old.args)
+        if (old, row) in self.reads.tested:
+            for arg in args:
+                self.build.keep(arg)
         if old.op != "lin":
-            return self.build.apply(old.op, args, old.where)
-        made = self.build.lin(zip(old.coefs, args, strict=True), old.bias, shape)
-        return self.build.spread(made, shape)
+            made = self.build.apply(old.op, args, old.where)
+        else:
+            made = self.build.lin(zip(old.coefs, args, strict=True), old.bias, shape)
+            made = self.build.spread(made, shape)
+        self._round(made, (old, row))
+        return made
+
+    def _round(self, made: Node, place: tuple[Node, int]) -> None:
+        """Decide whether a value is rounded as it is written, or is a part of what reads it."""
+        shared = self.reads.count[place] > 1
+        if shared or place in self.reads.tested or not self._has_product(made):
+            self.build.keep(made)
+
+    def _has_product(self, value: Node) -> bool:
+        if value.op == "matmul":
+            return True
+        return self.build.open(value) and any(self._has_product(arg) for arg in value.args)
 
     def _pick(self, arg: Node, row: int, column: int = 0) -> Node:
         """The part of an argument that meets one atom or block; a scalar meets all."""
@@ -109,19 +162,29 @@ def canonical(graph: Graph, builder: Builder) -> Step:
 
     rewrite: split(W @ x + b, 3)[0] -> lin(W.0.0 @ x.0, b.0)
              W @ concat(x, h)      -> lin(W.0.1 @ h.0, W.0.0 @ x.0)
-    keeps: every value, up to rounding (sums are reordered).
+    keeps: every value, up to rounding. The terms of a sum are gathered and reordered only if a
+        product is among them, which has no order of its own. A sum without one, one that several
+        values read, and one that a step function or ``stop`` takes are rounded as written: a
+        spike is 1 or 0, a threshold means the same wherever it is asked, (x + M) - M is no x.
     """
-    cut = _Atoms(builder)
-    inputs = [part for leaf in graph.inputs for part in cut.leaf(leaf)]
-    states = [part for leaf in graph.states for part in cut.leaf(leaf)]
-    weights = [part for leaf in graph.weights for part in cut.leaf(leaf)]
+    return cut(graph, builder)[0]
+
+
+def cut(graph: Graph, builder: Builder) -> tuple[Step, dict[Node, list[Node]]]:
+    """The canonical form, and the atoms of every vector and scalar as written."""
+    atoms = _Atoms(builder, _Reads(graph))
+    inputs = [part for leaf in graph.inputs for part in atoms.leaf(leaf)]
+    states = [part for leaf in graph.states for part in atoms.leaf(leaf)]
+    weights = [part for leaf in graph.weights for part in atoms.leaf(leaf)]
     for old in graph.walk():
-        if old not in cut.atoms and old not in cut.grids:
-            cut.visit(old)
-    return Step(
+        if old not in atoms.atoms and old not in atoms.grids:
+            atoms.visit(old)
+    builder.keep_all()  # a backward reads what the forward computed
+    step = Step(
         tuple(inputs),
         tuple(states),
         tuple(weights),
-        tuple(part for root in graph.next_states for part in cut.atoms[root]),
-        tuple(cut.atoms[graph.output]),
+        tuple(part for root in graph.next_states for part in atoms.atoms[root]),
+        tuple(atoms.atoms[graph.output]),
     )
+    return step, atoms.atoms

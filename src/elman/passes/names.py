@@ -7,14 +7,14 @@ from elman.ir.graph import Graph, Node, walk
 from elman.ir.pair import Step
 from elman.ir.printer import source_names
 from elman.passes import PASSES
-from elman.passes.canonical import canonical
+from elman.passes.canonical import cut
 
 
 def step_names(graph: Graph, step: Step) -> dict[Node, str]:
     """Find the values of a step that the cell's own lines name.
 
-    The canonical form is made once more with every named value as a further root; a walk over
-    either meets the same values in the same order.
+    The canonical form is made once more; a walk over either meets the same values in the same
+    order.
 
     Args:
         graph: a cell's graph as written.
@@ -26,19 +26,14 @@ def step_names(graph: Graph, step: Step) -> dict[Node, str]:
     for rewrite in PASSES:
         graph = rewrite(graph)
     named = [(v, name) for v, name in source_names(graph.walk()).items() if len(v.shape) < 2]
-    roots = (*graph.next_states, graph.output, *(value for value, _ in named))
-    wide = Graph(graph.inputs, graph.states, graph.weights, roots, graph.output)
-    again = canonical(wide, Builder()).next_states
-    count = len(step.roots)
-    same = dict(zip(walk(again[:count]), walk(step.roots), strict=True))
+    again, atoms = cut(graph, Builder())
+    same = dict(zip(walk(again.roots), walk(step.roots), strict=True))
     whole: dict[Node, str] = {}
     parts: dict[Node, str] = {}
-    rest = iter(again[count:])
     for value, name in named:
-        width = len(value.shape[0]) if value.shape else 1
-        for index in range(width):
-            part = same.get(next(rest))
-            if part is not None and width == 1:
+        for index, atom in enumerate(atoms[value]):
+            part = same.get(atom)
+            if part is not None and len(atoms[value]) == 1:
                 whole.setdefault(part, name)
             elif part is not None:
                 parts.setdefault(part, f"{name}.{index}")

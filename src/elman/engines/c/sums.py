@@ -47,7 +47,8 @@ class SumWriter:
         matrix = [term for term in program.sums if term.right is not None]
         self.rights = list(dict.fromkeys(term.right for term in matrix if term.right is not None))
         self.lefts = list(dict.fromkeys(term.left for term in matrix))
-        self.matrix = matrix
+        # as they are spelled: all products of one left operand, then those of the next
+        self.matrix = [term for left in self.lefts for term in matrix if term.left is left]
         self.rest = [term for term in program.sums if term.right is None]
 
     def size(self, value: Node) -> int:
@@ -71,7 +72,9 @@ class SumWriter:
         return self.code.matrix(self.leaf_of[term.target])
 
     def _acc(self, term: Sum) -> str:
-        first = next(other for other in self.program.sums if other.target is term.target)
+        """Whether a term is added to what is there: all but the first that is spelled."""
+        spelled = (*self.matrix, *self.rest)
+        first = next(other for other in spelled if other.target is term.target)
         return "!first" if first is term else "1"
 
     def pack(self) -> list[str]:
