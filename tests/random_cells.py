@@ -263,16 +263,19 @@ def _text(
     )
 
 
-_MATRICES = ["{0}", "{0}.T", "(0.5 * {0})", "tanh({0})", "({0} * {1})", "({0} - {1}.T)"]
+_MATRICES = ["{0}", "{0}.T", "{0}", "{0}.T", "(0.5 * {0})", "tanh({0})", "({0} - {1}.T)"]
 
 
 @st.composite
 def reusing_cells(draw: st.DrawFn) -> Drawn:
     """A cell of few weights, each used up to three times: plain, transposed, tied, in expressions
-    of weights, on inputs, on states, on both and on products."""
+    of weights, on inputs, on states, on both and on products.
+
+    Sums are long and vectors few, so that uses meet in one sum and at one operand.
+    """
     weights = {"A": "H, H", "B": "H, H", "W": "H, I", "g": "H", "s": SCALAR}
     left = dict.fromkeys(weights, 3)
-    vectors = ["k", "h", "q", "(h + k)"]
+    vectors = ["k", "h"]
     lines: list[str] = []
 
     def use(*names: str) -> bool:
@@ -284,12 +287,19 @@ def reusing_cells(draw: st.DrawFn) -> Drawn:
 
     def vector() -> str:
         found = draw(st.sampled_from(vectors))
-        kind = draw(st.sampled_from(["plain", "plain", "gain", "scale"]))
+        kind = draw(st.sampled_from(["plain", "plain", "plain", "gain", "scale"]))
         if kind == "gain" and use("g"):
             return f"(g * {found})"
         if kind == "scale" and use("s"):
             return f"(s * {found})"
         return found
+
+    def square() -> str:
+        first, second = draw(st.sampled_from([("A", "B"), ("A", "A"), ("B", "A")]))
+        form = draw(st.sampled_from(_MATRICES))
+        if not use(first, *([second] if "{1}" in form else [])):
+            return vector()
+        return f"{form.format(first, second)} @ {vector()}"
 
     def term() -> str:
         kind = draw(st.sampled_from(["square", "square", "square", "input", "back", "bias"]))
@@ -299,20 +309,17 @@ def reusing_cells(draw: st.DrawFn) -> Drawn:
             return f"W @ (W.T @ {vector()})"
         if kind == "bias" and use("g"):
             return draw(st.sampled_from(["g", "(2 * g)", "exp(-abs(g))", "(g * g)"]))
-        first, second = draw(st.sampled_from([("A", "B"), ("B", "A"), ("A", "A"), ("B", "B")]))
-        form = draw(st.sampled_from(_MATRICES))
-        if not use(first, *([second] if "{1}" in form else [])):
-            return vector()
-        return f"{form.format(first, second)} @ {vector()}"
+        return square()
 
-    for index in range(draw(st.integers(1, 4))):
-        text = term()
-        for _ in range(draw(st.integers(0, 4))):
+    for index in range(draw(st.sampled_from([1, 1, 2, 3]))):
+        text = square()
+        for _ in range(draw(st.sampled_from([2, 3, 1, 4]))):
             text += draw(st.sampled_from([" + ", " - ", " - 0.5 * "])) + term()
-        squash = draw(st.sampled_from(["tanh({})", "sigmoid({})", "tanh({})", "0.3 * ({})"]))
+        squash = draw(st.sampled_from(["tanh({})", "sigmoid({})", "0.3 * ({})"]))
         lines.append(f"v{index} = {squash.format(text)}")
         vectors.append(f"v{index}")
-    results = [f"0.5 * tanh({draw(st.sampled_from(vectors[::-1]))}) + 0.5 * {n}" for n in "hq"]
+    states = {"h": f"v{len(lines) - 1}", "q": draw(st.sampled_from(["v0", "h"]))}
+    results = [f"0.5 * tanh({value}) + 0.5 * {name}" for name, value in states.items()]
     write = _Writer(draw, lines, weights=weights)
-    text = _text(write, {"x": "I", "k": "H"}, {"h": "H", "q": "H"}, {}, results)
+    text = _text(write, {"x": "I", "k": "H"}, dict.fromkeys(states, "H"), {}, results)
     return Drawn(text, draw(SIZES), draw(SIZES), 2)

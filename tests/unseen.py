@@ -143,6 +143,16 @@ def scalars(m, s, w, v):
     return tanh(w * s + v * m)
 
 
+@cell(input="x[I], k[H]", state="h[H], q[H]", weights="W[H, I], A[H, H], B[H, H], C[H, H]")
+def reused(x, k, h, q, W, A, B, C):
+    """Each matrix plain and transposed at one operand with one cotangent: on an input, on a state,
+    on both; which use comes first differs."""
+    a = tanh(A @ k - A.T @ k + W @ x)
+    b = tanh(W @ x + B.T @ h - B @ h)
+    c = sigmoid(C @ k + C.T @ h - C @ h + W @ (W.T @ a))
+    return c * a + (1 - c) * h, 0.5 * b + 0.5 * q
+
+
 UNSEEN = {  # cell -> its sizes; T and B are awkward too
     three_states: Sizes(T=6, B=3, I=5, H=13, more=(("P", 7),)),
     joined: Sizes(T=5, B=4, I=3, H=11),
@@ -156,5 +166,6 @@ UNSEEN = {  # cell -> its sizes; T and B are awkward too
     attending: Sizes(T=5, B=3, I=5, H=12, more=(("P", 19),)),
     counting: Sizes(T=6, B=3, I=4, H=13),
     delays: Sizes(T=6, B=3, I=10, H=5),
+    reused: Sizes(T=5, B=3, I=4, H=11),
     scalars: Sizes(T=6, B=5, I=0, H=0),
 }
