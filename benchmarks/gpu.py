@@ -204,7 +204,7 @@ def job_of(case: Case, device: str) -> Any:
 
 def kernels(case: Case, job: Any, engine: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Kernels of an engine by schedule; and why others are none."""
-    from elman.tuning.choose import candidates, kernel_of
+    from elman.tuning.kernels import candidates, kernel_of
 
     able, refused = candidates(job, (engine,), case.T, case.B)
     if case.T > LONG and len(able) > 1:
@@ -247,7 +247,7 @@ def own_times(case: Case, device: str, clock: Clock, engine: str = "triton") -> 
     """All schedules of an engine: agreement with the reference in float64 first, then time."""
     from elman.errors import ElmanError
     from elman.tuning.agreement import disagreement
-    from elman.tuning.choose import kernel_of
+    from elman.tuning.kernels import kernel_of
     from elman.tuning.trial import make_trial
 
     job = job_of(case, device)
@@ -318,7 +318,7 @@ def in_python(case: Case, device: str, clock: Clock, compiled: bool) -> tuple[fl
     """A loop over the steps of a cell in torch ops, or over a step that torch.compile made."""
     import torch
 
-    from elman.tuning.choose import kernel_of
+    from elman.tuning.kernels import kernel_of
     from elman.tuning.trial import make_trial
 
     job = job_of(case, device)

@@ -69,6 +69,12 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="no CUDA device: torch.cuda.is_available()"))
 
 
+@pytest.fixture(autouse=True)
+def nothing_said_before(monkeypatch):
+    """What is said once per process is said once per test."""
+    monkeypatch.setattr("elman.errors._said", set())
+
+
 @pytest.fixture(scope="session")
 def cache_folder() -> Path:
     """The folder that elman's caches of this run live in."""

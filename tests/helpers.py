@@ -16,7 +16,7 @@ from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
 from elman.nn.runner import Runner
 from elman.plan.spec import Spec
-from elman.tuning.choose import kernel_of, refusal
+from elman.tuning.kernels import kernel_of, refusal
 
 # DESIGN, contract "Numbers". Values are O(1); errors of values grow with the root of T.
 VALUE = {torch.float32: 1e-5, torch.float64: 1e-11}  # absolute, times sqrt(T)
@@ -302,4 +302,4 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
     monkeypatch.setattr(
         registry, "find", lambda name: engine if name == engine.name else find(name)
     )
-    monkeypatch.setattr("elman.tuning.choose._kernels", {})
+    monkeypatch.setattr("elman.tuning.kernels._kernels", {})

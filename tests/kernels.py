@@ -16,7 +16,7 @@ from elman.plan.build import program
 from elman.plan.prices import Prices
 from elman.plan.schedule import SPLITS, Blocks, Bound
 from elman.plan.spec import Spec
-from helpers import Case, Sizes, need, random_case, run
+from helpers import GRADIENT, VALUE, Case, Sizes, need, random_case, run
 from random_cells import Drawn
 
 Results = dict[str, torch.Tensor]
@@ -76,6 +76,23 @@ def call(kernel: CKernel, case: Case, *, backwards: int = 1, **changes: Any) -> 
 def oracle(case: Case) -> Results:
     """What engine reference gives for a case in float64."""
     return run(case.cell, case.to(torch.float64), "reference")
+
+
+def ill_conditioned(case: Case, want: Results) -> set[str]:
+    """Results that float32 cannot give within the table: the oracle itself, in float32, misses it.
+
+    Sums that cancel (a bias before a softmax has no gradient at all) say nothing about a kernel.
+    """
+    if case.dtype is torch.float64:
+        return set()
+    bad: set[str] = set()
+    for name, value in run(case.cell, case, "reference").items():
+        error = (value.double() - want[name]).square().mean().sqrt().item()
+        scale = want[name].square().mean().sqrt().item()
+        allowed = GRADIENT[case.dtype] * scale if name[0] == "d" else VALUE[case.dtype]
+        if not error <= 0.1 * allowed:
+            bad.add(name)
+    return bad
 
 
 def cell_from(text: str) -> Cell:

@@ -6,7 +6,7 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from elman.engines.ragged import Ragged, over
-from elman.tuning.choose import kernel_of
+from elman.tuning.kernels import kernel_of
 from helpers import Case, Sizes, job_of, random_case
 from unseen import UNSEEN
 

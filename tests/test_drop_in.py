@@ -19,7 +19,7 @@ from elman.compiler import job
 from elman.engines import registry
 from elman.errors import EngineError
 from elman.plan.spec import Spec
-from elman.tuning.choose import refusal
+from elman.tuning.kernels import refusal
 from helpers import OwnBackwardEngine, assert_same, stand_in
 
 KINDS = ("RNN", "GRU", "LSTM")

@@ -79,7 +79,8 @@ def test_refusals_are_told():
 
 def test_a_dtype_that_no_engine_has():
     """bfloat16 runs step by step on the reference, and explain says so."""
-    found = explain(cells.lem, hidden_size=8, steps=3, batch=2, dtype="bfloat16")
+    with pytest.warns(UserWarning, match="lem runs step by step"):
+        found = explain(cells.lem, hidden_size=8, steps=3, batch=2, dtype="bfloat16")
     assert "engine reference, the only one that can" in found.stages["engines"]
     assert "does not follow this program" in found.stages["program"]
     assert found.tape_bytes is None

@@ -43,7 +43,9 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "engines.c": f"{ENGINE} filelock",
     "engines.triton": f"{ENGINE} triton",
     "engines.deer": f"{ENGINE} engines.registry",  # finds scans, and who falls back
-    "tuning": "errors folders ir autodiff passes plan engines engines.registry torch numpy",
+    # the oracle judges all kernels, and shows where thresholds lie
+    "tuning": "errors folders ir autodiff passes plan engines engines.registry engines.reference"
+    " torch numpy",
     "compiler": MIDDLE,
     "explaining": f"{MIDDLE} compiler",
     "drawing": f"{MIDDLE} compiler",

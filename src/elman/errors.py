@@ -6,13 +6,17 @@ ElmanError
 ├── InputError            tensors, sizes or options that do not fit a module (also a ValueError)
 ├── VerifyError           an invariant of elman's own graphs is broken: a bug of ours
 ├── EngineError           an engine asked for by name cannot run this plan; the text says why
-│   └── BuildError        the C compiler is missing or failed
+│   ├── BuildError        the C compiler is missing or failed
+│   └── DisagreementError a kernel does not compute what the oracle does: a bug of ours
 └── RunError              a run folder, a checkpoint or a data file that cannot be used
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+import warnings
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 
 
 class ElmanError(Exception):
@@ -43,6 +47,20 @@ class BuildError(EngineError):
     """No C compiler was found, or it refused the generated text."""
 
 
+class DisagreementError(EngineError):
+    """A kernel does not compute what the oracle computes: a bug in elman, not in the cell.
+
+    Args:
+        who: the engine and its schedule.
+        cell: its name.
+        off: which result is off, and by how much.
+    """
+
+    def __init__(self, who: str, cell: str, off: str) -> None:
+        self.reason = f"does not agree with the reference: {off}"
+        super().__init__(f"engine {who} cannot run {cell}: it {self.reason}")
+
+
 class RunError(ElmanError):
     """A run folder, a checkpoint or a data file cannot be used."""
 
@@ -59,3 +77,35 @@ def rows(what: str, details: Iterable[tuple[str, str]], hint: str = "") -> str:
     if hint:
         found.append(("hint", hint))
     return "\n".join([what, *(f"  {label:<5} {text}" for label, text in found)])
+
+
+_said: set[str] = set()
+_OWN = ("elman", "torch")
+
+
+def warn_once(text: str, key: str = "") -> None:
+    """Warn at the user's line, but never twice in one process about the same thing.
+
+    Args:
+        text: of the warning.
+        key: what it is about; the text itself if omitted.
+    """
+    if (key or text) in _said:
+        return
+    _said.add(key or text)
+    level, frame = 1, inspect.currentframe()
+    while frame and str(frame.f_globals.get("__name__")).partition(".")[0] in _OWN:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
+
+
+@contextmanager
+def nothing_said() -> Generator[None]:
+    """Inside, no warning is shown; what was not shown is said the next time."""
+    before = set(_said)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            _said.intersection_update(before)

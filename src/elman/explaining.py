@@ -21,12 +21,14 @@ from elman.plan.cost import backward_work, forward_work, state_bytes, tape_bytes
 from elman.plan.printer import program_names, show_program
 from elman.plan.program import Program
 from elman.plan.spec import Spec, Tape
-from elman.tuning.choose import Choice, candidates, choose, label
+from elman.tuning.choose import Choice, choose
+from elman.tuning.kernels import candidates, label
 
 _WHY = {
     "named": "asked for by name",
     "only": "the only one that can",
     "measured": "measured now",
+    "near": "measured at the most similar sizes",
     "remembered": "measured before, remembered",
     "deterministic": "the first that can; deterministic algorithms forbid measuring",
     "pinned": "pinned by a checkpoint",
@@ -300,7 +302,9 @@ def _engine_lines(layer: Layer, choice: Choice | dict[str, str]) -> Iterable[str
         yield f"{layer.name} ({where}): torch's own layer, because of {layer.elsewhere}"
         return
     if isinstance(choice, Choice):
-        yield f"{layer.name} ({where}): engine {choice.engine}, {_WHY.get(choice.why, choice.why)}"
+        why = _WHY.get(choice.why, choice.why)
+        unsure = "" if choice.sure else "; not sure yet: the next process measures on"
+        yield f"{layer.name} ({where}): engine {choice.engine}, {why}{unsure}"
         yield from (f"  {line}" for line in _kernel_lines(layer, choice))
     else:
         yield f"{layer.name} ({where}): nothing was measured"

@@ -18,14 +18,13 @@ import elman
 from elman import cells, compiler
 from elman.autodiff.structure import Degree, structure
 from elman.engines import registry
-from elman.engines.deer import kernel as deer_kernel
 from elman.engines.deer.gates import TOLERANCES, disagreement, refusal, residual
 from elman.engines.deer.problem import Formula, Problem
 from elman.engines.deer.scans import Dense, Units, associative, linear, reverse, scan
 from elman.engines.deer.solvers import BUDGET, CHAIN, METHODS, solve
 from elman.engines.deer.turn import in_turn
 from elman.errors import EngineError, InputError, ShapeError
-from elman.tuning.choose import candidates, kernel_of
+from elman.tuning.kernels import candidates, kernel_of
 from helpers import Sizes, assert_same, job_of, need_engine, random_case, run
 from unseen import UNSEEN
 
@@ -280,7 +279,6 @@ def chaotic(scale=6.0, H=8, T=200, dtype=torch.float64):
 @pytest.mark.parametrize("scale", [3.0, 6.0, 30.0])
 def test_chaos_never_yields_an_unconverged_result(scale, monkeypatch):
     """It warns once, and every step of the answer satisfies the recurrence."""
-    monkeypatch.setattr(deer_kernel, "_said", set())
     case = chaotic(scale)
     kernel = compiler.compile(cells.rnn, job_of(case).spec, "deer", "newton")
     given = [list(part.values()) for part in (case.inputs, case.states, case.weights)]
@@ -345,7 +343,7 @@ def test_windows_bound_memory():
 def test_falls_back_to_torch_ops_without_a_compiler(monkeypatch):
     """Where engine c cannot run, steps in turn are torch ops."""
     monkeypatch.setattr("elman.engines.deer.turn.sequential_kernel", lambda job: None)
-    monkeypatch.setattr(deer_kernel, "_said", {"rnn"})
+    monkeypatch.setattr("elman.errors._said", {"deer rnn"})
     case = chaotic(20.0)
     kernel = compiler.compile(cells.rnn, job_of(case).spec, "deer", "newton")
     given = [list(part.values()) for part in (case.inputs, case.states, case.weights)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from elman import cells
 from elman.engines.ragged import Ragged, Runs, over, turned
 from elman.errors import ShapeError
-from elman.tuning.choose import kernel_of
+from elman.tuning.kernels import kernel_of
 from helpers import assert_all_same, job_of, need
 from kernels import c_kernel, scheduled
 from packed_rows import alone, drawn, layout, packed, together

@@ -17,7 +17,7 @@ import elman.nn
 from elman import cells, ops
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import cell
-from elman.tuning.choose import kernel_of
+from elman.tuning.kernels import kernel_of
 from helpers import OwnBackwardEngine, Sizes, job_of, random_case, stand_in
 
 

@@ -16,7 +16,6 @@ import elman
 from elman import cells
 from elman.engines.reference.engine import ReferenceKernel
 from elman.errors import EngineError
-from elman.nn import function
 from elman.nn.runner import Runner
 from helpers import Case, Sizes, need_engine, random_case
 from kernels import case_of
@@ -271,7 +270,6 @@ def test_third_derivatives():
 
 def test_dtypes_without_a_kernel(monkeypatch):
     """Half precision goes through the reference; that is said."""
-    monkeypatch.setattr(function, "_said", set())
     module = elman.Recurrent(cells.gru, 3, 4, dtype=torch.bfloat16)
     x = torch.randn(5, 2, 3, dtype=torch.bfloat16)
     with pytest.warns(UserWarning, match="engine reference"):

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from elman import cells
 from elman.plan.prices import Prices
 from elman.plan.schedule import Blocks
-from helpers import GRADIENT, VALUE, Case, Sizes, assert_all_same, random_case, run
-from kernels import Results, c_kernel, call, case_of, oracle, scheduled
+from helpers import Case, Sizes, assert_all_same, random_case
+from kernels import c_kernel, call, case_of, ill_conditioned, oracle, scheduled
 from random_cells import drawn_cells, reusing_cells
 
 PRICE = st.sampled_from([0.001, 0.04, 0.4, 1.0, 5.0, 50.0])
@@ -29,23 +29,6 @@ SCHEDULE = st.tuples(
 SCHEDULES = st.lists(SCHEDULE, min_size=1, max_size=3)
 
 Schedules = list[tuple[str, int, int]]
-
-
-def ill_conditioned(case: Case, want: Results) -> set[str]:
-    """Results that float32 cannot give within the table: the oracle itself, in float32, misses it.
-
-    Sums that cancel (a bias before a softmax has no gradient at all) say nothing about a kernel.
-    """
-    if case.dtype is torch.float64:
-        return set()
-    bad: set[str] = set()
-    for name, value in run(case.cell, case, "reference").items():
-        error = (value.double() - want[name]).square().mean().sqrt().item()
-        scale = want[name].square().mean().sqrt().item()
-        allowed = GRADIENT[case.dtype] * scale if name[0] == "d" else VALUE[case.dtype]
-        if not error <= 0.1 * allowed:
-            bad.add(name)
-    return bad
 
 
 def check(case: Case, schedules: Schedules, **options: Any) -> None:

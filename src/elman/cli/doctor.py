@@ -25,8 +25,9 @@ from elman.engines.c.threads import pool, workers
 from elman.errors import ElmanError
 from elman.folders import cache_folder, private_folder
 from elman.plan.spec import Spec
-from elman.tuning.choose import Choice, choose, kernel_of, refusal
+from elman.tuning.choose import Choice, choose
 from elman.tuning.facts import cores, machine_facts
+from elman.tuning.kernels import kernel_of, refusal
 from elman.tuning.trial import make_trial
 
 PIPED_WIDTH = 160

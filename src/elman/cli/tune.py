@@ -12,11 +12,13 @@ from elman import compiler
 from elman.cli.explain import DType, sizes
 from elman.plan.spec import Spec
 from elman.train.layers import find_cell
-from elman.tuning.choose import Choice, choose, label
+from elman.tuning.choose import Choice, choose
+from elman.tuning.kernels import label
 
 PIPED_WIDTH = 160
 _WHY = {
     "measured": "measured now",
+    "near": "measured at the most similar sizes",
     "remembered": "measured earlier (--again measures anew)",
     "only": "no other engine can",
     "named": "the only schedule",
@@ -55,6 +57,11 @@ def tune(
         choice = choose(job, steps, batch, engine, again=again)
         title = f"{found.name} T={steps} B={batch}: {_WHY.get(choice.why, choice.why)}"
         console.print(table_of(title, choice))
+        if not choice.sure:
+            console.print(
+                "[yellow]not sure yet[/]: other programs took the cores, or a call is long. "
+                "What was measured is kept, and the next process adds to it."
+            )
 
 
 def shape_of(text: str) -> tuple[int, int]:
@@ -70,7 +77,7 @@ def table_of(title: str, choice: Choice) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("engine:schedule")
     table.add_column("times the best", justify="right")
-    table.add_column("a trial (of T or fewer steps)", justify="right")
+    table.add_column("a step", justify="right")
     table.add_column("")
     chosen = label((choice.engine, choice.schedule))
     medians = dict(sorted(choice.medians_s.items(), key=lambda item: item[1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,16 @@ class Kernel(ABC):
         steps that the same sequences have."""
         return None
 
+    def fingerprint(self) -> str | None:
+        """The content of what runs: equal for equal programs, in every process; None if it has no
+        such name."""
+        return None
+
+    def stressed(self) -> tuple[Kernel, ...]:
+        """This program as small sizes alone do not run it: cut into the shortest pieces, shared by
+        all workers. Compared with the oracle beside the kernel itself."""
+        return ()
+
     def describe(self) -> dict[str, Any]:
         """Facts for records and ``explain``: engine, plan digest, schedule; JSON-able."""
         return {"engine": self.engine}
@@ -127,9 +138,9 @@ class Engine(ABC):
         """Why ``auto`` need not even measure this engine for a job that it can run, or None."""
         return None
 
-    def disturbed(self) -> bool:
-        """Whether what is measured now would not hold on a quiet machine."""
-        return False
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """Inside, kernels run as on a quiet machine, so that they can be measured."""
+        return nullcontext()
 
     def together(
         self,

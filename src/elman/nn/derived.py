@@ -22,7 +22,8 @@ from elman.ir.pair import Pair
 from elman.nn.function import pulled
 from elman.nn.samples import Rows
 from elman.plan.spec import Spec
-from elman.tuning.choose import engine_for, kernel_of
+from elman.tuning.kernels import engine_for
+from elman.tuning.verification import verified
 
 COMPILED = 1  # tangents of tangents are large: compiling them takes minutes, and much memory
 
@@ -123,7 +124,7 @@ class Derived:
             if self.order > COMPILED:
                 found = TorchOps(self.graph, dict(self.dims), wants)
             else:
-                found = kernel_of(self.job(like, names, training), engine)
+                found = verified(self.job(like, names, training), engine)
             self._kernels[key] = found
         return found
 

@@ -19,10 +19,10 @@ from torch.autograd import Function, forward_ad
 from elman.engines.base import Kernel
 from elman.engines.ragged import Ragged, over
 from elman.engines.reference.engine import ReferenceKernel
-from elman.errors import EngineError, VerifyError
+from elman.errors import EngineError, VerifyError, warn_once
 from elman.nn.derived import COMPILED, Call, Derived
 from elman.nn.folding import folded, picked, stacked
-from elman.nn.function import own_leaves, pulled, say_once
+from elman.nn.function import own_leaves, pulled
 from elman.nn.transforms import DUAL, FUNC, batched, forward_levels, sampled, transformed
 
 _forward_ad: Any = forward_ad
@@ -59,7 +59,7 @@ class Differentiable(Kernel):
         engine = None if reason not in (None, FUNC, DUAL) else self._of.engine(states[0])
         if engine is None:
             if reason in (None, FUNC, DUAL):
-                say_once(
+                warn_once(
                     f"transforms and second derivatives of {states[0].dtype} on "
                     f"{states[0].device.type} run through engine reference, step by step"
                 )

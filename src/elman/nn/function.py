@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,16 +16,8 @@ _C: Any = torch._C
 _keep_graph: Callable[[], bool] | None = getattr(
     _C._autograd, "_get_current_graph_task_keep_graph", None
 )
-_said: set[str] = set()
 
 Gradients = tuple[Tensor | None, ...]
-
-
-def say_once(text: str) -> None:
-    """Warn, but never twice with the same text in one process."""
-    if text not in _said:
-        _said.add(text)
-        warnings.warn(text, stacklevel=3)
 
 
 class Sweep(Function):

@@ -21,7 +21,9 @@ from elman.nn.derived import derived
 from elman.nn.differentiable import Differentiable
 from elman.nn.function import run, through
 from elman.plan.spec import Spec, Tape
-from elman.tuning.choose import Choice, choose, engine_for, kernel_of, octave
+from elman.tuning.choose import Choice, choose, octave
+from elman.tuning.kernels import engine_for, kernel_of
+from elman.tuning.verification import verified
 
 MOST_CLASSES = 8  # size classes of T and B that are measured per kind of call
 Key = tuple[torch.dtype, str, int, bool, int, int, bool, str]
@@ -198,7 +200,7 @@ class Runner:
             spec = self._spec_of(shown)
             job = compiler.job(self.cell, spec)
             name, schedule = str(record["engine"]), str(record["schedule"])
-            kernel = kernel_of(job, name, schedule)
+            kernel = verified(job, name, schedule)
         except (EngineError, KeyError, ValueError) as error:
             return f"{shown}: {error}"
         now = {**kernel.describe(), "engine": name, "schedule": schedule}

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from elman.engines.atoms import Places
-from elman.engines.base import Job
+from elman.engines.base import Job, Kernel
 from elman.engines.weights import WeightRate
 from elman.ir.graph import Graph, Node, node
 from elman.ir.pair import Pair, Step, Sum, sealed
 from elman.ir.types import shape_size
 from elman.ir.verify import verified_pair
-from elman.tuning.choose import kernel_of
+from elman.tuning.kernels import kernel_of
+from elman.tuning.verification import verify
 
 Gradients = tuple[Tensor | None, ...]
 Saved = tuple[Tensor, ...]
@@ -57,6 +58,7 @@ class Rows:
         names = frozenset(leaf.name for leaf in job.graph.inputs) & wants
         spec = replace(job.spec, wants=names | frozenset(fresh), training=True)
         self.kernel = kernel_of(self._handing(fresh, spec), engine)
+        verify(job, _Summed(self), f"{engine} sample by sample")
 
     def _handing(self, names: Sequence[str], spec: Any) -> Job:
         """The job whose gradients of further inputs are what is to be handed out."""
@@ -149,6 +151,39 @@ class Rows:
             for term in terms:
                 add(term.target, split[term.left])
         return found
+
+
+class _Summed(Kernel):
+    """Rows of one sample that is the whole batch: a kernel of the cell itself, to be verified."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows, self.engine = rows, rows.kernel.engine
+
+    def fingerprint(self) -> str | None:
+        """The program's that hands out the rows."""
+        return self._rows.kernel.fingerprint()
+
+    def forward(
+        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, Saved, Saved]:
+        """See :meth:`Kernel.forward`."""
+        return self._rows.forward(inputs, states, weights)
+
+    def backward(
+        self,
+        inputs: Sequence[Tensor],
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        saved: Sequence[Tensor],
+        d_output: Tensor | None,
+        d_last: Sequence[Tensor | None],
+        keep: bool,
+    ) -> tuple[Gradients, Gradients, Gradients]:
+        """See :meth:`Kernel.backward`."""
+        d_inputs, d_states, d_weights = self._rows.backward(
+            inputs, states, weights, saved, d_output, d_last, 1
+        )
+        return d_inputs, d_states, tuple(d if d is None else d[0] for d in d_weights)
 
 
 def _by_sample(rows: Tensor, samples: int) -> Tensor:

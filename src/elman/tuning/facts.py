@@ -14,7 +14,7 @@ from elman.engines.precision import precision
 
 
 @cache
-def _processor() -> str:
+def processor() -> str:
     """The CPU's model name."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -44,7 +44,7 @@ def cores() -> int:
 def machine_facts(device: str = "cpu") -> dict[str, str | int]:
     """Facts under which a measured choice holds; JSON-able, equal on equal machines."""
     facts: dict[str, str | int] = {
-        "cpu": _processor(),
+        "cpu": processor(),
         "isa": torch.backends.cpu.get_cpu_capability(),
         "cores": cores(),
         "threads": torch.get_num_threads(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,14 +16,13 @@ from elman.passes.digest import digest
 from elman.tuning import cache
 from elman.tuning.agreement import disagreement
 from elman.tuning.choose import Choice, octave
-from elman.tuning.compete import BUDGET_S, TIE
-from elman.tuning.facts import machine_facts
-from elman.tuning.measure import medians, seconds
+from elman.tuning.contest import timed
+from elman.tuning.evidence import Evidence
+from elman.tuning.facts import machine_facts, processor
 from elman.tuning.trial import apart, make_trial
 
 APART, AT_ONCE = "apart", "together"
 _LEAST = 48  # steps that are timed: with fewer, a layer hardly gets behind another
-_ROUND_S = 0.03  # (s) sequences are cut so that a call takes about this
 _SURE = 0.8  # share of the time forecast under which they run at once where nothing is measured
 
 
@@ -61,26 +61,28 @@ def choose_together(
         return Choice(engine, APART, alone, "only")
     made, share = offered
     kernels = {AT_ONCE: made, APART: alone}
+    few = min(steps, _LEAST)
+    run = _Step(jobs, few, batch, beside)
+    off = _off(run, jobs, kernels, few)
+    if off is not None:
+        return Choice(engine, APART, alone, "measured", {}, {AT_ONCE: off})
+    forecast = (AT_ONCE, APART) if share < _SURE else (APART, AT_ONCE)
     if pinned in kernels:
         return Choice(engine, pinned, kernels[pinned], "pinned")
     if torch.are_deterministic_algorithms_enabled():
-        if share >= _SURE:
-            return Choice(engine, APART, alone, "deterministic")
-        few = min(steps, _LEAST)
-        off = _off(_Step(jobs, few, batch, beside), kernels, jobs[0].spec.dtype, few)
-        best = AT_ONCE if off is None else APART
-        return Choice(engine, best, kernels[best], "deterministic", {}, _refused(off))
+        return Choice(engine, forecast[0], kernels[forecast[0]], "deterministic")
     key = _key(jobs, choices, steps, batch, beside)
-    best = (cache.recall(key) or {}).get("schedule")
-    if isinstance(best, str) and best in kernels:
-        return Choice(engine, best, kernels[best], "remembered")
-    times, wrong = _measured(jobs, kernels, steps, batch, beside)
-    if AT_ONCE not in times:
-        return Choice(engine, APART, alone, "measured", times, wrong)
-    best = AT_ONCE if times[AT_ONCE] * TIE < times[APART] else APART
-    if not registry.find(engine).disturbed():
-        cache.remember(key, {"schedule": best, "medians_s": times})
-    return Choice(engine, best, kernels[best], "measured", times)
+    evidence = Evidence.of_json(cache.recall(key), kernels)
+    why = "remembered"
+    if not evidence.settled(forecast):
+        why = "measured"
+        calls = {who: partial(run, kernels[who]) for who in forecast}
+        timed(calls, evidence, few * batch, {engine})
+        cache.remember(key, evidence.to_json())
+    best = evidence.best(forecast)
+    times = {who: evidence.time(who) * batch for who in evidence.samples}
+    sure = evidence.sure(forecast, best)
+    return Choice(engine, best, kernels[best], why, times, {}, sure)
 
 
 def _key(
@@ -102,36 +104,24 @@ def _key(
     }
 
 
-def _measured(
-    jobs: Sequence[Job], kernels: dict[str, Together], steps: int, batch: int, beside: bool
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Medians (s) of those that compute what one after another does."""
-    few = min(steps, _LEAST)
-    run = _Step(jobs, few, batch, beside)
-    off = _off(run, kernels, jobs[0].spec.dtype, few)
-    if off is not None:
-        return {}, _refused(off)
-    per_step = seconds(lambda: run(kernels[APART])) / few
-    cut = min(steps, max(few, int(_ROUND_S / per_step)))
-    if cut > few:
-        run = _Step(jobs, cut, batch, beside)
-        for kernel in kernels.values():
-            run(kernel)
-    return medians({k: (lambda v=v: run(v)) for k, v in kernels.items()}, BUDGET_S, tie=TIE), {}
-
-
-def _off(run: _Step, kernels: dict[str, Together], dtype: str, steps: int) -> str | None:
-    """Why what runs at once is not to be used, if so."""
+def _off(run: _Step, jobs: Sequence[Job], kernels: dict[str, Together], steps: int) -> str | None:
+    """Why what runs at once is not to be used, if so; asked once per program, as in
+    ``verification``."""
+    programs = [kernel.fingerprint() for kernel in kernels[APART].kernels]
+    mark = {"verified": programs, "as": AT_ONCE, "beside": kernels[APART].beside}
+    mark |= {"cpu": processor(), "torch": torch.__version__}
+    if None not in programs and cache.recall(mark) == {"agrees": True}:
+        return None
     want = run(kernels[APART])
     try:
-        off = disagreement(run(kernels[AT_ONCE]), want, dtype, steps)
+        off = disagreement(run(kernels[AT_ONCE]), want, jobs[0].spec.dtype, steps)
     except (ElmanError, RuntimeError) as error:
         return f"failed: {error}"
-    return None if off is None else f"does not agree with one after another: {off}"
-
-
-def _refused(off: str | None) -> dict[str, str]:
-    return {} if off is None else {AT_ONCE: off}
+    if off is not None:
+        return f"does not agree with one after another: {off}"
+    if None not in programs:
+        cache.remember(mark, {"agrees": True})
+    return None
 
 
 class _Step:

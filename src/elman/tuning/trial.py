@@ -5,17 +5,23 @@ Touches no global random state, no user tensor, and none of the modes the user m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from elman.engines.base import Job, Kernel
+from elman.errors import nothing_said
 from elman.ir.types import shape_size
 
+Maker = Callable[[Tensor], Tensor]
+
+_DRAWN = 1_000_003  # numbers drawn for one tensor; a larger one repeats them, in no step with rows
 _C: Any = torch._C
 _top_hooks: Any = getattr(_C._autograd, "_top_saved_tensors_default_hooks", None)
 
@@ -41,6 +47,7 @@ class Trial:
     Attributes:
         inputs, states, weights: as :meth:`Kernel.forward` takes them.
         d_output: cotangent of the output, dense.
+        d_last: cotangents of the last states; None for zero.
     """
 
     job: Job
@@ -48,20 +55,40 @@ class Trial:
     states: tuple[Tensor, ...]
     weights: tuple[Tensor, ...]
     d_output: Tensor
+    d_last: tuple[Tensor | None, ...]
 
     def double(self) -> Trial:
         """The same numbers in float64."""
+        return self._each(lambda value: value.double(), lambda value: value.double())
+
+    def positive(self) -> Trial:
+        """The same numbers without their signs, for formulas that are defined there alone."""
+        return self._each(lambda value: value.abs(), lambda value: value)
+
+    def samples(self, kept: Tensor) -> Trial:
+        """The samples that ``kept`` [B] marks."""
+        (index,) = kept.nonzero(as_tuple=True)
+        return replace(
+            self,
+            inputs=tuple(value.index_select(1, index) for value in self.inputs),
+            states=tuple(value.index_select(0, index) for value in self.states),
+            d_output=self.d_output.index_select(1, index),
+            d_last=tuple(d if d is None else d.index_select(0, index) for d in self.d_last),
+        )
+
+    def _each(self, change: Maker, change_d: Maker) -> Trial:
         return Trial(
             self.job,
-            tuple(value.double() for value in self.inputs),
-            tuple(value.double() for value in self.states),
-            tuple(value.double() for value in self.weights),
-            self.d_output.double(),
+            tuple(map(change, self.inputs)),
+            tuple(map(change, self.states)),
+            tuple(map(change, self.weights)),
+            change_d(self.d_output),
+            tuple(d if d is None else change_d(d) for d in self.d_last),
         )
 
     def run(self, kernel: Kernel) -> dict[str, Tensor]:
         """Forward, and backward if the job is for training; all results by name."""
-        with apart(self.job.spec.device):
+        with apart(self.job.spec.device), nothing_said():
             found = self._differentiated(kernel) if kernel.differentiable else self._called(kernel)
         if self.job.spec.device == "cuda":
             torch.cuda.synchronize()
@@ -81,9 +108,9 @@ class Trial:
             found = self._named(output, last)
             if not job.spec.training:
                 return found
-            none = (None,) * len(self.states)
+            arguments = (self.inputs, self.states, self.weights)
             d_inputs, d_states, d_weights = kernel.backward(
-                self.inputs, self.states, self.weights, saved, self.d_output, none, False
+                *arguments, saved, self.d_output, self.d_last, False
             )
         leaves = (*job.graph.inputs, *job.graph.states, *job.graph.weights)
         grads = (*d_inputs, *d_states, *d_weights)
@@ -109,16 +136,20 @@ class Trial:
         with torch.enable_grad():
             output, last, _ = kernel.forward(values[:first], values[first:second], values[second:])
             found = self._named(output.detach(), tuple(value.detach() for value in last))
-            if not output.requires_grad:
+            pairs = [
+                (value, d)
+                for value, d in zip((output, *last), (self.d_output, *self.d_last), strict=True)
+                if value.requires_grad and d is not None
+            ]
+            if not pairs:
                 return found
-            grads = torch.autograd.grad(
-                output, list(leaves.values()), self.d_output, allow_unused=True
-            )
+            roots, ds = zip(*pairs, strict=True)
+            grads = torch.autograd.grad(roots, list(leaves.values()), ds, allow_unused=True)
         return found | self._gradients(list(leaves), grads)
 
     def _wants(self) -> frozenset[str]:
         states = frozenset(leaf.name for leaf in self.job.graph.states)
-        return self.job.spec.wants or states
+        return self.job.spec.wants | states
 
     def _gradients(self, names: list[str], grads: Any) -> dict[str, Tensor]:
         wants = self._wants()
@@ -129,33 +160,42 @@ class Trial:
         }
 
 
-def make_trial(job: Job, steps: int, batch: int, seed: int = 0) -> Trial:
+def make_trial(job: Job, steps: int, batch: int, seed: int = 0, ends: bool = False) -> Trial:
     """Draw random arguments: x ~ N(0, 1), states ~ U(-1/2, 1/2), weights ~ U(-1/√H, 1/√H).
 
     Args:
         job: what is tried.
         steps: T.
         batch: B.
-        seed: of a generator of its own.
+        seed: of generators of its own.
+        ends: whether last states have cotangents.
     """
     sizes = job.spec.sizes
     device = torch.device(job.spec.device)
-    options: dict[str, Any] = {"dtype": getattr(torch, job.spec.dtype), "device": device}
-    source = torch.Generator(device=device).manual_seed(seed)
+    dtype: torch.dtype = getattr(torch, job.spec.dtype)
+    source = np.random.default_rng(seed)  # torch's own would refuse inside a vmap
+
+    def drawn(shape: tuple[int, ...], draw: Callable[[int], Any], size: float = 1.0) -> Tensor:
+        count = math.prod(shape)
+        few = torch.from_numpy(draw(min(count, _DRAWN)).astype(np.float32)).mul_(size)
+        whole = few if count <= _DRAWN else few.repeat(-(-count // _DRAWN))[:count]
+        return whole.view(shape).to(device, dtype)
 
     def uniform(shape: tuple[int, ...], bound: float) -> Tensor:
-        return (torch.rand(shape, generator=source, **options) * 2 - 1) * bound
+        return drawn(shape, lambda count: source.uniform(-1, 1, count), bound)
 
     def normal(shape: tuple[int, ...]) -> Tensor:
-        return torch.randn(shape, generator=source, **options)
+        return drawn(shape, source.standard_normal)
 
     graph = job.graph
     hidden = max(1, *shape_size(graph.states[0].shape, sizes)) if graph.states[0].shape else 1
     with torch.no_grad():
+        states = [(batch, *shape_size(v.shape, sizes)) for v in graph.states]
         return Trial(
             job,
             tuple(normal((steps, batch, *shape_size(v.shape, sizes))) for v in graph.inputs),
-            tuple(uniform((batch, *shape_size(v.shape, sizes)), 0.5) for v in graph.states),
+            tuple(uniform(shape, 0.5) for shape in states),
             tuple(uniform(shape_size(v.shape, sizes), hidden**-0.5) for v in graph.weights),
             normal((steps, batch, *shape_size(graph.output.shape, sizes))),
+            tuple(normal(shape) if ends else None for shape in states),
         )

@@ -18,7 +18,7 @@ from elman.engines.triton.source import function
 from elman.engines.triton.steps import Steps
 from elman.frontend.cell import Cell
 from elman.nn import asking
-from elman.tuning.choose import kernel_of
+from elman.tuning.kernels import kernel_of
 from helpers import Case, Sizes, assert_all_same, job_of, random_case, run
 from packed_rows import alone, drawn, layout, packed, together
 from unseen import UNSEEN

@@ -24,7 +24,8 @@ from elman.engines.triton.wave import Wave, forecast, stretches, wave
 from elman.errors import EngineError
 from elman.frontend.cell import Cell
 from elman.tuning import together
-from elman.tuning.choose import Choice, kernel_of
+from elman.tuning.choose import Choice
+from elman.tuning.kernels import kernel_of
 from helpers import Case, Sizes, assert_all_same, job_of, random_case, run
 
 LOOP, GRID = "loop/16/4/1", "grid/2/2/3/2"

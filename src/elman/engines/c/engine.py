@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from weakref import WeakKeyDictionary
 
 from elman.engines.base import Engine, Job, Kernel
@@ -40,9 +41,9 @@ class CEngine(Engine):
         found = find_compiler()
         return found if isinstance(found, str) else None
 
-    def disturbed(self) -> bool:
-        """While other processes keep the workers waiting."""
-        return crowd.alone()
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """All workers take part, whoever else wants the cores."""
+        return crowd.ignored()
 
     def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
         """Ways of sharing a step that the forecast does not rule out.

@@ -23,7 +23,7 @@ from elman.engines.c.arguments import (
     contiguous_or_none,
     rows_of,
 )
-from elman.engines.c.build import build, load
+from elman.engines.c.build import build, fingerprint, load
 from elman.engines.c.context import Frame
 from elman.engines.c.crew import Crew, Entry
 from elman.engines.c.emit import Emitter
@@ -34,7 +34,7 @@ from elman.errors import EngineError
 from elman.plan.build import output_is_state
 from elman.plan.forecast import load_of, ranked, step_seconds
 from elman.plan.program import Home, Program, Sweep
-from elman.plan.schedule import Blocks, Bound, Schedule
+from elman.plan.schedule import SPLITS, Blocks, Bound, Schedule
 
 _ALONE = Schedule("one")
 _WORTH_S = 5e-6  # (s) a shorter call is done before other threads have begun
@@ -91,7 +91,9 @@ class CKernel(Kernel):
         self.emitter = Emitter(made, self.isa, blocks)
         text = self.emitter.text()
         self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        library = load(build(text, self.isa))
+        path = build(text, self.isa)
+        library = load(path)
+        self._fingerprint = fingerprint(path)
         shared = pool()
         library.elman_threads.argtypes = [ctypes.c_void_p] * 3
         library.elman_threads.restype = None
@@ -145,6 +147,17 @@ class CKernel(Kernel):
         """Engine, digest of the C text (which is the plan's), instruction set, schedule."""
         schedule = self.fixed.name if self.fixed else ""
         return {"engine": "c", "plan": self.digest, "isa": self.isa.name, "schedule": schedule}
+
+    def fingerprint(self) -> str:
+        """The hash of the library."""
+        return self._fingerprint
+
+    def stressed(self) -> tuple[CKernel, ...]:
+        """Steps in chunks of their own, shared by two workers or more, under the kernel's schedule
+        or, if it has none, under each."""
+        splits = SPLITS if self.fixed is None else (self.fixed.split,)
+        team = max(2, threads())
+        return tuple(self.scheduled(Schedule(split, _FEW_ROWS), team) for split in splits)
 
     def scheduled(self, schedule: Schedule | None, team: int = 0) -> CKernel:
         """The same compiled program, its memory shared, under another schedule (None: forecast).

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -86,9 +88,21 @@ class Crowd:
         self.alone_until = 0.0
         self._pause = self._SHORTEST
         self._lost = 0
+        self._ignored = 0
+
+    @contextmanager
+    def ignored(self) -> Iterator[None]:
+        """Inside, kernels use all threads, and nothing is learnt of others."""
+        self._ignored += 1
+        try:
+            yield
+        finally:
+            self._ignored -= 1
 
     def tell(self, stolen: int) -> None:
         """Take in how long the workers of a call had no core, less an eighth of the call (us)."""
+        if self._ignored:
+            return
         self._lost = max(0, self._lost + stolen)
         if stolen < 0 and self._pause > self._SHORTEST:
             if time.monotonic() > self.alone_until + self._pause:
@@ -100,7 +114,7 @@ class Crowd:
 
     def alone(self) -> bool:
         """Whether kernels should do without further workers now."""
-        if not self.alone_until:
+        if not self.alone_until or self._ignored:
             return False
         return time.monotonic() < self.alone_until
 

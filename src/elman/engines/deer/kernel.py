@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,9 +16,8 @@ from elman.engines.deer.gates import finite
 from elman.engines.deer.problem import Formula, Problem
 from elman.engines.deer.solvers import BUDGET, CHAIN, Solution, solve
 from elman.engines.precision import multiplying
+from elman.errors import warn_once
 from elman.ir.graph import Node
-
-_said: set[str] = set()
 
 
 class DeerKernel(Kernel):
@@ -132,14 +130,11 @@ class DeerKernel(Kernel):
 
     def _tell(self, found: Solution) -> None:
         """One warning per cell and process."""
-        if self._job.name in _said:
-            return
-        _said.add(self._job.name)
-        warnings.warn(
+        warn_once(
             f"engine deer ran {self._job.name} step by step, because no solver's result was "
             f"accepted ({found.told}). Its results are right; it is only slower. "
             f"This is said once.",
-            stacklevel=2,
+            f"deer {self._job.name}",
         )
 
     def backward(

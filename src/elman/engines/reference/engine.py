@@ -5,7 +5,8 @@ It shares no rewrite, no adjoint and no plan with the engines it judges.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,35 @@ from elman.ir.evaluate import evaluate
 from elman.ir.graph import Graph, Node
 from elman.ir.types import shape_size
 
+Evaluator = Callable[[Any, tuple[Node, ...], dict[Node, Tensor], Mapping[str, int]], Any]
+
+
+def steps(
+    graph: Graph,
+    dims: dict[str, int],
+    inputs: Sequence[Tensor],
+    states: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    evaluated: Evaluator = evaluate,
+) -> Iterator[tuple[dict[Node, Tensor], list[Tensor], Tensor]]:
+    """Run one step after another: every value of the graph, the states behind it, the output.
+
+    Args:
+        graph, dims: the step as written, and the sizes of its dims.
+        inputs, states, weights: as :meth:`Kernel.forward` takes them.
+        evaluated: what evaluates a step: as ``ir/evaluate`` does.
+    """
+    arrays = Arrays(states[0].dtype, states[0].device)
+    width = shape_size(graph.output.shape, dims)
+    known: dict[Node, Tensor] = dict(zip(graph.weights, weights, strict=True))
+    for row in zip(*(given.unbind(0) for given in inputs), strict=True):
+        values = dict(known)
+        values.update(zip(graph.inputs, row, strict=True))
+        values.update(zip(graph.states, states, strict=True))
+        *after, output = evaluated(arrays, graph.roots, values, dims)
+        states = [_widened(new, old.shape) for new, old in zip(after, states, strict=True)]
+        yield values, states, _widened(output, (states[0].shape[0], *width))
+
 
 class ReferenceKernel(Kernel):
     """``h[t] = cell(x[t], h[t-1])`` for t = 0 … T-1 by torch ops; any dtype and device."""
@@ -24,28 +54,16 @@ class ReferenceKernel(Kernel):
     engine = "reference"
     differentiable = True
 
-    def __init__(self, graph: Graph, dims: dict[str, int]) -> None:
-        self._graph = graph
-        self._dims = dims
+    def __init__(self, graph: Graph, dims: dict[str, int], evaluated: Evaluator = evaluate) -> None:
+        self._graph, self._dims, self._evaluated = graph, dims, evaluated
 
     def forward(
         self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
     ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Run all steps; see :class:`Kernel`."""
-        graph = self._graph
-        arrays = Arrays(states[0].dtype, states[0].device)
-        batch = states[0].shape[0]
-        width = shape_size(graph.output.shape, self._dims)
-        known: dict[Node, Tensor] = dict(zip(graph.weights, weights, strict=True))
-        outputs: list[Tensor] = []
-        for row in zip(*(given.unbind(0) for given in inputs), strict=True):
-            values = dict(known)
-            values.update(zip(graph.inputs, row, strict=True))
-            values.update(zip(graph.states, states, strict=True))
-            *after, output = evaluate(arrays, graph.roots, values, self._dims)
-            states = [_widened(new, old.shape) for new, old in zip(after, states, strict=True)]
-            outputs.append(_widened(output, (batch, *width)))
-        return torch.stack(outputs), tuple(states), ()
+        run = steps(self._graph, self._dims, inputs, states, weights, self._evaluated)
+        ends, outputs = zip(*((after, output) for _, after, output in run), strict=True)
+        return torch.stack(outputs), tuple(ends[-1]), ()
 
     def backward(
         self,

@@ -1,0 +1,134 @@
+"""Candidates timed in turn, so that drift of the machine hits all of them alike."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+
+from elman.engines import registry
+from elman.engines.base import Job
+from elman.errors import ElmanError
+from elman.ir.types import shape_size
+from elman.tuning.evidence import FEW, QUIET, TIE, Evidence
+from elman.tuning.verification import flops
+from elman.tuning.waiting import waited_s
+
+BUDGET_S = 0.2  # (s) for timing all candidates of one size class, compiling aside
+_PATIENCE = 3.0  # times the budget, while other programs take the cores
+_ROUNDS = 15  # at most
+_CALL_S = 0.02  # (s) sequences, then batches, are cut so that a call takes about this
+_LEAST_STEPS, _LEAST_BATCH = 2, 128
+_FLOPS_PER_S, _BYTES_PER_S, _STEP_S = 1e11, 2e10, 4e-6  # what a machine like today's does, roughly
+_HOPELESS = 2.0  # times the best after a few rounds, and its square before: not timed again
+
+Run = Callable[[], object]
+Runs = Mapping[str, Run]
+
+
+def cut(job: Job, steps: int, batch: int) -> tuple[int, int]:
+    """T and B of the calls that are timed: the same in every process."""
+    shapes = [shape_size(weight.shape, job.spec.sizes) for weight in job.graph.weights]
+    weights = sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
+    read = 12.0 * weights / _BYTES_PER_S
+
+    def step(samples: int) -> float:
+        return max(flops(job) * samples / _FLOPS_PER_S, read, _STEP_S)
+
+    few = max(min(steps, _LEAST_STEPS), min(steps, int(_CALL_S / step(batch))))
+    while batch >= 2 * _LEAST_BATCH and few * step(batch) > _CALL_S:
+        batch //= 2
+    return few, batch
+
+
+def timed(runs: Runs, evidence: Evidence, per: float, engines: Collection[str]) -> dict[str, str]:
+    """Time candidates once per round until the winner is clear or the budget is used up.
+
+    Where a single call takes half of the budget, the forecast's and the candidate about which least
+    is known are called once. Who is hopeless in the first call is not called again.
+
+    Args:
+        runs: by label, the best forecast first; they wait for their device.
+        evidence: takes the samples in.
+        per: what a sample's time is divided by: steps times samples of the call.
+        engines: whose kernels they run.
+
+    Returns:
+        why some could not be timed.
+    """
+    evidence.tries += 1
+    refusals: dict[str, str] = {}
+    live: dict[str, Run] = {}
+    begun, best = time.perf_counter(), math.inf
+    with ExitStack() as stack:
+        for name in engines:
+            stack.enter_context(registry.find(name).undisturbed())
+        for who, run in _least_known(runs, evidence):
+            long = best > BUDGET_S / 2
+            try:
+                seconds, waited = _sample(run)
+                if best == math.inf and seconds > BUDGET_S / 2:  # so long, or a cold start?
+                    seconds, waited = _sample(run)
+            except (ElmanError, RuntimeError) as error:
+                refusals[who] = f"failed: {error}"
+                continue
+            hopeless = seconds > _HOPELESS**2 * best
+            if hopeless or min(seconds, best) > BUDGET_S / 2:
+                evidence.add(who, seconds / per, waited)
+            else:
+                live[who] = run
+            if long and best < math.inf:
+                break
+            best = min(best, seconds)
+        if live and len(runs) > 1:
+            _rounds(live, evidence, per, begun)
+    return refusals
+
+
+def _least_known(runs: Runs, evidence: Evidence) -> list[tuple[str, Run]]:
+    """The forecast's first, then those with the fewest samples."""
+    first, *others = runs.items()
+    return [first, *sorted(others, key=lambda item: len(evidence.samples.get(item[0], ())))]
+
+
+def _rounds(live: dict[str, Run], evidence: Evidence, per: float, begun: float) -> None:
+    quiet_s = 0.0
+    for done in range(1, _ROUNDS + 1):
+        for who, run in live.items():
+            seconds, waited = _sample(run)
+            evidence.add(who, max(seconds, 1e-9) / per, waited)
+            quiet_s += seconds if waited <= QUIET else 0.0
+        best = min(evidence.time(who) for who in live)
+        limit = best * (_HOPELESS if done >= FEW else _HOPELESS**2)
+        live = {who: run for who, run in live.items() if evidence.time(who) <= limit}
+        patience = time.perf_counter() - begun > _PATIENCE * BUDGET_S
+        if patience or quiet_s >= BUDGET_S or (done > FEW and _clear(evidence, list(live))):
+            return
+
+
+def _clear(evidence: Evidence, live: list[str]) -> bool:
+    """Whether the slow quarter of the best one's samples beats the fast quarter of all others'."""
+    best, *others = sorted(live, key=evidence.time)
+    own = sorted(evidence.quiet(best))
+    if not others or len(own) < FEW:
+        return not others
+    for other in others:
+        theirs = sorted(evidence.quiet(other))
+        if len(theirs) < FEW or evidence.time(other) <= TIE * evidence.time(best):
+            return False
+        if theirs[len(theirs) // 4] <= own[(3 * len(own)) // 4]:
+            return False
+    return True
+
+
+def _sample(run: Callable[[], object]) -> tuple[float, float]:
+    """One call: seconds, and the share of them for which threads wanted a core and had none."""
+    before = waited_s()
+    start = time.perf_counter()
+    run()
+    seconds = time.perf_counter() - start
+    after = waited_s()
+    if before is None or after is None:
+        return seconds, 0.0
+    return seconds, max(0.0, after - before) / seconds

@@ -1,0 +1,113 @@
+"""What has been measured about the candidates for one kind of call, and how sure it makes a choice.
+
+Samples are added up over processes until the choice is sure. The order in which candidates are
+given is the forecast's, and it holds until measurements say otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+TIE = 1.03  # ratio of times up to which two candidates are as good as each other
+QUIET = 0.03  # share of a sample without a core up to which the machine was quiet
+FEW = 3  # quiet samples that settle a comparison
+_KEPT = 15  # samples per candidate
+_SOME = 1.1  # times faster that one or two quiet samples must show …
+_NONE = 1.5  # … and that samples under load must
+_CLEAR = 1.5  # times slower that one quiet sample shows well enough
+_TRIES = 10  # processes that have measured: more of them will not know better
+
+Sample = tuple[float, float]  # seconds per step and sample; share of the time without a core
+
+
+@dataclass
+class Evidence:
+    """Samples by candidate.
+
+    Attributes:
+        samples: by label.
+        tries: how many processes have measured.
+    """
+
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    tries: int = 0
+
+    def add(self, who: str, seconds: float, waited: float) -> None:
+        """Take in one sample; the quietest are kept."""
+        own = self.samples.setdefault(who, [])
+        own.append((seconds, waited))
+        if len(own) > _KEPT:
+            own.sort(key=lambda sample: sample[1])
+            own.pop()
+
+    def quiet(self, who: str) -> list[float]:
+        """Times measured while nobody else wanted the cores."""
+        return [seconds for seconds, waited in self.samples.get(who, ()) if waited <= QUIET]
+
+    def time(self, who: str) -> float:
+        """The best guess (s per step and sample): quiet samples, else those under load less what
+        was waited; infinite if there is none."""
+        found = self.quiet(who)
+        if not found:
+            found = [s * max(0.1, 1.0 - waited) for s, waited in self.samples.get(who, ())]
+        return median(found) if found else math.inf
+
+    def _settled(self, a: str, b: str) -> int:
+        return min(len(self.quiet(a)), len(self.quiet(b)))
+
+    def best(self, order: Sequence[str], cautious: Collection[str] = ()) -> str:
+        """The candidate to run.
+
+        Args:
+            order: candidates, best forecast first.
+            cautious: those that win by quiet samples alone: torch's own layers.
+        """
+        found, *others = order
+        for other in others:
+            settled = self._settled(other, found)
+            needed = TIE if settled >= FEW else _SOME if settled else _NONE
+            if not settled and other in cautious:
+                continue
+            if self.time(other) * needed < self.time(found) < math.inf:
+                found = other
+        return found
+
+    def sure(self, order: Sequence[str], best: str) -> bool:
+        """Whether more measuring would hardly change the choice."""
+        if self.tries >= _TRIES or len(order) == 1:
+            return True
+
+        def settled(other: str) -> bool:
+            count = self._settled(other, best)
+            return count >= FEW or (count > 0 and self.time(other) > _CLEAR * self.time(best))
+
+        return all(settled(other) for other in order if other != best)
+
+    def settled(self, order: Sequence[str], cautious: Collection[str] = ()) -> bool:
+        """Whether the choice is sure; see :meth:`best`."""
+        return self.sure(order, self.best(order, cautious))
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is stored."""
+        samples = {who: [list(sample) for sample in own] for who, own in self.samples.items()}
+        return {"samples": samples, "tries": self.tries}
+
+    @staticmethod
+    def of_json(value: dict[str, Any] | None, known: Collection[str]) -> Evidence:
+        """What was stored, if it can be true: finite times of candidates of now."""
+        try:
+            assert value is not None
+            samples = {
+                who: [(float(seconds), float(waited)) for seconds, waited in own]
+                for who, own in value["samples"].items()
+            }
+            found = Evidence(samples, int(value["tries"]))
+        except (AssertionError, AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            return Evidence()
+        times = [sample for own in samples.values() for sample in own]
+        plausible = all(0.0 < s < 3600.0 and 0.0 <= waited <= 1e6 for s, waited in times)
+        return found if plausible and samples.keys() <= set(known) else Evidence()

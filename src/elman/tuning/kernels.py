@@ -1,0 +1,78 @@
+"""Who can run a job, and the kernels that do: each made once per process."""
+
+from __future__ import annotations
+
+from elman.engines import registry
+from elman.engines.base import Engine, Job, Kernel
+from elman.errors import EngineError
+
+Candidate = tuple[str, str]  # engine, schedule
+
+_kernels: dict[tuple[Job, str, str], Kernel] = {}
+
+
+def label(candidate: Candidate) -> str:
+    """``c``, or ``c:schedule``."""
+    return ":".join(part for part in candidate if part)
+
+
+def engine_for(name: str, job: Job) -> Engine | str:
+    """The engine of a name if it can run a job, else why not.
+
+    Raises:
+        EngineError: there is no engine of that name.
+    """
+    reason = registry.elsewhere(name, job.spec.device)
+    if reason is not None:
+        return reason
+    try:
+        engine = registry.find(name)
+    except ModuleNotFoundError as missing:
+        absent = missing.name or ""
+        if absent.startswith("elman") and not f"elman.engines.{name}.engine".startswith(absent):
+            raise  # a mistake of ours, not a part that was left out
+        return f"{absent} is not part of this installation"
+    return engine.supports(job) or engine
+
+
+def refusal(name: str, job: Job) -> str | None:
+    """None if an engine can run a job, else the reason why not."""
+    engine = engine_for(name, job)
+    return engine if isinstance(engine, str) else None
+
+
+def kernel_of(job: Job, name: str, schedule: str = "") -> Kernel:
+    """The kernel of one engine and schedule, made once per process.
+
+    Raises:
+        EngineError: the engine cannot run the job; the text says why.
+    """
+    key = (job, name, schedule)
+    kernel = _kernels.get(key)
+    if kernel is None:
+        engine = engine_for(name, job)
+        if isinstance(engine, str):
+            raise EngineError(f"engine {name} cannot run {job.name}: {engine}")
+        kernel = _kernels[key] = engine.compile(job, schedule or None)
+    return kernel
+
+
+def candidates(
+    job: Job, names: tuple[str, ...], steps: int, batch: int
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Who can run a job, best guess first, and why the others cannot.
+
+    Of several, those that have no chance are left out, with the reason.
+    """
+    able: list[Candidate] = []
+    refusals: dict[str, str] = {}
+    for name in names:
+        engine = engine_for(name, job)
+        reason = engine if isinstance(engine, str) else None
+        if not isinstance(engine, str) and len(names) > 1:
+            reason = engine.hopeless(job, steps, batch)
+        if isinstance(engine, str) or reason is not None:
+            refusals[name] = reason or ""
+        else:
+            able.extend((name, schedule) for schedule in engine.schedules(job, steps, batch))
+    return able, refusals

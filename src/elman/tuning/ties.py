@@ -1,0 +1,65 @@
+"""Which samples come so near to a threshold that rounding decides on which side they are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from elman.engines.reference.engine import steps
+from elman.ir.graph import Graph, Node
+from elman.ir.ops import COMPARISONS
+from elman.tuning.trial import Trial
+
+_ROUNDING = 100.0  # times the spacing of numbers near 1: what a few steps may be off by
+_KINKS = ("relu", "abs", "sign")  # at 0
+_MEETING = ("minimum", "maximum", *COMPARISONS)  # where both operands are equal
+
+
+def has_ties(graph: Graph) -> bool:
+    """Whether a value or a derivative of a step jumps anywhere."""
+    return any(_operands(value) for value in graph.walk())
+
+
+def near_ties(trial: Trial) -> Tensor:
+    """Find the samples of a trial that rounding may send to another side of a threshold.
+
+    Args:
+        trial: in float64; the threshold of nearness follows its job's dtype.
+
+    Returns:
+        [B], bool. A difference of exactly 0 is none: it is so by the formula, not by chance.
+    """
+    job = trial.job
+    close = _ROUNDING * torch.finfo(getattr(torch, job.spec.dtype)).eps
+    found = torch.zeros(trial.states[0].shape[0], dtype=torch.bool)
+    kinked = [value for value in job.graph.walk() if _operands(value)]
+    with torch.no_grad():
+        arguments = (trial.inputs, trial.states, trial.weights)
+        for values, _, _ in steps(job.graph, dict(job.spec.dims), *arguments):
+            for kink in kinked:
+                gap, scale = _gap(kink, values)
+                near = (gap != 0) & (gap.abs() <= close * max(1.0, scale))
+                if near.dim() and near.shape[0] == len(found):
+                    found |= near.flatten(1).any(1) if near.dim() > 1 else near
+    return found
+
+
+def _gap(kink: Node, values: dict[Node, Tensor]) -> tuple[Tensor, float]:
+    """What decides at a threshold, and the size of the numbers that it is a difference of."""
+    parts = [
+        values[arg].unsqueeze(-1) if kink.shape and not arg.shape else values[arg]
+        for arg in _operands(kink)
+    ]
+    scale = max(float(part.abs().max()) if part.numel() else 0.0 for part in parts)
+    return (parts[0] if len(parts) == 1 else parts[0] - parts[1]), scale
+
+
+def _operands(value: Node) -> tuple[Node, ...]:
+    """The values whose difference (or whose one value) decides; weights alone decide alike."""
+    if value.op in _KINKS or value.op in _MEETING:
+        operands = value.args
+    elif value.op == "where" and value.args[0].op not in COMPARISONS:
+        operands = value.args[:1]
+    else:
+        return ()
+    return operands if any(arg.rate for arg in operands) else ()

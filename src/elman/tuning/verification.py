@@ -1,0 +1,144 @@
+"""No kernel runs before it has agreed with the oracle: once per program, remembered on disk.
+
+A program is compared on a few steps of random numbers, as it is and cut as finely as it can be
+(:meth:`Kernel.stressed`), outputs, last states and every gradient. Samples that come so near to a
+threshold that rounding decides are left out; where rounding costs more than usual, the oracle says
+how much, in the dtype and with rounding errors drawn at random.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from elman.engines.base import Job, Kernel
+from elman.errors import DisagreementError, ElmanError
+from elman.ir.types import shape_size
+from elman.tuning import cache
+from elman.tuning.agreement import disagreement
+from elman.tuning.facts import processor
+from elman.tuning.kernels import kernel_of, label
+from elman.tuning.rounding import unsteady
+from elman.tuning.ties import has_ties, near_ties
+from elman.tuning.trial import Trial, make_trial
+
+_STEPS, _BATCH = 5, 17  # of the comparison: more rows than a tile of any engine has
+_FLOPS = 2e8  # of a step of the oracle, above which there are fewer samples and steps
+_SEEDS = 4  # trials drawn until one has samples that stay away from thresholds
+_TRUSTED = ("aten", "reference")  # torch's own layers, and the oracle itself
+_right: WeakKeyDictionary[Kernel, bool] = WeakKeyDictionary()  # kernels found right before
+
+
+def verified(job: Job, name: str, schedule: str = "") -> Kernel:
+    """The kernel of one engine and schedule, after it has agreed with the oracle.
+
+    Raises:
+        EngineError: the engine cannot run the job; the text says why.
+        DisagreementError: the kernel computes something else than the oracle.
+    """
+    kernel = kernel_of(job, name, schedule)
+    if name not in _TRUSTED:
+        verify(job, kernel, label((name, schedule)))
+    return kernel
+
+
+def verify(job: Job, kernel: Kernel, who: str) -> None:
+    """Compare a kernel with the oracle, unless its program was found right before.
+
+    Args:
+        job: what it is to compute.
+        kernel: what is compared; a program without a fingerprint is compared once per process.
+        who: its name, for the message and the mark on disk.
+
+    Raises:
+        DisagreementError: it computes something else.
+    """
+    if kernel in _right:
+        return
+    program = kernel.fingerprint()
+    mark = {"verified": program, "as": who, "cpu": processor(), "torch": torch.__version__}
+    if program is None or cache.recall(mark) != {"agrees": True}:
+        reason = _wrong(job, kernel)
+        if reason is not None:
+            raise DisagreementError(who, job.name, reason)
+        if program is not None:
+            cache.remember(mark, {"agrees": True})
+    _right[kernel] = True
+
+
+def flops(job: Job) -> float:
+    """Rough work of one step of one sample, forward and backward (FLOP)."""
+    sizes = [shape_size(weight.shape, job.spec.sizes) for weight in job.graph.weights]
+    return 6.0 * sum(rows * columns for rows, columns in (s for s in sizes if len(s) == 2)) + 1.0
+
+
+def _wrong(job: Job, kernel: Kernel) -> str | None:
+    """What a kernel gets wrong, if anything."""
+    oracle = kernel_of(job, "reference")
+    steps = max(2, min(_STEPS, int(_FLOPS / flops(job))))
+    batch = max(1, min(_BATCH, int(_FLOPS / (steps * flops(job)))))
+    sizes = [(steps, batch, True)]
+    if flops(job) <= _FLOPS:
+        sizes.append((1, 1, False))
+    for T, B, ends in sizes:
+        trial, want = _settled(job, oracle, T, B, ends)
+        for each in (kernel, *kernel.stressed()):
+            try:
+                reason = _off(each, oracle, trial, want)
+            except (ElmanError, RuntimeError) as error:
+                reason = f"failed: {error}"
+            if reason is not None:
+                return reason
+    return None
+
+
+def _settled(
+    job: Job, oracle: Kernel, T: int, B: int, ends: bool
+) -> tuple[Trial, dict[str, Tensor]]:
+    """A trial on which the formula is defined, if there is one, and what the oracle makes of it."""
+    plain = make_trial(job, T, B, ends=ends)
+    found = plain.double().run(oracle)
+    if all(bool(value.isfinite().all()) for value in found.values()):
+        return plain, found
+    positive = plain.positive()
+    other = positive.double().run(oracle)
+    if all(bool(value.isfinite().all()) for value in other.values()):
+        return positive, other
+    return plain, found
+
+
+def _off(kernel: Kernel, oracle: Kernel, trial: Trial, want: dict[str, Tensor]) -> str | None:
+    """What is off, if it is more than rounding and thresholds explain."""
+    dtype, steps = trial.job.spec.dtype, len(trial.d_output)
+    got = trial.run(kernel)
+    reason = disagreement(got, want, dtype, steps)
+    if reason is None:
+        return None
+    rounded = trial.run(oracle)
+    if disagreement(got, rounded, dtype, steps) is None:
+        return None  # where the formula itself rounds: (x + M) - M
+    calm = _calm(trial)
+    if calm is None:
+        return reason
+    want, rounded, got = calm.double().run(oracle), calm.run(oracle), calm.run(kernel)
+    if disagreement(got, rounded, dtype, steps) is None:
+        return None
+    off = calm.double().run(unsteady(trial.job))
+    return disagreement(got, want, dtype, steps, (rounded, off))
+
+
+def _calm(trial: Trial) -> Trial | None:
+    """Those samples of a trial, or of another one, that stay away from thresholds."""
+    job = trial.job
+    if not has_ties(job.graph):
+        return trial
+    steps, batch = trial.d_output.shape[:2]
+    ends = any(d is not None for d in trial.d_last)
+    for seed in range(_SEEDS):
+        other = trial if not seed else make_trial(job, steps, batch, seed, ends)
+        kept = ~near_ties(other.double())
+        if kept.any():
+            return other.samples(kept)
+    return None

@@ -1,0 +1,122 @@
+"""What samples make of a choice: the forecast until they say otherwise, and how sure it is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elman.tuning.evidence import Evidence
+
+ORDER = ["c:units", "c:batch", "aten"]
+
+
+def evidence(**samples: list[tuple[float, float]]) -> Evidence:
+    """Samples by the last part of a label."""
+    found = Evidence()
+    for who in ORDER:
+        for seconds, waited in samples.get(who.rpartition(":")[2], ()):
+            found.add(who, seconds, waited)
+    return found
+
+
+QUIET, LOADED = 0.0, 0.5
+CASES = {  # -> (the choice, whether it is sure)
+    "nothing is known": ({}, "c:units", False),
+    "the forecast is right": (
+        {"units": [(1.0, QUIET)] * 3, "batch": [(1.2, QUIET)] * 3, "aten": [(2.0, QUIET)]},
+        "c:units",
+        True,
+    ),
+    "a tie stays with the forecast": (
+        {"units": [(1.0, QUIET)] * 3, "batch": [(0.98, QUIET)] * 3, "aten": [(2.0, QUIET)]},
+        "c:units",
+        True,
+    ),
+    "quiet samples say otherwise": (
+        {"units": [(1.0, QUIET)] * 3, "batch": [(0.9, QUIET)] * 3, "aten": [(2.0, QUIET)]},
+        "c:batch",
+        True,
+    ),
+    "one quiet sample of a small difference": (
+        {"units": [(1.0, QUIET)], "batch": [(0.95, QUIET)], "aten": [(2.0, QUIET)]},
+        "c:units",
+        False,
+    ),
+    "one quiet sample of a large one": (
+        {"units": [(1.0, QUIET)], "batch": [(0.8, QUIET)], "aten": [(2.0, QUIET)]},
+        "c:batch",
+        False,
+    ),
+    "load: torch's own seemed faster in one round": (
+        {"units": [(0.62, LOADED)], "batch": [(0.9, LOADED)], "aten": [(0.2, LOADED)]},
+        "c:units",
+        False,
+    ),
+    "load inflates, quiet samples count": (
+        {
+            "units": [(2.0, LOADED)] * 9 + [(1.0, QUIET)] * 3,
+            "batch": [(1.1, QUIET)] * 3,
+            "aten": [(1.4, QUIET)] * 3,
+        },
+        "c:units",
+        True,
+    ),
+    "torch's own is faster": (
+        {"units": [(1.0, QUIET)] * 3, "batch": [(1.1, QUIET)] * 3, "aten": [(0.9, QUIET)] * 3},
+        "aten",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_choices(name):
+    samples, choice, sure = CASES[name]
+    found = evidence(**samples)
+    best = found.best(ORDER, cautious=("aten",))
+    assert (best, found.sure(ORDER, best)) == (choice, sure)
+
+
+def test_the_quietest_samples_are_kept():
+    found = Evidence()
+    for number in range(100):
+        found.add("c", 1.0 + number, 0.01 * number)
+    assert len(found.samples["c"]) < 20
+    assert found.time("c") < 3.0
+
+
+def test_it_ends():
+    """After so many processes more of them will not know better."""
+    found = evidence(units=[(1.0, LOADED)], batch=[(1.0, LOADED)], aten=[(1.0, LOADED)])
+    found.tries = 10
+    assert found.sure(ORDER, found.best(ORDER))
+
+
+SAMPLES = st.lists(st.tuples(st.floats(1e-9, 100.0), st.floats(0.0, 2.0)), max_size=5)
+
+
+@given(st.dictionaries(st.sampled_from(ORDER), SAMPLES), st.integers(0, 20))
+def test_it_comes_back_from_disk(samples, tries):
+    found = Evidence(samples, tries)
+    text = json.dumps(found.to_json())
+    assert Evidence.of_json(json.loads(text), ORDER) == found
+    if any(samples.values()):
+        used = [who for who in ORDER if samples.get(who)]
+        others = [who for who in ORDER if who not in used[:1]]
+        assert Evidence.of_json(json.loads(text), others) == Evidence(), "of other candidates"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+
+
+@given(st.one_of(st.none(), st.fixed_dictionaries({"samples": JSON, "tries": JSON}), JSON))
+def test_nothing_that_is_stored_can_hurt(value):
+    found = Evidence.of_json(value, ORDER)
+    assert found.best(ORDER) in ORDER

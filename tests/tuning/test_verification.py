@@ -1,0 +1,221 @@
+"""No kernel runs before it agreed with the oracle, on any path; rounding refuses none."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch.func import grad
+
+import elman
+from elman import cells
+from elman.errors import DisagreementError
+from elman.nn.derived import derived
+from elman.nn.runner import Runner
+from elman.ops import relu, sigmoid, stop_gradient, tanh, where
+from elman.tuning import verification
+from elman.tuning.kernels import kernel_of
+from elman.tuning.ties import near_ties
+from elman.tuning.trial import make_trial
+from elman.tuning.verification import verified
+from helpers import OwnBackwardEngine, OwnBackwardKernel, Sizes, job_of, need, random_case, stand_in
+
+SIZES = Sizes(4, 2, 3, 5)
+
+
+class Spoilt(OwnBackwardKernel):
+    """Wrong in one result."""
+
+    def __init__(self, job, result):
+        super().__init__(job)
+        self.result = result
+
+    def forward(self, inputs, states, weights):
+        output, last, saved = super().forward(inputs, states, weights)
+        if self.result == "output":
+            output = output * 1.01
+        if self.result == "last state":
+            last = (last[0] + 0.01, *last[1:])
+        return output, last, saved
+
+    def backward(self, *args):
+        if self.result == "cotangent of the last state":
+            args = (*args[:5], (None,) * len(args[5]), args[6])
+        d_inputs, d_states, d_weights = super().backward(*args)
+        if self.result == "gradient of a weight" and d_weights[0] is not None:
+            d_weights = (d_weights[0] * 1.01, *d_weights[1:])
+        if self.result == "gradient of the state":
+            d_states = (torch.zeros_like(d_states[0]), *d_states[1:])
+        if self.result == "gradient of the input" and d_inputs[0] is not None:
+            d_inputs = (d_inputs[0].roll(1, 0), *d_inputs[1:])
+        return d_inputs, d_states, d_weights
+
+
+RESULTS = [
+    "output",
+    "last state",
+    "gradient of a weight",
+    "gradient of the state",
+    "gradient of the input",
+    "cotangent of the last state",
+]
+
+
+class SpoiltEngine(OwnBackwardEngine):
+    def __init__(self, result):
+        super().__init__()
+        self.result = result
+
+    def compile(self, job, schedule=None):
+        return Spoilt(job, self.result)
+
+
+@pytest.fixture(params=RESULTS)
+def spoilt(request, monkeypatch, empty_cache):
+    """An engine c that is wrong in one result."""
+    stand_in(monkeypatch, SpoiltEngine(request.param))
+    return request.param
+
+
+def net(engine):
+    torch.manual_seed(0)
+    return elman.Recurrent(cells.mgu, 3, 5, engine=engine)
+
+
+def test_a_named_engine_is_verified(spoilt):
+    """It raises; before, with one schedule, it was believed."""
+    with pytest.raises(DisagreementError, match="engine c cannot run mgu: it does not agree with"):
+        net("c")(torch.randn(4, 2, 3, requires_grad=True))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_auto_is_verified_and_says_so(spoilt, deterministic, monkeypatch):
+    """The oracle runs in its place, with one warning, also under deterministic algorithms."""
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
+    with pytest.warns(UserWarning, match="mgu runs step by step.*c: does not agree with the ref"):
+        net("auto")(torch.randn(4, 2, 3, requires_grad=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out, _ = net("auto")(torch.randn(40, 2, 3, requires_grad=True))
+    assert out.requires_grad
+
+
+def test_a_pinned_choice_is_verified(spoilt):
+    """A checkpoint names an engine; it is believed no more than a user."""
+    case = random_case(cells.mgu, SIZES)
+    runner = Runner(cells.mgu, case.dims)
+    every = (1 << len((*cells.mgu.inputs, *cells.mgu.weights))) - 1
+    shown = runner.show((torch.float32, "cpu", every, True, 2, 1, False, "auto"))
+    reason = runner.pin(shown, {"engine": "c", "schedule": "", "plan": "0123"})
+    assert reason is not None
+    assert "does not agree" in reason
+
+
+def test_what_is_derived_is_verified(spoilt, monkeypatch):
+    """Second derivatives run on kernels of their own."""
+    monkeypatch.setattr(SpoiltEngine, "derives", True)
+    derived.cache_clear()
+    module = elman.Recurrent(cells.rnn, 3, 5, engine="aten", dtype=torch.float64)
+    x = torch.randn(3, 2, 3, dtype=torch.float64)
+    with pytest.raises(DisagreementError):
+        grad(lambda x: grad(lambda x: module(x)[0].pow(3).sum())(x).square().sum())(x)
+    derived.cache_clear()
+
+
+def test_marks_are_kept_by_library(empty_cache, monkeypatch):
+    """Another process compares nothing; another library is compared."""
+    job = job_of(random_case(cells.mgu, SIZES))
+    need("c", job)
+    compared = []
+    real = verification._wrong
+    monkeypatch.setattr(verification, "_wrong", lambda *a: compared.append(a) or real(*a))
+
+    def another_process():
+        verification._right.clear()
+        verified(job, "c", "one")
+
+    another_process()
+    another_process()
+    assert len(compared) == 1
+    monkeypatch.setattr(type(kernel_of(job, "c", "one")), "fingerprint", lambda self: "other")
+    another_process()
+    assert len(compared) == 2
+
+
+@elman.cell(input="x[I]", state="s[H], m[H]", weights="W[H, I], R[H, H], b[H]")
+def spiking(x, s, m, W, R, b):
+    """Leaky integration, a threshold with a straight-through derivative, a reset."""
+    m = 0.9 * m + W @ x + R @ s + b - 0.5 * s
+    soft = sigmoid(4 * (m - 0.5))
+    return (m > 0.5) + soft - stop_gradient(soft), m
+
+
+@elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]")
+def kinked(x, h, W, R):
+    """relu, abs, where, minimum."""
+    a = W @ x + R @ h
+    return tanh(where(a, relu(a) - 0.1 * abs(a), a) * 2) * (a > -0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("H", [5, 64, 700])
+@pytest.mark.parametrize("own", [spiking, kinked], ids=lambda own: own.name)
+def test_thresholds_refuse_nothing(own, H, empty_cache, monkeypatch):
+    """A unit that rounding sends to the other side is no error."""
+    job = job_of(random_case(own, Sizes(4, 2, 20, H)))
+    need("c", job)
+    for more in (0, 100, 200):
+
+        def seeded(job, T, B, seed=0, ends=False, more=more):
+            return make_trial(job, T, B, seed + more, ends)
+
+        monkeypatch.setattr(verification, "make_trial", seeded)
+        assert verification._wrong(job, kernel_of(job, "c")) is None
+
+
+def test_near_ties_are_found():
+    """A sample within rounding of a threshold is left out; one exactly on it is not."""
+
+    @elman.cell(input="x[H]", state="h[H]")
+    def over(x, h):
+        return 0 * h + (x > 0.25)
+
+    trial = make_trial(job_of(random_case(over, Sizes(3, 5, 4, 4))), 3, 5).double()
+    assert not near_ties(trial).any()
+    trial.inputs[0][1, 2, 3] = 0.25 + 1e-8
+    trial.inputs[0][2, 3, 0] = 0.25
+    assert near_ties(trial).tolist() == [False, False, True, False, False]
+
+
+@elman.cell(input="x[H]", state="h[H]")
+def rounding(x, h):
+    """Rounds x in float32, and nothing in float64."""
+    return (x + 12582912.0) - 12582912.0 + 0 * h
+
+
+@elman.cell(input="x[H]", state="h[H]", weights="a[H]")
+def cancelling(x, h, a):
+    """The gradient of a is what is left of large numbers."""
+    return (1e4 * a + x) - 1e4 * a + 0.5 * h
+
+
+@elman.cell(input="x[H]", state="h[H]", weights="R[H, H]")
+def chaotic(x, h, R):
+    """Rounding errors grow in every step."""
+    return tanh(60 * (R @ h) + x)
+
+
+@pytest.mark.parametrize("own", [rounding, cancelling, chaotic], ids=lambda own: own.name)
+def test_what_float32_loses_refuses_nothing(own, empty_cache):
+    job = job_of(random_case(own, Sizes(4, 2, 40, 40)))
+    need("c", job)
+    verification._right.clear()
+    verified(job, "c")
+
+
+def test_a_fall_back_is_named_with_its_reason():
+    """A dtype that no engine has: it runs, and says how."""
+    module = elman.Recurrent(cells.lem, 3, 5, dtype=torch.bfloat16)
+    with pytest.warns(UserWarning, match="lem runs step by step on engine reference.*no bfloat16"):
+        module(torch.randn(3, 2, 3, dtype=torch.bfloat16))
