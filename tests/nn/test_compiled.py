@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
+from torch._inductor import config as inductor
 
 import elman
 from elman import cells
@@ -99,6 +100,57 @@ def test_any_cell_and_dropout_and_residual():
     dropped.sum().backward()
     torch.manual_seed(1)
     assert torch.equal(dropped, net(given)[0])
+
+
+SHARES = (0.0, 0.1, 0.25, 0.5, 1.0)
+LAYERED = {
+    "GRU": lambda p: elman.GRU(5, 7, 2, dropout=p, engine="reference"),
+    "LSTM": lambda p: elman.LSTM(5, 7, 2, dropout=p, engine="reference", bidirectional=True),
+    "Recurrent": lambda p: elman.Recurrent(cells.lem, 5, 7, 3, dropout=p, engine="reference"),
+    "residual": lambda p: elman.Recurrent(
+        cells.mgu, 5, 5, 2, dropout=p, residual=True, engine="reference"
+    ),
+}
+
+
+def same_draws(compiles, net, x):
+    """One seed, one mask: the compiled call and the eager one give the same bits."""
+    found = []
+    for call in (compiles, net):
+        torch.manual_seed(1)
+        found.append(results(call, net, x, None, None))
+    for got, want in zip(*found, strict=True):
+        assert torch.equal(got, want)
+    assert not counters["graph_break"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", [False, True], ids=["modules", "one module"])
+@pytest.mark.parametrize("kind", LAYERED)
+def test_every_share_of_dropout(kind, changed):
+    """Several values in one process: from the second on, the compiler has a symbol for it."""
+    torch.manual_seed(0)
+    net, x = LAYERED[kind](SHARES[0]), torch.randn(6, 4, 5)
+    compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
+    for share in (*SHARES, SHARES[1]):
+        if changed:
+            net.dropout = share
+        else:
+            net = LAYERED[kind](share)
+            compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
+        same_draws(compiles, net, x)
+    same_draws(compiles, net.eval(), x)
+    torch._dynamo.reset()
+    same_draws(compiles, net.train(), x)
+
+
+@pytest.mark.slow
+def test_inductor_takes_a_second_share():
+    """So does the code that torch generates, with torch's own draws."""
+    with inductor.patch(fallback_random=True):
+        for share in SHARES[1:4]:
+            net = LAYERED["GRU"](share)
+            same_draws(torch.compile(net, fullgraph=True), net, torch.randn(6, 4, 5))
 
 
 class Model(nn.Module):

@@ -122,7 +122,10 @@ def run_compiled(
         )
     ends: list[tuple[Tensor, ...]] = []
     at, out = 0, inputs[0]
-    groups = names_of(id(module), dropout > 0.0 or residual)
+    between = residual
+    if dropout > 0.0:  # a branch, not a value: from its second value on, the share is a symbol
+        between = True
+    groups = names_of(id(module), between)
     for number, (name, count) in enumerate(groups):
         given = [out, *inputs[1:]]
         flat = [state for own in states[at : at + count] for state in own]
@@ -135,7 +138,7 @@ def run_compiled(
         each = len(last) // count
         ends.extend(tuple(last[k : k + each]) for k in range(0, len(last), each))
         at += count
-        if dropout and number < len(groups) - 1:
+        if dropout > 0.0 and number < len(groups) - 1:
             made = torch.dropout(made, dropout, True)
         out = made + out if residual and number else made
     return out, ends
