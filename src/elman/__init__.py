@@ -5,7 +5,7 @@ from __future__ import annotations
 from elman import cells, ops
 from elman.drawing import draw
 from elman.engines.deer.api import deer, linear_scan
-from elman.frontend.cell import cell
+from elman.frontend.cell import bound_cell, cell
 from elman.nn import (
     GRU,
     LSTM,
@@ -19,6 +19,11 @@ from elman.nn import (
     using,
 )
 from elman.nn.explained import explain
+from elman.nn.saving import NAMED as _NAMED
+from elman.nn.saving import safe_globals
+
+for _public in _NAMED:
+    _public.__module__ = __name__  # what pickles call it, wherever it is defined
 
 __version__ = "0.1.0.dev0"
 
@@ -32,11 +37,13 @@ __all__ = [
     "RNN",
     "RNNCell",
     "Recurrent",
+    "bound_cell",
     "cell",
     "cells",
     "deer",
     "linear_scan",
     "ops",
+    "safe_globals",
     "using",
     "explain",
     "draw",

@@ -8,12 +8,14 @@ ElmanError
 ├── EngineError           an engine asked for by name cannot run this plan; the text says why
 │   ├── BuildError        the C compiler is missing or failed
 │   └── DisagreementError a kernel does not compute what the oracle does: a bug of ours
+├── PickleError           a cell cannot be saved by name, or is not the one that was saved
 └── RunError              a run folder, a checkpoint or a data file that cannot be used
 """
 
 from __future__ import annotations
 
 import inspect
+import pickle
 import warnings
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -59,6 +61,11 @@ class DisagreementError(EngineError):
     def __init__(self, who: str, cell: str, off: str) -> None:
         self.reason = f"does not agree with the reference: {off}"
         super().__init__(f"engine {who} cannot run {cell}: it {self.reason}")
+
+
+class PickleError(ElmanError, pickle.PickleError):
+    """A cell cannot be saved by its name, or its name stands for another formula than when it was
+    saved."""
 
 
 class RunError(ElmanError):

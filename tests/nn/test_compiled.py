@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 
 import pytest
 import torch
@@ -247,6 +248,9 @@ def test_names():
     other = name.replace('"H": 4', '"H": 5')
     made = compiled.group_of(other)
     assert dict(made.runners[0].dims)["H"] == 5
+    facts = json.loads(name)
+    assert facts.pop("formula") == cells.gru.fingerprint
+    assert compiled.group_of(json.dumps(facts)).runners[0].cell is cells.gru  # of earlier versions
 
     lost = '{"cell": ["a", "b", 1], "dims": [{}], "tape": "auto", "beside": false, "local": 7}'
     with pytest.raises(EngineError, match="lived in another process"):

@@ -13,10 +13,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from elman.errors import ShapeError, TraceError, rows
+from elman.errors import PickleError, ShapeError, TraceError, rows
 from elman.frontend.heads import Division, divided, division, sizes_per_head, tracing
+from elman.frontend.naming import changed, look_up, nameless
 from elman.frontend.signature import Declared, bind_dims, parse_signature
 from elman.frontend.trace import Tracer, describe, lift
+from elman.ir.fingerprint import fingerprint
 from elman.ir.graph import Graph, Node, Rate, node
 from elman.ir.types import show_shape
 
@@ -148,27 +150,84 @@ class Cell:
         with tracing(self.heads):
             return _trace(self)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the formula, the same in every process (:mod:`elman.ir.fingerprint`)."""
+        return fingerprint(self.graph)
+
+    def __post_init__(self) -> None:
+        # what pickle, and torch.serialization.safe_globals, ask of whatever goes by its name
+        function = self.function
+        vars(self).update(__module__=function.__module__, __qualname__=function.__qualname__)
+
     def __reduce__(self) -> Any:
-        # A cell of a module is found again by name, so that modules can be pickled and copied.
-        return find_cell, (
-            self.function.__module__,
-            self.function.__qualname__,
-            dict(self.options),
-            self.heads,
-        )
+        """A cell is saved as its name, as a function is; with options or heads, as a call of
+        :func:`bound_cell`.
+
+        Raises:
+            PickleError: the name does not stand for this formula.
+        """
+        module, name = self.function.__module__, self.function.__qualname__
+        named = look_up(module, name)
+        if named is self:
+            return name
+        if not isinstance(named, Cell):
+            raise nameless(module, name, self.where, False)
+        options = {k: v for k, v in self.options.items() if named.options.get(k) is not v}
+        if named.function is not self.function:  # defined again since, maybe the same
+            try:
+                same = bound_cell(named, options, self.heads).fingerprint == self.fingerprint
+            except PickleError:
+                same = False
+            if not same:
+                raise nameless(module, name, self.where, True)
+        return bound_cell, (named, options, self.heads)
+
+    def __copy__(self) -> Cell:
+        return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Cell:
         return self
 
 
-def find_cell(module: str, name: str, options: dict[str, Any], heads: int = 1) -> Cell:
-    """The cell of a module by its name, with options and heads."""
-    import importlib
+def bound_cell(cell: Cell, options: Mapping[str, Any], heads: int = 1) -> Cell:
+    """A cell with options and heads bound: what a pickle of such a cell calls.
 
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found.with_options(**options).with_heads(heads)
+    Raises:
+        PickleError: the cell does not take them any more, or its name stands for something else.
+    """
+    cell = same_cell(cell)
+    try:
+        return cell.with_options(**options).with_heads(heads)
+    except (TraceError, ShapeError) as error:
+        raise changed(cell.name, cell.where, str(error).partition("\n")[0]) from None
+
+
+def same_cell(found: Any, saved: str | None = None) -> Cell:
+    """What was found by the name of a cell, if it is one, of the saved fingerprint if there is one.
+
+    Raises:
+        PickleError: it is not.
+    """
+    if not isinstance(found, Cell):
+        raise PickleError(f"a cell was saved, but by its name there is {found!r} now")
+    if saved not in (None, found.fingerprint):
+        how = f"its formula was {saved}, and is {found.fingerprint}"
+        raise changed(found.name, found.where, how)
+    return found
+
+
+def find_cell(module: str, name: str, options: dict[str, Any], heads: int = 1) -> Cell:
+    """The cell of a module by its name, with options and heads: for exported programs, and for
+    pickles of versions that saved names as text.
+
+    Raises:
+        PickleError: there is no such cell.
+    """
+    found = look_up(module, name)
+    if found is None:
+        raise PickleError(f"there is no cell {module}.{name}, which was saved by this name")
+    return bound_cell(found, options, heads)
 
 
 def _line(file: str, line: int) -> str:

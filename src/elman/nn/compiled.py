@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from elman.errors import EngineError
-from elman.frontend.cell import find_cell
+from elman.frontend.cell import find_cell, same_cell
 from elman.ir.types import shape_size
 from elman.nn.asking import wanted
 from elman.nn.packing import Packing, Padding, checked
@@ -42,6 +42,7 @@ def name_of(group: Group) -> str:
         cell = group.runners[0].cell
         facts = {
             "cell": [cell.function.__module__, cell.function.__qualname__, cell.heads],
+            "formula": cell.fingerprint,
             "dims": [dict(runner.dims) for runner in group.runners],
             "tape": group.runners[0].tape,
             "beside": group.beside,
@@ -58,6 +59,7 @@ def group_of(name: str) -> Group:
 
     Raises:
         EngineError: the cell was local to another process.
+        PickleError: there is no such cell, or it is another formula now.
     """
     found = _groups.get(name)
     if found is None:
@@ -65,7 +67,7 @@ def group_of(name: str) -> Group:
         module, qualname, heads = facts["cell"]
         if "local" in facts:
             raise EngineError(f"cell {qualname} of {module} lived in another process, or has gone")
-        cell = find_cell(module, qualname, {}, heads)
+        cell = same_cell(find_cell(module, qualname, {}, heads), facts.get("formula"))
         runners = [Runner(cell, dims, facts["tape"]) for dims in facts["dims"]]
         found = _own[name] = _groups[name] = Group(runners, facts["beside"])
     return found

@@ -57,6 +57,10 @@ class _Layers:
         suffixes = [f"l{k}{end}" for k in range(self.num_layers) for end in ends]
         return dict(zip(suffixes, self.stack.runners, strict=True))
 
+    def __getstate__(self: Any) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
+        return {name: value for name, value in state.items() if name != "_stack"}
+
     def extra_repr(self: Any) -> str:
         """torch's, and the engine if one was named."""
         told = super().extra_repr()  # type: ignore[misc]

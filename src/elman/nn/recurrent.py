@@ -12,7 +12,7 @@ from torch.nn import Parameter, init
 from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError, ShapeError, rows
-from elman.frontend.cell import Cell, Init
+from elman.frontend.cell import Cell, Init, same_cell
 from elman.ir.types import dim_size, shape_size
 from elman.nn.arguments import Arguments
 from elman.nn.asking import checked, wanted
@@ -33,6 +33,9 @@ _SCHEMES = (
     "zeros",
     "ones",
 )
+
+_DERIVED = ("runners", "stack", "_names", "_arguments")
+_FORMULA = "_formula"
 
 State = Tensor | tuple[Tensor, ...]
 
@@ -103,19 +106,33 @@ class Recurrent(nn.Module):
         self.engine = checked(engine)
         self.tape: Tape = tape
         self._dims = dict(dims)
-        self.runners = self._make_runners(dims)
-        self.stack = Stack(list(self.runners.values()), 1 + self.bidirectional, not self.residual)
-        self._names: list[list[str]] = []
-        for suffix, runner in self.runners.items():
-            names = [f"{weight.name}_{suffix}" for weight in cell.weights]
+        self._derive()
+        for names, runner in zip(self._names, self.runners.values()):
             for name, weight in zip(names, cell.weights):
                 shape = shape_size(weight.shape, dict(runner.dims))
                 self.register_parameter(
                     name, Parameter(torch.empty(shape, device=device, dtype=dtype))
                 )
-            self._names.append(names)
-        self._arguments = Arguments.of(cell, dict(self.runners["l0"].dims), self._lead, batch_first)
         self.reset_parameters()
+
+    def _derive(self) -> None:
+        """Make what follows from the cell, the sizes and the options; no copy or pickle has it."""
+        weights = self.cell.weights
+        self.runners = self._make_runners(self._dims)
+        self.stack = Stack(list(self.runners.values()), 1 + self.bidirectional, not self.residual)
+        self._names = [[f"{weight.name}_{suffix}" for weight in weights] for suffix in self.runners]
+        dims = dict(self.runners["l0"].dims)
+        self._arguments = Arguments.of(self.cell, dims, self._lead, self.batch_first)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {k: v for k, v in super().__getstate__().items() if k not in _DERIVED}
+        return {**state, _FORMULA: self.cell.fingerprint}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = {k: v for k, v in state.items() if k not in _DERIVED}
+        same_cell(state["cell"], state.pop(_FORMULA, None))
+        super().__setstate__(state)
+        self._derive()
 
     @property
     def _lead(self) -> int:

@@ -75,6 +75,10 @@ class _Cell:
         last = last if batched else tuple(state.squeeze(0) for state in last)
         return last if two else last[0]
 
+    def __getstate__(self: Any) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
+        return {name: value for name, value in state.items() if name != "_runner"}
+
     def _mode(self: Any) -> str:
         """torch's name of the formula."""
         if isinstance(self, nn.RNNCell):

@@ -1,0 +1,48 @@
+"""Cells are saved by name, as functions and classes are: how one is found, and why it is not."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from elman.errors import PickleError, rows
+
+_RATHER = "save the weights alone: torch.save(module.state_dict(), path)"
+
+
+def look_up(module: str | None, name: str) -> Any:
+    """What a dotted name stands for in a module; None if there is no such module or name."""
+    try:
+        found: Any = importlib.import_module(module or "")
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError):
+        return None
+    return found
+
+
+def nameless(module: str | None, name: str, where: str, redefined: bool) -> PickleError:
+    """The error for a cell that is to be saved, but whose name stands for something else."""
+    outside, local, short = name.rpartition(".<locals>.")
+    if local:
+        what, hint = f"it is defined inside {outside}()", "define it at the top level of a module"
+    elif short == "<lambda>":
+        what, hint = "a lambda has no name", "write it with def at the top level of a module"
+    elif redefined:
+        what, hint = f"{module}.{name} is another formula now", "make the module anew with that"
+    else:
+        what, hint = f"{module}.{name} is no cell", f"let {name} be the cell's name in {module}"
+    return PickleError(
+        rows(f"cell {short} cannot be saved: {what}", [("at", where)], f"{hint}, or {_RATHER}")
+    )
+
+
+def changed(name: str, where: str, how: str) -> PickleError:
+    """The error for a saved cell whose name stands for another formula now."""
+    return PickleError(
+        rows(
+            f"cell {name} is not the one that was saved: {how}",
+            [("now", where)],
+            "restore the old formula; or make the module anew and load_state_dict() its weights",
+        )
+    )

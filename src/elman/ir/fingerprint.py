@@ -1,0 +1,32 @@
+"""The name of a formula as it was written, for files that outlive the process.
+
+``passes/digest`` names the canonical step instead: equal for cells that compute the same under
+other weights, but another one whenever the canonical form changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from elman.ir.graph import Graph, Node, walk
+
+
+def fingerprint(graph: Graph) -> str:
+    """Hash a graph: ops, constants, shapes, order of states, names and order of weights.
+
+    Lines, files and names of variables play no part, nor whether a value is read twice or written
+    twice. The same formula has the same fingerprint in every process and on every machine.
+    """
+    names: dict[Node, str] = {}
+    for leaves in (graph.inputs, graph.states):
+        names.update({leaf: f"{leaf.op} {k} {leaf.shape}" for k, leaf in enumerate(leaves)})
+    for value in walk((*graph.leaves, *graph.roots)):
+        if value not in names:
+            args = [names[arg] for arg in value.args]
+            names[value] = _hash(f"{value.op} {value.data} {value.shape} {args}")
+    groups = (graph.inputs, graph.states, graph.weights, graph.next_states, (graph.output,))
+    return _hash(str([[names[value] for value in group] for group in groups]))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,33 @@
+"""What a saved model names: the globals that ``torch.load`` has to be allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elman import cells, ops
+from elman.frontend.cell import bound_cell
+from elman.nn.modules import GRU, LSTM, RNN
+from elman.nn.recurrent import Recurrent
+from elman.nn.single import GRUCell, LSTMCell, RNNCell
+
+NAMED = (GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell, Recurrent, bound_cell)
+
+
+def safe_globals() -> list[Any]:
+    """List what a file of ``torch.save(model, path)`` may name of elman's, to be allowed again.
+
+    ``torch.load(path, weights_only=True)`` makes nothing but what is allowed to it::
+
+        with torch.serialization.safe_globals([*elman.safe_globals(), MyModel, torch.nn.Linear]):
+            model = torch.load(path)
+
+    A layer in place of torch's (``elman.GRU`` …) names its own class alone. A ``Recurrent`` names
+    its class, its cell, :func:`elman.bound_cell` if options or heads are bound, and the functions
+    that are options. Cells of your own, and functions of your own as options, are allowed like your
+    classes: ``[*elman.safe_globals(), MyModel, my_cell]``.
+
+    Returns:
+        The classes of modules, the cells of ``elman.cells``, the functions of ``elman.ops``, and
+        ``elman.bound_cell``.
+    """
+    return [*NAMED, *cells.ALL, *(getattr(ops, name) for name in ops.__all__)]
