@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+import elman
 from elman.cli.app import main
+from elman.tuning.choose import _decided
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -15,14 +18,21 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]
     return int(ended.value.code or 0), out.out + out.err
 
 
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    """All candidates take as long, and nobody else wants the cores."""
+    monkeypatch.setattr("elman.tuning.contest._sample", lambda run: (run(), (1e-3, 0.0))[1])
+
+
 def test_a_table_per_shape(capsys, empty_cache):
     """Candidates by time, the winner marked, the second time remembered."""
     words = ["tune", "gru", "--hidden", "9", "--shape", "5,2", "--shape", "9,2"]
     status, told = run(words, capsys)
     assert status == 0
-    assert "gru T=5 B=2: measured now" in told
-    assert "gru T=9 B=2: measured now" in told
-    assert told.count("runs") == 2
+    for shape in ("T=5 B=2", "T=9 B=2"):
+        assert f"gru {shape}, its input data: measured now" in told
+        assert f"gru {shape}, its input a layer's output: measured now" in told
+    assert told.count("runs") == 4
     assert "1.00x" in told
     assert "measured earlier" in run(words, capsys)[1]
     assert "measured now" in run([*words, "--again"], capsys)[1]
@@ -33,6 +43,28 @@ def test_refusals_have_reasons(capsys, empty_cache):
     status, told = run(["tune", "mgu", "--hidden", "9", "--shape", "5,2"], capsys)
     assert status == 0
     assert "mgu is not the formula of torch's RNN, GRU or LSTM" in told
+
+
+def test_a_run_starts_at_once(capsys, empty_cache):
+    """A layer fed with data, and one above it, find what was measured."""
+    assert run(["tune", "gru", "--hidden", "9", "--shape", "5,2"], capsys)[0] == 0
+    _decided.clear()
+    net = elman.GRU(9, 9, 2)
+    net(torch.randn(5, 2, 9))
+    assert [runner.choices for runner in net.runners.values()]
+    for runner in net.runners.values():
+        (choice,) = runner.choices.values()
+        assert choice.why == "remembered"
+
+
+def test_what_is_not_sure_is_told(capsys, empty_cache, monkeypatch):
+    """On a busy machine: what was measured is kept all the same."""
+    monkeypatch.setattr("elman.tuning.contest._sample", lambda run: (run(), (1e-3, 1.0))[1])
+    words = ["tune", "rnn", "--hidden", "9", "--shape", "5,2"]
+    assert "not sure yet: other programs took the cores" in run(words, capsys)[1]
+    assert list((empty_cache / "tuning").glob("*.json"))
+    monkeypatch.setattr("elman.tuning.contest._sample", lambda run: (run(), (1e-3, 0.0))[1])
+    assert "not sure" not in run([*words, "--again"], capsys)[1]
 
 
 @pytest.mark.parametrize("shape", ["5", "5,x", "0,2", "5,2,1"])

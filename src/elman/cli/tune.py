@@ -10,6 +10,7 @@ from rich.table import Table
 
 from elman import compiler
 from elman.cli.explain import DType, sizes
+from elman.frontend.cell import Cell
 from elman.plan.spec import Spec
 from elman.train.layers import find_cell
 from elman.tuning.choose import Choice, choose
@@ -24,6 +25,10 @@ _WHY = {
     "named": "the only schedule",
     "deterministic": "deterministic algorithms are on: by forecast",
 }
+UNSURE = (
+    "other programs took the cores, or a call is long. What was measured is kept, and the next "
+    "process adds to it."
+)
 
 
 def tune(
@@ -41,6 +46,8 @@ def tune(
 ) -> None:
     """Measure engines and schedules for a cell at the sizes of a run to come.
 
+    Both as a first layer, whose input is data, and as one whose input gets a gradient.
+
     The winner of each size class (octaves of T and B) is remembered; training then starts at once.
     """
     console = Console()
@@ -48,20 +55,25 @@ def tune(
         console = Console(width=PIPED_WIDTH)
     found = find_cell(cell)
     dims = found.bind(inputs or hidden, hidden, **sizes(dim or []))
-    names = frozenset(entry.name for entry in (*found.inputs, *found.weights))
-    wants = names if training else frozenset[str]()
-    spec = Spec(tuple(sorted(dims.items())), str(dtype), "cpu", wants, training)
-    job = compiler.job(found, spec)
     for text in shape or ["100,16"]:
         steps, batch = shape_of(text)
-        choice = choose(job, steps, batch, engine, again=again)
-        title = f"{found.name} T={steps} B={batch}: {_WHY.get(choice.why, choice.why)}"
-        console.print(table_of(title, choice))
-        if not choice.sure:
-            console.print(
-                "[yellow]not sure yet[/]: other programs took the cores, or a call is long. "
-                "What was measured is kept, and the next process adds to it."
-            )
+        for first, wants in calls(found, training).items():
+            spec = Spec(tuple(sorted(dims.items())), str(dtype), "cpu", wants, training)
+            choice = choose(compiler.job(found, spec), steps, batch, engine, again=again)
+            title = f"{found.name} T={steps} B={batch}{first}: {_WHY.get(choice.why, choice.why)}"
+            console.print(table_of(title, choice))
+            if not choice.sure:
+                console.print(f"[yellow]not sure yet[/]: {UNSURE}")
+
+
+def calls(cell: Cell, training: bool) -> dict[str, frozenset[str]]:
+    """The kinds of calls in a run, and what gets a gradient: a first layer's data get none."""
+    if not training:
+        return {"": frozenset()}
+    weights = frozenset(entry.name for entry in cell.weights)
+    inputs = frozenset(entry.name for entry in cell.inputs)
+    further = {", its input a layer's output": weights | inputs}
+    return {", its input data": weights, **further} if weights else further
 
 
 def shape_of(text: str) -> tuple[int, int]:

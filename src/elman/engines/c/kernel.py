@@ -157,7 +157,7 @@ class CKernel(Kernel):
         or, if it has none, under each."""
         splits = SPLITS if self.fixed is None else (self.fixed.split,)
         team = max(2, threads())
-        return tuple(self.scheduled(Schedule(split, _FEW_ROWS), team) for split in splits)
+        return tuple(self.scheduled(Schedule(split, 1), team) for split in splits)
 
     def scheduled(self, schedule: Schedule | None, team: int = 0) -> CKernel:
         """The same compiled program, its memory shared, under another schedule (None: forecast).
