@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 class Arrays:
@@ -69,7 +70,6 @@ class Arrays:
     swapaxes = staticmethod(torch.swapaxes)
     broadcast_to = staticmethod(torch.broadcast_to)
     where = staticmethod(torch.where)
-    full_like = staticmethod(torch.full_like)
     minimum = staticmethod(torch.minimum)
     maximum = staticmethod(torch.maximum)
     tanh = staticmethod(torch.tanh)
@@ -77,13 +77,13 @@ class Arrays:
     relu = staticmethod(torch.relu)
     exp = staticmethod(torch.exp)
     log = staticmethod(torch.log)
-    log1p = staticmethod(torch.log1p)
     sqrt = staticmethod(torch.sqrt)
     abs = staticmethod(torch.abs)
     sign = staticmethod(torch.sign)
     sin = staticmethod(torch.sin)
     cos = staticmethod(torch.cos)
     erf = staticmethod(torch.erf)
+    softplus = staticmethod(functional.softplus)
     lt = staticmethod(torch.lt)
     le = staticmethod(torch.le)
     gt = staticmethod(torch.gt)

@@ -113,8 +113,16 @@ def maximum(a: Any, b: Any) -> Tracer:
 
 
 def clip(v: Any, low: Any, high: Any) -> Tracer:
-    """v held within [low, high]; at the bounds the gradient goes to v, as in torch.clamp."""
-    return where(pointwise("lt", v, low), low, where(pointwise("gt", v, high), high, v))
+    """v held within [low, high], as torch.clamp: at the bounds the gradient goes to v, outside to
+    the bound, at NaN nowhere; if the bounds cross, high."""
+    inside = pointwise("mul", pointwise("ge", v, low), pointwise("le", v, high))
+    held = stop_gradient(minimum(maximum(v, low), high))
+    if isinstance(low, Tracer):  # which has a gradient of its own
+        below = pointwise("mul", pointwise("lt", v, low), pointwise("lt", low, high))
+        held = where(below, low, held)
+    if isinstance(high, Tracer):
+        held = where(pointwise("gt", maximum(v, low), high), high, held)
+    return where(inside, v, held)
 
 
 def where(condition: Any, a: Any, b: Any) -> Tracer:
