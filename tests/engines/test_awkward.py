@@ -44,6 +44,8 @@ DOUBLE: dict[str, tuple[Formula, Formula]] = {
     "sub": (lambda a, b: a - b, torch.sub),
     "mul": (lambda a, b: a * b, torch.mul),
     "div": (lambda a, b: a / b, torch.div),
+    "infinity times a sum": (lambda a, b: math.inf * (a + b), lambda a, b: math.inf * (a + b)),
+    "NaN times a sum": (lambda a, b: math.nan * (a - b), lambda a, b: math.nan * (a - b)),
     "minimum": (ops.minimum, torch.minimum),
     "maximum": (ops.maximum, torch.maximum),
     "clip from below": (lambda a, b: ops.clip(a, b, 1.5), lambda a, b: _clamp(a, b, 1.5)),

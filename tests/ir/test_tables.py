@@ -171,6 +171,15 @@ def test_what_a_step_function_takes_is_one_value(test):
     assert all(v in walk(value.args[:1] if "where" in test else value.args) for value in asked)
 
 
+@pytest.mark.parametrize("text", ["inf", "-inf", "nan"])
+def test_sums_times_what_is_no_number_stay_sums(text):
+    """inf * (h + x) is not inf * h + inf * x, nor is its bias inf * 0; so is every cotangent."""
+    root = step_of(f"float({text!r}) * (h + x)")
+    assert (root.op, root.bias, [arg.op for arg in root.args]) == ("lin", 0.0, ["lin"])
+    pair = compiler.pair_of(formula(f"float({text!r}) * h + x"))
+    assert {d.bias for d in walk(pair.d_states) if d.op == "lin"} == {0.0}
+
+
 def test_equal_formulas_are_one_node():
     """The order of writing does not matter; nor does a spelling by other means."""
     build = Builder()

@@ -85,7 +85,8 @@ class Builder:
 
         rewrite: W @ x + R @ h + b  ->  lin(R @ h, lin(W @ x, b)); value kept up to rounding.
         Terms of unlike sign are not cancelled, so that inf - inf stays NaN. A sum that is kept
-        (:meth:`keep`) is one term.
+        (:meth:`keep`) is one term, and so is one whose coefficient is infinite or NaN, which times
+        its parts is something else.
         """
         gathered: dict[tuple[Node, int], float] = {}
         widest = shape or SCALAR
@@ -95,7 +96,7 @@ class Builder:
             widest = max(widest, term.shape, key=len)
             if term.op == "const":
                 bias += coef * term.number
-            elif self.open(term):
+            elif self.open(term) and math.isfinite(coef):
                 bias += coef * term.bias
                 inner = list(zip(term.coefs, term.args, strict=True))
                 pending.extend((coef * own, arg) for own, arg in reversed(inner))
