@@ -40,25 +40,28 @@ def paired(graph: Graph) -> Pair:
 def job(cell: Cell, spec: Spec) -> Job:
     """What an engine is asked for."""
     single = None
-    if cell.whole is not None and not _mixes_units(cell.whole):
+    if cell.whole is not None and _has_like_heads(cell.whole):
         single = job(cell.whole, spec)
     heads = 1 if single is None else cell.heads
     return Job(cell.name, cell.graph, pair_of(cell), spec, heads, single)
 
 
-def _mixes_units(cell: Cell) -> bool:
-    """Whether something reads all units, those of other heads too: a reduction, or a product that
-    is not divided among heads, of a value that is."""
+def _has_like_heads(cell: Cell) -> bool:
+    """Whether a head is the cell itself at a smaller size: no dim that is divided is a number, and
+    nothing reads all units, those of other heads too, as a reduction does, or a product that is not
+    divided among heads, of a value that is."""
     how = cell.division
+    if any(isinstance(atom, int) for atom in how.dims):
+        return False
     for value in cell.graph.walk():
-        if OPS[value.op].kind == "reduce":
-            return True
+        if OPS[value.op].kind == "reduce" or value.op == "count":
+            return False
         if value.op == "matmul":
             matrix, vector = value.args
             own = {leaf.name for leaf in walk((matrix,)) if leaf.op == "weight"}
-            if how.dims & {str(atom) for atom in vector.shape[0]} and not own <= how.blocks:
-                return True
-    return False
+            if how.dims.intersection(vector.shape[0]) and not own <= how.blocks:
+                return False
+    return True
 
 
 def digest(of: Job) -> str:

@@ -18,6 +18,31 @@ from helpers import Sizes, job_of, need_engine, random_case, run
 DENSE = [cell for cell in cells.ALL if cell.division.blocks and cell is not cells.lstm_layernorm]
 
 
+@elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], Q[2H, H], M[H, H]")
+def turned(x, h, W, R, Q, M):
+    """Transposed weights, alone and within a product of weights."""
+    both = elman.ops.concat(h, 0.5 * elman.ops.tanh(h))
+    return elman.ops.tanh(W @ x + R.T @ h + 0.5 * (Q.T @ both) + (R.T * M) @ h)
+
+
+@elman.cell(input="x[H]", state="h[H]", weights="W[2H, H], U[H, H]")
+def tied(x, h, W, U):
+    """One weight for input and state; U multiplies the input alone."""
+    a, b = elman.ops.split(W @ x + W @ h, "H, H")
+    return elman.ops.tanh(a) * elman.ops.sigmoid(b) + U @ x
+
+
+@elman.cell(input="x[I]", state="h[12]", weights="W[24, I], R[24, 12], b[12]")
+def numbered(x, h, W, R, b):
+    """Its units are a number, its gates parts of one."""
+    n, z = elman.ops.split(W @ x + R @ h, 2)
+    z = elman.ops.sigmoid(z)
+    return z * h + (1 - z) * elman.ops.tanh(n + b)
+
+
+OWN = [turned, tied, numbered]
+
+
 def spread(weight: torch.Tensor, heads: int) -> torch.Tensor:
     """A block-diagonal weight [rows, columns / heads] as the dense matrix it stands for."""
     rows, own = weight.shape
@@ -31,8 +56,8 @@ def spread(weight: torch.Tensor, heads: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     "cell, engine",
     [
-        *((cell, "reference") for cell in DENSE),
-        *((cell, "c") for cell in (cells.gru, cells.lstm, cells.lem)),
+        *((cell, "reference") for cell in (*DENSE, *OWN)),
+        *((cell, "c") for cell in (cells.gru, cells.lstm, cells.lem, *OWN)),
         *((cell, "deer") for cell in (cells.gru, cells.lstm)),
         (cells.gru_before, "scan-backward"),
     ],
@@ -42,9 +67,10 @@ def test_the_same_as_dense(cell, engine):
     """With zeros between the heads: outputs, states, all gradients that the blocks have."""
     if engine == "c":
         need_engine("c")
-    case = random_case(cell.with_heads(3), Sizes(T=9, B=2, I=5, H=12), 0, torch.float64)
+    sizes = Sizes(T=9, B=2, I=12 if cell is tied else 5, H=12)
+    case = random_case(cell.with_heads(3), sizes, 0, torch.float64)
     got = run(case.cell, case, engine)
-    whole = random_case(cell, Sizes(T=9, B=2, I=5, H=12), 0, torch.float64)
+    whole = random_case(cell, sizes, 0, torch.float64)
     for part in ("inputs", "states"):
         getattr(whole, part).update(getattr(case, part))
     for name, value in case.weights.items():
@@ -100,6 +126,12 @@ def projected(x, h, c, W, R, Q):
     return Q @ c, c
 
 
+@elman.cell(input="x[I]", state="h[H]", weights="W[H, I+H]")
+def joined(x, h, W):
+    """One weight for both at once."""
+    return elman.ops.tanh(W @ elman.ops.concat(x, h))
+
+
 def test_recurrent():
     """Any cell; further dims are divided too."""
     net = elman.Recurrent(projected, 5, 6, H=12, heads=3, num_layers=2)
@@ -110,29 +142,54 @@ def test_recurrent():
     assert elman.Recurrent(cells.indrnn, 5, 6, heads=4).cell is cells.indrnn
 
 
+def test_one_head_divides_nothing():
+    """The default refuses no cell, whatever heads could divide of it; 5 units have no halves."""
+    for cell, size in ((turned, 5), (tied, 5), (numbered, 12)):
+        assert cell.with_heads(1) is cell
+        assert elman.Recurrent(cell, size, size)(torch.randn(2, 3, size))[0].shape[-1] == size
+
+
+def test_numbers_are_divided_as_names_are():
+    """A state of 12 that is split in two has two parts of 6, each divided among the heads."""
+
+    def step(x, h, W, R):
+        a, b = elman.ops.split(R @ h + W @ x, 2)
+        c, d = elman.ops.split(h, 2)
+        return elman.ops.tanh(elman.ops.concat(a * c, b + d))
+
+    found = []
+    for twice in ("12", "2K"):
+        cell = elman.cell(
+            input="x[I]", state=f"h[{twice}]", weights=f"W[{twice}, I], R[{twice}, {twice}]"
+        )(step)
+        case = random_case(cell.with_heads(3), Sizes(T=5, B=2, I=5, H=12), 0, torch.float64)
+        found.append(run(case.cell, case, "reference"))
+    assert found[0].keys() == found[1].keys()
+    for name, value in found[0].items():
+        assert torch.equal(value, found[1][name]), name
+
+
+def test_heads_that_are_the_cell_itself():
+    """What an engine may run head by head: names alone, nothing that reads all units."""
+    sizes = Sizes(T=2, B=1, I=12, H=12)
+    for cell, alone in ((turned, True), (tied, False), (numbered, False), (cells.gru, True)):
+        job = job_of(random_case(cell.with_heads(3), sizes))
+        assert (job.single is not None) == alone, cell.name
+
+
 def test_refusals():
     """What cannot be divided is said where it is asked for."""
-
-    @elman.cell(input="x[H]", state="h[H]", weights="W[H, H]")
-    def both(x, h, W):
-        return elman.ops.tanh(W @ x + W @ h)
-
-    @elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]")
-    def turned(x, h, W, R):
-        return elman.ops.tanh(W @ x + R.T @ h)
-
-    @elman.cell(input="x[I]", state="h[4]", weights="W[4, I], R[4, 4]")
-    def numbered(x, h, W, R):
-        return elman.ops.tanh(W @ x + R @ h)
-
-    for cell, size, match in (
-        (both, 8, "one weight for the input and one for the state"),
-        (turned, 8, "transposed"),
-        (numbered, 4, "a dim of 4"),
-        (cells.gru, 7, "cannot be divided among 2 heads"),
+    for cell, size, heads, match in (
+        (numbered, 12, 5, "a dim of 12 cannot be divided among 5 heads"),
+        (tied, 7, 2, "hidden_size=7 cannot be divided among 2 heads"),
+        (cells.gru, 7, 2, "hidden_size=7 cannot be divided among 2 heads"),
     ):
         with pytest.raises(ShapeError, match=match):
-            elman.Recurrent(cell, size, size, heads=2)
+            elman.Recurrent(cell, size, size, heads=heads)
+    with pytest.raises(
+        ShapeError, match=r"input_size=5 cannot .* 2 heads, and joined divides x: a weight"
+    ):
+        elman.Recurrent(joined, 5, 6, heads=2)
     with pytest.raises(ShapeError, match="H=5 cannot be divided"):
         elman.Recurrent(projected, 3, 4, H=5, heads=2)
     with pytest.raises(ShapeError, match="divided among 5 heads"):

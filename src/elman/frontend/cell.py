@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from elman.errors import PickleError, ShapeError, TraceError, rows
-from elman.frontend.heads import Division, divided, division, sizes_per_head, tracing
+from elman.frontend.cuts import Cuts, UncutError, cut_shape, meet
+from elman.frontend.heads import Division, Tracing, divided, division, sizes_per_head, tracing
 from elman.frontend.naming import changed, look_up, nameless
 from elman.frontend.signature import Declared, bind_dims, parse_signature
 from elman.frontend.trace import Tracer, describe, lift
@@ -101,28 +102,30 @@ class Cell:
 
         Every weight that multiplies a value that depends on the state becomes block-diagonal: it is
         stored as [rows, columns / heads], head n of each gate being its rows n·H/heads … and its
-        columns the units of head n. A cell without such a weight stays as it is.
+        columns the units of head n. Its transpose is block-diagonal too. If it multiplies the input
+        as well, then by blocks, and the input is divided among the heads. A cell without such a
+        weight stays as it is.
 
         Raises:
-            ShapeError: such a weight multiplies the input too, or is used transposed.
+            ShapeError: a dim that is a number cannot be divided.
             TraceError: heads is no positive number.
         """
         if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
             raise TraceError(f"heads is a positive number, got {heads!r}")
         whole = self.whole or self
-        how = whole.division
-        if heads == 1 or not how.blocks:
+        if heads == 1 or not whole.division.blocks:
             return whole
+        how, cuts = whole.division, whole._traced[1].cuts
 
         def each(declared: tuple[Declared, ...]) -> tuple[Declared, ...]:
-            return tuple(divided(entry, heads, how) for entry in declared)
+            return tuple(divided(entry, heads, how) for entry in _cut(declared, cuts))
 
         return replace(
             whole,
             inputs=each(whole.inputs),
             states=each(whole.states),
             weights=each(whole.weights),
-            output=None if whole.output is None else divided(whole.output, heads, how),
+            output=None if whole.output is None else each((whole.output,))[0],
             heads=heads,
             whole=whole,
         )
@@ -130,7 +133,7 @@ class Cell:
     @cached_property
     def division(self) -> Division:
         """What heads divide."""
-        return division(self.name, self.graph)
+        return division(self.graph)
 
     def bind(self, input_size: int, hidden_size: int, **dims: int) -> dict[str, int]:
         """Sizes of all named dims (with heads, of one head's part). Raises ShapeError where they do
@@ -140,6 +143,12 @@ class Cell:
                 raise ShapeError(
                     f"hidden_size={hidden_size} cannot be divided among {self.heads} heads"
                 )
+            first = self.whole.inputs[:1]
+            if self.inputs[:1] != first and input_size % self.heads:
+                raise ShapeError(
+                    f"input_size={input_size} cannot be divided among {self.heads} heads, and "
+                    f"{self.name} divides {first[0].name}: a weight multiplies it and the state"
+                )
             dims = sizes_per_head(dims, self.heads, self.whole.division)
         return bind_dims(self.inputs, self.states, self.weights, input_size, hidden_size, dims)
 
@@ -147,8 +156,22 @@ class Cell:
     def graph(self) -> Graph:
         """The graph as written, before any rewrite. Raises TraceError or ShapeError at the cell's
         line."""
-        with tracing(self.heads):
-            return _trace(self)
+        return self._traced[0]
+
+    @cached_property
+    def _traced(self) -> tuple[Graph, Tracing]:
+        """The graph, and what it was traced for: numbers are cut until every part is there."""
+        if self.whole is not None:
+            how = Tracing(self.whole._traced[1].cuts, self.heads, self.whole.division)
+            with tracing(how):
+                return _trace(self, {}), how
+        cuts: dict[int, tuple[int, ...]] = {}
+        while True:
+            try:
+                with tracing(Tracing(cuts)):
+                    return _trace(self, cuts), Tracing(cuts)
+            except UncutError as found:
+                cuts.update(found.cuts)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -245,9 +268,16 @@ def _return_line(function: Callable[..., Any]) -> str:
     return _line(code.co_filename, code.co_firstlineno + max(lines, default=1) - 1)
 
 
-def _trace(cell: Cell) -> Graph:
+def _cut(declared: tuple[Declared, ...], cuts: Cuts) -> tuple[Declared, ...]:
+    """Declared arguments with their numbers cut."""
+    return tuple(Declared(entry.name, cut_shape(entry.shape, cuts)) for entry in declared)
+
+
+def _trace(cell: Cell, cuts: Cuts) -> Graph:
     def leaves(op: str, declared: tuple[Declared, ...]) -> tuple[Node, ...]:
-        return tuple(node(op, (), (entry.name,), entry.shape, cell.where) for entry in declared)
+        return tuple(
+            node(op, (), (entry.name,), entry.shape, cell.where) for entry in _cut(declared, cuts)
+        )
 
     inputs, states, weights = (
         leaves("input", cell.inputs),
@@ -279,7 +309,9 @@ def _trace(cell: Cell) -> Graph:
                 )
             )
         made = lift(value)
-        if made.shape != entry.shape and not (made.shape == () and made.rate == Rate.WEIGHT):
+        shape = cut_shape(entry.shape, cuts)
+        meet(made.shape, shape)
+        if made.shape != shape and not (made.shape == () and made.rate == Rate.WEIGHT):
             raise ShapeError(
                 rows(
                     f"{cell.name} returns {show_shape(made.shape)} for {entry}",
@@ -287,7 +319,7 @@ def _trace(cell: Cell) -> Graph:
                     f"{entry.name} is declared as {show_shape(entry.shape)}",
                 )
             )
-        if made.shape != entry.shape:
+        if made.shape != shape:
             raise ShapeError(
                 rows(
                     f"{cell.name} returns a constant for {entry}",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
+from elman.frontend.cuts import meet
+from elman.frontend.heads import traced_dim
 from elman.frontend.trace import Tracer, lift, mismatch, pointwise, refuse, vector_dim, where_called
 from elman.ir.graph import Node, node
-from elman.ir.types import Dim, parse_dim, show_dim
+from elman.ir.types import Dim, Shape, parse_dim, show_dim
 
 __all__ = [
     "abs",
@@ -190,7 +193,8 @@ def _cut(value: Node, parts: list[Dim]) -> list[Tracer]:
 def split(v: Any, parts: Any) -> list[Tracer]:
     """Cut a vector (or the rows of a weight) into equal parts, or into named ones.
 
-    ``split(v, 3)`` of [3H] gives three of [H]; ``split(v, "H, H, P")`` gives unequal parts.
+    ``split(v, 3)`` of [3H] gives three of [H]; ``split(v, "H, H, P")`` gives unequal parts. A dim
+    that is a number is cut where it is wanted: ``split(v, 2)`` of [8] gives two of [4].
 
     Raises:
         TraceError: the parts do not make up the vector.
@@ -201,9 +205,10 @@ def split(v: Any, parts: Any) -> list[Tracer]:
     dim = value.shape[0]
     if isinstance(parts, str):
         try:
-            dims = [parse_dim(part) for part in parts.split(",")]
+            dims = [traced_dim(parse_dim(part)) for part in parts.split(",")]
         except ValueError as reason:
             refuse(f"split: {reason}", 'name the parts, e.g. split(v, "H, H, P")')
+        meet((sum_of(dims),), (dim,))
         if sum_of(dims) != dim:
             refuse(
                 f"cannot split [{show_dim(dim)}] into {parts!r},"
@@ -216,11 +221,19 @@ def split(v: Any, parts: Any) -> list[Tracer]:
     width, left = divmod(len(dim), parts)
     runs = [dim[i * width : (i + 1) * width] for i in range(parts)]
     if left or any(run != runs[0] for run in runs):
+        meet(_equal_parts(dim, parts), (dim,))
         refuse(
             f"cannot split [{show_dim(dim)}] into {parts} equal parts",
             'for unequal parts name them: split(v, "H, H, P")',
         )
     return _cut(value, runs)
+
+
+def _equal_parts(dim: Dim, parts: int) -> Shape:
+    """A dim of nothing but numbers as so many equal ones; the dim itself if there are none."""
+    numbers = [atom for atom in dim if isinstance(atom, int)]
+    part, left = divmod(builtins.sum(numbers), parts)
+    return (dim,) if left or len(numbers) < len(dim) else (traced_dim((part,) * parts),)
 
 
 def sum_of(dims: list[Dim]) -> Dim:
@@ -236,6 +249,7 @@ def concat(*vectors: Any) -> Tracer:
     for value in values:
         if not value.shape:
             vector_dim(value, "concat")
+        meet(value.shape[1:], values[0].shape[1:])
         if value.shape[1:] != values[0].shape[1:]:
             raise mismatch(
                 "concat", values[0], value, "matrices that are joined have equal columns"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import NamedTuple
 
 from elman.errors import ShapeError
+from elman.frontend.cuts import Cuts, cut
 from elman.frontend.signature import Declared
 from elman.ir.graph import Graph, Node, Rate, walk
-from elman.ir.types import Dim, Shape, show_shape
-
-_tracing: ContextVar[int] = ContextVar("elman_heads", default=1)
+from elman.ir.types import Atom, Dim, Shape
 
 
 class Division(NamedTuple):
@@ -20,74 +20,106 @@ class Division(NamedTuple):
 
     Attributes:
         blocks: names of the weights that become block-diagonal.
-        dims: names of the dims that are divided among the heads.
+        dims: the dims that are divided among the heads: names and numbers.
     """
 
-    blocks: frozenset[str]
-    dims: frozenset[str]
+    blocks: frozenset[str] = frozenset()
+    dims: frozenset[Atom] = frozenset()
+
+
+class Tracing(NamedTuple):
+    """What a formula is traced for.
+
+    Attributes:
+        cuts: how numbers among the dims are cut.
+        heads: how many there are.
+        how: what they divide.
+    """
+
+    cuts: Cuts
+    heads: int = 1
+    how: Division = Division()
+
+
+_PLAIN = Tracing(MappingProxyType({}))
+_tracing: ContextVar[Tracing] = ContextVar("elman_tracing", default=_PLAIN)
 
 
 @contextmanager
-def tracing(heads: int) -> Generator[None]:
-    """Formulas traced inside multiply head by head."""
-    token = _tracing.set(heads)
+def tracing(what: Tracing) -> Generator[None]:
+    """Formulas traced inside multiply head by head, and see numbers cut."""
+    token = _tracing.set(what)
     try:
         yield
     finally:
         _tracing.reset(token)
 
 
-def head_count(matrix: Dim, vector: Dim) -> int:
-    """The number of heads if a matrix with so many columns meets a divided vector, else 1."""
-    heads = _tracing.get()
-    return heads if heads > 1 and _repeated(matrix, heads, None) == vector else 1
+def heads_of(matrix: Node) -> int:
+    """The number of heads if a matrix is made of block-diagonal weights, else 1."""
+    what = _tracing.get()
+    blocks = what.heads > 1 and any(leaf.name in what.how.blocks for leaf in _weights(matrix))
+    return what.heads if blocks else 1
 
 
-def _repeated(dim: Dim, heads: int, names: frozenset[str] | None) -> Dim:
-    """Each atom (of those named) as often as there are heads."""
-    return tuple(
-        atom for atom in dim for _ in range(heads if names is None or atom in names else 1)
-    )
+def traced_dim(dim: Dim) -> Dim:
+    """A dim as a formula writes it, as it is while the formula is traced."""
+    what = _tracing.get()
+    dim = cut(dim, what.cuts)
+    return dim if what.heads == 1 else _divided_dim(dim, what.heads, what.how)
 
 
-def division(name: str, graph: Graph) -> Division:
+def division(graph: Graph) -> Division:
     """Which weights of a formula multiply a value that depends on the state, and what they divide.
 
-    Raises:
-        ShapeError: one of them also multiplies a value that does not, is used transposed, or is
-            applied to a product of weights; or a dim to be divided is a number.
+    Weights that are combined in one matrix are divided together; a weight that is divided is so
+    wherever it stands: what it multiplies, an input too, is divided as well.
     """
-    state, other = set[Node](), set[Node]()
+    matrices: list[set[Node]] = []
+    blocks: set[Node] = set()
     for value in graph.walk():
-        if value.op != "matmul":
-            continue
-        matrix, vector = value.args
-        own = {leaf for leaf in walk((matrix,)) if leaf.op == "weight" and len(leaf.shape) == 2}
-        (state if vector.rate >= Rate.STATE else other).update(own)
-        if vector.rate >= Rate.STATE and any(m.op == "transpose" for m in walk((matrix,))):
-            raise ShapeError(f"{name}: heads cannot divide {_names(own)}, which is used transposed")
-    if state & other:
-        raise ShapeError(
-            f"{name}: heads cannot divide {_names(state & other)}, which multiplies the input too; "
-            f"declare one weight for the input and one for the state"
-        )
-    rows = [leaf.shape for leaf in (*graph.states, *state)]
-    atoms = {atom for shape in rows for dim in shape[:1] for atom in dim}
-    atoms |= {atom for leaf in state for atom in leaf.shape[1]}
-    for atom in atoms:
-        if isinstance(atom, int):
-            raise ShapeError(f"{name}: heads cannot divide a dim of {atom}: give it a name")
-    return Division(frozenset(leaf.name for leaf in state), frozenset(str(atom) for atom in atoms))
+        if value.op == "matmul":
+            matrices.append(_weights(value.args[0]))
+            if value.args[1].rate >= Rate.STATE:
+                blocks |= matrices[-1]
+    while any(own & blocks and not own <= blocks for own in matrices):
+        blocks = blocks.union(*(own for own in matrices if own & blocks))
+    rows = [leaf.shape[0] for leaf in (*graph.states, *blocks) if leaf.shape]
+    columns = [leaf.shape[1] for leaf in blocks]
+    atoms = frozenset(atom for dim in (*rows, *columns) for atom in dim)
+    return Division(frozenset(leaf.name for leaf in blocks), atoms)
 
 
-def _names(leaves: set[Node]) -> str:
-    return ", ".join(sorted(leaf.name for leaf in leaves))
+def _weights(matrix: Node) -> set[Node]:
+    return {leaf for leaf in walk((matrix,)) if leaf.op == "weight" and len(leaf.shape) == 2}
+
+
+def _of_head(atom: Atom, heads: int) -> Atom:
+    """One head's part of an atom; a name stands for the size of that part from then on."""
+    if isinstance(atom, str):
+        return atom
+    if atom % heads:
+        raise ShapeError(f"a dim of {atom} cannot be divided among {heads} heads")
+    return atom // heads
+
+
+def _divided_dim(dim: Dim, heads: int, how: Division) -> Dim:
+    found: list[Atom] = []
+    for atom in dim:
+        found.extend([_of_head(atom, heads)] * heads if atom in how.dims else [atom])
+    return tuple(found)
 
 
 def divided(entry: Declared, heads: int, how: Division) -> Declared:
-    """A declared argument as it is with heads: dims repeated per head, not a block's columns."""
+    """A declared argument as it is with heads: dims repeated per head, not a block's columns.
+
+    Raises:
+        ShapeError: a number among its dims cannot be divided.
+    """
     shape: Shape = tuple(
-        dim if place and entry.name in how.blocks else _repeated(dim, heads, how.dims)
+        tuple(_of_head(atom, heads) for atom in dim)
+        if place and entry.name in how.blocks
+        else _divided_dim(dim, heads, how)
         for place, dim in enumerate(entry.shape)
     )
     return Declared(entry.name, shape)
@@ -97,13 +129,7 @@ def sizes_per_head(dims: dict[str, int], heads: int, how: Division) -> dict[str,
     """Sizes of one head's part of the dims given. Raises ShapeError where there is none."""
     found = dict(dims)
     for name in how.dims & dims.keys():
-        found[name], left = divmod(dims[name], heads)
+        found[str(name)], left = divmod(dims[str(name)], heads)
         if left:
-            raise ShapeError(f"{name}={dims[name]} cannot be divided among {heads} heads")
+            raise ShapeError(f"{name}={dims[str(name)]} cannot be divided among {heads} heads")
     return found
-
-
-def check_rows(matrix: Node, heads: int) -> None:
-    """A matrix that multiplies head by head has rows for every head."""
-    if len(matrix.shape[0]) % heads:
-        raise ShapeError(f"{show_shape(matrix.shape)} has no rows for each of {heads} heads")

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from elman.errors import ShapeError, TraceError, rows
-from elman.frontend.heads import check_rows, head_count
+from elman.frontend.blocks import multiplied, transposed
+from elman.frontend.cuts import meet
+from elman.frontend.heads import heads_of
 from elman.ir.graph import Node, Rate, node
 from elman.ir.types import Dim, Shape, show_shape
 
@@ -290,6 +292,7 @@ def pointwise(op: str, *operands: Any) -> Tracer:
     args = tuple(lift(value) for value in operands)
     shaped = [arg for arg in args if arg.shape]
     for other in shaped[1:]:
+        meet(shaped[0].shape, other.shape)
         if other.shape != shaped[0].shape:
             raise mismatch(op, shaped[0], other, _vector_hint(shaped[0], other))
     shape = shaped[0].shape if shaped else ()
@@ -315,37 +318,19 @@ def matmul(left: Any, right: Any) -> Tracer:
             vector,
             "the right side of @ is a vector: write U @ (V @ h) for a product",
         )
-    heads = head_count(matrix.shape[1], vector.shape[0])
-    if heads > 1:
-        return _by_heads(matrix, vector, heads)
-    if matrix.shape[1] != vector.shape[0]:
+    heads, where = heads_of(matrix), where_called()
+    wanted = tuple(atom for atom in matrix.shape[1] for _ in range(heads))
+    meet((wanted,), vector.shape)
+    if wanted != vector.shape[0]:
         raise mismatch(
             "multiply",
             matrix,
             vector,
             f"W @ v needs v of shape {show_shape((matrix.shape[1],))}; W.T is the transpose",
         )
-    return Tracer(node("matmul", (matrix, vector), (), (matrix.shape[0],), where_called()))
-
-
-def _by_heads(matrix: Node, vector: Node, heads: int) -> Tracer:
-    """A block-diagonal product: rows of head n meet the units of head n."""
-    where = where_called()
-    check_rows(matrix, heads)
-
-    def cut(value: Node, at: int) -> Node:
-        shape = ((value.shape[0][at],), *value.shape[1:])
-        return node("split", (value,), (at, at + 1), shape, where)
-
-    parts: list[Node] = []
-    for head in range(heads):
-        own = [cut(vector, at) for at in range(head, len(vector.shape[0]), heads)]
-        parts.append(node("concat", own, (), matrix.shape[1:], where) if own[1:] else own[0])
-    made = [
-        node("matmul", (cut(matrix, row), parts[row % heads]), (), ((atom,),), where)
-        for row, atom in enumerate(matrix.shape[0])
-    ]
-    return Tracer(node("concat", made, (), (matrix.shape[0],), where))
+    if heads > 1:
+        return Tracer(multiplied(matrix, vector, heads, where))
+    return Tracer(node("matmul", (matrix, vector), (), (matrix.shape[0],), where))
 
 
 def transpose(value: Any) -> Tracer:
@@ -353,9 +338,10 @@ def transpose(value: Any) -> Tracer:
     matrix = lift(value)
     if len(matrix.shape) != 2:
         refuse(f"only a weight matrix has a transpose, not {describe(matrix)}", "write W.T @ v")
-    return Tracer(
-        node("transpose", (matrix,), (), (matrix.shape[1], matrix.shape[0]), where_called())
-    )
+    heads, where = heads_of(matrix), where_called()
+    if heads > 1:
+        return Tracer(transposed(matrix, heads, where))
+    return Tracer(node("transpose", (matrix,), (), matrix.shape[::-1], where))
 
 
 def vector_dim(value: Node, verb: str) -> Dim:

@@ -57,7 +57,8 @@ class Recurrent(nn.Module):
         dropout: share of values dropped after each layer but the last, in training.
         residual: from the second layer on, a layer's input is added to its output.
         heads: groups of units that do not see each other's past: weights that multiply a state are
-            block-diagonal, stored as [rows, columns / heads] (:meth:`elman.cell.with_heads`).
+            block-diagonal, stored as [rows, columns / heads], and so are their transposes; one that
+            multiplies an input too divides the input as well.
         engine: ``"auto"`` (measured), or a name; ``elman.using`` and ELMAN_ENGINE override it.
         tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``, ``"recompute"``.
         device, dtype: of the parameters.

@@ -1,0 +1,48 @@
+"""Block-diagonal matrices in a formula, as graphs: stored as their blocks, one above the other.
+
+Rows of a block matrix lie atom by atom, and within an atom head by head; its columns are those of
+one head.
+"""
+
+from __future__ import annotations
+
+from elman.ir.graph import Node, node
+from elman.ir.types import Dim
+
+
+def _rows(value: Node, head: int, heads: int, where: str) -> Node:
+    """What one head has of a vector, or of a matrix along its rows."""
+    own = [_atom(value, at, where) for at in range(head, len(value.shape[0]), heads)]
+    return _joined(own, where)
+
+
+def _atom(value: Node, at: int, where: str) -> Node:
+    shape = ((value.shape[0][at],), *value.shape[1:])
+    return node("split", (value,), (at, at + 1), shape, where)
+
+
+def _joined(parts: list[Node], where: str) -> Node:
+    if len(parts) == 1:
+        return parts[0]
+    dim: Dim = tuple(atom for part in parts for atom in part.shape[0])
+    return node("concat", parts, (), (dim, *parts[0].shape[1:]), where)
+
+
+def multiplied(matrix: Node, vector: Node, heads: int, where: str) -> Node:
+    """A block-diagonal product: rows of head n meet the units of head n."""
+    parts = [_rows(vector, head, heads, where) for head in range(heads)]
+    made = [
+        node("matmul", (_atom(matrix, row, where), parts[row % heads]), (), ((atom,),), where)
+        for row, atom in enumerate(matrix.shape[0])
+    ]
+    return node("concat", made, (), (matrix.shape[0],), where)
+
+
+def transposed(matrix: Node, heads: int, where: str) -> Node:
+    """The transpose of a block-diagonal matrix: the transposes of its blocks."""
+    blocks: list[Node] = []
+    for head in range(heads):
+        own = _rows(matrix, head, heads, where)
+        blocks.append(node("transpose", (own,), (), own.shape[::-1], where))
+    columns = range(len(matrix.shape[1]))
+    return _joined([_atom(block, at, where) for at in columns for block in blocks], where)

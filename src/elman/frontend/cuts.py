@@ -1,0 +1,79 @@
+"""Dims that are numbers, cut where a formula wants parts of them: 8 becomes 4+4.
+
+A number is one atom, and atoms are what is split and joined. A formula that needs a part of one
+raises :class:`UncutError`; it is traced again with that number cut, wherever it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import accumulate, groupby, pairwise
+
+from elman.errors import VerifyError
+from elman.ir.types import Atom, Dim, Shape
+
+Cuts = Mapping[int, tuple[int, ...]]  # a number -> the parts it is cut into
+
+
+class UncutError(VerifyError):
+    """A number has to be cut before a formula can be traced; never seen by users."""
+
+    def __init__(self, cuts: Cuts) -> None:
+        super().__init__(f"numbers to be cut: {dict(cuts)}")
+        self.cuts = cuts
+
+
+def cut(dim: Dim, cuts: Cuts) -> Dim:
+    """A dim with its numbers cut, parts of parts too: 8 with {8: (4, 4), 4: (1, 3)} is 1+3+1+3."""
+    found: list[Atom] = []
+    for atom in dim:
+        parts = cuts.get(atom) if isinstance(atom, int) else None
+        found.extend([atom] if parts is None else cut(parts, cuts))
+    return tuple(found)
+
+
+def cut_shape(shape: Shape, cuts: Cuts) -> Shape:
+    """A shape with its numbers cut."""
+    return tuple(cut(dim, cuts) for dim in shape)
+
+
+def _runs(dim: Dim) -> list[tuple[str | None, tuple[int, ...]]]:
+    """Names one by one, and what numbers stand between them."""
+    found: list[tuple[str | None, tuple[int, ...]]] = []
+    for number, atoms in groupby(dim, lambda atom: isinstance(atom, int)):
+        if number:
+            found.append((None, tuple(int(atom) for atom in atoms)))
+        else:
+            found.extend((str(atom), ()) for atom in atoms)
+    return found
+
+
+def meet(left: Shape, right: Shape) -> None:
+    """Do nothing where shapes are equal, or cannot be.
+
+    Raises:
+        UncutError: they are equal once some of their numbers are cut.
+    """
+    cuts: dict[int, tuple[int, ...]] = {}
+    if len(left) != len(right):
+        return
+    for one, other in zip(left, right, strict=True):
+        ours, theirs = _runs(one), _runs(other)
+        if len(ours) != len(theirs):
+            return
+        for (name, numbers), (like, others) in zip(ours, theirs, strict=True):
+            if name != like or sum(numbers) != sum(others):
+                return
+            ends = {*accumulate(numbers), *accumulate(others)}
+            for number, parts in (*_parts(numbers, ends), *_parts(others, ends)):
+                cuts.setdefault(number, parts)
+    if cuts:
+        raise UncutError(cuts)
+
+
+def _parts(numbers: tuple[int, ...], ends: set[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Numbers in which other parts end, each with what those ends make of it."""
+    for number, last in zip(numbers, accumulate(numbers), strict=True):
+        inside = sorted(end for end in ends if last - number < end <= last)
+        if len(inside) > 1:
+            yield number, tuple(b - a for a, b in pairwise([last - number, *inside]))
