@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 
 import pytest
+import torch
 
 from elman import cell, cells
 from elman.errors import TraceError
 from elman.frontend.cell import Cell
-from elman.ops import relu, sigmoid, tanh
+from elman.ops import relu, sigmoid, sqrt, tanh
+from helpers import Sizes, need_engine, random_case, run
 
 
 @cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]", init={"R": "orthogonal"})
@@ -88,3 +91,28 @@ def test_every_cell_of_the_library_says_where_it_is_from():
         assert made.__doc__, made.name
         assert made.graph.next_states, made.name
         assert getattr(cells, made.name) is made
+
+
+@pytest.mark.parametrize("engine", ["reference", "c"])
+def test_sizes_are_values(engine):
+    """``h.shape`` gives the number of units, of names as of numbers."""
+
+    @cell(input="x[I]", state="h[2H], s[5]", weights="W[2H, I], b[2H], g[5]")
+    def counted(x, h, s, W, b, g):
+        (units,) = h.shape
+        rows, columns = W.shape
+        assert g.shape[0] == s.shape[-1] == 5
+        h = tanh(W @ x * (1 / sqrt(columns)) + rows * h / (4 + units) + b / units)
+        return h, s / s.shape[0] + g * W.shape[1]
+
+    if engine == "c":
+        need_engine("c")
+    case = random_case(counted, Sizes(1, 2, 3, 8), 0, torch.float64)
+    got = run(counted, case, engine)
+    x, h, s = case.inputs["x"][0], case.states["h"], case.states["s"]
+    w = case.weights
+    want = torch.tanh(x @ w["W"].T / math.sqrt(3) + 8 * h / 12 + w["b"] / 8)
+    torch.testing.assert_close(got["last h"], want)
+    torch.testing.assert_close(got["last s"], s / 5 + w["g"] * 3)
+    d = case.d_output[0] + case.d_last["h"]
+    torch.testing.assert_close(got["db"], ((1 - want**2) * d / 8).sum(0))

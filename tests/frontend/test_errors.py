@@ -92,6 +92,44 @@ def with_tensor_left(x, h, W, R, b):
     return torch.ones(3) * h  # tensor left
 
 
+def with_tensor_added(x, h, W, R, b):
+    return torch.add(torch.ones(3), h)  # tensor added
+
+
+def with_tensor_of_one(x, h, W, R, b):
+    return torch.tensor(0.5) * h  # tensor of one
+
+
+def with_tensor_compared(x, h, W, R, b):
+    return where(torch.ones(3) < h, h, 0)  # tensor compared
+
+
+def with_parameter(x, h, W, R, b):
+    return torch.nn.Parameter(torch.ones(3, 3)) @ h  # parameter
+
+
+def with_change(x, h, W, R, b):
+    h[0] = 1  # change
+    return h
+
+
+def with_deletion(x, h, W, R, b):
+    del h[0]  # deletion
+    return h
+
+
+def with_round(x, h, W, R, b):
+    return round(h)  # round
+
+
+def with_digits(x, h, W, R, b):
+    return round(h, 2)  # digits
+
+
+def with_floor(x, h, W, R, b):
+    return math.floor(h) * h  # floor
+
+
 def with_math(x, h, W, R, b):
     return math.tanh(h)  # math
 
@@ -180,7 +218,20 @@ TRACE = {  # function -> what the message says first, the line's mark, the hint
         "use elman.ops.softplus",
     ),
     with_tensor: ("a torch tensor cannot take part", "tensor", 'declare it: weights="s[H]"'),
-    with_tensor_left: ("torch.mul cannot take a traced value", "tensor left", "use elman.ops.mul"),
+    with_tensor_left: ("a torch tensor cannot take part", "tensor left", "declare it: weights="),
+    with_tensor_added: ("a torch tensor cannot take part", "tensor added", "declare it: weights="),
+    with_tensor_compared: ("a torch tensor cannot", "tensor compared", "declare it: weights="),
+    with_parameter: ("a torch tensor cannot take part", "parameter", 'declare it: weights="s[H]"'),
+    with_tensor_of_one: (
+        "a torch tensor cannot take part",
+        "tensor of one",
+        "write float(t) for a number, or declare it as a weight",
+    ),
+    with_change: ("a traced value cannot be changed in place", "change", "make a new one: where("),
+    with_deletion: ("a traced value cannot be indexed", "deletion", "cut it into parts"),
+    with_round: ("rounding is no op of a cell", "round", "it has no useful derivative"),
+    with_digits: ("rounding is no op of a cell", "digits", "it has no useful derivative"),
+    with_floor: ("rounding is no op of a cell", "floor", "it has no useful derivative"),
     with_math: ("a traced value is no number", "math", "use the function of the same name"),
     with_float: ("a traced value is no number", "float", "use the function of the same name"),
     with_numpy: ("numpy.tanh cannot take a traced value", "numpy", "use the function of that name"),
@@ -230,6 +281,18 @@ def multiply_unlike(x, h, W, R, b):
 
 def multiply_vectors(x, h, W, R, b):
     return h @ b  # multiply vectors
+
+
+def multiply_turned(x, h, W, R, b):
+    return h @ R  # multiply turned
+
+
+def multiply_scalar(x, h, W, R, b):
+    return mean(h) @ h  # multiply scalar
+
+
+def add_unlike(x, h, W, R, b):
+    return concat(x, h) + h  # add unlike
 
 
 def multiply_matrices(x, h, W, R, b):
@@ -285,7 +348,22 @@ SHAPES = {  # function -> error, what the message says first, the line's mark, t
     multiply_vectors: (
         ShapeError,
         "cannot multiply [H] and [H]",
-        "the left side of @ is a weight matrix: W @ x",
+        "the dot product of two vectors is sum(v * h)",
+    ),
+    multiply_turned: (
+        ShapeError,
+        "cannot multiply [H] and [H, H]",
+        "the left side of @ is a weight matrix: W @ v, or W.T @ v",
+    ),
+    multiply_scalar: (
+        ShapeError,
+        "cannot multiply scalar and [H]",
+        "a scalar is multiplied by *: m * v",
+    ),
+    add_unlike: (
+        ShapeError,
+        "cannot add [I+H] and [H]",
+        "values that meet elementwise have the same dims",
     ),
     multiply_matrices: (
         ShapeError,
@@ -425,6 +503,21 @@ def test_numpy_numbers_are_numbers():
     assert sorted(n.data[0] for n in graph.walk() if n.op == "const") == [0.5, 0.5, 0.5, 1.0]
     with pytest.raises(TraceError, match="a ndarray cannot take part"):
         rnn(lambda x, h, W, R, b: np.ones(3) * h)
+
+
+def test_cell_without_its_arguments():
+    """``@cell`` and ``@cell()`` say what is missing, at the function."""
+    whole = '@elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], b[H]")'
+    for decorate, what in (
+        (cell, "@cell does not say what the function's arguments are"),
+        (cell(), "a recurrent cell has at least one state"),
+    ):
+        with pytest.raises(TraceError) as caught:
+            decorate(nothing)
+        text = str(caught.value)
+        assert text.startswith(what), text
+        assert f"{HERE.name}:{nothing.__code__.co_firstlineno}: def nothing" in text, text
+        assert f"hint  {whole}" in text, text
 
 
 def test_a_helper_is_not_blamed():

@@ -91,7 +91,21 @@ BAD = {  # name -> (strings, what the message says, the hint)
         "input x[B, I] has 2 dims, at most 1 here",
         "a cell knows neither batch nor time: one sample, one step",
     ),
-    "three dims": ({"weights": "W[H, I, H]"}, "weights W[H, I, H] has 3 dims, at most 2 here", ""),
+    "three dims": (
+        {"weights": "W[H, I, H]"},
+        "weights W[H, I, H] has 3 dims, at most 2 here",
+        "declare a matrix for each slice: W0[H, I], W1[H, I]",
+    ),
+    "matrix state": (
+        {"state": "S[H, H]"},
+        "state S[H, H] has 2 dims, at most 1 here",
+        "a cell knows neither batch nor time: one sample, one step; for a matrix declare",
+    ),
+    "matrix output": (
+        {"output": "y[B, H]"},
+        "output y[B, H] has 2 dims, at most 1 here",
+        "a cell knows neither batch nor time",
+    ),
     "twice": ({"weights": "W[H], W[H]"}, "'W' is declared twice in weights='W[H], W[H]'", ""),
     "in two strings": ({"state": "x[H]"}, "'x' is declared twice", ""),
     "no state": ({"state": ""}, "a recurrent cell has at least one state", ""),
@@ -106,7 +120,36 @@ BAD = {  # name -> (strings, what the message says, the hint)
         "one takes (h, x, W), but its signature declares (x, h, W)",
         "def one(x, h, W):",
     ),
-    "init of no weight": ({"init": {"V": 1}}, "init names 'V', which is no weight", ""),
+    "init of no weight": (
+        {"init": {"V": 1}},
+        "init names 'V', which is no weight",
+        "the weights are W",
+    ),
+    "init of no weights": (
+        {"init": {"V": 1}, "weights": "", "arguments": "x, h"},
+        "init names 'V', which is no weight",
+        "there are none",
+    ),
+    "misspelt scheme": (
+        {"init": {"W": "ortogonal"}},
+        "init of W: no scheme 'ortogonal'",
+        "init={'W': 'orthogonal'}",
+    ),
+    "no scheme": (
+        {"init": {"W": "best"}},
+        "init of W: no scheme 'best'",
+        "there are orthogonal, xavier_uniform, xavier_normal, kaiming_uniform, kaiming_normal, ",
+    ),
+    "scheme for matrices": (
+        {"init": {"b": "orthogonal"}, "weights": "W[H, I], b[H]", "arguments": "x, h, W, b"},
+        "init of b: orthogonal is for matrices, and b[H] is none",
+        "init={'b': 0.5}, or 'zeros' or 'ones', or a function",
+    ),
+    "init by a list": (
+        {"init": {"W": [1.0]}},
+        "init of W: a list says nothing about a weight",
+        "give a number, the name of a scheme, a tensor, or a function of the parameter",
+    ),
 }
 
 

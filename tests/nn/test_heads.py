@@ -27,9 +27,9 @@ def turned(x, h, W, R, Q, M):
 
 @elman.cell(input="x[H]", state="h[H]", weights="W[2H, H], U[H, H]")
 def tied(x, h, W, U):
-    """One weight for input and state; U multiplies the input alone."""
+    """One weight for input and state, one for the input; units are those of all heads."""
     a, b = elman.ops.split(W @ x + W @ h, "H, H")
-    return elman.ops.tanh(a) * elman.ops.sigmoid(b) + U @ x
+    return elman.ops.tanh(a) * elman.ops.sigmoid(b) + U @ x / h.shape[0]
 
 
 @elman.cell(input="x[I]", state="h[12]", weights="W[24, I], R[24, 12], b[12]")

@@ -7,6 +7,7 @@ import io
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -84,6 +85,49 @@ def test_initial_values_of_the_cell():
     assert torch.equal(net.g_l0, torch.ones(4))
     assert not net.b_l0.count_nonzero()
     assert net.W_l0.abs().max() <= 1 / math.sqrt(4)
+
+
+def began(how, weights="R[2H, H], b[H], s"):
+    """A cell of which one weight begins as it is told."""
+
+    def step(x, h, R, b, s):
+        return ops.tanh(ops.split(R @ h, 2)[0] + s * b + x)
+
+    return cell(input="x[H]", state="h[H]", weights=weights, init=how)(step)
+
+
+def test_initial_values_from_arrays_and_functions():
+    """Copied, not kept; a function fills the parameter or returns a value; every layer, anew."""
+    ramp = torch.arange(8.0).reshape(4, 2).requires_grad_()
+    filled = []
+
+    def fill(weight):
+        filled.append(weight)
+        weight.copy_(ramp)
+
+    for how in (ramp, ramp.detach().numpy().astype("float64"), fill, lambda w: ramp, ramp.double()):
+        net = made(began({"R": how}), 2, 2, 2)
+        for weight in (net.R_l0, net.R_l1):
+            assert torch.equal(weight, ramp)
+            assert weight.is_leaf
+            assert weight.data_ptr() != ramp.data_ptr()
+        with torch.no_grad():
+            net.R_l0.add_(1)
+        net.reset_parameters()
+        assert torch.equal(net.R_l0, ramp)
+    assert len(filled) == 4
+    net = made(began({"R": nn.init.eye_, "b": lambda w: 0.5, "s": np.float32(2)}), 2, 2)
+    assert torch.equal(net.R_l0, torch.eye(4, 2))
+    assert torch.equal(net.b_l0, torch.full((2,), 0.5))
+    assert net.s_l0 == 2
+    assert made(began({"s": torch.tensor(3.0)}), 2, 2, dtype=torch.float64).s_l0 == 3
+
+
+@pytest.mark.parametrize("how", [torch.ones(4, 3), np.ones(2), lambda w: torch.ones(4, 2, 1)])
+def test_initial_values_of_another_shape(how):
+    """Nothing is broadcast into a weight; both shapes are told."""
+    with pytest.raises(ShapeError, match=r"init of R\[2H, H\] is \[.*\], not \[4, 2\]"):
+        made(began({"R": how}), 2, 2)
 
 
 def test_gru_equals_torch():

@@ -16,14 +16,13 @@ from typing import Any
 from elman.errors import PickleError, ShapeError, TraceError, rows
 from elman.frontend.cuts import Cuts, UncutError, cut_shape, meet
 from elman.frontend.heads import Division, Tracing, divided, division, sizes_per_head, tracing
+from elman.frontend.initial import Init, check_init
 from elman.frontend.naming import changed, look_up, nameless
 from elman.frontend.signature import Declared, bind_dims, parse_signature
 from elman.frontend.trace import Tracer, describe, lift
 from elman.ir.fingerprint import fingerprint
 from elman.ir.graph import Graph, Node, Rate, node
 from elman.ir.types import show_shape
-
-Init = float | str
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,10 +332,22 @@ def _trace(cell: Cell, cuts: Cuts) -> Graph:
     return Graph(inputs, states, weights, tuple(found), found[0])
 
 
+_EXAMPLE = '@elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], b[H]")'
+
+
+def _bare(function: Any) -> str:
+    """What is told about ``@cell`` without its arguments."""
+    code = getattr(function, "__code__", None)
+    where = _line(code.co_filename, code.co_firstlineno) if code else repr(function)
+    return rows("@cell does not say what the function's arguments are", [("at", where)], _EXAMPLE)
+
+
 def cell(
+    bare: None = None,
+    /,
     *,
-    input: str,  # the signature's own word
-    state: str,
+    input: str = "",  # the signature's own word
+    state: str = "",
     weights: str = "",
     output: str | None = None,
     init: Mapping[str, Init] | None = None,
@@ -350,10 +361,11 @@ def cell(
         state: states in order, e.g. ``"h[H], c[H]"``; the function returns them in this order.
         weights: weights in order, matrices and vectors, e.g. ``"W[4H, I], R[4H, H], b[4H]"``.
         output: a value returned *first* that is no state, e.g. ``"y[P]"``; else the first state
-        is the
-            output.
-        init: per weight a number or the name of a scheme (``"orthogonal"``, ``"xavier_uniform"``,
-            ``"zeros"``, ``"ones"``); others are drawn from U(-1/√H, 1/√H) as in torch.
+            is the output.
+        init: per weight a number; the name of a scheme (``"orthogonal"``, ``"xavier_uniform"``,
+            ``"zeros"``, ``"ones"`` …); a tensor or numpy array of its shape, which is copied; or a
+            function that is given the parameter and fills it, or returns such a tensor. Other
+            weights are drawn from U(-1/√H, 1/√H) as in torch.
         source: where the formula comes from.
 
     Returns:
@@ -365,6 +377,9 @@ def cell(
             something that is no formula.
         ShapeError: shapes inside the formula do not fit.
     """
+
+    if bare is not None:
+        raise TraceError(_bare(bare))
 
     def decorate(function: Callable[..., Any]) -> Cell:
         code = function.__code__
@@ -381,7 +396,8 @@ def cell(
                 rows(f"output={output!r} names {len(outputs)} values, not 1", [("at", where)])
             )
         if not parsed[1]:
-            raise TraceError(rows("a recurrent cell has at least one state", [("at", where)]))
+            what = "a recurrent cell has at least one state"
+            raise TraceError(rows(what, [("at", where)], _EXAMPLE))
         for name in declared:
             if declared.count(name) > 1:
                 raise TraceError(rows(f"{name!r} is declared twice", [("at", where)]))
@@ -396,9 +412,8 @@ def cell(
                     f"def {function.__name__}({', '.join(declared)}):",
                 )
             )
-        for name in init or {}:
-            if name not in [entry.name for entry in parsed[2]]:
-                raise TraceError(rows(f"init names {name!r}, which is no weight", [("at", where)]))
+        for name, how in (init or {}).items():
+            check_init(name, how, parsed[2], where)
         options = {
             p.name: p.default
             for p in inspect.signature(function).parameters.values()

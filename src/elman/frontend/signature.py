@@ -11,6 +11,14 @@ from elman.ir.types import Dim, Shape, dim_size, names_in, parse_dim, show_dim, 
 
 _ENTRY = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[([^\]]*)\])?\s*")
 
+_SAMPLE = "a cell knows neither batch nor time: one sample, one step"
+_TOO_MANY = {  # kind -> what to write instead of a further dim
+    "input": _SAMPLE,
+    "output": _SAMPLE,
+    "state": f'{_SAMPLE}; for a matrix declare its columns, "S[4H]", and cut them: split(S, 4)',
+    "weights": "declare a matrix for each slice: W0[H, I], W1[H, I]",
+}
+
 
 @dataclass(frozen=True)
 class Declared:
@@ -70,7 +78,7 @@ def parse_signature(kind: str, text: str, rank: int, where: str) -> tuple[Declar
                 rows(
                     f"{kind} {name}{show_shape(shape)} has {len(shape)} dims, at most {rank} here",
                     [("at", where)],
-                    "a cell knows neither batch nor time: one sample, one step",
+                    _TOO_MANY[kind],
                 )
             )
         declared.append(Declared(name, shape))

@@ -16,7 +16,7 @@ from elman.frontend.blocks import multiplied, transposed
 from elman.frontend.cuts import meet
 from elman.frontend.heads import heads_of
 from elman.ir.graph import Node, Rate, node
-from elman.ir.types import Dim, Shape, show_shape
+from elman.ir.types import Dim, show_shape
 
 _HERE = __name__.rpartition(".")[0]
 _FOREIGN = ("torch", "numpy")
@@ -66,9 +66,10 @@ class Tracer:
         self.node = value
 
     @property
-    def shape(self) -> Shape:
-        """Dims without batch and time, as tuples of atoms."""
-        return self.node.shape
+    def shape(self) -> tuple[Tracer | int, ...]:
+        """Sizes without batch and time: scalars of the formula, numbers where numbers were
+        declared."""
+        return tuple(_size(dim) for dim in self.node.shape)
 
     def __repr__(self) -> str:
         return f"<traced {self.node!r}>"
@@ -179,6 +180,13 @@ class Tracer:
     def __format__(self, spec: str) -> NoReturn:
         self.__str__()
 
+    def __round__(self, digits: Any = None) -> NoReturn:
+        refuse(
+            "rounding is no op of a cell", "it has no useful derivative; round what the net gets"
+        )
+
+    __floor__ = __ceil__ = __trunc__ = __round__
+
     def __float__(self) -> NoReturn:
         refuse(
             "a traced value is no number: math and int()/float() cannot take it",
@@ -202,6 +210,9 @@ class Tracer:
     def __torch_function__(
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> NoReturn:
+        for value in args:
+            if _is_tensor(value):
+                lift(value)  # told as any tensor in a formula
         name = getattr(func, "__name__", str(func)).strip("_")
         refuse(
             f"torch.{name} cannot take a traced value",
@@ -213,6 +224,14 @@ class Tracer:
             "a traced value cannot be indexed",
             'cut it into parts: a, b = split(v, 2), or split(v, "H, P") for unequal parts',
         )
+
+    def __setitem__(self, _: Any, value: Any) -> NoReturn:
+        refuse(
+            "a traced value cannot be changed in place",
+            "make a new one: where(mask, 1, h), mask being an input, or concat(a, b) of its parts",
+        )
+
+    __delitem__ = __getitem__
 
     def __iter__(self) -> NoReturn:
         refuse("a traced value cannot be unpacked", "cut it first: a, b = split(v, 2)")
@@ -229,6 +248,19 @@ class Tracer:
             f"a traced value has no .{name}",
             f"use a function: {name}(v) from elman.ops, if it exists",
         )
+
+
+def _size(dim: Dim) -> Tracer | int:
+    """The number of units of a dim."""
+    numbers = [atom for atom in dim if isinstance(atom, int)]
+    if len(numbers) == len(dim):
+        return sum(numbers)
+    return Tracer(node("count", (), dim, where=where_called()))
+
+
+def _is_tensor(value: Any) -> bool:
+    own = type(value).__module__.partition(".")[0] == "torch"
+    return own and hasattr(value, "requires_grad") and hasattr(value, "ndim")
 
 
 def _log(base: Any) -> str:
@@ -258,10 +290,12 @@ def lift(value: Any) -> Node:
     numpy_number = type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0
     if numpy_number or isinstance(value, bool | int | float):
         return node("const", (), (float(value),), where=where_called())
-    if type(value).__module__.partition(".")[0] == "torch":
+    if _is_tensor(value):
         refuse(
             "a torch tensor cannot take part in a cell's formula",
-            'declare it: weights="s[H]" for a weight, input="x[I], m" for a per-step input',
+            'declare it: weights="s[H]" for a weight, input="x[I], m" for a per-step input'
+            if value.ndim
+            else 'write float(t) for a number, or declare it as a weight: weights="s"',
         )
     refuse(
         f"a {type(value).__name__} cannot take part in a cell's formula",
@@ -270,15 +304,12 @@ def lift(value: Any) -> Node:
 
 
 def _vector_hint(left: Node, right: Node) -> str:
-    wide, narrow = sorted((left, right), key=lambda n: -len(n.shape[0]) if n.shape else 0)
-    if (
-        len(wide.shape) == 1
-        and len(narrow.shape) == 1
-        and len(wide.shape[0]) > len(narrow.shape[0])
-    ):
-        if not len(wide.shape[0]) % len(narrow.shape[0]):
-            parts = len(wide.shape[0]) // len(narrow.shape[0])
-            return f"split the wide operand first: split(v, {parts})"
+    """What to do about two shapes that do not meet elementwise."""
+    if len(left.shape) == len(right.shape) == 1:
+        for wide, narrow in ((left.shape[0], right.shape[0]), (right.shape[0], left.shape[0])):
+            parts = len(wide) // len(narrow)
+            if parts > 1 and narrow * parts == wide:
+                return f"split the wide operand first: split(v, {parts})"
     return "values that meet elementwise have the same dims, or one is a scalar"
 
 
@@ -305,19 +336,24 @@ def pointwise(op: str, *operands: Any) -> Tracer:
     return Tracer(made)
 
 
+def _product_hint(left: Node, right: Node) -> str:
+    """What to write for an ``@`` that is no matrix times a vector."""
+    ranks = len(left.shape), len(right.shape)
+    if ranks == (1, 1):
+        return "the dot product of two vectors is sum(v * h)"
+    if ranks == (1, 2):
+        return "the left side of @ is a weight matrix: W @ v, or W.T @ v"
+    if ranks == (2, 2):
+        return "the right side of @ is a vector: write U @ (V @ h) for a product"
+    return "a scalar is multiplied by *: m * v"
+
+
 def matmul(left: Any, right: Any) -> Tracer:
     """Multiply a weight matrix, or its transpose, with a vector: [rows, cols] @ [cols] ->
     [rows]."""
     matrix, vector = lift(left), lift(right)
-    if len(matrix.shape) != 2 or matrix.rate > Rate.WEIGHT:
-        raise mismatch("multiply", matrix, vector, "the left side of @ is a weight matrix: W @ x")
-    if len(vector.shape) != 1:
-        raise mismatch(
-            "multiply",
-            matrix,
-            vector,
-            "the right side of @ is a vector: write U @ (V @ h) for a product",
-        )
+    if len(matrix.shape) != 2 or len(vector.shape) != 1:
+        raise mismatch("multiply", matrix, vector, _product_hint(matrix, vector))
     heads, where = heads_of(matrix), where_called()
     wanted = tuple(atom for atom in matrix.shape[1] for _ in range(heads))
     meet((wanted,), vector.shape)

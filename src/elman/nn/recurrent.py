@@ -12,7 +12,8 @@ from torch.nn import Parameter, init
 from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError, ShapeError, rows
-from elman.frontend.cell import Cell, Init, same_cell
+from elman.frontend.cell import Cell, same_cell
+from elman.frontend.initial import Init
 from elman.ir.types import dim_size, shape_size
 from elman.nn.arguments import Arguments
 from elman.nn.asking import checked, wanted
@@ -23,16 +24,6 @@ from elman.nn.stack import Stack
 from elman.nn.streaming import run_step
 from elman.nn.transforms import transformed
 from elman.plan.spec import Tape
-
-_SCHEMES = (
-    "orthogonal",
-    "xavier_uniform",
-    "xavier_normal",
-    "kaiming_uniform",
-    "kaiming_normal",
-    "zeros",
-    "ones",
-)
 
 _DERIVED = ("runners", "stack", "_names", "_arguments")
 _FORMULA = "_formula"
@@ -180,9 +171,8 @@ class Recurrent(nn.Module):
         bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0.0
         for names in self._names:
             for name, weight in zip(names, self.cell.weights):
-                _initialise(
-                    getattr(self, name), self.cell.init.get(weight.name), weight.name, bound
-                )
+                how = self.cell.init.get(weight.name)
+                _initialise(getattr(self, name), how, str(weight), bound)
 
     def forward(
         self, x: Any, state: State | None = None, *, lengths: Tensor | Sequence[int] | None = None
@@ -317,18 +307,21 @@ def _check_size(name: str, size: Any) -> None:
 
 
 def _initialise(weight: Tensor, how: Init | None, name: str, bound: float) -> None:
+    """Fill a weight as the cell's ``init=`` says, or by U(-bound, bound)."""
     with torch.no_grad():
         if how is None:
             init.uniform_(weight, -bound, bound)
-        elif not isinstance(how, str):
-            weight.fill_(how)
-        elif how not in _SCHEMES:
-            known = ", ".join(_SCHEMES)
-            raise InputError(f"init of {name}: no scheme {how!r}; there are {known}")
-        elif weight.dim() < 2 and how not in ("zeros", "ones"):
-            raise InputError(f"init of {name}: {how} is for matrices, and {name} is none")
-        else:
+            return
+        if isinstance(how, str):
             getattr(init, f"{how}_")(weight)
+            return
+        made = how(weight) if callable(how) else how
+        if made is None or made is weight:
+            return
+        value = torch.as_tensor(made)
+        if value.dim() and value.shape != weight.shape:
+            raise ShapeError(f"init of {name} is {[*value.shape]}, not {[*weight.shape]}")
+        weight.copy_(value)
 
 
 def _current(module: nn.Module, names: list[str]) -> list[Tensor]:

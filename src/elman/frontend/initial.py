@@ -1,0 +1,58 @@
+"""How weights begin: what ``@cell(init=…)`` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from elman.errors import TraceError, rows
+from elman.frontend.signature import Declared
+
+Init = Any  # a number, the name of a scheme, an array or a function; no array type is known here
+
+FILLS = ("zeros", "ones")  # of any shape
+SCHEMES = (  # torch.nn.init's, for matrices
+    "orthogonal",
+    "xavier_uniform",
+    "xavier_normal",
+    "kaiming_uniform",
+    "kaiming_normal",
+    *FILLS,
+)
+
+
+def check_init(name: str, how: Init, weights: Sequence[Declared], where: str) -> None:
+    """Check what one weight is said to begin with, as far as sizes play no part.
+
+    Raises:
+        TraceError: there is no such weight or scheme, a scheme for matrices is given to another
+            weight, or ``how`` is nothing to begin with.
+    """
+    known = [entry.name for entry in weights]
+    if name not in known:
+        declared = f"the weights are {', '.join(known)}" if known else "there are none"
+        raise TraceError(
+            rows(f"init names {name!r}, which is no weight", [("at", where)], declared)
+        )
+    weight = weights[known.index(name)]
+    if isinstance(how, str) and how not in SCHEMES:
+        near = get_close_matches(how, SCHEMES, 1)
+        hint = f"init={{{name!r}: {near[0]!r}}}" if near else f"there are {', '.join(SCHEMES)}"
+        raise TraceError(rows(f"init of {name}: no scheme {how!r}", [("at", where)], hint))
+    if isinstance(how, str) and how not in FILLS and len(weight.shape) < 2:
+        raise TraceError(
+            rows(
+                f"init of {name}: {how} is for matrices, and {weight} is none",
+                [("at", where)],
+                f"init={{{name!r}: 0.5}}, or {' or '.join(map(repr, FILLS))}, or a function",
+            )
+        )
+    if not (isinstance(how, str | int | float) or callable(how) or hasattr(how, "shape")):
+        raise TraceError(
+            rows(
+                f"init of {name}: a {type(how).__name__} says nothing about a weight",
+                [("at", where)],
+                "give a number, the name of a scheme, a tensor, or a function of the parameter",
+            )
+        )
