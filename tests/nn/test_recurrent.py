@@ -6,6 +6,7 @@ import copy
 import io
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -235,34 +236,142 @@ def test_modes_and_layouts_of_memory():
 
 
 BAD_CALLS = {
-    "rank": (lambda: torch.zeros(2, 3, 4, 5), ShapeError, "input must have 3 dimensions, got 4"),
-    "size": (lambda: torch.zeros(2, 3, 6), ShapeError, "Expected 5, got 6"),
+    "rank": (
+        lambda: torch.zeros(2, 3, 4, 5),
+        ShapeError,
+        "input x of gru must be [T, B, 5], or unbatched [T, 5], got [2, 3, 4, 5]",
+    ),
+    "size": (
+        lambda: torch.zeros(2, 3, 6),
+        ShapeError,
+        "input x of gru must be [T, B, 5], got [2, 3, 6]",
+    ),
+    "size, unbatched": (
+        lambda: torch.zeros(2, 6),
+        ShapeError,
+        "input x of gru must be [T, B, 5], or unbatched [T, 5], got [2, 6]",
+    ),
     "dtype": (
         lambda: torch.zeros(2, 3, 5).double(),
         InputError,
-        r"RNN input dtype \(torch.float64\) does not match weight dtype \(torch.float32\)",
+        "input x of gru is torch.float64, but its weights are torch.float32\n"
+        "  hint  x.to(torch.float32), or net.to(torch.float64)",
+    ),
+    "whole numbers": (
+        lambda: torch.zeros(2, 3, 5, dtype=torch.long),
+        InputError,
+        "input x of gru is torch.int64, but its weights are torch.float32\n"
+        "  hint  x.to(torch.float32)$",
+    ),
+    "complex numbers": (
+        lambda: torch.zeros(2, 3, 5, dtype=torch.complex64),
+        InputError,
+        "input x of gru is torch.complex64, but its weights are torch.float32\n  hint  x.real$",
     ),
     "device": (
         lambda: torch.zeros(2, 3, 5, device="meta"),
         InputError,
-        "x is on meta, but the weights",
+        "input x of gru is on meta, but its weights are on cpu\n  hint  x.to('cpu')",
     ),
-    "no steps": (lambda: torch.zeros(0, 3, 5), ShapeError, "sequence length to be larger than 0"),
+    "no steps": (
+        lambda: torch.zeros(0, 3, 5),
+        ShapeError,
+        "input x of gru has no steps: [0, 3, 5]",
+    ),
     "no tensor": (lambda: [[1.0]], InputError, "input of gru is a tensor, got list"),
     "inputs": (
         lambda: (torch.zeros(2, 3, 5),) * 2,
         InputError,
         "gru has 1 input, x, but 2 were given",
     ),
+    "sparse": (
+        lambda: torch.zeros(2, 3, 5).to_sparse(),
+        InputError,
+        "input of gru is torch.sparse_coo, not dense\n  hint  give x.to_dense()",
+    ),
+    "sparse rows": (
+        lambda: torch.eye(5).to_sparse_csr(),
+        InputError,
+        "input of gru is torch.sparse_csr, not dense\n  hint  give x.to_dense()",
+    ),
+    **{
+        f"nested, {layout}": (
+            lambda layout=layout: torch.nested.nested_tensor(
+                [torch.zeros(2, 5), torch.zeros(3, 5)], layout=layout
+            ),
+            InputError,
+            "input of gru is a nested tensor\n  hint  torch.nested.to_padded_tensor(x, 0.0), and",
+        )
+        for layout in (torch.strided, torch.jagged)
+    },
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning")
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
 @pytest.mark.parametrize("case", BAD_CALLS)
 def test_bad_calls(case):
-    """Each mistake has its own words, torch's where torch has some."""
+    """Each mistake is told with the cell and the input, and what would be right."""
     make, error, text = BAD_CALLS[case]
-    with pytest.raises(error, match=text):
+    with pytest.raises(error, match=re.escape(text.rstrip("$")) + "$" * (text[-1] == "$")):
         made(cells.gru, 5, 4)(make())
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning")
+def test_bad_calls_elsewhere():
+    """Axes in the module's order; sparse and nested tensors in every other door."""
+    net = made(cells.gru, 5, 4, batch_first=True)
+    with pytest.raises(ShapeError, match=re.escape("[B, T, 5], or unbatched [T, 5], got [5]")):
+        net(torch.zeros(5))
+    sparse = torch.zeros(2, 3, 5).to_sparse()
+    nested = torch.nested.nested_tensor([torch.zeros(2, 5), torch.zeros(3, 5)])
+    x = torch.zeros(2, 3, 5)
+    for call, text in (
+        (lambda: net(x, sparse), "state of gru is torch.sparse_coo, not dense"),
+        (lambda: net.step(nested), "step: x is a nested tensor"),
+        (lambda: net(nested, lengths=[2, 3]), "an input with lengths is a nested tensor"),
+        (lambda: net(sparse, lengths=[2, 3]), "an input with lengths is torch.sparse_coo"),
+    ):
+        with pytest.raises(InputError, match=text):
+            call()
+
+
+def test_masks():
+    """A bool tensor is numbers of the weights' type, as any input and as a state."""
+
+    @cell(input="m, x[I]", state="h[H]", weights="W[H, I]")
+    def held(m, x, h, W):
+        return ops.where(m, ops.tanh(W @ x + h), h)
+
+    net = made(held, 1, 4, I=3, dtype=torch.float64)
+    x, m = torch.randn(5, 2, 3, dtype=torch.float64), torch.rand(5, 2) < 0.5
+    for mask, start in ((m, None), (m, torch.ones(1, 2, 4) > 0)):
+        got = net((mask, x), start)
+        want = net((mask.double(), x), None if start is None else start.double())
+        for a, b in zip(got, want):
+            assert torch.equal(a, b)
+    torch.testing.assert_close(net((m, x), None, lengths=[5, 3])[0][:3], net((m, x))[0][:3])
+    assert torch.equal(net((m, x > 0))[0], net((m, (x > 0).double()))[0])
+
+    @cell(input="m, x[H]", state="h[H]")
+    def plain(m, x, h):
+        return m * x + h
+
+    x = x[..., :3]
+    assert made(plain, 1, 3)((m, x))[0].dtype == torch.float64
+    assert made(plain, 1, 3)((m, x > 0))[0].dtype == torch.get_default_dtype()
+    with pytest.raises(InputError, match=r"input x of plain is .*16, but input m is torch.float64"):
+        made(plain, 1, 3)((m.double(), x.half()))
+
+
+def test_dropout_of_one_layer_warns():
+    """In torch's words: there is nothing between layers."""
+    with pytest.warns(UserWarning, match="dropout option") as ours:
+        elman.Recurrent(cells.gru, 3, 4, dropout=0.5)
+    with pytest.warns(UserWarning, match="dropout option") as theirs:
+        nn.GRU(3, 4, dropout=0.5)
+    assert str(ours[0].message) == str(theirs[0].message)
+    assert ours[0].filename == __file__
 
 
 def test_bad_states():
@@ -272,13 +381,15 @@ def test_bad_states():
     with pytest.raises(InputError, match=r"lstm has 2 states, \(h, c\), but 1 was given"):
         net(x, torch.zeros(1, 3, 4))
     with pytest.raises(
-        ShapeError, match=r"Expected hidden size \(1, 3, 4\), got \[1, 2, 4\] \(state h"
+        ShapeError, match=r"state h of lstm must be \[1, 3, 4\], got \[1, 2, 4\]: layers · dir"
     ):
         net(x, (torch.zeros(1, 2, 4), torch.zeros(1, 3, 4)))
-    with pytest.raises(InputError, match="does not match weight dtype"):
+    with pytest.raises(
+        InputError, match=r"state c of lstm is torch.float64, but input x is torch.float32"
+    ):
         net(x, (torch.zeros(1, 3, 4), torch.zeros(1, 3, 4).double()))
     mix = made(mixed, 5, 4, P=2)
-    with pytest.raises(ShapeError, match="input m has T, B = 2, 4, but x has 2, 3"):
+    with pytest.raises(ShapeError, match="input m of mixed has T, B = 2, 4, but x has 2, 3"):
         mix((x, torch.zeros(2, 4), torch.zeros(2, 3, 2)))
     with pytest.raises(InputError, match=r"mixed has 3 inputs, \(x, m, k\), but 1 was given"):
         mix(x)

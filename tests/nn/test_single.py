@@ -91,3 +91,13 @@ def test_copies_and_transforms():
     each = torch.func.vmap(cell)(x, h)
     torch.testing.assert_close(each, want)
     assert "engine='reference'" in repr(cell)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+@pytest.mark.parametrize("kind", ["RNNCell", "GRUCell", "LSTMCell"])
+def test_sparse_inputs(kind):
+    """What torch's own takes is taken."""
+    ours, theirs = getattr(elman, kind)(3, 4), getattr(nn, kind)(3, 4)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3).to_sparse_csr()
+    torch.testing.assert_close(ours(x), theirs(x))

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from elman.errors import InputError, ShapeError
+from elman.errors import InputError, ShapeError, rows
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
+from elman.nn.dense import check_dense
 from elman.nn.packing import Packing
 
 
@@ -59,26 +60,24 @@ class Arguments:
             and direction; whether there was a batch; how it was packed, if it was.
         """
         packing, x = self._unpacked(x)
-        given = self._tuple(x, self.inputs, "input")
+        given = self._as_weights(self._tuple(x, self.inputs, "input"), like)
         if packing is not None:
             return self._packed(given, state, like, packing)
-        batched = self._batched(given[0])
-        if torch._C._is_any_autocast_enabled() and like is not None:
-            given = [value.to(like.dtype) for value in given]
-        dtype = given[0].dtype if like is None else like.dtype
-        device = given[0].device if like is None else like.device
+        batched = given[0].dim() == 2 + len(self.inputs[0][1])
         inputs: list[Tensor] = []
         for (name, sizes), value in zip(self.inputs, given, strict=True):
-            self._check(name, value, dtype, device)
+            self._check("input", name, value, like, given[0])
             inputs.append(self._laid_out(name, sizes, value, batched))
         steps, batch = inputs[0].shape[:2]
         if steps == 0:
-            raise ShapeError("Expected sequence length to be larger than 0 in RNN")
+            raise ShapeError(
+                f"input {self.inputs[0][0]} of {self.cell} has no steps: {[*given[0].shape]}"
+            )
         for (name, _), value in zip(self.inputs, inputs, strict=True):
             if value.shape[:2] != (steps, batch):
                 raise ShapeError(
-                    f"input {name} has T, B = {value.shape[0]}, {value.shape[1]}, but "
-                    f"{self.inputs[0][0]} has {steps}, {batch}"
+                    f"input {name} of {self.cell} has T, B = {value.shape[0]}, {value.shape[1]}, "
+                    f"but {self.inputs[0][0]} has {steps}, {batch}"
                 )
         return tuple(inputs), self._starts(state, batch, batched, inputs[0]), batched, None
 
@@ -102,16 +101,12 @@ class Arguments:
         self, given: list[Tensor], state: Any, like: Tensor | None, packing: Packing
     ) -> tuple[tuple[Tensor, ...], list[tuple[Tensor, ...]], bool, Packing | None]:
         """:meth:`opened` for packed inputs."""
-        if torch._C._is_any_autocast_enabled() and like is not None:
-            given = [value.to(like.dtype) for value in given]
-        dtype = given[0].dtype if like is None else like.dtype
-        device = given[0].device if like is None else like.device
         for (name, sizes), value in zip(self.inputs, given, strict=True):
-            self._check(name, value, dtype, device)
+            self._check("input", name, value, like, given[0])
             if value.shape != (packing.ragged.rows, *sizes):
                 raise ShapeError(
-                    f"packed input {name} must be {[packing.ragged.rows, *sizes]}, "
-                    f"got {list(value.shape)}"
+                    f"packed input {name} of {self.cell} must be "
+                    f"{[packing.ragged.rows, *sizes]}, got {[*value.shape]}"
                 )
         starts = self._starts(state, packing.ragged.batch, True, given[0])
         ordered = [tuple(packing.sorted(part, 0) for part in own) for own in starts]
@@ -145,6 +140,7 @@ class Arguments:
         for part in given:
             if not isinstance(part, Tensor):
                 raise InputError(f"{what} of {self.cell} is a tensor, got {type(part).__name__}")
+            check_dense(part, f"{what} of {self.cell}")
         if len(given) != len(declared):
             hint = f"({names})" if len(declared) > 1 else names
             raise InputError(
@@ -153,33 +149,42 @@ class Arguments:
             )
         return given
 
-    def _batched(self, x: Tensor) -> bool:
-        name, sizes = self.inputs[0]
-        full = 2 + len(sizes)
-        if x.dim() not in (full, full - 1):
-            raise ShapeError(f"input must have {full} dimensions, got {x.dim()} (input {name})")
-        return x.dim() == full
+    def _as_weights(self, given: list[Tensor], like: Tensor | None) -> list[Tensor]:
+        """Masks as numbers, 1 where true; under autocast everything in the type of the weights."""
+        if like is not None and torch._C._is_any_autocast_enabled():
+            return [value.to(like.dtype) for value in given]
+        if all(value.dtype != torch.bool for value in given):
+            return given
+        others = (value.dtype for value in given if value.dtype != torch.bool)
+        dtype = next(others, torch.get_default_dtype()) if like is None else like.dtype
+        return [value.to(dtype) if value.dtype == torch.bool else value for value in given]
 
-    def _check(self, name: str, value: Tensor, dtype: torch.dtype, device: torch.device) -> None:
-        if value.dtype != dtype:
-            raise InputError(
-                f"RNN input dtype ({value.dtype}) does not match weight dtype ({dtype}). "
-                f"Convert input: {name}.to({dtype}), or convert model: model.to({value.dtype})"
-            )
-        if value.device != device:
-            raise InputError(
-                f"{name} is on {value.device}, but the weights are on {device}: "
-                f"{name}.to({str(device)!r})"
-            )
+    def _check(
+        self, kind: str, name: str, value: Tensor, weight: Tensor | None, first: Tensor
+    ) -> None:
+        """Compare dtype and device with a weight's, or with the first input's if there is none."""
+        like = first if weight is None else weight
+        if value.dtype == like.dtype and value.device == like.device:
+            return
+        whose = f"input {self.inputs[0][0]} is" if weight is None else "its weights are"
+        if value.device != like.device:
+            told, hint = f"on {value.device}, but {whose} on {like.device}", str(like.device)
+            hint = f"{name}.to({hint!r})"
+        else:
+            told, hint = f"{value.dtype}, but {whose} {like.dtype}", f"{name}.to({like.dtype})"
+            hint = f"{name}.real" if value.is_complex() else hint
+            hint += f", or net.to({value.dtype})" if weight is not None and _weighs(value) else ""
+        raise InputError(rows(f"{kind} {name} of {self.cell} is {told}", [], hint))
 
     def _laid_out(self, name: str, sizes: tuple[int, ...], value: Tensor, batched: bool) -> Tensor:
-        full = (2 if batched else 1) + len(sizes)
-        if value.dim() != full:
-            raise ShapeError(f"input {name} must have {full} dimensions, got {value.dim()}")
-        if sizes and value.shape[-1] != sizes[0]:
+        lead = ["T"] if not batched else ["B", "T"] if self.batch_first else ["T", "B"]
+        if value.dim() != len(lead) + len(sizes) or value.shape[len(lead) :] != sizes:
+            first = name == self.inputs[0][0] and not batched
+            shapes = [["B", "T"] if self.batch_first else ["T", "B"], ["T"]] if first else [lead]
+            told = [f"[{', '.join(map(str, [*shape, *sizes]))}]" for shape in shapes]
             raise ShapeError(
-                f"input.size(-1) must be equal to input_size. Expected {sizes[0]}, got "
-                f"{value.shape[-1]} (input {name})"
+                f"input {name} of {self.cell} must be {', or unbatched '.join(told)}, "
+                f"got {[*value.shape]}"
             )
         if not batched:
             return value.unsqueeze(1)
@@ -194,16 +199,20 @@ class Arguments:
                 for _, sizes in self.states
             )
             return [zeros] * self.lead
-        given = self._tuple(state, self.states, "state")
-        if torch._C._is_any_autocast_enabled():
-            given = [value.to(like.dtype) for value in given]
+        given = self._as_weights(self._tuple(state, self.states, "state"), like)
         parts: list[tuple[Tensor, ...]] = []
         for (name, sizes), value in zip(self.states, given, strict=True):
             expected = (self.lead, *([batch] if batched else []), *sizes)
             if tuple(value.shape) != expected:
                 raise ShapeError(
-                    f"Expected hidden size {expected}, got {list(value.shape)} (state {name})"
+                    f"state {name} of {self.cell} must be {[*expected]}, got {[*value.shape]}: "
+                    f"layers · directions{', batch' if batched else ''}{', units' if sizes else ''}"
                 )
-            self._check(name, value, like.dtype, like.device)
+            self._check("state", name, value, None, like)
             parts.append((value if batched else value.unsqueeze(1)).unbind(0))
         return list(zip(*parts, strict=True))
+
+
+def _weighs(value: Tensor) -> bool:
+    """Whether weights of a tensor's type can be trained."""
+    return value.dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)

@@ -12,6 +12,7 @@ from elman.errors import EngineError, InputError, ShapeError
 from elman.nn.allowing import allow_compiling
 from elman.nn.asking import autocast_type, checked, left_to_torch, serves, wanted
 from elman.nn.compiled import as_tensor, fixed_engine, run_compiled
+from elman.nn.dense import is_dense
 from elman.nn.formulas import FORMULAS, PROJECTED
 from elman.nn.packing import Packing, with_lengths
 from elman.nn.runner import Runner
@@ -140,11 +141,13 @@ allow_compiling(_Layers)
 
 
 def _well_formed(module: Any, given: Any, hx: Any) -> bool:
-    """Whether the arguments are tensors of the right sizes, and of at least one step and sample."""
+    """Whether the arguments are dense, of the right sizes, and of at least one step and sample."""
     if isinstance(given, PackedSequence):
         shape, ranks = given.data.shape, (2,)
         batch: tuple[int, ...] = (int(given.batch_sizes[0]),) if len(given.batch_sizes) else (0,)
     elif isinstance(given, Tensor):
+        if not is_dense(given):
+            return False
         shape, ranks = given.shape, (2, 3)
         batch = () if len(shape) == 2 else tuple(shape[0 if module.batch_first else 1 :][:1])
     else:

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.engines.ragged import Ragged, ragged_of
 from elman.errors import InputError, ShapeError
+from elman.nn.dense import check_dense
 from elman.nn.transforms import transformed
 
 
@@ -145,6 +146,7 @@ def with_lengths(
     for part in given:
         if not isinstance(part, Tensor):
             raise InputError(f"lengths go with padded tensors, not with a {type(part).__name__}")
+        check_dense(part, "an input with lengths")
         if part.dim() < 2:
             raise ShapeError("lengths go with a batch of sequences; this input has none")
     parts: tuple[Tensor, ...] = tuple(given)

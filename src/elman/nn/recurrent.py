@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,6 +89,13 @@ class Recurrent(nn.Module):
             raise InputError(f"num_layers must be at least 1, got {num_layers}")
         if not 0.0 <= dropout <= 1.0:
             raise InputError(f"dropout is a share in [0, 1], got {dropout}")
+        if dropout and num_layers == 1:
+            warnings.warn(
+                "dropout option adds dropout after all but last recurrent layer, so non-zero "
+                f"dropout expects num_layers greater than 1, but got dropout={dropout} and "
+                f"num_layers={num_layers}",
+                stacklevel=2,
+            )
         if tape not in ("save", "auto", "recompute"):
             raise InputError(f'tape is "save", "auto" or "recompute", got {tape!r}')
         self.cell = cell
@@ -182,7 +190,8 @@ class Recurrent(nn.Module):
         Args:
             x [T, B, I]: input, time-major; [B, T, I] with ``batch_first``; [T, I] unbatched. A cell
                 of several inputs takes a tuple, each with the same T and B; a scalar input is
-                [T, B]. Or a PackedSequence (a tuple of such): then so is the output.
+                [T, B]. A mask of type bool counts as numbers of the weights' type, 1 where true.
+                Or a PackedSequence (a tuple of such): then so is the output.
             state: one [layers·directions, B, H] per state of the cell, a tuple if there are
                 several; zeros if omitted; without B if unbatched.
             lengths [B]: steps of each sequence of a padded batch, in any order. Padding costs no
@@ -195,7 +204,7 @@ class Recurrent(nn.Module):
 
         Raises:
             ShapeError: wrong rank, size, or a sequence of no steps.
-            InputError: wrong dtype, device, or number of inputs or states.
+            InputError: wrong dtype, device, or number of inputs or states; no dense tensor.
             EngineError: the engine asked for by name cannot run this cell; the text says why.
         """
         compiling = torch.compiler.is_compiling() and not _packed(x)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from elman.errors import EngineError
 from elman.nn.asking import checked, wanted
+from elman.nn.dense import is_dense
 from elman.nn.formulas import FORMULAS
 from elman.nn.runner import Runner
 from elman.nn.transforms import transformed
@@ -43,7 +44,7 @@ class _Cell:
         if engine == "auto" or engine == "aten":
             # torch's forward is this, and checks; its kernel tells what is wrong with a batch
             weights, mode = self._parameters, self._mode()
-            if len(weights) == len(_WEIGHTS) and input.dim() == 2:
+            if len(weights) == len(_WEIGHTS) and input.dim() == 2 and is_dense(input):
                 if hx is None:
                     hx = input.new_zeros(input.shape[0], self.hidden_size)
                     hx, batch = (hx, hx) if mode == "LSTM" else hx, True

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from elman.errors import InputError
+from elman.nn.dense import check_dense
 
 
 def run_step(module: Any, x: Any, state: Any, rank: int) -> tuple[Tensor, Any]:
@@ -29,6 +30,8 @@ def run_step(module: Any, x: Any, state: Any, rank: int) -> tuple[Tensor, Any]:
     given = tuple(x) if several else (x,)
     if not given or not all(isinstance(value, Tensor) for value in given):
         raise InputError("step: x is a tensor, or a tuple of tensors")
+    for value in given:
+        check_dense(value, "step: x")
     dims = given[0].dim()
     if dims not in (rank, rank - 1):
         raise InputError(

@@ -1,0 +1,30 @@
+"""What every module takes: tensors with strides, not sparse or nested ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from elman.errors import InputError, rows
+
+
+def is_dense(value: Tensor) -> bool:
+    """Whether a tensor has strides and one size for all of its parts."""
+    return value.layout is torch.strided and not value.is_nested
+
+
+def check_dense(value: Tensor, what: str) -> None:
+    """Check one argument of a module.
+
+    Args:
+        what: its name, for the message.
+
+    Raises:
+        InputError: it is sparse or nested; with what to give instead.
+    """
+    if is_dense(value):
+        return
+    if value.is_nested:
+        hint = "torch.nested.to_padded_tensor(x, 0.0), and lengths=[…] of the sequences"
+        raise InputError(rows(f"{what} is a nested tensor", [], hint))
+    raise InputError(rows(f"{what} is {value.layout}, not dense", [], "give x.to_dense()"))
