@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from elman.cli import doctor
@@ -17,8 +19,9 @@ def low_rank(x, h, W, U, R):
 
 
 @pytest.fixture
-def own(tmp_path):
+def own(tmp_path, monkeypatch):
     """A user's file with a cell."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
     path = tmp_path / "mine.py"
     path.write_text(CELL)
     return f"{path}:low_rank"
@@ -39,6 +42,61 @@ def test_explain_own_cell_and_one_stage(elman, own):
     assert code == 0
     assert said.startswith("low_rank: H=16 I=16 P=4")
     assert "Engines" not in said
+
+
+@pytest.fixture
+def beside(tmp_path, monkeypatch):
+    """A user's file that imports its neighbours, one of them only when the cell is traced."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name, text in (("of_mine", "from elman.ops import tanh"), ("rates", "RATE = 0.5")):
+        (tmp_path / f"elman_test_{name}.py").write_text(f"{text}\n")
+    text = CELL.replace("import elman\n", "import elman\nfrom elman_test_of_mine import tanh\n")
+    late = "    from elman_test_rates import RATE\n    return tanh(RATE * U"
+    text = text.replace("    return elman.ops.tanh(U", late)
+    (tmp_path / "cells.py").write_text(text)
+    yield f"{tmp_path / 'cells.py'}:low_rank"
+    for name in ("of_mine", "rates"):
+        sys.modules.pop(f"elman_test_{name}", None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "--no-measure", "--hidden=8", "--dim=P=4"),
+        ("tune", "--hidden=8", "--dim=P=4", "--shape=3,2", "--engine=reference"),
+        ("draw", "cell.svg", "--dim=P=4"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_file_imports_its_neighbours(elman, beside, words, tmp_path, monkeypatch, empty_cache):
+    """As when Python runs it, whatever the folder the command is called in."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, said, err = elman(words[0], beside, *words[1:])
+    assert code == 0, err
+    assert "low_rank" in said or "cell.svg" in said
+
+
+@pytest.mark.parametrize("command", ["explain", "tune", "draw"])
+def test_cells_that_do_not_exist(elman, own, tmp_path, command):
+    """The nearest name, in a form that every command takes; what is no cell."""
+    more = (str(tmp_path / "cell.svg"),) if command == "draw" else ()
+
+    def told(name: str) -> str:
+        code, _, err = elman(command, name, *more)
+        assert code == 1
+        assert "Traceback" not in err
+        return err
+
+    err = told("grux")
+    assert "no cell is called 'grux'" in err
+    assert "hint  gru, or my_file.py:my_cell for a cell of your own" in err
+    assert "--cell" not in err
+    assert "no cell is called 'ALL'" in told("ALL")
+    assert "the file has no cell 'high_rank'" in told(own.replace("low_rank", "high_rank"))
+    err = told(own.replace("low_rank", "elman"))
+    assert "'elman' in the file is no cell" in err
+    assert "@elman.cell(input=" in err
 
 
 def test_explain_measures(elman, empty_cache):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from difflib import get_close_matches
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -11,6 +14,7 @@ from torch import nn
 import elman.nn
 from elman import cells
 from elman.errors import ElmanError, InputError, RunError, rows
+from elman.frontend.cell import Cell
 from elman.train.config import Config
 
 BUILT_IN = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
@@ -51,31 +55,51 @@ def without_twin(config: Config) -> str | None:
     return None
 
 
-def find_cell(name: str) -> Any:
+def find_cell(name: str) -> Cell:
     """Find a cell: a name of elman.cells, or file.py:cell of the user's.
+
+    As when Python runs the file, its folder comes first on the path from then on, so that it can
+    import its neighbours.
 
     Raises:
         InputError: if the library has no such cell.
         RunError: if the file does not exist, does not run, or has no such cell.
     """
     if ":" not in name:
-        if (cell := getattr(cells, name, None)) is None:
+        known = {cell.name: cell for cell in cells.ALL}
+        if name not in known:
+            near = (get_close_matches(name, known, 1) or ["gru"])[0]
             raise InputError(
                 rows(
                     f"no cell is called {name!r}",
-                    [("known", ", ".join(sorted(cell.name for cell in cells.ALL)))],
-                    hint="--cell gru, or --cell my_file.py:my_cell for a cell of your own",
+                    [("known", ", ".join(sorted(known)))],
+                    hint=f"{near}, or my_file.py:my_cell for a cell of your own",
                 )
             )
-        return cell
+        return known[name]
     path, _, attribute = name.rpartition(":")
     file = Path(path).expanduser()
     if not file.is_file():
         raise RunError(rows("the file of the cell does not exist", [("path", str(file))]))
+    found = getattr(_run_file(file), attribute, None)
+    if found is None:
+        raise RunError(rows(f"the file has no cell {attribute!r}", [("path", str(file))]))
+    if not isinstance(found, Cell):
+        details = [("path", str(file)), ("value", repr(found))]
+        hint = "decorate the formula: @elman.cell(input=…, state=…, weights=…)"
+        raise RunError(rows(f"{attribute!r} in the file is no cell", details, hint))
+    return found
+
+
+def _run_file(file: Path) -> ModuleType:
+    """The module of a user's file, its folder first on the path."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
         raise RunError(rows("the file of the cell is no Python file", [("path", str(file))]))
     module = importlib.util.module_from_spec(spec)
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
     except ElmanError:
@@ -83,6 +107,4 @@ def find_cell(name: str) -> Any:
     except Exception as error:
         details = [("path", str(file)), ("error", f"{type(error).__name__}: {error}")]
         raise RunError(rows("the file of the cell does not run", details)) from error
-    if not hasattr(module, attribute):
-        raise RunError(rows(f"the file has no cell {attribute!r}", [("path", str(file))]))
-    return getattr(module, attribute)
+    return module
