@@ -180,7 +180,7 @@ def test_heads_that_are_the_cell_itself():
 def test_refusals():
     """What cannot be divided is said where it is asked for."""
     for cell, size, heads, match in (
-        (numbered, 12, 5, "a dim of 12 cannot be divided among 5 heads"),
+        (numbered, 12, 5, "numbered: a dim of 12 cannot be divided among 5 heads"),
         (tied, 7, 2, "hidden_size=7 cannot be divided among 2 heads"),
         (cells.gru, 7, 2, "hidden_size=7 cannot be divided among 2 heads"),
     ):

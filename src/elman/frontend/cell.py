@@ -15,7 +15,15 @@ from typing import Any
 
 from elman.errors import PickleError, ShapeError, TraceError, rows
 from elman.frontend.cuts import Cuts, UncutError, cut_shape, meet
-from elman.frontend.heads import Division, Tracing, divided, division, sizes_per_head, tracing
+from elman.frontend.heads import (
+    Division,
+    Tracing,
+    check_divides,
+    divided,
+    division,
+    sizes_per_head,
+    tracing,
+)
 from elman.frontend.initial import Init, check_init
 from elman.frontend.naming import changed, look_up, nameless
 from elman.frontend.signature import Declared, bind_dims, parse_signature
@@ -115,6 +123,7 @@ class Cell:
         if heads == 1 or not whole.division.blocks:
             return whole
         how, cuts = whole.division, whole._traced[1].cuts
+        check_divides(whole.name, heads, how)
 
         def each(declared: tuple[Declared, ...]) -> tuple[Declared, ...]:
             return tuple(divided(entry, heads, how) for entry in _cut(declared, cuts))

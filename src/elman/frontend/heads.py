@@ -96,11 +96,14 @@ def _weights(matrix: Node) -> set[Node]:
 
 def _of_head(atom: Atom, heads: int) -> Atom:
     """One head's part of an atom; a name stands for the size of that part from then on."""
-    if isinstance(atom, str):
-        return atom
-    if atom % heads:
-        raise ShapeError(f"a dim of {atom} cannot be divided among {heads} heads")
-    return atom // heads
+    return atom if isinstance(atom, str) else atom // heads
+
+
+def check_divides(name: str, heads: int, how: Division) -> None:
+    """Raise ShapeError if a number among the dims to be divided cannot be."""
+    for atom in how.dims:
+        if isinstance(atom, int) and atom % heads:
+            raise ShapeError(f"{name}: a dim of {atom} cannot be divided among {heads} heads")
 
 
 def _divided_dim(dim: Dim, heads: int, how: Division) -> Dim:
@@ -111,11 +114,7 @@ def _divided_dim(dim: Dim, heads: int, how: Division) -> Dim:
 
 
 def divided(entry: Declared, heads: int, how: Division) -> Declared:
-    """A declared argument as it is with heads: dims repeated per head, not a block's columns.
-
-    Raises:
-        ShapeError: a number among its dims cannot be divided.
-    """
+    """A declared argument as it is with heads: dims repeated per head, not a block's columns."""
     shape: Shape = tuple(
         tuple(_of_head(atom, heads) for atom in dim)
         if place and entry.name in how.blocks
