@@ -21,7 +21,10 @@ LONG = 2000  # cells of the test marked ``long``
 
 
 def results(net: elman.Recurrent, case: Case) -> dict[str, torch.Tensor]:
-    """Output, last states and every gradient of a module."""
+    """Output, last states and every gradient of a module that has the weights of a case."""
+    with torch.no_grad():
+        for name, value in case.weights.items():
+            getattr(net, f"{name}_l0").copy_(value)
     inputs = {name: value.clone().requires_grad_() for name, value in case.inputs.items()}
     states = {name: value.clone().requires_grad_() for name, value in case.states.items()}
     weights = {name: getattr(net, f"{name}_l0") for name in case.weights}
@@ -37,14 +40,10 @@ def results(net: elman.Recurrent, case: Case) -> dict[str, torch.Tensor]:
 
 
 def module(case: Case, engine: str) -> elman.Recurrent:
-    """A module with the weights of a case."""
+    """A module for a case."""
     sizes = {entry.name: shape_size(entry.shape, case.dims) for entry in case.cell.inputs}
     net = elman.Recurrent(case.cell, sizes["x"][0], case.dims["H"], engine=engine)
-    net.to(case.dtype)
-    with torch.no_grad():
-        for name, value in case.weights.items():
-            getattr(net, f"{name}_l0").copy_(value)
-    return net
+    return net.to(case.dtype)
 
 
 def check(drawn: Drawn, dtype: torch.dtype) -> None:
