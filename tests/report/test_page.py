@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import math
 import re
 from html.parser import HTMLParser
 
@@ -96,6 +98,33 @@ def test_page_without_data(tmp_path):
 
     assert "No metrics yet." in text
     assert "<svg" not in text
+
+
+EXTREMES = [0, -1e300, 1.7e308, math.nan, math.inf]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["train_loss", "valid_loss", "grad_norm", "lr", "baseline"])
+def test_plots_of_any_number(tmp_path, name):
+    """In one place or everywhere: no error, no warning, and a label that fits on the page."""
+    for value in EXTREMES:
+        changes = [{"baseline": Level("trigram", value, None)}]
+        if name != "baseline":
+            some, every = [*CURVES[name][:-1], value], [value] * 3
+            changes = [{"curves": CURVES | {name: values}} for values in (some, every)]
+        for change in changes:
+            text = write_report(tmp_path / "report.html", made(**change)).read_text()
+            assert text.count("<svg") == 6
+            assert "0" * 20 not in text
+
+
+@pytest.mark.parametrize("name", ["$x^{", "\ud800", "a\x1b[2J", "中文", "<b>", ""])
+def test_plots_of_any_name(tmp_path, name):
+    """No formula, nothing that a font would have to have."""
+    page = made(baseline=Level(name, 3.456, 0.125), name=name)
+    shown = name.encode("unicode_escape").decode()
+    text = write_report(tmp_path / "report.html", page).read_text(encoding="utf-8")
+    assert f"{html.escape(shown)} 3.456" in text
 
 
 def test_page_that_cannot_be_written(tmp_path):

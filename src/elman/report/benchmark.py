@@ -10,11 +10,10 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from elman.report.charts import BLUE, GREY, RED, Chart, Quartiles, drawn
+from elman.report.charts import BEYOND, BLUE, GREY, RED, Chart, Quartiles, drawn
 from elman.report.page import write_page
 
 _ROW = 0.24  # height of a bar's row (inches)
-_BEYOND = 1e12  # values that a plot does not show
 _FEW = 60  # points that are marked
 
 
@@ -97,7 +96,7 @@ def _draw_ratios(axes: Axes, page: BenchPage) -> None:
 def _draw_plot(axes: Axes, plot: Plot) -> None:
     """One line per name; what is not known leaves a gap, what is beyond all bounds is cut off."""
     for name, (places, values) in plot.lines.items():
-        known = [math.nan if value is None or value > _BEYOND else value for value in values]
+        known = [math.nan if value is None or value > BEYOND else value for value in values]
         axes.plot(places, known, lw=1.2, label=name, marker="." if len(places) < _FEW else None)
     axes.set(xlabel=plot.x, ylabel=plot.y)
     if "x" in plot.log:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,12 @@ from matplotlib.figure import Figure
 Curves = Mapping[str, Sequence[Any]]  # a column of metrics.csv by its name
 Quartiles = Mapping[str, float]  # q1, median, q3
 
+BEYOND = 1e12  # values that a plot does not show
 BLUE, RED, GREY = "#1f5fa8", "#c2452d", "#8a8f98"
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "elman",  # same data, same bytes
     "svg.fonttype": "none",
+    "text.parse_math": False,  # a dollar is a dollar
     "font.family": "sans-serif",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -57,6 +60,7 @@ def draw_charts(
         items, loss: what is counted, and the unit of the loss, for the axes.
     """
     charts = []
+    curves = {name: [bounded(value) for value in values] for name, values in curves.items()}
     if curves.get("step"):
         charts.append(
             Chart("Loss", drawn(lambda axes: draw_loss(axes, curves, baseline, items, loss)))
@@ -94,8 +98,8 @@ def draw_loss(axes: Axes, curves: Curves, baseline: Level | None, items: str, lo
     axes.plot(curves["items"], curves["train_loss"], color=BLUE, lw=0.8, label="training")
     if valid := known(curves, "valid_loss"):
         axes.plot(*zip(*valid, strict=True), "o-", color=RED, ms=4, label="validation")
-    if baseline is not None:
-        label = f"{baseline.name} {baseline.loss:.3f}"
+    if baseline is not None and abs(baseline.loss) <= BEYOND:
+        label = f"{in_ascii(baseline.name)} {baseline.loss:.3f}"
         axes.axhline(baseline.loss, color=GREY, ls="--", label=label)
     axes.set(xlabel=f"{items} trained on", ylabel=loss)
     axes.legend(frameon=False)
@@ -106,10 +110,20 @@ def draw_accuracy(axes: Axes, curves: Curves, baseline: Level | None, items: str
     valid = known(curves, "valid_accuracy")
     axes.plot(*zip(*valid, strict=True), "o-", color=RED, ms=4, label="validation")
     if baseline is not None and baseline.accuracy is not None:
-        label = f"{baseline.name} {baseline.accuracy:.1%}"
+        label = f"{in_ascii(baseline.name)} {baseline.accuracy:.1%}"
         axes.axhline(baseline.accuracy, color=GREY, ls="--", label=label)
     axes.set(xlabel=f"{items} trained on", ylabel="share predicted right", ylim=(0, 1))
     axes.legend(frameon=False)
+
+
+def bounded(value: float | None) -> float | None:
+    """Leave a gap where a value is beyond what axes can hold; None stays None."""
+    return value if value is None or abs(value) <= BEYOND else math.nan
+
+
+def in_ascii(text: str) -> str:
+    """Escape what matplotlib's font does not have."""
+    return text.encode("unicode_escape").decode()
 
 
 def known(curves: Curves, name: str) -> list[tuple[float, float]]:
@@ -133,7 +147,8 @@ def draw_rate(axes: Axes, curves: Curves) -> None:
 def draw_norm(axes: Axes, curves: Curves) -> None:
     """Draw the gradient's norm over the run."""
     axes.plot(curves["step"], curves["grad_norm"], color=BLUE, lw=0.8)
-    axes.set(xlabel="step", ylabel="norm before clipping", yscale="log")
+    scale = "log" if any(norm > 0 for norm in curves["grad_norm"]) else "linear"
+    axes.set(xlabel="step", ylabel="norm before clipping", yscale=scale)
 
 
 def draw_speeds(axes: Axes, speeds: Mapping[str, Quartiles], items: str) -> None:

@@ -71,7 +71,7 @@ def write_page(path: Path, template: str, **values: Any) -> Path:
     text = PAGES.get_template(template).render(**values)
     temporary = path.with_name(f".incomplete-{os.getpid()}-{path.name}")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
