@@ -27,6 +27,7 @@ def test_round_trip(task):
         ({"batch": 0}, "batch must be positive, not 0"),
         ({"lr": float("nan")}, "lr must be positive, not nan"),
         ({"steps": 0}, "steps must be at least 1"),
+        ({"minutes": float("inf")}, "minutes must be finite, not inf"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\)"),
         ({"temperature": -1.0}, "temperature"),
         ({"bptt": 0}, "bptt must be positive, not 0"),
@@ -47,13 +48,28 @@ def test_nonsense_about_sequences_is_refused(name):
 
 
 @pytest.mark.parametrize(
-    "stored", [{"learning": 1}, {"batch": "many"}, {"batch": -1}, {"task": "chess"}, {"task": None}]
+    "stored, reason",
+    [
+        ({"learning": 1}, "unknown fields: learning"),
+        ({"batch": "many"}, "batch: a whole number is wanted, not 'many'"),
+        ({"batch": True}, "batch: a whole number is wanted, not True"),
+        ({"batch": -1}, "batch must be positive, not -1"),
+        ({"steps": 2.5}, "steps: a whole number is wanted, not 2.5"),
+        ({"lr": 10**400}, "lr: a number is wanted, not 1000000"),
+        ({"cell": None}, "cell: a text is wanted, not None"),
+        ({"task": "chess"}, "an unknown task: 'chess', not one of text, series, images"),
+        ({"task": None}, "an unknown task: None"),
+    ],
 )
-def test_damaged_configuration(stored):
-    """Unknown tasks, unknown fields and values of the wrong kind are told with the path."""
-    stored = {"task": "text"} | stored
-    with pytest.raises(RunError, match=r"stored configuration(.|\n)*config\.json"):
-        read_config(stored, "runs/a/config.json")
+def test_damaged_configuration(stored, reason):
+    """Unknown tasks, unknown fields, values of the wrong kind or range: in one line."""
+    with pytest.raises(RunError, match=reason):
+        read_config({"task": "text"} | stored)
+
+
+def test_a_whole_number_may_stand_for_another():
+    """`minutes=2` from Python comes back as it was stored."""
+    assert read_config({"task": "text", "minutes": 3, "steps": None}) == TextConfig(minutes=3.0)
 
 
 def test_steps_follow_from_the_time_of_one():

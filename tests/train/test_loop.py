@@ -16,6 +16,7 @@ from elman.train import atomic, checkpoint, loop
 from elman.train import run as running
 from elman.train.display import Display, clock
 from elman.train.metrics import read_metrics
+from elman.train.record import read_record
 from elman.train.stepper import Stepper
 from elman.train.text.task import TEXT
 
@@ -85,7 +86,7 @@ def test_metrics_count_right(small_config, train):
 def test_result_and_facts_are_stored(small_config, train):
     """What a report needs lies in the folder as JSON."""
     outcome = train(small_config)
-    config, facts = outcome.folder.config(), outcome.folder.read("facts")
+    config, facts = read_record(outcome.folder).config, outcome.folder.read("facts")
 
     assert config == dataclasses.replace(small_config, data=str(config.data))
     assert facts["baseline"]["loss"] > 0
@@ -112,7 +113,7 @@ def test_comparison_with_torch(small_config, train):
 def test_minutes_fix_the_steps(small_config, train):
     """Without --steps the number is measured, stored, and reached."""
     outcome = train(dataclasses.replace(small_config, steps=None, minutes=0.005))
-    stored = outcome.folder.config()
+    stored = read_record(outcome.folder).config
 
     assert stored.steps >= 20
     assert outcome.result["steps"] == stored.steps

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from elman.train.metrics import MetricsFile, Row, read_metrics
+from elman.errors import RunError
+from elman.train.metrics import COLUMNS, MetricsFile, Row, read_metrics
 
 
 def made(step: int) -> Row:
@@ -35,12 +38,49 @@ def test_cut_line_is_left_out(tmp_path, cut):
     assert read_metrics(file.path) == [made(step) for step in range(3)]
 
 
-def test_nonsense_and_missing_files(tmp_path):
-    """What is no metrics file has no rows."""
+def test_a_missing_file_has_no_rows(tmp_path):
+    """A run that has just begun."""
+    assert read_metrics(tmp_path / "metrics.csv") == []
+
+
+HEAD = ",".join(COLUMNS).encode() + b"\n"
+GOOD = b"1,10,1.5,0.5,1e-3,,,7.0,1.5,0\n"
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        (b"", "it is empty"),
+        (b"step,it", "it is empty"),
+        (b"\xff\x00 nonsense\n", "it is no text: invalid start byte at offset 0"),
+        (b"\0\0\0\n", "there is no column step"),
+        (HEAD.replace(b"train_loss,", b""), "there is no column train_loss"),
+        (HEAD + GOOD + GOOD[2:], "line 3: 9 values in 10 columns"),
+        (HEAD + GOOD.replace(b"0.5", b"half"), "line 2: a number is wanted, not 'half'"),
+        (HEAD + GOOD.replace(b"1,10", b"1.5,10"), "step: a whole number is wanted, not 1.5"),
+        (HEAD + GOOD.replace(b"1,10", b"-1,10"), r"line 2: step: -1 is not in \[0, 9.0072e\+15\]"),
+        (HEAD + GOOD.replace(b"1.5,0.5", b",0.5"), "train_loss: a number is wanted, not None"),
+        (HEAD + GOOD.replace(b"7.0,1.5", b"7.0,0.0"), "line 2: train_seconds: 0.0 is not in"),
+        (HEAD + GOOD.replace(b"7.0,1.5", b"7.0,nan"), "train_seconds: nan is not in"),
+        (HEAD + GOOD.replace(b"1,10", b"1,1" + b"0" * 200_000), "line 2: field larger than"),
+        (HEAD + GOOD.replace(b"1,10", b"1,1" + b"0" * 5000), "line 2: items: "),
+    ],
+)
+def test_damaged_files(tmp_path, content, reason):
+    """Told in one line, with the line's number."""
     path = tmp_path / "metrics.csv"
-    assert read_metrics(path) == []
-    path.write_bytes(b"\xff\x00 nonsense\n\n1,2\n")
-    assert read_metrics(path) == []
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=reason):
+        read_metrics(path)
+
+
+def test_columns_of_an_older_run(tmp_path):
+    """Without `fallbacks`; a loss that is not finite is no damage."""
+    path = tmp_path / "metrics.csv"
+    path.write_bytes((HEAD + GOOD).replace(b",fallbacks", b"").replace(b",0\n", b"\n"))
+    assert read_metrics(path) == [Row(1, 10, 1.5, 0.5, 1e-3, None, None, 7.0, 1.5)]
+    path.write_bytes(HEAD + GOOD.replace(b",,,7", b",inf,0.5,7"))
+    assert read_metrics(path)[0].valid_loss == math.inf
 
 
 def test_failed_write_is_made_good(tmp_path):

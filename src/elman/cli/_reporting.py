@@ -5,49 +5,61 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+from elman.errors import RunError, rows
 from elman.report import Level, RunPage, write_report
-from elman.train.folder import RunFolder
-from elman.train.metrics import COLUMNS, read_metrics
+from elman.train.config import Config
+from elman.train.metrics import COLUMNS
 from elman.train.outcome import in_words, speed_in_words
+from elman.train.record import Compared, Record, Skipped
 from elman.train.summary import Summary, summarise
 
 
-def report_run(folder: RunFolder) -> Path:
+def report_run(record: Record) -> Path:
     """Write report.html into a run folder, whether the run is complete or not.
 
     Raises:
-        RunError: if the folder's files are damaged or the disk takes no page.
+        RunError: if there is no configuration to tell what ran, or the disk takes no page.
     """
-    return write_report(folder.report, page_of(folder))
+    if record.config is None:
+        details = [("path", str(record.folder.path)), ("found", damage_in_words(record))]
+        raise RunError(rows("there is nothing to report", details))
+    return write_report(record.folder.report, page_of(record, record.config))
 
 
-def page_of(folder: RunFolder) -> RunPage:
-    """Collect what the report of a run tells."""
-    summary, facts, result = summarise(folder), folder.read("facts"), folder.read("result")
-    speed = result.get("speed", {"skipped": "the run is not complete"})
-    rows = read_metrics(folder.metrics)
+def page_of(record: Record, config: Config) -> RunPage:
+    """Collect what the report of a run tells; what is damaged is named, and the rest is shown."""
+    summary, facts, result = summarise(record, config), record.facts, record.result
+    speed = result.speed if result else Skipped("there is no result yet")
     baseline = summary.baseline
     return RunPage(
         name=summary.name,
         headlines=headlines(summary),
         notes=(
             f"{summary.model}, engine {summary.engine}",
-            speed_in_words(speed, summary.config.cell, summary.words),
+            speed_in_words(speed, config.cell, summary.words),
+            *([damage_in_words(record)] if record.damages else ()),
         ),
-        curves={name: [getattr(row, name) for row in rows] for name in COLUMNS},
+        curves={name: [getattr(row, name) for row in record.rows] for name in COLUMNS},
         baseline=None if baseline is None else Level(**asdict(baseline)),
         items=summary.words.items,
         loss=summary.words.loss,
-        speeds=speed.get("items_per_s", {}),
-        sample=result.get("sample", ""),
+        speeds=asdict(speed.items_per_s) if isinstance(speed, Compared) else {},
+        sample=result.sample if result else "",
         tables={
-            **({"Held-out data": result["table"]} if "table" in result else {}),
-            "Configuration": summary.config.to_json(),
-            "Data": {name: value for name, value in facts.items() if name != "machine"},
-            "Machine": facts.get("machine", {}),
+            **({"Held-out data": result.table} if result and result.table else {}),
+            "Configuration": config.to_json(),
+            "Data": {k: value for k, value in facts.told.items() if k != "machine"}
+            if facts
+            else {},
+            "Machine": facts.machine if facts else {},
         },
-        choices=result.get("choices", {}),
+        choices=result.choices if result else {},
     )
+
+
+def damage_in_words(record: Record) -> str:
+    """Write what is wrong with a run's files on one line."""
+    return "damaged: " + "; ".join(f"{name}: {why}" for name, why in record.damages.items())
 
 
 def headlines(summary: Summary) -> tuple[tuple[str, str], ...]:

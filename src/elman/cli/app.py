@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from elman.cli._printing import print_all
 from elman.errors import ElmanError
 
 ABOUT = "Train recurrent networks as fast as the hardware allows."
@@ -26,6 +27,7 @@ ROOM = Path(__file__).parent
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 for success, 1 for an error, 2 for a wrong call."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    print_all()
     words = [word for word in arguments if not word.startswith("-")]
     try:
         build_app(words[0] if words else "")(arguments, prog_name="elman")

@@ -9,9 +9,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from elman.cli._reporting import report_run
+from elman.cli._printing import plain
+from elman.cli._reporting import damage_in_words, report_run
 from elman.errors import RunError
 from elman.train.folder import RunFolder, list_runs, open_run
+from elman.train.record import Record, read_record
 from elman.train.summary import Summary, differences, summarise
 
 PIPED_WIDTH = 200
@@ -26,30 +28,34 @@ def runs(
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPED_WIDTH)
-    found = [open_run(path) for path in folders] if folders else list_runs(out)
+    found = [read_record(folder) for folder in opened(folders, out)]
     if not found:
-        console.print(f"no runs in {out}; elman train makes one", highlight=False)
+        console.print(plain(f"no runs in {out}; elman train makes one"))
         return
-    summaries, broken = read_all(found)
+    summaries = [summarise(record, record.config) for record in found if record.config is not None]
     if summaries:
         console.print(table_of(summaries))
     if folders and len(summaries) > 1:
         console.print(table_of_differences(summaries))
-    for line in broken:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for folder in found if report else ():
-        console.print(f"report: {report_run(folder)}", highlight=False, soft_wrap=True)
+    for record in found:
+        if record.damages:
+            console.print(plain(f"{record.name}: {damage_in_words(record)}"), soft_wrap=True)
+    for record in found if report else ():
+        if record.config is not None:
+            console.print(plain(reported(record)), soft_wrap=True)
 
 
-def read_all(found: list[RunFolder]) -> tuple[list[Summary], list[str]]:
-    """Summarise runs; the second list tells which cannot be read and why."""
-    summaries, broken = [], []
-    for folder in found:
-        try:
-            summaries.append(summarise(folder))
-        except RunError as error:
-            broken.append(f"{folder.path.name}: {error}")
-    return summaries, broken
+def opened(folders: list[Path] | None, out: Path) -> list[RunFolder]:
+    """Return the run folders that are named, or else all below one."""
+    return [open_run(path) for path in folders] if folders else list_runs(out)
+
+
+def reported(record: Record) -> str:
+    """Write a run's report, and say where it is or why there is none."""
+    try:
+        return f"report: {report_run(record)}"
+    except RunError as error:
+        return f"{record.name}: {' '.join(str(error).split())}"
 
 
 def table_of(summaries: list[Summary]) -> Table:
@@ -59,15 +65,15 @@ def table_of(summaries: list[Summary]) -> Table:
     )
     for summary in summaries:
         table.add_row(
-            summary.name,
-            summary.model,
+            plain(summary.name),
+            plain(summary.model),
             f"{summary.step}/{summary.steps}",
             f"{number(summary.valid_loss, '.3f')} {summary.words.brief}",
             number(summary.valid_accuracy, ".1%"),
             baseline_of(summary),
             f"{number(summary.items_per_s, ',.0f')} {summary.words.items}",
             number(summary.ratio, ".2f"),
-            summary.engine,
+            plain(summary.engine),
         )
     return table
 
@@ -83,9 +89,11 @@ def baseline_of(summary: Summary) -> str:
 
 def table_of_differences(summaries: list[Summary]) -> Table:
     """Lay out the configuration fields in which runs differ, one field per row."""
-    table = Table("differs in", *(summary.name for summary in summaries))
+    table = Table("differs in")
+    for summary in summaries:
+        table.add_column(plain(summary.name))
     for name, values in differences(summaries).items():
-        table.add_row(name, *(str(value) for value in values))
+        table.add_row(name, *map(plain, values))
     return table
 
 

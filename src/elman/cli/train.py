@@ -11,10 +11,12 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.console import Console
 
+from elman.cli._printing import plain
 from elman.cli._reporting import report_run
 from elman.errors import InputError, rows
 from elman.train import run
 from elman.train.outcome import Outcome
+from elman.train.record import read_record
 from elman.train.task import Task
 from elman.train.tasks import TASKS
 
@@ -101,9 +103,9 @@ def finish(outcome: Outcome, console: Console) -> None:
     if not outcome.complete:
         raise typer.Exit(128 + (outcome.signal or 0))
     if outcome.first:
-        report = report_run(outcome.folder)
-        console.print(f"run folder: {outcome.folder.path}", soft_wrap=True, highlight=False)
-        console.print(f"report:     {report}", soft_wrap=True, highlight=False)
+        report = report_run(read_record(outcome.folder))
+        console.print(plain(f"run folder: {outcome.folder.path}"), soft_wrap=True)
+        console.print(plain(f"report:     {report}"), soft_wrap=True)
 
 
 train = typer.Typer(invoke_without_command=True, no_args_is_help=False)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from elman.errors import RunError, rows
 from elman.train.atomic import remove_folder, remove_leftovers, write_folder
+from elman.train.stored import DamageError, read_object
 
 FORMAT = 1
 KEPT = 2
@@ -95,13 +96,17 @@ def read(path: Path) -> Checkpoint:
         RunError: if a file is missing, cut short, or changed.
     """
     try:
-        stored = json.loads((path / FACTS).read_bytes())
+        stored = read_object(path / FACTS)
+        if stored is None:
+            raise damaged(path, FACTS, "missing")
         hashes = stored.pop("sha256")
         if stored["format"] != FORMAT:
             raise damaged(path, FACTS, f"format {stored['format']}; this elman reads {FORMAT}")
         if hashes["body"] != hashed(stored):
             raise damaged(path, FACTS, "changed")
         content = {name: (path / name).read_bytes() for name in (TENSORS, METRICS)}
+    except DamageError as error:
+        raise damaged(path, FACTS, str(error)) from error
     except OSError as error:
         raise damaged(path, Path(error.filename or path).name, str(error.strerror)) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from elman.errors import InputError, RunError, rows
+from elman.errors import InputError
+from elman.train.stored import DamageError, filled
 
 POSITIVE = ("layers", "hidden", "batch", "lr", "minutes", "clip", "devices")
 COUNTS = ("steps", "threads", "validate_every", "checkpoint_every", "log_every")
@@ -65,6 +67,9 @@ class Config:
         for name in ("dropout", "warmup"):
             self.check(name, 0 <= getattr(self, name) < 1, "must be in [0, 1)")
         self.check("weight_decay", self.weight_decay >= 0, "must not be negative")
+        for name, value in vars(self).items():
+            finite = not isinstance(value, float) or math.isfinite(value)
+            self.check(name, finite, "must be finite")
         if self.batch % self.devices:
             raise InputError(f"batch {self.batch} does not divide among {self.devices} devices")
 
@@ -83,22 +88,17 @@ class Config:
         return {"task": self.TASK} | asdict(self)
 
     @classmethod
-    def from_json(cls, stored: dict[str, Any], path: object = "") -> Self:
+    def from_json(cls, stored: dict[str, Any]) -> Self:
         """Read what `to_json` gave.
 
         Raises:
-            RunError: if a field is unknown or of the wrong kind.
+            DamageError: if a field is unknown or of the wrong kind.
         """
         stored = {name: value for name, value in stored.items() if name != "task"}
         unknown = sorted(set(stored) - {field.name for field in fields(cls)})
         if unknown:
-            details = [("path", str(path)), ("field", ", ".join(unknown))]
-            raise RunError(rows("the stored configuration has unknown fields", details))
-        try:
-            return cls(**stored)
-        except (TypeError, InputError) as error:
-            details = [("path", str(path)), ("error", str(error))]
-            raise RunError(rows("the stored configuration is damaged", details)) from error
+            raise DamageError(f"unknown fields: {', '.join(unknown)}")
+        return filled(cls, stored)
 
     def absolute(self) -> Self:
         """Spell the paths in full, so that a run can be resumed from any folder."""

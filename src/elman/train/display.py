@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from elman.train.task import Words
@@ -32,7 +31,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """Print a line (or several) beside the bar."""
-        self.console.print(escape(text), soft_wrap=True, highlight=False)
+        self.console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def start(self, done: int, total: int) -> None:
         """Begin to show steps `done` … `total`."""

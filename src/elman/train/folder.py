@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,7 @@ from filelock import FileLock, Timeout
 
 from elman.errors import RunError, rows
 from elman.train.atomic import write_file
-from elman.train.config import Config
-from elman.train.tasks import read_config
+from elman.train.stored import read_object
 
 
 @dataclass(frozen=True)
@@ -50,40 +50,30 @@ class RunFolder:
             details = [("path", str(path)), ("error", str(error.strerror))]
             raise RunError(rows("a file of the run cannot be written", details)) from error
 
-    def read(self, name: str) -> dict[str, Any]:
-        """Read config, facts or result; empty if it is not there yet.
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Read config, facts or result as JSON has it; None if it is not there yet.
 
         Raises:
-            RunError: if the file is damaged.
+            DamageError: if the file cannot be read or is no JSON object.
         """
-        path = self.path / f"{name}.json"
-        if not path.exists():
-            return {}
-        try:
-            content = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
-            details = [("path", str(path)), ("error", str(error))]
-            raise RunError(rows("a file of the run is damaged", details)) from error
-        if not isinstance(content, dict):
-            raise RunError(rows("a file of the run is damaged", [("path", str(path))]))
-        return content
-
-    def config(self) -> Config:
-        """Read the configuration."""
-        return read_config(self.read("config"), self.path / "config.json")
+        return read_object(self.path / f"{name}.json")
 
     def lock(self) -> FileLock:
         """Take the folder for this process.
 
         Raises:
-            RunError: if another process trains in it.
+            RunError: if another process trains in it, or it cannot be taken.
         """
-        lock = FileLock(self.path / ".lock", timeout=0)
+        path = self.path / ".lock"
+        lock = FileLock(path, timeout=0)
         try:
             lock.acquire()
         except Timeout as error:
             details = [("path", str(self.path))]
             raise RunError(rows("another process is training in this run", details)) from error
+        except OSError as error:
+            details = [("path", str(path)), ("error", str(error.strerror))]
+            raise RunError(rows("the lock of the run cannot be taken", details)) from error
         return lock
 
 
@@ -116,13 +106,35 @@ def open_run(path: Path) -> RunFolder:
     Raises:
         RunError: if it is none.
     """
-    if not (path / "config.json").is_file():
-        missing = "no config.json in it" if path.is_dir() else "no such folder"
+    if not is_run(path):
+        missing = "no config.json in it" if os.path.isdir(path) else "no such folder"
         details = [("path", str(path)), ("found", missing)]
         raise RunError(rows("this is no run folder", details, hint="elman runs"))
     return RunFolder(path)
 
 
 def list_runs(root: Path) -> list[RunFolder]:
-    """List the run folders below a folder, oldest first."""
-    return [RunFolder(path.parent) for path in sorted(root.glob("*/config.json"))]
+    """List the run folders below a folder, oldest first.
+
+    Raises:
+        RunError: if the folder cannot be read.
+    """
+    try:
+        names = sorted(os.listdir(root))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        details = [("path", str(root)), ("error", str(error.strerror))]
+        raise RunError(rows("the folder of the runs cannot be read", details)) from error
+    return [RunFolder(root / name) for name in names if is_run(root / name)]
+
+
+def is_run(path: Path) -> bool:
+    """Whether a run wrote this folder; one that cannot be looked into might be such."""
+    try:
+        held = set(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return "config.json" in held or {"facts.json", "checkpoints"} <= held

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from elman.train.atomic import write_file
+from elman.train.stored import Count, DamageError, Positive, Share, filled, number, read_bytes
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,16 @@ class Row:
         fallbacks: layers that engine deer had to run step by step, since the row before.
     """
 
-    step: int
-    items: int
+    step: Count
+    items: Count
     train_loss: float
     grad_norm: float
     lr: float
     valid_loss: float | None
-    valid_accuracy: float | None
-    items_per_s: float
-    train_seconds: float
-    fallbacks: int = 0
+    valid_accuracy: Share | None
+    items_per_s: Positive
+    train_seconds: Positive
+    fallbacks: Count = 0
 
 
 COLUMNS = tuple(column.name for column in fields(Row))
@@ -74,37 +75,38 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """Read the rows of a metrics.csv; a last line cut in the middle is left out."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    """Read the rows of a metrics.csv; none if there is no file yet.
+
+    A last line without its end is left out: it is being written, or its process was killed.
+
+    Raises:
+        DamageError: if the file, or a line of it, is not what a run writes.
+    """
+    held = read_bytes(path)
+    if held is None:
         return []
-    whole = text[: text.rfind("\n") + 1]
-    rows = []
-    for values in csv.DictReader(io.StringIO(whole)):
-        try:
-            rows.append(parse_row(values))
-        except (KeyError, TypeError, ValueError):
-            continue
-    return rows
+    whole = held[: held.rfind(b"\n") + 1]
+    try:
+        lines = csv.reader(io.StringIO(whole.decode("utf-8")), strict=True)
+        columns = next(lines, [])
+        if absent := [name for name in COLUMNS[:-1] if name not in columns]:
+            raise DamageError(f"there is no column {absent[0]}" if whole else "it is empty")
+        return [parse_row(columns, texts, lines.line_num) for texts in lines if texts]
+    except UnicodeDecodeError as error:
+        raise DamageError(f"it is no text: {error.reason} at offset {error.start}") from error
+    except csv.Error as error:
+        raise DamageError(f"line {lines.line_num}: {error}") from error
 
 
-def parse_row(values: dict[str, str]) -> Row:
-    """Read one row's texts as numbers."""
-    return Row(
-        step=int(values["step"]),
-        items=int(values["items"]),
-        train_loss=float(values["train_loss"]),
-        grad_norm=float(values["grad_norm"]),
-        lr=float(values["lr"]),
-        valid_loss=optional(values["valid_loss"]),
-        valid_accuracy=optional(values["valid_accuracy"]),
-        items_per_s=float(values["items_per_s"]),
-        train_seconds=float(values["train_seconds"]),
-        fallbacks=int(values.get("fallbacks") or 0),
-    )
+def parse_row(columns: list[str], texts: list[str], line: int) -> Row:
+    """Read one line's texts as numbers.
 
-
-def optional(text: str) -> float | None:
-    """Read a number that may not be there."""
-    return float(text) if text else None
+    Raises:
+        DamageError: if there are more or fewer than columns, or one is no number or out of range.
+    """
+    if len(texts) != len(columns):
+        raise DamageError(f"line {line}: {len(texts)} values in {len(columns)} columns")
+    try:
+        return filled(Row, {name: number(text) for name, text in zip(columns, texts)})
+    except DamageError as error:
+        raise DamageError(f"line {line}: {error}") from error

@@ -10,6 +10,8 @@ import torch
 
 from elman.train.folder import RunFolder
 from elman.train.loop import Loop
+from elman.train.record import Compared, Skipped
+from elman.train.stored import filled, typed
 from elman.train.task import Baseline, Words
 from elman.train.tasks import task_of
 
@@ -75,7 +77,8 @@ def looked_at(loop: Loop) -> dict[str, Any]:
 
 def told_at_end(result: dict[str, Any], cell: str, words: Words) -> str:
     """Write a result for the terminal."""
-    baseline = Baseline(**result["baseline"])
+    baseline = filled(Baseline, result["baseline"])
+    speed = typed(Skipped | Compared, result["speed"])
     ours, theirs = (result["valid_loss"], baseline.loss)
     if words.headline == "accuracy" and baseline.accuracy is not None:
         ours, theirs = (-result["valid_accuracy"], -baseline.accuracy)
@@ -90,7 +93,7 @@ def told_at_end(result: dict[str, Any], cell: str, words: Words) -> str:
         f"{result['valid_accuracy']:.1%}, {verdict} than the {in_words(baseline, words)}",
         f"training:   {result['items_per_s']:,.0f} {words.items}/s; "
         f"{result['train_seconds']:.0f} s of {result['total_seconds']:.0f} s in all ({share:.0%})",
-        f"speed:      {speed_in_words(result['speed'], cell, words)}",
+        f"speed:      {speed_in_words(speed, cell, words)}",
     ]
     return "\n".join(lines)
 
@@ -107,14 +110,14 @@ def in_words(baseline: Baseline, words: Words) -> str:
     return text if baseline.accuracy is None else f"{text}, accuracy {baseline.accuracy:.1%}"
 
 
-def speed_in_words(speed: dict[str, Any], cell: str, words: Words) -> str:
+def speed_in_words(speed: Skipped | Compared, cell: str, words: Words) -> str:
     """Write the comparison with torch.nn on one line."""
-    if "skipped" in speed:
-        return f"not compared with torch.nn: {speed['skipped']}"
-    own, other = speed["items_per_s"]["elman"], speed["items_per_s"]["torch"]
+    if isinstance(speed, Skipped):
+        return f"not compared with torch.nn: {speed.skipped}"
+    own, other = speed.items_per_s.elman, speed.items_per_s.torch
     return (
-        f"{own['median']:,.0f} {words.items}/s ({own['q1']:,.0f} to {own['q3']:,.0f}) beside "
-        f"torch.nn.{cell.upper()}'s {other['median']:,.0f} ({other['q1']:,.0f} to "
-        f"{other['q3']:,.0f}): {speed['ratio']:.2f}x, "
-        f"logits within {speed['largest_logit_difference']:.1e}"
+        f"{own.median:,.0f} {words.items}/s ({own.q1:,.0f} to {own.q3:,.0f}) beside "
+        f"torch.nn.{cell.upper()}'s {other.median:,.0f} ({other.q1:,.0f} to "
+        f"{other.q3:,.0f}): {speed.ratio:.2f}x, "
+        f"logits within {speed.largest_logit_difference:.1e}"
     )

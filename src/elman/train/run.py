@@ -27,6 +27,7 @@ from elman.train.machine import machine_facts
 from elman.train.metrics import MetricsFile, Row
 from elman.train.outcome import Outcome, conclude, in_words
 from elman.train.pace import next_step, settle, time_in_turn
+from elman.train.record import Facts, read_record
 from elman.train.stepper import make_stepper
 from elman.train.task import Baseline, Data
 from elman.train.tasks import task_of
@@ -68,19 +69,20 @@ def resume(path: Path, console: Console, *, comparing: bool = True) -> Outcome:
     """
     began = time.perf_counter()
     folder = open_run(path)
-    config, facts, result = folder.config(), folder.read("facts"), folder.read("result")
+    record = read_record(folder)
+    config, facts = record.require()
     fabric = launch(config)
     first, task = fabric.global_rank == 0, task_of(config)
     display = Display(console if first else Console(quiet=True), task.words)
-    if result:
-        display.say(f"the run is complete: {result['steps']} of {config.steps} steps")
-        return Outcome(folder, True, first, signal=None, result=result)
+    if record.result is not None:
+        display.say(f"the run is complete: {record.result.steps} of {config.steps} steps")
+        return Outcome(folder, True, first, signal=None, result=record.result.told)
     with folder.lock() if first else nullcontext():
         data = task.prepare(config)
         check_same(data, facts)
         loop = assemble(config, fabric, data, folder, display)
-        take_up(loop, facts)
-        return carry_out(loop, data, facts, began, comparing)
+        take_up(loop, facts.machine)
+        return carry_out(loop, data, facts.told, began, comparing)
 
 
 def all_facts(config: Config, data: Data) -> dict[str, Any]:
@@ -95,15 +97,15 @@ def all_facts(config: Config, data: Data) -> dict[str, Any]:
     }
 
 
-def check_same(data: Data, facts: dict[str, Any]) -> None:
+def check_same(data: Data, facts: Facts) -> None:
     """Refuse to go on with other data than a run began with.
 
     Raises:
         RunError: if the data have changed.
     """
-    if facts.get("digest") == data.digest:
+    if facts.digest == data.digest:
         return
-    details = [("source", data.about()), ("then", str(facts.get("size"))), ("now", data.size)]
+    details = [("source", data.about()), ("then", facts.size), ("now", data.size)]
     raise RunError(rows("the data have changed since the run began", details, "elman train afresh"))
 
 
@@ -146,8 +148,8 @@ def assemble(
     )
 
 
-def take_up(loop: Loop, facts: dict[str, Any]) -> None:
-    """Put a loop where the last whole checkpoint of its run was taken."""
+def take_up(loop: Loop, was: dict[str, Any]) -> None:
+    """Put a loop where the last whole checkpoint of its run, on some machine, was taken."""
     say = loop.display.say
     point, complaints = checkpoint.load_latest(loop.folder.checkpoints)
     for complaint in complaints:
@@ -158,7 +160,7 @@ def take_up(loop: Loop, facts: dict[str, Any]) -> None:
     snapshot.restore(loop.stepper, point.tensors, point.facts)
     for reason in elman.nn.pin(loop.stepper.plain, point.facts["choices"]):
         say(f"the recorded plan cannot be used, so results may differ in rounding: {reason}")
-    was, now = facts.get("machine", {}), machine_facts()
+    now = machine_facts()
     for name in ("processor", "torch", "elman"):
         if was.get(name) != now[name]:
             say(f"{name} was {was.get(name)}, is {now[name]}: results may differ in rounding")

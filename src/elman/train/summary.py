@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elman.train.config import Config
-from elman.train.folder import RunFolder
-from elman.train.metrics import read_metrics
+from elman.train.record import Compared, Record
 from elman.train.task import Baseline, Words
 from elman.train.tasks import task_of
 
@@ -31,32 +30,25 @@ class Summary:
     engine: str
 
 
-def summarise(folder: RunFolder) -> Summary:
-    """Read a run folder, complete or not.
-
-    Raises:
-        RunError: if its files are damaged.
-    """
-    config, facts, result = folder.config(), folder.read("facts"), folder.read("result")
-    rows = read_metrics(folder.metrics)
-    validated = [row for row in rows if row.valid_loss is not None]
-    baseline = facts.get("baseline")
+def summarise(record: Record, config: Config) -> Summary:
+    """Put a run, complete or not, and its configuration in one line."""
+    rows, facts, result = record.rows, record.facts, record.result
     last = rows[-1] if rows else None
+    scored = result or next((row for row in reversed(rows) if row.valid_loss is not None), None)
+    speed = result.speed if result else None
     return Summary(
-        name=folder.path.name,
+        name=record.name,
         config=config,
         model=f"{config.cell} {config.layers} x {config.hidden}",
         step=last.step if last else 0,
         steps=config.steps,
         words=task_of(config).words,
-        valid_loss=result.get("valid_loss", validated[-1].valid_loss if validated else None),
-        valid_accuracy=result.get(
-            "valid_accuracy", validated[-1].valid_accuracy if validated else None
-        ),
-        baseline=Baseline(**baseline) if baseline else None,
+        valid_loss=scored.valid_loss if scored else None,
+        valid_accuracy=scored.valid_accuracy if scored else None,
+        baseline=facts.baseline if facts else None,
         items_per_s=last.items / last.train_seconds if last else None,
-        ratio=result.get("speed", {}).get("ratio"),
-        engine=", ".join(engines(result.get("choices", {}))) or config.engine,
+        ratio=speed.ratio if isinstance(speed, Compared) else None,
+        engine=", ".join(engines(result.choices) if result else []) or config.engine,
     )
 
 

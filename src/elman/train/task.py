@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self
 from torch import Tensor, nn
 
 from elman.train.config import Config
+from elman.train.stored import Share
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Baseline:
 
     name: str
     loss: float
-    accuracy: float | None = None
+    accuracy: Share | None = None
 
 
 class Data(Protocol):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
-from elman.errors import RunError, rows
 from elman.train.config import Config
 from elman.train.sequences.task import IMAGES, SERIES
+from elman.train.stored import DamageError
 from elman.train.task import Task
 from elman.train.text.task import TEXT
 
@@ -18,14 +19,13 @@ def task_of(config: Config) -> Task:
     return TASKS[config.TASK]
 
 
-def read_config(stored: dict[str, Any], path: object = "") -> Config:
+def read_config(stored: dict[str, Any]) -> Config:
     """Read a stored configuration of any task.
 
     Raises:
-        RunError: if the task is unknown, or a field is unknown or of the wrong kind.
+        DamageError: if the task is unknown, or a field is unknown or of the wrong kind.
     """
     name = stored.get("task")
     if not isinstance(name, str) or name not in TASKS:
-        details = [("path", str(path)), ("task", repr(name)), ("known", ", ".join(TASKS))]
-        raise RunError(rows("the stored configuration is of an unknown task", details))
-    return TASKS[name].config.from_json(stored, path)
+        raise DamageError(f"an unknown task: {reprlib.repr(name)}, not one of {', '.join(TASKS)}")
+    return TASKS[name].config.from_json(stored)

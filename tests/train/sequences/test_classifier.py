@@ -10,6 +10,7 @@ import torch
 
 from elman.errors import RunError
 from elman.train import run as running
+from elman.train.record import read_record
 from elman.train.sequences.config import ImagesConfig, SeriesConfig
 from elman.train.sequences.data import prepare_series
 from elman.train.sequences.model import build_model
@@ -130,7 +131,7 @@ def test_images(train, tmp_path):
         accelerator="cpu", threads=1, engine="aten",
     )  # fmt: skip
     outcome = train(config)
-    stored = outcome.folder.config()
+    stored = read_record(outcome.folder).config
     assert isinstance(stored, ImagesConfig)
     assert (stored.permute, stored.residual, stored.layers) == (True, True, 2)
     assert outcome.result["valid_accuracy"] > 0.9
