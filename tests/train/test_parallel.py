@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 import elman
+from elman.errors import RunError
 from elman.train import checkpoint
+from elman.train.launch import noticing_loss
 from elman.train.metrics import read_metrics
 
 
-def run(*words: str) -> None:
-    """Run `elman train` in processes of its own."""
+def begin(*words: str) -> subprocess.Popen[str]:
+    """Start `elman train` in processes of its own."""
     paths = [str(Path(elman.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-m", "elman", "train", *words]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def run(*words: str) -> None:
+    """Run `elman train` to its end."""
+    process = begin(*words)
+    said = process.communicate(timeout=120)
+    assert process.returncode == 0, "".join(said)
+
+
+SIZES = ["--hidden=8", "--batch=8", "--bptt=16", "--checkpoint-every=4", "--log-every=1"]
+WHERE = ["--devices=2", "--accelerator=cpu", "--engine=aten", "--threads=1", "--dropout=0.2"]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
 def test_two_processes_train_and_resume(small_text, tmp_path):
     """Every process has its rows and its state; a resumed run equals the uninterrupted one."""
-    sizes = "--hidden=8 --batch=8 --bptt=16 --steps=10 --checkpoint-every=4 --log-every=1"
-    where = "--devices=2 --accelerator=cpu --engine=aten --threads=1 --dropout=0.2"
-    run(f"--data={small_text}", f"--out={tmp_path}", *sizes.split(), *where.split())
+    run(f"--data={small_text}", f"--out={tmp_path}", "--steps=10", *SIZES, *WHERE)
     (whole,) = tmp_path.iterdir()
     resumed = shutil.copytree(whole, tmp_path / "resumed")
     (resumed / "result.json").unlink()
@@ -48,3 +61,43 @@ def test_two_processes_train_and_resume(small_text, tmp_path):
     ]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds child processes in /proc")
+def test_a_killed_process_ends_the_others(small_text, tmp_path):
+    """No hang: the first process says in words that the other one is gone, and how to go on."""
+    steps = ("--steps=1000000", "--validate-every=1000000")
+    process = begin(f"--data={small_text}", f"--out={tmp_path}", *steps, *SIZES, *WHERE)
+    try:
+        deadline = time.monotonic() + 90
+        while not list(tmp_path.glob("*/checkpoints/step-00000001*")):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert len(children) == 1
+        os.kill(int(children[0]), signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+
+    (folder,) = tmp_path.iterdir()
+    assert process.returncode != 0
+    assert "another process of the run is gone" in err
+    assert f"elman train --resume {folder}" in err
+    assert "Traceback" not in err
+
+
+def test_other_errors_pass(tmp_path):
+    """Only a lost connection is told in words."""
+    lost = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:5] Read error\nmore")
+    with (
+        pytest.raises(
+            RunError, match=r"said  \[/pytorch.*Read error\n  hint  elman train --resume"
+        ),
+        noticing_loss(tmp_path),
+    ):
+        raise lost
+    with pytest.raises(RuntimeError, match="out of memory"), noticing_loss(tmp_path):
+        raise RuntimeError("out of memory")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import torch
+import torch.distributed
 from lightning_fabric import Fabric
 
-from elman.errors import InputError, rows
+from elman.errors import InputError, RunError, rows
 from elman.train.config import Config
 
 
@@ -31,6 +36,26 @@ def launch(config: Config) -> Fabric:
     fabric.launch()
     torch.set_num_threads(config.threads or max(1, torch.get_num_threads() // config.devices))
     return fabric
+
+
+@contextmanager
+def noticing_loss(path: Path) -> Iterator[None]:
+    """Say that another process of a run is gone, in place of the error of torch's connection.
+
+    Args:
+        path: folder of the run, to resume it.
+
+    Raises:
+        RunError: instead of an error of a collective operation.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not (isinstance(error, torch.distributed.DistError) or "/gloo/" in str(error)):
+            raise
+        details = [("said", str(error).splitlines()[0])]
+        hint = f"elman train --resume {path}"
+        raise RunError(rows("another process of the run is gone", details, hint)) from error
 
 
 def rows_of(fabric: Fabric, batch: int) -> slice:

@@ -21,7 +21,7 @@ from elman.train.config import Config
 from elman.train.display import Display
 from elman.train.folder import RunFolder, create_run, open_run
 from elman.train.interrupt import heeding_interrupts
-from elman.train.launch import launch, rows_of
+from elman.train.launch import launch, noticing_loss, rows_of
 from elman.train.loop import Loop, Tally
 from elman.train.machine import machine_facts
 from elman.train.metrics import MetricsFile, Row
@@ -176,7 +176,7 @@ def carry_out(
 ) -> Outcome:
     """Train to the end (or until interrupted) and write down what came out."""
     earlier = loop.tally.seconds
-    with heeding_interrupts() as wish:
+    with heeding_interrupts() as wish, noticing_loss(loop.folder.path):
         complete = loop.run(wish)
     if not complete:
         loop.display.say(
