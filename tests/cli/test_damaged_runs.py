@@ -3,58 +3,13 @@
 from __future__ import annotations
 
 import builtins
-import json
 import os
-import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from elman.cli import main
-from elman.cli._reporting import report_run
-from elman.train.folder import RunFolder
-from elman.train.record import read_record
-
-FILES = ("config.json", "facts.json", "result.json", "metrics.csv")
-JSON = FILES[:3]
-SMALL = (
-    *("--hidden=8", "--embedding=4", "--layers=1", "--batch=4", "--bptt=8", "--steps=6"),
-    *("--validation-chars=100", "--engine=aten", "--accelerator=cpu", "--threads=1"),
-    *("--minutes=0.01", "--validate-every=3", "--log-every=1"),
-)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
-    """A complete run with a comparison."""
-    root = tmp_path_factory.mktemp("whole")
-    text = root / "text.txt"
-    text.write_text("".join(random.Random(0).choices("the cat\n", k=2000)))
-    with pytest.raises(SystemExit, match="0"):
-        main(("train", f"--data={text}", f"--out={root / 'runs'}", *SMALL))
-    (folder,) = (root / "runs").iterdir()
-    shutil.rmtree(folder / "checkpoints")
-    return folder
-
-
-@pytest.fixture
-def root(whole, tmp_path) -> Path:
-    """A folder of two equal runs, "bad" and "good"."""
-    for name in ("bad", "good"):
-        shutil.copytree(whole, tmp_path / "runs" / name)
-    return tmp_path / "runs"
-
-
-def row_of(said: str, name: str) -> str:
-    """Find the row of a run in the table."""
-    (row,) = [line for line in said.splitlines() if line.startswith(f"│ {name} ")]
-    return " ".join(row.split())
-
+from run_folders import FILES, JSON, changed, row_of
 
 GOOD = (
     "│ good │ gru 1 x 8 │ 6/6 │",
@@ -70,17 +25,6 @@ def check(said: str, damage: str) -> None:
     lines = [line for line in said.splitlines() if line.startswith("bad: damaged: ")]
     assert len(lines) == 1, said
     assert damage in lines[0]
-
-
-def changed(path: Path, place: str, value: Any) -> None:
-    """Put another value at a place ("baseline.loss") of a JSON file."""
-    content = json.loads(path.read_text())
-    *outer, last = place.split(".")
-    inner = content
-    for name in outer:
-        inner = inner[name]
-    inner[last] = value
-    path.write_text(json.dumps(content))
 
 
 VALUES = [  # file, place, another value, what is said of it
@@ -302,51 +246,6 @@ def test_a_folder_of_runs_that_is_none(elman, tmp_path):
     assert elman("runs", str(tmp_path / "[/]"))[0] == 1
 
 
-NAMES = ["[bold]", "[/]", "[red]x[/bold]", "a\x1b[2Jb", "a\nb", "caf\udce9", "\ud800", ":smile:",
-         "$x^{", "\\", "[link=", "\u4e2d\u6587", "\x00"]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", NAMES, ids=map(ascii, NAMES))
-def test_texts_stand_as_they_are(elman, root, name):
-    """Markup, control characters, half file names, formulas: shown, in the list and the report."""
-    for place in ("cell", "engine", "data"):
-        changed(root / "bad" / "config.json", place, name)
-    changed(root / "bad" / "facts.json", "baseline.name", name)
-    changed(root / "bad" / "facts.json", "source", name)
-    changed(root / "bad" / "result.json", "sample", name)
-    changed(root / "bad" / "result.json", "choices", {"recurrent": {"engine": name}})
-    folders = [str(root / "bad"), str(root / "good")]
-    code, said, err = elman("runs", *folders, "--report")
-    assert (code, err) == (0, "")
-    row = row_of(said, "bad")
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
-    assert f"│ {shown} 1 x 8 │" in row
-    assert f"│ {shown} │" in row
-    assert "differs in" in said
-    assert "damaged" not in said
-    assert "trained on" in (root / "bad" / "report.html").read_text()
-
-
-def test_folder_whose_name_is_no_text(elman, root):
-    """Listed and reported under its escaped name."""
-    os.rename(root / "bad", os.fsencode(root) + b"/[caf\xe9]")
-    code, said, _ = elman("runs", f"--out={root}", "--report")
-    assert code == 0
-    assert "gru 1 x 8" in row_of(said, "[caf\\udce9]")
-
-
-def test_train_on_a_file_whose_name_is_no_text(elman, tmp_path):
-    """From the first line to the report and back."""
-    (tmp_path / "[").mkdir()
-    data, out = os.fsencode(tmp_path) + b"/[/caf\xe9].txt", f"--out={tmp_path}/r\udce9[/]"
-    with open(data, "w") as file:
-        file.write("".join(random.Random(0).choices("the cat\n", k=2000)))
-    code, said, err = elman("train", f"--data={os.fsdecode(data)}", out, *SMALL, "--no-compare")
-    assert (code, err) == (0, "")
-    assert "/[/caf\\udce9].txt" in said
-    assert elman("runs", out)[0] == 0
-
-
 def test_a_report_that_cannot_be_written(elman, root):
     """The others are."""
     (root / "bad" / "report.html").unlink()
@@ -377,80 +276,3 @@ def test_a_damaged_run_is_not_resumed(elman, root, file):
     assert code == 1
     assert "the run is damaged" in err
     assert f"{file}: an object is wanted, not []" in err
-
-
-def places(content: Any, outer: tuple = ()) -> Iterator[tuple]:
-    """Walk through the places of a JSON value."""
-    yield outer
-    parts = content.items() if isinstance(content, dict) else ()
-    parts = enumerate(content) if isinstance(content, list) else parts
-    for key, part in parts:
-        yield from places(part, (*outer, key))
-
-
-NUMBERS = [0, -1, 2.5, 1e300, -1e300, 1e-320, 10**30, 10**400, float("nan"), float("inf")]
-SCALARS = st.sampled_from([None, True, "", "7", "[/]", "\ud800", "$x^{", *NUMBERS])
-ANY = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
-    max_leaves=4,
-)
-CELLS = ["", "0", "-1", "nan", "inf", "-inf", "1e300", "1e-300", "1e-320", "9" * 20, "x", '"', ","]
-
-
-@st.composite
-def damages(draw, folder: Path) -> dict[str, bytes]:
-    """Draw new contents for some files of a run: bytes cut, flipped, put in; values changed."""
-    names = draw(st.lists(st.sampled_from(FILES), min_size=1, max_size=3, unique=True))
-    return {name: draw(damaged(name, (folder / name).read_bytes())) for name in names}
-
-
-@st.composite
-def damaged(draw, name: str, held: bytes) -> bytes:
-    """Draw another content of a file."""
-    start = draw(st.integers(0, len(held)))
-    kind = draw(st.sampled_from(["cut", "bytes", "value", "value", "value"]))
-    if kind == "cut":
-        return held[:start]
-    if kind == "bytes":
-        return held[:start] + draw(st.binary(max_size=8)) + held[start + 1 :]
-    if name == "metrics.csv":
-        lines = [line.split(",") for line in held.decode().splitlines()]
-        for _ in range(draw(st.integers(1, 4))):
-            line = draw(st.sampled_from(lines))
-            line[draw(st.integers(0, len(line) - 1))] = draw(st.sampled_from(CELLS))
-        return "".join(",".join(line) + "\n" for line in lines).encode()
-    content = json.loads(held)
-    for _ in range(draw(st.integers(1, 3))):
-        where = draw(st.sampled_from(list(places(content))))
-        if not where:
-            continue
-        inner = content
-        for key in where[:-1]:
-            inner = inner[key]
-        if isinstance(inner, dict) and draw(st.booleans()):
-            del inner[where[-1]]
-        else:
-            inner[where[-1]] = draw(ANY)
-    return json.dumps(content).encode()
-
-
-@pytest.mark.slow
-@settings(suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_no_damage_hides_a_run(elman, root, whole, data):
-    """Whatever is done to a run's files: no error, a report of each, the good rows as before."""
-    for name in FILES:
-        shutil.copy(whole / name, root / "bad" / name)
-    before = row_of(elman("runs", f"--out={root}")[1], "good")
-    for name, content in data.draw(damages(whole)).items():
-        (root / "bad" / name).write_bytes(content)
-
-    for words in ([f"--out={root}"], [str(root / "bad"), str(root / "good")]):
-        code, said, err = elman("runs", *words)
-        assert (code, err) == (0, "")
-        assert row_of(said, "good") == before
-        assert "bad" in said
-    record = read_record(RunFolder(root / "bad"))
-    if record.config is not None:
-        assert record.name in report_run(record).read_text()
