@@ -10,6 +10,7 @@ from functools import partial
 import torch
 
 from elman.engines.base import Job, Kernel
+from elman.engines.forks import own_threads
 from elman.engines.registry import names as engine_names
 from elman.errors import DisagreementError, ElmanError, EngineError, warn_once
 from elman.folders import cache_folder
@@ -125,9 +126,10 @@ def _measure(
 ) -> dict[str, str]:
     """Time the candidates on random data; why some cannot be."""
     T, B = cut(job, steps, batch)
-    trial = make_trial(job, T, B)
     refusals: dict[str, str] = {}
     runs: dict[str, Callable[[], object]] = {}
+    with own_threads():
+        trial = make_trial(job, T, B)
     for who, candidate in order.items():
         try:
             kernel = kernel_of(job, *candidate)
@@ -135,7 +137,9 @@ def _measure(
             refusals[who] = reason_of(error)
         else:
             runs[who] = partial(trial.run, kernel)
-    return refusals | timed(runs, evidence, T * B, {name for name, _ in order.values()})
+    with own_threads():
+        late = timed(runs, evidence, T * B, {name for name, _ in order.values()})
+    return refusals | late
 
 
 def reason_of(error: ElmanError) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from elman.engines import registry
 from elman.engines.base import Job
+from elman.engines.forks import own_threads
 from elman.engines.together import Together
 from elman.errors import ElmanError
 from elman.passes.digest import digest
@@ -62,8 +63,9 @@ def choose_together(
     made, share = offered
     kernels = {AT_ONCE: made, APART: alone}
     few = min(steps, _LEAST)
-    run = _Step(jobs, few, batch, beside)
-    off = _off(run, jobs, kernels, few)
+    with own_threads():
+        run = _Step(jobs, few, batch, beside)
+        off = _off(run, jobs, kernels, few)
     if off is not None:
         return Choice(engine, APART, alone, "measured", {}, {AT_ONCE: off})
     forecast = (AT_ONCE, APART) if share < _SURE else (APART, AT_ONCE)
@@ -77,7 +79,8 @@ def choose_together(
     if not evidence.settled(forecast):
         why = "measured"
         calls = {who: partial(run, kernels[who]) for who in forecast}
-        timed(calls, evidence, few * batch, {engine})
+        with own_threads():
+            timed(calls, evidence, few * batch, {engine})
         cache.remember(key, evidence.to_json())
     best = evidence.best(forecast)
     times = {who: evidence.time(who) * batch for who in evidence.samples}

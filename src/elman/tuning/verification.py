@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from elman.engines.base import Job, Kernel
+from elman.engines.forks import own_threads
 from elman.errors import DisagreementError, ElmanError
 from elman.ir.types import shape_size
 from elman.tuning import cache
@@ -61,7 +62,8 @@ def verify(job: Job, kernel: Kernel, who: str) -> None:
     program = kernel.fingerprint()
     mark = {"verified": program, "as": who, "cpu": processor(), "torch": torch.__version__}
     if program is None or cache.recall(mark) != {"agrees": True}:
-        reason = _wrong(job, kernel)
+        with own_threads():
+            reason = _wrong(job, kernel)
         if reason is not None:
             raise DisagreementError(who, job.name, reason)
         if program is not None:

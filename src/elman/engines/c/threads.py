@@ -7,7 +7,6 @@ slow.
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,18 +16,9 @@ from pathlib import Path
 
 import torch
 
+from elman.engines.forks import forked
+
 _NAMES = ("libgomp", "libiomp5", "libomp")
-_forked = False
-
-
-def _mark_forked() -> None:
-    global _forked
-    _forked = True
-
-
-if hasattr(os, "register_at_fork"):
-    # a pool does not survive a fork: in the child every kernel runs on the calling thread
-    os.register_at_fork(after_in_child=_mark_forked)
 
 
 @dataclass(frozen=True)
@@ -125,7 +115,7 @@ crowd = Crowd()
 def threads() -> int:
     """How many threads kernels share on a quiet machine: torch's number; one after a fork, or
     without a pool."""
-    return 1 if _forked or not pool().parallel else torch.get_num_threads()
+    return 1 if forked() or not pool().parallel else torch.get_num_threads()
 
 
 def workers() -> int:

@@ -1,0 +1,42 @@
+"""The child of a fork: threads did not come along, and whoever counts on them waits for ever.
+
+Imported with elman itself, so that forks are seen whatever was imported before them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import torch
+
+_forked = False
+
+
+def _mark_forked() -> None:
+    global _forked
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_forked)
+
+
+def forked() -> bool:
+    """Whether this process is the child of a fork."""
+    return _forked
+
+
+@contextmanager
+def own_threads() -> Generator[None]:
+    """Inside, torch uses no thread that a fork left behind: one alone in the child."""
+    if not _forked:
+        yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

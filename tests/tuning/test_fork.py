@@ -1,0 +1,43 @@
+"""Choosing and verifying in the child of a fork, whose threads did not come along."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from helpers import need_engine
+
+SCRIPT = """
+import os, sys, torch, elman
+torch.set_num_threads(2)
+x = torch.randn(100, 4, 8)
+torch.randn(600, 600) @ torch.randn(600, 600)
+net = elman.GRU(8, 64, engine=sys.argv[1])
+if sys.argv[2] == "used":
+    with elman.using(engine="c"):
+        net(x)[0].sum().backward()
+child = os.fork()
+if not child:
+    net(x)[0].sum().backward()
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+sys.exit(status)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("engine", ["auto", "c"])
+@pytest.mark.parametrize("before", ["used", "new"])
+def test_a_forked_child_chooses(engine, before, empty_cache):
+    """It neither hangs nor fails, whatever its parent ran before."""
+    need_engine("c")
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(SCRIPT), engine, before],
+        check=True,
+        timeout=100,
+    )
