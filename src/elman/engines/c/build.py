@@ -7,20 +7,22 @@ import atexit
 import contextlib
 import ctypes
 import hashlib
-import importlib.util
 import os
-import shlex
 import shutil
-import subprocess
-import sys
+import struct
 import tempfile
+import time
 import warnings
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import Any
 
 from filelock import FileLock, Timeout
 
+from elman.engines.c.calling import call
+from elman.engines.c.compilers import Compiler, find_compiler
 from elman.engines.c.isa import Isa
 from elman.errors import BuildError
 from elman.folders import cache_folder, private_folder
@@ -36,59 +38,11 @@ FLAGS = (
     "-w",
 )
 _PATIENCE = 120.0  # (s) to wait for another process that compiles the same kernel
-_PROBE = 30.0  # (s) for a compiler to say its version
 _COMPILE = 600.0  # (s) for a compiler to make one kernel
-_HOW = "install gcc or clang, or pip install 'elman[compiler]' (ziglang); CC names another compiler"
-
-
-@dataclass(frozen=True)
-class Compiler:
-    """A C compiler: how it is called, and what it says it is."""
-
-    command: tuple[str, ...]
-    version: str
-
-
-def _candidates() -> list[tuple[str, ...]]:
-    asked = os.environ.get("ELMAN_CC") or os.environ.get("CC")
-    if asked:
-        return [tuple(shlex.split(asked))]
-    found: list[tuple[str, ...]] = [
-        (path,) for name in ("gcc", "clang", "cc") if (path := shutil.which(name))
-    ]
-    if importlib.util.find_spec("ziglang") is not None:
-        found.append((sys.executable, "-m", "ziglang", "cc"))
-    return found
-
-
-@lru_cache(maxsize=16)
-def _probe(command: tuple[str, ...]) -> Compiler | str:
-    try:
-        asked = subprocess.run(
-            [*command, "--version"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PROBE,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{' '.join(command)}: {error}"
-    if asked.returncode:
-        return f"{' '.join(command)} --version failed: {asked.stderr.strip()[:200]}"
-    return Compiler(command, asked.stdout.strip().partition("\n")[0])
-
-
-def find_compiler() -> Compiler | str:
-    """The C compiler to use (ELMAN_CC, CC, gcc, clang, cc, ziglang), or why there is none."""
-    reasons: list[str] = []
-    for command in _candidates():
-        found = _probe(command)
-        if isinstance(found, Compiler):
-            return found
-        reasons.append(found)
-    why = "; ".join(reasons) or "no gcc, clang or cc on the PATH"
-    return f"no C compiler ({why}): {_HOW}"
+_LEFT = 2 * _COMPILE + _PATIENCE  # (s) after which nobody works in a folder of a build any more
+_SEGMENT = 56  # (bytes) of a segment's entry in a 64-bit ELF file
+_BUILD = "build-"  # how the name of such a folder begins
+_hung: dict[Compiler, str] = {}  # compilers that this process does not wait for again, and why
 
 
 def _digest(data: bytes) -> str:
@@ -97,7 +51,7 @@ def _digest(data: bytes) -> str:
 
 def _key(text: str, isa: Isa, compiler: Compiler) -> str:
     parts = [text, isa.name, *isa.flags, *FLAGS, *compiler.command, compiler.version]
-    return _digest("\0".join(parts).encode())[:40]
+    return _digest("\0".join(parts).encode(errors="surrogateescape"))[:40]
 
 
 @cache
@@ -148,25 +102,61 @@ def _stored(path: Path) -> bytes | None:
 
 
 def _compile(text: str, isa: Isa, compiler: Compiler, folder: Path) -> bytes:
-    with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as work:
+    _remove_leftovers(folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=_BUILD) as work:
         source, target = Path(work) / "kernel.c", Path(work) / "kernel.so"
-        try:
-            source.write_text(text)
-            made = subprocess.run(
-                [*compiler.command, *FLAGS, *isa.flags, str(source), "-o", str(target), "-lm"],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_COMPILE,
-                check=False,
-            )
-            if made.returncode or not target.exists():
-                raise BuildError(
-                    f"{compiler.version} refused a generated kernel:\n{made.stderr.strip()[:2000]}"
-                )
-            return target.read_bytes()
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise BuildError(f"cannot compile a kernel in {folder}: {error}") from error
+        source.write_text(text, encoding="utf-8")
+        _called(compiler, [*isa.flags, str(source), "-o", str(target), "-lm"])
+        if not target.is_file():
+            raise BuildError(f"{compiler.version} says it compiled a kernel, and wrote nothing")
+        data = target.read_bytes()
+    if _cut_short(data):
+        raise BuildError(f"{compiler.version} says it compiled a kernel, and wrote a part of one")
+    return data
+
+
+def _called(compiler: Compiler, arguments: Sequence[str]) -> None:
+    """Call the compiler; raise BuildError with its reason if it fails."""
+    name = compiler.version
+    if compiler in _hung:
+        raise BuildError(_hung[compiler])
+    try:
+        made = call([*compiler.command, *FLAGS, *arguments], _COMPILE)
+    except OSError as error:
+        raise BuildError(f"{name} cannot be called: {error.strerror}") from error
+    except TimeoutExpired as error:
+        _hung[compiler] = f"{name} did not compile a kernel within {_COMPILE:g} s"
+        raise BuildError(_hung[compiler]) from error
+    if made.status:
+        verb = "broke down at" if made.signal else "refused"
+        failed = BuildError(f"{name} {verb} a generated kernel: {made.why}")
+        failed.add_note(made.err or made.out)  # all of its words, for a traceback only
+        raise failed
+
+
+def _cut_short(data: bytes) -> bool:
+    """Whether a 64-bit ELF library ends before its own table of segments says: systems load such a
+    one, and end the process when they read what is not there."""
+    if data[:5] != b"\x7fELF\x02" or len(data) < 64:
+        return False
+    order = "<" if data[5] == 1 else ">"
+    (table,) = struct.unpack_from(f"{order}Q", data, 32)
+    size, count = struct.unpack_from(f"{order}HH", data, 54)
+    if size != _SEGMENT or table + size * count > len(data):
+        return True
+    for at in range(table, table + size * count, size):
+        offset, length = struct.unpack_from(f"{order}8xQ16xQ", data, at)
+        if offset + length > len(data):
+            return True
+    return False
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes left of their builds."""
+    for path in folder.glob(f"{_BUILD}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _LEFT:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _store(path: Path, data: bytes) -> None:
@@ -178,7 +168,7 @@ def _store(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
@@ -230,11 +220,35 @@ def fingerprint(path: Path) -> str:
         return file.read().hex()
 
 
+class _Library(ctypes.CDLL):
+    """A library of ours: what it lacks is the compiler's fault."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if name.startswith("__"):
+                raise
+            raise _not_kept(Path(self._name), f"it has no {name}") from error
+
+
 def load(path: Path) -> ctypes.CDLL:
-    """Load a library that ``build`` made. Raises BuildError if the system refuses it; then it is
-    not kept."""
+    """Load a library that ``build`` made.
+
+    Raises:
+        BuildError: the system refuses it, or (from what is returned) a function that it should have
+            is missing; then it is not kept.
+    """
     try:
-        return ctypes.CDLL(str(path))
+        return _Library(str(path))
     except OSError as error:
-        path.unlink(missing_ok=True)
-        raise BuildError(f"cannot load {path}: {error}") from error
+        raise _not_kept(path, str(error)) from error
+
+
+def _not_kept(path: Path, why: str) -> BuildError:
+    """Remove a library that is none, so that a mended compiler is asked again."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+    made = find_compiler()
+    by = made.version if isinstance(made, Compiler) else "the compiler"
+    return BuildError(f"{by} made no library for a kernel: cannot load {path}: {why}")

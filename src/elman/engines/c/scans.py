@@ -42,9 +42,13 @@ def _library(dtype: torch.dtype) -> Any:
     lines += [here.joinpath("runtime.h").read_text(), "typedef T Real;"]
     lines.append(here.joinpath("scan.h").read_text())
     try:
-        library = load(build("\n".join(lines) + "\n", isa))
+        return _declared(load(build("\n".join(lines) + "\n", isa)))
     except BuildError:
         return None
+
+
+def _declared(library: Any) -> Any:
+    """The library on torch's pool, its functions' types told; BuildError if it lacks one."""
     shared = pool()
     library.elman_threads.argtypes = [ctypes.c_void_p] * 3
     library.elman_threads.restype = None

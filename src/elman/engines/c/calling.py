@@ -1,0 +1,177 @@
+"""A compiler called as a process: apart from the terminal's signals, bounded in time and in words.
+
+It has a session of its own, so a Ctrl-C or a kill of elman's process group reaches elman alone,
+which decides what becomes of the compiler: if the call is interrupted or takes too long, the
+compiler and all that it started end with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_HEARD = 1 << 16  # (bytes) of what a compiler says that are kept; the rest is read and dropped
+_QUOTED = 200  # characters of them in one line of ours
+_LAST_WORDS = 1.0  # (s) for the rest of its words once it has ended
+_LOOK = 0.05  # (s) between looks whether it has ended while others hold its pipe
+_REQUESTS = ("SIGINT", "SIGTERM", "SIGHUP")  # ask to stop: nothing is wrong with what was compiled
+_SHELL = 128  # a shell's status for a command that a signal ended: this and the signal
+_DRIVERS = (  # how a driver tells that a signal ended the compiler behind it
+    re.compile(r"(?P<name>[A-Z][A-Za-z ]+) signal terminated program"),  # gcc
+    re.compile(r"unable to execute command: (?P<name>[A-Z][A-Za-z ]+)"),  # clang
+)
+
+
+@dataclass(frozen=True)
+class Called:
+    """How a call ended.
+
+    Attributes:
+        status: of the process; negative: the signal that ended it.
+        out, err: the beginning of its words, fit to print.
+    """
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def signal(self) -> str:
+        """The signal that ended the compiler or one behind it, as ``SIGKILL``; empty if none."""
+        numbers = {int(number): number.name for number in signal.Signals}
+        if self.status < 0:
+            return numbers.get(-self.status, f"signal {-self.status}")
+        told = {_in_words(number): name for number, name in numbers.items()}
+        for driver in _DRIVERS:
+            found = driver.search(self.err) if self.status else None
+            if found is not None and found["name"].strip() in told:
+                return told[found["name"].strip()]
+        return numbers.get(self.status - _SHELL, "")
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was asked to stop: the call says nothing about what was to be compiled."""
+        return self.signal in _REQUESTS
+
+    @property
+    def why(self) -> str:
+        """In one line: how it ended, and the first of its words that tell of an error."""
+        how = f"ended by {self.signal}" if self.signal else f"exit status {self.status}"
+        how += ", perhaps for want of memory" if self.signal == "SIGKILL" else ""
+        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
+        telling = [line for line in lines if "error" in line.lower()] or lines
+        return f"{how}: {telling[0][:_QUOTED]}" if telling else how
+
+
+def printable(text: str) -> str:
+    """A text without what a terminal cannot show, or would obey."""
+    shown = (c if c.isprintable() or c in "\n\t" else "?" for c in text)
+    return "".join(shown).replace("\ufffd", "?")
+
+
+def _in_words(number: int) -> str:
+    return (signal.strsignal(number) or "").partition(":")[0]  # macOS: "Killed: 9"
+
+
+def call(command: Sequence[str], limit_s: float) -> Called:
+    """Call a compiler; once more if somebody asked it to stop, and not us.
+
+    Raises:
+        OSError: there is no such program.
+        TimeoutExpired: it took longer than ``limit_s``.
+    """
+    first = _call(command, limit_s)
+    return _call(command, limit_s) if first.interrupted else first
+
+
+def _call(command: Sequence[str], limit_s: float) -> Called:
+    start = _Start(command)
+    try:
+        start.join()
+        process = start.process()
+        ears = [_Ear(process.stdout), _Ear(process.stderr)]
+        _wait(process, ears, limit_s)
+    except BaseException:
+        start.undo()
+        raise
+    return Called(process.returncode, *(ear.heard() for ear in ears))
+
+
+class _Start(threading.Thread):
+    """Starts a process. On a thread, where no handler of a signal can raise before it is known."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        super().__init__(daemon=True)
+        self._command = command
+        self._made: subprocess.Popen[bytes] | OSError | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Start it, or keep the reason why not."""
+        try:
+            self._made = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=os.environ | {"LC_ALL": "C"},  # its words are read: see _DRIVERS
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._made = error
+
+    def process(self) -> subprocess.Popen[bytes]:
+        """What was started. Raises OSError if it was not."""
+        if isinstance(self._made, subprocess.Popen):
+            return self._made
+        raise self._made or OSError("not started")
+
+    def undo(self) -> None:
+        """End the process and whatever it started."""
+        self.join()
+        process = self._made
+        if not isinstance(process, subprocess.Popen):
+            return
+        with contextlib.suppress(OSError):
+            if hasattr(os, "killpg"):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+
+
+class _Ear(threading.Thread):
+    """Reads a pipe to its end, so that nobody waits at a full one; keeps the beginning."""
+
+    def __init__(self, pipe: object) -> None:
+        super().__init__(daemon=True)
+        self._pipe, self._kept = pipe, b""
+        self.start()
+
+    def run(self) -> None:
+        """Read until all writers are gone."""
+        with self._pipe as pipe:  # type: ignore[attr-defined]
+            while part := pipe.read1(_HEARD):
+                self._kept += part[: _HEARD - len(self._kept)]
+
+    def heard(self) -> str:
+        """What was kept, without what a terminal could not show or would obey."""
+        return printable(self._kept.decode("utf-8", "replace")).strip()
+
+
+def _wait(process: subprocess.Popen[bytes], ears: list[_Ear], limit_s: float) -> None:
+    """Wait for the compiler itself: what it left running may hold its pipes for longer."""
+    end = time.monotonic() + limit_s
+    for ear in ears:
+        while ear.is_alive() and process.poll() is None and time.monotonic() < end:
+            ear.join(_LOOK)
+    process.wait(max(0.0, end - time.monotonic()))
+    late = time.monotonic() + _LAST_WORDS
+    for ear in ears:
+        ear.join(max(0.0, late - time.monotonic()))

@@ -1,0 +1,80 @@
+"""The C compiler of this machine: which it is, what it says it is, or why there is none."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from subprocess import TimeoutExpired
+
+from elman.engines.c.calling import call, printable
+
+_PROBE = 30.0  # (s) for a compiler to say its version
+_MOST = 200  # characters of that
+_HOW = "install gcc or clang, or pip install 'elman[compiler]' (ziglang); CC names another compiler"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler: how it is called, and what it says it is."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+def _asked(name: str) -> tuple[str, ...]:
+    """The command in an environment variable: a program (its path may hold spaces), or words as of
+    a shell. Raises ValueError if it is neither."""
+    text = os.environ.get(name, "").strip()
+    if text and shutil.which(text):
+        return (text,)
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise ValueError(f"{name}={text} is no command: {error}") from error
+
+
+def _candidates() -> list[tuple[str, ...]]:
+    asked = _asked("ELMAN_CC") or _asked("CC")
+    if asked:
+        return [asked]
+    found: list[tuple[str, ...]] = [
+        (path,) for name in ("gcc", "clang", "cc") if (path := shutil.which(name))
+    ]
+    if importlib.util.find_spec("ziglang") is not None:
+        found.append((sys.executable, "-m", "ziglang", "cc"))
+    return found
+
+
+@lru_cache(maxsize=16)
+def _probe(command: tuple[str, ...]) -> Compiler | str:
+    shown = printable(shlex.join(command))
+    try:
+        asked = call([*command, "--version"], _PROBE)
+    except OSError as error:
+        return f"{shown}: {error.strerror}"
+    except TimeoutExpired:
+        return f"{shown} --version did not end within {_PROBE:g} s"
+    if asked.status:
+        return f"{shown} --version failed ({asked.why})"
+    return Compiler(command, asked.out.partition("\n")[0][:_MOST] or shown)
+
+
+def find_compiler() -> Compiler | str:
+    """The C compiler to use (ELMAN_CC, CC, gcc, clang, cc, ziglang), or why there is none."""
+    reasons: list[str] = []
+    try:
+        candidates = _candidates()
+    except ValueError as error:
+        return f"no C compiler ({printable(str(error))}): {_HOW}"
+    for command in candidates:
+        found = _probe(command)
+        if isinstance(found, Compiler):
+            return found
+        reasons.append(found)
+    why = "; ".join(reasons) or "no gcc, clang or cc on the PATH"
+    return f"no C compiler ({why}): {_HOW}"
