@@ -121,6 +121,22 @@ def test_an_engine_that_cannot_be_built_is_refused(job, monkeypatch):
         choose(job, 4, 2, "c")
 
 
+def test_a_choice_without_an_engine_that_failed_to_build_is_not_remembered(
+    job, monkeypatch, empty_cache
+):
+    """What kept it from being built may be gone next time: a killed compiler, a full disk."""
+    with monkeypatch.context() as patch:
+        stand_in(patch, BrokenEngine())
+        assert choose(job, 4, 2).why == "measured"
+        assert not stored(empty_cache)
+
+    stand_in(monkeypatch, OwnBackwardEngine())
+    choice = choose(job, 4, 2)
+    assert choice.why == "measured"
+    assert set(choice.medians_s) == {"c", "aten"}
+    assert len(stored(empty_cache)) == 1
+
+
 def test_reference_runs_only_what_no_other_engine_can(monkeypatch, empty_cache):
     """It is not measured; the others' reasons are kept."""
     stand_in(monkeypatch, BrokenEngine())
