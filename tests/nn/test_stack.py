@@ -160,7 +160,9 @@ def test_records_are_used_again(schedule):
         assert [r["schedule"] for r in record["layers"].values()] == [schedule]
         again = copy.deepcopy(net)
         assert elman.nn.pin(again, record) == []
+        assert elman.nn.choices(again) == record, "kept, though nothing ran yet"
         second = torch.autograd.grad(again(x)[0].square().sum(), list(again.parameters()))
+        assert elman.nn.choices(again) == record
     assert all(torch.equal(a, b) for a, b in zip(first, second))
     record["layers"][next(iter(record["layers"]))]["schedule"] = "sideways"
     assert "no such schedule" in elman.nn.pin(again, record)[0]

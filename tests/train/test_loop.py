@@ -236,3 +236,16 @@ def test_long_runs_save_by_the_clock(small_config, train, monkeypatch):
 
     assert saved == list(range(15))
     assert clocked.result["valid_loss"] == plain.result["valid_loss"]
+
+
+def test_a_choice_is_saved_when_it_is_made(small_config, train, monkeypatch):
+    """After the first step and the first validation: no process that goes on chooses again."""
+    saved = []
+    monkeypatch.setattr(checkpoint, "save", lambda folder, point: saved.append(point))
+    train(dataclasses.replace(small_config, engine="auto", checkpoint_every=100))
+
+    assert [point.step for point in saved] == [0, 1, 5, 14]
+    classes = [
+        {shown.split()[4] for shown in point.facts["choices"]["recurrent.l0"]} for point in saved
+    ]
+    assert classes == [set(), {"train"}, {"train", "eval"}, {"train", "eval"}]

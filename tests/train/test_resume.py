@@ -151,6 +151,20 @@ def test_run_without_a_checkpoint_starts_over(small_config, train, resume, conso
     assert "no checkpoint yet" in console.file.getvalue()
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_ended_between_its_last_step_and_its_result(small_config, train, resume, threads):
+    """What ran is recorded as by the uninterrupted run, though this process trained no step."""
+    options = {"engine": "auto", "dropout": 0.0, "threads": threads}
+    whole = train(dataclasses.replace(small_config, **options))
+    copy = shutil.copytree(whole.folder.path, whole.folder.path.with_name("copy"))
+    (copy / "result.json").unlink()
+
+    resumed = resume(copy)
+
+    assert_equal_runs(resumed.folder, whole.folder)
+    assert resumed.result["choices"] == whole.result["choices"]
+
+
 def test_damaged_checkpoint_gives_way_to_an_older_one(
     small_config, train, resume, interrupt_at, console
 ):

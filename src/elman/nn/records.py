@@ -31,9 +31,10 @@ def choices(model: nn.Module) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, runner in _runners(model):
-        if isinstance(runner, Group) and not runner.choices:
+        awaited = runner.awaited if isinstance(runner, Group) else {}
+        if isinstance(runner, Group) and not runner.choices and not awaited:
             continue  # there was nothing to choose
-        found[name] = {
+        found[name] = {shown: dict(record) for shown, record in awaited.items()} | {
             shown: {
                 **choice.kernel.describe(),
                 "engine": choice.engine,

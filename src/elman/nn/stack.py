@@ -34,7 +34,7 @@ class Group:
     def __init__(self, runners: Sequence[Runner], beside: bool) -> None:
         self.runners, self.beside = list(runners), beside
         self._chosen: dict[tuple[Key, ...], Choice | None] = {}
-        self._pinned: dict[str, str] = {}
+        self._pinned: dict[str, Mapping[str, Any]] = {}
         self._oracle: Kernel | None = None
         self.name: str | None = None  # by which compiled programs find it
 
@@ -110,6 +110,12 @@ class Group:
         found = {self.show(keys): choice for keys, choice in self._chosen.items() if choice}
         return {shown: choice for shown, choice in found.items() if choice.why != "only"}
 
+    @property
+    def awaited(self) -> dict[str, Mapping[str, Any]]:
+        """Pinned records of size classes that have not run since."""
+        ran = {self.show(keys) for keys in self._chosen}
+        return {shown: record for shown, record in self._pinned.items() if shown not in ran}
+
     def show(self, keys: Sequence[Key]) -> str:
         """Size classes of all layers as text."""
         return " | ".join(runner.show(key) for runner, key in zip(self.runners, keys))
@@ -119,13 +125,14 @@ class Group:
         schedule = record.get("schedule")
         if schedule not in (APART, AT_ONCE):
             return f"{shown}: no such schedule of a group: {schedule!r}"
-        self._pinned[shown] = schedule
+        self._pinned[shown] = record
         self._chosen.clear()
         return None
 
     def _choose(self, keys: tuple[Key, ...], steps: int, batch: int) -> Choice | None:
         choices = [r.choice(key, steps, batch) for r, key in zip(self.runners, keys)]
-        pinned = self._pinned.get(self.show(keys)) or self._near(keys)
+        record = self._pinned.get(self.show(keys))
+        pinned = record["schedule"] if record is not None else self._near(keys)
         jobs = [runner.job(key) for runner, key in zip(self.runners, keys)]
         return choose_together(jobs, choices, steps, batch, self.beside, pinned)
 

@@ -73,6 +73,7 @@ class Loop:
         mine: the rows of each batch that this process trains on.
         observe: called with every row of the metrics (TensorBoard).
         saved: when the last checkpoint was taken (monotonic clock).
+        recorded: the choices in it.
     """
 
     config: Config
@@ -86,6 +87,7 @@ class Loop:
     observe: Callable[[Row], None]
     tally: Tally = field(default_factory=Tally)
     saved: float = field(default_factory=time.monotonic)
+    recorded: dict[str, Any] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -109,6 +111,8 @@ class Loop:
         """
         if self.tally.step == 0:
             self.save(must=True)
+        else:
+            self.recorded = self.choices()
         self.display.start(self.tally.step, self.steps)
         try:
             while self.tally.step < self.steps:
@@ -139,8 +143,10 @@ class Loop:
             self.validate()
         if validated or self.due(config.log_every):
             self.log(lr, validated)
-        late = self.agreed(time.monotonic() - self.saved > CHECKPOINT_S)
-        if last or late or self.due(config.checkpoint_every):
+        late = time.monotonic() - self.saved > CHECKPOINT_S
+        # What was measured once is used to the end of the run, even if this process is killed now.
+        chose = self.choices() != self.recorded
+        if last or self.due(config.checkpoint_every) or self.agreed(late or chose):
             self.save(must=last)
 
     def due(self, every: int | None) -> bool:
@@ -192,11 +198,11 @@ class Loop:
         Raises:
             RunError: if `must` and the disk does not take it.
         """
-        self.saved = time.monotonic()
+        self.saved, self.recorded = time.monotonic(), self.choices()
         tensors, facts = snapshot.capture(self.stepper)
         if not self.first:
             return
-        facts |= {"tally": asdict(self.tally), "choices": self.choices()}
+        facts |= {"tally": asdict(self.tally), "choices": self.recorded}
         point = Checkpoint(self.tally.step, tensors, facts, self.metrics.text)
         try:
             checkpoint.save(self.folder.checkpoints, point)
