@@ -29,6 +29,7 @@ ENGINE = "errors folders ir autodiff plan engines torch numpy"  # never another 
 BELOW = {  # room -> what it may import besides itself; one row per room, lowest first
     "errors": "",
     "folders": "",
+    "starting": "",
     "ir": "errors",
     "frontend": "errors ir",
     "autodiff": "errors ir",
@@ -54,8 +55,9 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "train": f"{MIDDLE} compiler explaining drawing nn *",
     "report": f"{MIDDLE} compiler explaining drawing nn *",
     "bench": f"{MIDDLE} folders engines.c engines.deer compiler explaining drawing nn *",
-    "__init__": f"{MIDDLE} compiler explaining drawing nn engines.deer",  # the public names
-    "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report bench __init__ *",
+    "__init__": f"{MIDDLE} starting compiler explaining drawing nn engines.deer",  # public names
+    "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report bench __init__"
+    " starting *",
     "__main__": "cli",
 }
 DEFERRED = {  # room -> what it may import inside a function only; the one place that does so

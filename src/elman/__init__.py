@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from elman import starting as starting  # first: it answers a Ctrl-C while the rest is imported
+
+# isort: split
 from elman import cells, ops
 from elman.drawing import draw
 from elman.engines.deer.api import deer, linear_scan

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
+from elman import starting
 from elman.cli import app
+from elman.train.interrupt import heeding_interrupts
 
 
 def test_every_file_is_a_command():
@@ -68,3 +73,89 @@ def test_help_imports_no_torch():
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ran.stdout.split("\n")[:2] == ["True", "[]"], ran.stderr
+
+
+@pytest.mark.parametrize("package", ["numpy", "torch", "typer", "lightning_fabric"])
+def test_interrupted_while_it_imports(package, tmp_path):
+    """Ctrl-C within the first seconds: one line, not a traceback of imports."""
+    mark = tmp_path / "imported"
+    (tmp_path / f"{package}.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(mark)!r}).touch()\n"
+        "try:\n    time.sleep(60)\nexcept BaseException:\n    pass  # as some imports do\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(app.ROOM.parents[1])])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "elman", "train"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+        start_new_session=True,
+    )
+    while not mark.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=30)
+    assert (process.returncode, *said) == (130, "", "interrupted\n")
+
+
+SIGNALS = {"interrupted": signal.SIGINT, "terminated": signal.SIGTERM}
+
+
+@pytest.mark.parametrize("line", SIGNALS)
+def test_interrupted_in_a_command(elman, monkeypatch, line):
+    """What is under way is put away, one line tells it, and handlers are as they were."""
+    number, done = SIGNALS[line], []
+
+    def command() -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            done.append("put away")
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(app, "load", lambda name: command)
+    assert elman("doctor") == (128 + number, "", f"{line}\n")
+    assert done == ["put away"]
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("line", SIGNALS)
+def test_asked_to_stop_twice(elman, monkeypatch, line):
+    """The first is a wish; the second ends the command in one line, too."""
+    number = SIGNALS[line]
+
+    def command() -> None:
+        with heeding_interrupts() as wish:
+            signal.raise_signal(number)
+            assert wish
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(app, "load", lambda name: command)
+    assert elman("doctor") == (128 + number, "", f"{line}\n")
+
+
+COMMANDS = {  # (sys.argv, sys.orig_argv) while elman is imported -> whether it is the command
+    "the script": (["/usr/bin/elman", "train"], ["python", "/usr/bin/elman", "train"], True),
+    "python -m": (["-m", "train"], ["python", "-W", "error", "-m", "elman", "train"], True),
+    "another module": (["-m", "elman"], ["python", "-m", "mine", "elman"], False),
+    "a script": (["train.py", "elman"], ["python", "train.py", "elman"], False),
+    "embedded": ([], [], False),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_only_the_command_answers_for_itself(name, monkeypatch):
+    """Ctrl-C in somebody's program stays theirs."""
+    given, original, wanted = COMMANDS[name]
+    monkeypatch.setattr(sys, "argv", given)
+    monkeypatch.setattr(sys, "orig_argv", original)
+    assert starting.is_command() is wanted
+
+
+def test_a_library_leaves_signals_alone():
+    """`import elman` in a program of one's own: Ctrl-C is KeyboardInterrupt."""
+    program = "import signal, elman; print(signal.getsignal(2) is signal.default_int_handler)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.stdout == "True\n", ran.stderr

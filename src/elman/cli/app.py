@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from elman import starting
 from elman.cli._printing import print_all
 from elman.errors import ElmanError
 
@@ -25,12 +26,18 @@ ROOM = Path(__file__).parent
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 for success, 1 for an error, 2 for a wrong call."""
+    """Run the command line and exit: 0 for success, 1 for an error, 2 for a wrong call, 130 and
+    143 where Ctrl-C or a SIGTERM ended it."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     print_all()
     words = [word for word in arguments if not word.startswith("-")]
     try:
-        build_app(words[0] if words else "")(arguments, prog_name="elman")
+        app = build_app(words[0] if words else "")
+        with starting.ended_by_signals():
+            app(arguments, prog_name="elman")
+    except starting.Ended as ended:
+        Console(stderr=True).print(ended.line)
+        raise
     except ElmanError as error:
         complain(str(error))
     except ModuleNotFoundError as error:

@@ -1,4 +1,5 @@
-"""Ctrl-C as a wish: finish the step, write a checkpoint, end. A second one ends at once."""
+"""Ctrl-C as a wish: finish the step, write a checkpoint, end. A second one is what it was before,
+and ends at once."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ def heeding_interrupts() -> Iterator[Wish]:
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        if wish:
+        earlier = before[signal.Signals(number)]
+        if wish and callable(earlier):
+            earlier(number, frame)
+        elif wish:
             raise KeyboardInterrupt
         wish.signal = number
 
