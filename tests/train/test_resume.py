@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 import signal
 import subprocess
@@ -12,39 +11,16 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 import elman
 from elman.errors import RunError
 from elman.train import checkpoint
-from elman.train.folder import RunFolder
-from elman.train.metrics import TIMES, read_metrics
+from runs import assert_equal_runs, environment
 
 OPTIONS = {  # of small_config, for a run in a process of its own
     "hidden", "embedding", "dropout", "batch", "bptt", "steps", "validate_every",
     "checkpoint_every", "log_every", "validation_chars", "engine", "accelerator", "threads", "data",
 }  # fmt: skip
-
-
-def environment() -> dict[str, str]:
-    """What a process needs that runs this very elman."""
-    paths = [str(Path(elman.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-
-
-def assert_equal_runs(left: RunFolder, right: RunFolder) -> None:
-    """Every tensor of the last checkpoint and every number of metrics.csv but times are equal."""
-    ours, theirs = (checkpoint.load_latest(run.checkpoints)[0] for run in (left, right))
-    assert ours.step == theirs.step
-    assert ours.tensors.keys() == theirs.tensors.keys()
-    for name, value in ours.tensors.items():
-        assert torch.equal(value, theirs.tensors[name]), name
-    rows, others = (read_metrics(run.metrics) for run in (left, right))
-    same = [dataclasses.replace(row, **dict.fromkeys(TIMES, 0.0)) for row in rows]
-    assert same == [dataclasses.replace(row, **dict.fromkeys(TIMES, 0.0)) for row in others]
-    result, other = left.read("result"), right.read("result")
-    for name in ("valid_loss", "valid_accuracy", "baseline", "sample", "table", "steps"):
-        assert result.get(name) == other.get(name), name
 
 
 @pytest.mark.parametrize("cell, engine", [("gru", "auto"), ("gru", "aten"), ("lstm", "aten")])
