@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import PurePath
 from types import FrameType
@@ -41,7 +41,9 @@ def is_command() -> bool:
 
 
 def leave(number: int, frame: FrameType | None) -> NoReturn:
-    """End this process, which has nothing to lose."""
+    """End this process, which has nothing to lose but what it has said."""
+    with suppress(Exception):
+        sys.stdout.flush()
     os.write(2, f"{LINES[signal.Signals(number)]}\n".encode())
     os._exit(128 + number)
 

@@ -205,7 +205,7 @@ PHASES: dict[str, tuple[Reached, float]] = {  # -> when it begins, and about how
         lambda run, process, before: bool(list(run.out.glob("*/checkpoints/.incomplete-*"))),
         0.002,
     ),
-    "end": (lambda run, process, before: run.step == STEPS, 0.5),
+    "end": (lambda run, process, before: run.step == STEPS, 0.2),
 }
 
 
