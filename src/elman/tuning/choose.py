@@ -94,10 +94,12 @@ def choose(
     if evidence is None:
         evidence = Evidence.of_json(None if again else cache.recall(key), order)
         measured = not evidence.settled(list(order), _CAUTIOUS)
-        if measured:
-            refusals |= _measure(job, steps, batch, order, evidence)
-            cache.remember(key, evidence.to_json())
-        _decided[place] = evidence
+        failed = _measure(job, steps, batch, order, evidence) if measured else {}
+        refusals |= failed
+        if not failed:  # what failed to build may succeed the next time
+            _decided[place] = evidence
+            if measured:
+                cache.remember(key, evidence.to_json())
     left = [who for who in order if who not in refusals]
     while left:
         best = evidence.best(left, _CAUTIOUS)
