@@ -15,7 +15,7 @@ from elman.bench.contest import Contestant, Problem, Results, named
 from elman.bench.layered import draw_layers, layered
 from elman.bench.loops import PLAIN, TUNED, Loop
 from elman.bench.peers import compile_step, compiled_step, jax_scan, onnxruntime
-from elman.bench.remote import remote
+from elman.bench.remote import beside, remote
 from elman.bench.scanning import draw_scan, jax_associative, loop_scan, own_scan, torch_associative
 from elman.bench.steps import STEPS
 from elman.bench.unknown import find_cell
@@ -55,6 +55,8 @@ def enter(name: str, problem: Problem) -> Contestant | str:
     """A contestant for a problem, or why it is absent."""
     if name in _ELSEWHERE:
         return remote(name, problem)
+    if problem.case.kind == "beside" and problem.x.dtype == torch.float32:
+        return beside(name, problem)
     return local(name, problem)
 
 

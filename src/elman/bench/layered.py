@@ -22,7 +22,9 @@ LAYERED = ("elman-lengths", "elman-reference", "loop")  # beside torch, elman an
 SHORTEST = 0.2  # of T: lengths are drawn from there to T
 _STACK = {"num_layers": 2, "bidirectional": True}
 _KINDS: dict[str, Any] = {"stacked": _STACK, "stacked packed": _STACK}
-_TIMES = {"penalty": 0, "samples": 0, "step": 0}  # their products are not counted
+_TIMES: dict[str, int] = dict.fromkeys(
+    ("penalty", "samples", "step", "stream", "acting"), 0
+)  # their products are not counted
 Module = Callable[..., Any]
 
 
@@ -72,6 +74,9 @@ def layered(name: str, problem: Problem) -> Contestant | str:
         names = tuple(dict(module.named_parameters()))
         each = (_one_by_one if name in ("torch", "loop") else _mapped)(module, problem.x)
         return Contestant(each, lambda: _samples(names, each()), names, facts)
+    if case.kind == "acting":
+        act = partial(_acted, module, problem.x)
+        return Contestant(act, lambda: dict(zip(("output", "last"), act(), strict=True)), (), facts)
     x = problem.x.clone().requires_grad_()
     wanted = {"x": x, **dict(module.named_parameters())}
     call = _CALLS[case.kind](case, module, problem.dy, name)
@@ -128,6 +133,31 @@ def _step(case: Case, module: Module, dy: Tensor, name: str) -> Any:
     return call
 
 
+def _stepped(module: Module, x: Tensor) -> tuple[Tensor, Any]:
+    """All steps by a call of the layer each, as character models and agents do it."""
+    outputs: list[Tensor] = []
+    last = None
+    for row in x.split(1):
+        output, last = module(row, last)
+        outputs.append(output)
+    return torch.cat(outputs), last
+
+
+def _stream(case: Case, module: Module, dy: Tensor, name: str) -> Any:
+    def call(x: Tensor) -> Any:
+        output, last = _stepped(module, x)
+        return (output, *_states(last)), output, dy
+
+    return call
+
+
+def _acted(module: Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The same without gradients."""
+    with torch.no_grad():
+        output, last = _stepped(module, x)
+    return output, torch.cat(_states(last))
+
+
 def _penalty(case: Case, module: Module, dy: Tensor, name: str) -> Any:
     """The gradient of a loss plus the squared norm of its gradient by x."""
 
@@ -179,6 +209,8 @@ _CALLS: dict[str, Callable[[Case, Module, Tensor, str], Any]] = {
     "packed": _packed,
     "stacked packed": _packed,
     "stacked": _dense,
+    "beside": _dense,
     "step": _step,
+    "stream": _stream,
     "penalty": _penalty,
 }

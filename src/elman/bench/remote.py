@@ -13,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -21,6 +23,8 @@ import torch
 from elman.bench.cases import Case
 from elman.bench.contest import Contestant, Problem, Results
 from elman.bench.processes import ProcessError, Program, environment
+
+_OVERLAP = 20  # times the calls of a sample: what begins and ends alone is a small part of it
 
 
 class Remote:
@@ -90,6 +94,31 @@ def remote(name: str, problem: Problem) -> Contestant | str:
         far.ask,
         far.close,
     )
+
+
+def beside(name: str, problem: Problem) -> Contestant | str:
+    """A contestant that trains twice at once, in two processes on the same cores."""
+    both = [Remote(name, problem) for _ in range(2)]
+    absent = both[0].told.get("absent")
+    if absent:
+        for one in both:
+            one.close()
+        return str(absent)
+
+    def results() -> Results:
+        return torch.load(Path(both[0].folder.name) / "results.pt", weights_only=True)
+
+    def sample(calls: int) -> float:
+        with ThreadPoolExecutor(2) as threads:
+            return fmean(threads.map(lambda one: one.ask(_OVERLAP * calls), both))
+
+    def close() -> None:
+        for one in both:
+            one.close()
+
+    told = both[0].told
+    wants, facts = tuple(told["wants"]), dict(told["facts"])
+    return Contestant(lambda: sample(1), results, wants, lambda: facts, sample, close)
 
 
 def main() -> None:
