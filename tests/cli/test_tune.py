@@ -7,7 +7,7 @@ import torch
 
 import elman
 from elman.cli.app import main
-from elman.tuning.choose import _decided
+from elman.tuning.decisions import _decided
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

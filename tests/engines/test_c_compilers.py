@@ -57,7 +57,8 @@ def test_no_compiler(monkeypatch, tmp_path):
 
     runner = Runner(cells.mgu, case.dims)
     given = tuple(tuple(v.values()) for v in (case.inputs, case.states, case.weights))
-    out, _ = runner(*given, "auto")
+    with pytest.warns(UserWarning, match="mgu runs step by step.*no C compiler"):
+        out, _ = runner(*given, "auto")
     assert torch.isfinite(out).all()
     (choice,) = runner.choices.values()
     assert choice.engine == "reference"
@@ -315,7 +316,8 @@ def test_a_broken_compiler_costs_engine_c_alone(name, empty_cache, tmp_path, mon
     case = random_case(cells.mgu, SIZES)
     given = tuple(tuple(v.values()) for v in (case.inputs, case.states, case.weights))
     runner = Runner(cells.mgu, case.dims)
-    out, _ = runner(*given, "auto")
+    with pytest.warns(UserWarning, match=r"mgu runs step by step.*slow: c: fake 1\.0 "):
+        out, _ = runner(*given, "auto")
     assert torch.isfinite(out).all()
     (choice,) = runner.choices.values()
     assert choice.engine != "c"

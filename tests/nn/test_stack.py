@@ -15,7 +15,7 @@ import elman.nn
 from elman import cells
 from elman.engines.c.crew import Crew
 from elman.engines.c.together import Teams
-from elman.tuning import together
+from elman.tuning import decisions, together
 from helpers import assert_same, need_engine
 
 
@@ -211,9 +211,11 @@ def test_the_choice_is_measured_and_remembered(monkeypatch):
 
     assert reason().why == "measured"
     assert reason().why == "remembered"
+    monkeypatch.setattr(decisions, "_decided", {})
     monkeypatch.setattr(together.cache, "recall", lambda key: {"samples": ["together"]})
     assert reason().why == "measured", "what cannot be true is not believed"
     monkeypatch.undo()
+    monkeypatch.setattr(decisions, "_decided", {})
     monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 2)
     monkeypatch.setattr("elman.engines.c.engine._HOPELESS", 1e9)
     monkeypatch.setattr(together.cache, "recall", lambda key: None)

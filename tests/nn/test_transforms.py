@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any
 
@@ -47,7 +48,7 @@ def both(monkeypatch: pytest.MonkeyPatch, compute: Any) -> None:
         want = compute()
     with monkeypatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        patch.setattr(ReferenceKernel, "forward", None)
+        patch.setattr(ReferenceKernel, "forward", only_to_verify)
         with elman.using(engine="c"):
             same(compute(), want)
 
@@ -69,6 +70,15 @@ def losses(case: Case) -> tuple[Any, Any, tuple[Any, ...]]:
         return run
 
     return loss(runner.oracle()), loss(reference), parts
+
+
+_reference = ReferenceKernel.forward
+
+
+def only_to_verify(self: ReferenceKernel, *arguments: Any) -> Any:
+    """The reference judges kernels before they run, and runs nothing in their place."""
+    assert any(frame.filename.endswith("verification.py") for frame in inspect.stack(0))
+    return _reference(self, *arguments)
 
 
 def norm(loss: Any) -> Any:
@@ -102,7 +112,7 @@ def check(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 
     want = list(all_of(theirs))
     with monkeypatch.context() as patch:
-        patch.setattr(ReferenceKernel, "forward", None)
+        patch.setattr(ReferenceKernel, "forward", only_to_verify)
         same(list(all_of(ours)), want)
 
 

@@ -10,7 +10,7 @@ import torch
 import elman
 from elman import cells
 from elman.errors import BuildError, EngineError
-from elman.tuning import cache
+from elman.tuning import cache, decisions
 from elman.tuning import choose as room
 from elman.tuning.choose import choose, octave
 from elman.tuning.trial import make_trial
@@ -43,7 +43,7 @@ def stored(folder):
 
 def fresh(job, steps=4):
     """Why another process would run what it runs."""
-    room._decided.clear()
+    decisions._decided.clear()
     return choose(job, steps, 2).why
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,10 +12,10 @@ from elman.engines.base import Job, Kernel
 from elman.engines.forks import own_threads
 from elman.engines.registry import names as engine_names
 from elman.errors import DisagreementError, ElmanError, EngineError, warn_once
-from elman.folders import cache_folder
 from elman.passes.digest import digest
 from elman.tuning import cache
 from elman.tuning.contest import cut, timed
+from elman.tuning.decisions import decided
 from elman.tuning.evidence import Evidence
 from elman.tuning.facts import machine_facts
 from elman.tuning.kernels import Candidate, candidates, kernel_of, label
@@ -24,8 +23,6 @@ from elman.tuning.trial import make_trial
 from elman.tuning.verification import verified
 
 _CAUTIOUS = ("aten",)  # to be chosen it must have been measured on a quiet machine
-
-_decided: dict[str, Evidence] = {}  # by key: one process decides once
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,19 +84,14 @@ def choose(
         why = "named" if named else "deterministic" if able else "only"
         return _first(job, able, why, refusals, named)
     order = {label(candidate): candidate for candidate in able}
-    key = _key(job, steps, batch, able)
-    place = json.dumps([_folder(), key], sort_keys=True)
-    evidence = None if again else _decided.get(place)
-    measured = False
-    if evidence is None:
-        evidence = Evidence.of_json(None if again else cache.recall(key), order)
-        measured = not evidence.settled(list(order), _CAUTIOUS)
-        failed = _measure(job, steps, batch, order, evidence) if measured else {}
-        refusals |= failed
-        if not failed:  # what failed to build may succeed the next time
-            _decided[place] = evidence
-            if measured:
-                cache.remember(key, evidence.to_json())
+    evidence, failed = decided(
+        _key(job, steps, batch, able),
+        list(order),
+        lambda evidence: _measure(job, steps, batch, order, evidence),
+        _CAUTIOUS,
+        again,
+    )
+    refusals |= failed or {}
     left = [who for who in order if who not in refusals]
     while left:
         best = evidence.best(left, _CAUTIOUS)
@@ -111,16 +103,9 @@ def choose(
             left.remove(best)
             continue
         times = {who: evidence.time(who) * batch for who in left if who in evidence.samples}
-        why, sure = "measured" if measured else "remembered", evidence.sure(left, best)
+        why, sure = "remembered" if failed is None else "measured", evidence.sure(left, best)
         return Choice(name, schedule, kernel, why, times, refusals, sure)
     return _first(job, [], "only", refusals, named)
-
-
-def _folder() -> str:
-    try:
-        return str(cache_folder())
-    except RuntimeError:  # no home
-        return ""
 
 
 def _measure(
@@ -163,10 +148,18 @@ def _first(
     if named:
         told = "; ".join(f"{who}: {reason}" for who, reason in refusals.items())
         raise EngineError(f"no schedule of the engine can run {job.name}: {told}")
-    told = "; ".join(f"{who}: {reason}" for who, reason in refusals.items() if reason)
-    text = f"{job.name} runs step by step on engine reference, which is slow: {told}"
+    text = f"{job.name} runs step by step on engine reference, which is slow: {_told(refusals)}"
     warn_once(text, f"reference {job.name} {job.spec.dtype} {job.spec.device}")
     return Choice("reference", "", kernel_of(job, "reference"), "only", {}, refusals)
+
+
+def _told(refusals: Mapping[str, str]) -> str:
+    """Why no other engine runs, once per engine: what failed before what was ruled out."""
+    failed = [who for who in refusals if ":" in who]
+    reasons: dict[str, str] = {}
+    for who in (*failed, *refusals):
+        reasons.setdefault(who.partition(":")[0], refusals[who])
+    return "; ".join(f"{engine}: {reason}" for engine, reason in reasons.items())
 
 
 def _key(job: Job, steps: int, batch: int, able: list[Candidate]) -> cache.Key:

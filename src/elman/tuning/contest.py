@@ -88,8 +88,8 @@ def timed(runs: Runs, evidence: Evidence, per: float, engines: Collection[str]) 
 
 def _least_known(runs: Runs, evidence: Evidence) -> list[tuple[str, Run]]:
     """The forecast's first, then those with the fewest samples."""
-    first, *others = runs.items()
-    return [first, *sorted(others, key=lambda item: len(evidence.samples.get(item[0], ())))]
+    every = list(runs.items())
+    return every[:1] + sorted(every[1:], key=lambda one: len(evidence.samples.get(one[0], ())))
 
 
 def _rounds(live: dict[str, Run], evidence: Evidence, per: float, begun: float) -> None:

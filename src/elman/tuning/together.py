@@ -18,6 +18,7 @@ from elman.tuning import cache
 from elman.tuning.agreement import disagreement
 from elman.tuning.choose import Choice, octave
 from elman.tuning.contest import timed
+from elman.tuning.decisions import decided
 from elman.tuning.evidence import Evidence
 from elman.tuning.facts import machine_facts, processor
 from elman.tuning.trial import apart, make_trial
@@ -73,19 +74,18 @@ def choose_together(
         return Choice(engine, pinned, kernels[pinned], "pinned")
     if torch.are_deterministic_algorithms_enabled():
         return Choice(engine, forecast[0], kernels[forecast[0]], "deterministic")
-    key = _key(jobs, choices, steps, batch, beside)
-    evidence = Evidence.of_json(cache.recall(key), kernels)
-    why = "remembered"
-    if not evidence.settled(forecast):
-        why = "measured"
+
+    def measure(evidence: Evidence) -> dict[str, str]:
         calls = {who: partial(run, kernels[who]) for who in forecast}
         with own_threads():
-            timed(calls, evidence, few * batch, {engine})
-        cache.remember(key, evidence.to_json())
+            return timed(calls, evidence, few * batch, {engine})
+
+    evidence, failed = decided(_key(jobs, choices, steps, batch, beside), forecast, measure)
     best = evidence.best(forecast)
     times = {who: evidence.time(who) * batch for who in evidence.samples}
     sure = evidence.sure(forecast, best)
-    return Choice(engine, best, kernels[best], why, times, {}, sure)
+    why = "remembered" if failed is None else "measured"
+    return Choice(engine, best, kernels[best], why, times, failed or {}, sure)
 
 
 def _key(

@@ -58,6 +58,14 @@ def _overwrites_tape(sweep: Sweep | None) -> bool:
 Maker = Callable[[Tensor], Tensor]
 
 
+def _whole(buffer: Tensor) -> Tensor:
+    """All of the memory that a tensor is the beginning of."""
+    storage = buffer.untyped_storage()
+    if storage.nbytes() == buffer.numel() * buffer.itemsize:
+        return buffer
+    return torch.empty(0, dtype=buffer.dtype).set_(storage)
+
+
 @dataclass(frozen=True)
 class Plan:
     """What all calls of one T, B and number of threads have in common.
@@ -354,6 +362,8 @@ class CKernel(Kernel):
         else:
             output = sequences[0][0, B:]
         tape = self._take(self._tapes, plan.tape) if self.spec.training else None
+        if tape is not None and tape.numel() != plan.tape:
+            tape = tape[: plan.tape]  # what is saved has the same shape each time
         if not rows:
             for made, start in zip(last, first, strict=True):
                 made.copy_(start)
@@ -446,6 +456,7 @@ class CKernel(Kernel):
                 *weights_pad,
             )
         if not keep:  # nobody else can read it any more
+            tape = _whole(tape)
             if crew is not None:
                 crew.hand_back(self._tapes, tape)
             else:
