@@ -105,7 +105,7 @@ def choose(
         times = {who: evidence.time(who) * batch for who in left if who in evidence.samples}
         why, sure = "remembered" if failed is None else "measured", evidence.sure(left, best)
         return Choice(name, schedule, kernel, why, times, refusals, sure)
-    return _first(job, [], "only", refusals, named)
+    return _first(job, able if named else [], "only", refusals, named)
 
 
 def _measure(
@@ -137,7 +137,8 @@ def reason_of(error: ElmanError) -> str:
 def _first(
     job: Job, able: list[Candidate], why: str, refusals: dict[str, str], named: bool
 ) -> Choice:
-    """The first candidate that is right; the oracle where there is none, unless one was named."""
+    """The first candidate that is right; where there is none, the oracle, or if an engine was named
+    what is wrong with it."""
     for name, schedule in able:
         try:
             return Choice(name, schedule, verified(job, name, schedule), why, {}, refusals)
@@ -145,9 +146,6 @@ def _first(
             if named:
                 raise
             refusals[label((name, schedule))] = reason_of(error)
-    if named:
-        told = "; ".join(f"{who}: {reason}" for who, reason in refusals.items())
-        raise EngineError(f"no schedule of the engine can run {job.name}: {told}")
     text = f"{job.name} runs step by step on engine reference, which is slow: {_told(refusals)}"
     warn_once(text, f"reference {job.name} {job.spec.dtype} {job.spec.device}")
     return Choice("reference", "", kernel_of(job, "reference"), "only", {}, refusals)
