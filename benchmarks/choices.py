@@ -2,7 +2,8 @@
 
     python benchmarks/choices.py --out DIR [--caches 20] [--processes 3] [--quick]
 
-1. On the machine as it is, every candidate of ten shapes is timed in full, alternating: the truth.
+1. On the machine as it is, every candidate of ten shapes is timed in full, alternating, in three
+   processes: the truth is the median of theirs, since where threads and memory lie differs.
 2. A load takes one core half of the time at random moments. Under it, for each of several fresh
    tuning caches, some processes one after another choose for all shapes (compiled kernels are
    shared, so that choosing is all that they do).
@@ -36,7 +37,8 @@ from elman.tuning.kernels import candidates, kernel_of, label
 from elman.tuning.trial import make_trial
 
 PHASE_S = (0.05, 0.5)  # (s) how long the load is on, and off: uniform
-ROUNDS, BUDGET_S = 25, 12.0  # of the truth, per shape
+ROUNDS, BUDGET_S, TRUTHS = 25, 5.0, 3  # of the truth, per shape, and processes
+STRETCH_S = 0.04  # (s) of calls of one candidate, one after another
 SLOW, TOO_SLOW = 1.05, 1.15
 
 
@@ -76,7 +78,11 @@ SHAPES = (
 
 
 def truth(shape: Shape) -> dict[str, float]:
-    """Median seconds of every candidate over whole calls, alternating."""
+    """Median seconds of every candidate over whole calls.
+
+    Each runs a stretch of calls, as one of a training follows another; the first half of a stretch
+    is not timed, since threads have to wake up after another candidate's. Stretches alternate.
+    """
     job = shape.job()
     names = tuple(name for name in registry.names() if name != "reference")
     able, _ = candidates(job, names, shape.T, shape.B)
@@ -88,12 +94,28 @@ def truth(shape: Shape) -> dict[str, float]:
     end = time.perf_counter() + BUDGET_S
     for _ in range(ROUNDS):
         for who, kernel in kernels.items():
-            start = time.perf_counter()
-            trial.run(kernel)
-            taken[who].append(time.perf_counter() - start)
+            begun, calls = time.perf_counter(), 0
+            while not calls or time.perf_counter() < begun + STRETCH_S / 2:
+                trial.run(kernel)
+                calls += 1
+            for _ in range(calls):
+                start = time.perf_counter()
+                trial.run(kernel)
+                taken[who].append(time.perf_counter() - start)
         if time.perf_counter() > end:
             break
     return {who: median(seconds) for who, seconds in taken.items()}
+
+
+def truths() -> None:
+    """The truth as this process sees it; JSON on stdout."""
+    print(json.dumps({shape.name: truth(shape) for shape in SHAPES}))
+
+
+def asked(what: str) -> Any:
+    """What a process of its own answers."""
+    words = [sys.executable, __file__, what]
+    return json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
 
 def load() -> None:
@@ -126,22 +148,21 @@ def run(out: Path, caches: int, processes: int) -> list[dict[str, Any]]:
     kernels = out / "cache" / "kernels"
     os.environ["ELMAN_CACHE"] = str(kernels.parent)
     about = facts()
+    seen = [asked("--truth") for _ in range(TRUTHS)]
     true = {}
-    for shape in SHAPES:
-        true[shape.name] = truth(shape)
-        best = min(true[shape.name].values())
-        words = ", ".join(f"{who} {s / best:.2f}" for who, s in true[shape.name].items())
-        print(f"{shape.name}: best {best * 1e3:.2f} ms; {words}", flush=True)
-    rows: list[dict[str, Any]] = [{"machine": about, "truth": true}]
+    for name in seen[0]:
+        true[name] = {who: median(one[name][who] for one in seen) for who in seen[0][name]}
+        best = min(true[name].values())
+        words = ", ".join(f"{who} {s / best:.2f}" for who, s in true[name].items())
+        print(f"{name}: best {best * 1e3:.2f} ms; {words}", flush=True)
+    rows: list[dict[str, Any]] = [{"machine": about, "truth": true, "by process": seen}]
     busy = subprocess.Popen([sys.executable, __file__, "--load"])
     try:
         for cache in range(caches):
             folder = out / "cache"
             shutil.rmtree(folder / "tuning", ignore_errors=True)
             for process in range(processes):
-                asked = [sys.executable, __file__, "--choose"]
-                answer = subprocess.run(asked, check=True, capture_output=True, text=True)
-                for name, told in json.loads(answer.stdout).items():
+                for name, told in asked("--choose").items():
                     times = true[name]
                     slower = times[told["choice"]] / min(times.values())
                     row = {"cache": cache, "process": process, "shape": name, "slower": slower}
@@ -179,11 +200,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two caches")
     parser.add_argument("--load", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--choose", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--truth", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.load:
         load()
     if given.choose:
         return chosen()
+    if given.truth:
+        return truths()
     given.out.mkdir(parents=True, exist_ok=True)
     rows = run(given.out.resolve(), 2 if given.quick else given.caches, given.processes)
     path = given.out / "choices.jsonl"

@@ -64,6 +64,16 @@ CASES = {  # -> (the choice, whether it is sure)
         "c:units",
         True,
     ),
+    "a rival that is far off, under load": (
+        {"units": [(1.0, QUIET)] * 3, "batch": [(1.2, QUIET)] * 3, "aten": [(9.0, LOADED)]},
+        "c:units",
+        True,
+    ),
+    "a rival that is somewhat off, under load": (
+        {"units": [(1.0, QUIET)] * 3, "batch": [(1.2, QUIET)] * 3, "aten": [(3.0, LOADED)]},
+        "c:units",
+        False,
+    ),
     "torch's own is faster": (
         {"units": [(1.0, QUIET)] * 3, "batch": [(1.1, QUIET)] * 3, "aten": [(0.9, QUIET)] * 3},
         "aten",

@@ -112,7 +112,7 @@ def _measure(
     job: Job, steps: int, batch: int, order: Mapping[str, Candidate], evidence: Evidence
 ) -> dict[str, str]:
     """Time the candidates on random data; why some cannot be."""
-    T, B = cut(job, steps, batch)
+    T, B, long = cut(job, steps, batch)
     refusals: dict[str, str] = {}
     runs: dict[str, Callable[[], object]] = {}
     with own_threads():
@@ -125,7 +125,7 @@ def _measure(
         else:
             runs[who] = partial(trial.run, kernel)
     with own_threads():
-        late = timed(runs, evidence, T * B, {name for name, _ in order.values()})
+        late = timed(runs, evidence, T * B, {name for name, _ in order.values()}, long)
     return refusals | late
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import ExitStack, contextmanager
 
 from elman.engines import registry
 from elman.engines.base import Job
 from elman.errors import ElmanError
 from elman.ir.types import shape_size
-from elman.tuning.evidence import FEW, QUIET, TIE, Evidence
+from elman.tuning.evidence import FEW, QUIET, TIE, Evidence, fair
 from elman.tuning.verification import flops
 from elman.tuning.waiting import waited_s
 
@@ -27,8 +28,8 @@ Run = Callable[[], object]
 Runs = Mapping[str, Run]
 
 
-def cut(job: Job, steps: int, batch: int) -> tuple[int, int]:
-    """T and B of the calls that are timed: the same in every process."""
+def cut(job: Job, steps: int, batch: int) -> tuple[int, int, bool]:
+    """T and B of the calls that are timed, the same in every process; whether they are long."""
     shapes = [shape_size(weight.shape, job.spec.sizes) for weight in job.graph.weights]
     weights = sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
     read = 12.0 * weights / _BYTES_PER_S
@@ -39,20 +40,24 @@ def cut(job: Job, steps: int, batch: int) -> tuple[int, int]:
     few = max(min(steps, _LEAST_STEPS), min(steps, int(_CALL_S / step(batch))))
     while batch >= 2 * _LEAST_BATCH and few * step(batch) > _CALL_S:
         batch //= 2
-    return few, batch
+    return few, batch, few * step(batch) > BUDGET_S / 4
 
 
-def timed(runs: Runs, evidence: Evidence, per: float, engines: Collection[str]) -> dict[str, str]:
+def timed(
+    runs: Runs, evidence: Evidence, per: float, engines: Collection[str], long: bool = False
+) -> dict[str, str]:
     """Time candidates once per round until the winner is clear or the budget is used up.
 
-    Where a single call takes half of the budget, the forecast's and the candidate about which least
-    is known are called once. Who is hopeless in the first call is not called again.
+    Where a call is long, the forecast's and the candidate about which least is known are called
+    once. Who is hopeless in the first calls is not called again.
 
     Args:
         runs: by label, the best forecast first; they wait for their device.
         evidence: takes the samples in.
         per: what a sample's time is divided by: steps times samples of the call.
         engines: whose kernels they run.
+        long: whether a call is expected to take a large part of the budget; if not, each is called
+            twice before it is timed, since first calls of a process start slowly.
 
     Returns:
         why some could not be timed.
@@ -60,30 +65,39 @@ def timed(runs: Runs, evidence: Evidence, per: float, engines: Collection[str]) 
     evidence.tries += 1
     refusals: dict[str, str] = {}
     live: dict[str, Run] = {}
-    begun, best = time.perf_counter(), math.inf
+    best = math.inf
     with ExitStack() as stack:
         for name in engines:
             stack.enter_context(registry.find(name).undisturbed())
+        stack.enter_context(_uncollected())
         for who, run in _least_known(runs, evidence):
-            long = best > BUDGET_S / 2
             try:
-                seconds, waited = _sample(run)
-                if best == math.inf and seconds > BUDGET_S / 2 and waited > QUIET:
-                    seconds, waited = _sample(run)  # so long, or only kept waiting?
+                sample = _sample(run) if long else min(_sample(run), _sample(run))
             except (ElmanError, RuntimeError) as error:
                 refusals[who] = f"failed: {error}"
                 continue
-            hopeless = seconds > _HOPELESS**2 * best
-            if hopeless or min(seconds, best) > BUDGET_S / 2:
-                evidence.add(who, seconds / per, waited)
+            if long or fair(*sample) > _HOPELESS**2 * best:
+                evidence.add(who, sample[0] / per, sample[1])
             else:
                 live[who] = run
             if long and best < math.inf:
                 break
-            best = min(best, seconds)
+            best = min(best, fair(*sample))
         if live and len(runs) > 1:
-            _rounds(live, evidence, per, begun)
+            _rounds(live, evidence, per)
     return refusals
+
+
+@contextmanager
+def _uncollected() -> Generator[None]:
+    """No collection of garbage inside: one takes longer than many calls, and hits one candidate."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _least_known(runs: Runs, evidence: Evidence) -> list[tuple[str, Run]]:
@@ -92,8 +106,8 @@ def _least_known(runs: Runs, evidence: Evidence) -> list[tuple[str, Run]]:
     return every[:1] + sorted(every[1:], key=lambda one: len(evidence.samples.get(one[0], ())))
 
 
-def _rounds(live: dict[str, Run], evidence: Evidence, per: float, begun: float) -> None:
-    quiet_s = 0.0
+def _rounds(live: dict[str, Run], evidence: Evidence, per: float) -> None:
+    begun, quiet_s = time.perf_counter(), 0.0
     for done in range(1, _ROUNDS + 1):
         for who, run in live.items():
             seconds, waited = _sample(run)

@@ -19,9 +19,15 @@ _KEPT = 15  # samples per candidate
 _SOME = 1.1  # times faster that one or two quiet samples must show …
 _NONE = 1.5  # … and that samples under load must
 _CLEAR = 1.5  # times slower that one quiet sample shows well enough
+_FAR = 3.0  # … and one under load
 _TRIES = 10  # processes that have measured: more of them will not know better
 
 Sample = tuple[float, float]  # seconds per step and sample; share of the time without a core
+
+
+def fair(seconds: float, waited: float) -> float:
+    """What a sample would have taken with all cores: its time less the share that was waited."""
+    return seconds * max(0.1, 1.0 - waited)
 
 
 @dataclass
@@ -53,7 +59,7 @@ class Evidence:
         was waited; infinite if there is none."""
         found = self.quiet(who)
         if not found:
-            found = [s * max(0.1, 1.0 - waited) for s, waited in self.samples.get(who, ())]
+            found = [fair(*sample) for sample in self.samples.get(who, ())]
         return median(found) if found else math.inf
 
     def _settled(self, a: str, b: str) -> int:
@@ -83,7 +89,9 @@ class Evidence:
 
         def settled(other: str) -> bool:
             count = self._settled(other, best)
-            return count >= FEW or (count > 0 and self.time(other) > _CLEAR * self.time(best))
+            limit = _CLEAR if count else _FAR if self.quiet(best) else math.inf
+            slower = self.time(best) < math.inf and self.time(other) > limit * self.time(best)
+            return count >= FEW or (slower and self.time(other) < math.inf)
 
         return all(settled(other) for other in order if other != best)
 
