@@ -15,14 +15,14 @@ from typing import Any
 TIE = 1.03  # ratio of times up to which two candidates are as good as each other
 QUIET = 0.03  # share of a sample without a core up to which the machine was quiet
 FEW = 3  # quiet samples that settle a comparison
-_KEPT = 15  # samples per candidate
+_KEPT = 7  # samples per candidate and process
 _SOME = 1.1  # times faster that one or two quiet samples must show …
 _NONE = 1.5  # … and that samples under load must
 _CLEAR = 1.5  # times slower that one quiet sample shows well enough
 _FAR = 3.0  # … and one under load
 _TRIES = 10  # processes that have measured: more of them will not know better
 
-Sample = tuple[float, float]  # seconds per step and sample; share of the time without a core
+Sample = tuple[float, float, int]  # s per step and sample; share without a core; which process
 
 
 def fair(seconds: float, waited: float) -> float:
@@ -43,40 +43,52 @@ class Evidence:
     tries: int = 0
 
     def add(self, who: str, seconds: float, waited: float) -> None:
-        """Take in one sample; the quietest are kept."""
+        """Take in one sample; of each process the quietest are kept."""
         own = self.samples.setdefault(who, [])
-        own.append((seconds, waited))
-        if len(own) > _KEPT:
-            own.sort(key=lambda sample: sample[1])
-            own.pop()
+        own.append((seconds, waited, self.tries))
+        mine = [sample for sample in own if sample[2] == self.tries]
+        if len(mine) > _KEPT:
+            own.remove(max(mine, key=lambda sample: sample[1]))
 
-    def quiet(self, who: str) -> list[float]:
-        """Times measured while nobody else wanted the cores."""
-        return [seconds for seconds, waited in self.samples.get(who, ()) if waited <= QUIET]
+    def quiet(self, who: str) -> dict[int, list[float]]:
+        """Times measured while nobody else wanted the cores, by process."""
+        found: dict[int, list[float]] = {}
+        for seconds, waited, process in self.samples.get(who, ()):
+            if waited <= QUIET:
+                found.setdefault(process, []).append(seconds)
+        return found
 
     def time(self, who: str) -> float:
         """The best guess (s per step and sample): quiet samples, else those under load less what
-        was waited; infinite if there is none."""
+        was waited; infinite if there is none.
+
+        The best process counts: all that a machine does unseen makes a process slow, none fast.
+        """
         found = self.quiet(who)
-        if not found:
-            found = [fair(*sample) for sample in self.samples.get(who, ())]
-        return median(found) if found else math.inf
+        if found:
+            return min(median(own) for own in found.values())
+        loaded = [fair(seconds, waited) for seconds, waited, _ in self.samples.get(who, ())]
+        return median(loaded) if loaded else math.inf
 
     def _settled(self, a: str, b: str) -> int:
-        return min(len(self.quiet(a)), len(self.quiet(b)))
+        return min(sum(map(len, self.quiet(who).values())) for who in (a, b))
+
+    def _processes(self, a: str, b: str) -> int:
+        """How many processes have quiet samples of both."""
+        return len(self.quiet(a).keys() & self.quiet(b).keys())
 
     def best(self, order: Sequence[str], cautious: Collection[str] = ()) -> str:
         """The candidate to run.
 
         Args:
             order: candidates, best forecast first.
-            cautious: those that win by quiet samples alone: torch's own layers.
+            cautious: those that win by quiet samples of two processes alone: torch's own layers.
         """
         found, *others = order
         for other in others:
             settled = self._settled(other, found)
             needed = TIE if settled >= FEW else _SOME if settled else _NONE
-            if not settled and other in cautious:
+            if other in cautious and self._processes(other, found) < 2:
                 continue
             if self.time(other) * needed < self.time(found) < math.inf:
                 found = other
@@ -86,6 +98,8 @@ class Evidence:
         """Whether more measuring would hardly change the choice."""
         if self.tries >= _TRIES or len(order) == 1:
             return True
+        if self.best(order) != best:  # caution alone keeps another one from being chosen
+            return False
 
         def settled(other: str) -> bool:
             count = self._settled(other, best)
@@ -110,12 +124,12 @@ class Evidence:
         try:
             assert value is not None
             samples = {
-                who: [(float(seconds), float(waited)) for seconds, waited in own]
+                who: [(float(seconds), float(waited), int(at)) for seconds, waited, at in own]
                 for who, own in value["samples"].items()
             }
             found = Evidence(samples, int(value["tries"]))
         except (AssertionError, AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return Evidence()
         times = [sample for own in samples.values() for sample in own]
-        plausible = all(0.0 < s < 3600.0 and 0.0 <= waited <= 1e6 for s, waited in times)
+        plausible = all(0.0 < s < 3600.0 and 0.0 <= waited <= 1e6 for s, waited, _ in times)
         return found if plausible and samples.keys() <= set(known) else Evidence()
