@@ -59,7 +59,7 @@ def test_scans_are_the_loop(name, n):
 
 LAYERS = {  # one of two runs at once will do: it starts four processes
     case.kind if case.kind == "beside" else (case.cell, case.kind): case
-    for case in find_suite("layers").cases
+    for case in (*find_suite("layers").cases, *find_suite("streams").cases)
     if case.kind
 }
 

@@ -24,7 +24,7 @@ SHORT = ("torch", "elman", "ratio", "asked", "engine c", "error", "GFLOP/s", "be
 
 def bench(
     suite: Annotated[
-        str, typer.Argument(help="Which suite: foundation, cpu, layers, deer, scan.")
+        str, typer.Argument(help="Which suite: foundation, cpu, layers, streams, deer, scan.")
     ] = "foundation",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, under a minute.")] = False,
     seconds: Annotated[

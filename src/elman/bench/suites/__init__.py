@@ -6,11 +6,11 @@ from elman.bench.cases import Suite
 from elman.bench.suites.cpu import CPU
 from elman.bench.suites.deer import DEER
 from elman.bench.suites.foundation import FOUNDATION
-from elman.bench.suites.layers import LAYERS
+from elman.bench.suites.layers import LAYERS, STREAMS
 from elman.bench.suites.scan import SCAN
 from elman.errors import InputError
 
-SUITES = {suite.name: suite for suite in (FOUNDATION, CPU, LAYERS, DEER, SCAN)}
+SUITES = {suite.name: suite for suite in (FOUNDATION, CPU, LAYERS, STREAMS, DEER, SCAN)}
 
 
 def find_suite(name: str) -> Suite:

@@ -6,6 +6,7 @@ from elman.bench.cases import Case, Suite
 
 _QUICK = "gru packed 100,32,256"
 _NOT_SLOWER = 0.97
+_STREAM = "gru stream 16,8,64"
 
 
 def _layers(
@@ -28,13 +29,13 @@ def _layers(
         baseline="torch",
         ratio=ratio,
         kind=kind,
-        quick=name == _QUICK,
+        quick=name in (_QUICK, _STREAM),
     )
 
 
 LAYERS = Suite(
     "layers",
-    "How fast are packed sequences, stacks, steps, transforms, two runs at once beside torch.nn?",
+    "How fast are packed sequences, stacks, single steps and transforms beside torch.nn?",
     (
         Case("peak", "peak", quick=True),
         _layers("packed", "gru", 100, 32, 256, 2.5, ("elman-lengths",)),
@@ -43,6 +44,18 @@ LAYERS = Suite(
         _layers("stacked", "gru", 100, 32, 256, 2.5),
         _layers("stacked", "lstm", 100, 32, 256, None),
         _layers("step", "gru", 1, 1, 128, 0.97, ("elman-c",)),
+        _layers("samples", "gru", 50, 32, 64, 5.0, ("loop",)),
+        _layers("samples", "lstm", 50, 32, 64, None, ("loop",)),
+        _layers("penalty", "gru", 50, 32, 64, None, ("elman-reference",)),
+        _layers("penalty", "lstm", 50, 32, 64, None, ("elman-reference",)),
+    ),
+    seconds=3.0,
+)
+
+STREAMS = Suite(
+    "streams",
+    "Is a call per step, or a run beside another on the same cores, ever slower than torch.nn?",
+    (
         _layers("stream", "gru", 16, 8, 64, _NOT_SLOWER, ("elman-c",)),
         _layers("stream", "lstm", 35, 20, 200, _NOT_SLOWER, ("elman-c",)),
         _layers("acting", "gru", 100, 1, 128, _NOT_SLOWER, ("elman-c",)),
@@ -50,10 +63,6 @@ LAYERS = Suite(
         _layers("beside", "gru", 100, 32, 256, _NOT_SLOWER),
         _layers("beside", "lstm", 50, 16, 128, _NOT_SLOWER),
         _layers("beside", "gru", 1000, 1, 64, _NOT_SLOWER),
-        _layers("samples", "gru", 50, 32, 64, 5.0, ("loop",)),
-        _layers("samples", "lstm", 50, 32, 64, None, ("loop",)),
-        _layers("penalty", "gru", 50, 32, 64, None, ("elman-reference",)),
-        _layers("penalty", "lstm", 50, 32, 64, None, ("elman-reference",)),
     ),
     seconds=3.0,
 )
