@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elman.tuning.contest import _clear
 from elman.tuning.evidence import Evidence
 
 ORDER = ["c:units", "c:batch", "aten"]
@@ -104,6 +105,16 @@ def test_several_processes(processes, choice, sure):
     found = evidence(*processes)
     best = found.best(ORDER, cautious=("aten",))
     assert (best, found.sure(ORDER, best)) == (choice, sure)
+
+
+def test_a_clear_winner_ends_a_contest():
+    """By the quiet samples of this process; ties, few samples and those under load do not."""
+    clear = {"units": [(1.0, QUIET)] * 4, "batch": [(1.2, QUIET)] * 4}
+    assert _clear(evidence(clear), ORDER[:2])
+    assert not _clear(evidence(clear, {}), ORDER[:2]), "measured by another process"
+    assert not _clear(evidence({**clear, "batch": [(1.01, QUIET)] * 4}), ORDER[:2])
+    assert not _clear(evidence({**clear, "batch": [(1.2, QUIET)] * 2}), ORDER[:2])
+    assert not _clear(evidence({**clear, "batch": [(1.2, LOADED)] * 4}), ORDER[:2])
 
 
 def test_the_quietest_samples_are_kept():

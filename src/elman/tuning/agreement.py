@@ -16,7 +16,7 @@ _VALUES = {"float32": 1e-4, "float64": 1e-10, "float16": 1e-2, "bfloat16": 5e-2}
 _GRADIENTS = {"float32": 1e-3, "float64": 1e-9, "float16": 1e-1, "bfloat16": 2e-1}
 _ROUNDED_AS = {"tf32": "float16"}  # products of float32 on a GPU: as many bits as float16 has
 _LOST = 4.0  # times what the oracle itself loses in the dtype …
-_MOST_LOST = 0.1  # … if that is no more than this share of the result
+_MOST_LOST = 0.1  # … if that is no more than this share of the result, or of 1
 _COMPARED, _STRETCH = 1 << 20, 64  # elements of a result; of a larger one stretches of it
 
 Results = Mapping[str, Tensor]

@@ -122,13 +122,15 @@ def _rounds(live: dict[str, Run], evidence: Evidence, per: float) -> None:
 
 
 def _clear(evidence: Evidence, live: list[str]) -> bool:
-    """Whether the slow quarter of the best one's samples beats the fast quarter of all others'."""
+    """Whether the slow quarter of the best one's samples beats the fast quarter of all others', in
+    this process."""
+    quiet = {who: sorted(evidence.quiet(who).get(evidence.tries, ())) for who in live}
     best, *others = sorted(live, key=evidence.time)
-    own = sorted(evidence.quiet(best))
+    own = quiet[best]
     if not others or len(own) < FEW:
         return not others
     for other in others:
-        theirs = sorted(evidence.quiet(other))
+        theirs = quiet[other]
         if len(theirs) < FEW or evidence.time(other) <= TIE * evidence.time(best):
             return False
         if theirs[len(theirs) // 4] <= own[(3 * len(own)) // 4]:
