@@ -101,15 +101,15 @@ class Frame:
         self._block = ctypes.c_int64 * size
         self._spare: deque[Any] = deque(maxlen=4)
 
-    def call(self, function: Any, *given: int) -> int:
+    def call(self, function: Any, *numbers: int) -> int:
         """Call a kernel's function with every number of :meth:`Shape.given`, arrays spread out.
 
         Returns what the function returns.
         """
-        block = self.filled(*given)
-        found: int = function(block)
+        block = self.filled(*numbers)
+        stolen: int = function(block)
         self._spare.append(block)
-        return found
+        return stolen
 
     def filled(self, *given: int) -> Any:
         """A block of those numbers."""

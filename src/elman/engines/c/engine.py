@@ -38,8 +38,8 @@ class CEngine(Engine):
             return f"it runs on the CPU, not on {job.spec.device}"
         if job.spec.dtype not in DTYPES:
             return f"it has no {job.spec.dtype}; it has {' and '.join(DTYPES)}"
-        found = find_compiler()
-        return found if isinstance(found, str) else None
+        compiler = find_compiler()
+        return compiler if isinstance(compiler, str) else None
 
     def undisturbed(self) -> AbstractContextManager[None]:
         """All workers take part, whoever else wants the cores."""
@@ -64,10 +64,10 @@ class CEngine(Engine):
         free = threads()
         if free == 1 or len(jobs) == 1 or any(self.supports(job) for job in jobs):
             return None
-        own = [self._kernel(job) for job in jobs]
+        members = [self._kernel(job) for job in jobs]
         counts = [(len(job.graph.states), len(job.graph.weights)) for job in jobs]
-        made, share = side_by_side(own, counts, batch, beside, free)
-        return (made, share) if share <= _HOPELESS else None
+        kernel, share = side_by_side(members, counts, batch, beside, free)
+        return (kernel, share) if share <= _HOPELESS else None
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Plan, spell, compile (or find in the cache), load; once for all schedules of a job."""
@@ -84,10 +84,10 @@ class CEngine(Engine):
         return kernel
 
     def _program(self, job: Job) -> Program:
-        made = self._programs.get(job)
-        if made is None:
-            made = self._programs[job] = program(job.pair, job.spec, PRICES)
-        return made
+        planned = self._programs.get(job)
+        if planned is None:
+            planned = self._programs[job] = program(job.pair, job.spec, PRICES)
+        return planned
 
 
 ENGINE = CEngine()

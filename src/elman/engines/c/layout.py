@@ -79,18 +79,18 @@ class Layout(Columns):
 def sealed_reads(phases: Iterable[Phase]) -> list[Node]:
     """Sealed vectors and scalars that the phases read, in order; products' matrices are packed
     instead."""
-    found: dict[Node, None] = {}
+    reads: dict[Node, None] = {}
     for phase in phases:
         for segment in phase.segments:
             nodes = [*segment.scalars, *(v for part in segment.parts for v in part.nodes)]
             for value in nodes:
                 for arg in value.args[1:] if value.op == "matmul" else value.args:
                     if sealed(arg) and arg.op not in ("const", "count"):
-                        found[arg] = None
+                        reads[arg] = None
             for value, _ in (*segment.scalar_writes, *(w for p in segment.parts for w in p.writes)):
                 if sealed(value) and value.op not in ("const", "count"):
-                    found[value] = None
-    return list(found)
+                    reads[value] = None
+    return list(reads)
 
 
 def product_parts(phases: Iterable[Phase]) -> list[Part]:

@@ -47,16 +47,16 @@ def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     again = _unused(size, shape, dtype)
     if again is not None:
         return again
-    made = torch.empty(shape, dtype=dtype)
+    tensor = torch.empty(shape, dtype=dtype)
     advise = _advise()
     if advise is not None:
-        start = -(-made.data_ptr() // _PAGE) * _PAGE
-        advise(start, (made.data_ptr() + size - start) // _PAGE * _PAGE, _HUGEPAGE)
+        start = -(-tensor.data_ptr() // _PAGE) * _PAGE
+        advise(start, (tensor.data_ptr() + size - start) // _PAGE * _PAGE, _HUGEPAGE)
     if _use_count is not None and size <= LIMIT:
-        _kept.append(made.untyped_storage())
+        _kept.append(tensor.untyped_storage())
         while sum(storage.nbytes() for storage in tuple(_kept)) > LIMIT:
             _kept.popleft()
-    return made
+    return tensor
 
 
 def _unused(size: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
@@ -75,10 +75,10 @@ def _unused(size: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor | Non
             return None
         if storage.is_shared():
             continue
-        made = None
+        tensor = None
         if size <= storage.nbytes() <= size + size // 8 and _use_count(storage._cdata) == 1:
-            made = torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)
+            tensor = torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)
         _kept.append(storage)
-        if made is not None:
-            return made
+        if tensor is not None:
+            return tensor
     return None

@@ -160,13 +160,13 @@ class PhaseWriter:
             if value in merged:
                 continue
             if value.op == "lin":
-                own = [
+                weighted = [
                     (coef, arg)
                     for coef, arg in zip(value.coefs, value.args, strict=True)
                     if arg not in merged or value not in columns
                 ]
-                terms = [use(arg) for _, arg in own]
-                text = spell_sum(tuple(coef for coef, _ in own), value.bias, terms)
+                terms = [use(arg) for _, arg in weighted]
+                text = spell_sum(tuple(coef for coef, _ in weighted), value.bias, terms)
                 if value in columns:
                     text = f"{columns[value]} + {text}" if text != "bc((T)0.0)" else columns[value]
             elif value.op == "matmul":
@@ -196,15 +196,15 @@ class PhaseWriter:
         columns: dict[Node, str] = {}
         calls: list[str] = []
         first = 0
-        for own in panels:
-            for index, acc in enumerate(own.bundle.accs):
+        for panel in panels:
+            for index, acc in enumerate(panel.bundle.accs):
                 columns[acc.into] = f"ld(row + ({first} + {index} * nv + j) * VL)"
             if self.direct is None:
-                calls.extend(product_code(own, first, self._operand, self.k_block))
+                calls.extend(product_code(panel, first, self._operand, self.k_block))
             else:
                 size = self.layout.size(part.atom)
-                calls.extend(direct_code(own, first, size, self._operand, self.direct))
-            first += own.accs * width
+                calls.extend(direct_code(panel, first, size, self._operand, self.direct))
+            first += panel.accs * width
         body = "\n                ".join(self._straight(part, columns))
         call = "\n            ".join(calls)
         return [

@@ -79,7 +79,7 @@ def plan_panels(layout: Layout, parts: list[Part]) -> dict[Bundle, Panels]:
 
     Bundles of one part share the panels' width, since one loop over panels serves them all.
     """
-    found: dict[Bundle, Panels] = {}
+    by_bundle: dict[Bundle, Panels] = {}
     offset = 0
     for part in parts:
         vectors = layout.padded(part.atom) // layout.lanes
@@ -87,9 +87,9 @@ def plan_panels(layout: Layout, parts: list[Part]) -> dict[Bundle, Panels]:
         for bundle in part.bundles:
             inner = tuple(layout.size(operand.shape[0][0]) for operand in bundle.operands)
             panels = Panels(part.atom, bundle, vectors, width, inner, offset, layout.lanes)
-            found[bundle] = panels
+            by_bundle[bundle] = panels
             offset += panels.elements
-    return found
+    return by_bundle
 
 
 Matrix = Callable[[Node], tuple[str, str]]

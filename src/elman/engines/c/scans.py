@@ -60,8 +60,8 @@ def _declared(library: Any) -> Any:
 
 
 def _call(function: Any, arrays: dict[str, Tensor], **numbers: int) -> None:
-    given = {name: value.data_ptr() for name, value in arrays.items()}
-    function(ctypes.byref(_Scan(**numbers, **given)))
+    addresses = {name: value.data_ptr() for name, value in arrays.items()}
+    function(ctypes.byref(_Scan(**numbers, **addresses)))
 
 
 def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:

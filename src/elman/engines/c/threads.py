@@ -39,8 +39,8 @@ def _loaded() -> list[str]:
     except OSError:
         folder = Path(torch.__file__).parent / "lib"
         paths = [str(path) for name in _NAMES for path in folder.glob(f"{name}*")]
-    found = [p for p in dict.fromkeys(paths) if Path(p).name.startswith(_NAMES)]
-    return sorted(found, key=lambda path: "torch" not in path)
+    libraries = [p for p in dict.fromkeys(paths) if Path(p).name.startswith(_NAMES)]
+    return sorted(libraries, key=lambda path: "torch" not in path)
 
 
 @cache

@@ -73,5 +73,5 @@ def side_by_side(
         schedule = own if beside else replace(own, pieces=_PIECES)
         members.append(kernel.scheduled(schedule, teams.size))
     delay = 1.0 if beside else 1.0 + (teams.count - 1) / _PIECES
-    made = CTogether(members, counts, beside, teams.size * teams.count)
-    return made, shared * delay / teams.count / alone
+    together = CTogether(members, counts, beside, teams.size * teams.count)
+    return together, shared * delay / teams.count / alone
