@@ -41,18 +41,18 @@ class _Function:
     def _rows(self, rows: Rows) -> Any:
         """Inputs of some steps, steps and samples on one axis."""
         lead = len(self._lead)
-        given = tuple(part[rows].flatten(0, lead) for part in self._x)
-        return given if self._packed else given[0]
+        inputs = tuple(part[rows].flatten(0, lead) for part in self._x)
+        return inputs if self._packed else inputs[0]
 
     def call(self, y: Tensor, rows: Rows) -> Tensor:
         """f of some steps [T, B, n], through autograd if that is on."""
-        made = self._step(y.flatten(0, 1), self._rows(rows))
-        if not isinstance(made, Tensor) or made.shape != (y.shape[0] * y.shape[1], self._n):
-            got = list(made.shape) if isinstance(made, Tensor) else type(made).__name__
+        values = self._step(y.flatten(0, 1), self._rows(rows))
+        if not isinstance(values, Tensor) or values.shape != (y.shape[0] * y.shape[1], self._n):
+            got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ShapeError(
                 f"deer: step(y, x) must return [N, {self._n}] for y [N, {self._n}], got {got}"
             )
-        return made.unflatten(0, y.shape[:2])
+        return values.unflatten(0, y.shape[:2])
 
     def values(self, before: Trajectory, rows: Rows) -> Trajectory:
         return (self.call(before[0], rows),)
@@ -60,10 +60,10 @@ class _Function:
     def linearised(self, before: Trajectory, rows: Rows) -> tuple[Trajectory, Trajectory]:
         y = before[0]
 
-        def one(row: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
-            given = tuple(part.unsqueeze(0) for part in given)
-            made = self._step(row.unsqueeze(0), given if self._packed else given[0]).squeeze(0)
-            return made, made
+        def one(row: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+            inputs = tuple(part.unsqueeze(0) for part in inputs)
+            value = self._step(row.unsqueeze(0), inputs if self._packed else inputs[0]).squeeze(0)
+            return value, value
 
         x = self._rows(rows)
         jacobian, values = vmap(jacrev(one, has_aux=True))(
@@ -131,39 +131,39 @@ def deer(
 
     Source: Lim, Zhu, Selfridge & Kasim 2024, arXiv:2309.12252v3, eq. 3 to 6.
     """
-    given, solvers, packed = _checked(y0, x, solver, guess)
-    if not given[0].shape[0]:
+    inputs, solvers, packed = _checked(y0, x, solver, guess)
+    if not inputs[0].shape[0]:
         raise ShapeError("deer: x has no steps")
-    equations = _Function(step, y0, given, packed)
+    equations = _Function(step, y0, inputs, packed)
     with torch.no_grad():
         initial = guess if isinstance(guess, str) else (_flat(guess, y0),)
-        found = solve(equations, solvers, initial, budget)
-        if found.y is None:
-            if finite([y0, *given]):
-                _warn(found)
+        solution = solve(equations, solvers, initial, budget)
+        if solution.y is None:
+            if finite([y0, *inputs]):
+                _warn(solution)
             y = in_turn(equations)
         else:
-            y = found.y
+            y = solution.y
     if report is not None:
-        report(Solved(found.solver or "sequential", found.iterations, found.tried))
-    made = _attached(equations, y[0], budget) if torch.is_grad_enabled() else y[0]
-    return made.reshape(made.shape[0], *y0.shape)
+        report(Solved(solution.solver or "sequential", solution.iterations, solution.tried))
+    result = _attached(equations, y[0], budget) if torch.is_grad_enabled() else y[0]
+    return result.reshape(result.shape[0], *y0.shape)
 
 
 def _checked(
     y0: Tensor, x: Any, solver: str | tuple[str, ...], guess: str | Tensor
 ) -> tuple[tuple[Tensor, ...], tuple[str, ...], bool]:
     packed = isinstance(x, (tuple, list))
-    given = tuple(x) if packed else (x,)
-    if not isinstance(y0, Tensor) or not given or not all(isinstance(p, Tensor) for p in given):
+    inputs = tuple(x) if packed else (x,)
+    if not isinstance(y0, Tensor) or not inputs or not all(isinstance(p, Tensor) for p in inputs):
         raise InputError("deer: y0 is a tensor, x a tensor or a tuple of tensors")
     if y0.dtype not in TOLERANCES:
         raise InputError(f"deer: y0 is {y0.dtype}; it must be float32 or float64")
     if y0.dim() not in (1, 2):
         raise ShapeError(f"deer: y0 is [B, n] or [n], got {list(y0.shape)}")
     lead = y0.shape[:-1]
-    for part in given:
-        if part.shape[: 1 + len(lead)] != (given[0].shape[0], *lead):
+    for part in inputs:
+        if part.shape[: 1 + len(lead)] != (inputs[0].shape[0], *lead):
             raise ShapeError(
                 f"deer: x is [T, {', '.join(map(str, lead))}{', ' if lead else ''}…] beside y0 "
                 f"{list(y0.shape)}, got {list(part.shape)}"
@@ -175,9 +175,9 @@ def _checked(
     if isinstance(guess, str):
         if guess not in ("first", "zeros"):
             raise InputError(f'deer: guess is "first", "zeros" or a tensor, got {guess!r}')
-    elif guess.shape != (given[0].shape[0], *y0.shape):
+    elif guess.shape != (inputs[0].shape[0], *y0.shape):
         raise ShapeError(f"deer: guess is [T, *y0.shape], got {list(guess.shape)}")
-    return given, solvers, packed
+    return inputs, solvers, packed
 
 
 def _flat(guess: Tensor, y0: Tensor) -> Tensor:
@@ -193,23 +193,23 @@ def _attached(equations: _Function, y: Tensor, budget: int) -> Tensor:
     start = equations.start[0]
     parts: list[Tensor] = []
     with torch.no_grad():
-        given = before(equations.start, (y,))[0]
+        previous = before(equations.start, (y,))[0]
     for first in range(0, y.shape[0], size):
         rows = slice(first, min(first + size, y.shape[0]))
         with torch.no_grad():
-            _, (J,) = equations.linearised((given[rows],), rows)
-        value = equations.call(given[rows], rows)
-        rest = value - Dense(y.shape[-1]).of_vector(J, given[rows])
-        made = linear(Dense(y.shape[-1]), J, rest, start)
-        parts.append(made)
-        start = made[-1]
+            _, (J,) = equations.linearised((previous[rows],), rows)
+        value = equations.call(previous[rows], rows)
+        rest = value - Dense(y.shape[-1]).of_vector(J, previous[rows])
+        states = linear(Dense(y.shape[-1]), J, rest, start)
+        parts.append(states)
+        start = states[-1]
     return torch.cat(parts)
 
 
-def _warn(found: Solution) -> None:
+def _warn(solution: Solution) -> None:
     warnings.warn(
         f"elman.deer ran the steps in turn, because no solver's result was accepted "
-        f"({found.told}). The result is right; it is only slower.",
+        f"({solution.told}). The result is right; it is only slower.",
         stacklevel=3,
     )
 
@@ -249,7 +249,7 @@ def linear_scan(a: Tensor, b: Tensor, y0: Tensor | None = None) -> Tensor:
         return b + 0 * a.sum()
     if matrices:
         n = b.shape[-1]
-        made = linear(Dense(n), a.reshape(T, -1, n, n), b.reshape(T, -1, n), y0.reshape(-1, n))
+        states = linear(Dense(n), a.reshape(T, -1, n, n), b.reshape(T, -1, n), y0.reshape(-1, n))
     else:
-        made = linear(Units(1), a.reshape(T, 1, 1, -1), b.reshape(T, 1, -1), y0.reshape(1, -1))
-    return made.reshape(b.shape)
+        states = linear(Units(1), a.reshape(T, 1, 1, -1), b.reshape(T, 1, -1), y0.reshape(1, -1))
+    return states.reshape(b.shape)

@@ -42,15 +42,15 @@ class Backward:
         count = rows.stop - rows.start
         final = rows.stop == problem.steps
         first = problem.start if not rows.start else tuple(part[rows.start - 1] for part in self.y)
-        given = before(first, tuple(part[rows] for part in self.y))
-        known = problem.leaves(given, rows)
+        previous = before(first, tuple(part[rows] for part in self.y))
+        known = problem.leaves(previous, rows)
         problem.evaluate(step.roots, known)  # what all of the following share
         known.update(self._d_outputs(rows))
         ends = [self._ends(leaf, count, final) for leaf in step.states]
         for leaf, end, state in zip(pair.d_next, ends, step.states, strict=True):
             known[leaf] = problem.bare(end, state)
         roots = [pair.d_states[k] for k in formula.recurrent]
-        found = {
+        cotangents = {
             k: problem.spread(value, step.states[k], count)
             for k, value in zip(
                 formula.recurrent, problem.evaluate(roots, dict(known)), strict=True
@@ -62,7 +62,7 @@ class Backward:
         for bundle, J, start in zip(formula.bundles, jacobians, self.carry, strict=True):
             algebra = bundle.algebra
             u = scan(
-                algebra, algebra.transposed(J).flip(0), bundle.packed(found).flip(0), start
+                algebra, algebra.transposed(J).flip(0), bundle.packed(cotangents).flip(0), start
             ).flip(0)
             later = torch.cat((u[1:], start.unsqueeze(0)))
             totals.update(bundle.unpacked(later, problem.batch))
@@ -79,18 +79,18 @@ class Backward:
         problem, formula = self.problem, self.formula
         step, pair = formula.pair.step, formula.pair
         count = rows.stop - rows.start
-        found: dict[Node, Tensor] = {}
+        d_outputs: dict[Node, Tensor] = {}
         at = 0
         for leaf, root in zip(pair.d_outputs, step.outputs, strict=True):
             width = problem.width(root)
             if self.d_output is None:
-                found[leaf] = problem.bare(problem.zeros(root, count), root)
+                d_outputs[leaf] = problem.bare(problem.zeros(root, count), root)
             elif root.shape:
-                found[leaf] = self.d_output[rows, :, at : at + width]
+                d_outputs[leaf] = self.d_output[rows, :, at : at + width]
             else:
-                found[leaf] = self.d_output[rows]
+                d_outputs[leaf] = self.d_output[rows]
             at += width
-        return found
+        return d_outputs
 
     def _ends(self, leaf: Node, count: int, final: bool) -> Tensor:
         """What flows into a state from the caller: into the last row of all."""
@@ -113,14 +113,14 @@ class Backward:
         for index, term in enumerate(pair.sums):
             left = problem.spread(problem.evaluate((term.left,), known)[0], term.left, count)
             if term.right is None:
-                made = left.sum((0, 1))
-                made = made if term.left.shape else made[0]
+                gradient = left.sum((0, 1))
+                gradient = gradient if term.left.shape else gradient[0]
             else:
                 right = problem.evaluate((term.right,), known)[0]
                 wide = problem.spread(right, term.right, count)
-                made = left.flatten(0, 1).T @ wide.flatten(0, 1)
-            own = self.sums[index]
-            self.sums[index] = made if own is None else own + made
+                gradient = left.flatten(0, 1).T @ wide.flatten(0, 1)
+            total = self.sums[index]
+            self.sums[index] = gradient if total is None else total + gradient
 
     def _initial(self, known: dict[Node, Tensor], count: int) -> None:
         problem, pair = self.problem, self.formula.pair
@@ -142,8 +142,8 @@ class Backward:
         totals: dict[Node, Tensor] = {}
         for term, value in zip(pair.sums, self.sums, strict=True):
             if value is not None:
-                own = totals.get(term.target)
-                totals[term.target] = value if own is None else own + value
+                total = totals.get(term.target)
+                totals[term.target] = value if total is None else total + value
 
         def of(leaf: Node, like: Tensor, parts: dict[Node, Tensor]) -> Tensor:
             atoms = [atom for atom in parts if atom.name == leaf.name]

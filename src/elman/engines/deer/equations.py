@@ -75,5 +75,5 @@ def before_window(start: Trajectory, y: Trajectory, rows: slice) -> Trajectory:
 
 def largest(parts: Sequence[Tensor]) -> float:
     """The largest absolute value; NaN if there is one."""
-    found = [float(part.abs().max()) for part in parts if part.numel()]
-    return math.nan if any(map(math.isnan, found)) else max(found, default=0.0)
+    maxima = [float(part.abs().max()) for part in parts if part.numel()]
+    return math.nan if any(map(math.isnan, maxima)) else max(maxima, default=0.0)

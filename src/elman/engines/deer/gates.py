@@ -76,12 +76,12 @@ def disagreement(equations: Equations, y: Trajectory) -> float:
 def refusal(equations: Equations, y: Trajectory, dtype: torch.dtype, budget: int) -> str | None:
     """Why a trajectory is not accepted, or None."""
     demanded = TOLERANCES[dtype]
-    found = residual(equations, y, budget)
-    if not found <= demanded.residual:
-        return f"residual {found:.2g} (at most {demanded.residual:.2g})"
-    found = disagreement(equations, y)
-    if not found <= demanded.agreement:
-        return f"{found:.2g} off a run in turn (at most {demanded.agreement:.2g})"
+    error = residual(equations, y, budget)
+    if not error <= demanded.residual:
+        return f"residual {error:.2g} (at most {demanded.residual:.2g})"
+    error = disagreement(equations, y)
+    if not error <= demanded.agreement:
+        return f"{error:.2g} off a run in turn (at most {demanded.agreement:.2g})"
     return None
 
 

@@ -52,8 +52,8 @@ class DeerKernel(Kernel):
     ) -> Problem:
         graph = self._job.graph
 
-        def by_name(leaves: Sequence[Node], given: Sequence[Tensor]) -> dict[str, Tensor]:
-            return {leaf.name: value for leaf, value in zip(leaves, given, strict=True)}
+        def by_name(leaves: Sequence[Node], values: Sequence[Tensor]) -> dict[str, Tensor]:
+            return {leaf.name: value for leaf, value in zip(leaves, values, strict=True)}
 
         flat = [
             state.reshape(state.shape[-1 - len(leaf.shape) :])
@@ -74,20 +74,20 @@ class DeerKernel(Kernel):
         y = self._trajectory(problem, inputs, states, weights)
         step, graph = self.formula.pair.step, self._job.graph
         outputs: list[Tensor] = []
-        made: dict[Node, Tensor] = {}
+        results: dict[Node, Tensor] = {}
         T = 0
         for rows in windows(problem, self.budget):
             known = problem.leaves(before_window(problem.start, y, rows), rows)
-            made = dict(zip(step.roots, problem.evaluate(step.roots, known), strict=True))
+            results = dict(zip(step.roots, problem.evaluate(step.roots, known), strict=True))
             T = rows.stop - rows.start
-            pieces = [problem.spread(made[root], root, T) for root in step.outputs]
+            pieces = [problem.spread(results[root], root, T) for root in step.outputs]
             outputs.append(_whole(pieces, graph.output))
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         last: list[Tensor] = []
         for leaf, state in zip(graph.states, states, strict=True):
             atoms = [k for k, atom in enumerate(step.states) if atom.name == leaf.name]
             ends = [
-                problem.spread(made[step.next_states[k]], step.states[k], T)[-1:] for k in atoms
+                problem.spread(results[step.next_states[k]], step.states[k], T)[-1:] for k in atoms
             ]
             last.append(_whole(ends, leaf).reshape(state.shape))
         return output, tuple(last), y if self._job.spec.training else ()
@@ -105,13 +105,13 @@ class DeerKernel(Kernel):
             return ()
         if self.solvers:
             with multiplying(states[0], "ieee"):  # the gates demand all bits
-                found = solve(problem, self.solvers, budget=self.budget)
-            self.last = found
-            if found.y is not None:
-                return found.y
+                solution = solve(problem, self.solvers, budget=self.budget)
+            self.last = solution
+            if solution.y is not None:
+                return solution.y
             if finite([*inputs, *states, *weights]):
                 self.fallbacks += 1
-                self._tell(found)
+                self._tell(solution)
         if not self._looked:
             self._sequential, self._looked = turn.sequential_kernel(self._job), True
         if self._sequential is None:
@@ -128,11 +128,11 @@ class DeerKernel(Kernel):
         }
         return tuple(bundle.packed(columns) for bundle in self.formula.bundles)
 
-    def _tell(self, found: Solution) -> None:
+    def _tell(self, solution: Solution) -> None:
         """One warning per cell and process."""
         warn_once(
             f"engine deer ran {self._job.name} step by step, because no solver's result was "
-            f"accepted ({found.told}). Its results are right; it is only slower. "
+            f"accepted ({solution.told}). Its results are right; it is only slower. "
             f"This is said once.",
             f"deer {self._job.name}",
         )

@@ -62,21 +62,21 @@ class Bundle:
     def unpacked(self, packed: Tensor, batch: int) -> dict[int, Tensor]:
         """The reverse of :meth:`packed`."""
         count = len(self.groups)
-        found: dict[int, Tensor] = {}
+        states: dict[int, Tensor] = {}
         if isinstance(self.algebra, Units):
             whole = packed.unflatten(2, (batch, count, -1))
             for g, group in enumerate(self.groups):
                 for place, k in enumerate(group):
-                    found[k] = whole[:, place, :, g]
-            return found
+                    states[k] = whole[:, place, :, g]
+            return states
         whole = packed.unflatten(1, (batch, count))
         for g, group in enumerate(self.groups):
-            found.update(zip(group, whole[:, :, g].split(self.widths, -1), strict=True))
-        return found
+            states.update(zip(group, whole[:, :, g].split(self.widths, -1), strict=True))
+        return states
 
     def seeded(self, like: Tensor) -> dict[int, Tensor]:
         """Cotangents [seeds, 1, 1, n] of which each picks one row of the Jacobian."""
-        found: dict[int, Tensor] = {}
+        cotangents: dict[int, Tensor] = {}
         at = 0
         for place, width in enumerate(self.widths):
             seed = like.new_zeros(self.seeds, 1, 1, width)
@@ -85,8 +85,8 @@ class Bundle:
             else:
                 seed[at : at + width, 0, 0].fill_diagonal_(1)
                 at += width
-            found.update({group[place]: seed for group in self.groups})
-        return found
+            cotangents.update({group[place]: seed for group in self.groups})
+        return cotangents
 
     def jacobian(self, rows: Mapping[int, Tensor]) -> Tensor:
         """The Jacobian from cotangents [seeds, T, B, n] of the states, in the algebra's layout."""
@@ -99,13 +99,13 @@ class Bundle:
         return whole.movedim(0, 3).flatten(1, 2)
 
 
-def bundles_of(step: Step, found: Structure, sizes: Mapping[str, int]) -> tuple[Bundle, ...]:
+def bundles_of(step: Step, recurrence: Structure, sizes: Mapping[str, int]) -> tuple[Bundle, ...]:
     """The recurrent states of a step, groups of one kind together."""
     kinds: dict[tuple[bool, tuple[int, ...]], list[tuple[int, ...]]] = {}
-    for group in found.groups:
+    for group in recurrence.groups:
         widths = tuple(_width(step.states[k], sizes) for k in group)
-        own = [kind for (a, _), kind in found.kinds.items() if a in group]
-        units = Kind.DENSE not in own and len(set(widths)) == 1
+        patterns = [kind for (a, _), kind in recurrence.kinds.items() if a in group]
+        units = Kind.DENSE not in patterns and len(set(widths)) == 1
         kinds.setdefault((units, widths), []).append(group)
     return tuple(
         Bundle(tuple(groups), widths, Units(len(widths)) if units else Dense(sum(widths)))
@@ -224,10 +224,10 @@ class Problem:
     def _next(self, known: dict[Node, Tensor]) -> Trajectory:
         formula = self.formula
         count = next(known[leaf].shape[0] for leaf in formula.pair.step.inputs)
-        made = self.evaluate(formula.next, known)
+        values = self.evaluate(formula.next, known)
         wide = {
             k: self.spread(value, formula.pair.step.states[k], count)
-            for k, value in zip(formula.recurrent, made, strict=True)
+            for k, value in zip(formula.recurrent, values, strict=True)
         }
         return tuple(bundle.packed(wide) for bundle in formula.bundles)
 
@@ -263,8 +263,8 @@ class Problem:
             self.evaluate([*newton.rows, *newton.sealed], known)
             channels = y[0].shape[2 if newton.units else 1]
             self._window = key, newton.given(known, rows.stop - rows.start, channels)
-        made, off = newton.improved(y[0], start[0], *self._window[1])
-        return (made,), off
+        iterate, off = newton.improved(y[0], start[0], *self._window[1])
+        return (iterate,), off
 
     def linearised(self, before: Trajectory, rows: Rows) -> tuple[Trajectory, Trajectory]:
         """f and its Jacobian by the states for some steps."""
@@ -277,7 +277,7 @@ class Problem:
         """The Jacobian of so many steps; ``known`` holds their leaves, and stays as it is."""
         formula = self.formula
         step = formula.pair.step
-        found: list[Tensor] = []
+        jacobians: list[Tensor] = []
         some = next(iter(self._inputs.values()))
         for bundle in formula.bundles:
             seeds = bundle.seeded(some)
@@ -291,12 +291,14 @@ class Problem:
             members = [k for group in bundle.groups for k in group]
             roots = {k: formula.jacobian_rows[formula.recurrent.index(k)] for k in members}
             wanted = {k: root for k, root in roots.items() if root is not None}
-            made = dict(zip(wanted, self.evaluate(tuple(wanted.values()), values), strict=True))
+            cotangents = dict(
+                zip(wanted, self.evaluate(tuple(wanted.values()), values), strict=True)
+            )
             rows = {
-                k: self.spread(made[k], step.states[k], bundle.seeds, count)
-                if k in made
+                k: self.spread(cotangents[k], step.states[k], bundle.seeds, count)
+                if k in cotangents
                 else self.zeros(step.states[k], bundle.seeds, count)
                 for k in members
             }
-            found.append(bundle.jacobian(rows))
-        return tuple(found)
+            jacobians.append(bundle.jacobian(rows))
+        return tuple(jacobians)

@@ -77,11 +77,11 @@ Algebra = Units | Dense
 
 
 def _in_turn(algebra: Algebra, A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
-    found: list[Tensor] = []
+    states: list[Tensor] = []
     for matrix, rest in zip(A, b, strict=True):
         y0 = algebra.of_vector(matrix, y0) + rest
-        found.append(y0)
-    return torch.stack(found)
+        states.append(y0)
+    return torch.stack(states)
 
 
 def associative(algebra: Algebra, A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
@@ -104,9 +104,9 @@ def scan(algebra: Algebra, A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
     """All y[t], not differentiable: by the device's own scan if there is one, else by torch ops."""
     native = registry.scans(b.device.type)
     if native is not None:
-        found = native.forward(A, b, y0, isinstance(algebra, Units))
-        if found is not None:
-            return found
+        states = native.forward(A, b, y0, isinstance(algebra, Units))
+        if states is not None:
+            return states
     return associative(algebra, A, b, y0)
 
 
@@ -127,9 +127,9 @@ class _Scan(Function):
         again = torch.is_grad_enabled()  # a second derivative may follow
         native = registry.scans(b.device.type)
         if native is not None and not again:
-            found = native.backward(A, y0, y, dy, isinstance(algebra, Units))
-            if found is not None:
-                return (None, *found)
+            gradients = native.backward(A, y0, y, dy, isinstance(algebra, Units))
+            if gradients is not None:
+                return (None, *gradients)
         if again:
             y = linear(algebra, A, b, y0)
         before = torch.cat((y0.unsqueeze(0), y[:-1]))

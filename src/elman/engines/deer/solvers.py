@@ -120,16 +120,16 @@ def solve(
         budget: memory for the Jacobians of a window (bytes).
         watch: called with every iterate (for studies: it costs a look at each value).
     """
-    found = Solution()
+    solution = Solution()
     dtype = equations.start[0].dtype if equations.start else torch.float32
     for name in solvers:
         y, iterations, why = _windows(equations, name, guess, budget, watch)
         why = why or refusal(equations, y, dtype, budget)
         if why is None:
-            found.y, found.solver, found.iterations = y, name, iterations
+            solution.y, solution.solver, solution.iterations = y, name, iterations
             break
-        found.tried[name] = why
-    return found
+        solution.tried[name] = why
+    return solution
 
 
 def _windows(
@@ -165,14 +165,14 @@ def _window(
     y = _begun(equations, guess, start, rows)
     demanded = TOLERANCES[start[0].dtype].residual if start else 0.0
     if method.plain and watch is None:
-        found = _by_kernel(equations, method, y, start, rows, demanded)
-        if found is not None:
-            return found
+        solved = _by_kernel(equations, method, y, start, rows, demanded)
+        if solved is not None:
+            return solved
     scale, last = method.scale, math.inf
     accepted = y
     for iteration in range(method.iterations + 1):
-        given = before(start, y)
-        values, jacobians = _linearised(equations, method, given, rows)
+        previous = before(start, y)
+        values, jacobians = _linearised(equations, method, previous, rows)
         off = largest([a - b for a, b in zip(y, values, strict=True)]) / max(1.0, largest(values))
         if watch is not None:
             watch(Glance(name, rows, iteration, y, off, replaced))
@@ -185,9 +185,9 @@ def _window(
                 scale, accepted, last = min(1.0, 1.5 * scale), y, off
             elif scale > 1e-3:  # worse: a shorter way from the last that was better
                 scale *= 0.5
-                given = before(start, accepted)
-                values, jacobians = _linearised(equations, method, given, rows)
-        raw = _solved(equations, method, scale, values, jacobians, given, start)
+                previous = before(start, accepted)
+                values, jacobians = _linearised(equations, method, previous, rows)
+        raw = _solved(equations, method, scale, values, jacobians, previous, start)
         y = _clean(raw)
         if watch is not None:
             replaced = sum(int((~(part.abs() <= _CLIP)).sum()) for part in raw)
@@ -205,10 +205,10 @@ def _by_kernel(
     """The same by kernels of whole iterations; None where there are none."""
     off = math.nan
     for iteration in range(method.iterations + 1):
-        found = equations.improved(y, start, rows)
-        if found is None:
+        improved = equations.improved(y, start, rows)
+        if improved is None:
             return None
-        y, off = found
+        y, off = improved
         if off <= demanded:
             return y, iteration, None
     return y, method.iterations, f"residual {off:.2g} after {method.iterations} iterations"
@@ -233,11 +233,11 @@ def _clean(y: Trajectory) -> Trajectory:
 
 
 def _linearised(
-    equations: Equations, method: Method, given: Trajectory, rows: Rows
+    equations: Equations, method: Method, previous: Trajectory, rows: Rows
 ) -> tuple[Trajectory, Trajectory]:
     if method.scale == 0.0:
-        return equations.values(given, rows), ()
-    values, jacobians = equations.linearised(given, rows)
+        return equations.values(previous, rows), ()
+    values, jacobians = equations.linearised(previous, rows)
     return values, jacobians
 
 
@@ -247,25 +247,25 @@ def _solved(
     scale: float,
     values: Trajectory,
     jacobians: Trajectory,
-    given: Trajectory,
+    previous: Trajectory,
     start: Trajectory,
 ) -> Trajectory:
     """The trajectory of the linearised recurrence."""
     if not jacobians:
         return values
-    made: list[Tensor] = []
+    states: list[Tensor] = []
     for algebra, f, J, x, y0 in zip(
-        equations.algebras, values, jacobians, given, start, strict=True
+        equations.algebras, values, jacobians, previous, start, strict=True
     ):
-        own = torch.nan_to_num(J, nan=0.0, posinf=_CLIP, neginf=-_CLIP)
+        jacobian = torch.nan_to_num(J, nan=0.0, posinf=_CLIP, neginf=-_CLIP)
         if scale != 1.0:
-            own = own * scale
+            jacobian = jacobian * scale
         f = torch.nan_to_num(f)
         if method.diagonal and isinstance(algebra, Dense):
-            flat, own = Units(1), algebra.diagonal(own)
-            b = (f - own * x).flatten(1).unsqueeze(1)
-            y = scan(flat, own.flatten(1)[:, None, None], b, y0.reshape(1, -1))
-            made.append(y.reshape(f.shape))
+            flat, jacobian = Units(1), algebra.diagonal(jacobian)
+            b = (f - jacobian * x).flatten(1).unsqueeze(1)
+            y = scan(flat, jacobian.flatten(1)[:, None, None], b, y0.reshape(1, -1))
+            states.append(y.reshape(f.shape))
         else:
-            made.append(scan(algebra, own, f - algebra.of_vector(own, x), y0))
-    return tuple(made)
+            states.append(scan(algebra, jacobian, f - algebra.of_vector(jacobian, x), y0))
+    return tuple(states)

@@ -37,7 +37,7 @@ def in_turn(equations: Equations) -> Trajectory:
     parts: list[Trajectory] = []
     for t in range(equations.steps):
         one = tuple(part.unsqueeze(0) for part in state)
-        made = equations.values(one, slice(t, t + 1))
-        parts.append(made)
-        state = tuple(part[0] for part in made)
+        values = equations.values(one, slice(t, t + 1))
+        parts.append(values)
+        state = tuple(part[0] for part in values)
     return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))

@@ -31,8 +31,8 @@ def _kept(value: Node, new: dict[Node, Node | None], build: Builder) -> Node | N
         kept = [(coef, arg) for coef, arg in zip(value.coefs, args, strict=True) if arg is not None]
         if not kept:
             return None
-        made = build.lin(kept, shape=value.shape)
-        return made if made.shape == value.shape else build.spread(made, value.shape)
+        total = build.lin(kept, shape=value.shape)
+        return total if total.shape == value.shape else build.spread(total, value.shape)
     if value.op == "where" and args[0] is not None:
         if args[1] is None and args[2] is None:
             return None
