@@ -160,14 +160,14 @@ class _Assembler:
         carried: bool,
     ) -> Segment:
         def stores(values: Iterable[Node]) -> tuple[tuple[Node, Home], ...]:
-            found: list[tuple[Node, Home]] = []
+            pairs: list[tuple[Node, Home]] = []
             for value in values:
                 targets = list(writes.get(value, ()))
                 home = homes.get(value)
                 if home is not None and home.where == "scratch":
                     targets.append(home)
-                found.extend((value, target) for target in targets)
-            return tuple(found)
+                pairs.extend((value, target) for target in targets)
+            return tuple(pairs)
 
         sync = carried and index == 0
         members = [*part.scalars, *(v for values in part.vectors.values() for v in values)]
@@ -204,16 +204,16 @@ class _Assembler:
                 continue
             old = parts.get(atom, Part(atom, (), (), ()))
             parts[atom] = Part(atom, old.bundles, old.nodes, (*old.writes, (value, home)))
-        made = Segment(first.sync, first.scalars, tuple(scalar_writes), tuple(parts.values()))
-        return (made, *segments[1:])
+        segment = Segment(first.sync, first.scalars, tuple(scalar_writes), tuple(parts.values()))
+        return (segment, *segments[1:])
 
 
 def _targets(*groups: Iterable[tuple[Node, Home]]) -> dict[Node, list[Home]]:
-    found: dict[Node, list[Home]] = {}
+    by_value: dict[Node, list[Home]] = {}
     for group in groups:
         for value, home in group:
-            found.setdefault(value, []).append(home)
-    return found
+            by_value.setdefault(value, []).append(home)
+    return by_value
 
 
 def output_is_state(pair: Pair) -> bool:
@@ -268,22 +268,22 @@ def _forward(pair: Pair, cuts: Cuts) -> _Way:
 
 
 def _backward(pair: Pair, cuts: Cuts) -> _Way:
-    given: dict[Node, Home | None] = {
+    available: dict[Node, Home | None] = {
         **dict.fromkeys(cuts.tape),
         **_leaf_homes(pair, known_next=True),
         **{v: Home("d_output", i) for i, v in enumerate(pair.d_outputs)},
     }
-    before = _Draft("backward before", 3, dict(given), list(cuts.redone))
-    given.update(dict.fromkeys(cuts.redone))
+    before = _Draft("backward before", 3, dict(available), list(cuts.redone))
+    available.update(dict.fromkeys(cuts.redone))
     carry = {v: Home("carry", i) for i, v in enumerate(pair.d_next)}
     roots = [*pair.d_states, *cuts.stored]
-    step = _Draft("backward step", 4, {**given, **carry}, roots, late_products=True)
-    given.update(dict.fromkeys(cuts.stored))
+    step = _Draft("backward step", 4, {**available, **carry}, roots, late_products=True)
+    available.update(dict.fromkeys(cuts.stored))
     read = dict.fromkeys(v for t in cuts.sums for v in (t.left, t.right) if v is not None)
-    operands = [v for v in read if v not in given]
+    operands = [v for v in read if v not in available]
     late = [*(d for _, d in cuts.d_inputs), *operands]
     return _Way(
-        (before, step, _Draft("backward after", 5, dict(given), late)),
+        (before, step, _Draft("backward after", 5, dict(available), late)),
         (
             [],
             [(v, Home("d_state", i)) for i, v in enumerate(pair.d_states)],
@@ -303,8 +303,8 @@ def _sweep(way: _Way, taped: Mapping[Node, Home], tape: list[Slot]) -> Sweep:
     homes = dict(taped)
     values = dict.fromkeys(value for group in way.slotted for value in group)
     fresh = [value for value in values if value not in homes]
-    own: list[Slot] = []
-    placed = assign(fresh, _lives(way.phases, way.sums, fresh), tape, own)
+    chunk_slots: list[Slot] = []
+    placed = assign(fresh, _lives(way.phases, way.sums, fresh), tape, chunk_slots)
     for value, (shared, index) in placed.items():
         homes[value] = Home("tape" if shared else "chunk", index)
     build = _Assembler(homes)
@@ -316,7 +316,7 @@ def _sweep(way: _Way, taped: Mapping[Node, Home], tape: list[Slot]) -> Sweep:
         )
         for phase, fixed, slotted in zip(way.phases, way.fixed, way.slotted, strict=True)
     )
-    return Sweep(before, step, after, tuple(slot.atom for slot in own))
+    return Sweep(before, step, after, tuple(slot.atom for slot in chunk_slots))
 
 
 def program(pair: Pair, spec: Spec, prices: Prices = BALANCED) -> Program:

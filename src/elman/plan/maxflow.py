@@ -75,13 +75,13 @@ class Network:
 
     def _reaching(self, sink: int) -> set[int]:
         """Vertices from which the sink can still be reached."""
-        found = {sink}
+        vertices = {sink}
         stack = [sink]
         while stack:
             vertex = stack.pop()
             for edge in self._edges[vertex]:
                 tail = self._head[edge]  # edge ^ 1 runs from tail to vertex
-                if self._left[edge ^ 1] and tail not in found:
-                    found.add(tail)
+                if self._left[edge ^ 1] and tail not in vertices:
+                    vertices.add(tail)
                     stack.append(tail)
-        return found
+        return vertices

@@ -48,8 +48,8 @@ def below(roots: Iterable[Node], given: Collection[Node] = ()) -> list[Node]:
 
     Sealed values and those in ``given`` are not entered; sealed ones are left out.
     """
-    found = walk(roots, stop=lambda value: sealed(value) or value in given)
-    return [value for value in found if not sealed(value)]
+    nodes = walk(roots, stop=lambda value: sealed(value) or value in given)
+    return [value for value in nodes if not sealed(value)]
 
 
 def wanted_sums(pair: Pair, wants: Collection[str]) -> tuple[Sum, ...]:

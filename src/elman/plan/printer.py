@@ -64,8 +64,8 @@ def _labelled(label: str, lines: list[str]) -> list[str]:
 
 
 def _list(names: Names, values: Iterable[Node]) -> str:
-    found = dict.fromkeys(names.inner(value) for value in values)
-    return " ".join(text.replace(" ", _KEPT) for text in found)
+    texts = dict.fromkeys(names.inner(value) for value in values)
+    return " ".join(text.replace(" ", _KEPT) for text in texts)
 
 
 def show_bundle(bundle: Bundle, names: Names) -> str:
@@ -85,17 +85,17 @@ def show_bundle(bundle: Bundle, names: Names) -> str:
 
 
 def _reductions(segment: Segment, names: Names) -> list[str]:
-    found: dict[tuple[Node, ...], list[str]] = {}
+    ops_of: dict[tuple[Node, ...], list[str]] = {}
     for value in segment.scalars:
         if OPS[value.op].kind == "reduce":
-            found.setdefault(value.args, []).append(value.op)
-    sums = [args for args, ops in found.items() if ops == ["sum"]]
-    told = [
+            ops_of.setdefault(value.args, []).append(value.op)
+    sums = [args for args, ops in ops_of.items() if ops == ["sum"]]
+    texts = [
         f"{', '.join(ops)} of {_list(names, args)}"
-        for args, ops in found.items()
+        for args, ops in ops_of.items()
         if args not in sums
     ]
-    return [*told, *([f"{len(sums)} sum{'s' * (len(sums) > 1)} over units"] if sums else [])]
+    return [*texts, *([f"{len(sums)} sum{'s' * (len(sums) > 1)} over units"] if sums else [])]
 
 
 def _segment(segment: Segment, names: Names) -> str:
@@ -163,28 +163,28 @@ def _slots(program: Program, names: Names) -> list[str]:
 
 
 def _once(program: Program, names: Names) -> str:
-    found = [
+    shown = [
         names.short(arg)
         for value in program.pair.step.walk()
         if not sealed(value)
         for arg in value.args
         if sealed(arg) and arg.args
     ]
-    return ", ".join(dict.fromkeys(found))
+    return ", ".join(dict.fromkeys(shown))
 
 
 def _sums(program: Program, names: Names) -> str:
     """Weights' gradients, joined by their right operand."""
-    found: dict[Node | None, dict[Node, None]] = {}
+    lefts_of: dict[Node | None, dict[Node, None]] = {}
     for term in program.sums:
-        found.setdefault(term.right, {})[term.left] = None
+        lefts_of.setdefault(term.right, {})[term.left] = None
     texts = [
         f"[{_list(names, lefts)}] ⊗ {names.inner(right)}"
-        for right, lefts in found.items()
+        for right, lefts in lefts_of.items()
         if right is not None
     ]
-    if None in found:
-        texts.append(f"Σ {_list(names, found[None])}")
+    if None in lefts_of:
+        texts.append(f"Σ {_list(names, lefts_of[None])}")
     return " ; ".join(texts)
 
 

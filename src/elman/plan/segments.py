@@ -39,11 +39,11 @@ def _earliest(order: list[Node], floor: Mapping[Node, int]) -> dict[Node, int]:
     level: dict[Node, int] = {}
     for value in order:
         full = full_reads(value)
-        found = floor.get(value, 0)
+        earliest = floor.get(value, 0)
         for arg in value.args:
             if arg in level:
-                found = max(found, level[arg] + (arg in full))
-        level[value] = found
+                earliest = max(earliest, level[arg] + (arg in full))
+        level[value] = earliest
     return level
 
 

@@ -59,7 +59,7 @@ def assign(
         per value, (whether the slot is one of ``shared``, its index); both lists are filled in
         place.
     """
-    found: dict[Node, tuple[bool, int]] = {}
+    placed: dict[Node, tuple[bool, int]] = {}
     for value in values:
         life = lives[value]
         places = [(True, i, slot) for i, slot in enumerate(shared) if slot.fits(value, life)]
@@ -69,5 +69,5 @@ def assign(
             places = [(False, len(own) - 1, own[-1])]
         is_shared, index, slot = places[0]
         slot.lives.append((value, life))
-        found[value] = (is_shared, index)
-    return found
+        placed[value] = (is_shared, index)
+    return placed
