@@ -126,14 +126,14 @@ def _clear(evidence: Evidence, live: list[str]) -> bool:
     this process."""
     quiet = {who: sorted(evidence.quiet(who).get(evidence.tries, ())) for who in live}
     best, *others = sorted(live, key=evidence.time)
-    own = quiet[best]
-    if not others or len(own) < FEW:
+    times = quiet[best]
+    if not others or len(times) < FEW:
         return not others
     for other in others:
         theirs = quiet[other]
         if len(theirs) < FEW or evidence.time(other) <= TIE * evidence.time(best):
             return False
-        if theirs[len(theirs) // 4] <= own[(3 * len(own)) // 4]:
+        if theirs[len(theirs) // 4] <= times[(3 * len(times)) // 4]:
             return False
     return True
 

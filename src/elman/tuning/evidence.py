@@ -44,19 +44,19 @@ class Evidence:
 
     def add(self, who: str, seconds: float, waited: float) -> None:
         """Take in one sample; of each process the quietest are kept."""
-        own = self.samples.setdefault(who, [])
-        own.append((seconds, waited, self.tries))
-        mine = [sample for sample in own if sample[2] == self.tries]
+        samples = self.samples.setdefault(who, [])
+        samples.append((seconds, waited, self.tries))
+        mine = [sample for sample in samples if sample[2] == self.tries]
         if len(mine) > _KEPT:
-            own.remove(max(mine, key=lambda sample: sample[1]))
+            samples.remove(max(mine, key=lambda sample: sample[1]))
 
     def quiet(self, who: str) -> dict[int, list[float]]:
         """Times measured while nobody else wanted the cores, by process."""
-        found: dict[int, list[float]] = {}
+        by_process: dict[int, list[float]] = {}
         for seconds, waited, process in self.samples.get(who, ()):
             if waited <= QUIET:
-                found.setdefault(process, []).append(seconds)
-        return found
+                by_process.setdefault(process, []).append(seconds)
+        return by_process
 
     def time(self, who: str) -> float:
         """The best guess (s per step and sample): quiet samples, else those under load less what
@@ -64,9 +64,9 @@ class Evidence:
 
         The best process counts: all that a machine does unseen makes a process slow, none fast.
         """
-        found = self.quiet(who)
-        if found:
-            return min(median(own) for own in found.values())
+        quiet = self.quiet(who)
+        if quiet:
+            return min(median(times) for times in quiet.values())
         loaded = [fair(seconds, waited) for seconds, waited, _ in self.samples.get(who, ())]
         return median(loaded) if loaded else math.inf
 
@@ -84,15 +84,15 @@ class Evidence:
             order: candidates, best forecast first.
             cautious: those that win by quiet samples of two processes alone: torch's own layers.
         """
-        found, *others = order
+        leader, *others = order
         for other in others:
-            settled = self._settled(other, found)
+            settled = self._settled(other, leader)
             needed = TIE if settled >= FEW else _SOME if settled else _NONE
-            if other in cautious and self._processes(other, found) < 2:
+            if other in cautious and self._processes(other, leader) < 2:
                 continue
-            if self.time(other) * needed < self.time(found) < math.inf:
-                found = other
-        return found
+            if self.time(other) * needed < self.time(leader) < math.inf:
+                leader = other
+        return leader
 
     def sure(self, order: Sequence[str], best: str) -> bool:
         """Whether more measuring would hardly change the choice."""
@@ -115,7 +115,7 @@ class Evidence:
 
     def to_json(self) -> dict[str, Any]:
         """As it is stored."""
-        samples = {who: [list(sample) for sample in own] for who, own in self.samples.items()}
+        samples = {who: [list(sample) for sample in taken] for who, taken in self.samples.items()}
         return {"samples": samples, "tries": self.tries}
 
     @staticmethod
@@ -124,12 +124,12 @@ class Evidence:
         try:
             assert value is not None
             samples = {
-                who: [(float(seconds), float(waited), int(at)) for seconds, waited, at in own]
-                for who, own in value["samples"].items()
+                who: [(float(seconds), float(waited), int(at)) for seconds, waited, at in taken]
+                for who, taken in value["samples"].items()
             }
-            found = Evidence(samples, int(value["tries"]))
+            evidence = Evidence(samples, int(value["tries"]))
         except (AssertionError, AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return Evidence()
-        times = [sample for own in samples.values() for sample in own]
+        times = [sample for taken in samples.values() for sample in taken]
         plausible = all(0.0 < s < 3600.0 and 0.0 <= waited <= 1e6 for s, waited, _ in times)
-        return found if plausible and samples.keys() <= set(known) else Evidence()
+        return evidence if plausible and samples.keys() <= set(known) else Evidence()

@@ -29,14 +29,14 @@ def unsteady(job: Job) -> Kernel:
     def evaluated(
         xp: Any, roots: tuple[Node, ...], values: dict[Node, Tensor], dims: Mapping[str, int]
     ) -> tuple[Tensor, ...]:
-        for value in walk(roots, stop=lambda found: found in values):
+        for value in walk(roots, stop=lambda node: node in values):
             if value in values:
                 continue
-            made = apply(xp, value, tuple(values[arg] for arg in value.args), dims)
+            result = apply(xp, value, tuple(values[arg] for arg in value.args), dims)
             if value.op not in _EXACT and OPS[value.op].kind != "move":
-                error = torch.from_numpy(source.uniform(-eps, eps, tuple(made.shape)))
-                made = made * (1.0 + error.to(made))
-            values[value] = made
+                error = torch.from_numpy(source.uniform(-eps, eps, tuple(result.shape)))
+                result = result * (1.0 + error.to(result))
+            values[value] = result
         return tuple(values[root] for root in roots)
 
     return ReferenceKernel(job.graph, dict(job.spec.dims), evaluated)

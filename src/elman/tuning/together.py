@@ -54,15 +54,17 @@ def choose_together(
     if len(kinds) > 1:
         return None
     counts = [(len(job.graph.states), len(job.graph.weights)) for job in jobs]
-    own = [choice.kernel for choice in choices]
-    alone = Together(own, counts, beside)
+    members = [choice.kernel for choice in choices]
+    alone = Together(members, counts, beside)
     engine = choices[0].engine
     of_one = {choice.engine for choice in choices} == {engine}
-    offered = registry.find(engine).together(jobs, own, steps, batch, beside) if of_one else None
+    offered = (
+        registry.find(engine).together(jobs, members, steps, batch, beside) if of_one else None
+    )
     if offered is None:
         return Choice(engine, APART, alone, "only")
-    made, share = offered
-    kernels = {AT_ONCE: made, APART: alone}
+    at_once, share = offered
+    kernels = {AT_ONCE: at_once, APART: alone}
     few = min(steps, _LEAST)
     with own_threads():
         run = _Step(jobs, few, batch, beside)
@@ -145,7 +147,7 @@ class _Step:
         inputs, states, weights = self._inputs, self._states, self._weights
         with apart(self._device), torch.no_grad():
             output, last, saved = kernel.forward(inputs, states, weights)
-            found = {"output": output, **{f"last {k}": value for k, value in enumerate(last)}}
+            results = {"output": output, **{f"last {k}": value for k, value in enumerate(last)}}
             if self._training:
                 none = (None,) * len(last)
                 groups = kernel.backward(
@@ -153,7 +155,7 @@ class _Step:
                 )
                 grads = [grad for group in groups for grad in group]
                 named = {f"gradient {k}": d for k, d in enumerate(grads) if d is not None}
-                found |= named
+                results |= named
         if self._device == "cuda":
             torch.cuda.synchronize()
-        return found
+        return results

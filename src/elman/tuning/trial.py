@@ -89,10 +89,12 @@ class Trial:
     def run(self, kernel: Kernel) -> dict[str, Tensor]:
         """Forward, and backward if the job is for training; all results by name."""
         with apart(self.job.spec.device), nothing_said():
-            found = self._differentiated(kernel) if kernel.differentiable else self._called(kernel)
+            results = (
+                self._differentiated(kernel) if kernel.differentiable else self._called(kernel)
+            )
         if self.job.spec.device == "cuda":
             torch.cuda.synchronize()
-        return found
+        return results
 
     def _named(self, output: Tensor, last: tuple[Tensor, ...]) -> dict[str, Tensor]:
         states = [leaf.name for leaf in self.job.graph.states]
@@ -105,16 +107,16 @@ class Trial:
         job = self.job
         with torch.no_grad():
             output, last, saved = kernel.forward(self.inputs, self.states, self.weights)
-            found = self._named(output, last)
+            results = self._named(output, last)
             if not job.spec.training:
-                return found
+                return results
             arguments = (self.inputs, self.states, self.weights)
             d_inputs, d_states, d_weights = kernel.backward(
                 *arguments, saved, self.d_output, self.d_last, False
             )
         leaves = (*job.graph.inputs, *job.graph.states, *job.graph.weights)
         grads = (*d_inputs, *d_states, *d_weights)
-        return found | self._gradients([leaf.name for leaf in leaves], grads)
+        return results | self._gradients([leaf.name for leaf in leaves], grads)
 
     def _differentiated(self, kernel: Kernel) -> dict[str, Tensor]:
         job = self.job
@@ -127,25 +129,25 @@ class Trial:
         leaves: dict[str, Tensor] = {}
         arguments = (*self.inputs, *self.states, *self.weights)
         for leaf, value in zip(job.graph.leaves, arguments, strict=True):
-            own = value.detach()
+            tensor = value.detach()
             if leaf.name in wants:
-                leaves[leaf.name] = own.requires_grad_()
-            values.append(own)
+                leaves[leaf.name] = tensor.requires_grad_()
+            values.append(tensor)
         first = len(self.inputs)
         second = first + len(self.states)
         with torch.enable_grad():
             output, last, _ = kernel.forward(values[:first], values[first:second], values[second:])
-            found = self._named(output.detach(), tuple(value.detach() for value in last))
+            results = self._named(output.detach(), tuple(value.detach() for value in last))
             pairs = [
                 (value, d)
                 for value, d in zip((output, *last), (self.d_output, *self.d_last), strict=True)
                 if value.requires_grad and d is not None
             ]
             if not pairs:
-                return found
+                return results
             roots, ds = zip(*pairs, strict=True)
             grads = torch.autograd.grad(roots, list(leaves.values()), ds, allow_unused=True)
-        return found | self._gradients(list(leaves), grads)
+        return results | self._gradients(list(leaves), grads)
 
     def _wants(self) -> frozenset[str]:
         states = frozenset(leaf.name for leaf in self.job.graph.states)

@@ -106,12 +106,12 @@ def _settled(
         return (trial if flops(job) > _LARGE else trial.double()).run(oracle)
 
     plain = make_trial(job, T, B, ends=ends)
-    found = tried(plain)
-    if finite(found):
-        return plain, found
+    results = tried(plain)
+    if finite(results):
+        return plain, results
     positive = plain.positive()
     other = tried(positive)
-    return (positive, other) if finite(other) else (plain, found)
+    return (positive, other) if finite(other) else (plain, results)
 
 
 def _off(kernel: Kernel, oracle: Kernel, trial: Trial, want: dict[str, Tensor]) -> str | None:
