@@ -12,8 +12,8 @@ from elman.ir.types import Dim
 
 def _rows(value: Node, head: int, heads: int, where: str) -> Node:
     """What one head has of a vector, or of a matrix along its rows."""
-    own = [_atom(value, at, where) for at in range(head, len(value.shape[0]), heads)]
-    return _joined(own, where)
+    parts = [_atom(value, at, where) for at in range(head, len(value.shape[0]), heads)]
+    return _joined(parts, where)
 
 
 def _atom(value: Node, at: int, where: str) -> Node:
@@ -31,18 +31,18 @@ def _joined(parts: list[Node], where: str) -> Node:
 def multiplied(matrix: Node, vector: Node, heads: int, where: str) -> Node:
     """A block-diagonal product: rows of head n meet the units of head n."""
     parts = [_rows(vector, head, heads, where) for head in range(heads)]
-    made = [
+    products = [
         node("matmul", (_atom(matrix, row, where), parts[row % heads]), (), ((atom,),), where)
         for row, atom in enumerate(matrix.shape[0])
     ]
-    return node("concat", made, (), (matrix.shape[0],), where)
+    return node("concat", products, (), (matrix.shape[0],), where)
 
 
 def transposed(matrix: Node, heads: int, where: str) -> Node:
     """The transpose of a block-diagonal matrix: the transposes of its blocks."""
     blocks: list[Node] = []
     for head in range(heads):
-        own = _rows(matrix, head, heads, where)
-        blocks.append(node("transpose", (own,), (), own.shape[::-1], where))
+        block_row = _rows(matrix, head, heads, where)
+        blocks.append(node("transpose", (block_row,), (), block_row.shape[::-1], where))
     columns = range(len(matrix.shape[1]))
     return _joined([_atom(block, at, where) for at in columns for block in blocks], where)

@@ -255,10 +255,10 @@ def find_cell(module: str, name: str, options: dict[str, Any], heads: int = 1) -
     Raises:
         PickleError: there is no such cell.
     """
-    found = look_up(module, name)
-    if found is None:
+    cell = look_up(module, name)
+    if cell is None:
         raise PickleError(f"there is no cell {module}.{name}, which was saved by this name")
-    return bound_cell(found, options, heads)
+    return bound_cell(cell, options, heads)
 
 
 def _line(file: str, line: int) -> str:
@@ -428,7 +428,7 @@ def cell(
             for p in inspect.signature(function).parameters.values()
             if p.kind is p.KEYWORD_ONLY
         }
-        made = Cell(
+        cell = Cell(
             function.__name__,
             *parsed,
             outputs[0] if outputs else None,
@@ -437,7 +437,7 @@ def cell(
             function,
             options,
         )
-        _ = made.graph  # a mistake is told where the cell is written, not where it is used
-        return made
+        _ = cell.graph  # a mistake is told where the cell is written, not where it is used
+        return cell
 
     return decorate

@@ -25,11 +25,11 @@ class UncutError(VerifyError):
 
 def cut(dim: Dim, cuts: Cuts) -> Dim:
     """A dim with its numbers cut, parts of parts too: 8 with {8: (4, 4), 4: (1, 3)} is 1+3+1+3."""
-    found: list[Atom] = []
+    atoms: list[Atom] = []
     for atom in dim:
         parts = cuts.get(atom) if isinstance(atom, int) else None
-        found.extend([atom] if parts is None else cut(parts, cuts))
-    return tuple(found)
+        atoms.extend([atom] if parts is None else cut(parts, cuts))
+    return tuple(atoms)
 
 
 def cut_shape(shape: Shape, cuts: Cuts) -> Shape:
@@ -39,13 +39,13 @@ def cut_shape(shape: Shape, cuts: Cuts) -> Shape:
 
 def _runs(dim: Dim) -> list[tuple[str | None, tuple[int, ...]]]:
     """Names one by one, and what numbers stand between them."""
-    found: list[tuple[str | None, tuple[int, ...]]] = []
+    runs: list[tuple[str | None, tuple[int, ...]]] = []
     for number, atoms in groupby(dim, lambda atom: isinstance(atom, int)):
         if number:
-            found.append((None, tuple(int(atom) for atom in atoms)))
+            runs.append((None, tuple(int(atom) for atom in atoms)))
         else:
-            found.extend((str(atom), ()) for atom in atoms)
-    return found
+            runs.extend((str(atom), ()) for atom in atoms)
+    return runs
 
 
 def meet(left: Shape, right: Shape) -> None:

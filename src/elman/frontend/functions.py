@@ -181,13 +181,13 @@ def softmax(v: Any) -> Tracer:
 
 def _cut(value: Node, parts: list[Dim]) -> list[Tracer]:
     line = where_called()
-    found: list[Tracer] = []
+    tracers: list[Tracer] = []
     start = 0
     for part in parts:
         data = (start, start + len(part))
-        found.append(Tracer(node("split", (value,), data, (part, *value.shape[1:]), line)))
+        tracers.append(Tracer(node("split", (value,), data, (part, *value.shape[1:]), line)))
         start += len(part)
-    return found
+    return tracers
 
 
 def split(v: Any, parts: Any) -> list[Tracer]:

@@ -82,8 +82,8 @@ def division(graph: Graph) -> Division:
             matrices.append(_weights(value.args[0]))
             if value.args[1].rate >= Rate.STATE:
                 blocks |= matrices[-1]
-    while any(own & blocks and not own <= blocks for own in matrices):
-        blocks = blocks.union(*(own for own in matrices if own & blocks))
+    while any(leaves & blocks and not leaves <= blocks for leaves in matrices):
+        blocks = blocks.union(*(leaves for leaves in matrices if leaves & blocks))
     rows = [leaf.shape[0] for leaf in (*graph.states, *blocks) if leaf.shape]
     columns = [leaf.shape[1] for leaf in blocks]
     atoms = frozenset(atom for dim in (*rows, *columns) for atom in dim)
@@ -107,10 +107,10 @@ def check_divides(name: str, heads: int, how: Division) -> None:
 
 
 def _divided_dim(dim: Dim, heads: int, how: Division) -> Dim:
-    found: list[Atom] = []
+    atoms: list[Atom] = []
     for atom in dim:
-        found.extend([_of_head(atom, heads)] * heads if atom in how.dims else [atom])
-    return tuple(found)
+        atoms.extend([_of_head(atom, heads)] * heads if atom in how.dims else [atom])
+    return tuple(atoms)
 
 
 def divided(entry: Declared, heads: int, how: Division) -> Declared:
@@ -126,9 +126,9 @@ def divided(entry: Declared, heads: int, how: Division) -> Declared:
 
 def sizes_per_head(dims: dict[str, int], heads: int, how: Division) -> dict[str, int]:
     """Sizes of one head's part of the dims given. Raises ShapeError where there is none."""
-    found = dict(dims)
+    sizes = dict(dims)
     for name in how.dims & dims.keys():
-        found[str(name)], left = divmod(dims[str(name)], heads)
+        sizes[str(name)], left = divmod(dims[str(name)], heads)
         if left:
             raise ShapeError(f"{name}={dims[str(name)]} cannot be divided among {heads} heads")
-    return found
+    return sizes

@@ -13,12 +13,12 @@ _RATHER = "save the weights alone: torch.save(module.state_dict(), path)"
 def look_up(module: str | None, name: str) -> Any:
     """What a dotted name stands for in a module; None if there is no such module or name."""
     try:
-        found: Any = importlib.import_module(module or "")
+        value: Any = importlib.import_module(module or "")
         for part in name.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, AttributeError, ValueError):
         return None
-    return found
+    return value
 
 
 def nameless(module: str | None, name: str, where: str, redefined: bool) -> PickleError:

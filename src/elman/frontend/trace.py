@@ -259,8 +259,8 @@ def _size(dim: Dim) -> Tracer | int:
 
 
 def _is_tensor(value: Any) -> bool:
-    own = type(value).__module__.partition(".")[0] == "torch"
-    return own and hasattr(value, "requires_grad") and hasattr(value, "ndim")
+    of_torch = type(value).__module__.partition(".")[0] == "torch"
+    return of_torch and hasattr(value, "requires_grad") and hasattr(value, "ndim")
 
 
 def _log(base: Any) -> str:
@@ -327,13 +327,13 @@ def pointwise(op: str, *operands: Any) -> Tracer:
         if other.shape != shaped[0].shape:
             raise mismatch(op, shaped[0], other, _vector_hint(shaped[0], other))
     shape = shaped[0].shape if shaped else ()
-    made = node(op, args, (), shape, where_called())
-    if len(shape) == 2 and made.rate > Rate.WEIGHT:
+    result = node(op, args, (), shape, where_called())
+    if len(shape) == 2 and result.rate > Rate.WEIGHT:
         refuse(
             "a matrix may depend on weights alone",
             "multiply the vector instead: W @ (m * h), or m * (W @ h)",
         )
-    return Tracer(made)
+    return Tracer(result)
 
 
 def _product_hint(left: Node, right: Node) -> str:
