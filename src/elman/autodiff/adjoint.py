@@ -32,11 +32,15 @@ class _Cotangents:
             self.parts.setdefault(value, []).append(_fitted(self.build, part, value.shape))
 
     def total(self, value: Node) -> Node | None:
-        found = self.parts.get(value)
-        if not found:
+        terms = self.parts.get(value)
+        if not terms:
             return None
-        made = self.build.lin([(1.0, part) for part in found], shape=value.shape)
-        return made if made.shape == value.shape else self.build.spread(made, value.shape)
+        cotangent = self.build.lin([(1.0, part) for part in terms], shape=value.shape)
+        return (
+            cotangent
+            if cotangent.shape == value.shape
+            else self.build.spread(cotangent, value.shape)
+        )
 
 
 def _back(build: Builder, roots: list[Node], flow: _Cotangents, entered: bool) -> list[Sum]:

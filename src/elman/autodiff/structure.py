@@ -59,15 +59,15 @@ class Structure:
         parts: list[str] = []
         for group in self.groups:
             inside = [self.kinds[p] for p in self.kinds if p[0] in group]
-            told = ", ".join(names[index] for index in group)
+            listed = ", ".join(names[index] for index in group)
             if not inside:
-                parts.append(f"none ({told})")
+                parts.append(f"none ({listed})")
             elif Kind.DENSE in inside:
-                parts.append(f"dense ({told})")
+                parts.append(f"dense ({listed})")
             elif len(group) == 1:
-                parts.append(f"diagonal ({told})")
+                parts.append(f"diagonal ({listed})")
             else:
-                parts.append(f"diagonal in blocks of {len(group)} ({told})")
+                parts.append(f"diagonal in blocks of {len(group)} ({listed})")
         return "; ".join(parts) + f"; {self.degree.name.lower()} in the state"
 
 
@@ -75,11 +75,11 @@ Found = dict[Node, Kind]
 
 
 def _joined(parts: Iterable[Found]) -> Found:
-    found: Found = {}
+    pattern: Found = {}
     for part in parts:
         for state, kind in part.items():
-            found[state] = max(kind, found.get(state, Kind.NONE))
-    return found
+            pattern[state] = max(kind, pattern.get(state, Kind.NONE))
+    return pattern
 
 
 def _full(part: Found) -> Found:
@@ -115,21 +115,21 @@ class _Walk:
         ]
         if value.op == "where":
             parts = parts[1:]
-        found = _joined(parts)
-        return found if OPS[value.op].kind == "pointwise" else _full(found)
+        pattern = _joined(parts)
+        return pattern if OPS[value.op].kind == "pointwise" else _full(pattern)
 
     def _degree_of(self, value: Node) -> Degree:
-        own = [self.degree(arg) for arg in value.args]
-        highest = max(own, default=Degree.CONSTANT)
+        degrees = [self.degree(arg) for arg in value.args]
+        highest = max(degrees, default=Degree.CONSTANT)
         if highest == Degree.CONSTANT:
             return highest
         if value.op in ("lin", "matmul", "sum", "mean"):
             return highest
         if value.op == "mul":
-            return highest if Degree.CONSTANT in own else Degree.NONLINEAR
-        if value.op == "div" and own[1] == Degree.CONSTANT:
+            return highest if Degree.CONSTANT in degrees else Degree.NONLINEAR
+        if value.op == "div" and degrees[1] == Degree.CONSTANT:
             return highest
-        if value.op == "where" and own[0] == Degree.CONSTANT:
+        if value.op == "where" and degrees[0] == Degree.CONSTANT:
             return highest
         return Degree.NONLINEAR
 
@@ -152,9 +152,9 @@ def structure(step: Step) -> Structure:
     degrees = [Degree.CONSTANT]
     for index in recurrent:
         root = step.next_states[index]
-        found = walk.kind(root)
+        pattern = walk.kind(root)
         degrees.append(walk.degree(root))
-        for state, kind in found.items():
+        for state, kind in pattern.items():
             if kind:
                 same = root.shape == step.states[index].shape
                 kinds[index, place[state]] = kind if same else Kind.DENSE
@@ -171,4 +171,4 @@ def _groups(
             group[a] |= group[b]
             for member in group[a]:
                 group[member] = group[a]
-    return tuple(sorted({tuple(sorted(found)) for found in group.values()}))
+    return tuple(sorted({tuple(sorted(numbers)) for numbers in group.values()}))

@@ -28,13 +28,13 @@ class _Moving:
         kind = OPS[value.op].kind
         if kind == "move":
             parts = [d or self.zero(arg) for arg, d in zip(value.args, moved, strict=True)]
-            made = node(value.op, parts, value.data, value.shape, value.where)
+            tangent = node(value.op, parts, value.data, value.shape, value.where)
         elif kind == "product":
-            made = self._product(value, moved)
+            tangent = self._product(value, moved)
         else:
-            made = self._partial(value, moved)
-        if made is not None:
-            self.of[value] = made
+            tangent = self._partial(value, moved)
+        if tangent is not None:
+            self.of[value] = tangent
 
     def zero(self, like: Node) -> Node:
         """Zeros in the shape of a value."""
@@ -70,8 +70,8 @@ class _Moving:
                 terms.append(part)
         if not terms:
             return None
-        made = build.lin([(1.0, term) for term in terms], shape=value.shape)
-        return made if made.shape == value.shape else build.spread(made, value.shape)
+        tangent = build.lin([(1.0, term) for term in terms], shape=value.shape)
+        return tangent if tangent.shape == value.shape else build.spread(tangent, value.shape)
 
 
 def _missing(build: Builder, value: Node, d: Node) -> tuple[Node | None, ...]:

@@ -70,11 +70,11 @@ class Builder:
         if op in _COMMUTES:
             args = tuple(sorted(args, key=self.number))
         key = (op, args, data, shape)
-        found = self._made.get(key)
-        if found is None:
-            found = self._made[key] = node(op, args, data, shape, where, rate)
-            self.number(found)
-        return found
+        known = self._made.get(key)
+        if known is None:
+            known = self._made[key] = node(op, args, data, shape, where, rate)
+            self.number(known)
+        return known
 
     def const(self, value: float) -> Node:
         """A number."""
@@ -99,7 +99,7 @@ class Builder:
             elif self.open(term) and math.isfinite(coef):
                 bias += coef * term.bias
                 inner = list(zip(term.coefs, term.args, strict=True))
-                pending.extend((coef * own, arg) for own, arg in reversed(inner))
+                pending.extend((coef * inner_coef, arg) for inner_coef, arg in reversed(inner))
             else:
                 key = (term, (coef > 0) - (coef < 0))
                 gathered[key] = gathered.get(key, 0.0) + coef
@@ -148,10 +148,10 @@ class Builder:
                 factors.append(factor)
         if not factors:
             return self.const(coef)
-        made = factors[0] if len(factors) == 1 else self.make("mul", factors)
-        if made.shape != shape:
-            made = self.spread(made, shape)
-        return made if coef == 1.0 else self.lin([(coef, made)])
+        product = factors[0] if len(factors) == 1 else self.make("mul", factors)
+        if product.shape != shape:
+            product = self.spread(product, shape)
+        return product if coef == 1.0 else self.lin([(coef, product)])
 
     def apply(self, op: str, args: tuple[Node, ...], where: str = "") -> Node:
         """The canonical form of a pointwise op."""

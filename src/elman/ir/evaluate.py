@@ -115,11 +115,13 @@ def apply(xp: Any, node: Node, args: tuple[Array, ...], dims: Mapping[str, int])
             arg[(..., *extra)] if not _rank(source) else arg
             for source, arg in zip(node.args, args, strict=True)
         )
-    made = MEANING[node.op](xp, node, *args)
+    result = MEANING[node.op](xp, node, *args)
     if _rank(node) and node.args and not any(source.shape for source in node.args):
         # scalars alone: the value is repeated over the units (the canonical form's spread)
-        made = xp.broadcast_to(made, (*made.shape[: -_rank(node)], *shape_size(node.shape, dims)))
-    return made
+        result = xp.broadcast_to(
+            result, (*result.shape[: -_rank(node)], *shape_size(node.shape, dims))
+        )
+    return result
 
 
 def evaluate(

@@ -174,11 +174,11 @@ def with_args(old: Node, args: tuple[Node, ...]) -> Node:
 def readers(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
     """For each node, those of ``nodes`` that take it as an argument, in order, without
     repetition."""
-    found: dict[Node, list[Node]] = {}
+    by_argument: dict[Node, list[Node]] = {}
     for reader in nodes:
         for arg in dict.fromkeys(reader.args):
-            found.setdefault(arg, []).append(reader)
-    return found
+            by_argument.setdefault(arg, []).append(reader)
+    return by_argument
 
 
 def leaf_named(graph: Graph, name: str) -> Node:

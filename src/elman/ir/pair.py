@@ -81,12 +81,12 @@ class Pair:
     @property
     def blocks(self) -> dict[Node, list[int]]:
         """By sealed target: the weight blocks whose gradient its finished sum is, as it stands."""
-        found: dict[Node, list[int]] = {}
+        by_target: dict[Node, list[int]] = {}
         for target, leaf in self.d_sealed:
-            own = [index for index, d in enumerate(self.d_weights) if d is leaf]
-            if own:
-                found[target] = own
-        return found
+            indices = [index for index, d in enumerate(self.d_weights) if d is leaf]
+            if indices:
+                by_target[target] = indices
+        return by_target
 
     @property
     def primal(self) -> frozenset[Node]:

@@ -39,11 +39,11 @@ class Names:
         """Name a value; a name that is taken gets a prime, then a number."""
         if value in self._name:
             return
-        found, count = wish, 1
-        while found in self._taken:
-            found, count = (f"{wish}′" if count == 1 else f"{wish}_{count}"), count + 1
-        self._name[value] = found
-        self._taken.add(found)
+        name, count = wish, 1
+        while name in self._taken:
+            name, count = (f"{wish}′" if count == 1 else f"{wish}_{count}"), count + 1
+        self._name[value] = name
+        self._taken.add(name)
 
     def known(self, text: str) -> bool:
         """Whether something is called so."""
@@ -101,8 +101,8 @@ class Names:
         """A value inside an expression; in brackets where it binds less than ``binding``."""
         if value in self._name:
             return self._name[value]
-        text, own = self._text(value)
-        return text if own >= binding else f"({text})"
+        text, binding_of_text = self._text(value)
+        return text if binding_of_text >= binding else f"({text})"
 
     def _text(self, value: Node) -> tuple[str, int]:
         """The right-hand side of a value, and how tightly it binds."""
@@ -161,7 +161,7 @@ def source_names(values: Iterable[Node]) -> dict[Node, str]:
     for value in values:
         if value.where and value.args:
             lines.setdefault(value.where, []).append(value)
-    found: dict[Node, str] = {}
+    names: dict[Node, str] = {}
     for where, members in lines.items():
         read = {arg for value in members for arg in value.args}
         tops = [value for value in members if value not in read]
@@ -169,8 +169,8 @@ def source_names(values: Iterable[Node]) -> dict[Node, str]:
         if all(top.op == "split" for top in tops):
             tops.sort(key=lambda top: int(str(top.data[0])))
         if len(targets) == len(tops):
-            found.update(zip(tops, targets, strict=True))
-    return found
+            names.update(zip(tops, targets, strict=True))
+    return names
 
 
 def _targets(text: str) -> list[str]:
@@ -289,23 +289,23 @@ def _name_gradients(names: Names, pair: Pair, order: list[Node]) -> None:
             product = OPS[value.op].kind == "product" and value.args[1] is term.right
             if not product and value.op != "lin":
                 continue
-            found = _destination(names, value, used)
-            if found and term.left not in names and OPS[term.left.op].kind != "leaf":
-                names.give(term.left, found)
+            wish = _destination(names, value, used)
+            if wish and term.left not in names and OPS[term.left.op].kind != "leaf":
+                names.give(term.left, wish)
 
 
 def _destination(names: Names, value: Node, used: Mapping[Node, list[Node]]) -> str:
     """What the cotangent of a summand is called, by the named value that it goes into."""
-    found = ""
+    name = ""
     while True:
         if value in names:
-            found = f"d{names.short(value)}"
+            name = f"d{names.short(value)}"
         above = used.get(value, [])
         if len(above) != 1 or value.op not in ("lin", "matmul"):
-            return found
+            return name
         if above[0].op != "lin":
             function = len(above[0].args) == 1 and above[0] in names
-            return f"δ{names.short(above[0])}" if function else found
+            return f"δ{names.short(above[0])}" if function else name
         value = above[0]
 
 

@@ -86,13 +86,13 @@ class _Atoms:
         if old.op == "matmul":
             grid = self.grids[old.args[0]]
             pairs = [list(zip(row, parts, strict=True)) for row in grid]
-            made = [
+            units = [
                 self.build.lin((1.0, product(self.build, block, part)) for block, part in row)
                 for row in pairs
             ]
-            for index, value in enumerate(made):
+            for index, value in enumerate(units):
                 self._round(value, (old, index))
-            return made
+            return units
         if old.op == "count":
             return [self.build.make("count", (), old.data)]
         if OPS[old.op].kind == "reduce":
@@ -124,12 +124,12 @@ class _Atoms:
             for arg in args:
                 self.build.keep(arg)
         if old.op != "lin":
-            made = self.build.apply(old.op, args, old.where)
+            value = self.build.apply(old.op, args, old.where)
         else:
-            made = self.build.lin(zip(old.coefs, args, strict=True), old.bias, shape)
-            made = self.build.spread(made, shape)
-        self._round(made, (old, row))
-        return made
+            value = self.build.lin(zip(old.coefs, args, strict=True), old.bias, shape)
+            value = self.build.spread(value, shape)
+        self._round(value, (old, row))
+        return value
 
     def _round(self, made: Node, place: tuple[Node, int]) -> None:
         """Decide whether a value is rounded as it is written, or is a part of what reads it."""

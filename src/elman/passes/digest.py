@@ -40,8 +40,8 @@ def _hash(text: str) -> str:
 def _own(value: Node, step: Step) -> str:
     """What a value is, apart from its arguments and from the names of weights."""
     if value.op in ("input", "state"):
-        own = (step.inputs if value.op == "input" else step.states).index(value)
-        return f"{value.op} {own} {value.shape}"
+        index = (step.inputs if value.op == "input" else step.states).index(value)
+        return f"{value.op} {index} {value.shape}"
     if _is_end(value):
         return f"bias {_rows(value)} {value.shape}"
     if value.op == "weight":

@@ -14,7 +14,7 @@ def share(graph: Graph) -> Graph:
     seen: dict[object, Node] = {}
 
     def shared(old: Node, args: tuple[Node, ...]) -> Node:
-        made = with_args(old, args)
-        return seen.setdefault((made.op, made.args, made.data, made.shape), made)
+        new = with_args(old, args)
+        return seen.setdefault((new.op, new.args, new.data, new.shape), new)
 
     return graph.rebuilt(shared)
