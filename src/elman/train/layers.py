@@ -81,14 +81,14 @@ def find_cell(name: str) -> Cell:
     file = Path(path).expanduser()
     if not file.is_file():
         raise RunError(rows("the file of the cell does not exist", [("path", str(file))]))
-    found = getattr(_run_file(file), attribute, None)
-    if found is None:
+    value = getattr(_run_file(file), attribute, None)
+    if value is None:
         raise RunError(rows(f"the file has no cell {attribute!r}", [("path", str(file))]))
-    if not isinstance(found, Cell):
-        details = [("path", str(file)), ("value", repr(found))]
+    if not isinstance(value, Cell):
+        details = [("path", str(file)), ("value", repr(value))]
         hint = "decorate the formula: @elman.cell(input=…, state=…, weights=…)"
         raise RunError(rows(f"{attribute!r} in the file is no cell", details, hint))
-    return found
+    return value
 
 
 def _run_file(file: Path) -> ModuleType:

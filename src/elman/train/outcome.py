@@ -43,7 +43,7 @@ def conclude(
         earlier: seconds of training steps done by earlier processes of the run (s).
     """
     config, tally = loop.config, loop.tally
-    told = looked_at(loop)
+    task_facts = looked_at(loop)
     total = time.perf_counter() - began
     result = {
         "steps": tally.step,
@@ -56,7 +56,7 @@ def conclude(
         "fallbacks": tally.all_fallbacks,
         "speed": speed,
         "choices": loop.choices(),
-        **told,
+        **task_facts,
     }
     if loop.first:
         loop.folder.write("result", result)
@@ -70,9 +70,9 @@ def looked_at(loop: Loop) -> dict[str, Any]:
     was_training = model.training
     model.eval()
     with torch.no_grad():
-        told = task_of(loop.config).conclude(model, loop.data, loop.config)
+        facts = task_of(loop.config).conclude(model, loop.data, loop.config)
     model.train(was_training)
-    return told
+    return facts
 
 
 def told_at_end(result: dict[str, Any], cell: str, words: Words) -> str:
@@ -114,9 +114,9 @@ def speed_in_words(speed: Skipped | Compared, cell: str, words: Words) -> str:
     """Write the comparison with torch.nn on one line."""
     if isinstance(speed, Skipped):
         return f"not compared with torch.nn: {speed.skipped}"
-    own, other = speed.items_per_s.elman, speed.items_per_s.torch
+    ours, other = speed.items_per_s.elman, speed.items_per_s.torch
     return (
-        f"{own.median:,.0f} {words.items}/s ({own.q1:,.0f} to {own.q3:,.0f}) beside "
+        f"{ours.median:,.0f} {words.items}/s ({ours.q1:,.0f} to {ours.q3:,.0f}) beside "
         f"torch.nn.{cell.upper()}'s {other.median:,.0f} ({other.q1:,.0f} to "
         f"{other.q3:,.0f}): {speed.ratio:.2f}x, "
         f"logits within {speed.largest_logit_difference:.1e}"

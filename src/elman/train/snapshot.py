@@ -23,8 +23,8 @@ def capture(stepper: Stepper) -> tuple[dict[str, Tensor], dict[str, Any]]:
             else:
                 numbers[f"{index}.{name}"] = value
     kind, parts = taken_apart(stepper.state)
-    own = {f"carried.{k}": part for k, part in enumerate(parts)} | random_numbers()
-    tensors |= {name: gathered(stepper.fabric, value) for name, value in own.items()}
+    local = {f"carried.{k}": part for k, part in enumerate(parts)} | random_numbers()
+    tensors |= {name: gathered(stepper.fabric, value) for name, value in local.items()}
     copies = {name: value.detach().cpu().clone() for name, value in tensors.items()}
     return copies, {"carried": kind, "optimizer": numbers}
 

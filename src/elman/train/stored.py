@@ -123,9 +123,9 @@ def typed(hint: Any, value: Any, where: str = "") -> Any:
     if hint is Any:
         return value
     if origin is Annotated:
-        found = typed(arguments[0], value, where)
-        arguments[1].check(found, where)
-        return found
+        item = typed(arguments[0], value, where)
+        arguments[1].check(item, where)
+        return item
     if origin in (Union, UnionType):
         return one_of(arguments, value, where)
     if is_dataclass(hint) and isinstance(value, dict):

@@ -58,8 +58,8 @@ def engines(choices: Any) -> list[str]:
         return sorted({name for part in choices for name in engines(part)})
     if not isinstance(choices, dict):
         return []
-    own = {choices["engine"]} if isinstance(choices.get("engine"), str) else set()
-    return sorted(own.union(*(engines(part) for part in choices.values())))
+    names = {choices["engine"]} if isinstance(choices.get("engine"), str) else set()
+    return sorted(names.union(*(engines(part) for part in choices.values())))
 
 
 def differences(summaries: list[Summary]) -> dict[str, list[Any]]:

@@ -53,21 +53,21 @@ def npz_half(path: Path, arrays: Mapping[str, np.ndarray], half: str) -> Half:
     def find(*names: str) -> tuple[str, np.ndarray] | None:
         return next(((n, arrays[f"{n}_{half}"]) for n in names if f"{n}_{half}" in arrays), None)
 
-    found, labels = find("audio", "x"), find(*LABELS)
-    if found is None or labels is None:
+    named, labels = find("audio", "x"), find(*LABELS)
+    if named is None or labels is None:
         raise unreadable(path, f"no x_{half} or no y_{half}: {', '.join(arrays)}", NPZ_HINT)
-    values: Values = found[1]
-    if found[0] == "audio":
+    values: Values = named[1]
+    if named[0] == "audio":
         lengths = find("length")
         if lengths is None or lengths[1].sum() != len(values) or (lengths[1] < 1).any():
             raise unreadable(path, f"length_{half} does not divide audio_{half}", NPZ_HINT)
-        values = np.split(found[1][:, None], np.cumsum(lengths[1])[:-1])
-    elif found[1].dtype == np.uint8:
-        values = flat(found[1])
-    elif found[1].ndim == 2:
-        values = found[1][:, :, None]
-    if found[0] == "x" and np.ndim(values) != 3:
-        raise unreadable(path, f"x_{half} is of shape {list(found[1].shape)}", NPZ_HINT)
+        values = np.split(named[1][:, None], np.cumsum(lengths[1])[:-1])
+    elif named[1].dtype == np.uint8:
+        values = flat(named[1])
+    elif named[1].ndim == 2:
+        values = named[1][:, :, None]
+    if named[0] == "x" and np.ndim(values) != 3:
+        raise unreadable(path, f"x_{half} is of shape {list(named[1].shape)}", NPZ_HINT)
     if len(values) != len(labels[1]) or labels[1].ndim != 1 or not len(values):
         raise unreadable(path, f"{len(values)} sequences, {len(labels[1])} labels", NPZ_HINT)
     group = find(*GROUPS)
@@ -100,10 +100,10 @@ def read_idx(folder: Path) -> Source:
 
 def idx_file(folder: Path, name: str) -> Path:
     """Find an idx file by the beginning of its name."""
-    found = sorted(folder.glob(f"{name}*"))
-    if not found:
+    files = sorted(folder.glob(f"{name}*"))
+    if not files:
         raise unreadable(folder, f"no file {name}-idx…", "train-images-idx3-ubyte[.gz] and so on")
-    return found[0]
+    return files[0]
 
 
 def idx_array(path: Path) -> np.ndarray:

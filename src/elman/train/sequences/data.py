@@ -246,7 +246,7 @@ def scaled(
     """
     if kind == "pixels":
         return values, 0
-    found, missing = [], 0
+    pieces, missing = [], 0
     for piece in values:
         piece = piece.astype(np.float32)
         gone = np.isnan(piece)
@@ -255,8 +255,8 @@ def scaled(
             piece = piece / max(1e-6, float(np.sqrt(np.nanmean(piece**2))))
         else:
             piece = (piece - moments[0]) * moments[1]
-        found.append(np.where(gone, np.float32(0), piece))
-    return found, missing
+        pieces.append(np.where(gone, np.float32(0), piece))
+    return pieces, missing
 
 
 def laid(half: Half, values: Values, classes: tuple[str, ...], patch: int) -> Laid:

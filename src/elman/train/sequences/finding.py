@@ -63,13 +63,13 @@ def _series_of(path: Path) -> Source:
                 )
             )
         return read_pair(train, test)
-    found = sorted(
+    files = sorted(
         file for file in path.iterdir() if file.suffix in ENDINGS and file.stem.endswith("_TRAIN")
     )
-    by_stem = {file.stem: file for file in reversed(found)}  # .ts before .tsv before .txt
+    by_stem = {file.stem: file for file in reversed(files)}  # .ts before .tsv before .txt
     if len(by_stem) == 1:
         return _series_of(next(iter(by_stem.values())))
-    return _only_npz(path, "NAME_TRAIN.ts or .tsv", [file.name for file in found])
+    return _only_npz(path, "NAME_TRAIN.ts or .tsv", [file.name for file in files])
 
 
 def _images_of(path: Path) -> Source:
@@ -82,10 +82,10 @@ def _images_of(path: Path) -> Source:
 
 def _only_npz(folder: Path, wanted: str, others: list[str]) -> Source:
     """Read the one .npz of a folder."""
-    found = sorted(folder.glob("*.npz"))
-    if len(found) == 1 and not others:
-        return read_npz(found[0])
-    names = [*others, *(file.name for file in found)]
+    files = sorted(folder.glob("*.npz"))
+    if len(files) == 1 and not others:
+        return read_npz(files[0])
+    names = [*others, *(file.name for file in files)]
     details = [
         ("path", str(folder)),
         ("found", ", ".join(names[:5]) or "none"),

@@ -49,13 +49,13 @@ class Source:
     @property
     def digest(self) -> str:
         """Hash of all values, labels and groups."""
-        found = hashlib.sha256(self.kind.encode())
+        hashed = hashlib.sha256(self.kind.encode())
         for half in (self.train, self.test):
-            found.update(repr((list(half.labels), list(half.groups))).encode())
+            hashed.update(repr((list(half.labels), list(half.groups))).encode())
             for piece in half.values:
-                found.update(repr(piece.shape).encode())
-                found.update(np.ascontiguousarray(piece).data)
-        return found.hexdigest()
+                hashed.update(repr(piece.shape).encode())
+                hashed.update(np.ascontiguousarray(piece).data)
+        return hashed.hexdigest()
 
 
 def holding_out(source: Source, group: str) -> Source:

@@ -40,8 +40,8 @@ def read_half(path: Path) -> Half:
     pieces, labels = [], []
     for number, piece, label in read(path, written):
         if pieces and piece.shape[1] != pieces[0].shape[1]:
-            found = f"{piece.shape[1]} channels, {pieces[0].shape[1]} in the first sequence"
-            raise unreadable(path, f"line {number}: {found}")
+            shape = f"{piece.shape[1]} channels, {pieces[0].shape[1]} in the first sequence"
+            raise unreadable(path, f"line {number}: {shape}")
         if not len(piece):
             raise unreadable(path, f"line {number}: a sequence without values")
         pieces.append(piece)

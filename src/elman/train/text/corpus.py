@@ -100,12 +100,12 @@ def read_folder(root: Path) -> tuple[list[Document], list[str]]:
 
 def files_below(root: Path, skip: set[str]) -> list[str]:
     """List files below a folder, sorted, relative, without hidden ones and skipped folders."""
-    found = []
+    names = []
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if name not in skip and name[0] not in "._"]
         base = Path(folder).relative_to(root)
-        found += [(base / name).as_posix() for name in files if not name.startswith(".")]
-    return sorted(found)
+        names += [(base / name).as_posix() for name in files if not name.startswith(".")]
+    return sorted(names)
 
 
 def read_all(root: Path, names: Iterable[str]) -> tuple[list[Document], list[str]]:
