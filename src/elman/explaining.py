@@ -183,21 +183,23 @@ def explain(
 
 def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
     first = layers[0]
-    found = [(layer, _choice(layer, measure)) for layer in layers]
-    programs = {layer.name: _program(layer, choice) for layer, choice in found}
+    chosen = [(layer, _choice(layer, measure)) for layer in layers]
+    programs = {layer.name: _program(layer, choice) for layer, choice in chosen}
     pair = compiler.pair_of(first.cell)
     hints = step_names(first.cell.graph, pair.step)
     names = program_names(programs[first.name], hints)
-    engines = tuple(told for layer, choice in found for told in _candidates(layer, choice))
+    engines = tuple(
+        candidate for layer, choice in chosen for candidate in _candidates(layer, choice)
+    )
     stages = {
         "graph": _formula(first.cell),
         "step": f"{_recurrence(pair.step)}\n{show_step(pair.step, names)}",
         "backward": show_backward(pair, names),
-        "program": "\n".join([*_unused(found), _programs(programs, hints)]),
-        "engines": "\n".join(line for found_ in found for line in _engine_lines(*found_)),
-        "cost": _cost(layers, programs, [choice for _, choice in found]),
+        "program": "\n".join([*_unused(chosen), _programs(programs, hints)]),
+        "engines": "\n".join(line for found_ in chosen for line in _engine_lines(*found_)),
+        "cost": _cost(layers, programs, [choice for _, choice in chosen]),
     }
-    tapes = [_tape(layer, choice) for layer, choice in found]
+    tapes = [_tape(layer, choice) for layer, choice in chosen]
     flops = None
     if not any(layer.elsewhere for layer in layers):
         flops = sum(
@@ -233,8 +235,8 @@ def _asked(layer: Layer) -> tuple[str, ...]:
 
 
 def _program(layer: Layer, choice: Choice | dict[str, str]) -> Program:
-    own = getattr(choice.kernel, "program", None) if isinstance(choice, Choice) else None
-    return own or program(compiler.pair_of(layer.cell), layer.spec)
+    known = getattr(choice.kernel, "program", None) if isinstance(choice, Choice) else None
+    return known or program(compiler.pair_of(layer.cell), layer.spec)
 
 
 def _formula(cell: Cell) -> str:
@@ -251,13 +253,13 @@ def _recurrence(step: Step) -> str:
     return f"recurrence: {structure(step).show(tuple(names))}"
 
 
-def _unused(found: Sequence[tuple[Layer, Choice | dict[str, str]]]) -> Iterable[str]:
+def _unused(chosen: Sequence[tuple[Layer, Choice | dict[str, str]]]) -> Iterable[str]:
     """Say where another engine computes the formula without this program."""
-    for layer, choice in found:
+    for layer, choice in chosen:
         runs = choice.engine if isinstance(choice, Choice) else ""
         runs = "torch's own layer" if layer.elsewhere is not None else runs and f"engine {runs}"
-        own = isinstance(choice, Choice) and hasattr(choice.kernel, "program")
-        if runs and not own:
+        has_program = isinstance(choice, Choice) and hasattr(choice.kernel, "program")
+        if runs and not has_program:
             yield f"{layer.name} runs on {runs}, which does not follow this program"
 
 
@@ -308,9 +310,9 @@ def _engine_lines(layer: Layer, choice: Choice | dict[str, str]) -> Iterable[str
         yield from (f"  {line}" for line in _kernel_lines(layer, choice))
     else:
         yield f"{layer.name} ({where}): nothing was measured"
-    told = list(_candidates(layer, choice))
-    best = min((one.seconds for one in told if one.seconds), default=None)
-    for one in told:
+    candidates = list(_candidates(layer, choice))
+    best = min((one.seconds for one in candidates if one.seconds), default=None)
+    for one in candidates:
         if one.refusal is not None:
             yield f"  {one.name:<12} no: {one.refusal}"
         elif one.seconds is not None and best is not None:
@@ -341,8 +343,8 @@ def _schedule_text(choice: Choice, schedule: Any) -> str:
     split = getattr(schedule, "split", None)
     names = ("one thread", "samples shared", "units shared")
     words = names[split] if isinstance(split, int) and split < len(names) else str(split)
-    own = f"{choice.schedule} (" if choice.schedule else "("
-    return f"{own}{words}, {schedule.workers} threads, chunks of {schedule.chunk} steps)"
+    name = f"{choice.schedule} (" if choice.schedule else "("
+    return f"{name}{words}, {schedule.workers} threads, chunks of {schedule.chunk} steps)"
 
 
 def _tape(layer: Layer, choice: Choice | dict[str, str]) -> int | None:
@@ -350,8 +352,8 @@ def _tape(layer: Layer, choice: Choice | dict[str, str]) -> int | None:
     if not layer.spec.training:
         return 0
     if isinstance(choice, Choice):
-        own = getattr(choice.kernel, "tape_bytes", None)
-        return None if own is None else own(layer.steps, layer.batch)
+        of_kernel = getattr(choice.kernel, "tape_bytes", None)
+        return None if of_kernel is None else of_kernel(layer.steps, layer.batch)
     if layer.elsewhere is not None:
         return None
     of = program(compiler.pair_of(layer.cell), layer.spec)

@@ -55,11 +55,11 @@ def measure_convergence(case: Case, effort: Effort) -> dict[str, Any]:
     weights = drawn(case)
     problem = problem_of(case, weights, case.T)
     truth = in_turn(problem)
-    found, lines = {}, {}
+    solvers, lines = {}, {}
     for name in METHODS:
         path = Path()
         solution = solve(problem, (name,), watch=partial(note, path, truth))
-        found[name] = {
+        solvers[name] = {
             "iterations": solution.iterations if solution.y is not None else None,
             "residuals": path.residuals,
             "errors": path.errors,
@@ -73,7 +73,7 @@ def measure_convergence(case: Case, effort: Effort) -> dict[str, Any]:
         *compared(case, chain.y, truth),
     ]
     return {
-        "solvers": found,
+        "solvers": solvers,
         "solved_by": chain.solver or "steps in turn",
         "returned": returned(case, weights),
         "plots": plots,
@@ -178,7 +178,7 @@ def returned(case: Case, weights: dict[str, Tensor]) -> dict[str, Any]:
     """
     net = elman.nn.Recurrent(find_cell(case.cell), case.input_size, case.H, engine="deer")
     net.load_state_dict({f"{name}_l0": w for name, w in weights.items()})
-    with torch.no_grad(), warnings.catch_warnings(record=True) as told:
+    with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         output, _ = net(inputs(case, case.T))
     problem = problem_of(case, weights, case.T)
@@ -187,7 +187,7 @@ def returned(case: Case, weights: dict[str, Tensor]) -> dict[str, Any]:
     (values,) = problem.values(before(problem.start, y), slice(0, problem.steps))
     return {
         **elman.nn.counters(net),
-        "warnings": [str(warning.message) for warning in told],
+        "warnings": [str(warning.message) for warning in caught],
         "residual": plain(largest([values - y[0]])),
     }
 

@@ -53,10 +53,10 @@ def _lengths(case: Case) -> Tensor:
 def _module(case: Case, where: Any, **options: Any) -> nn.Module:
     """A layer of torch's, or of elman's with an engine."""
     name = case.cell.upper() + ("Cell" if case.kind == "step" else "")
-    made: nn.Module = getattr(where, name)(
+    module: nn.Module = getattr(where, name)(
         case.input_size, case.H, **_KINDS.get(case.kind, {}), **options
     )
-    return made
+    return module
 
 
 def layered(name: str, problem: Problem) -> Contestant | str:
@@ -82,14 +82,14 @@ def layered(name: str, problem: Problem) -> Contestant | str:
     call = _CALLS[case.kind](case, module, problem.dy, name)
 
     def step() -> tuple[Any, tuple[Tensor, ...]]:
-        made, roots, ds = call(x)
-        return made, torch.autograd.grad(roots, list(wanted.values()), ds)
+        results, roots, ds = call(x)
+        return results, torch.autograd.grad(roots, list(wanted.values()), ds)
 
     def results() -> Results:
-        made, grads = step()
-        found = {f"output {k}": value.detach() for k, value in enumerate(made)}
+        outputs, grads = step()
+        named = {f"output {k}": value.detach() for k, value in enumerate(outputs)}
         by_name = zip(wanted, grads, strict=True)
-        return found | {f"gradient of {name}": value for name, value in by_name}
+        return named | {f"gradient of {name}": value for name, value in by_name}
 
     return Contestant(step, results, tuple(wanted), facts)
 

@@ -54,12 +54,12 @@ def commit(package: Path = PACKAGE) -> str:
 @cache
 def digest(package: Path = PACKAGE) -> str:
     """A digest of the sources that a measurement can depend on."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         inner = path.relative_to(package)
         if inner.parts[0] not in {"cli", "report", "train"}:
-            found.update(inner.as_posix().encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()[:12]
+            hashed.update(inner.as_posix().encode() + b"\0" + path.read_bytes())
+    return hashed.hexdigest()[:12]
 
 
 def _git(folder: Path, *words: str) -> str:
@@ -73,8 +73,8 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def _blas() -> str:
-    found = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
-    return found[1] if found else "unknown"
+    match = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    return match[1] if match else "unknown"
 
 
 def _load() -> float:

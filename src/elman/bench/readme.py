@@ -28,10 +28,10 @@ def rewritten(text: str, suite: Suite, table: str) -> str:
     Raises:
         InputError: there are no markers.
     """
-    found = section(text, suite)
-    if found is None:
+    span = section(text, suite)
+    if span is None:
         raise InputError(rows("no place for the table", [("need", f"{start_of(suite)} … {END}")]))
-    return f"{text[: found[0]]}\n{table}\n{text[found[1] :]}"
+    return f"{text[: span[0]]}\n{table}\n{text[span[1] :]}"
 
 
 def markdown(suite: Suite, measured: dict[str, Row]) -> str:
@@ -40,26 +40,26 @@ def markdown(suite: Suite, measured: dict[str, Row]) -> str:
     Raises:
         RunError: a case is missing, failed, or was measured elsewhere or in a hurry.
     """
-    found = [measured[case.name] for case in suite.cases if case.name in measured]
+    present = [measured[case.name] for case in suite.cases if case.name in measured]
     reasons = complaints(suite, measured)
     if reasons:
         raise RunError(rows("these rows make no table", [("row", reason) for reason in reasons]))
-    headers, told = filled([row for row in found if "peak_gflops" not in row])
+    headers, texts = filled([row for row in present if "peak_gflops" not in row])
     lines = [f"| {' | '.join(headers)} |", "|---" + "|---:" * (len(headers) - 1) + "|"]
-    lines += [f"| {' | '.join(line)} |" for line in told]
-    return "\n".join([*lines, "", f"{machine_line(found[-1])}."])
+    lines += [f"| {' | '.join(line)} |" for line in texts]
+    return "\n".join([*lines, "", f"{machine_line(present[-1])}."])
 
 
 def complaints(suite: Suite, measured: dict[str, Row]) -> list[str]:
     """Why rows are not fit to be shown: every case must be there, by one code on one machine."""
-    found = [f"{case.name}: missing" for case in suite.cases if case.name not in measured]
+    reasons = [f"{case.name}: missing" for case in suite.cases if case.name not in measured]
     present = [measured[case.name] for case in suite.cases if case.name in measured]
-    found += [f"{row['case']}: {row['failed']}" for row in present if "failed" in row]
+    reasons += [f"{row['case']}: {row['failed']}" for row in present if "failed" in row]
     usual = max((row["effort"]["starts"] for row in present), default=1)
-    found += [f"{row['case']}: by --quick" for row in present if row["effort"]["starts"] < usual]
-    found += ["all rows: by --quick"] if present and usual == 1 else []
+    reasons += [f"{row['case']}: by --quick" for row in present if row["effort"]["starts"] < usual]
+    reasons += ["all rows: by --quick"] if present and usual == 1 else []
     sources = {(row["code"], _machine(row)) for row in present if "failed" not in row}
-    return found + (["rows of several machines or versions"] if len(sources) > 1 else [])
+    return reasons + (["rows of several machines or versions"] if len(sources) > 1 else [])
 
 
 def _machine(row: Row) -> tuple[str, ...]:

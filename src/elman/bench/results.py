@@ -22,15 +22,15 @@ def read_rows(path: Path) -> dict[str, Row]:
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     except OSError as error:
         raise RunError(_told("results cannot be read", path, error)) from error
-    found: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     for line in text.splitlines():
         try:
             row = json.loads(line)
         except ValueError:
             continue
         if isinstance(row, dict) and isinstance(row.get("case"), str):
-            found[row["case"]] = row
-    return found
+            rows[row["case"]] = row
+    return rows
 
 
 def append_row(path: Path, row: Row) -> None:

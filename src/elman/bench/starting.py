@@ -32,10 +32,10 @@ def measure_import(case: Case, effort: Effort) -> dict[str, Any]:
     del case
     program = Program(("-c", _IMPORTS))
     run_program(program, LIMIT_S)  # the files are in memory from now on
-    found = [json.loads(run_program(program, LIMIT_S)) for _ in range(effort.starts)]
+    times = [json.loads(run_program(program, LIMIT_S)) for _ in range(effort.starts)]
     return {
         "seconds": {
-            name: asdict(quartiles([one[name] for one in found])) for name in ("torch", OURS)
+            name: asdict(quartiles([one[name] for one in times])) for name in ("torch", OURS)
         }
     }
 
@@ -52,8 +52,8 @@ def measure_warm(case: Case, effort: Effort) -> dict[str, Any]:
 
 def _starts(case: Case, count: int) -> list[dict[str, Any]]:
     """First steps of one unseen cell in processes that share a cache, empty at first."""
-    with tempfile.TemporaryDirectory(prefix="elman-bench-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="elman-bench-") as folder_name:
+        folder = Path(folder_name)
         (folder / "cache").mkdir(mode=0o700)
         path = folder / "unseen.py"
         path.write_text(unseen_cell(random.SystemRandom()), encoding="utf-8")

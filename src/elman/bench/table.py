@@ -29,8 +29,8 @@ def words(row: Row) -> tuple[str, ...]:
     if "failed" in row:
         return (case, NOTHING, "failed", *[NOTHING] * 7)
     if "bandwidth_gbs" in row:
-        told = f"{row['bandwidth_gbs']:.1f} GB/s"
-        return (case, *[NOTHING] * 6, told, NOTHING, NOTHING)
+        bandwidth = f"{row['bandwidth_gbs']:.1f} GB/s"
+        return (case, *[NOTHING] * 6, bandwidth, NOTHING, NOTHING)
     if "solvers" in row or "lengths" in row:
         return (case, *[NOTHING] * 8, _iterations(row))
     if "peak_gflops" in row:
@@ -55,24 +55,24 @@ def words(row: Row) -> tuple[str, ...]:
 def _iterations(row: Row) -> str:
     """Iterations of each solver, or why it did not end; or of Newton's method at each length."""
     if "lengths" in row:
-        told = [
+        texts = [
             f"{kind} " + ", ".join(f"{T}: {count}" for T, count in zip(*line, strict=True))
             for kind, line in row["lengths"].items()
         ]
-        return "; ".join(told)
-    told = [
+        return "; ".join(texts)
+    texts = [
         f"{name} {NOTHING if one['iterations'] is None else one['iterations']}"
         + (f" ({one['replaced']} values replaced)" if one["replaced"] else "")
         for name, one in row["solvers"].items()
     ]
-    return f"{', '.join(told)}; returned: {row['solved_by']}"
+    return f"{', '.join(texts)}; returned: {row['solved_by']}"
 
 
-def filled(found: list[Row]) -> tuple[list[str], list[list[str]]]:
+def filled(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
     """Headers and rows as words, without the columns in which no row has anything."""
-    told = [words(row) for row in found]
-    kept = [k for k in range(len(HEADERS)) if any(line[k] != NOTHING for line in told)]
-    return [HEADERS[k] for k in kept], [[line[k] for k in kept] for line in told]
+    lines = [words(row) for row in rows]
+    kept = [k for k in range(len(HEADERS)) if any(line[k] != NOTHING for line in lines)]
+    return [HEADERS[k] for k in kept], [[line[k] for k in kept] for line in lines]
 
 
 def _others(ratios: dict[str, Any], baseline: str) -> str:
@@ -84,21 +84,21 @@ def _others(ratios: dict[str, Any], baseline: str) -> str:
     else:
         return NOTHING
     peers = {
-        name.removeprefix(f"{OURS}-"): found
-        for name, found in ratios.items()
+        name.removeprefix(f"{OURS}-"): ratio
+        for name, ratio in ratios.items()
         if name not in (OURS, f"{OURS}-c")
     }
-    told = [f"{name} {_three(ours / found['median'])}x" for name, found in peers.items()]
-    return ", ".join(told) or NOTHING
+    texts = [f"{name} {_three(ours / ratio['median'])}x" for name, ratio in peers.items()]
+    return ", ".join(texts) or NOTHING
 
 
 def machine_line(row: Row) -> str:
     """The machine of a row in one sentence."""
     m = row["machine"]
     peak = max(m.get("peak_gflops", {}).values(), default=None)
-    told = "" if peak is None else f", fp32 peak {peak:.0f} GFLOP/s"
+    peak_text = "" if peak is None else f", fp32 peak {peak:.0f} GFLOP/s"
     return (
-        f"{m['cpu']}, {m['cores']} cores, {m['threads']} threads, {m['kernel_isa']}{told}; "
+        f"{m['cpu']}, {m['cores']} cores, {m['threads']} threads, {m['kernel_isa']}{peak_text}; "
         f"torch {m['torch']} ({m['blas']}), {m['compiler']}; commit {row['commit']}"
     )
 
@@ -117,10 +117,10 @@ def share_of_peak(row: Row) -> tuple[float, float | None] | None:
 def _speed(row: Row) -> str:
     if row["asked"]["measure"] == "scan" and OURS in row["seconds"]:
         return f"{row['bytes'] / row['seconds'][OURS]['median'] / 1e9:.1f} GB/s"
-    found = share_of_peak(row)
-    if found is None or row["asked"]["H"] < LARGE:
+    reached = share_of_peak(row)
+    if reached is None or row["asked"]["H"] < LARGE:
         return NOTHING
-    gflops, share = found
+    gflops, share = reached
     return f"{gflops:.0f}" + ("" if share is None else f" ({share:.0%})")
 
 

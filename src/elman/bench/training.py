@@ -31,15 +31,15 @@ def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
     want = oracle.results()
     for name in case.contestants:
         try:
-            made = enter(name, problem)
-            if not isinstance(made, str):
-                errors[name] = agreed(name, made.results(), want, case)
+            entered = enter(name, problem)
+            if not isinstance(entered, str):
+                errors[name] = agreed(name, entered.results(), want, case)
         except EngineError as refused:
-            made = str(refused)
-        if isinstance(made, str):
-            absent[name] = made
+            entered = str(refused)
+        if isinstance(entered, str):
+            absent[name] = entered
         else:
-            present[name] = made
+            present[name] = entered
     if case.baseline not in present:
         raise EngineError(absent[case.baseline])
     runs = {name: contestant.run for name, contestant in present.items()}
@@ -53,7 +53,7 @@ def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
         "flop": problem.flop,
         **({"bytes": scanned_bytes(case)} if case.measure == "scan" else {}),
         "seconds": {name: asdict(quartiles(taken)) for name, taken in samples.items()},
-        "ratio": {name: asdict(found) for name, found in ratios(samples, case.baseline).items()},
+        "ratio": {name: asdict(ratio) for name, ratio in ratios(samples, case.baseline).items()},
         "error": errors,
         "facts": {name: facts for name, one in present.items() if (facts := one.facts())},
         "absent": absent,
@@ -72,8 +72,8 @@ def agreed(name: str, got: Results, want: Results, case: Case) -> float:
     reason = disagreement(got, want, case.dtype, case.T)
     if reason is not None:
         raise VerifyError(f"{case.name}: {name} disagrees with {case.baseline}: {reason}")
-    found = []
+    errors = []
     for key, value in want.items():
         off = (got[key].double() - value).square().mean().sqrt()
-        found.append(float(off / value.square().mean().sqrt().clamp_min(1e-30)))
-    return max(found)
+        errors.append(float(off / value.square().mean().sqrt().clamp_min(1e-30)))
+    return max(errors)

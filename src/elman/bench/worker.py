@@ -56,8 +56,8 @@ def measure(case: Case, effort: Effort) -> dict[str, Any]:
 def main() -> None:
     """Read, measure, print."""
     asked = json.load(sys.stdin)
-    found = measure(Case.from_json(asked["case"]), Effort(**asked["effort"]))
-    sys.stdout.write(json.dumps(found) + "\n")
+    row = measure(Case.from_json(asked["case"]), Effort(**asked["effort"]))
+    sys.stdout.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":
