@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from elman.engines.c.build import build, find_compiler, load
 from elman.engines.c.isa import ISAS, Isa, detect
 from elman.engines.c.ops import SPELL, number, spell_sum
+from elman.engines.c.shared import head, runtime
 from elman.errors import EngineError
 
 ULP = 4  # DESIGN: own vector functions within 4 units in the last place
@@ -36,10 +36,8 @@ def usable() -> list[str]:
 
 
 def text_of(isa: Isa, dtype: str) -> str:
-    """runtime.h and, per op, a loop over arrays."""
-    lines = [f"#define VL {isa.lanes(dtype)}"]
-    lines += ["#define ELMAN_F64"] if dtype == "float64" else []
-    lines.append(files("elman.engines.c").joinpath("runtime.h").read_text())
+    """The head of every kernel and, per op, a loop over arrays."""
+    lines = [head(isa, dtype)]
     for name, spelling in SPELL.items():
         body = spelling.format("a", "b", "c")
         lines.append(
@@ -54,6 +52,10 @@ def text_of(isa: Isa, dtype: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _library(isa: Isa, dtype: str) -> ctypes.CDLL:
+    return load(build(text_of(isa, dtype), isa, (runtime(isa, dtype),)))
+
+
 def apply(name: str, isa: str, *args: np.ndarray) -> np.ndarray:
     """One op on arrays of one dtype."""
     dtype = args[0].dtype.name
@@ -62,7 +64,7 @@ def apply(name: str, isa: str, *args: np.ndarray) -> np.ndarray:
         reason = find_compiler()
         if isinstance(reason, str):
             pytest.skip(reason)
-        _libraries[key] = load(build(text_of(ISAS[isa], dtype), ISAS[isa]))
+        _libraries[key] = _library(ISAS[isa], dtype)
     function = getattr(_libraries[key], f"apply_{name}")
     function.argtypes, function.restype = [ctypes.c_long] + [ctypes.c_void_p] * 4, None
     given = [np.ascontiguousarray(arg) for arg in (*args, *args, *args)[:3]]

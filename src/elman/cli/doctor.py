@@ -19,8 +19,10 @@ from rich.table import Table
 
 from elman import cells, compiler
 from elman.engines import registry
-from elman.engines.c.build import Compiler, find_compiler, kernel_folder
+from elman.engines.c.compilers import Compiler, find_compiler
+from elman.engines.c.eviction import VARIABLE, limit_bytes, limit_text
 from elman.engines.c.isa import detect
+from elman.engines.c.kept import kernel_folder
 from elman.engines.c.threads import pool, workers
 from elman.errors import ElmanError
 from elman.folders import cache_folder, private_folder
@@ -149,8 +151,14 @@ def caches() -> Iterator[Finding]:
         return
     usable = private_folder(folder / "kernels") and os.access(folder / "kernels", os.W_OK)
     count, size = contents(folder / "kernels", "*.so")
+    _, parts = contents(folder / "kernels", "*.o")
     choices, more = contents(folder / "tuning", "*.json")
-    text = f"{folder}: {count} kernels, {choices} choices, {(size + more) / 2**20:.1f} MiB"
+    kept = f"{count} kernels of {(size + parts) / 2**20:.1f} MiB (at most {limit_text()})"
+    text = f"{folder}: {kept}, {choices} choices of {more / 2**20:.1f} MiB"
+    try:
+        limit_bytes()
+    except ElmanError as error:
+        yield Finding("cache size", str(error), f"unset {VARIABLE}")
     if usable:
         yield Finding("cache", text)
     else:

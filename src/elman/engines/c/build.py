@@ -3,29 +3,34 @@ loading."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import hashlib
-import os
-import shutil
 import struct
 import tempfile
-import time
-import warnings
 from collections.abc import Sequence
-from functools import cache
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from elman.engines.c.calling import call
+from elman.engines.c.calling import call_all
 from elman.engines.c.compilers import Compiler, find_compiler
+from elman.engines.c.eviction import limit_bytes, make_room, note_use
 from elman.engines.c.isa import Isa
+from elman.engines.c.kept import (
+    BUILD,
+    HASH,
+    alone,
+    fingerprint,
+    kernel_folder,
+    remove_leftovers,
+    store,
+    stored,
+)
+from elman.engines.c.threads import threads
 from elman.errors import BuildError
-from elman.folders import cache_folder, private_folder
 
 FLAGS = (
     "-O2",
@@ -37,11 +42,9 @@ FLAGS = (
     "-fvisibility=hidden",
     "-w",
 )
-_PATIENCE = 120.0  # (s) to wait for another process that compiles the same kernel
 _COMPILE = 600.0  # (s) for a compiler to make one kernel
-_LEFT = 2 * _COMPILE + _PATIENCE  # (s) after which nobody works in a folder of a build any more
 _SEGMENT = 56  # (bytes) of a segment's entry in a 64-bit ELF file
-_BUILD = "build-"  # how the name of such a folder begins
+_TRIES = 3  # to load a library that other processes remove
 _hung: dict[Compiler, str] = {}  # compilers that this process does not wait for again, and why
 
 
@@ -49,89 +52,95 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _key(text: str, isa: Isa, compiler: Compiler) -> str:
-    parts = [text, isa.name, *isa.flags, *FLAGS, *compiler.command, compiler.version]
-    return _digest("\0".join(parts).encode(errors="surrogateescape"))[:40]
+def _key(isa: Isa, compiler: Compiler, *texts: str) -> str:
+    told = [*texts, isa.name, *isa.flags, *FLAGS, *compiler.command, compiler.version]
+    return _digest("\0".join(told).encode(errors="surrogateescape"))[:40]
 
 
-@cache
-def _own_folder() -> Path:
-    """A folder of this process alone, where the cache cannot be used; gone when it ends."""
-    folder, owner = Path(tempfile.mkdtemp(prefix="elman-")), os.getpid()
+@dataclass(frozen=True)
+class _Work:
+    """What is to be built: where things are kept, and who compiles."""
 
-    def remove() -> None:
-        if os.getpid() == owner:  # not the child of a fork
-            shutil.rmtree(folder, ignore_errors=True)
+    folder: Path
+    isa: Isa
+    compiler: Compiler
 
-    atexit.register(remove)
-    return folder
-
-
-@cache
-def _warn_uncached(folder: str) -> None:
-    warnings.warn(
-        f"elman cannot keep compiled kernels in {folder} (not writable, or open to others):"
-        " each process compiles its own. Set ELMAN_CACHE to a private folder.",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    def kept(self, suffix: str, *texts: str) -> Path:
+        """Where what is made of these texts is kept."""
+        return self.folder / f"{_key(self.isa, self.compiler, *texts)}{suffix}"
 
 
-def kernel_folder() -> Path:
-    """Where compiled kernels are kept; a folder of this process where the cache cannot be used."""
-    try:
-        folder = cache_folder() / "kernels"
-        usable = private_folder(folder) and os.access(folder, os.W_OK | os.X_OK)
-    except RuntimeError:
-        folder, usable = Path("~/.cache/elman/kernels"), False
-    if usable:
-        return folder
-    _warn_uncached(str(folder))
-    return _own_folder()
+def _compile(work: _Work, text: str, parts: Sequence[str]) -> tuple[bytes, dict[Path, bytes]]:
+    """A library; and the parts that were compiled for it, by where they are to be kept."""
+    remove_leftovers(work.folder)
+    with tempfile.TemporaryDirectory(dir=work.folder, prefix=BUILD) as name:
+        here = Path(name)
+        kernel, target = here / "kernel.c", here / "kernel.so"
+        missing: dict[Path, Path] = {}
+        inputs, sources = [kernel], {kernel: text}
+        for number, part in enumerate(parts):
+            kept, made = work.kept(".o", part), here / f"part{number}.o"
+            found = stored(kept)
+            if found is not None:
+                made.write_bytes(found[:-HASH])
+            else:
+                missing[kept], sources[made.with_suffix(".c")] = made, part
+            inputs.append(made)
+        for path, told in sources.items():
+            path.write_text(told, encoding="utf-8")
+        if missing:  # at once, and the text with them
+            inputs[0] = kernel.with_suffix(".o")
+            calls = [["-c", str(path), "-o", str(path.with_suffix(".o"))] for path in sources]
+            _called(work, calls)
+        _called(work, [[*map(str, inputs), "-o", str(target), "-lm"]])
+        data = _library(work.compiler.version, target)
+        return data, {kept: made.read_bytes() for kept, made in missing.items()}
 
 
-def _stored(path: Path) -> bytes | None:
-    """A library from the cache if it is whole: its last 32 bytes are the hash of the rest."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    if len(data) < 64 or hashlib.sha256(data[:-32]).digest() != data[-32:]:
-        return None
-    return data
-
-
-def _compile(text: str, isa: Isa, compiler: Compiler, folder: Path) -> bytes:
-    _remove_leftovers(folder)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=_BUILD) as work:
-        source, target = Path(work) / "kernel.c", Path(work) / "kernel.so"
-        source.write_text(text, encoding="utf-8")
-        _called(compiler, [*isa.flags, str(source), "-o", str(target), "-lm"])
-        if not target.is_file():
-            raise BuildError(f"{compiler.version} says it compiled a kernel, and wrote nothing")
-        data = target.read_bytes()
+def _library(compiler: str, path: Path) -> bytes:
+    """What a compiler made, if it is whole."""
+    if not path.is_file():
+        raise BuildError(f"{compiler} says it compiled a kernel, and wrote nothing")
+    data = path.read_bytes()
     if _cut_short(data):
-        raise BuildError(f"{compiler.version} says it compiled a kernel, and wrote a part of one")
+        raise BuildError(f"{compiler} says it compiled a kernel, and wrote a part of one")
     return data
 
 
-def _called(compiler: Compiler, arguments: Sequence[str]) -> None:
-    """Call the compiler; raise BuildError with its reason if it fails."""
-    name = compiler.version
+def _compile_anew(work: _Work, text: str, parts: Sequence[str]) -> tuple[bytes, dict[Path, bytes]]:
+    """The same; once more without the parts that are kept, if it fails with them: a compiler that
+    was broken may have made them."""
+    kept = [path for part in parts if (path := work.kept(".o", part)).exists()]
+    try:
+        return _compile(work, text, parts)
+    except BuildError:
+        if not kept or work.compiler in _hung:
+            raise
+    for path in kept:
+        path.unlink(missing_ok=True)
+    return _compile(work, text, parts)
+
+
+def _called(work: _Work, calls: Sequence[Sequence[str]]) -> None:
+    """Call the compiler, as often at once as there are threads; raise BuildError with its reason if
+    it fails."""
+    compiler, name = work.compiler, work.compiler.version
     if compiler in _hung:
         raise BuildError(_hung[compiler])
     try:
-        made = call([*compiler.command, *FLAGS, *arguments], _COMPILE)
+        every = [[*compiler.command, *FLAGS, *work.isa.flags, *given] for given in calls]
+        done = call_all(every, _COMPILE, threads())
     except OSError as error:
         raise BuildError(f"{name} cannot be called: {error.strerror}") from error
     except TimeoutExpired as error:
         _hung[compiler] = f"{name} did not compile a kernel within {_COMPILE:g} s"
         raise BuildError(_hung[compiler]) from error
-    if made.status:
-        verb = "broke down at" if made.signal else "refused"
-        failed = BuildError(f"{name} {verb} a generated kernel: {made.why}")
-        failed.add_note(made.err or made.out)  # all of its words, for a traceback only
-        raise failed
+    for made in done:
+        if made.status:
+            verb = "broke down at" if made.signal else "refused"
+            failed = BuildError(f"{name} {verb} a generated kernel: {made.why}")
+            failed.add_note(made.err or made.out)  # all of its words, for a traceback only
+            raise failed
 
 
 def _cut_short(data: bytes) -> bool:
@@ -151,73 +160,63 @@ def _cut_short(data: bytes) -> bool:
     return False
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes left of their builds."""
-    for path in folder.glob(f"{_BUILD}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > _LEFT:
-                shutil.rmtree(path, ignore_errors=True)
+def build(text: str, isa: Isa, parts: Sequence[str] = ()) -> Path:
+    """The path of a compiled text: from the cache if it is there and whole, else compiled now.
 
-
-def _store(path: Path, data: bytes) -> None:
-    """Write a library with its hash behind it, whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data + hashlib.sha256(data).digest())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-@contextlib.contextmanager
-def _alone(path: Path):
-    """Let one process compile a kernel; where locks do not work, or take too long, go on
-    without."""
-    lock = FileLock(str(path.with_suffix(".lock")))
-    try:
-        lock.acquire(timeout=_PATIENCE)
-    except (Timeout, OSError, NotImplementedError):
-        yield
-        return
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def build(text: str, isa: Isa) -> Path:
-    """The path of the compiled text: from the cache if it is there and whole, else compiled now.
+    Args:
+        text: C, made into a library.
+        isa: what it is compiled for.
+        parts: C that it is linked with; what they are compiled to is kept for other texts.
 
     Raises:
         BuildError: there is no compiler, it refused the text, or the disk is full.
+        EngineError: ELMAN_CACHE_SIZE is no size.
     """
     compiler = find_compiler()
     if isinstance(compiler, str):
         raise BuildError(compiler)
-    folder = kernel_folder()
-    path = folder / f"{_key(text, isa, compiler)}.so"
-    if _stored(path) is not None:
+    limit, work = limit_bytes(), _Work(kernel_folder(), isa, compiler)
+    path = work.kept(".so", text, *parts)
+    note_use(path, *(work.kept(".o", part) for part in parts))
+    if stored(path) is not None:
         return path
-    with _alone(path):
-        if _stored(path) is not None:
+    with alone(path), _alone_with_parts(work, parts):
+        if stored(path) is not None:
             return path
         try:
-            _store(path, _compile(text, isa, compiler, folder))
+            data, made = _compile_anew(work, text, parts)
+            for kept, part in {**made, path: data}.items():
+                store(kept, part)
         except OSError as error:
-            raise BuildError(f"cannot keep a kernel in {folder}: {error}") from error
+            raise BuildError(f"cannot keep a kernel in {work.folder}: {error}") from error
+    make_room(work.folder, limit)
     return path
 
 
-def fingerprint(path: Path) -> str:
-    """The hash of a library that ``build`` made, as it stands behind it."""
-    with path.open("rb") as file:
-        file.seek(-32, os.SEEK_END)
-        return file.read().hex()
+def _alone_with_parts(work: _Work, parts: Sequence[str]) -> AbstractContextManager[None]:
+    """Let one process compile parts; who has all of them goes on."""
+    if all(stored(work.kept(".o", part)) is not None for part in parts):
+        return contextlib.nullcontext()
+    return alone(work.folder / "parts.o")
+
+
+class _GoneError(BuildError):
+    """Another process made room, and removed a library before it was loaded."""
+
+
+def built(text: str, isa: Isa, parts: Sequence[str] = ()) -> tuple[ctypes.CDLL, str]:
+    """A compiled text as a loaded library, and its fingerprint; arguments as of :func:`build`.
+
+    Raises:
+        BuildError: as :func:`build` and :func:`load`.
+        EngineError: as :func:`build`.
+    """
+    for _ in range(_TRIES - 1):
+        path = build(text, isa, parts)
+        with contextlib.suppress(_GoneError, FileNotFoundError):
+            return load(path), fingerprint(path)
+    path = build(text, isa, parts)
+    return load(path), fingerprint(path)
 
 
 class _Library(ctypes.CDLL):
@@ -242,6 +241,10 @@ def load(path: Path) -> ctypes.CDLL:
     try:
         return _Library(str(path))
     except OSError as error:
+        if not path.exists():
+            raise _GoneError(
+                f"a compiled kernel was removed before it was loaded: {path}"
+            ) from error
         raise _not_kept(path, str(error)) from error
 
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -87,21 +88,40 @@ def call(command: Sequence[str], limit_s: float) -> Called:
         OSError: there is no such program.
         TimeoutExpired: it took longer than ``limit_s``.
     """
-    first = _call(command, limit_s)
-    return _call(command, limit_s) if first.interrupted else first
+    return call_all([command], limit_s, 1)[0]
 
 
-def _call(command: Sequence[str], limit_s: float) -> Called:
-    start = _Start(command)
+def call_all(commands: Sequence[Sequence[str]], limit_s: float, at_once: int) -> list[Called]:
+    """The same for several, the first ones first, ``at_once`` at a time.
+
+    If one of them fails as above, or the caller is interrupted, all that still run are ended.
+    """
+    waiting = deque(enumerate(commands))
+    running: dict[int, _Running] = {}
+    found: dict[int, Called] = {}
+    again: set[int] = set()
+    spoken = threading.Event()
     try:
-        start.join()
-        process = start.process()
-        ears = [_Ear(process.stdout), _Ear(process.stderr)]
-        _wait(process, ears, limit_s)
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                index, command = waiting.popleft()
+                running[index] = _Running(command, limit_s)  # known before anything can fail
+                running[index].begin(spoken)
+            spoken.wait(_LOOK)
+            spoken.clear()
+            for index in [index for index, one in running.items() if one.ended()]:
+                called = running[index].called()
+                del running[index]
+                if called.interrupted and index not in again:
+                    again.add(index)
+                    waiting.appendleft((index, commands[index]))
+                else:
+                    found[index] = called
     except BaseException:
-        start.undo()
+        for one in running.values():
+            one.undo()
         raise
-    return Called(process.returncode, *(ear.heard() for ear in ears))
+    return [found[index] for index in range(len(commands))]
 
 
 class _Start(threading.Thread):
@@ -111,7 +131,6 @@ class _Start(threading.Thread):
         super().__init__(daemon=True)
         self._command = command
         self._made: subprocess.Popen[bytes] | OSError | None = None
-        self.start()
 
     def run(self) -> None:
         """Start it, or keep the reason why not."""
@@ -135,6 +154,8 @@ class _Start(threading.Thread):
 
     def undo(self) -> None:
         """End the process and whatever it started."""
+        if self.ident is None:
+            return
         self.join()
         process = self._made
         if not isinstance(process, subprocess.Popen):
@@ -149,29 +170,61 @@ class _Start(threading.Thread):
 class _Ear(threading.Thread):
     """Reads a pipe to its end, so that nobody waits at a full one; keeps the beginning."""
 
-    def __init__(self, pipe: object) -> None:
+    def __init__(self, pipe: object, ended: threading.Event) -> None:
         super().__init__(daemon=True)
-        self._pipe, self._kept = pipe, b""
+        self._pipe, self._kept, self._ended = pipe, b"", ended
         self.start()
 
     def run(self) -> None:
-        """Read until all writers are gone."""
+        """Read until all writers are gone, and say so."""
         with self._pipe as pipe:  # type: ignore[attr-defined]
             while part := pipe.read1(_HEARD):
                 self._kept += part[: _HEARD - len(self._kept)]
+        self._ended.set()
 
     def heard(self) -> str:
         """What was kept, without what a terminal could not show or would obey."""
         return printable(self._kept.decode("utf-8", "replace")).strip()
 
 
-def _wait(process: subprocess.Popen[bytes], ears: list[_Ear], limit_s: float) -> None:
-    """Wait for the compiler itself: what it left running may hold its pipes for longer."""
-    end = time.monotonic() + limit_s
-    for ear in ears:
-        while ear.is_alive() and process.poll() is None and time.monotonic() < end:
-            ear.join(_LOOK)
-    process.wait(max(0.0, end - time.monotonic()))
-    late = time.monotonic() + _LAST_WORDS
-    for ear in ears:
-        ear.join(max(0.0, late - time.monotonic()))
+class _Running:
+    """One compiler that runs, and what it says."""
+
+    def __init__(self, command: Sequence[str], limit_s: float) -> None:
+        self._command, self._limit_s = command, limit_s
+        self._end = time.monotonic() + limit_s
+        self._start = _Start(command)
+        self._ears: list[_Ear] = []
+
+    def begin(self, spoken: threading.Event) -> None:
+        """Start it; ``spoken`` is set when it has said its last word. Raises OSError."""
+        self._start.start()
+        self._start.join()
+        process = self._start.process()
+        self._ears = [_Ear(process.stdout, spoken), _Ear(process.stderr, spoken)]
+
+    def ended(self) -> bool:
+        """Whether the compiler itself has: what it left running may hold its pipes for longer.
+
+        Raises TimeoutExpired when it has taken too long.
+        """
+        process = self._start.process()
+        if process.poll() is not None:
+            return True
+        if time.monotonic() > self._end:
+            raise subprocess.TimeoutExpired(self._command, self._limit_s)
+        if not any(ear.is_alive() for ear in self._ears):  # it is about to
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LOOK)
+        return process.poll() is not None
+
+    def called(self) -> Called:
+        """How it ended, with its last words."""
+        late = time.monotonic() + _LAST_WORDS
+        for ear in self._ears:
+            ear.join(max(0.0, late - time.monotonic()))
+        return Called(self._start.process().returncode, *(ear.heard() for ear in self._ears))
+
+    def undo(self) -> None:
+        """End it and whatever it started."""
+        self._start.undo()

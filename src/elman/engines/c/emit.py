@@ -3,20 +3,23 @@ text."""
 
 from __future__ import annotations
 
-from importlib.resources import files
+import re
+from functools import cached_property
 
 from elman.engines.c.context import Shape
 from elman.engines.c.isa import Isa
 from elman.engines.c.layout import Layout, product_parts
 from elman.engines.c.phases import Place
 from elman.engines.c.products import plan_panels
+from elman.engines.c.shared import file, head, runtime, tile_head, tiles
 from elman.engines.c.sums import SumWriter
 from elman.engines.c.sweeps import SweepWriter
-from elman.engines.c.tiles import packed_products, row_products, transposer
 from elman.engines.c.weights import WeightArrays
 from elman.ir.graph import Node
 from elman.plan.program import Program, Sweep
 from elman.plan.schedule import Blocks
+
+_TILES = re.compile(r"\b(?:rows|outer)[1-9]\b")  # products that a text calls
 
 
 class Emitter:
@@ -35,6 +38,18 @@ class Emitter:
 
     def text(self) -> str:
         """The C text."""
+        body = self._body  # the head lists the atoms that it uses
+        return f"{self._head()}\n\n{body}\n"
+
+    def parts(self) -> tuple[str, ...]:
+        """What the text is linked with."""
+        isa, dtype = self.isa, self.program.spec.dtype
+        used = sorted(set(_TILES.findall(self._body)))
+        return (runtime(isa, dtype), *tiles(isa, dtype, used))
+
+    @cached_property
+    def _body(self) -> str:
+        """Workspaces, segments, drivers, entries."""
         forward = self._sweep("fwd", self.program.forward)
         parts = [*forward.segments(), self._forward("forward", forward)]
         arena = [self._arena("forward", forward, None)]
@@ -50,27 +65,19 @@ class Emitter:
             parts += [*backward.segments(), self._backward(backward, sums)]
             arena.append(self._arena("backward", backward, sums))
             entries.append(self._entry("backward"))
-        body = "\n\n".join([*arena, *parts, *entries])
-        tiles = [row_products(self.isa, n) for n in range(1, 5) if f"rows{n}(" in body]
-        tiles += [packed_products(self.isa, n) for n in range(1, 5) if f"outer{n}(" in body]
-        return "\n\n".join([self._head(), *tiles, body]) + "\n"
+        return "\n\n".join([*arena, *parts, *entries])
 
     def _sweep(self, name: str, sweep: Sweep, *, direct: bool = False) -> SweepWriter:
         return SweepWriter(name, sweep, self.layout, self.arrays, self.blocks, direct=direct)
 
     def _head(self) -> str:
         spec = self.program.spec
-        lines = [f"#define VL {self.layout.lanes}"]
-        if spec.dtype == "float64":
-            lines.append("#define ELMAN_F64")
-        lines.append(files("elman.engines.c").joinpath("runtime.h").read_text())
-        lines.append(transposer(self.layout.lanes))
-        lines.append(self.shape.text())
+        lines = [head(self.isa, spec.dtype), tile_head(), self.shape.text()]
         widths = self.layout.state_widths
         lines.append(f"enum {{ STATES = {len(widths)} }};")
         told = ", ".join(map(str, widths)) or "0"
         lines.append(f"UNUSED static const long state_width[] = {{{told}}};")
-        lines.append(files("elman.engines.c").joinpath("rows.h").read_text())
+        lines.append(file("rows.h"))
         grains = self._granules()
         atoms = self.layout.atoms
         counts = [self.layout.padded(atom) // self.layout.lanes for atom in atoms]

@@ -23,7 +23,7 @@ from elman.engines.c.arguments import (
     contiguous_or_none,
     rows_of,
 )
-from elman.engines.c.build import build, fingerprint, load
+from elman.engines.c.build import built
 from elman.engines.c.context import Frame
 from elman.engines.c.crew import Crew, Entry
 from elman.engines.c.emit import Emitter
@@ -97,11 +97,9 @@ class CKernel(Kernel):
         self._load = load_of(made)
         self.isa = detect()
         self.emitter = Emitter(made, self.isa, blocks)
-        text = self.emitter.text()
-        self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        path = build(text, self.isa)
-        library = load(path)
-        self._fingerprint = fingerprint(path)
+        text, parts = self.emitter.text(), self.emitter.parts()
+        self.digest = hashlib.sha256("".join((text, *parts)).encode()).hexdigest()[:16]
+        library, self._fingerprint = built(text, self.isa, parts)
         shared = pool()
         library.elman_threads.argtypes = [ctypes.c_void_p] * 3
         library.elman_threads.restype = None

@@ -103,34 +103,18 @@ def pack_code(panels: Panels, size: int, matrix: Matrix) -> list[str]:
         size: units of the atom.
         matrix: C text of a block's address and of its row length.
     """
-    lines = [
-        f"for (long v = share({panels.vectors}, w->id, w->workers);"
-        f" v < share({panels.vectors}, w->id + 1, w->workers); v++) {{",
-        f"    long p = v / {panels.width}, j = v % {panels.width};",
-        f"    long nv = {panels.vectors} - p * {panels.width} < {panels.width} ?"
-        f" {panels.vectors} - p * {panels.width} : {panels.width};",
-        f"    T *panel = c->pack + {panels.offset}"
-        f" + p * {panels.width * panels.total * panels.accs} * VL;",
-        f"    long units = {size} - v * VL;",
-    ]
+    lines: list[str] = []
     for number, acc in enumerate(panels.bundle.accs):
-        lines.append(
-            f"    {{ long col = {number} * nv + j, g = col / {WIDEST}, i = col % {WIDEST};"
-        )
-        lines.append(f"      long gs = {panels.accs} * nv - g * {WIDEST};")
-        lines.append(f"      if (gs > {WIDEST}) gs = {WIDEST};")
-        lines.append(f"      T *group = panel + g * {WIDEST * panels.total} * VL + i * VL;")
         done = 0
         for term, inner in zip(acc.terms, panels.inner, strict=True):
             base, row = matrix(term.args[0])
             unit, along = ("1", row) if term.transposed else (row, "1")
             lines.append(
-                f"      pack_column(group + {done} * gs * VL, gs, {base} + v * VL * ({unit}),"
-                f" {unit}, {along}, units, {inner});"
+                f"pack_block(w, c->pack + {panels.offset}, {panels.vectors}, {panels.width},"
+                f" {panels.accs}, {number}, {panels.total}, {done}, {base}, {unit}, {along},"
+                f" {size}, {inner});"
             )
             done += inner
-        lines.append("    }")
-    lines.append("}")
     return lines
 
 

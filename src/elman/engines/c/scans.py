@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from elman.engines.c.build import build, find_compiler, load
+from elman.engines.c.build import built, find_compiler
 from elman.engines.c.isa import detect
 from elman.engines.c.memory import fresh
+from elman.engines.c.shared import file, head, runtime
 from elman.engines.c.threads import pool, threads
 from elman.errors import BuildError
 
@@ -35,14 +35,10 @@ def _library(dtype: torch.dtype) -> Any:
     isa = detect()
     if isinstance(find_compiler(), str):
         return None
-    lines = [f"#define VL {isa.lanes(_NAMES[dtype])}"]
-    if dtype is torch.float64:
-        lines.append("#define ELMAN_F64")
-    here = files("elman.engines.c")
-    lines += [here.joinpath("runtime.h").read_text(), "typedef T Real;"]
-    lines.append(here.joinpath("scan.h").read_text())
+    name = _NAMES[dtype]
+    text = "\n".join([head(isa, name), "typedef T Real;", file("scan.h"), ""])
     try:
-        return _declared(load(build("\n".join(lines) + "\n", isa)))
+        return _declared(built(text, isa, (runtime(isa, name),))[0])
     except BuildError:
         return None
 

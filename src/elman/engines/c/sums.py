@@ -84,16 +84,10 @@ class SumWriter:
         for value in self.rights:
             place = self.place(value)
             vectors = self.layout.padded(value.shape[0][0]) // self.layout.lanes
-            lines += [
-                f"for (long v = share({vectors}, w->id, w->workers);"
-                f" v < share({vectors}, w->id + 1, w->workers); v++) {{",
-                f"    long p = v / {WIDEST}, nv = {vectors} - p * {WIDEST};",
-                f"    if (nv > {WIDEST}) nv = {WIDEST};",
-                f"    pack_column(c->right + {done} * rows + p * {WIDEST} * VL * rows"
-                f" + (v % {WIDEST}) * VL, nv, {place.at('0')} + v * VL, 1, {place.stride},"
-                f" {self.size(value)} - v * VL, rows);",
-                "}",
-            ]
+            lines.append(
+                f"pack_right(w, c->right + {done} * rows, {place.at('0')}, {place.stride},"
+                f" {vectors}, {self.size(value)}, rows);"
+            )
             done += vectors * self.layout.lanes
         return lines
 
@@ -107,47 +101,32 @@ class SumWriter:
             done += self.layout.padded(value.shape[0][0])
         lines: list[str] = []
         for left in self.lefts:
-            size, place = self.size(left), self.place(left)
-            tiles = -(-size // most)
+            place = self.place(left)
             lines += [
                 "{",
-                f"    long m0 = share({tiles}, w->id, w->workers) * {most};",
-                f"    long m1 = share({tiles}, w->id + 1, w->workers) * {most};",
-                f"    if (m1 > {size}) m1 = {size};",
                 "    /* fewer workers may have come than were asked for: larger shares */",
-                "    T *A = c->left + w->id * (c->workers * c->left_size / w->workers);",
-                f"    for (long m = m0; m < m1; m += {most})",
-                f"        pack_rows(A + (m - m0) * rows, {place.at('0')} + m, {place.stride}, rows,"
-                f" m1 - m < {most} ? m1 - m : {most});",
+                "    T *area = c->left + w->id * (c->workers * c->left_size / w->workers);",
+                f"    Left left = pack_left(w, area, {place.at('0')}, {place.stride},"
+                f" {self.size(left)}, rows, {most});",
             ]
             for term in self.matrix:
                 if term.left is left and term.right is not None:
-                    lines += self._product(term, offsets[term.right], most, k_block)
+                    lines.append(self._product(term, offsets[term.right], k_block))
             lines.append("}")
         return lines
 
-    def _product(self, term: Sum, offset: int, most: int, k_block: int) -> list[str]:
+    def _product(self, term: Sum, offset: int, k_block: int) -> str:
         base, row = self.target(term)
         assert term.right is not None
         vectors = self.layout.padded(term.right.shape[0][0]) // self.layout.lanes
-        lines = [
-            f"    for (long p = 0; p < {-(-vectors // WIDEST)}; p++)",
-            f"    for (long k = 0; k < rows; k += {k_block}) {{",
-            f"        long part = rows - k < {k_block} ? rows - k : {k_block};",
-            f"        const T *P = c->right + {offset} * rows + p * {WIDEST} * VL * rows;",
-            f"        T *C = {base} + m0 * {row} + p * {WIDEST} * VL;",
-            f"        int acc = k > 0 || {self._acc(term)};",
-        ]
-        full, rest = divmod(vectors, WIDEST)
-        for width in (WIDEST,) * bool(full) + (rest,) * bool(rest):
-            last = width == rest or not rest
-            test = "" if not full or not rest else ("else " if last else f"if (p < {full}) ")
-            lines.append(
-                f"        {test}outer{width}(m1 - m0, A + k * {most}, rows,"
-                f" P + k * {width} * VL, part, C, {row}, acc, k);"
-            )
-        lines.append("    }")
-        return lines
+        whole, last = divmod(vectors, WIDEST)
+        full, rest = (
+            f"outer{width}" if there else "0" for width, there in ((WIDEST, whole), (last, last))
+        )
+        return (
+            f"    add_outer(&left, c->right + {offset} * rows, {vectors}, {k_block}, {base}, {row},"
+            f" {self._acc(term)}, {full}, {rest});"
+        )
 
     def vectors(self) -> list[str]:
         """Accumulate this worker's units of every vector sum, and the scalar sums."""
@@ -163,11 +142,9 @@ class SumWriter:
                 continue
             size = self.size(term.left)
             vectors = self.layout.padded(term.left.shape[0][0]) // self.layout.lanes
+            units = size if place.width is not None else vectors * self.layout.lanes
             lines.append(
-                f"for (long v = share({vectors}, w->id, w->workers);"
-                f" v < share({vectors}, w->id + 1, w->workers); v++)"
-                f" column_sum({place.at('0')}, {place.stride}, rows, v * VL,"
-                f" {size if place.width is not None else vectors * self.layout.lanes},"
-                f" {target} + v * VL, {self._acc(term)});"
+                f"column_sums(w, {place.at('0')}, {place.stride}, {vectors}, {units}, rows,"
+                f" {target}, {self._acc(term)});"
             )
         return lines

@@ -5,7 +5,9 @@ from __future__ import annotations
 from elman.engines.c.isa import Isa
 
 WIDEST = 4  # vectors per tile: more would leave no registers for rows
-_UNROLL = 4
+_UNROLL = (
+    2  # steps of k per round, or more where k is split: four were no faster, and longer to compile
+)
 
 
 def tile_rows(isa: Isa, vectors: int) -> int:
@@ -13,8 +15,11 @@ def tile_rows(isa: Isa, vectors: int) -> int:
     return min(8, isa.accumulators // vectors)
 
 
-def transposer(lanes: int) -> str:
-    """``transpose``: VL rows of VL elements become VL columns, by log2(VL) rounds of shuffles."""
+def shuffles(lanes: int) -> str:
+    """``transpose``: VL rows of VL elements become VL columns; ``total_of``: the sum of a vector.
+
+    Both take log2(VL) rounds of shuffles.
+    """
     lines = [
         "#ifdef __clang__",
         "#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)",
@@ -38,7 +43,12 @@ def transposer(lanes: int) -> str:
                 )
         distance *= 2
     lines += [f"    st(to + {i} * step, r{i});" for i in range(lanes)]
-    return "\n".join([*lines, "}"])
+    lines += ["}", "INLINE T total_of(V v) {"]
+    while distance > 1:
+        distance //= 2
+        other = ", ".join(str(i ^ distance) for i in range(lanes))
+        lines.append(f"    v += SHUFFLE(v, v, {other});")
+    return "\n".join([*lines, "    return v[0];", "}"])
 
 
 def _splits(isa: Isa, rows: int, vectors: int) -> int:
@@ -65,6 +75,7 @@ def tile(isa: Isa, rows: int, vectors: int, *, packed: bool) -> str:
     """C[rows, vectors·VL] (+)= A · P. A is strided rows, or ``packed`` as tiles [k][rows]."""
     name = f"{'p' if packed else 't'}{vectors}_{rows}"
     parts = _splits(isa, rows, vectors)
+    unroll = max(parts, _UNROLL)
     sums = [f"c{r}_{v}_{q}" for q in range(parts) for r in range(rows) for v in range(vectors)]
     stride = "" if packed else "long lda, "
     lines = [
@@ -81,10 +92,10 @@ def tile(isa: Isa, rows: int, vectors: int, *, packed: bool) -> str:
         return "{" + _step(rows, vectors, part, a, b) + "}"
 
     lines.append("    long k = 0;")
-    lines.append(f"    for (; k + {_UNROLL} <= K; k += {_UNROLL}) {{")
-    lines.extend(f"        {one(u, u % parts)}" for u in range(_UNROLL))
+    lines.append(f"    for (; k + {unroll} <= K; k += {unroll}) {{")
+    lines.extend(f"        {one(u, u % parts)}" for u in range(unroll))
     lines.append(
-        f"        A += {_UNROLL * rows if packed else _UNROLL}; P += {_UNROLL * vectors} * VL;"
+        f"        A += {unroll * rows if packed else unroll}; P += {unroll * vectors} * VL;"
     )
     lines.append("    }")
     lines.append(
@@ -114,7 +125,7 @@ def row_products(isa: Isa, vectors: int) -> str:
         for rows in range(1, most + 1)
     )
     return f"""{tiles}
-static void rows{vectors}(long m, const T *A, long lda, const T *P, long K, T *C, long ldc,
+SHARED void rows{vectors}(long m, const T *A, long lda, const T *P, long K, T *C, long ldc,
                           int acc) {{
     for (; m >= {2 * most} || m == {most}; m -= {most}, A += {most} * lda, C += {most} * ldc)
         t{vectors}_{most}(A, lda, P, K, C, ldc, acc);
@@ -143,7 +154,7 @@ def packed_products(isa: Isa, vectors: int) -> str:
         for rows in range(1, most)
     )
     return f"""{tiles}
-static void outer{vectors}(long m, const T *A, long skip, const T *P, long K, T *C, long ldc,
+SHARED void outer{vectors}(long m, const T *A, long skip, const T *P, long K, T *C, long ldc,
                            int acc, long done) {{
     for (; m >= {most}; m -= {most}, A += {most} * skip, C += {most} * ldc)
         p{vectors}_{most}(A, P, K, C, ldc, acc);

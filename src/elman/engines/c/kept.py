@@ -1,0 +1,120 @@
+"""Where compiled kernels are kept: whole or not at all, each with its hash behind it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from functools import cache
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from elman.folders import cache_folder, private_folder
+
+_PATIENCE = 120.0  # (s) to wait for another process that compiles the same kernel
+_LEFT = 1800.0  # (s) after which nobody works in a folder of a build any more
+HASH = 32  # (bytes) of the hash behind what is kept
+BUILD = "build-"  # how the name of such a folder begins
+_NEW = ".new-"  # and that of a file that is not whole yet
+
+
+@cache
+def _own_folder() -> Path:
+    """A folder of this process alone, where the cache cannot be used; gone when it ends."""
+    folder, owner = Path(tempfile.mkdtemp(prefix="elman-")), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not the child of a fork
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
+@cache
+def _warn_uncached(folder: str) -> None:
+    warnings.warn(
+        f"elman cannot keep compiled kernels in {folder} (not writable, or open to others):"
+        " each process compiles its own. Set ELMAN_CACHE to a private folder.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def kernel_folder() -> Path:
+    """Where compiled kernels are kept; a folder of this process where the cache cannot be used."""
+    try:
+        folder = cache_folder() / "kernels"
+        usable = private_folder(folder) and os.access(folder, os.W_OK | os.X_OK)
+    except RuntimeError:
+        folder, usable = Path("~/.cache/elman/kernels"), False
+    if usable:
+        return folder
+    _warn_uncached(str(folder))
+    return _own_folder()
+
+
+def stored(path: Path) -> bytes | None:
+    """A file of the cache if it is whole: its last bytes are the hash of the rest."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    if len(data) < 64 or hashlib.sha256(data[:-HASH]).digest() != data[-HASH:]:
+        return None
+    return data
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes left of their builds."""
+    for path in (*folder.glob(f"{BUILD}*"), *folder.glob(f"{_NEW}*")):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _LEFT:
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink()
+
+
+def store(path: Path, data: bytes) -> None:
+    """Write a library with its hash behind it, whole or not at all."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=_NEW)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data + hashlib.sha256(data).digest())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+@contextlib.contextmanager
+def alone(path: Path):
+    """Let one process compile a kernel; where locks do not work, or take too long, go on
+    without."""
+    lock = FileLock(str(path.with_suffix(".lock")))
+    try:
+        lock.acquire(timeout=_PATIENCE)
+    except (Timeout, OSError, NotImplementedError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def fingerprint(path: Path) -> str:
+    """The hash of a library that ``build`` made, as it stands behind it."""
+    with path.open("rb") as file:
+        file.seek(-HASH, os.SEEK_END)
+        return file.read().hex()

@@ -1,0 +1,244 @@
+/* What kernels share: compiled once for an instruction set and a dtype. After vectors.h, runtime.h and what
+ * tiles.py writes out for this VL. */
+/* one lane at a time */
+#define LANES(name, call)                                                                              \
+    SHARED V name(V x) {                                                                      \
+        for (int i = 0; i < VL; i++) x[i] = (T)call((double)x[i]);                                     \
+        return x;                                                                                      \
+    }
+LANES(v_log, log)
+LANES(v_sin, sin)
+LANES(v_cos, cos)
+LANES(v_erf, erf)
+INLINE double softplus_(double x) { return x > 20.0 ? x : log1p(exp(x)); }
+LANES(v_softplus, softplus_)
+
+/* reductions over n units of one array */
+SHARED T sum_of(const T *p, long n) {
+    V s = {};
+    long u = 0;
+    for (; u + VL <= n; u += VL) s += ld(p + u);
+    T total = 0;
+    for (int i = 0; i < VL; i++) total += s[i];
+    for (; u < n; u++) total += p[u];
+    return total;
+}
+SHARED T square_of(const T *p, long n, T mean) {
+    V s = {};
+    long u = 0;
+    for (; u + VL <= n; u += VL) { V d = ld(p + u) - mean; s += d * d; }
+    T total = 0;
+    for (int i = 0; i < VL; i++) total += s[i];
+    for (; u < n; u++) { T d = p[u] - mean; total += d * d; }
+    return total;
+}
+SHARED T max_of(const T *p, long n, T best) {
+    for (long u = 0; u < n; u++) best = p[u] > best || p[u] != p[u] ? p[u] : best;
+    return best;
+}
+
+/* sum over rows of a column of vectors, added to what stands there if acc */
+NOINLINE void column_sum(const T *p, long stride, long rows, long u, long n, T *out, int acc) {
+    V a = acc ? ld(out) : (V){}, b = {};
+    long r = 0;
+    if (u + VL <= n) {
+        for (; r + 1 < rows; r += 2) { a += ld(p + r * stride + u); b += ld(p + (r + 1) * stride + u); }
+        if (r < rows) a += ld(p + r * stride + u);
+    } else {
+        for (; r < rows; r++) a += ldn(p + r * stride, u, n);
+    }
+    st(out, a + b);
+}
+
+/* packing. A panel holds, for each k, `columns` vectors side by side; one call fills one vector column:
+ * dst[k * columns * VL + i] = src[i * unit + k * inner] for i < units, 0 beyond */
+NOINLINE void pack_column(T *dst, long columns, const T *src, long unit, long inner, long units, long K) {
+    long step = columns * VL;
+    if (unit == 1) {
+        for (long k = 0; k < K; k++) st(dst + k * step, ldn(src + k * inner, 0, units));
+        return;
+    }
+    if (units < VL) for (long k = 0; k < K; k++) st(dst + k * step, (V){});
+    long n = units < VL ? units : VL, done = 0;
+    if (n == VL && inner == 1)
+        for (; done + VL <= K; done += VL) transpose(dst + done * step, step, src + done, unit);
+    for (long k0 = done; k0 < K; k0 += 16) {
+        long k1 = k0 + 16 < K ? k0 + 16 : K;
+        for (long i = 0; i < n; i++)
+            for (long k = k0; k < k1; k++) dst[k * step + i] = src[i * unit + k * inner];
+    }
+}
+/* rows [0, K) of columns [m, m + count) of an array, as tiles [k][count] */
+NOINLINE void pack_rows(T *dst, const T *src, long stride, long K, long count) {
+    enum { WIDE = 32 / sizeof(T) };
+    long k = 0;
+    /* a whole vector per row: what it writes too much, the next row overwrites */
+    if (count <= WIDE / 2 && stride >= WIDE)
+        for (; k + 2 < K; k++) memcpy(dst + k * count, src + k * stride, 16);
+    else if (count <= WIDE && stride >= WIDE)
+        for (; k + 4 < K; k++) memcpy(dst + k * count, src + k * stride, 32);
+    for (; k < K; k++)
+        for (long i = 0; i < count; i++) dst[k * count + i] = src[k * stride + i];
+}
+
+/* products with weights as they lie, for calls of so few rows that packing would cost more than it gains:
+ * C[r, i] (+)= sum over k of A[r, k] W[i, k] for one vector of units; W's rows are dotted with A's */
+SHARED void dots(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc) {
+    long n = units < VL ? units : VL;
+    if (!acc) for (long r = 0; r < m; r++) st(C + r * ldc, (V){});
+    for (long i = 0; i < n; i += 4) {
+        long left = n - i;
+        const T *w0 = W + i * ldw, *w1 = left > 1 ? w0 + ldw : w0, *w2 = left > 2 ? w1 + ldw : w0, *w3 = left > 3 ? w2 + ldw : w0;
+        for (long r = 0; r < m; r++) {
+            const T *a = A + r * lda;
+            V s0 = {}, s1 = {}, s2 = {}, s3 = {};
+            long k = 0;
+            for (; k + VL <= K; k += VL) {
+                V x = ld(a + k);
+                s0 += x * ld(w0 + k); s1 += x * ld(w1 + k); s2 += x * ld(w2 + k); s3 += x * ld(w3 + k);
+            }
+            if (k < K) {
+                V x = ldn(a, k, K);
+                s0 += x * ldn(w0, k, K); s1 += x * ldn(w1, k, K); s2 += x * ldn(w2, k, K); s3 += x * ldn(w3, k, K);
+            }
+            T sums[4] = {total_of(s0), total_of(s1), total_of(s2), total_of(s3)};
+            T *c = C + r * ldc + i;
+            for (long j = 0; j < (left < 4 ? left : 4); j++) c[j] += sums[j];
+        }
+    }
+}
+/* C[r, i] (+)= sum over k of A[r, k] W[k, i]: rows of W are scaled and added */
+SHARED void scaled_rows(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc) {
+    for (long r = 0; r < m; r++) {
+        V s = acc ? ld(C + r * ldc) : (V){};
+        for (long k = 0; k < K; k++) s += A[r * lda + k] * ldn(W + k * ldw, 0, units);
+        st(C + r * ldc, s);
+    }
+}
+
+/* workers: the process's one OpenMP pool (torch's own), found at run time and handed in once */
+parallel_fn run_parallel;
+number_fn thread_number, thread_count;
+__attribute__((visibility("default"))) void elman_threads(void *parallel, void *number, void *count) {
+    run_parallel = (parallel_fn)parallel;
+    thread_number = (number_fn)number;
+    thread_count = (number_fn)count;
+}
+#if defined(__x86_64__)
+#define RELAX() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define RELAX() __asm__ volatile("yield")
+#else
+#define RELAX() ((void)0)
+#endif
+/* spin first, then give the core away, so that an oversubscribed machine goes on */
+SHARED void wait_for(const volatile long *count, long enough) {
+    for (long spins = 0; __atomic_load_n(count, __ATOMIC_ACQUIRE) < enough; spins++) {
+        if (spins < 500) RELAX();
+        else sched_yield();
+    }
+}
+SHARED void meet_all(Worker *w) {
+    long epoch = ++w->epoch;
+    __atomic_store_n(&w->flags[w->id].seen, epoch, __ATOMIC_RELEASE);
+    for (long i = 0; i < w->workers; i++)
+        if (i != w->id) wait_for(&w->flags[i].seen, epoch);
+}
+INLINE long nanoseconds(clockid_t clock) {
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+/* time since a start in which this thread did not have a core: others took it (ns) */
+INLINE long without_core(void) {
+    return nanoseconds(CLOCK_MONOTONIC) - nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+}
+/* calls side by side on the threads of one pool. Teams of workers take the calls in turn, each team in
+ * the order of the calls, and a call waits for earlier ones only: however few threads there are, the first
+ * call that is not done goes on */
+typedef struct { Seat *seats; long count; } Crew;
+static void crew_enter(void *p) {
+    Crew *crew = p;
+    long threads = thread_count(), id = thread_number(), team = crew->seats->call->workers;
+    if (team > threads) team = threads;
+    long teams = threads / team;
+    for (long k = id / team; k < crew->count && id < team * teams; k += teams) {
+        Head *call = crew->seats[k].call;
+        Worker w = {call->flags, id % team, team, 0};
+        long start = without_core();
+        crew->seats[k].run(call, &w);
+        call->flags[w.id].stolen = without_core() - start;
+    }
+}
+/* run calls whose workspace is at hand, as many at once as there are threads for; returns for how long a
+ * worker had no core to run on, less an eighth of the time taken (us) */
+SHARED long run_seats(Seat *seats, long count, long threads) {
+    for (long k = 0; k < count; k++) seats[k].prepare(seats[k].call);
+    if (threads == 1 || !run_parallel) {
+        for (long k = 0; k < count; k++) {
+            Worker w = {seats[k].call->flags, 0, 1, 0};
+            seats[k].run(seats[k].call, &w);
+        }
+        return 0;
+    }
+    for (long k = 0; k < count; k++) memset(seats[k].call->flags, 0, seats[k].call->workers * sizeof(Flag));
+    Crew crew = {seats, count};
+    long start = nanoseconds(CLOCK_MONOTONIC), most = 0;
+    run_parallel(crew_enter, &crew, threads, 0);
+    long elapsed = nanoseconds(CLOCK_MONOTONIC) - start;
+    for (long k = 0; k < count; k++)
+        for (long i = 0; i < seats[k].call->workers; i++)
+            if (seats[k].call->flags[i].stolen > most) most = seats[k].call->flags[i].stolen;
+    return (most - elapsed / 8) / 1000;
+}
+__attribute__((visibility("default"))) long elman_crew(Seat *seats, long count, long threads) {
+    return run_seats(seats, count, threads);
+}
+
+/* this worker's vectors of a block of weights into the panels of a product (products.py): it is summed into
+ * accumulator `acc` of `accs`, and `done` of `total` k stand before it */
+SHARED void pack_block(const Worker *w, T *pack, long vectors, long width, long accs, long acc, long total, long done,
+                       const T *src, long unit, long inner, long size, long K) {
+    for (long v = share(vectors, w->id, w->workers); v < share(vectors, w->id + 1, w->workers); v++) {
+        long p = v / width, nv = vectors - p * width < width ? vectors - p * width : width;
+        long column = acc * nv + v % width, group = column / WIDEST, columns = accs * nv - group * WIDEST;
+        if (columns > WIDEST) columns = WIDEST;
+        T *panel = pack + (p * width * accs + group * WIDEST) * total * VL;
+        pack_column(panel + (done * columns + column % WIDEST) * VL, columns, src + v * VL * unit, unit, inner,
+                    size - v * VL, K);
+    }
+}
+/* this worker's vectors of a right operand, rows of memory, into panels of WIDEST vectors */
+SHARED void pack_right(const Worker *w, T *dst, const T *src, long stride, long vectors, long units, long rows) {
+    for (long v = share(vectors, w->id, w->workers); v < share(vectors, w->id + 1, w->workers); v++) {
+        long p = v / WIDEST, columns = vectors - p * WIDEST;
+        if (columns > WIDEST) columns = WIDEST;
+        pack_column(dst + p * WIDEST * VL * rows + v % WIDEST * VL, columns, src + v * VL, 1, stride, units - v * VL, rows);
+    }
+}
+/* this worker's vectors of a sum over rows */
+SHARED void column_sums(const Worker *w, const T *src, long stride, long vectors, long units, long rows, T *out, int acc) {
+    for (long v = share(vectors, w->id, w->workers); v < share(vectors, w->id + 1, w->workers); v++)
+        column_sum(src, stride, rows, v * VL, units, out + v * VL, acc);
+}
+/* this worker's units of a left operand, rows of memory, packed into its part of an area */
+SHARED Left pack_left(const Worker *w, T *area, const T *src, long stride, long size, long rows, long most) {
+    long tiles = (size + most - 1) / most;
+    Left left = {area, share(tiles, w->id, w->workers) * most, share(tiles, w->id + 1, w->workers) * most, most, rows};
+    if (left.m1 > size) left.m1 = size;
+    for (long m = left.m0; m < left.m1; m += most)
+        pack_rows(area + (m - left.m0) * rows, src + m, stride, rows, left.m1 - m < most ? left.m1 - m : most);
+    return left;
+}
+/* C (+)= the sum over rows of left's units times right's, `block` rows at a time */
+SHARED void add_outer(const Left *left, const T *right, long vectors, long block, T *C, long ldc, int acc, Outer *full, Outer *rest) {
+    long rows = left->rows, whole = vectors / WIDEST, last = vectors % WIDEST;
+    for (long p = 0; p < whole + (last > 0); p++) {
+        long width = p < whole ? WIDEST : last;
+        const T *panel = right + p * WIDEST * VL * rows;
+        for (long k = 0; k < rows; k += block)
+            (p < whole ? full : rest)(left->m1 - left->m0, left->A + k * left->most, rows, panel + k * width * VL,
+                                      rows - k < block ? rows - k : block, C + left->m0 * ldc + p * WIDEST * VL, ldc,
+                                      acc || k > 0, k);
+    }
+}

@@ -1,0 +1,55 @@
+"""What kernels of one instruction set and dtype have in common: the head of every text, and parts
+that are compiled once and linked into each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+
+from elman.engines.c.isa import Isa
+from elman.engines.c.tiles import WIDEST, packed_products, row_products, shuffles
+
+WIDTHS = range(1, WIDEST + 1)  # vectors of the tiles that there are
+_ROWS = "long m, const T *A, long lda, const T *P, long K, T *C, long ldc, int acc"
+
+
+def file(name: str) -> str:
+    """A file of C text beside this one."""
+    return files("elman.engines.c").joinpath(name).read_text()
+
+
+@cache
+def _vectors(isa: Isa, dtype: str) -> str:
+    lines = [f"#define VL {isa.lanes(dtype)}", f"#define WIDEST {WIDEST}"]
+    lines += ["#define ELMAN_F64"] if dtype == "float64" else []
+    return "\n".join([*lines, file("vectors.h")])
+
+
+@cache
+def head(isa: Isa, dtype: str) -> str:
+    """What a text begins with that is linked with :func:`runtime`: types, functions, workers."""
+    return f"{_vectors(isa, dtype)}\n{file('runtime.h')}"
+
+
+def tile_head() -> str:
+    """Declarations of the products that :func:`tiles` spells."""
+    rows = [f"SHARED void rows{n}({_ROWS});" for n in WIDTHS]
+    return "\n".join([*rows, f"SHARED Outer {', '.join(f'outer{n}' for n in WIDTHS)};"])
+
+
+@cache
+def runtime(isa: Isa, dtype: str) -> str:
+    """The part that every kernel needs."""
+    return f"{head(isa, dtype)}\n{shuffles(isa.lanes(dtype))}\n{file('runtime.c')}"
+
+
+@cache
+def _tiles(isa: Isa, dtype: str, name: str) -> str:
+    spell = row_products if name.startswith("rows") else packed_products
+    return f"{_vectors(isa, dtype)}\n{spell(isa, int(name[-1]))}\n"
+
+
+def tiles(isa: Isa, dtype: str, names: Iterable[str]) -> tuple[str, ...]:
+    """The parts with these products: ``rows1``, ``outer4``."""
+    return tuple(_tiles(isa, dtype, name) for name in names)
