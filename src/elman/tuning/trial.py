@@ -6,7 +6,7 @@ Touches no global random state, no user tensor, and none of the modes the user m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +24,7 @@ Maker = Callable[[Tensor], Tensor]
 _DRAWN = 1_000_003  # numbers drawn for one tensor; a larger one repeats them, in no step with rows
 _C: Any = torch._C
 _top_hooks: Any = getattr(_C._autograd, "_top_saved_tensors_default_hooks", None)
+_run_backward: Any = getattr(torch.autograd.graph, "_engine_run_backward", None)
 
 
 def _same(value: Any) -> Any:
@@ -38,6 +39,19 @@ def apart(device: str) -> Iterator[None]:
         if _top_hooks is None or _top_hooks(False) is not None:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
         yield
+
+
+def _pulled(
+    roots: Sequence[Tensor], leaves: Sequence[Tensor], ds: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """Gradients of the leaves, None for one that nothing reads: ``torch.autograd.grad``.
+
+    To compare the shapes of cotangents, that one imports a computer algebra system: 0.2 s of the
+    first training step. Here they fit.
+    """
+    if _run_backward is None:
+        return torch.autograd.grad(roots, leaves, ds, allow_unused=True)
+    return _run_backward(tuple(roots), tuple(ds), False, False, tuple(leaves), True, False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,12 +103,10 @@ class Trial:
     def run(self, kernel: Kernel) -> dict[str, Tensor]:
         """Forward, and backward if the job is for training; all results by name."""
         with apart(self.job.spec.device), nothing_said():
-            results = (
-                self._differentiated(kernel) if kernel.differentiable else self._called(kernel)
-            )
+            found = self._differentiated(kernel) if kernel.differentiable else self._called(kernel)
         if self.job.spec.device == "cuda":
             torch.cuda.synchronize()
-        return results
+        return found
 
     def _named(self, output: Tensor, last: tuple[Tensor, ...]) -> dict[str, Tensor]:
         states = [leaf.name for leaf in self.job.graph.states]
@@ -107,16 +119,16 @@ class Trial:
         job = self.job
         with torch.no_grad():
             output, last, saved = kernel.forward(self.inputs, self.states, self.weights)
-            results = self._named(output, last)
+            found = self._named(output, last)
             if not job.spec.training:
-                return results
+                return found
             arguments = (self.inputs, self.states, self.weights)
             d_inputs, d_states, d_weights = kernel.backward(
                 *arguments, saved, self.d_output, self.d_last, False
             )
         leaves = (*job.graph.inputs, *job.graph.states, *job.graph.weights)
         grads = (*d_inputs, *d_states, *d_weights)
-        return results | self._gradients([leaf.name for leaf in leaves], grads)
+        return found | self._gradients([leaf.name for leaf in leaves], grads)
 
     def _differentiated(self, kernel: Kernel) -> dict[str, Tensor]:
         job = self.job
@@ -129,25 +141,25 @@ class Trial:
         leaves: dict[str, Tensor] = {}
         arguments = (*self.inputs, *self.states, *self.weights)
         for leaf, value in zip(job.graph.leaves, arguments, strict=True):
-            tensor = value.detach()
+            own = value.detach()
             if leaf.name in wants:
-                leaves[leaf.name] = tensor.requires_grad_()
-            values.append(tensor)
+                leaves[leaf.name] = own.requires_grad_()
+            values.append(own)
         first = len(self.inputs)
         second = first + len(self.states)
         with torch.enable_grad():
             output, last, _ = kernel.forward(values[:first], values[first:second], values[second:])
-            results = self._named(output.detach(), tuple(value.detach() for value in last))
+            found = self._named(output.detach(), tuple(value.detach() for value in last))
             pairs = [
                 (value, d)
                 for value, d in zip((output, *last), (self.d_output, *self.d_last), strict=True)
                 if value.requires_grad and d is not None
             ]
             if not pairs:
-                return results
+                return found
             roots, ds = zip(*pairs, strict=True)
-            grads = torch.autograd.grad(roots, list(leaves.values()), ds, allow_unused=True)
-        return results | self._gradients(list(leaves), grads)
+            grads = _pulled(roots, list(leaves.values()), ds)
+        return found | self._gradients(list(leaves), grads)
 
     def _wants(self) -> frozenset[str]:
         states = frozenset(leaf.name for leaf in self.job.graph.states)
