@@ -12,12 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from elman import cells
+from elman.cli import doctor
 from elman.engines.c import build as building
 from elman.engines.c import compilers, eviction
 from elman.engines.c.build import build, built, find_compiler, load
+from elman.engines.c.engine import PRICES
 from elman.engines.c.isa import SCALAR
+from elman.engines.c.kernel import CKernel
 from elman.errors import BuildError, EngineError
+from elman.plan.build import program
 from fake_compilers import TINY, alive, answer, await_that, compiler, leave, real
+from helpers import Sizes, job_of, random_case
 
 HIDDEN = '__attribute__((visibility("hidden")))'
 PARTS = tuple(f"{HIDDEN} long part{n}(void) {{ return {n}; }}\n" for n in (20, 22))
@@ -65,6 +71,15 @@ def test_parts_are_compiled_once(empty_cache, calls):
     assert count(calls) == 5
     other = PARTS[0].replace("return 20", "return 21")
     assert answer(build(WHOLE, SCALAR, (other, PARTS[1]))) == 43, "a part is part of the key"
+
+
+def test_another_kernel_is_one_call_of_the_compiler(empty_cache, calls):
+    """Other sizes of the same widths: nothing that they have in common is compiled again."""
+    for input_units, more in ((5, range(3, 20)), (6, [1])):
+        before = count(calls)
+        job = job_of(random_case(cells.gru, Sizes(T=7, B=3, I=input_units, H=13)))
+        CKernel(job, program(job.pair, job.spec, PRICES))
+        assert count(calls) - before in more
 
 
 @pytest.mark.parametrize("harm", ["cut short", "of another compiler"])
@@ -291,3 +306,17 @@ def test_a_size_that_is_none(empty_cache, monkeypatch):
     assert not list((empty_cache / "kernels").glob("*.so"))
     monkeypatch.delenv("ELMAN_CACHE_SIZE")
     assert eviction.limit_bytes() == 1 << 30
+
+
+def test_doctor_says_how_much_is_kept(empty_cache, monkeypatch):
+    """The folder, its size now, and the limit; a limit that is none is told with a way out."""
+    build(WHOLE, SCALAR, PARTS)
+    monkeypatch.setenv("ELMAN_CACHE_SIZE", "64 MiB")
+    (found,) = doctor.caches()
+    size = sum(path.stat().st_size for path in (empty_cache / "kernels").iterdir())
+    assert f"{empty_cache}: 1 kernels of {size / 2**20:.1f} MiB (at most 64 MiB)" in found.found
+    assert not found.mend
+    monkeypatch.setenv("ELMAN_CACHE_SIZE", "plenty")
+    wrong, _ = doctor.caches()
+    assert "no size" in wrong.found
+    assert wrong.mend == "unset ELMAN_CACHE_SIZE"

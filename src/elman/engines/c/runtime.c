@@ -195,6 +195,9 @@ __attribute__((visibility("default"))) long elman_crew(Seat *seats, long count, 
     return run_seats(seats, count, threads);
 }
 
+SHARED void copy_in(T *to, const T *from, long n) {
+    for (long u = 0; u < n; u += VL) st(to + u, from ? ldn(from, u, n) : (V){});
+}
 /* this worker's vectors of a block of weights into the panels of a product (products.py): it is summed into
  * accumulator `acc` of `accs`, and `done` of `total` k stand before it */
 SHARED void pack_block(const Worker *w, T *pack, long vectors, long width, long accs, long acc, long total, long done,

@@ -172,9 +172,7 @@ INLINE long max2(long a, long b) { return a > b ? a : b; }
 /* bytes of n elements, rounded up to whole cache lines */
 INLINE long bytes_of(long n) { return (n * (long)sizeof(T) + 63) / 64 * 64; }
 /* a row of a caller's array, or zeros if there is none, into a padded row */
-INLINE void copy_in(T *to, const T *from, long n) {
-    for (long u = 0; u < n; u += VL) st(to + u, from ? ldn(from, u, n) : (V){});
-}
+SHARED void copy_in(T *to, const T *from, long n);
 
 /* weights into panels, and sums over rows for their gradients: what all workers of a call do together */
 SHARED void pack_block(const Worker *w, T *pack, long vectors, long width, long accs, long acc, long total, long done,

@@ -152,16 +152,10 @@ class WeightCode:
     def _leaf(self, leaf: Node) -> list[str]:
         """Copy a weight vector or scalar where whole vectors can be read."""
         size = self.arrays.size(leaf, 0)
-        source, units = (
-            self.arrays.address(leaf),
-            self.layout.padded(leaf.shape[0][0]) if leaf.shape else 1,
-        )
+        source = self.arrays.address(leaf)
         if not leaf.shape:
             return [f"c->vec[{self.layout.vector(leaf)}] = {source}[0];"]
-        return [
-            f"for (long u = 0; u < {units}; u += VL)"
-            f" st(c->vec + {self.layout.vector(leaf)} + u, ldn({source}, u, {size}));"
-        ]
+        return [f"copy_in(c->vec + {self.layout.vector(leaf)}, {source}, {size});"]
 
     def compute(self, roots: list[Node]) -> list[str]:
         """C lines that compute the roots and everything below them."""
@@ -197,6 +191,8 @@ class WeightCode:
         target, row = self.arrays.address(leaf, "c->dw"), self.arrays.row[leaf]
         rows = self.arrays.size(leaf, 0) if len(leaf.shape) == 2 else 1
         units = self.arrays.size(leaf, len(leaf.shape) - 1) if leaf.shape else 1
+        if d is not None and len(d.shape) == 1 and d.op not in _CONSTANTS:
+            return [f"memcpy({target}, c->vec + {self.layout.vector(d)}, sizeof(T) * {units});"]
         text = self._use(d) if d is not None else "(V){}"
         return [
             f"for (long r = 0; r < {rows}; r++) for (long u = 0; u < {units}; u += VL)"
