@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from calls import Results
 from elman import compiler
 from elman.engines.c.engine import PRICES
 from elman.engines.c.kernel import CKernel
@@ -18,8 +19,6 @@ from elman.plan.schedule import SPLITS, Blocks, Bound
 from elman.plan.spec import Spec
 from helpers import GRADIENT, VALUE, Case, Sizes, need, random_case, run
 from random_cells import Drawn
-
-Results = dict[str, torch.Tensor]
 
 _kernels: dict[object, CKernel] = {}
 
@@ -46,31 +45,6 @@ def scheduled(
     fixed = Bound(SPLITS.index(split) if workers > 1 else 0, workers, chunk)
     monkeypatch.setattr(kernel, "schedule", lambda T, B: fixed)
     monkeypatch.setattr(kernel, "_plans", {})  # what was planned under another schedule
-
-
-def call(kernel: CKernel, case: Case, *, backwards: int = 1, **changes: Any) -> Results:
-    """Output, last states and every gradient of one call of a kernel, by name.
-
-    Args:
-        kernel: of engine c.
-        case: what it is given.
-        backwards: how often the backward runs on the same tape; the last results are returned.
-        changes: ``d_output`` or ``d_last`` instead of the case's (None: zero).
-    """
-    assert kernel.engine == "c"
-    given = tuple(case.inputs.values()), tuple(case.states.values()), tuple(case.weights.values())
-    output, last, saved = kernel.forward(*given)
-    found: Results = {"out": output.clone()}
-    found |= {f"last {name}": value.clone() for name, value in zip(case.states, last)}
-    if not kernel.spec.training:
-        return found
-    d_output = changes.get("d_output", case.d_output)
-    d_last = changes.get("d_last", tuple(case.d_last.values()))
-    for left in reversed(range(backwards)):
-        groups = kernel.backward(*given, saved, d_output, d_last, keep=left > 0)
-    names = (*case.inputs, *case.states, *case.weights)
-    grads = [grad for group in groups for grad in group]
-    return found | {f"d{name}": grad for name, grad in zip(names, grads) if grad is not None}
 
 
 def oracle(case: Case) -> Results:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from calls import backward, forward, grouped
 from elman.engines.ragged import Ragged, over
 from elman.tuning.kernels import kernel_of
 from helpers import Case, Sizes, job_of, random_case
@@ -39,11 +40,12 @@ def alone(case: Case, lengths) -> dict[str, torch.Tensor]:
     kernel = kernel_of(job_of(case, training=False, wants=frozenset()), "reference")
     outputs, lasts = [], []
     for b, length in enumerate(lengths):
-        output, last, _ = kernel.forward(
+        given = (
             [leaves[name][:length, b : b + 1] for name in case.inputs],
             [leaves[name][b : b + 1] for name in case.states],
             [leaves[name] for name in case.weights],
         )
+        output, last, _ = forward(kernel, given)
         outputs.append(output[:, 0])
         lasts.append(last)
     padded = torch.nn.utils.rnn.pad_sequence(outputs)
@@ -71,28 +73,19 @@ def together(kernel, case: Case, lengths, backwards=1) -> dict[str, torch.Tensor
     ragged = layout(lengths)
     made = over(kernel, ragged)
     inputs = [packed(value, lengths) for value in case.inputs.values()]
-    states, weights = list(case.states.values()), list(case.weights.values())
+    given = inputs, list(case.states.values()), list(case.weights.values())
     if made.differentiable:
-        given = [value.clone().requires_grad_() for value in (*inputs, *states, *weights)]
-        first, second = len(inputs), len(inputs) + len(states)
-        output, last, _ = made.forward(given[:first], given[first:second], given[second:])
+        leaves = [value.clone().requires_grad_() for group in given for value in group]
+        output, last, _ = forward(made, grouped(leaves, given))
         ds = [packed(case.d_output, lengths), *case.d_last.values()]
         pairs = [(v, d) for v, d in zip((output, *last), ds, strict=True) if v.requires_grad]
         values, ds = zip(*pairs, strict=True)
-        grads = torch.autograd.grad(values, given, ds, allow_unused=True)
+        grads = torch.autograd.grad(values, leaves, ds, allow_unused=True)
     else:
-        output, last, saved = made.forward(inputs, states, weights)
+        output, last, saved = forward(made, given)
         output = output.clone()
         for left in reversed(range(backwards)):
-            groups = made.backward(
-                inputs,
-                states,
-                weights,
-                saved,
-                packed(case.d_output, lengths),
-                tuple(case.d_last.values()),
-                left > 0,
-            )
-        grads = [grad for group in groups for grad in group]
+            d_output, d_last = packed(case.d_output, lengths), case.d_last.values()
+            grads = backward(made, given, saved, d_output, d_last, keep=left > 0)
     names = (*case.inputs, *case.states, *case.weights)
     return named(case, [output, *last], dict(zip(names, grads, strict=True)))

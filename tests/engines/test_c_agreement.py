@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from calls import call
 from elman import cells
 from elman.nn.function import run as through_autograd
 from helpers import AWKWARD, Case, assert_all_same, assert_same, job_of, need, random_case, run
-from kernels import c_kernel, call, oracle, scheduled
+from kernels import c_kernel, oracle, scheduled
 from unseen import UNSEEN
 
 F32, F64 = torch.float32, torch.float64

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from calls import backward, call, forward, given_of
 from elman import cells
 from elman.engines.c import compilers, kept
 from elman.engines.c.build import build, find_compiler
@@ -27,7 +28,7 @@ from elman.errors import BuildError, EngineError
 from elman.plan.build import program
 from fake_compilers import TINY, answer, real
 from helpers import Sizes, assert_all_same, job_of, random_case
-from kernels import c_kernel, call, oracle
+from kernels import c_kernel, oracle
 from unseen import UNSEEN, three_states
 
 HERE = Path(__file__).parent
@@ -309,14 +310,13 @@ def test_the_number_of_threads_may_change():
     case = random_case(cells.lstm, Sizes(20, 4, 5, 13), 1, F64)
     kernel, want = c_kernel(case), oracle(case)
     before = torch.get_num_threads()
-    given = tuple(tuple(v.values()) for v in (case.inputs, case.states, case.weights))
+    given = given_of(case)
     try:
-        for forward, backward in ((1, 2), (2, 1), (3, 2), (2, 5)):
-            torch.set_num_threads(forward)
-            *_, saved = kernel.forward(*given)
-            torch.set_num_threads(backward)
-            d_last = tuple(case.d_last.values())
-            (dx,), *_ = kernel.backward(*given, saved, case.d_output, d_last, keep=False)
+        for ahead, back in ((1, 2), (2, 1), (3, 2), (2, 5)):
+            torch.set_num_threads(ahead)
+            *_, saved = forward(kernel, given)
+            torch.set_num_threads(back)
+            dx, *_ = backward(kernel, given, saved, case.d_output, case.d_last.values())
             assert dx is not None
             torch.testing.assert_close(dx, want["dx"])
     finally:
@@ -327,7 +327,8 @@ SCRIPT = f"""
 import os, signal, sys, torch
 from elman import cells
 from helpers import Sizes, assert_all_same, random_case
-from kernels import call, c_kernel, oracle
+from calls import call
+from kernels import c_kernel, oracle
 
 signal.alarm(100)  # a hang ends the process
 torch.set_num_threads(2)

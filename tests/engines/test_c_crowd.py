@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from calls import call
 from elman import cells
 from elman.engines.c import threads
 from elman.engines.c.engine import ENGINE
 from elman.engines.c.threads import Crowd
 from helpers import Sizes, job_of, need, random_case
-from kernels import call
 
 
 @pytest.fixture

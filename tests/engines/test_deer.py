@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch.func import jvp
 
 import elman
+from calls import backward, forward, given_of
 from elman import cells, compiler
 from elman.autodiff.structure import Degree, structure
 from elman.engines import registry
@@ -281,11 +282,11 @@ def test_chaos_never_yields_an_unconverged_result(scale, monkeypatch):
     """It warns once, and every step of the answer satisfies the recurrence."""
     case = chaotic(scale)
     kernel = compiler.compile(cells.rnn, job_of(case).spec, "deer", "newton")
-    given = [list(part.values()) for part in (case.inputs, case.states, case.weights)]
+    given = given_of(case)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for _ in range(2):
-            out, _, _ = kernel.forward(*given)
+            out, _, _ = forward(kernel, given)
     problem = Problem(Formula(job_of(case)), case.inputs, case.states, case.weights)
     h = torch.cat((case.states["h"][None], out[:-1]))
     again = problem.values((h,), slice(0, problem.steps))[0]
@@ -315,10 +316,10 @@ def test_nan_in_the_data_reaches_the_output():
     """As in a run in turn, without a warning; NaN inside iterates does not."""
     case = random_case(cells.gru, Sizes(T=30, B=2, I=3, H=4), 0, torch.float64)
     case.inputs["x"][10, 1] = math.nan
-    given = [list(part.values()) for part in (case.inputs, case.states, case.weights)]
+    given = given_of(case)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        out, _, _ = kernel_of(job_of(case), "deer").forward(*given)
+        out, _, _ = forward(kernel_of(job_of(case), "deer"), given)
     assert out[:10].isfinite().all()
     assert out[:, 0].isfinite().all()
     assert out[10:, 1].isnan().all()
@@ -328,15 +329,15 @@ def test_windows_bound_memory():
     """Long sequences in windows of a budget: the same values and gradients."""
     case = random_case(cells.gru, Sizes(T=257, B=2, I=3, H=5), 0, torch.float64)
     kernel = compiler.compile(cells.gru, job_of(case).spec, "deer")
-    given = [list(part.values()) for part in (case.inputs, case.states, case.weights)]
-    out, last, saved = kernel.forward(*given)
+    given = given_of(case)
+    out, last, saved = forward(kernel, given)
     d = [torch.randn_like(out), [torch.randn_like(last[0])]]
-    grads = kernel.backward(*given, saved, *d, True)
+    grads = backward(kernel, given, saved, *d, keep=True)
     problem = Problem(kernel.formula, case.inputs, case.states, case.weights)
     kernel.budget = 10 * problem.row_bytes
-    again = kernel.forward(*given)
+    again = forward(kernel, given)
     torch.testing.assert_close(again[0], out, atol=1e-12, rtol=1e-12)
-    for a, b in zip(grads, kernel.backward(*given, saved, *d, True), strict=True):
+    for a, b in zip(grads, backward(kernel, given, saved, *d, keep=True), strict=True):
         torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
 
 
@@ -346,9 +347,9 @@ def test_falls_back_to_torch_ops_without_a_compiler(monkeypatch):
     monkeypatch.setattr("elman.errors._said", {"deer rnn"})
     case = chaotic(20.0)
     kernel = compiler.compile(cells.rnn, job_of(case).spec, "deer", "newton")
-    given = [list(part.values()) for part in (case.inputs, case.states, case.weights)]
-    out, _, _ = kernel.forward(*given)
-    want, _, _ = kernel_of(job_of(case), "reference").forward(*given)
+    given = given_of(case)
+    out, _, _ = forward(kernel, given)
+    want, _, _ = forward(kernel_of(job_of(case), "reference"), given)
     assert kernel.fallbacks == 1
     torch.testing.assert_close(out[:20], want[:20], atol=1e-9, rtol=1e-6)
 

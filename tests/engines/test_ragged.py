@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calls import forward
 from elman import cells
 from elman.engines.ragged import Ragged, Runs, over, turned
 from elman.errors import ShapeError
@@ -74,9 +75,8 @@ def test_without_gradients():
         kernel = c_kernel(case, training=False, wants=frozenset())
         made = over(kernel, layout(lengths))
         inputs = [packed(value, lengths) for value in case.inputs.values()]
-        output, last, saved = made.forward(
-            inputs, list(case.states.values()), list(case.weights.values())
-        )
+        states, weights = list(case.states.values()), list(case.weights.values())
+        output, last, saved = forward(made, (inputs, states, weights))
         assert saved == ()
         want = alone(case, lengths)
         torch.testing.assert_close(output, want["out"], atol=1e-12, rtol=0)

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 import elman
+from calls import forward, given_of, grouped
 from elman import cells, ops
 from elman.engines.registry import find
 from elman.frontend.cell import cell
@@ -107,7 +108,7 @@ def test_ops_pass_nan_and_infinities(name):
     case = random_case(one, Sizes(T=1, B=1, I=5, H=5), dtype=torch.float64)
     kernel = find("reference").compile(job_of(case))
     h = torch.ones_like(odd)
-    out, _, _ = kernel.forward([odd[None]], [h], list(case.weights.values()))
+    out, _, _ = forward(kernel, ([odd[None]], [h], list(case.weights.values())))
 
     torch.testing.assert_close(out[0], OPS[name][1](odd, h), equal_nan=True)
 
@@ -121,9 +122,7 @@ def test_weights_alone_reach_every_sample():
 
     case = random_case(odd, Sizes(3, 2, 4, 5, (("P", 6),)), dtype=torch.float64)
     kernel = find("reference").compile(job_of(case))
-    out, last, saved = kernel.forward(
-        *(list(v.values()) for v in (case.inputs, case.states, case.weights))
-    )
+    out, last, saved = forward(kernel, given_of(case))
 
     assert saved == ()
     assert out.shape == (3, 2, 6)
@@ -158,14 +157,13 @@ def test_gradcheck(own):
     """Gradients of every cell against finite differences, first and second order."""
     case = random_case(own, Sizes(2, 2, 2, 3), dtype=torch.float64)
     kernel = find("reference").compile(job_of(case))
-    groups = [list(v.values()) for v in (case.inputs, case.states, case.weights)]
-    first, second = len(groups[0]), len(groups[0]) + len(groups[1])
+    given = given_of(case)
 
     def function(*values):
-        out, last, _ = kernel.forward(values[:first], values[first:second], values[second:])
+        out, last, _ = forward(kernel, grouped(values, given))
         return (out, *last)
 
-    leaves = [value.requires_grad_() for group in groups for value in group]
+    leaves = [value.requires_grad_() for group in given for value in group]
     torch.autograd.gradcheck(function, leaves)
     if own.name in ("gru", "lstm_layernorm"):
         torch.autograd.gradgradcheck(function, leaves, atol=1e-4)
@@ -191,7 +189,7 @@ def test_torch_func_transforms():
     x, h = case.inputs["x"], case.states["h"]
 
     def loss(weights, x, h):
-        out, _, _ = kernel.forward([x], [h], weights)
+        out, _, _ = forward(kernel, ([x], [h], weights))
         return out.square().sum()
 
     whole = torch.func.grad(loss)(weights, x, h)

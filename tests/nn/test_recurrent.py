@@ -16,6 +16,7 @@ from torch.nn.utils import parametrize
 
 import elman
 import elman.nn
+from calls import forward, given_of
 from elman import cells, ops
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import cell
@@ -447,9 +448,7 @@ def test_results_share_no_memory():
     for name in ("reference", "aten"):
         case = random_case(cells.gru, Sizes(3, 2, 3, 4))
         kernel = kernel_of(job_of(case), name)
-        out, (h,), _ = kernel.forward(
-            *(list(v.values()) for v in (case.inputs, case.states, case.weights))
-        )
+        out, (h,), _ = forward(kernel, given_of(case))
         before = h.clone()
         out.zero_()
         assert torch.equal(h, before)

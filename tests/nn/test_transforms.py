@@ -14,6 +14,7 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp,
 from torch.utils._pytree import tree_leaves
 
 import elman
+from calls import forward, given_of
 from elman import cells
 from elman.engines.reference.engine import ReferenceKernel
 from elman.errors import EngineError
@@ -57,11 +58,11 @@ def losses(case: Case) -> tuple[Any, Any, tuple[Any, ...]]:
     """A loss on a case by engine c and by reference, and its arguments: inputs, states, weights."""
     runner = Runner(case.cell, case.dims)
     reference = runner.oracle()._reference
-    parts = tuple(tuple(group.values()) for group in (case.inputs, case.states, case.weights))
+    parts = given_of(case)
 
     def loss(kernel: Any) -> Any:
         def run(inputs: Any, states: Any, weights: Any) -> torch.Tensor:
-            output, last, _ = kernel.forward(inputs, states, weights)
+            output, last, _ = forward(kernel, (inputs, states, weights))
             total = (output * case.d_output[:, : output.shape[1]]).sin().sum()
             for end, d in zip(last, case.d_last.values()):
                 total = total + (end * d[: end.shape[0]]).sin().sum()

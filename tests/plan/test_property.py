@@ -12,11 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calls import call
 from elman import cells
 from elman.plan.prices import Prices
 from elman.plan.schedule import Blocks
 from helpers import Case, Sizes, assert_all_same, random_case
-from kernels import c_kernel, call, case_of, ill_conditioned, oracle, scheduled
+from kernels import c_kernel, case_of, ill_conditioned, oracle, scheduled
 from random_cells import drawn_cells, reusing_cells
 
 PRICE = st.sampled_from([0.001, 0.04, 0.4, 1.0, 5.0, 50.0])

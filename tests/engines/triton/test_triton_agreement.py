@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import elman
+from calls import backward, call, forward, given_of
 from elman import cells
+from elman.engines.ragged import over
 from elman.engines.triton import steps as steps_module
 from elman.engines.triton import sweeping
 from elman.engines.triton.engine import TritonEngine
@@ -38,26 +40,6 @@ def kernel(case: Case, schedule: str, **options: Any) -> TritonKernel:
     made = kernel_of(job_of(case, **options), "triton", schedule)
     assert isinstance(made, TritonKernel)
     return made
-
-
-def call(made: TritonKernel | HeadsKernel, case: Case, **changes: Any) -> dict[str, torch.Tensor]:
-    """Output, last states and gradients of one call, by name; arguments stay as they were."""
-    before = [*case.inputs.values(), *case.states.values(), *case.weights.values()]
-    copies = [value.clone() for value in before]
-    given = tuple(case.inputs.values()), tuple(case.states.values()), tuple(case.weights.values())
-    output, last, saved = made.forward(*given)
-    found = {"out": output.clone()}
-    found |= {f"last {name}": value.clone() for name, value in zip(case.states, last)}
-    assert all(torch.equal(value, copy) for value, copy in zip(before, copies))
-    if not made.job.spec.training:
-        return found
-    d_output = changes.get("d_output", case.d_output)
-    d_last = changes.get("d_last", tuple(case.d_last.values()))
-    for keep in changes.get("keeps", (False,)):
-        groups = made.backward(*given, saved, d_output, d_last, keep=keep)
-    names = (*case.inputs, *case.states, *case.weights)
-    grads = [grad for group in groups for grad in group]
-    return found | {f"d{name}": grad for name, grad in zip(names, grads) if grad is not None}
 
 
 def oracle(case: Case) -> dict[str, torch.Tensor]:
@@ -139,7 +121,7 @@ def test_missing_cotangents_and_two_backwards(schedule: str) -> None:
     for name in whole:
         if name.startswith("d"):
             torch.testing.assert_close(first[name] + second[name], whole[name])
-    again = call(made, case, keeps=(True, False))
+    again = call(made, case, backwards=2)
     assert all(torch.equal(again[name], whole[name]) for name in whole)
 
 
@@ -257,12 +239,13 @@ def test_gradients_have_memory_of_their_own(cell: Cell, schedule: str, dtype: to
     case = random_case(cell, Sizes(T=3, B=2, I=16, H=16)).to(dtype)
     made = kernel(case, schedule)
     assert_all_same(call(made, case), oracle(case), dtype, case.T)
-    given = tuple(case.inputs.values()), tuple(case.states.values()), tuple(case.weights.values())
-    _, _, saved = made.forward(*given)
-    groups = made.backward(*given, saved, case.d_output, tuple(case.d_last.values()), keep=False)
-    before = [grad.clone() for group in groups for grad in group if grad is not None]
-    for place, grad in enumerate(grad for group in groups for grad in group if grad is not None):
-        torch.testing.assert_close(grad, before[place], rtol=0, atol=0)
+    given = given_of(case)
+    _, _, saved = forward(made, given)
+    grads = backward(made, given, saved, case.d_output, case.d_last.values())
+    found = [grad for grad in grads if grad is not None]
+    before = [grad.clone() for grad in found]
+    for grad, same in zip(found, before, strict=True):
+        torch.testing.assert_close(grad, same, rtol=0, atol=0)
         grad.fill_(float("nan"))
 
 
@@ -294,7 +277,7 @@ def test_heads(cell: Cell, dtype: torch.dtype, schedule: str) -> None:
     assert (job.single is None) == (case.cell.heads == 1)
     made = kernel_of(job, "triton", schedule)
     assert isinstance(made, HeadsKernel) == (job.single is not None)
-    assert_all_same(call(made, case, keeps=(True, False)), oracle(case), dtype, case.T)
+    assert_all_same(call(made, case, backwards=2), oracle(case), dtype, case.T)
 
 
 def test_heads_that_see_each_other() -> None:
@@ -364,7 +347,7 @@ def ends(made: TritonKernel, case: Case, lengths: tuple[int, ...]) -> dict[str, 
     """Output and last states of packed rows."""
     inputs = [packed(value, lengths) for value in case.inputs.values()]
     states, weights = list(case.states.values()), list(case.weights.values())
-    output, last, _ = made.over(layout(lengths)).forward(inputs, states, weights)
+    output, last, _ = forward(over(made, layout(lengths)), (inputs, states, weights))
     return {"out": output, **{f"last {k}": end for k, end in zip(case.states, last, strict=True)}}
 
 
@@ -409,9 +392,9 @@ def test_autocast_inside_a_compiled_model(monkeypatch: pytest.MonkeyPatch) -> No
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
     x = torch.randn(3, 2, 3, requires_grad=True)
     found: list[list[torch.Tensor]] = []
-    for call in (net, compiled):
+    for module in (net, compiled):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            out, (h, c) = call(x)
+            out, (h, c) = module(x)
         grads = torch.autograd.grad(out.float().sum(), [x, *net.parameters()])
         found.append([out, h, c, *grads])
     for got, want in zip(*found, strict=True):

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import elman
+from calls import forward, given_of
 from elman import cells
 from elman.engines import registry
 from elman.engines.triton import engine as engine_module
@@ -301,8 +302,8 @@ def test_what_begins_a_run_lives_as_long() -> None:
     case = random_case(cells.lstm, Sizes(T=4, B=2, I=3, H=4))
     made = kernel_of(job_of(case), "triton", LOOP)
     assert isinstance(made, TritonKernel)
-    given = tuple(case.inputs.values()), tuple(case.states.values()), tuple(case.weights.values())
-    _, _, saved = made.forward(*given)
+    given = given_of(case)
+    _, _, saved = forward(made, given)
     run = BackwardRun(made, *given, saved, case.d_output, (None, None), False)
     first = [weakref.ref(value) for value in run._carry]
     run.stretch(2, 4)
