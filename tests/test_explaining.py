@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from elman import cells
 from elman.errors import EngineError, InputError
-from elman.explaining import Explanation, Layer, explain
+from elman.explaining import WHY, Explanation, Layer, explain
 from elman.plan.spec import Spec
+from elman.tuning.choose import Choice
 from helpers import OwnBackwardEngine, stand_in
 
 STAGES = ["graph", "step", "backward", "program", "engines", "cost"]
@@ -104,26 +107,26 @@ def test_named_engine_that_cannot():
         explain(cells.lem, hidden_size=8, engine="aten")
 
 
+def test_where_every_choice_comes_from_is_told():
+    """``Choice.why`` in words, for whatever value its own docstring names."""
+    (line,) = re.findall(r"why: ([a-z, ]+):", Choice.__doc__ or "")
+    assert set(line.split(", ")) == set(WHY)
+
+
 def test_what_cannot_be_explained():
     """Anything else is an InputError with a way out."""
     with pytest.raises(InputError, match="explain takes a cell or a module of elman's, not int"):
         explain(3)  # type: ignore[arg-type]
 
 
-class Net:
-    """Not a module: tells its own layers."""
-
-    def explained(self, x):
-        wants = frozenset("xWRb")
-        return [
-            Layer("l0", cells.lstm, Spec((("H", 8), ("I", x)), wants=wants), 5, 2),
-            Layer("l1", cells.lstm, Spec((("H", 8), ("I", 8)), wants=wants), 5, 2),
-        ]
-
-
-def test_the_protocol():
-    """Whatever has ``explained`` is explained layer by layer; equal programs are told once."""
-    found = explain(Net(), 4, measure=False)
+def test_layers():
+    """Layers are explained one by one; equal programs are told once."""
+    wants = frozenset("xWRb")
+    layers = [
+        Layer(f"l{n}", cells.lstm, Spec((("H", 8), ("I", size)), wants=wants), 5, 2)
+        for n, size in enumerate((4, 8))
+    ]
+    found = explain(layers, measure=False)
     assert isinstance(found, Explanation)
     assert list(found.programs) == ["l0", "l1"]
     assert "l1: H=8 I=8" in found.stages["program"]

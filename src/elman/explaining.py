@@ -6,7 +6,7 @@ import html
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from elman import compiler
 from elman.autodiff.structure import structure
@@ -24,7 +24,7 @@ from elman.plan.spec import Spec, Tape
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import candidates, label
 
-_WHY = {
+WHY = {  # Choice.why -> where a choice comes from, in words
     "named": "asked for by name",
     "only": "the only one that can",
     "measured": "measured now",
@@ -57,15 +57,6 @@ class Layer:
     engine: str = "auto"
     elsewhere: str | None = None
     choice: Choice | None = None
-
-
-@runtime_checkable
-class Layered(Protocol):
-    """What ``explain`` asks of anything that is no cell: its layers, as they would run on x."""
-
-    def explained(self, x: Any) -> Sequence[Layer]:
-        """The layers from the input to the output."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -129,7 +120,7 @@ _TITLES = {
 
 
 def explain(
-    what: Cell | Layered | Sequence[Layer],
+    what: Cell | Sequence[Layer],
     x: Any = None,
     *,
     input_size: int | None = None,
@@ -147,8 +138,8 @@ def explain(
     """Print every stage from a cell's text to the engine that runs it.
 
     Args:
-        what: a cell; layers; or whatever tells its layers by a method ``explained(x)``.
-        x: an example input of a module.
+        what: a cell, or layers as they would run.
+        x: nothing here: the example input of a module, which has told its layers for it.
         input_size, hidden_size: of a cell; input_size is hidden_size if omitted.
         steps, batch: T and B for a cell.
         dtype, device, training, tape: of a cell; all gradients are wanted in training.
@@ -166,8 +157,6 @@ def explain(
         wants = wants if training else frozenset()
         spec = Spec(tuple(sorted(sizes.items())), dtype, device, wants, training, tape)
         layers: Sequence[Layer] = [Layer(what.name, what, spec, steps, batch, engine)]
-    elif isinstance(what, Layered):
-        layers = what.explained(x)
     elif isinstance(what, Sequence) and all(isinstance(layer, Layer) for layer in what):
         layers = what
     else:
@@ -304,7 +293,7 @@ def _engine_lines(layer: Layer, choice: Choice | dict[str, str]) -> Iterable[str
         yield f"{layer.name} ({where}): torch's own layer, because of {layer.elsewhere}"
         return
     if isinstance(choice, Choice):
-        why = _WHY.get(choice.why, choice.why)
+        why = WHY[choice.why]
         unsure = "" if choice.sure else "; not sure yet: the next process measures on"
         yield f"{layer.name} ({where}): engine {choice.engine}, {why}{unsure}"
         yield from (f"  {line}" for line in _kernel_lines(layer, choice))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+import torch
 
 from elman.cli import doctor
 
@@ -146,6 +147,33 @@ def test_doctor(elman):
         assert word in said
     for name in ("aten", "reference"):
         assert name in said
+
+
+class Card:
+    """A GPU that is not there, as torch tells of one."""
+
+    def __init__(self, monkeypatch, reason):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Card 9000")
+        asked = doctor.refusal
+
+        def refusal(name, job):
+            return reason if name == "triton" and job.spec.device == "cuda" else asked(name, job)
+
+        monkeypatch.setattr(doctor, "refusal", refusal)
+
+
+def test_doctor_asks_the_engines_about_a_gpu(monkeypatch):
+    """Who runs there is what engines say, not a text of its own."""
+    Card(monkeypatch, None)
+    (found,) = (finding for finding in doctor.machine() if finding.name == "GPU")
+    assert found.found.startswith("Card 9000, ")
+    assert found.found.endswith(": triton, aten, deer, scan-backward, reference run there")
+    assert not found.mend
+    Card(monkeypatch, "triton is not part of this installation")
+    (found,) = (finding for finding in doctor.machine() if finding.name == "GPU")
+    assert "triton" not in found.found
+    assert found.mend == "no generated kernels there: triton is not part of this installation"
 
 
 def test_doctor_without_a_compiler(elman, monkeypatch, empty_cache):

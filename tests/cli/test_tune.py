@@ -34,7 +34,7 @@ def test_a_table_per_shape(capsys, empty_cache):
         assert f"gru {shape}, its input a layer's output: measured now" in told
     assert told.count("runs") == 4
     assert "1.00x" in told
-    assert "measured earlier" in run(words, capsys)[1]
+    assert "measured before, remembered (--again measures anew)" in run(words, capsys)[1]
     assert "measured now" in run([*words, "--again"], capsys)[1]
 
 
@@ -65,6 +65,29 @@ def test_what_is_not_sure_is_told(capsys, empty_cache, monkeypatch):
     assert list((empty_cache / "tuning").glob("*.json"))
     monkeypatch.setattr("elman.tuning.contest._sample", lambda run: (run(), (1e-3, 0.0))[1])
     assert "not sure" not in run([*words, "--again"], capsys)[1]
+
+
+@pytest.mark.parametrize("command", ["tune", "explain"])
+def test_a_device_that_is_not_here_is_told(command, capsys, monkeypatch):
+    """Before anything is measured there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    status, told = run([command, "gru", "--device", "cuda"], capsys)
+    assert status == 2
+    assert "torch can use no GPU here" in told
+    status, told = run([command, "gru", "--device", "tpu"], capsys)
+    assert status == 2
+    assert "'tpu' is not one of" in told
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_measured(capsys, empty_cache):
+    """On the device that was asked for, and remembered for it alone."""
+    words = ["tune", "gru", "--hidden", "16", "--shape", "5,2", "--device"]
+    status, told = run([*words, "cuda"], capsys)
+    assert status == 0
+    assert "triton" in told
+    assert "measured before" in run([*words, "cuda"], capsys)[1]
+    assert "measured now" in run([*words, "cpu"], capsys)[1]
 
 
 @pytest.mark.parametrize("shape", ["5", "5,x", "0,2", "5,2,1"])

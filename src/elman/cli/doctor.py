@@ -19,6 +19,7 @@ from rich.table import Table
 
 from elman import cells, compiler
 from elman.engines import registry
+from elman.engines.base import Job
 from elman.engines.c.compilers import Compiler, find_compiler
 from elman.engines.c.eviction import VARIABLE, limit_bytes, limit_text
 from elman.engines.c.isa import detect
@@ -40,15 +41,13 @@ EXTRAS = {  # package -> what it is for, the extra that brings it
     "ziglang": ("a C compiler", "compiler"),
     "triton": ("kernels on a GPU", "gpu-dev"),
     "jax": ("a peer in benchmarks", "bench"),
-    "numba": ("a peer in benchmarks", "bench"),
-    "halide": ("a peer in benchmarks", "bench"),
     "onnxruntime": ("a peer in benchmarks", "bench"),
     "datasets": ("data sets", "data"),
     "aeon": ("data sets of time series", "data"),
     "mkdocs": ("the documentation", "docs"),
 }
 NEEDED = ("filelock", "jinja2", "lightning_fabric", "matplotlib", "networkx", "platformdirs")
-NEEDED += ("plotly", "rich", "safetensors", "tensorboard", "typer")
+NEEDED += ("rich", "safetensors", "tensorboard", "typer")
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,19 @@ def machine() -> Iterator[Finding]:
     yield Finding("processor", f"{facts['cpu']}; {cores()} CPUs for this process")
     yield Finding("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
     if torch.cuda.is_available():
-        found = f"{torch.cuda.get_device_name()}, {torch.version.cuda or 'hip'}"
-        yield Finding("GPU", f"{found}: aten and reference run there", "")
+        yield graphics(job("cuda"))
     else:
         yield Finding("GPU", "none that torch can use")
+
+
+def graphics(wanted: Job) -> Finding:
+    """The GPU, and the engines that run a small GRU there by their own word."""
+    found = f"{torch.cuda.get_device_name()}, {torch.version.cuda or 'hip'}"
+    told = {name: refusal(name, wanted) for name in registry.names()}
+    able = [name for name, reason in told.items() if reason is None]
+    compiled = told["triton"]
+    mend = "" if compiled is None else f"no generated kernels there: {compiled}"
+    return Finding("GPU", f"{found}: {', '.join(able)} run there", mend)
 
 
 def compilation() -> Iterator[Finding]:
@@ -194,7 +202,7 @@ def computation() -> Iterator[Finding]:
     yield Finding("a small GRU", f"trains on engine {found.engine}, {found.why}", mend)
 
 
-def job(device: str):
+def job(device: str) -> Job:
     """A small GRU that wants every gradient."""
     wants = frozenset(entry.name for entry in (*cells.gru.inputs, *cells.gru.weights))
     return compiler.job(cells.gru, Spec(SIZES, "float32", device, wants))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 
@@ -30,6 +31,24 @@ class DType(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
+class Device(StrEnum):
+    """Where a cell is to run; ROCm's GPUs go by torch's name of them, cuda."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+def measurable(device: Device) -> str:
+    """The name of a device on which kernels can be timed.
+
+    Raises:
+        BadParameter: it is not here.
+    """
+    if device is Device.CUDA and not torch.cuda.is_available():
+        raise typer.BadParameter("torch can use no GPU here", param_hint="--device")
+    return str(device)
+
+
 def explain(
     cell: Annotated[str, typer.Argument(help="gru, lstm, another cell, or file.py:cell.")],
     hidden: Annotated[int, typer.Option(help="Units: the first state's size.")] = 128,
@@ -38,7 +57,7 @@ def explain(
     batch: Annotated[int, typer.Option(help="B.")] = 16,
     dim: Annotated[list[str] | None, typer.Option(help="Another size of the cell: P=32.")] = None,
     dtype: Annotated[DType, typer.Option(help="Of the computation.")] = DType.FLOAT32,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[Device, typer.Option(help="Where it is to run.")] = Device.CPU,
     tape: Annotated[Tape, typer.Option(help="What the forward keeps.")] = Tape.AUTO,
     engine: Annotated[str, typer.Option(help="auto, or the name of an engine.")] = "auto",
     training: Annotated[bool, typer.Option(help="With a backward.")] = True,
@@ -58,7 +77,7 @@ def explain(
         steps=steps,
         batch=batch,
         dtype=str(dtype),
-        device=device,
+        device=measurable(device) if measure else str(device),
         tape=str(tape),
         engine=engine,
         training=training,

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from elman import compiler
-from elman.cli.explain import DType, sizes
+from elman.cli.explain import Device, DType, measurable, sizes
+from elman.explaining import WHY
 from elman.frontend.cell import Cell
 from elman.plan.spec import Spec
 from elman.train.layers import find_cell
@@ -17,14 +18,7 @@ from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import label
 
 PIPED_WIDTH = 160
-_WHY = {
-    "measured": "measured now",
-    "near": "measured at the most similar sizes",
-    "remembered": "measured earlier (--again measures anew)",
-    "only": "no other engine can",
-    "named": "the only schedule",
-    "deterministic": "deterministic algorithms are on: by forecast",
-}
+AGAIN = " (--again measures anew)"
 UNSURE = (
     "other programs took the cores, or a call is long. What was measured is kept, and the next "
     "process adds to it."
@@ -40,6 +34,7 @@ def tune(
     inputs: Annotated[int | None, typer.Option(help="Size of the input; as --hidden.")] = None,
     dim: Annotated[list[str] | None, typer.Option(help="Another size of the cell: P=32.")] = None,
     dtype: Annotated[DType, typer.Option(help="Of the computation.")] = DType.FLOAT32,
+    device: Annotated[Device, typer.Option(help="Where it is to run.")] = Device.CPU,
     engine: Annotated[str, typer.Option(help="auto, or the name of an engine.")] = "auto",
     training: Annotated[bool, typer.Option(help="With a backward.")] = True,
     again: Annotated[bool, typer.Option("--again", help="Even if it was measured before.")] = False,
@@ -54,13 +49,14 @@ def tune(
     if not console.is_terminal:
         console = Console(width=PIPED_WIDTH)
     found = find_cell(cell)
-    dims = found.bind(inputs or hidden, hidden, **sizes(dim or []))
+    dims, where = found.bind(inputs or hidden, hidden, **sizes(dim or [])), measurable(device)
     for text in shape or ["100,16"]:
         steps, batch = shape_of(text)
         for first, wants in calls(found, training).items():
-            spec = Spec(tuple(sorted(dims.items())), str(dtype), "cpu", wants, training)
+            spec = Spec(tuple(sorted(dims.items())), str(dtype), where, wants, training)
             choice = choose(compiler.job(found, spec), steps, batch, engine, again=again)
-            title = f"{found.name} T={steps} B={batch}{first}: {_WHY.get(choice.why, choice.why)}"
+            why = WHY[choice.why] + AGAIN * (choice.why == "remembered")
+            title = f"{found.name} T={steps} B={batch}{first}: {why}"
             console.print(table_of(title, choice))
             if not choice.sure:
                 console.print(f"[yellow]not sure yet[/]: {UNSURE}")

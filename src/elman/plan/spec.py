@@ -15,7 +15,8 @@ class Spec:
 
     Attributes:
         dims: (name, size) of every named dim of the cell, sorted.
-        dtype: ``"float32"`` or ``"float64"``.
+        dtype: torch's name of it: ``"float32"``, ``"float64"``, ``"bfloat16"``, ``"float16"``. An
+            engine refuses what it has no kernels for; ``reference`` runs any floating dtype.
         device: torch's device type, ``"cpu"`` or ``"cuda"``.
         wants: names of the inputs and weights that need a gradient (initial states always get one).
         training: whether a backward can follow; without it nothing is taped.
