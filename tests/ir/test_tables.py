@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from elman import compiler, ops
 from elman.autodiff.rules import VJP
 from elman.engines.c.ops import SPELL
-from elman.engines.c.weights import WeightCode
 from elman.engines.triton.ops import SPELL as TRITON
 from elman.frontend.cell import Cell, cell
 from elman.ir.build import Builder
@@ -41,7 +39,6 @@ def test_every_canonical_op_is_spelled():
     pointwise = {op.name for op in OPS.values() if op.kind == "pointwise"}
     assert SPELL.keys() == TRITON.keys() == pointwise - WRITTEN - {"lin"}
     assert OPS.keys() - LEAVES - WRITTEN - {"split", "concat"} - SPELL.keys() == STRUCTURAL
-    assert hasattr(WeightCode, "compute")
 
 
 def test_spellings_take_as_many_operands_as_ops_do():
@@ -236,11 +233,3 @@ def test_division_by_a_number_that_has_no_inverse():
     """x / 0 and x / 1e-310 stay divisions: their inverse is infinite, 0 / 1e-310 is 0."""
     assert step_of("h / 0").op == "div"
     assert step_of("h / 1e-310").op == "div"
-
-
-def test_torch_agrees_about_infinities():
-    """What the canonical form keeps apart is what torch computes."""
-    inf = torch.tensor(float("inf"))
-    assert (inf - inf).isnan()
-    assert (0 * inf + inf).isnan()
-    assert (1 / inf) == 0
