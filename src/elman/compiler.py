@@ -1,14 +1,12 @@
-"""The pipeline on one screen: cell -> graph -> canonical step -> pair -> job, and on to an
-engine."""
+"""The pipeline on one screen: cell -> graph -> canonical step -> pair -> job; ``tuning/kernels``
+has an engine make the kernel."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
 from elman.autodiff.adjoint import adjoint
-from elman.engines.base import Job, Kernel
-from elman.engines.registry import find
-from elman.errors import EngineError
+from elman.engines.base import Job
 from elman.frontend.cell import Cell
 from elman.ir.build import Builder
 from elman.ir.graph import Graph, walk
@@ -17,7 +15,6 @@ from elman.ir.pair import Pair
 from elman.ir.verify import verified, verified_pair
 from elman.passes import PASSES
 from elman.passes.canonical import canonical
-from elman.passes.digest import digest as digest_of
 from elman.plan.spec import Spec
 
 
@@ -62,22 +59,3 @@ def _has_like_heads(cell: Cell) -> bool:
             if how.dims.intersection(vector.shape[0]) and not own <= how.blocks:
                 return False
     return True
-
-
-def digest(of: Job) -> str:
-    """The name of the job's formula: equal for cells that are the same step under other weights."""
-    return digest_of(of.pair.step)
-
-
-def compile(cell: Cell, spec: Spec, engine: str, schedule: str | None = None) -> Kernel:
-    """Turn a cell into a kernel of one engine.
-
-    Raises:
-        EngineError: the engine cannot run it; the text is the engine's own reason.
-    """
-    wanted = job(cell, spec)
-    made = find(engine)
-    reason = made.supports(wanted)
-    if reason is not None:
-        raise EngineError(f"engine {engine!r} cannot run {cell.name}: {reason}")
-    return made.compile(wanted, schedule)

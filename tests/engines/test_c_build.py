@@ -7,9 +7,7 @@ import importlib.util
 import os
 import shutil
 import stat
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
@@ -29,9 +27,9 @@ from elman.plan.build import program
 from fake_compilers import TINY, answer, real
 from helpers import Sizes, assert_all_same, job_of, random_case
 from kernels import c_kernel, oracle
+from scripts import run_script
 from unseen import UNSEEN, three_states
 
-HERE = Path(__file__).parent
 SIZES = Sizes(T=7, B=3, I=5, H=13)  # the kernels that test_c_agreement compiles, too
 F64 = torch.float64
 
@@ -61,23 +59,6 @@ def counted(tmp_path, monkeypatch) -> Path:
     log.touch()
     monkeypatch.setenv("ELMAN_CC", str(script))
     return log
-
-
-def run_script(text: str, tmp_path: Path, timeout: float = 120, **env: str) -> str:
-    """Run Python text in a process of its own that can import the tests' helpers."""
-    path = os.pathsep.join([str(HERE.parent), *sys.path])
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(text))
-    made = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script)],
-        env={**os.environ, "PYTHONPATH": path, **env},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-    assert made.returncode == 0, made.stdout + made.stderr
-    return made.stdout
 
 
 def test_a_kernel_is_compiled_once(empty_cache, counted):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -27,6 +25,7 @@ from elman.engines.deer.turn import in_turn
 from elman.errors import EngineError, InputError, ShapeError
 from elman.tuning.kernels import candidates, kernel_of
 from helpers import Sizes, assert_same, job_of, need_engine, random_case, run
+from scripts import run_script
 from unseen import UNSEEN
 
 every_cell = pytest.mark.parametrize("cell", [*cells.ALL, *UNSEEN], ids=lambda c: c.name)
@@ -281,7 +280,7 @@ def chaotic(scale=6.0, H=8, T=200, dtype=torch.float64):
 def test_chaos_never_yields_an_unconverged_result(scale, monkeypatch):
     """It warns once, and every step of the answer satisfies the recurrence."""
     case = chaotic(scale)
-    kernel = compiler.compile(cells.rnn, job_of(case).spec, "deer", "newton")
+    kernel = registry.find("deer").compile(job_of(case), "newton")
     given = given_of(case)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -328,7 +327,7 @@ def test_nan_in_the_data_reaches_the_output():
 def test_windows_bound_memory():
     """Long sequences in windows of a budget: the same values and gradients."""
     case = random_case(cells.gru, Sizes(T=257, B=2, I=3, H=5), 0, torch.float64)
-    kernel = compiler.compile(cells.gru, job_of(case).spec, "deer")
+    kernel = registry.find("deer").compile(job_of(case))
     given = given_of(case)
     out, last, saved = forward(kernel, given)
     d = [torch.randn_like(out), [torch.randn_like(last[0])]]
@@ -346,7 +345,7 @@ def test_falls_back_to_torch_ops_without_a_compiler(monkeypatch):
     monkeypatch.setattr("elman.engines.deer.turn.sequential_kernel", lambda job: None)
     monkeypatch.setattr("elman.errors._said", {"deer rnn"})
     case = chaotic(20.0)
-    kernel = compiler.compile(cells.rnn, job_of(case).spec, "deer", "newton")
+    kernel = registry.find("deer").compile(job_of(case), "newton")
     given = given_of(case)
     out, _, _ = forward(kernel, given)
     want, _, _ = forward(kernel_of(job_of(case), "reference"), given)
@@ -496,19 +495,21 @@ def test_very_long_sequences(cell, T):
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_memory_is_bounded():
+def test_memory_is_bounded(tmp_path):
     """Dense Jacobians of T = 100 000, n = 32, B = 16 would take 6 GiB; windows take the budget."""
     text = (
         "import resource, torch, elman\n"
         "from elman import cells, compiler\n"
         "from elman.engines.deer.solvers import BUDGET\n"
+        "from calls import forward\n"
         "from elman.plan.spec import Spec\n"
+        "from elman.tuning.kernels import kernel_of\n"
         "torch.manual_seed(0)\n"
         "x = torch.randn(100_000, 16, 32)\n"
         "spec = Spec((('H', 32), ('I', 32)), training=False)\n"
-        "kernel = compiler.compile(cells.gru, spec, 'deer')\n"
+        "kernel = kernel_of(compiler.job(cells.gru, spec), 'deer')\n"
         "w = [torch.randn(s) / 8 for s in ((96, 32), (96, 32), (96,), (96,))]\n"
-        "run = lambda x: kernel.forward([x], [torch.zeros(16, 32)], w)\n"
+        "run = lambda x: forward(kernel, ([x], [torch.zeros(16, 32)], w))\n"
         "run(x[:100])\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
         "run(x)\n"
@@ -518,5 +519,4 @@ def test_memory_is_bounded():
         "print(more, BUDGET, arrays)\n"
         "assert more < BUDGET + arrays\n"
     )
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_script(text, tmp_path, timeout=3000)
