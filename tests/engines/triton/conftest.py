@@ -31,6 +31,23 @@ if triton.knobs.runtime.interpret:
 
     interpreter._convert_float = _rounded
 
+    _patching: Any = interpreter.InterpretedFunction.__call__
+    _known: set[Any] = set()  # device functions that have been called before
+
+    def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """A device function. Around it the kernel has patched triton.language already; Triton looks
+        through all of it at every call again, which takes a third of the time. What functions of
+        Triton's own library see beside it is patched at their first call, for good."""
+        if self.fn not in _known:
+            _known.add(self.fn)
+            return _patching(self, *args, **kwargs)
+        try:
+            return self.rewrite()(*args, **kwargs)
+        except Exception as error:
+            raise interpreter.InterpreterError(repr(error)) from error
+
+    interpreter.InterpretedFunction.__call__ = _called
+
 
 def pytest_collection_modifyitems(items):
     """Triton decides when it is imported: what it is not imported for is skipped, with a reason."""
