@@ -46,9 +46,9 @@ def spec_of(kernel: Any) -> Spec:
 
 
 def call(kernel: Any, case: Case, *, backwards: int = 1, **changes: Any) -> Results:
-    """Output, last states and every gradient of one call of a kernel, by name.
+    """Output, last states and every gradient of one call of a kernel, by name, on the CPU.
 
-    What it is given stays as it was.
+    What it is given, on the kernel's own device, stays as it was.
 
     Args:
         kernel: with a backward of its own.
@@ -56,12 +56,14 @@ def call(kernel: Any, case: Case, *, backwards: int = 1, **changes: Any) -> Resu
         backwards: how often the backward runs on the same tape; the last results are returned.
         changes: ``d_output`` or ``d_last`` instead of the case's (None: zero).
     """
+    spec = spec_of(kernel)
+    case = case.to(spec.device)
     given = given_of(case)
     copies = [value.clone() for group in given for value in group]
     output, last, saved = forward(kernel, given)
     found: Results = {"out": output.clone()}
     found |= {f"last {name}": value.clone() for name, value in zip(case.states, last)}
-    if spec_of(kernel).training:
+    if spec.training:
         d_output = changes.get("d_output", case.d_output)
         d_last = changes.get("d_last", tuple(case.d_last.values()))
         for left in reversed(range(backwards)):
@@ -70,4 +72,4 @@ def call(kernel: Any, case: Case, *, backwards: int = 1, **changes: Any) -> Resu
         found |= {f"d{name}": grad for name, grad in zip(names, grads) if grad is not None}
     now = [value for group in given for value in group]
     torch.testing.assert_close(now, copies, rtol=0, atol=0, equal_nan=True)
-    return found
+    return {name: value.cpu() for name, value in found.items()}

@@ -54,19 +54,20 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Skip gpu tests with their reason; with --update-golden run only tests with a golden text."""
+    """With --update-golden run only tests with a golden text."""
     if config.getoption("--update-golden"):
         bound = [item for item in items if "golden" in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=[item for item in items if item not in bound])
         items[:] = bound
-    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if not on_gpu:
-        return
-    import torch
 
-    if not torch.cuda.is_available():
-        for item in on_gpu:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device: torch.cuda.is_available()"))
+
+def pytest_runtest_setup(item):
+    """Skip gpu tests where there is none, all with one reason at one place."""
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device: torch.cuda.is_available()")
 
 
 @pytest.fixture(autouse=True)
@@ -82,12 +83,23 @@ def cache_folder() -> Path:
 
 
 @pytest.fixture
-def empty_cache(tmp_path, monkeypatch) -> Path:
-    """A cold cache for one test: ELMAN_CACHE points to an empty private folder."""
+def empty_cache(tmp_path, monkeypatch, cache_folder) -> Path:
+    """A cold cache for one test: ELMAN_CACHE points to an empty private folder, so that every
+    kernel is compiled once more. Where that is not the point: ``nothing_known``."""
     folder = tmp_path / "cache"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("ELMAN_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture
+def nothing_known(empty_cache, cache_folder) -> Path:
+    """Nothing has been measured or verified: as ``empty_cache``, but with this run's kernels, which
+    are found by their content and say nothing of that."""
+    kernels = cache_folder / "kernels"
+    kernels.mkdir(mode=0o700, exist_ok=True)
+    (empty_cache / "kernels").symlink_to(kernels, target_is_directory=True)
+    return empty_cache
 
 
 @pytest.fixture

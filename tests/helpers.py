@@ -78,11 +78,11 @@ class Case:
     def T(self) -> int:
         return self.d_output.shape[0]
 
-    def to(self, dtype: torch.dtype) -> Case:
-        """The same numbers in another dtype."""
+    def to(self, where: torch.dtype | str) -> Case:
+        """The same numbers in another dtype, or on another device."""
 
         def each(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-            return {name: value.to(dtype) for name, value in values.items()}
+            return {name: value.to(where) for name, value in values.items()}
 
         return Case(
             self.cell,
@@ -90,7 +90,7 @@ class Case:
             each(self.inputs),
             each(self.states),
             each(self.weights),
-            self.d_output.to(dtype),
+            self.d_output.to(where),
             each(self.d_last),
         )
 
@@ -128,7 +128,7 @@ def job_of(case: Case, **options: Any) -> Job:
     """The job that asks for every gradient of a case; options of Spec override."""
     wants = frozenset((*case.inputs, *case.weights))
     dtype = str(case.dtype).removeprefix("torch.")
-    fields = {"dtype": dtype, "wants": wants, **options}
+    fields = {"dtype": dtype, "device": case.d_output.device.type, "wants": wants, **options}
     return compiler.job(case.cell, Spec(tuple(sorted(case.dims.items())), **fields))
 
 

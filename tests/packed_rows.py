@@ -17,8 +17,8 @@ def layout(lengths) -> Ragged:
     return Ragged([sum(length > t for length in lengths) for t in range(max(lengths))])
 
 
-def drawn(cell, lengths, dtype=torch.float64, H=7, seed=0) -> Case:
-    """A padded case for those lengths."""
+def drawn(cell, lengths, dtype=torch.float64, H=13, seed=0) -> Case:
+    """A padded case for those lengths; its kernels are those of ``helpers.AWKWARD``'s middle."""
     sizes = UNSEEN.get(cell, Sizes(T=max(lengths), B=len(lengths), I=5, H=H))
     return random_case(
         cell, Sizes(max(lengths), len(lengths), sizes.I, sizes.H, sizes.more), seed, dtype
@@ -69,7 +69,7 @@ def named(case, values, grads):
 
 
 def together(kernel, case: Case, lengths, backwards=1) -> dict[str, torch.Tensor]:
-    """All sequences at once on a kernel."""
+    """All sequences at once on a kernel, on the case's device; the results on the CPU."""
     ragged = layout(lengths)
     made = over(kernel, ragged)
     inputs = [packed(value, lengths) for value in case.inputs.values()]
@@ -88,4 +88,5 @@ def together(kernel, case: Case, lengths, backwards=1) -> dict[str, torch.Tensor
             d_output, d_last = packed(case.d_output, lengths), case.d_last.values()
             grads = backward(made, given, saved, d_output, d_last, keep=left > 0)
     names = (*case.inputs, *case.states, *case.weights)
-    return named(case, [output, *last], dict(zip(names, grads, strict=True)))
+    found = named(case, [output, *last], dict(zip(names, grads, strict=True)))
+    return {name: value.cpu() for name, value in found.items()}

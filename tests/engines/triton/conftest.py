@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 if (sys.platform, platform.machine()) == ("linux", "x86_64") and os.environ.get("CI"):
     import triton  # where there is a wheel, nothing may be skipped
@@ -47,6 +49,26 @@ if triton.knobs.runtime.interpret:
             raise interpreter.InterpreterError(repr(error)) from error
 
     interpreter.InterpretedFunction.__call__ = _called
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("cpu", marks=pytest.mark.interpreted, id="interpreted"),
+        pytest.param("cuda", marks=pytest.mark.gpu, id="gpu"),
+    ]
+)
+def device(request) -> Iterator[str]:
+    """Where kernels run, the same tests twice: in the interpreter, and on a GPU where there is one.
+
+    float32 is multiplied as IEEE has it; tests of tf32 say so themselves.
+    """
+    switches: Any = (torch.backends.cudnn.rnn, torch.backends.cuda.matmul)
+    before = [switch.fp32_precision for switch in switches]
+    for switch in switches:
+        switch.fp32_precision = "ieee"
+    yield request.param
+    for switch, value in zip(switches, before, strict=True):
+        switch.fp32_precision = value
 
 
 def pytest_collection_modifyitems(items):

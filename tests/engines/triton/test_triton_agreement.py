@@ -1,4 +1,5 @@
-"""Engine triton in Triton's interpreter against the oracle: every cell, schedule and dtype."""
+"""Engine triton against the oracle, every cell, schedule and dtype: in Triton's interpreter, and on
+a GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 
 import elman
 from calls import backward, call, forward, given_of
@@ -29,16 +31,24 @@ LOOP, STEPS = "loop/16/4/1", "steps"
 GRID, SLICED = "grid/16/2/3/1", "grid/2/2/3/2"
 EVERY = [LOOP, STEPS, GRID]
 CASES = {cell: Sizes(T=3, B=3, I=3, H=5) for cell in cells.ALL} | UNSEEN
+DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"  # Triton decides once per process
 pytestmark = [
-    pytest.mark.interpreted,
+    pytest.mark.usefixtures("device"),
     # numpy's, of units beyond the last: they are computed and thrown away
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
 ]
 
 
 def kernel(case: Case, schedule: str, **options: Any) -> TritonKernel:
-    made = kernel_of(job_of(case, **options), "triton", schedule)
+    made = any_kernel(case, schedule, **options)
     assert isinstance(made, TritonKernel)
+    return made
+
+
+def any_kernel(case: Case, schedule: str, **options: Any) -> TritonKernel | HeadsKernel:
+    """Of one head, or of several side by side."""
+    made = kernel_of(job_of(case.to(DEVICE), **options), "triton", schedule)
+    assert isinstance(made, (TritonKernel, HeadsKernel))
     return made
 
 
@@ -80,9 +90,9 @@ def test_conversion_to_bfloat16() -> None:
     values = torch.cat((values, torch.tensor([float("inf"), -float("inf"), float("nan")])))
     values = torch.cat((values, torch.randn(500) * 100.0 ** torch.randn(500)))
     values = torch.nn.functional.pad(values, (0, 512 - len(values)))
-    made = torch.empty(512, dtype=torch.bfloat16)
-    function("rounded", ROUNDED)[(1,)](values, made)
-    torch.testing.assert_close(made, values.bfloat16(), rtol=0, atol=0, equal_nan=True)
+    made = torch.empty(512, dtype=torch.bfloat16, device=DEVICE)
+    function("rounded", ROUNDED)[(1,)](values.to(DEVICE), made)
+    torch.testing.assert_close(made.cpu(), values.bfloat16(), rtol=0, atol=0, equal_nan=True)
 
 
 ROUNDED = """@triton.jit
@@ -239,6 +249,7 @@ def test_gradients_have_memory_of_their_own(cell: Cell, schedule: str, dtype: to
     case = random_case(cell, Sizes(T=3, B=2, I=16, H=16)).to(dtype)
     made = kernel(case, schedule)
     assert_all_same(call(made, case), oracle(case), dtype, case.T)
+    case = case.to(DEVICE)
     given = given_of(case)
     _, _, saved = forward(made, given)
     grads = backward(made, given, saved, case.d_output, case.d_last.values())
@@ -273,10 +284,9 @@ def test_heads(cell: Cell, dtype: torch.dtype, schedule: str) -> None:
     """Each head is a program's own, with its part of inputs, states and weights."""
     heads, H, B = 3, 12, 9
     case = random_case(cell.with_heads(heads), Sizes(T=3, B=B, I=H, H=H)).to(dtype)
-    job = job_of(case)
-    assert (job.single is None) == (case.cell.heads == 1)
-    made = kernel_of(job, "triton", schedule)
-    assert isinstance(made, HeadsKernel) == (job.single is not None)
+    made = any_kernel(case, schedule)
+    assert isinstance(made, HeadsKernel) == (case.cell.heads > 1)
+    assert (made.job.single is not None) == (case.cell.heads > 1)
     assert_all_same(call(made, case, backwards=2), oracle(case), dtype, case.T)
 
 
@@ -311,10 +321,10 @@ LENGTHS = {"several": (4, 3, 3, 1), "equal": (2, 2), "more than a program takes"
 )
 def test_packed_rows(cell: Cell, schedule: str, lengths: tuple[int, ...]) -> None:
     """Sequences of several lengths: what each gives alone."""
-    case = drawn(cell, lengths, torch.float32)
+    case = drawn(cell, lengths, torch.float32, H=7)
     made = kernel(case, schedule)
     assert made.over(layout(lengths)).ragged is not None
-    got = together(made, case, lengths, 2)
+    got = together(made, case.to(DEVICE), lengths, 2)
     assert_all_same(got, alone(case, lengths), torch.float32, max(lengths))
 
 
@@ -325,9 +335,9 @@ def test_packed_rows_of_heads(cell: Cell, schedule: str) -> None:
     lengths = (4, 3, 3, 1)
     sizes = Sizes(T=4, B=4, I=12, H=12)
     case = random_case(cell.with_heads(3), sizes)
-    made = kernel_of(job_of(case), "triton", schedule)
+    made = any_kernel(case, schedule)
     assert isinstance(made, HeadsKernel)
-    got = together(made, case, lengths, 2)
+    got = together(made, case.to(DEVICE), lengths, 2)
     assert_all_same(got, alone(case, lengths), torch.float32, 4)
 
 
@@ -339,7 +349,8 @@ def test_packed_rows_in_half_precision(schedule: str, training: bool) -> None:
     case = drawn(cells.lem, lengths, torch.float16, H=6)
     made = kernel(case, schedule) if training else kernel(case, schedule, training=False)
     want = alone(case, lengths)
-    got = together(made, case, lengths) if training else ends(made, case, lengths)
+    there = case.to(DEVICE)
+    got = together(made, there, lengths) if training else ends(made, there, lengths)
     assert_all_same(got, {name: want[name] for name in got}, torch.float16, max(lengths))
 
 
@@ -348,7 +359,8 @@ def ends(made: TritonKernel, case: Case, lengths: tuple[int, ...]) -> dict[str, 
     inputs = [packed(value, lengths) for value in case.inputs.values()]
     states, weights = list(case.states.values()), list(case.weights.values())
     output, last, _ = forward(over(made, layout(lengths)), (inputs, states, weights))
-    return {"out": output, **{f"last {k}": end for k, end in zip(case.states, last, strict=True)}}
+    found = {"out": output, **{f"last {k}": v for k, v in zip(case.states, last, strict=True)}}
+    return {name: value.cpu() for name, value in found.items()}
 
 
 def test_strided_arguments() -> None:
@@ -368,10 +380,10 @@ def test_a_stack_of_both_directions() -> None:
     """A module as users have it, beside torch's: two layers, two directions."""
     torch.manual_seed(0)
     options: dict[str, Any] = {"num_layers": 2, "bidirectional": True}
-    theirs = torch.nn.GRU(3, 5, **options)
-    ours = elman.GRU(3, 5, engine="triton", **options)
+    theirs = torch.nn.GRU(3, 5, **options).to(DEVICE)
+    ours = elman.GRU(3, 5, engine="triton", **options).to(DEVICE)
     ours.load_state_dict(theirs.state_dict())
-    x = torch.randn(3, 2, 3, requires_grad=True)
+    x = torch.randn(3, 2, 3, device=DEVICE, requires_grad=True)
 
     def results(module: torch.nn.Module) -> list[torch.Tensor]:
         out, last = module(x)
@@ -386,14 +398,14 @@ def test_a_stack_of_both_directions() -> None:
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_autocast_inside_a_compiled_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same numbers in one graph, as an operator that runs in autocast's type."""
-    monkeypatch.setitem(asking._SERVED, "cpu", (torch.float32, torch.bfloat16))
+    monkeypatch.setitem(asking._SERVED, DEVICE, (torch.float32, torch.bfloat16))
     torch._dynamo.reset()
-    net = elman.LSTM(3, 5, engine="triton")
+    net = elman.LSTM(3, 5, engine="triton").to(DEVICE)
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
-    x = torch.randn(3, 2, 3, requires_grad=True)
+    x = torch.randn(3, 2, 3, device=DEVICE, requires_grad=True)
     found: list[list[torch.Tensor]] = []
     for module in (net, compiled):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
             out, (h, c) = module(x)
         grads = torch.autograd.grad(out.float().sum(), [x, *net.parameters()])
         found.append([out, h, c, *grads])
@@ -408,20 +420,21 @@ def test_autocast_inside_a_compiled_model(monkeypatch: pytest.MonkeyPatch) -> No
 def test_autocast(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where an engine serves its type, layers are cast as torch's are, and run on the engine."""
     served = (torch.float32, torch.float64, torch.bfloat16)
-    monkeypatch.setitem(asking._SERVED, "cpu", served)
+    monkeypatch.setitem(asking._SERVED, DEVICE, served)
     torch.manual_seed(0)
-    theirs = getattr(torch.nn, kind)(3, 5, num_layers=2)
-    ours = getattr(elman, kind)(3, 5, num_layers=2, engine="triton")
+    theirs = getattr(torch.nn, kind)(3, 5, num_layers=2).to(DEVICE)
+    ours = getattr(elman, kind)(3, 5, num_layers=2, engine="triton").to(DEVICE)
     ours.load_state_dict(theirs.state_dict())
-    x, start = torch.randn(3, 2, 3, requires_grad=True), torch.randn(2, 2, 5)
-    packed = torch.nn.utils.rnn.pack_sequence([torch.randn(n, 3) for n in (3, 1)])
+    x = torch.randn(3, 2, 3, device=DEVICE, requires_grad=True)
+    start = torch.randn(2, 2, 5, device=DEVICE)
+    packed = torch.nn.utils.rnn.pack_sequence([torch.randn(n, 3, device=DEVICE) for n in (3, 1)])
     state = start if kind == "GRU" else (start, start.clone())
     found: list[list[torch.Tensor]] = []
     for module in (theirs, ours):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
             out, last = module(x, state)
             rows, _ = module(packed)
-            linear = torch.nn.functional.linear(out, torch.eye(5))
+            linear = torch.nn.functional.linear(out, torch.eye(5, device=DEVICE))
         ends = [last] if kind == "GRU" else [*last]
         if module is ours:  # torch's on a CPU keep some in float32; on a GPU all are lower
             assert {value.dtype for value in (out, rows.data, linear, *ends)} == {torch.bfloat16}
