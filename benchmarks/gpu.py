@@ -4,9 +4,11 @@
     python benchmarks/gpu.py --only 'gru*' --seconds 120
     python benchmarks/gpu.py --dry               # tiny cases in Triton's interpreter, on a CPU
 
+First the tests marked gpu run, and nothing is measured if they fail (--untested leaves them out).
 Cases come in order of importance. Each is checked on the device before it is timed, written as soon
 as it is measured, and left out when the file has it already. Cases run in a process of their own:
-one that crashes or hangs costs its own row. Needs torch, triton and numpy, and this checkout.
+one that crashes or hangs costs its own row. Needs torch, triton and numpy, and this checkout; the
+tests also what its extra dev brings.
 """
 
 from __future__ import annotations
@@ -655,6 +657,21 @@ HEAD = (
 )
 
 
+def proven() -> None:
+    """Run the tests marked gpu on all cores, and stop if one fails: a time of wrong numbers is
+    none."""
+    words = ["-m", "pytest", "-q", "-m", "gpu", "-n", "auto", "--timeout=900", str(ROOT / "tests")]
+    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, check=False, env=os.environ | {"PYTHONPATH": paths}
+    )
+    if done.returncode:
+        sys.exit(
+            f"nothing was measured: pytest -m gpu ended with status {done.returncode}. It needs "
+            "pip install -e '.[dev]'; --untested measures without it"
+        )
+
+
 def main() -> None:
     """Measure what is missing, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -662,6 +679,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("gpu.jsonl"))
     parser.add_argument("--only", default="*", help="cases whose names fit this pattern")
     parser.add_argument("--dry", action="store_true", help="tiny cases, in Triton's interpreter")
+    parser.add_argument("--untested", action="store_true", help="without the tests marked gpu")
     parser.add_argument(
         "--warming", type=float, default=120.0, help="seconds of it for compiling on all cores"
     )
@@ -682,6 +700,8 @@ def main() -> None:
 
         if not torch.cuda.is_available():
             sys.exit("no GPU is at hand; --dry runs tiny cases in Triton's interpreter")
+        if not asked.untested:
+            proven()
     machine = facts(device)
     old = (
         [json.loads(line) for line in asked.out.read_text().splitlines()]

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,15 +46,41 @@ def test_needs_a_gpu() -> None:
     assert "no GPU" in done.stderr
 
 
-def test_cases() -> None:
-    """Every part of the question has cases, each under a name of its own, the first of all kinds
-    at once."""
+@pytest.fixture
+def script() -> Any:
+    """The script as a module."""
     spec = importlib.util.spec_from_file_location("gpu_script", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     sys.modules["gpu_script"] = script
     spec.loader.exec_module(script)
+    return script
+
+
+def test_wrong_kernels_are_not_timed(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests marked gpu come first; where one fails, or none ran, it ends there."""
+    words: list[str] = []
+
+    def ran(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        words.extend(command)
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(script.subprocess, "run", ran)
+    monkeypatch.setattr(script, "Worker", None)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(script, "facts", lambda device: {})
+    monkeypatch.setattr(sys, "argv", ["gpu.py"])
+    with pytest.raises(
+        SystemExit, match=r"nothing was measured: pytest -m gpu ended with status 1"
+    ):
+        script.main()
+    assert words[1:6] == ["-m", "pytest", "-q", "-m", "gpu"]
+
+
+def test_cases(script: Any) -> None:
+    """Every part of the question has cases, each under a name of its own, the first of all kinds
+    at once."""
     found = list(script.cases())
     names = [case.name for case in found]
     assert len(set(names)) == len(names)
