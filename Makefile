@@ -31,6 +31,9 @@ QUICK := -m "not slow and not long and not gpu and not interpreted"
 USUAL := -m "not long and not interpreted"
 # Triton compiles, or interprets on the CPU; it decides once per process.
 INTERPRETED := TRITON_INTERPRET=1 $(BIN) -m pytest -m interpreted
+# Each worker begins with one half, so that tests of a file share what their process has made, and
+# who is done takes from the other.
+TWO := -n 2 --dist worksteal
 # Compiled kernels of the quick tests are kept between runs; the other targets start from none.
 KEPT := ELMAN_TEST_CACHE=.cache/tests
 
@@ -102,8 +105,8 @@ test: $(DEV)
 	{ $(LINT); } || status=1; \
 	$(TYPES) || status=1; \
 	[ $$status = 0 ] || echo "lint or types failed, see above; the tests run nevertheless"; \
-	$(INTERPRETED) -q -n 2 $(PYTEST) || [ $$? = 5 ] || status=1; \
-	$(BIN) -m pytest -n 2 $(USUAL) --hypothesis-profile=ci --durations=10 $(PYTEST) || status=$$?; \
+	$(INTERPRETED) -q $(TWO) $(PYTEST) || [ $$? = 5 ] || status=1; \
+	$(BIN) -m pytest $(TWO) $(USUAL) --hypothesis-profile=ci --durations=10 $(PYTEST) || status=$$?; \
 	exit $$status
 
 test-long: $(DEV)

@@ -109,9 +109,9 @@ def test_same_results(kind, options, dtype, engine):
 def test_relu_and_unbatched(kind):
     """The rectified RNN; x [T, I] without a batch, with and without states."""
     options = {"nonlinearity": "relu"} if kind == "RNN" else {}
-    theirs, ours = pair(kind, 4, 5, num_layers=2, dtype=torch.float64, **options)
-    x = torch.randn(6, 4, dtype=torch.float64)
-    for hx in (None, states_for(kind, 2, None, 5, torch.float64)):
+    theirs, ours = pair(kind, 5, 7, num_layers=2, dtype=torch.float64, **options)
+    x = torch.randn(6, 5, dtype=torch.float64)
+    for hx in (None, states_for(kind, 2, None, 7, torch.float64)):
         want, got = results(theirs, x, hx), results(ours, x, hx)
         for name in want:
             assert_same(name, got[name], want[name], torch.float64, 6)
@@ -121,19 +121,19 @@ def test_relu_and_unbatched(kind):
 def test_same_draws_and_weights(kind):
     """The generator ends where torch's does, and ``state_dict`` goes both ways."""
     torch.manual_seed(5)
-    theirs = getattr(nn, kind)(3, 4, 2)
+    theirs = getattr(nn, kind)(5, 7, 2)
     after = torch.get_rng_state()
     torch.manual_seed(5)
-    ours = getattr(elman, kind)(3, 4, 2)
+    ours = getattr(elman, kind)(5, 7, 2)
 
     assert torch.equal(torch.get_rng_state(), after)
     assert list(ours.state_dict()) == list(theirs.state_dict())
     for name, value in theirs.state_dict().items():
         assert torch.equal(ours.state_dict()[name], value)
-    other = getattr(nn, kind)(3, 4, 2)
+    other = getattr(nn, kind)(5, 7, 2)
     ours.load_state_dict(other.state_dict())
     theirs.load_state_dict(ours.state_dict())
-    x = torch.randn(5, 2, 3)
+    x = torch.randn(6, 2, 5)
     for a, b, c in zip(*(flat(module(x)) for module in (ours, theirs, other))):
         torch.testing.assert_close(a, b)
         assert torch.equal(b, c)
@@ -146,8 +146,8 @@ def test_same_dropout_masks(kind, stand, monkeypatch):
     if stand:
         stand_in(monkeypatch, OwnBackwardEngine())
     engine = "c" if stand else "auto"
-    theirs, ours = pair(kind, 5, 6, num_layers=3, dropout=0.5, batch_first=True, engine=engine)
-    x = torch.randn(4, 7, 5)
+    theirs, ours = pair(kind, 5, 7, num_layers=3, dropout=0.5, batch_first=True, engine=engine)
+    x = torch.randn(4, 6, 5)
     torch.manual_seed(11)
     want = flat(theirs(x))
     end = torch.get_rng_state()

@@ -100,7 +100,7 @@ def test_cells_that_do_not_exist(elman, own, tmp_path, command):
     assert "@elman.cell(input=" in err
 
 
-def test_explain_measures(elman, empty_cache):
+def test_explain_measures(elman, nothing_known):
     """Engines are timed and the one that runs is marked."""
     words = ("explain", "rnn", "--hidden=8", "--inputs=3", "--steps=4", "--batch=2")
     code, said, _ = elman(*words, "--stage=engines")

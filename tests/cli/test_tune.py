@@ -24,7 +24,7 @@ def quiet(monkeypatch):
     monkeypatch.setattr("elman.tuning.contest._sample", lambda run: (run(), (1e-3, 0.0))[1])
 
 
-def test_a_table_per_shape(capsys, empty_cache):
+def test_a_table_per_shape(capsys, nothing_known):
     """Candidates by time, the winner marked, the second time remembered."""
     words = ["tune", "gru", "--hidden", "9", "--shape", "5,2", "--shape", "9,2"]
     status, told = run(words, capsys)
@@ -38,14 +38,14 @@ def test_a_table_per_shape(capsys, empty_cache):
     assert "measured now" in run([*words, "--again"], capsys)[1]
 
 
-def test_refusals_have_reasons(capsys, empty_cache):
+def test_refusals_have_reasons(capsys, nothing_known):
     """A cell that torch does not have."""
     status, told = run(["tune", "mgu", "--hidden", "9", "--shape", "5,2"], capsys)
     assert status == 0
     assert "mgu is not the formula of torch's RNN, GRU or LSTM" in told
 
 
-def test_a_run_starts_at_once(capsys, empty_cache):
+def test_a_run_starts_at_once(capsys, nothing_known):
     """A layer fed with data, and one above it, find what was measured."""
     assert run(["tune", "gru", "--hidden", "9", "--shape", "5,2"], capsys)[0] == 0
     _decided.clear()
@@ -57,12 +57,12 @@ def test_a_run_starts_at_once(capsys, empty_cache):
         assert choice.why == "remembered"
 
 
-def test_what_is_not_sure_is_told(capsys, empty_cache, monkeypatch):
+def test_what_is_not_sure_is_told(capsys, nothing_known, monkeypatch):
     """On a busy machine: what was measured is kept all the same."""
     monkeypatch.setattr("elman.tuning.contest._sample", lambda run: (run(), (1e-3, 1.0))[1])
     words = ["tune", "rnn", "--hidden", "9", "--shape", "5,2"]
     assert "not sure yet: other programs took the cores" in run(words, capsys)[1]
-    assert list((empty_cache / "tuning").glob("*.json"))
+    assert list((nothing_known / "tuning").glob("*.json"))
     monkeypatch.setattr("elman.tuning.contest._sample", lambda run: (run(), (1e-3, 0.0))[1])
     assert "not sure" not in run([*words, "--again"], capsys)[1]
 
@@ -80,7 +80,7 @@ def test_a_device_that_is_not_here_is_told(command, capsys, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_a_gpu_is_measured(capsys, empty_cache):
+def test_a_gpu_is_measured(capsys, nothing_known):
     """On the device that was asked for, and remembered for it alone."""
     words = ["tune", "gru", "--hidden", "16", "--shape", "5,2", "--device"]
     status, told = run([*words, "cuda"], capsys)

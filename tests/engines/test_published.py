@@ -35,7 +35,7 @@ def job(own, sizes: Sizes, **options) -> Job:
     ids=named,
 )
 @pytest.mark.parametrize("own", PUBLISHED, ids=named)
-def test_none_is_refused(own, sizes, empty_cache, monkeypatch):
+def test_none_is_refused(own, sizes, nothing_known, monkeypatch):
     """Whatever numbers are drawn."""
     wanted = job(own, sizes)
     verified(wanted, "c")

@@ -274,16 +274,16 @@ def test_every_option(kind, bias, layers, two, first, projected, relu, form, mod
     """All constructor's options, forms of input and modes of autograd together."""
     options: dict[str, Any] = {"bias": bias, "bidirectional": two, "batch_first": first}
     if kind == "LSTM" and projected:
-        options["proj_size"] = 2
+        options["proj_size"] = 3
     if kind == "RNN" and relu:
         options["nonlinearity"] = "relu"
-    theirs, ours = (m.to(dtype) for m in pair(kind, 3, 4, layers, **options))
+    theirs, ours = (m.to(dtype) for m in pair(kind, 5, 7, layers, **options))
     if form == "packed":
         lengths = sorted(lengths, reverse=True)
     if form == "unbatched":
-        x = torch.randn(6, 3, dtype=dtype)
+        x = torch.randn(6, 5, dtype=dtype)
     else:
-        x = torch.randn(len(lengths), max(lengths), 3, dtype=dtype)
+        x = torch.randn(len(lengths), max(lengths), 5, dtype=dtype)
         x = x if first else x.transpose(0, 1)
     found = []
     for module in (ours, theirs):

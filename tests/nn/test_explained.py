@@ -57,7 +57,7 @@ def test_layouts(shape, first, expected):
         assert (layer.steps, layer.batch) == expected
 
 
-def test_the_choice_of_the_module_is_told(empty_cache):
+def test_the_choice_of_the_module_is_told(nothing_known):
     """What explain finds is what the module then uses, and the other way round."""
     net = elman.Recurrent(elman.cells.mgu, 3, 5)
     x = x_of(6, 2, 3)
@@ -69,7 +69,7 @@ def test_the_choice_of_the_module_is_told(empty_cache):
     assert layers_of(net, x)[0].choice is choice
 
 
-def test_nothing_of_the_users_is_touched(empty_cache):
+def test_nothing_of_the_users_is_touched(nothing_known):
     """No random number is drawn, no gradient appears, and x is as it was."""
     net = elman.GRU(3, 5, dropout=0.5, num_layers=2)
     x = x_of(6, 2, 3, grad=True)

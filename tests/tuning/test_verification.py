@@ -123,7 +123,7 @@ def test_what_is_derived_is_verified(spoilt, monkeypatch):
     derived.cache_clear()
 
 
-def test_marks_are_kept_by_library(empty_cache, monkeypatch):
+def test_marks_are_kept_by_library(nothing_known, monkeypatch):
     """Another process compares nothing; another library is compared."""
     job = job_of(random_case(cells.mgu, SIZES))
     need("c", job)
@@ -161,7 +161,7 @@ def kinked(x, h, W, R):
 @pytest.mark.slow
 @pytest.mark.parametrize("H", [5, 64, 700])
 @pytest.mark.parametrize("own", [spiking, kinked], ids=lambda own: own.name)
-def test_thresholds_refuse_nothing(own, H, empty_cache, monkeypatch):
+def test_thresholds_refuse_nothing(own, H, nothing_known, monkeypatch):
     """A unit that rounding sends to the other side is no error."""
     job = job_of(random_case(own, Sizes(4, 2, 20, H)))
     need("c", job)
@@ -207,7 +207,7 @@ def chaotic(x, h, R):
 
 
 @pytest.mark.parametrize("own", [rounding, cancelling, chaotic], ids=lambda own: own.name)
-def test_what_float32_loses_refuses_nothing(own, empty_cache):
+def test_what_float32_loses_refuses_nothing(own, nothing_known):
     job = job_of(random_case(own, Sizes(4, 2, 40, 40)))
     need("c", job)
     verification._right.clear()
