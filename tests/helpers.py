@@ -27,6 +27,12 @@ GRADIENT = {  # relative RMS
     torch.bfloat16: 2e-2,
 }
 HALF_VALUE = {torch.float16: 2e-3, torch.bfloat16: 5e-3}  # of values too
+# Two computations of the same kind side by side, element by element: (relative, absolute).
+CLOSE = {  # how much is computed in between -> by dtype
+    "step": {torch.float32: (2e-6, 1e-7), torch.float64: (1e-12, 1e-12)},
+    "layer": {torch.float32: (1e-4, 1e-5), torch.float64: (1e-10, 1e-10)},
+}
+DIFFERENCES = 1e-4  # of second derivatives by finite differences in float64, absolute
 
 
 @dataclass(frozen=True)
@@ -205,6 +211,19 @@ def assert_same(
         error, allowed = (a - b).abs().max().item(), VALUE[dtype] * math.sqrt(T)
         kind = "error"
     assert error <= allowed, f"{name}: {kind} {error:.3g}, at most {allowed:.3g}"
+
+
+def assert_close(got: Any, want: Any, depth: str = "layer", **options: Any) -> None:
+    """Assert that tensors agree element by element, within the table by dtype and depth.
+
+    Args:
+        got, want: tensors of the same shape; where dtypes differ, the less exact one judges.
+        depth: ``step`` for an op or one step, ``layer`` for all steps and their gradients.
+        options: of ``torch.testing.assert_close``.
+    """
+    dtype = max(got.dtype, want.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+    rtol, atol = CLOSE[depth][dtype]
+    torch.testing.assert_close(got.to(dtype), want.to(dtype), rtol=rtol, atol=atol, **options)
 
 
 def assert_all_same(

@@ -17,6 +17,7 @@ from elman.bench.suites import find_suite
 from elman.bench.training import measure_steps
 from elman.errors import EngineError, VerifyError
 from elman.nn import using
+from helpers import assert_close
 
 LEAST = Effort(1e-9, 1, 1)
 SMALL = Case(
@@ -37,7 +38,7 @@ def test_loop_is_the_cell(name, cell):
 
     assert loop.keys() == ours.keys()
     for result, value in loop.items():
-        torch.testing.assert_close(value, ours[result], rtol=1e-9, atol=1e-11, msg=result)
+        assert_close(value, ours[result], msg=result)
 
 
 @pytest.mark.parametrize("name", ["elman", "jax", "torch"])
@@ -54,7 +55,7 @@ def test_scans_are_the_loop(name, n):
     made.close()
     assert got.keys() == want.keys()
     for result, value in want.items():
-        torch.testing.assert_close(got[result].double(), value, rtol=1e-4, atol=1e-5, msg=result)
+        assert_close(got[result], value, msg=result)
 
 
 LAYERS = {  # one of two runs at once will do: it starts four processes
@@ -77,9 +78,7 @@ def test_layers_are_torchs(case):
         made.close()
         assert got.keys() == want.keys()
         for result, value in want.items():
-            torch.testing.assert_close(
-                got[result].double(), value, rtol=1e-4, atol=1e-5, msg=f"{name}: {result}"
-            )
+            assert_close(got[result], value, msg=f"{name}: {result}")
 
 
 def test_engines_of_a_suite_are_asked_for_by_name():
@@ -121,7 +120,7 @@ def test_peer_is_the_cell(name, cell, measure):
     peer.close()
     assert theirs.keys() == torchs.keys()
     for result, value in theirs.items():
-        torch.testing.assert_close(value, torchs[result], rtol=1e-4, atol=1e-5, msg=result)
+        assert_close(value, torchs[result], msg=result)
     assert facts["version"]
 
 

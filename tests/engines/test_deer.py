@@ -24,7 +24,7 @@ from elman.engines.deer.solvers import BUDGET, CHAIN, METHODS, solve
 from elman.engines.deer.turn import in_turn
 from elman.errors import EngineError, InputError, ShapeError
 from elman.tuning.kernels import candidates, kernel_of
-from helpers import Sizes, assert_same, job_of, need_engine, random_case, run
+from helpers import Sizes, assert_close, assert_same, job_of, need_engine, random_case, run
 from scripts import run_script
 from unseen import UNSEEN
 
@@ -84,7 +84,7 @@ def test_time_is_shared_between_threads(monkeypatch):
         found = native.forward(A, b, y0, True)
         if found is None:
             pytest.skip("no C compiler")
-        torch.testing.assert_close(found, want, atol=1e-12, rtol=1e-12)
+        assert_close(found, want, "step")
 
 
 @pytest.mark.parametrize("algebra", [Units(1), Units(2), Units(3), Dense(1), Dense(4)], ids=str)
@@ -247,7 +247,7 @@ def test_solvers(cell, solver):
     assert found.solver == solver, found.tried
     want = in_turn(problem)
     for a, b in zip(found.y, want, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
+        assert_close(a, b)
 
 
 def test_linear_cells_need_one_iteration():
@@ -335,9 +335,9 @@ def test_windows_bound_memory():
     problem = Problem(kernel.formula, case.inputs, case.states, case.weights)
     kernel.budget = 10 * problem.row_bytes
     again = forward(kernel, given)
-    torch.testing.assert_close(again[0], out, atol=1e-12, rtol=1e-12)
+    assert_close(again[0], out, "step")
     for a, b in zip(grads, backward(kernel, given, saved, *d, keep=True), strict=True):
-        torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
+        assert_close(a, b)
 
 
 def test_falls_back_to_torch_ops_without_a_compiler(monkeypatch):
@@ -388,10 +388,10 @@ class TestFunction:
             return net(x, y)
 
         y, want = elman.deer(step, y0, x), self.loop(step, y0, x)
-        torch.testing.assert_close(y, want, atol=1e-11, rtol=1e-11)
+        assert_close(y, want, "step")
         dy, leaves = torch.randn_like(y), [x, y0, *net.parameters()]
         for a, b in zip(torch.autograd.grad(y, leaves, dy), torch.autograd.grad(want, leaves, dy)):
-            torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
+            assert_close(a, b)
 
     def test_gradcheck(self):
         """Against finite differences, windows included, unbatched."""
@@ -431,7 +431,7 @@ class TestFunction:
             y = elman.deer(step, y0, x, solver="newton", report=told.append)
         assert told[0].solver == "sequential"
         before = torch.cat((y0[None], y[:-1]))
-        torch.testing.assert_close(y, torch.tanh(before @ W + x), atol=1e-12, rtol=1e-12)
+        assert_close(y, torch.tanh(before @ W + x), "step")
 
     def test_refusals(self):
         """Every wrong argument is named."""

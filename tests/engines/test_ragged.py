@@ -12,7 +12,7 @@ from elman import cells
 from elman.engines.ragged import Ragged, Runs, over, turned
 from elman.errors import ShapeError
 from elman.tuning.kernels import kernel_of
-from helpers import assert_all_same, job_of, need
+from helpers import assert_all_same, assert_close, job_of, need
 from kernels import c_kernel, scheduled
 from packed_rows import alone, drawn, layout, packed, together
 from unseen import UNSEEN
@@ -79,9 +79,9 @@ def test_without_gradients():
         output, last, saved = forward(made, (inputs, states, weights))
         assert saved == ()
         want = alone(case, lengths)
-        torch.testing.assert_close(output, want["out"], atol=1e-12, rtol=0)
+        assert_close(output, want["out"], "step")
         for name, value in zip(case.states, last, strict=True):
-            torch.testing.assert_close(value, want[f"last {name}"], atol=1e-12, rtol=0)
+            assert_close(value, want[f"last {name}"], "step")
 
 
 @pytest.mark.parametrize("engine", ["reference", "deer", "scan-backward"])

@@ -13,7 +13,7 @@ from calls import forward, given_of, grouped
 from elman import cells, ops
 from elman.engines.registry import find
 from elman.frontend.cell import cell
-from helpers import AWKWARD, Sizes, job_of, random_case, run
+from helpers import AWKWARD, DIFFERENCES, Sizes, job_of, random_case, run
 
 OPS = {  # what a cell author may call -> what torch computes, on vectors a and b [B, n]
     "tanh": (lambda a, b: ops.tanh(a), lambda a, b: a.tanh()),
@@ -166,7 +166,7 @@ def test_gradcheck(own):
     leaves = [value.requires_grad_() for group in given for value in group]
     torch.autograd.gradcheck(function, leaves)
     if own.name in ("gru", "lstm_layernorm"):
-        torch.autograd.gradgradcheck(function, leaves, atol=1e-4)
+        torch.autograd.gradgradcheck(function, leaves, atol=DIFFERENCES)
 
 
 @pytest.mark.parametrize("sizes", AWKWARD, ids=str)

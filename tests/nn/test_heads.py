@@ -13,7 +13,7 @@ from elman import cells, compiler
 from elman.autodiff.structure import structure
 from elman.engines.deer.problem import Formula
 from elman.errors import EngineError, InputError, ShapeError, TraceError
-from helpers import Sizes, job_of, need_engine, random_case, run
+from helpers import Sizes, assert_close, job_of, need_engine, random_case, run
 
 DENSE = [cell for cell in cells.ALL if cell.division.blocks and cell is not cells.lstm_layernorm]
 
@@ -84,7 +84,7 @@ def test_the_same_as_dense(cell, engine):
         if name[1:] in cell.division.blocks:
             value = value * (spread(torch.ones_like(found), 3))
             found = spread(found, 3)
-        torch.testing.assert_close(found, value, atol=1e-9, rtol=1e-9, msg=name)
+        assert_close(found, value, msg=name)
 
 
 def test_structure():

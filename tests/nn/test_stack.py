@@ -16,7 +16,7 @@ from elman import cells
 from elman.engines.c.crew import Crew
 from elman.engines.c.together import Teams
 from elman.tuning import decisions, together
-from helpers import assert_same, need_engine
+from helpers import DIFFERENCES, assert_close, assert_same, need_engine
 
 
 def results(net, x, state, engine, dy, ends):
@@ -124,7 +124,7 @@ def test_further_inputs_go_to_all_layers(schedule):
                 loss = net((x, m))[0].square().sum()
             found.append(torch.autograd.grad(loss, [x, m, *net.parameters()]))
         for a, b in zip(*found):
-            torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
+            assert_close(a, b)
 
 
 def test_twice(schedule):
@@ -135,7 +135,7 @@ def test_twice(schedule):
         out = net(x)[0].square().sum()
         first = torch.autograd.grad(out, x, retain_graph=True)[0]
         assert torch.equal(first, torch.autograd.grad(out, x)[0])
-        assert torch.autograd.gradgradcheck(lambda value: net(value)[0], (x,), atol=1e-4)
+        assert torch.autograd.gradgradcheck(lambda value: net(value)[0], (x,), atol=DIFFERENCES)
 
 
 def test_copies_choose_anew(schedule):

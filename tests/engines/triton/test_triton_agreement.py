@@ -23,7 +23,7 @@ from elman.engines.triton.steps import Steps
 from elman.frontend.cell import Cell
 from elman.nn import asking
 from elman.tuning.kernels import kernel_of
-from helpers import Case, Sizes, assert_all_same, job_of, random_case, run
+from helpers import Case, Sizes, assert_all_same, assert_close, job_of, random_case, run
 from packed_rows import alone, drawn, layout, packed, together
 from unseen import UNSEEN
 
@@ -391,7 +391,7 @@ def test_a_stack_of_both_directions() -> None:
         return [out, last, *torch.autograd.grad(loss, [x, *module.parameters()])]
 
     for got, want in zip(results(ours), results(theirs), strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        assert_close(got, want)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

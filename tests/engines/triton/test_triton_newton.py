@@ -17,7 +17,7 @@ from elman.engines.triton.newton import Newton
 from elman.engines.triton.offline import facts
 from elman.engines.triton.source import function
 from elman.frontend.cell import Cell
-from helpers import Case, Sizes, job_of, random_case
+from helpers import Case, Sizes, assert_close, job_of, random_case
 
 SMALL = [
     *((cells.gru, H) for H in (1, 2, 4)),
@@ -67,7 +67,7 @@ def test_one_iteration(
         found = problem.improved((own,), (start,), rows)
         assert found is not None
         (got,), off = found
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        assert_close(got, want)
         largest = max(1.0, float(values[0].abs().max()))
         assert off == pytest.approx(float((own - values[0]).abs().max()) / largest, rel=1e-4)
 
@@ -84,7 +84,7 @@ def test_solved(cell: Cell, H: int, kernels: None) -> None:
     monkey.formula._newtons = {("cpu", torch.float32): None}
     want = solvers.solve(monkey, ("newton",))
     assert want.y is not None
-    torch.testing.assert_close(found.y[0], want.y[0], rtol=1e-4, atol=1e-5)
+    assert_close(found.y[0], want.y[0])
 
 
 @pytest.mark.interpreted

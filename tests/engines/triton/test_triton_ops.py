@@ -11,6 +11,7 @@ from elman.engines.triton.source import function
 from elman.ir.evaluate import MEANING
 from elman.ir.graph import node
 from elman.ir.ops import OPS
+from helpers import assert_close
 
 pytestmark = [
     pytest.mark.interpreted,
@@ -51,7 +52,7 @@ def test_every_op(op):
     names = [f"x{k}" for k in range(arity)]
     want = MEANING[op](Arrays(torch.float32, torch.device("cpu")), node(op), *operands)
     got = spelled(SPELL[op].format(*names), operands)
-    torch.testing.assert_close(got, want, rtol=2e-6, atol=1e-7, equal_nan=True)
+    assert_close(got, want, "step", equal_nan=True)
 
 
 def test_sums():

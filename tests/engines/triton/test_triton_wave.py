@@ -27,7 +27,7 @@ from elman.frontend.cell import Cell
 from elman.tuning import together
 from elman.tuning.choose import Choice
 from elman.tuning.kernels import kernel_of
-from helpers import Case, Sizes, assert_all_same, job_of, random_case, run
+from helpers import Case, Sizes, assert_all_same, assert_close, job_of, random_case, run
 
 LOOP, GRID = "loop/16/4/1", "grid/2/2/3/2"
 COUNTS = st.integers(1, 8)
@@ -150,9 +150,9 @@ def test_a_stack_beside_torch(trained: tuple[int, ...], monkeypatch: pytest.Monk
         return [out, *last, *torch.autograd.grad(loss, wanted)]
 
     for got, want in zip(values(ours), values(theirs), strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        assert_close(got, want)
     with torch.no_grad():
-        torch.testing.assert_close(ours(x)[0], theirs(x)[0], rtol=1e-4, atol=1e-5)
+        assert_close(ours(x)[0], theirs(x)[0])
 
 
 @pytest.mark.usefixtures("short")
@@ -163,7 +163,7 @@ def test_packed_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs.load_state_dict(ours.state_dict())
     x = torch.nn.utils.rnn.pack_sequence([torch.randn(n, 3) for n in (7, 4, 1)])
     for got, want in zip(ours(x)[0][:1] + (ours(x)[1],), theirs(x)[0][:1] + (theirs(x)[1],)):
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        assert_close(got, want)
 
 
 @pytest.mark.usefixtures("short")
@@ -182,7 +182,7 @@ def test_further_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
             loss = net((x, m))[0].square().sum()
         found.append(torch.autograd.grad(loss, [x, m, *net.parameters()]))
     for want, got in zip(*found, strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        assert_close(got, want)
 
 
 class Clocks:
