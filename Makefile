@@ -42,7 +42,7 @@ KEPT := ELMAN_TEST_CACHE=.cache/tests
 help:
 	@echo "make venv       create .venv and install the pinned dependencies and tools"
 	@echo "make demo       train a character model on this machine's own text, about two minutes"
-	@echo "make check      format, lint, types and quick tests, one to three minutes"
+	@echo "make check      format, lint, types and quick tests, one to two minutes with warm kernels"
 	@echo "make test       install, lint, types and all usual tests, eight to ten minutes on two cores"
 	@echo "make test-long  also what takes minutes, with many more random cases"
 	@echo "make golden     write the golden texts anew (then read the diff)"
