@@ -218,15 +218,10 @@ def runs(trial: Any, kernel: Any) -> tuple[Callable[[], Any], Callable[[], Any]]
     """A forward, and a forward and backward."""
 
     def forward() -> Any:
-        return kernel.forward(trial.inputs, trial.states, trial.weights)
-
-    none = (None,) * len(trial.states)
+        return kernel.forward(trial.call)
 
     def both() -> Any:
-        _, _, saved = forward()
-        return kernel.backward(
-            trial.inputs, trial.states, trial.weights, saved, trial.d_output, none, False
-        )
+        return kernel.backward(trial.call, forward().saved, trial.cotangents, False)
 
     return forward, both
 
@@ -320,29 +315,31 @@ def in_python(case: Case, device: str, clock: Clock, compiled: bool) -> tuple[fl
     """A loop over the steps of a cell in torch ops, or over a step that torch.compile made."""
     import torch
 
+    from elman.engines.call import Call
     from elman.tuning.kernels import kernel_of
     from elman.tuning.trial import make_trial
 
     job = job_of(case, device)
     kernel = kernel_of(job, "reference")
     trial = make_trial(job, case.T, case.B)
-    weights = [w.requires_grad_() for w in trial.weights]
+    inputs, states, weights, *_ = trial.call
+    weights = tuple(w.requires_grad_() for w in weights)
 
     def step(x: Any, *states: Any) -> Any:
-        output, last, _ = kernel.forward([x.unsqueeze(0)], states, weights)
+        output, last, _ = kernel.forward(Call((x.unsqueeze(0),), states, weights))
         return output[0], last
 
     one = torch.compile(step) if compiled else step
 
     def forward() -> Any:
-        states, outputs = tuple(trial.states), []
-        for x in trial.inputs[0]:
-            out, states = one(x, *states)
+        now, outputs = states, []
+        for x in inputs[0]:
+            out, now = one(x, *now)
             outputs.append(out)
         return torch.stack(outputs)
 
     def both() -> Any:
-        return torch.autograd.grad(forward(), weights, trial.d_output)
+        return torch.autograd.grad(forward(), weights, trial.cotangents.output)
 
     return clock(forward), clock(both)
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from elman.engines.base import Kernel
+from elman.engines.call import Call, Cotangents, Result
+from elman.engines.packed import Packed, for_layout
 from elman.plan.spec import Spec
 from helpers import Case
 
@@ -21,17 +23,31 @@ def given_of(case: Case) -> Given:
     return tuple(case.inputs.values()), tuple(case.states.values()), tuple(case.weights.values())
 
 
-def forward(kernel: Kernel, given: Given) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], Any]:
+def call_of(given: Given, packed: Packed | None = None) -> Call:
+    """The call of such arguments, dense or of packed rows."""
+    inputs, states, weights = map(tuple, given)
+    return Call(inputs, states, weights, packed)
+
+
+def forward(kernel: Kernel, given: Given, packed: Packed | None = None) -> Result:
     """Output [T, B, n], last states [B, n], and what the backward of this call wants to have."""
-    return kernel.forward(*given)
+    return for_layout(kernel, packed).forward(call_of(given, packed))
 
 
 def backward(
-    kernel: Kernel, given: Given, saved: Any, d_output: Any, d_last: Any, *, keep: bool = False
+    kernel: Kernel,
+    given: Given,
+    saved: Any,
+    d_output: Any,
+    d_last: Any,
+    *,
+    keep: bool = False,
+    packed: Packed | None = None,
 ) -> tuple[torch.Tensor | None, ...]:
     """Gradients of all inputs, states and weights in one row; None where not wanted."""
-    groups = kernel.backward(*given, saved, d_output, tuple(d_last), keep)
-    return tuple(grad for group in groups for grad in group)
+    cotangents = Cotangents(d_output, tuple(d_last))
+    of = for_layout(kernel, packed)
+    return of.backward(call_of(given, packed), saved, cotangents, keep).tensors
 
 
 def grouped(values: Values, like: Given) -> Given:

@@ -12,9 +12,11 @@ import torch
 from elman import cells, compiler
 from elman.engines import registry
 from elman.engines.base import Engine, Job, Kernel
+from elman.engines.call import Call, Cotangents, Gradients, Result
+from elman.engines.vjp import leaves_of, vjp
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
-from elman.nn.runner import Runner
+from elman.nn.dispatch import Runner
 from elman.plan.spec import Spec
 from elman.tuning.kernels import kernel_of, refusal
 
@@ -162,11 +164,12 @@ def run(cell: Cell, case: Case, engine: str) -> dict[str, torch.Tensor]:
         for name, value in (*case.inputs.items(), *case.states.items(), *case.weights.items())
     }
 
-    def picked(names: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        return [leaves[name] for name in names]
+    def picked(names: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return tuple(leaves[name] for name in names)
 
     runner = Runner(cell, case.dims)
-    out, last = runner(picked(case.inputs), picked(case.states), picked(case.weights), engine)
+    call = Call(picked(case.inputs), picked(case.states), picked(case.weights))
+    out, last, _ = runner.run(call, engine)
     (choice,) = runner.choices.values()
     assert choice.engine == engine, "the engine that was asked for has to run"
     pairs = zip((out, *last), (case.d_output, *case.d_last.values()))
@@ -253,42 +256,36 @@ class OwnBackwardKernel(Kernel):
         self.calls = {"forward": 0, "backward": 0}
         self.kept: list[bool] = []
 
-    def forward(self, inputs, states, weights):
+    def forward(self, call: Call) -> Result:
         """Run the reference without history."""
         self.calls["forward"] += 1
         with torch.no_grad():
-            output, last = self._run(inputs, states, weights)
+            output, last, _ = self._run(call)
             saved = (torch.ones(3),) if self.job.spec.training else ()
-        return output, tuple(value.clone() for value in last), saved
+        return Result(output, tuple(value.clone() for value in last), saved)
 
-    def _run(self, inputs, states, weights):
+    def _run(self, call: Call) -> Result:
         """The reference, with states of a stack of one layer too."""
-        leaves = self.job.graph.states
+        leaves, states = self.job.graph.states, call.states
         flat = [s.reshape(s.shape[s.dim() - 1 - len(v.shape) :]) for s, v in zip(states, leaves)]
-        output, last, _ = self.inner.forward(inputs, flat, weights)
-        return output, tuple(end.reshape(s.shape) for end, s in zip(last, states))
+        output, last, _ = self.inner.forward(call._replace(states=tuple(flat)))
+        return Result(output, tuple(end.reshape(s.shape) for end, s in zip(last, states)))
 
-    def backward(self, inputs, states, weights, saved, d_output, d_last, keep):
+    def backward(self, call: Call, saved: Any, cotangents: Cotangents, keep: bool) -> Gradients:
         """Differentiate the reference."""
         self.calls["backward"] += 1
         self.kept.append(keep)
         assert torch.equal(saved[0], torch.ones(3)), "the saved tensors were destroyed before"
         if not keep:
             saved[0].data.fill_(float("nan"))
-        given = (*inputs, *states, *weights)
-        leaves = [value.detach().requires_grad_() for value in given]
-        first, second = len(inputs), len(inputs) + len(states)
+        graph, wants = self.job.graph, self.job.spec.wants
+        wanted = wants | {leaf.name for leaf in graph.states}
+        needs = [leaf.name in wanted for leaf in graph.leaves]
+        leaves = leaves_of(call.tensors, needs)
         with torch.enable_grad():
-            output, last = self._run(leaves[:first], leaves[first:second], leaves[second:])
-            pairs = [(v, d) for v, d in zip((output, *last), (d_output, *d_last)) if d is not None]
-            grads = torch.autograd.grad(
-                [v for v, _ in pairs], leaves, [d for _, d in pairs], allow_unused=True
-            )
-        names = [leaf.name for leaf in self.job.graph.leaves]
-        states_names = {leaf.name for leaf in self.job.graph.states}
-        wanted = self.job.spec.wants | states_names
-        grads = tuple(g if n in wanted else None for n, g in zip(names, grads))
-        return grads[:first], grads[first:second], grads[second:]
+            result = self._run(call.with_tensors(leaves))
+        d_output, d_last = cotangents
+        return call.form.gradients(vjp(result.values, leaves, (d_output, *d_last), needs))
 
     def describe(self):
         """Facts for records."""

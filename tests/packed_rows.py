@@ -6,15 +6,15 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from calls import backward, forward, grouped
-from elman.engines.ragged import Ragged, over
+from elman.engines.packed import Packed
 from elman.tuning.kernels import kernel_of
 from helpers import Case, Sizes, job_of, random_case
 from unseen import UNSEEN
 
 
-def layout(lengths) -> Ragged:
+def layout(lengths) -> Packed:
     """The batch sizes of lengths that fall."""
-    return Ragged([sum(length > t for length in lengths) for t in range(max(lengths))])
+    return Packed([sum(length > t for length in lengths) for t in range(max(lengths))])
 
 
 def drawn(cell, lengths, dtype=torch.float64, H=13, seed=0) -> Case:
@@ -70,23 +70,23 @@ def named(case, values, grads):
 
 def together(kernel, case: Case, lengths, backwards=1) -> dict[str, torch.Tensor]:
     """All sequences at once on a kernel, on the case's device; the results on the CPU."""
-    ragged = layout(lengths)
-    made = over(kernel, ragged)
+    how = layout(lengths)
     inputs = [packed(value, lengths) for value in case.inputs.values()]
     given = inputs, list(case.states.values()), list(case.weights.values())
-    if made.differentiable:
+    if kernel.differentiable:
         leaves = [value.clone().requires_grad_() for group in given for value in group]
-        output, last, _ = forward(made, grouped(leaves, given))
+        output, last, _ = forward(kernel, grouped(leaves, given), how)
         ds = [packed(case.d_output, lengths), *case.d_last.values()]
         pairs = [(v, d) for v, d in zip((output, *last), ds, strict=True) if v.requires_grad]
         values, ds = zip(*pairs, strict=True)
         grads = torch.autograd.grad(values, leaves, ds, allow_unused=True)
     else:
-        output, last, saved = forward(made, given)
+        output, last, saved = forward(kernel, given, how)
         output = output.clone()
         for left in reversed(range(backwards)):
             d_output, d_last = packed(case.d_output, lengths), case.d_last.values()
-            grads = backward(made, given, saved, d_output, d_last, keep=left > 0)
+            more = {"keep": left > 0, "packed": how}
+            grads = backward(kernel, given, saved, d_output, d_last, **more)
     names = (*case.inputs, *case.states, *case.weights)
     found = named(case, [output, *last], dict(zip(names, grads, strict=True)))
     return {name: value.cpu() for name, value in found.items()}

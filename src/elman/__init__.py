@@ -21,7 +21,7 @@ from elman.nn import (
     restore,
     using,
 )
-from elman.nn.explained import explain
+from elman.nn.explain import explain
 from elman.nn.saving import NAMED as _NAMED
 from elman.nn.saving import safe_globals
 

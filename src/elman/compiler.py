@@ -16,12 +16,22 @@ from elman.ir.verify import verified, verified_pair
 from elman.passes import PASSES
 from elman.passes.canonical import canonical
 from elman.plan.spec import Spec
+from elman.tuning.request import Rule
 
 
 @lru_cache(maxsize=256)
-def pair_of(cell: Cell) -> Pair:
+def graph_of(cell: Cell, rules: tuple[Rule, ...] = ()) -> Graph:
+    """The step of a cell as written, under the rules of options."""
+    graph = cell.graph
+    for rule in rules:
+        graph = verified(rule.rewrite(graph))
+    return graph
+
+
+@lru_cache(maxsize=256)
+def pair_of(cell: Cell, rules: tuple[Rule, ...] = ()) -> Pair:
     """The canonical step of a cell and its adjoint; sizes and dtype play no part yet."""
-    return paired(cell.graph)
+    return paired(graph_of(cell, rules))
 
 
 def paired(graph: Graph) -> Pair:
@@ -34,13 +44,14 @@ def paired(graph: Graph) -> Pair:
 
 
 @lru_cache(maxsize=1024)
-def job(cell: Cell, spec: Spec) -> Job:
+def job(cell: Cell, spec: Spec, rules: tuple[Rule, ...] = ()) -> Job:
     """What an engine is asked for."""
     single = None
     if cell.whole is not None and _has_like_heads(cell.whole):
-        single = job(cell.whole, spec)
+        single = job(cell.whole, spec, rules)
     heads = 1 if single is None else cell.heads
-    return Job(cell.name, cell.graph, pair_of(cell), spec, heads, single)
+    name = "_".join((cell.name, *(rule.name for rule in rules)))
+    return Job(name, graph_of(cell, rules), pair_of(cell, rules), spec, heads, single)
 
 
 def _has_like_heads(cell: Cell) -> bool:

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from calls import call
+from calls import call, call_of, given_of
 from elman import cells
-from elman.nn.function import run as through_autograd
+from elman.nn.autograd.function import run as through_autograd
 from helpers import AWKWARD, Case, assert_all_same, assert_same, job_of, need, random_case, run
 from kernels import c_kernel, oracle, scheduled
 from unseen import UNSEEN
@@ -85,18 +85,14 @@ def test_gradients_are_derivatives(cell, monkeypatch):
     case = middle(cell, T=3, B=2)
     kernel = c_kernel(case)
     scheduled(monkeypatch, kernel, "one", 1, 100)
-    groups = len(case.inputs), len(case.states)
+    form = call_of(given_of(case)).form
     leaves = [
         value.clone().requires_grad_()
         for value in (*case.inputs.values(), *case.states.values(), *case.weights.values())
     ]
 
     def function(*given):
-        first, second = groups[0], sum(groups)
-        output, last = through_autograd(
-            kernel, None, given[:first], given[first:second], given[second:], True
-        )
-        return (output, *last)
+        return through_autograd(kernel, None, form.call(given), True).values
 
     assert torch.autograd.gradcheck(function, leaves)
 
@@ -152,8 +148,8 @@ def test_a_second_backward_through_autograd():
     case = middle(cells.gru)
     kernel = c_kernel(case)
     x = case.inputs["x"].clone().requires_grad_()
-    weights = list(case.weights.values())
-    out, _ = through_autograd(kernel, None, [x], list(case.states.values()), weights, True)
+    _, states, weights = given_of(case)
+    out, _, _ = through_autograd(kernel, None, call_of(([x], states, weights)), True)
     (first,) = torch.autograd.grad(out, x, case.d_output, retain_graph=True)
     (second,) = torch.autograd.grad(out, x, case.d_output)
     assert torch.equal(first, second)
@@ -298,12 +294,12 @@ def test_few_rows_without_packed_weights(cell, dtype):
     sizes = UNSEEN.get(cell, MIDDLE)
     case = random_case(cell, dataclasses.replace(sizes, T=2, B=2), 2, dtype)
     kernel = c_kernel(case, wants=frozenset(), training=False)
-    assert kernel._plan(2, 2).forward_entry is kernel._direct
+    assert kernel._plan(call_of(given_of(case))).forward_entry is kernel._direct
     want = oracle(case)
     got = call(kernel, case)
     assert_all_same(got, {name: want[name] for name in got}, dtype, 2)
     long = random_case(cell, dataclasses.replace(sizes, T=5, B=1), 2, dtype)
-    assert kernel._plan(5, 1).forward_entry is kernel._forward
+    assert kernel._plan(call_of(given_of(long))).forward_entry is kernel._forward
     want = oracle(long)
     got = call(kernel, long)
     assert_all_same(got, {name: want[name] for name in got}, dtype, 5)

@@ -11,6 +11,7 @@ import time
 import pytest
 import torch
 
+from calls import call_of, given_of
 from elman import cells
 from elman.engines.c import build as building
 from elman.engines.c import calling, compilers
@@ -19,7 +20,7 @@ from elman.engines.c.engine import CEngine
 from elman.engines.c.isa import SCALAR
 from elman.engines.registry import find
 from elman.errors import BuildError, EngineError
-from elman.nn.runner import Runner
+from elman.nn.dispatch import Runner
 from fake_compilers import TINY, alive, answer, await_that, compiler, leave, real
 from helpers import Sizes, job_of, random_case
 
@@ -56,9 +57,9 @@ def test_no_compiler(monkeypatch, tmp_path):
         find("c").compile(job_of(case))
 
     runner = Runner(cells.mgu, case.dims)
-    given = tuple(tuple(v.values()) for v in (case.inputs, case.states, case.weights))
+    given = call_of(given_of(case))
     with pytest.warns(UserWarning, match="mgu runs step by step.*no C compiler"):
-        out, _ = runner(*given, "auto")
+        out, _, _ = runner.run(given, "auto")
     assert torch.isfinite(out).all()
     (choice,) = runner.choices.values()
     assert choice.engine == "reference"
@@ -314,10 +315,10 @@ def test_a_broken_compiler_costs_engine_c_alone(name, empty_cache, tmp_path, mon
     compiler(tmp_path, monkeypatch, script.replace("{real}", real()))
     monkeypatch.setattr(building, "_COMPILE", 0.5 if name == "hangs" else 20.0)
     case = random_case(cells.mgu, SIZES)
-    given = tuple(tuple(v.values()) for v in (case.inputs, case.states, case.weights))
+    given = call_of(given_of(case))
     runner = Runner(cells.mgu, case.dims)
     with pytest.warns(UserWarning, match=r"mgu runs step by step.*slow: c: fake 1\.0 "):
-        out, _ = runner(*given, "auto")
+        out, _, _ = runner.run(given, "auto")
     assert torch.isfinite(out).all()
     (choice,) = runner.choices.values()
     assert choice.engine != "c"
@@ -325,7 +326,7 @@ def test_a_broken_compiler_costs_engine_c_alone(name, empty_cache, tmp_path, mon
     assert reasons
     assert all(why.startswith("fake 1.0 ") and "\n" not in why for why in reasons), reasons
     with pytest.raises(BuildError, match=r"fake 1\.0 "):
-        runner(*given, "c")
+        runner.run(given, "c")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from elman.engines.base import Job
+from elman.engines.call import Call
 from elman.tuning import verification
 from elman.tuning.kernels import kernel_of
 from elman.tuning.ties import near_ties
@@ -57,12 +58,12 @@ def exact(trial: Trial, seed: int) -> Trial:
     def drawn(like: torch.Tensor, step: float) -> torch.Tensor:
         return torch.randint(-4, 5, like.shape, generator=source) * step
 
-    return replace(
-        trial,
-        inputs=tuple(drawn(value, 0.25) for value in trial.inputs),
-        states=tuple(drawn(value, 0.25) for value in trial.states),
-        weights=tuple(drawn(value, 0.125) for value in trial.weights),
+    call = Call(
+        tuple(drawn(value, 0.25) for value in trial.call.inputs),
+        tuple(drawn(value, 0.25) for value in trial.call.states),
+        tuple(drawn(value, 0.125) for value in trial.call.weights),
     )
+    return replace(trial, call=call)
 
 
 @pytest.mark.parametrize("own", SPIKING, ids=named)
@@ -73,9 +74,9 @@ def test_thresholds_are_the_oracles(own):
     fired = met = 0
     for seed in range(40):
         trial = make_trial(wanted, 1, 64, seed)
-        larger = tuple(2 * value for value in (*trial.states, *trial.weights))
-        count = len(trial.states)
-        trial = replace(trial, states=larger[:count], weights=larger[count:])
+        inputs, states, weights, *_ = trial.call
+        larger = [tuple(2 * value for value in values) for values in (states, weights)]
+        trial = replace(trial, call=Call(inputs, *larger))
         trial = trial.samples(~near_ties(trial.double()))
         got, want = trial.run(kernel)["output"], trial.run(oracle)["output"]
         assert torch.equal(got, want)

@@ -15,7 +15,7 @@ from torch._inductor import config as inductor
 import elman
 from elman import cells
 from elman.errors import EngineError
-from elman.nn import compiled
+from elman.nn.compile import operator as compiled
 
 LENGTHS = (20, 3, 7, 11)
 # what torch itself says while it compiles
@@ -231,8 +231,9 @@ def test_operators_pass_torchs_own_checks():
     weights = [w.detach().requires_grad_() for w in net.parameters()]
     x, h = torch.randn(5, 2, 3, requires_grad=True), torch.zeros(2, 4)
     wants = [True, False, True, True, True, True]
-    for lengths in (None, torch.tensor([5, 2])):
-        given = ([x], [h], weights, lengths, wants, name, "auto")
+    counts, mask = torch.tensor([5, 2]), torch.rand(5, 2) < 0.3
+    for lengths, reset, to in ((None, None, ""), (counts, None, ""), (counts, mask, "initial")):
+        given = ([x], [h], weights, lengths, reset, wants, name, "auto", to)
         torch.library.opcheck(
             torch.ops.elman.recurrent.default,
             given,
@@ -244,7 +245,7 @@ def test_names():
     """A cell of a module is found by its name; a local one lives only here."""
     net = elman.GRU(3, 4)
     (name, _), *_ = compiled.names_of(id(net), False)
-    assert compiled.group_of(name) is net.stack.groups_for(False)[0]
+    assert compiled.group_of(name) is net.stack.groups_for(False)[0][0]
     other = name.replace('"H": 4', '"H": 5')
     made = compiled.group_of(other)
     assert dict(made.runners[0].dims)["H"] == 5

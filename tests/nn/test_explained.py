@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import elman
 from elman.errors import InputError
-from elman.nn.explained import explain, layers_of
+from elman.nn.explain import explain, layers_of
 
 
 def x_of(*shape: int, grad: bool = False) -> torch.Tensor:

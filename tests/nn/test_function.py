@@ -9,7 +9,7 @@ import torch
 
 import elman
 from elman import cells
-from elman.nn.derived import derived
+from elman.nn.autograd.derived import derived
 from helpers import OwnBackwardEngine, Sizes, assert_all_same, random_case, run, stand_in
 
 

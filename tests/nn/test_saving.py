@@ -19,7 +19,7 @@ import elman
 from elman import cells, ops
 from elman.errors import PickleError
 from elman.frontend.cell import Cell, cell, find_cell
-from elman.nn import compiled
+from elman.nn.compile import operator as compiled
 
 X = torch.linspace(-1, 1, 30).reshape(5, 2, 3)
 
@@ -259,7 +259,11 @@ def as_before(net) -> bytes:
                     value.heads,
                 )
             if isinstance(value, elman.Recurrent | elman.GRU | elman.GRUCell):
-                state = dict(vars(value))
+                state = {k: v for k, v in vars(value).items() if k != "_parts"}
+                if isinstance(value, elman.Recurrent):
+                    state |= {"runners": value.runners, "stack": value.stack}
+                if isinstance(value, elman.GRU):
+                    state["_stack"] = value.stack
                 state.pop("_flat_weight_refs", None)
                 return object.__reduce_ex__(value, 2)[:2] + (state,)
             return NotImplemented
@@ -274,7 +278,7 @@ def as_before(net) -> bytes:
     ):
         name = new.__name__
         data = data.replace(f"celman\n{name}\n".encode(), f"celman.nn.{old}\n{name}\n".encode())
-    return data
+    return data.replace(b"elman.nn.dispatch", b"elman.nn.runner")
 
 
 @pytest.mark.parametrize("kind", ["GRU", "GRUCell", "two states", "heads", "own options"])

@@ -18,7 +18,7 @@ from calls import forward, given_of
 from elman import cells
 from elman.engines.reference.engine import ReferenceKernel
 from elman.errors import EngineError
-from elman.nn.runner import Runner
+from elman.nn.dispatch import Runner
 from helpers import Case, Sizes, need_engine, random_case
 from kernels import case_of
 from random_cells import drawn_cells

@@ -9,10 +9,12 @@ import torch
 
 import elman
 from elman import cells
+from elman.engines.call import Gradients
 from elman.errors import BuildError, EngineError
 from elman.tuning import cache, decisions
 from elman.tuning import choose as room
-from elman.tuning.choose import choose, octave
+from elman.tuning.choose import choose
+from elman.tuning.request import bucket
 from elman.tuning.trial import make_trial
 from helpers import OwnBackwardEngine, OwnBackwardKernel, Sizes, job_of, random_case, stand_in
 
@@ -52,7 +54,7 @@ class WrongKernel(OwnBackwardKernel):
 
     def backward(self, *args):
         d_inputs, d_states, d_weights = super().backward(*args)
-        return d_inputs, d_states, (d_weights[0] * 1.01, *d_weights[1:])
+        return Gradients(d_inputs, d_states, (d_weights[0] * 1.01, *d_weights[1:]))
 
 
 class WrongEngine(OwnBackwardEngine):
@@ -69,9 +71,9 @@ class BrokenEngine(OwnBackwardEngine):
         raise BuildError("no C compiler was found")
 
 
-def test_octaves():
+def test_buckets():
     """Size classes are (2^(k-1), 2^k]."""
-    assert [octave(n) for n in (1, 2, 3, 4, 5, 8, 9, 1000, 1024, 1025)] == [
+    assert [bucket(n) for n in (1, 2, 3, 4, 5, 8, 9, 1000, 1024, 1025)] == [
         0,
         1,
         2,
@@ -291,7 +293,7 @@ def test_budget_is_kept(monkeypatch, empty_cache):
     assert choice.why == "measured"
     assert len(tried) == 1
     assert max(tried) < 10_000
-    assert room.octave(100_000) == 17
+    assert bucket(100_000) == 17
 
 
 def test_measured_again_whatever_is_remembered(job, monkeypatch):
@@ -306,8 +308,8 @@ def test_only_so_many_size_classes_are_measured(monkeypatch, empty_cache):
     """Beyond eight, a new class runs what the most similar one found best."""
     stand_in(monkeypatch, OwnBackwardEngine())
     module = elman.GRU(3, 5)
-    for octave_of_T in range(10):
-        module(torch.randn(1 << octave_of_T, 2, 3))
+    for bucket_of_T in range(10):
+        module(torch.randn(1 << bucket_of_T, 2, 3))
     choices = list(module.runners["l0"].choices.values())
     assert [choice.why for choice in choices] == ["measured"] * 8 + ["near"] * 2
     assert choices[-1].kernel is choices[7].kernel

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from elman import cells
-from elman.tuning import trial as trying
+from elman.engines import vjp as trying
 from elman.tuning.kernels import kernel_of
 from elman.tuning.trial import make_trial
 from helpers import Sizes, job_of, random_case

@@ -10,12 +10,14 @@ from torch.func import grad
 
 import elman
 from elman import cells
+from elman.engines.call import Cotangents, Gradients, Result
 from elman.errors import DisagreementError
-from elman.nn.derived import derived
-from elman.nn.runner import Runner
+from elman.nn.autograd.derived import derived
+from elman.nn.dispatch import Runner
 from elman.ops import relu, sigmoid, stop_gradient, tanh, where
 from elman.tuning import verification
 from elman.tuning.kernels import kernel_of
+from elman.tuning.request import Request
 from elman.tuning.ties import near_ties
 from elman.tuning.trial import make_trial
 from elman.tuning.verification import verified
@@ -31,25 +33,25 @@ class Spoilt(OwnBackwardKernel):
         super().__init__(job)
         self.result = result
 
-    def forward(self, inputs, states, weights):
-        output, last, saved = super().forward(inputs, states, weights)
+    def forward(self, call):
+        output, last, saved = super().forward(call)
         if self.result == "output":
             output = output * 1.01
         if self.result == "last state":
             last = (last[0] + 0.01, *last[1:])
-        return output, last, saved
+        return Result(output, last, saved)
 
-    def backward(self, *args):
+    def backward(self, call, saved, cotangents, keep):
         if self.result == "cotangent of the last state":
-            args = (*args[:5], (None,) * len(args[5]), args[6])
-        d_inputs, d_states, d_weights = super().backward(*args)
+            cotangents = Cotangents(cotangents.output, (None,) * len(cotangents.last))
+        d_inputs, d_states, d_weights = super().backward(call, saved, cotangents, keep)
         if self.result == "gradient of a weight" and d_weights[0] is not None:
             d_weights = (d_weights[0] * 1.01, *d_weights[1:])
         if self.result == "gradient of the state":
             d_states = (torch.zeros_like(d_states[0]), *d_states[1:])
         if self.result == "gradient of the input" and d_inputs[0] is not None:
             d_inputs = (d_inputs[0].roll(1, 0), *d_inputs[1:])
-        return d_inputs, d_states, d_weights
+        return Gradients(d_inputs, d_states, d_weights)
 
 
 RESULTS = [
@@ -106,7 +108,7 @@ def test_a_pinned_choice_is_verified(spoilt):
     case = random_case(cells.mgu, SIZES)
     runner = Runner(cells.mgu, case.dims)
     every = (1 << len((*cells.mgu.inputs, *cells.mgu.weights))) - 1
-    shown = runner.show((torch.float32, "cpu", every, True, 2, 1, False, "auto"))
+    shown = runner.show(Request(torch.float32, "cpu", every, True, 2, 1))
     reason = runner.pin(shown, {"engine": "c", "schedule": "", "plan": "0123"})
     assert reason is not None
     assert "does not agree" in reason
@@ -114,7 +116,7 @@ def test_a_pinned_choice_is_verified(spoilt):
 
 def test_what_is_derived_is_verified(spoilt, monkeypatch):
     """Second derivatives run on kernels of their own."""
-    monkeypatch.setattr(SpoiltEngine, "derives", True)
+    monkeypatch.setattr(SpoiltEngine, "fuses", True)
     derived.cache_clear()
     module = elman.Recurrent(cells.rnn, 3, 5, engine="aten", dtype=torch.float64)
     x = torch.randn(3, 2, 3, dtype=torch.float64)
@@ -183,8 +185,8 @@ def test_near_ties_are_found():
 
     trial = make_trial(job_of(random_case(over, Sizes(3, 5, 4, 4))), 3, 5).double()
     assert not near_ties(trial).any()
-    trial.inputs[0][1, 2, 3] = 0.25 + 1e-8
-    trial.inputs[0][2, 3, 0] = 0.25
+    trial.call.inputs[0][1, 2, 3] = 0.25 + 1e-8
+    trial.call.inputs[0][2, 3, 0] = 0.25
     assert near_ties(trial).tolist() == [False, False, True, False, False]
 
 

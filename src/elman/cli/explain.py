@@ -9,7 +9,7 @@ import torch
 import typer
 from rich.console import Console
 
-from elman.nn.explained import explain as explained
+from elman.nn.explain import explain as explained
 from elman.train.layers import find_cell
 
 PIPED_WIDTH = 160

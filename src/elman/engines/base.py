@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from elman.errors import VerifyError
 from elman.ir.graph import Graph
 from elman.ir.pair import Pair
 from elman.plan.spec import Spec
@@ -15,7 +16,8 @@ from elman.plan.spec import Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from elman.engines.ragged import Ragged
+    from elman.engines.call import Call, Cotangents, Gradients, Result
+    from elman.engines.together import Arrangement
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,58 +44,34 @@ class Job:
 class Kernel(ABC):
     """Forward and backward over all time steps of one layer in one direction.
 
-    ``differentiable`` kernels are plain torch code: autograd and every transform see through
-    ``forward``, ``saved`` is empty, and ``backward`` is never called.
+    Attributes:
+        engine: the name of who made it.
+        differentiable: whether it is plain torch code: autograd and every transform see through
+            ``forward``, nothing is saved, and ``backward`` is never called.
+        packs: whether it runs packed rows as they lie.
     """
 
     engine: str
     differentiable: bool = False
+    packs: bool = False
 
     @abstractmethod
-    def forward(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Run all steps.
-
-        Args:
-            inputs: one per input of the cell: [T, B, n], or [T, B] for a scalar; any strides.
-            states: one per state: [B, n] or [B]. A kernel with its own backward takes [1, B, n] and
-                [1, B] as well; last states and gradients of states have the shapes of the states.
-            weights: one per weight, in the declared shape.
-
-        Returns:
-            output [T, B, n] (or [T, B]); the last states, each as in ``states``; tensors that
-            ``backward`` needs beside the arguments (none if the spec is not for training).
-        """
+    def forward(self, call: Call) -> Result:
+        """Run all steps. Packed rows only where ``packs``; stacked states only where not
+        ``differentiable``."""
 
     @abstractmethod
     def backward(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        saved: Sequence[Tensor],
-        d_output: Tensor | None,
-        d_last: Sequence[Tensor | None],
-        keep: bool,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
         """Gradients of the wanted inputs and weights, and of all initial states.
 
         Args:
-            inputs, states, weights: as given to ``forward``.
-            saved: what ``forward`` returned last; destroyed unless ``keep``.
-            d_output: cotangent of the output, any strides (0 included), or None for zero.
-            d_last: cotangent of each last state, or None for zero.
+            call: as given to ``forward``.
+            saved: what ``forward`` saved; destroyed unless ``keep``.
+            cotangents: of the output and the last states.
             keep: whether ``saved`` must survive (a second backward may follow).
-
-        Returns:
-            gradients of inputs, states and weights; None where not wanted.
         """
-
-    def over(self, ragged: Ragged) -> Kernel | None:
-        """This kernel for packed rows (``ragged.over``), or None: one call for each stretch of
-        steps that the same sequences have."""
-        return None
 
     def fingerprint(self) -> str | None:
         """The content of what runs: equal for equal programs, in every process; None if it has no
@@ -114,16 +92,47 @@ class Kernel(ABC):
         return {}
 
 
+class DifferentiableKernel(Kernel):
+    """A kernel of plain torch code, which autograd and every transform see through."""
+
+    differentiable = True
+
+    def backward(
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
+        """Never called: torch differentiates ``forward``."""
+        raise VerifyError(f"engine {self.engine} is differentiated by torch, not by a backward")
+
+
 class Engine(ABC):
     """A target. One instance per process, found by name in ``engines/registry``."""
 
     name: str
-    derives: bool = False  # whether it runs any step, also such as are derived from a cell's
-    packs: bool = False  # whether its kernels run packed rows without a call per stretch of steps
+    fuses: bool = False  # whether it compiles any step, also such as are derived from a cell's
+    packs: bool = False  # whether its kernels run packed rows as they lie
+    dtypes: Mapping[str, tuple[str, ...]] = {}  # device type -> what it computes in; of all if {}
 
     @abstractmethod
     def supports(self, job: Job) -> str | None:
         """None if this engine can run the job, else the reason why not."""
+
+    def lacks(self, device: str, dtype: str) -> str | None:
+        """Why this engine computes nothing of a type on a device, or None."""
+        if device not in self.dtypes:
+            return f"device {device}: it runs on {' and '.join(self.dtypes)} alone"
+        if dtype not in self.dtypes[device]:
+            return f"dtype {dtype} on {device}: it has {', '.join(self.dtypes[device])} alone"
+        return None
+
+    def scans(self) -> Any:
+        """A module of linear recurrences of this engine's own, with ``forward`` and ``backward`` as
+        of ``elman.engines.c.scans``; or None."""
+        return None
+
+    def newton(self) -> Any:
+        """What makes kernels of Newton's iteration, as of ``elman.engines.triton.newton``; or
+        None."""
+        return None
 
     @abstractmethod
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
@@ -148,7 +157,7 @@ class Engine(ABC):
         kernels: Sequence[Kernel],
         steps: int,
         batch: int,
-        beside: bool,
+        arrangement: Arrangement,
     ) -> tuple[Kernel, float] | None:
         """A kernel that runs several jobs at once, if that may be faster than one after another.
 
@@ -157,7 +166,7 @@ class Engine(ABC):
             kernels: what each would run on by itself.
             steps: T.
             batch: B.
-            beside: whether they are directions.
+            arrangement: of the jobs.
 
         Returns:
             A kernel as of :class:`elman.engines.together.Together`, and its forecast time as a

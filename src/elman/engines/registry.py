@@ -3,73 +3,100 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from elman.engines.base import Engine
 from elman.errors import EngineError
 
-_WHERE = {  # name -> module, and the engine in it
-    "c": ("elman.engines.c.engine", "ENGINE"),
-    "triton": ("elman.engines.triton.engine", "ENGINE"),
-    "aten": ("elman.engines.aten.engine", "ENGINE"),
-    "deer": ("elman.engines.deer.engine", "ENGINE"),
-    "scan-backward": ("elman.engines.deer.engine", "SCAN_BACKWARD"),
-    "reference": ("elman.engines.reference.engine", "ENGINE"),
+
+class _Row(NamedTuple):
+    """Where an engine is, and on what type of device alone it runs, if so: known without importing
+    what the engine is made of."""
+
+    module: str
+    attribute: str = "ENGINE"
+    device: str | None = None
+
+
+_ENGINES = {  # in the order in which ``auto`` considers them
+    "c": _Row("elman.engines.c.engine", device="cpu"),
+    "triton": _Row("elman.engines.triton.engine", device="cuda"),
+    "aten": _Row("elman.engines.aten.engine"),
+    "deer": _Row("elman.engines.deer.engine"),
+    "scan-backward": _Row("elman.engines.deer.engine", "SCAN_BACKWARD"),
+    "reference": _Row("elman.engines.reference.engine"),
 }
-_NEEDS = {"triton": "cuda"}  # device type; told without importing what the engine is made of
-_SCANS = {  # device type -> linear recurrences of its own
-    "cpu": "elman.engines.c.scans",
-    "cuda": "elman.engines.triton.scans",
-}
-_NEWTONS = {"cuda": "elman.engines.triton.newton"}  # … whole iterations of its own
+_SERVED_WITHOUT_MEMORY = "meta"  # shapes alone: whatever type some device has
 
 
 def names() -> tuple[str, ...]:
     """All engines, in the order in which ``auto`` considers them."""
-    return tuple(_WHERE)
+    return tuple(_ENGINES)
 
 
 def elsewhere(name: str, device: str) -> str | None:
     """Why an engine need not even be loaded for a device, or None."""
-    needed = _NEEDS.get(name, device)
-    if needed == device or os.environ.get("TRITON_INTERPRET") == "1":
+    row = _ENGINES.get(name)
+    if row is None or row.device in (None, device) or os.environ.get("TRITON_INTERPRET") == "1":
         return None
-    return f"it needs a GPU, and this is {device}"
+    return f"it runs on {row.device}, not on {device}"
 
 
 @cache
 def find(name: str) -> Engine:
     """The engine called ``name``. Raises EngineError for an unknown name, listing those that
     exist."""
-    if name not in _WHERE:
-        raise EngineError(f"no engine {name!r}; there are auto, {', '.join(_WHERE)}")
-    module, attribute = _WHERE[name]
-    engine: Engine = getattr(import_module(module), attribute)
+    if name not in _ENGINES:
+        raise EngineError(f"no engine {name!r}; there are auto, {', '.join(_ENGINES)}")
+    row = _ENGINES[name]
+    engine: Engine = getattr(import_module(row.module), row.attribute)
     return engine
+
+
+def installed(name: str) -> Engine | str:
+    """The engine of a name, or which package it lacks."""
+    try:
+        return find(name)
+    except ModuleNotFoundError as missing:
+        absent = missing.name or ""
+        own = absent.startswith("elman")
+        if own and not f"elman.engines.{name}.engine".startswith(absent):
+            raise  # a mistake of ours, not a part that was left out
+        return f"{absent} is not part of this installation"
+
+
+def on(device: str) -> Iterator[Engine]:
+    """The engines made for a type of device that are installed here."""
+    for name, row in _ENGINES.items():
+        if row.device and not elsewhere(name, device):
+            engine = installed(name)
+            if isinstance(engine, Engine):
+                yield engine
+
+
+def compiles_on(device: str) -> bool:
+    """Whether some engine is made for a type of device, wherever it is installed."""
+    return any(row.device == device for row in _ENGINES.values())
 
 
 @cache
 def scans(device: str) -> Any:
-    """The linear recurrences that a device has of its own: a module with ``forward`` and
-    ``backward`` as of ``elman.engines.c.scans``, or None."""
-    return _of_device(_SCANS, device)
+    """The linear recurrences that an engine has for a device (:meth:`Engine.scans`), or None."""
+    return next((own for engine in on(device) if (own := engine.scans()) is not None), None)
 
 
 @cache
 def newton(device: str) -> Any:
-    """What makes kernels of Newton's iteration on a device, as of ``elman.engines.triton.newton``,
-    or None."""
-    found = _of_device(_NEWTONS, device)
-    return None if found is None else found.newton
+    """What makes kernels of Newton's iteration on a device (:meth:`Engine.newton`), or None."""
+    return next((own for engine in on(device) if (own := engine.newton()) is not None), None)
 
 
-def _of_device(table: Mapping[str, str], device: str) -> Any:
-    try:
-        return import_module(table[device]) if device in table else None
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").startswith("elman"):
-            raise
-        return None
+@cache
+def fuses(device: str, dtype: str) -> bool:
+    """Whether some engine compiles steps for a type on a device."""
+    if device == _SERVED_WITHOUT_MEMORY:
+        return any(fuses(row.device, dtype) for row in _ENGINES.values() if row.device)
+    return any(engine.fuses and not engine.lacks(device, dtype) for engine in on(device))

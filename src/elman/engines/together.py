@@ -2,66 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from copy import copy
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from elman.engines.base import Kernel
+from elman.engines.base import Job, Kernel
+from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.lanes import Lanes
-from elman.engines.ragged import Ragged, over, turned
+from elman.engines.packed import Packed, added, for_layout, reversed_in_time
 from elman.errors import VerifyError
 
-Gradients = tuple[Tensor | None, ...]
 
+class Arrangement(NamedTuple):
+    """How kernels stand to one another, and which arguments of all of them are whose.
 
-def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    return b if a is None else a if b is None else a + b
+    Layers: each further one reads the output of the one below as its first input. Directions: the
+    second runs over the reversed sequence, and outputs are joined. Further inputs go to all, but
+    the last ``own`` of each, which follow in the kernels' order and lie in its order of time. So do
+    states and weights.
+
+    Attributes:
+        states, weights: how many each kernel has.
+        directions: whether they are the two directions of a layer, not layers.
+        own: inputs that each kernel has for itself.
+    """
+
+    states: tuple[int, ...]
+    weights: tuple[int, ...]
+    directions: bool
+    own: int = 0
+
+    @staticmethod
+    def of(jobs: Sequence[Job], directions: bool, own: int = 0) -> Arrangement:
+        """The arrangement of some jobs."""
+        graphs = [job.graph for job in jobs]
+        states, weights = ([len(g.states) for g in graphs], [len(g.weights) for g in graphs])
+        return Arrangement(tuple(states), tuple(weights), directions, own)
+
+    def joined(self, calls: Sequence[Call]) -> Call:
+        """One call of the calls of all kernels; those of the layers above lack their first
+        input."""
+        shared = len(calls[0].inputs) - self.own
+        own = [x for call in calls for x in call.inputs[len(call.inputs) - self.own :]]
+        return Call(
+            (*calls[0].inputs[:shared], *own),
+            tuple(state for call in calls for state in call.states),
+            tuple(weight for call in calls for weight in call.weights),
+            calls[0].packed,
+        )
+
+    def shared(self, call: Call) -> tuple[Tensor, ...]:
+        """The inputs that are not one kernel's own."""
+        return call.inputs[: len(call.inputs) - self.own * len(self.states)]
+
+    def own_inputs(self, inputs: Sequence[Any], index: int) -> tuple[Any, ...]:
+        """Those of one kernel alone, of what there is for each input."""
+        first = len(inputs) - self.own * (len(self.states) - index)
+        return tuple(inputs[first : first + self.own])
+
+    def by_kernel(self, values: Sequence[Any], counts: Sequence[int]) -> list[tuple[Any, ...]]:
+        """What there is for each state (or weight), kernel by kernel."""
+        return [tuple(values[a:b]) for a, b in pairwise(accumulate(counts, initial=0))]
+
+    def split(self, call: Call, firsts: Sequence[tuple[Tensor, ...]], index: int) -> Call:
+        """The call of one kernel, given what stands for the shared inputs of each."""
+        states = self.by_kernel(call.states, self.states)[index]
+        weights = self.by_kernel(call.weights, self.weights)[index]
+        inputs = (*firsts[index], *self.own_inputs(call.inputs, index))
+        return Call(inputs, states, weights, call.packed)
 
 
 class Together(Kernel):
-    """Runs its kernels one after another; arguments and results as of :class:`Kernel`. On a GPU
-    directions run side by side.
-
-    Layers: each further one reads the output of the one below as its first input. Directions: the
-    second runs over the reversed sequence, and outputs are joined. Further inputs go to all.
-    States and weights of all kernels follow each other, in the kernels' order.
+    """Runs its kernels one after another. On a GPU directions run side by side.
 
     Args:
         kernels: lowest layer first; or forward and reverse. Either all are differentiable or none.
-        counts: (states, weights) of each.
-        beside: whether they are directions.
+        arrangement: of the kernels.
     """
 
-    def __init__(
-        self, kernels: Sequence[Kernel], counts: Sequence[tuple[int, int]], beside: bool
-    ) -> None:
-        self.kernels, self.counts, self.beside = tuple(kernels), tuple(counts), beside
+    packs = True
+
+    def __init__(self, kernels: Sequence[Kernel], arrangement: Arrangement) -> None:
+        self.kernels, self.arrangement = tuple(kernels), arrangement
         self.differentiable = kernels[0].differentiable
         self.engine = kernels[0].engine
         if any(kernel.differentiable != self.differentiable for kernel in kernels):
             raise VerifyError("kernels that autograd sees through and others in one")
-        self._states = self._cuts([states for states, _ in counts])
-        self._weights = self._cuts([weights for _, weights in counts])
-        self.ragged: Ragged | None = None
-        self._saved: list[slice] = []  # where each kernel's own tensors lie in what is saved
-
-    def over(self, ragged: Ragged) -> Together:
-        """See :meth:`Kernel.over`."""
-        made = copy(self)
-        made.kernels = tuple(over(kernel, ragged) for kernel in self.kernels)
-        made.ragged, made._saved = ragged, []
-        return made
-
-    @staticmethod
-    def _cuts(counts: Sequence[int]) -> list[slice]:
-        found, at = [], 0
-        for count in counts:
-            found.append(slice(at, at + count))
-            at += count
-        return found
 
     def describe(self) -> dict[str, Any]:
         """The facts of all kernels, in order."""
@@ -75,120 +105,123 @@ class Together(Kernel):
                 total[name] = total.get(name, 0) + count
         return total
 
-    def _begin(self) -> Any:
-        """What every kernel is given beside its arguments."""
-        return ()
-
-    def _end(self, more: Any) -> None:
-        """After it all results stand."""
-
-    def forward(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`."""
-        given: Sequence[Tensor] = tuple(inputs)
-        between: list[Tensor] = []  # what the backward needs beside the arguments
-        if self.beside:
-            between = [turned(value, self.ragged) for value in inputs]
-        more = self._begin()
-        outputs: list[Tensor] = []
-        ends: list[Tensor] = []
-        kept: list[tuple[Tensor, ...]] = []
-        with self._lanes(inputs[0]) as lanes:
-            for index, kernel in enumerate(self.kernels):
-                if index:
-                    given = between if self.beside else (outputs[-1], *inputs[1:])
+        of, kernels = self.arrangement, self._for_layout(call.packed)
+        shared = of.shared(call)
+        firsts = [shared]
+        if of.directions:
+            firsts.append(tuple(reversed_in_time(value, call.packed) for value in shared))
+        results: list[Result] = []
+        with self._launched() as launched, self._lanes(call) as lanes:
+            for index, kernel in enumerate(kernels):
+                if index and not of.directions:
+                    firsts.append((results[-1].output, *shared[1:]))
                 with lanes.lane(index):
-                    output, last, saved = kernel.forward(
-                        given, states[self._states[index]], weights[self._weights[index]], *more
-                    )
-                outputs.append(output)
-                ends.extend(last)
-                kept.append(saved)
-            lanes.hand_over((outputs[-1], *ends[self._states[-1]], *kept[-1]))
-        self._end(more)
-        return self._whole(outputs, between if self.beside else outputs[:-1], ends, kept)
+                    results.append(launched(kernel).forward(of.split(call, firsts, index)))
+            lanes.hand_over((*results[-1].values, *results[-1].saved))
+        return self._joined(results, firsts, call.packed)
 
-    def _lanes(self, like: Tensor) -> Lanes:
+    def _launched(self) -> AbstractContextManager[Callable[[Kernel], Kernel]]:
+        """Results stand after it; gives what to call in place of each kernel."""
+        return nullcontext(_itself)
+
+    def _for_layout(self, packed: Packed | None) -> list[Kernel]:
+        return [for_layout(kernel, packed) for kernel in self.kernels]
+
+    def _lanes(self, call: Call) -> Lanes:
         """Directions side by side; layers one after another."""
-        return Lanes(like, 2 if self.beside and not self.differentiable else 1)
+        side_by_side = self.arrangement.directions and not self.differentiable
+        return Lanes(call.inputs[0], 2 if side_by_side else 1)
 
-    def _whole(
+    def _joined(
         self,
-        outputs: Sequence[Tensor],
-        between: Sequence[Tensor],
-        ends: Sequence[Tensor],
-        kept: Sequence[tuple[Tensor, ...]],
-    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """What a forward returns, from what its kernels did."""
-        output = outputs[-1]
-        if self.beside:
-            output = torch.cat((outputs[0], turned(outputs[1], self.ragged)), -1)
-        if not any(kept):
-            return output, tuple(ends), ()
-        if not self._saved:
-            self._saved = self._cuts([len(between), *map(len, kept)])
-        return output, tuple(ends), (*between, *(value for saved in kept for value in saved))
+        results: Sequence[Result],
+        firsts: Sequence[tuple[Tensor, ...]],
+        packed: Packed | None,
+    ) -> Result:
+        """The result of all kernels. What is saved: how many tensors are of each kernel [kernels],
+        then the shared inputs of the kernels above, then what each saved."""
+        output = results[-1].output
+        if self.arrangement.directions:
+            output = torch.cat((results[0].output, reversed_in_time(output, packed)), -1)
+        last = tuple(end for result in results for end in result.last)
+        if not any(result.saved for result in results):
+            return Result(output, last)
+        counts = torch.tensor([len(result.saved) for result in results])
+        between = firsts[1] if self.arrangement.directions else [first[0] for first in firsts[1:]]
+        saved = (counts, *between, *(value for result in results for value in result.saved))
+        return Result(output, last, saved)
 
     def backward(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        saved: Sequence[Tensor],
-        d_output: Tensor | None,
-        d_last: Sequence[Tensor | None],
-        keep: bool,
-    ) -> tuple[Gradients, Gradients, Gradients]:
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
         """See :meth:`Kernel.backward`."""
-        none: Gradients = (None,) * len(inputs)
-        found: list[Gradients] = [none] * len(self.kernels)
-        d_states: list[Tensor | None] = [None] * len(states)
-        d_weights: list[Tensor | None] = [None] * len(weights)
-        between = saved[self._saved[0]]
-        d_outputs = self._halves(d_output)
-        more = self._begin()
-        with self._lanes(inputs[0]) as lanes:
-            for index in reversed(range(len(self.kernels))):
-                own = saved[self._saved[1 + index]]
-                if not own:  # nothing in it has a gradient
-                    continue
-                if not self.beside:
-                    given: Sequence[Tensor] = (between[index - 1], *inputs[1:]) if index else inputs
-                else:
-                    given = between if index else inputs
-                of_states, of_weights = self._states[index], self._weights[index]
+        kernels, d_output = self._for_layout(call.packed), cotangents.output
+        d_outputs = self._halves(cotangents.output, call.packed)
+        results: list[Gradients | None] = [None] * len(kernels)
+        with self._launched() as launched, self._lanes(call) as lanes:
+            for index, own, kept, d_last in self._backwards(call, saved, cotangents):
+                d = d_outputs[index] if self.arrangement.directions else d_output
                 with lanes.lane(index):
-                    groups = self.kernels[index].backward(
-                        given,
-                        states[of_states],
-                        weights[of_weights],
-                        own,
-                        d_outputs[index] if self.beside else d_output,
-                        d_last[of_states],
-                        keep,
-                        *more,
+                    gradients = launched(kernels[index]).backward(
+                        own, kept, Cotangents(d, d_last), keep
                     )
-                found[index], d_states[of_states], d_weights[of_weights] = groups
-                d_output = found[index][0]
-            last, final = self._states[-1], self._weights[-1]
-            lanes.hand_over((*found[-1], *d_states[last], *d_weights[final]))
-        self._end(more)
-        return self._of_inputs(found), tuple(d_states), tuple(d_weights)
+                results[index] = gradients
+                d_output = gradients.inputs[0]
+            if results[-1] is not None:
+                lanes.hand_over(results[-1].tensors)
+        return self._gradients(call, results)
 
-    def _halves(self, d_output: Tensor | None) -> tuple[Tensor | None, ...]:
+    def _backwards(
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents
+    ) -> Iterator[tuple[int, Call, tuple[Tensor, ...], tuple[Tensor | None, ...]]]:
+        """For each kernel in which something has a gradient, the last first: its place, its call,
+        what it saved, and cotangents of its last states."""
+        of, shared = self.arrangement, self.arrangement.shared(call)
+        counts, rest = saved[0].tolist(), saved[1:]
+        between = rest[: len(rest) - sum(counts)]
+        firsts = [shared, tuple(between)]
+        if not of.directions:
+            firsts = [shared, *((below, *shared[1:]) for below in between)]
+        kept = of.by_kernel(rest[len(between) :], counts)
+        d_last = of.by_kernel(cotangents.last, of.states)
+        for index in reversed(range(len(self.kernels))):
+            if kept[index]:
+                yield index, of.split(call, firsts, index), kept[index], d_last[index]
+
+    def _halves(self, d_output: Tensor | None, packed: Packed | None) -> tuple[Tensor | None, ...]:
         """Cotangents of both directions."""
-        if d_output is None or not self.beside:
+        if d_output is None or not self.arrangement.directions:
             return (None, None)
         first, second = d_output.chunk(2, -1)
-        return first, turned(second, self.ragged)
+        return first, _reversed(second, packed)
 
-    def _of_inputs(self, found: list[Gradients]) -> Gradients:
-        """Gradients of the inputs from those of every kernel's."""
-        if self.beside:
-            back = [d if d is None else turned(d, self.ragged) for d in found[1]]
-            return tuple(map(_sum, found[0], back))
-        total = found[0]
-        for more in found[1:]:
-            total = (total[0], *map(_sum, total[1:], more[1:]))
-        return total
+    def _gradients(self, call: Call, results: Sequence[Gradients | None]) -> Gradients:
+        """The gradients of the whole call from those of every kernel's."""
+        of, count = self.arrangement, len(call.inputs) - self.arrangement.own * len(results)
+        none = (None,) * (count + of.own)
+        parts = [
+            result or Gradients(none, (None,) * states, (None,) * weights)
+            for result, states, weights in zip(results, of.states, of.weights, strict=True)
+        ]
+        total, *further = (part.inputs[:count] for part in parts)
+        for d_inputs in further:
+            if of.directions:
+                turned = [_reversed(d, call.packed) for d in d_inputs]
+                total = tuple(map(added, total, turned))
+            else:
+                total = (total[0], *map(added, total[1:], d_inputs[1:]))
+        return Gradients(
+            (*total, *(d for part in parts for d in part.inputs[count:])),
+            tuple(d for part in parts for d in part.states),
+            tuple(d for part in parts for d in part.weights),
+        )
+
+
+def _itself(kernel: Kernel) -> Kernel:
+    return kernel
+
+
+def _reversed(d: Tensor | None, packed: Packed | None) -> Tensor | None:
+    return None if d is None else reversed_in_time(d, packed)

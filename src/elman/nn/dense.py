@@ -13,17 +13,18 @@ def is_dense(value: Tensor) -> bool:
     return value.layout is torch.strided and not value.is_nested
 
 
-def check_dense(value: Tensor, what: str) -> None:
+def check_dense(value: Tensor, what: str, of: str = "") -> None:
     """Check one argument of a module.
 
     Args:
-        what: its name, for the message.
+        what, of: its name and whose it is, for the message.
 
     Raises:
         InputError: it is sparse or nested; with what to give instead.
     """
     if is_dense(value):
         return
+    what = f"{what} of {of}" if of else what
     if value.is_nested:
         hint = "torch.nested.to_padded_tensor(x, 0.0), and lengths=[…] of the sequences"
         raise InputError(rows(f"{what} is a nested tensor", [], hint))

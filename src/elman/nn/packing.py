@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,23 +10,22 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.utils.rnn import PackedSequence
 
-from elman.engines.ragged import Ragged, ragged_of
+from elman.engines.packed import Packed, packed_of
 from elman.errors import InputError, ShapeError
-from elman.nn.dense import check_dense
-from elman.nn.transforms import transformed
+from elman.nn.autograd.transforms import transformed
 
 
 @dataclass(frozen=True)
 class Packing:
     """How a PackedSequence lies: rows longest sequence first, states in the caller's order."""
 
-    ragged: Ragged
+    packed: Packed
     like: PackedSequence
 
     @staticmethod
     def of(packed: PackedSequence) -> Packing:
         """The layout of a packed batch."""
-        return Packing(ragged_of(tuple(packed.batch_sizes.tolist())), packed)
+        return Packing(packed_of(tuple(packed.batch_sizes.tolist())), packed)
 
     def sorted(self, state: Tensor, axis: int) -> Tensor:
         """A state in the order of the rows."""
@@ -79,31 +77,36 @@ class Padding:
     Attributes:
         index [N]: places of the packed rows in the flat batch.
         like: a PackedSequence of nothing but sizes and order.
+        steps: T of the batch.
     """
 
     index: Tensor
     like: PackedSequence
+    steps: int
 
     @staticmethod
-    def of(lengths: Tensor, steps: int, batch_first: bool, device: torch.device) -> Padding:
-        """The layout of lengths [B] (on the CPU)."""
-        told, order = torch.sort(lengths, descending=True, stable=True)
-        inside = torch.arange(int(told[0])).unsqueeze(1) < told
+    def of(lengths: Tensor, steps: int, device: torch.device) -> Padding:
+        """The layout of lengths [B] (on the CPU) in a batch [T, B, ...]."""
+        counts, order = torch.sort(lengths, descending=True, stable=True)
+        inside = torch.arange(int(counts[0])).unsqueeze(1) < counts
         t, place = inside.nonzero(as_tuple=True)
-        b = order[place]
-        index = b * steps + t if batch_first else t * len(told) + b
+        index = t * len(counts) + order[place]
         order = order.to(device)
-        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(told), device=device))
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(counts), device=device))
         sizes = inside.sum(1)
-        return Padding(index.to(device), PackedSequence(index, sizes, order, back))
+        return Padding(index.to(device), PackedSequence(index, sizes, order, back), steps)
 
-    def packed(self, x: Tensor) -> PackedSequence:
-        """Rows of a padded batch [T, B, ...] (or [B, T, ...])."""
-        _, sizes, order, back = self.like
-        return PackedSequence(_picked(x.flatten(0, 1), self.index), sizes, order, back)
+    def packed(self, x: Tensor) -> Tensor:
+        """The rows [N, ...] of a padded batch [T, B, ...]."""
+        index, by_sample = self.index, x.transpose(0, 1)
+        if by_sample.is_contiguous():  # a view of [B, T, ...]: no copy of all of it
+            steps, batch = x.shape[:2]
+            x, index = by_sample, index % batch * steps + index // batch
+        return _picked(x.flatten(0, 1), index)
 
-    def padded(self, rows: Tensor, sizes: tuple[int, int]) -> Tensor:
-        """Rows in a padded batch whose first axes have these sizes; zero elsewhere."""
+    def padded(self, rows: Tensor) -> Tensor:
+        """Rows in a padded batch [T, B, ...]; zero elsewhere."""
+        sizes = (self.steps, int(self.like.batch_sizes[0]))
         return _put(rows, self.index, sizes[0] * sizes[1]).unflatten(0, sizes)
 
 
@@ -119,55 +122,19 @@ def _put(rows: Tensor, index: Tensor, count: int) -> Tensor:
     return _Put.apply(rows, index, count)
 
 
-def with_lengths(
-    forward: Callable[[Any, Any], tuple[PackedSequence, Any]],
-    x: Any,
-    state: Any,
-    lengths: Any,
-    batch_first: bool,
-) -> tuple[Tensor, Any]:
-    """Run a module on padded sequences of which each has its own length.
-
-    Args:
-        forward: the module's, for packed sequences.
-        x: [T, B, ...] (or [B, T, ...]), or a tuple of such.
-        state: as the module takes it.
-        lengths [B]: steps of each sequence, in any order.
-        batch_first: whether the axes of x begin with the batch.
-
-    Returns:
-        The output, zero behind each sequence's end, and the states after each own last step.
+def checked_lengths(lengths: Any, batch: int, steps: int) -> Tensor:
+    """Lengths as int64 on the CPU.
 
     Raises:
-        InputError, ShapeError: lengths are no whole numbers between 1 and T, one per sequence.
+        InputError, ShapeError: they are no whole numbers between 1 and T, one per sequence.
     """
-    several = isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence)
-    given: Sequence[Any] = x if several else (x,)
-    for part in given:
-        if not isinstance(part, Tensor):
-            raise InputError(f"lengths go with padded tensors, not with a {type(part).__name__}")
-        check_dense(part, "an input with lengths")
-        if part.dim() < 2:
-            raise ShapeError("lengths go with a batch of sequences; this input has none")
-    parts: tuple[Tensor, ...] = tuple(given)
-    batch, steps = parts[0].shape[:2] if batch_first else parts[0].shape[1::-1]
-    told = checked(lengths, batch, steps)
-    padding = Padding.of(told, steps, batch_first, parts[0].device)
-    packed = tuple(padding.packed(part) for part in parts)
-    output, ends = forward(packed if several else packed[0], state)
-    sizes = (batch, steps) if batch_first else (steps, batch)
-    return padding.padded(output.data, sizes), ends
-
-
-def checked(lengths: Any, batch: int, steps: int) -> Tensor:
-    """Lengths as int64 on the CPU; raises as :func:`with_lengths`."""
-    told = torch.as_tensor(lengths).cpu()
-    if told.dtype.is_floating_point or told.dtype.is_complex or told.dtype == torch.bool:
-        raise InputError(f"lengths are whole numbers, not {told.dtype}")
-    if told.shape != (batch,):
-        raise ShapeError(f"lengths must be [{batch}], one per sequence, got {list(told.shape)}")
-    if batch and not (int(told.min()) >= 1 and int(told.max()) <= steps):
+    counts = torch.as_tensor(lengths).cpu()
+    if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool:
+        raise InputError(f"lengths are whole numbers, not {counts.dtype}")
+    if counts.shape != (batch,):
+        raise ShapeError(f"lengths must be [{batch}], one per sequence, got {list(counts.shape)}")
+    if batch and not (int(counts.min()) >= 1 and int(counts.max()) <= steps):
         raise InputError(
-            f"lengths lie between 1 and T = {steps}, got {int(told.min())} to {int(told.max())}"
+            f"lengths lie between 1 and T = {steps}, got {int(counts.min())} to {int(counts.max())}"
         )
-    return told.long()
+    return counts.long()

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
-from elman.nn.runner import Runner
-from elman.nn.stack import Group, Stack
+from elman.nn.dispatch import Runner
+from elman.nn.sequence import SequenceModule
+from elman.nn.stack import Group
 
 
 def _runners(model: nn.Module) -> Iterator[tuple[str, Runner | Group]]:
     for name, module in model.named_modules():
-        stack = getattr(module, "stack", None)
-        if isinstance(stack, Stack):
-            own = cast(Any, module).runners
-            parts: dict[str, Runner | Group] = {**stack.groups, **own}
+        if isinstance(module, SequenceModule):
+            parts: dict[str, Runner | Group] = {**module.stack.groups, **module.runners}
             for suffix, runner in parts.items():
                 yield f"{name}.{suffix}" if name else suffix, runner
 

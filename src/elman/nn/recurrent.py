@@ -10,29 +10,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter, init
-from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError, ShapeError, rows
 from elman.frontend.cell import Cell, same_cell
 from elman.frontend.initial import Init
-from elman.ir.types import dim_size, shape_size
-from elman.nn.arguments import Arguments
-from elman.nn.asking import checked, wanted
-from elman.nn.compiled import as_tensor, fixed_engine, run_compiled
-from elman.nn.packing import with_lengths
-from elman.nn.runner import Runner
-from elman.nn.stack import Stack
-from elman.nn.streaming import run_step
-from elman.nn.transforms import transformed
+from elman.ir.types import shape_size
+from elman.nn.compile.operator import fixed_engine
+from elman.nn.reset import ResetTo
+from elman.nn.sequence import PARTS, SequenceModule
+from elman.nn.using import wanted
 from elman.plan.spec import Tape
 
-_DERIVED = ("runners", "stack", "_names", "_arguments")
+_EARLIER = ("runners", "stack", "_names", "_arguments")  # what pickles of earlier versions have
 _FORMULA = "_formula"
 
 State = Tensor | tuple[Tensor, ...]
 
 
-class Recurrent(nn.Module):
+class Recurrent(SequenceModule, nn.Module):
     """A recurrent network of any cell: ``h[t] = cell(x[t], h[t-1])`` in each layer and direction.
 
     Parameters are named after the cell's weights: ``W_l0``, ``R_l0``, ``W_l0_reverse`` … They are
@@ -96,18 +91,13 @@ class Recurrent(nn.Module):
                 f"num_layers={num_layers}",
                 stacklevel=2,
             )
-        if tape not in ("save", "auto", "recompute"):
-            raise InputError(f'tape is "save", "auto" or "recompute", got {tape!r}')
+        self._set_options({"engine": engine, "heads": heads, "tape": tape, "residual": residual})
         self.cell = cell
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bidirectional, self.batch_first = bool(bidirectional), bool(batch_first)
-        self.dropout, self.residual = float(dropout), bool(residual)
-        self.heads = heads
-        self.engine = checked(engine)
-        self.tape: Tape = tape
+        self.dropout = float(dropout)
         self._dims = dict(dims)
-        self._derive()
-        for names, runner in zip(self._names, self.runners.values()):
+        for names, runner in zip(self.parts.names, self.runners.values()):
             for name, weight in zip(names, cell.weights):
                 shape = shape_size(weight.shape, dict(runner.dims))
                 self.register_parameter(
@@ -115,75 +105,40 @@ class Recurrent(nn.Module):
                 )
         self.reset_parameters()
 
-    def _derive(self) -> None:
-        """Make what follows from the cell, the sizes and the options; no copy or pickle has it."""
-        weights = self.cell.weights
-        self.runners = self._make_runners(self._dims)
-        self.stack = Stack(list(self.runners.values()), 1 + self.bidirectional, not self.residual)
-        self._names = [[f"{weight.name}_{suffix}" for weight in weights] for suffix in self.runners]
-        dims = dict(self.runners["l0"].dims)
-        self._arguments = Arguments.of(self.cell, dims, self._lead, self.batch_first)
+    def _formula(self) -> tuple[Cell, int, dict[str, int]]:
+        """See :meth:`SequenceModule._formula`."""
+        return self.cell, self.hidden_size, self._dims
+
+    def _parameter_names(self, suffixes: Sequence[str]) -> list[list[str]]:
+        """See :meth:`SequenceModule._parameter_names`."""
+        return [[f"{weight.name}_{suffix}" for weight in self.cell.weights] for suffix in suffixes]
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {k: v for k, v in super().__getstate__().items() if k not in _DERIVED}
+        state = {k: v for k, v in super().__getstate__().items() if k != PARTS}  # type: ignore[misc]
         return {**state, _FORMULA: self.cell.fingerprint}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state = {k: v for k, v in state.items() if k not in _DERIVED}
+        state = {k: v for k, v in state.items() if k not in (PARTS, *_EARLIER)}
         same_cell(state["cell"], state.pop(_FORMULA, None))
         super().__setstate__(state)
-        self._derive()
-
-    @property
-    def _lead(self) -> int:
-        return self.num_layers * (2 if self.bidirectional else 1)
-
-    @property
-    def output_size(self) -> int:
-        """Size of the output: the cell's output times the number of directions."""
-        shape = self.cell.graph.output.shape
-        directions = 2 if self.bidirectional else 1
-        return dim_size(shape[0], dict(self.runners["l0"].dims)) * directions if shape else 1
-
-    def _make_runners(self, dims: dict[str, int]) -> dict[str, Runner]:
-        """One per layer and direction, by the suffix of its weights' names."""
-        cell, found = self.cell, {}
-        size = self.input_size
-        if not cell.inputs:
-            raise InputError(f"{cell.name} has no input: there is nothing to run it over")
-        if (self.num_layers > 1 or self.bidirectional) and not cell.graph.output.shape:
-            raise InputError(f"{cell.name} puts out a scalar: only one layer in one direction")
-        for layer in range(self.num_layers):
-            try:
-                bound = cell.bind(size, self.hidden_size, **dims)
-            except ShapeError as error:
-                raise ShapeError(f"{cell.name}, layer {layer}: {error}") from None
-            first = next(iter(found.values()), None)
-            for entry in cell.inputs[1:]:
-                below = shape_size(entry.shape, dict(first.dims) if first else bound)
-                here = shape_size(entry.shape, bound)
-                if below != here:
-                    raise ShapeError(
-                        f"{cell.name}, layer {layer}: {entry} has size {here[0]} here and "
-                        f"{below[0]} in layer 0, but all layers get the same further inputs"
-                    )
-            found[f"l{layer}"] = Runner(cell, bound, self.tape)
-            if self.bidirectional:
-                found[f"l{layer}_reverse"] = Runner(cell, bound, self.tape)
-            if cell.graph.output.shape:
-                size = dim_size(cell.graph.output.shape[0], bound) * (1 + self.bidirectional)
-        return found
+        self.parts  # noqa: B018  (made now, not while a compiler traces)
 
     def reset_parameters(self) -> None:
         """Draw all weights anew, layer by layer, in declared order."""
         bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0.0
-        for names in self._names:
+        for names in self.parts.names:
             for name, weight in zip(names, self.cell.weights):
                 how = self.cell.init.get(weight.name)
                 _initialise(getattr(self, name), how, str(weight), bound)
 
     def forward(
-        self, x: Any, state: State | None = None, *, lengths: Tensor | Sequence[int] | None = None
+        self,
+        x: Any,
+        state: State | None = None,
+        *,
+        lengths: Tensor | Sequence[int] | None = None,
+        reset: Any = None,
+        reset_to: ResetTo = "zeros",
     ) -> Any:
         """Run the cell over a batch of sequences, differentiable by BPTT.
 
@@ -196,6 +151,9 @@ class Recurrent(nn.Module):
                 several; zeros if omitted; without B if unbatched.
             lengths [B]: steps of each sequence of a padded batch, in any order. Padding costs no
                 arithmetic.
+            reset [T, B]: not 0 where an episode begins: before that step the state becomes the
+                initial one, in both directions; laid out (and packed) as x.
+            reset_to: what the state becomes: ``"zeros"``, or the ``"initial"`` one that was given.
 
         Returns:
             out [T, B, H·directions]: the last layer's output at each step; layout as x. With
@@ -207,47 +165,11 @@ class Recurrent(nn.Module):
             InputError: wrong dtype, device, or number of inputs or states; no dense tensor.
             EngineError: the engine asked for by name cannot run this cell; the text says why.
         """
-        compiling = torch.compiler.is_compiling() and not _packed(x)
-        if lengths is not None and not compiling:
-            return with_lengths(self.forward, x, state, lengths, self.batch_first)
+        compiling = torch.compiler.is_compiling()
         engine = fixed_engine(self.engine) if compiling else wanted(self.engine)
-        groups = [_current(self, names) for names in self._names]
-        like = groups[0][0] if groups[0] else None
-        inputs, starts, batched, packing = self._arguments.opened(x, state, like)
-        share = self.dropout if self.training else 0.0
-        if compiling:
-            out, ends = run_compiled(
-                self, inputs, starts, groups, engine, share, self.residual, as_tensor(lengths)
-            )
-            return self._arguments.closed(out, ends, batched, packing)
-        every = (*inputs, *starts[0], *(w for group in groups for w in group))
-        plain = engine == "reference" or transformed(every) is None
-        ragged = None if packing is None else packing.ragged
-        out, ends = self.stack.run(
-            inputs, starts, groups, engine if plain else None, share, self.residual, ragged
-        )
-        return self._arguments.closed(out, ends, batched, packing)
-
-    def step(
-        self, x: Tensor | tuple[Tensor, ...], state: State | None = None
-    ) -> tuple[Tensor, Any]:
-        """Run one step of a stream.
-
-        Without gradients, weights are used as they lie in memory: nothing is packed or kept.
-
-        Args:
-            x [B, I]: the input now, or a tuple of inputs; [I] unbatched; a scalar input is [B].
-            state: what the step before returned, as for :meth:`forward`; zeros if omitted.
-
-        Returns:
-            out [B, H]: the last layer's output; [H] unbatched.
-            state: to be given to the next step.
-
-        Raises:
-            InputError: the module is bidirectional, or x has the wrong rank.
-            ShapeError: x has the wrong size.
-        """
-        return run_step(self, x, state, 1 + len(self.cell.inputs[0].shape))
+        prepared = self._opened(x, state, lengths, reset, self._weights())
+        out, last = self._run(prepared, engine, reset_to)
+        return out, last[0] if len(last) == 1 else last
 
     def extra_repr(self) -> str:
         """Cell, sizes, and every option that is not the default."""
@@ -302,11 +224,6 @@ def _separated(cell: Any, given: dict[str, Any]) -> tuple[Cell, dict[str, int]]:
     return bound, dims
 
 
-def _packed(x: Any) -> bool:
-    parts = x if isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence) else (x,)
-    return any(isinstance(part, PackedSequence) for part in parts)
-
-
 def _check_size(name: str, size: Any) -> None:
     if isinstance(size, bool) or not isinstance(size, int):
         raise InputError(f"{name} should be of type int, got: {type(size).__name__}")
@@ -331,13 +248,3 @@ def _initialise(weight: Tensor, how: Init | None, name: str, bound: float) -> No
         if value.dim() and value.shape != weight.shape:
             raise ShapeError(f"init of {name} is {[*value.shape]}, not {[*weight.shape]}")
         weight.copy_(value)
-
-
-def _current(module: nn.Module, names: list[str]) -> list[Tensor]:
-    """The weights as they are now: parameters, or what stands in their place (parametrizations)."""
-    own = module._parameters
-    found: list[Tensor] = []
-    for name in names:
-        weight = own.get(name)
-        found.append(getattr(module, name) if weight is None else weight)
-    return found

@@ -1,124 +1,169 @@
-"""Layers and directions of a module: which are run together, and how."""
+"""Layers and directions of a module: the one layer loop, and which layers run together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from elman.engines.base import Kernel
-from elman.engines.ragged import Ragged, over, turned
-from elman.engines.together import Together
-from elman.nn.function import run, through
-from elman.nn.runner import MOST_CLASSES, Key, Runner, nearest, sizes_of
+from elman.engines.base import Job, Kernel
+from elman.engines.call import Call, Result
+from elman.engines.packed import Packed, reversed_in_time
+from elman.engines.together import Arrangement, Together
+from elman.nn.autograd.function import run, through
+from elman.nn.dispatch import BENCHMARKED, Rules, Runner, sizes_of
+from elman.nn.options import Option, extended
 from elman.tuning.choose import Choice
+from elman.tuning.request import Request, StackRequest, nearest
 from elman.tuning.together import APART, AT_ONCE, choose_together
 
 States = tuple[Tensor, ...]
+Handle = TypeVar("Handle")
+
+
+def run_layers(
+    groups: Sequence[tuple[Handle, int]],
+    run_group: Callable[[Handle, tuple[Tensor, ...], int, int], tuple[Tensor, Sequence[Tensor]]],
+    inputs: Sequence[Tensor],
+    dropout: float,
+    residual: bool,
+) -> tuple[Tensor, list[Sequence[Tensor]]]:
+    """Run one group of layers after another: eager, under transforms, and while compiling.
+
+    Args:
+        groups: what runs each group, and how many layers and directions it has.
+        run_group: called with a group, its inputs, and which layers it has, from the first to the
+            one after its last; gives the output and what is collected.
+        inputs: [T, B, n] each (packed [N, n]); the first goes to the lowest layer.
+        dropout: share of values dropped after each group but the last.
+        residual: whether the input of every group but the first is added to its output.
+
+    Returns:
+        The output of the last, and what was collected.
+    """
+    collected: list[Sequence[Tensor]] = []
+    at, out = 0, inputs[0]
+    for number, (group, count) in enumerate(groups):
+        made, more = run_group(group, (out, *inputs[1:]), at, at + count)
+        collected.append(more)
+        at += count
+        if dropout > 0.0 and number < len(groups) - 1:
+            made = torch.dropout(made, dropout, True)
+        out = made + out if residual and number else made
+    return out, collected
 
 
 class Group:
-    """Layers that follow one another with nothing in between, or both directions of one.
+    """Layers that follow one another with nothing in between, or the directions of one.
 
     Where every layer runs on a kernel with its own backward, all of them are one kernel and one
-    node of autograd; whether they run at once is measured.
+    node of autograd; whether they run at once is benchmarked.
 
     Args:
         runners: lowest layer first; or forward and reverse.
-        beside: whether they are directions.
+        directions: whether they are directions.
     """
 
-    def __init__(self, runners: Sequence[Runner], beside: bool) -> None:
-        self.runners, self.beside = list(runners), beside
-        self._chosen: dict[tuple[Key, ...], Choice | None] = {}
+    def __init__(self, runners: Sequence[Runner], directions: bool) -> None:
+        self.runners, self.directions = list(runners), directions
+        self._chosen: dict[StackRequest, Choice | None] = {}
         self._pinned: dict[str, Mapping[str, Any]] = {}
-        self._oracle: Kernel | None = None
+        self._oracles: dict[Rules, Kernel] = {}
         self.name: str | None = None  # by which compiled programs find it
 
-    def __call__(
+    def run(
         self,
-        inputs: Sequence[Tensor],
+        inputs: tuple[Tensor, ...],
         states: Sequence[States],
         weights: Sequence[Sequence[Tensor]],
-        engine: str,
-        ragged: Ragged | None = None,
-    ) -> tuple[Tensor, list[States]]:
+        engine: str | None,
+        packed: Packed | None = None,
+        options: Sequence[Option] = (),
+        stacked: bool = False,
+    ) -> Result:
         """Run all steps.
 
         Args:
-            inputs: [T, B, n] each; of packed sequences [N, n].
+            inputs: [T, B, n] each; packed: [N, n].
             states: [B, n] each, a tuple per runner.
             weights: per runner, in declared order and shape.
-            engine: a name, or ``auto``.
-            ragged: how packed sequences lie.
+            engine: a name, ``auto``, or None: so that every transform goes through.
+            packed: how packed sequences lie.
+            options: those in use.
+            stacked: whether the states are [1, B, n]: of one runner, not packed.
 
         Returns:
-            The output, of both directions joined; the last states per runner.
+            The output, of both directions joined; the last states of all runners.
         """
-        flows = [tensor.requires_grad for tensor in inputs]
-        keys: list[Key] = []
-        for runner, own, matrices in zip(self.runners, states, weights):
-            key = runner.key(inputs[0], flows, own, matrices, engine, ragged)
-            keys.append(key)
-            if not self.beside and key[3]:
-                flows[0] = True
-        classes = tuple(keys)
-        if classes not in self._chosen:
-            self._chosen[classes] = self._choose(classes, *sizes_of(inputs[0], ragged))
-        choice = self._chosen[classes]
+        calls = [
+            Call(inputs, own, tuple(matrices), packed, stacked)
+            for own, matrices in zip(states, weights)
+        ]
+        rules: Rules = ()
+        if options:
+            rules = tuple([option.rule for option in options])
+            calls = [
+                extended(call, options, self.directions and index == 1)
+                for index, call in enumerate(calls)
+            ]
+        if len(self.runners) == 1:
+            return self.runners[0].run(calls[0], engine, rules)
+        arrangement = self._arrangement(rules)
+        if engine is None:
+            return through(self.oracle(rules), arrangement.joined(calls))
+        request = self._request(calls, engine, rules)
+        if request not in self._chosen:
+            self._chosen[request] = self._choose(request, *sizes_of(calls[0]))
+        choice = self._chosen[request]
         if choice is None:
-            return self._in_turn(inputs, states, weights, engine, ragged)
-        output, last = run(
-            over(choice.kernel, ragged),
-            self.oracle if ragged is None else partial(self.oracle, ragged),
-            inputs,
-            [state for own in states for state in own],
-            [weight for own in weights for weight in own],
-            any(key[3] for key in keys),
-        )
-        return output, self._by_runner(last)
+            return self._one_by_one(calls, arrangement.own, engine, rules)
+        training = any(member.training for member in request.members)
+        joined = arrangement.joined(calls)
+        return run(choice.kernel, lambda: self.oracle(rules), joined, training)
 
-    def oracle(self, ragged: Ragged | None = None) -> Kernel:
+    def _request(self, calls: Sequence[Call], engine: str, rules: Rules) -> StackRequest:
+        """What is asked of each: a layer's input has a gradient if anything below it has."""
+        members: list[Request] = []
+        below = calls[0].inputs[0].requires_grad
+        for runner, call in zip(self.runners, calls):
+            flows = [below, *[x.requires_grad for x in call.inputs[1:]]]
+            member = runner.request(call, flows, engine, rules)
+            members.append(member)
+            below = below or (not self.directions and member.training)
+        return StackRequest(tuple(members))
+
+    def _arrangement(self, rules: Rules) -> Arrangement:
+        first = self.runners[0]
+        states, weights = len(first.cell.states), len(first.cell.weights)
+        count = len(self.runners)
+        own = len(first.names(rules)) - len(first.names()) if rules else 0
+        return Arrangement((states,) * count, (weights,) * count, self.directions, own)
+
+    def oracle(self, rules: Rules = ()) -> Kernel:
         """All layers as every transform goes through them."""
-        if self._oracle is None:
-            counts = [(len(r.cell.states), len(r.cell.weights)) for r in self.runners]
-            self._oracle = Together([r.oracle() for r in self.runners], counts, self.beside)
-        return over(self._oracle, ragged)
-
-    def under_transforms(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[States],
-        weights: Sequence[Sequence[Tensor]],
-        ragged: Ragged | None = None,
-    ) -> tuple[Tensor, list[States]]:
-        """Run all steps so that every transform goes through; as :meth:`__call__`."""
-        flat = [[value for own in group for value in own] for group in (states, weights)]
-        output, last = through(self.oracle(ragged), inputs, *flat, stacked=False)
-        return output, self._by_runner(last)
-
-    def _by_runner(self, last: States) -> list[States]:
-        count = len(self.runners[0].cell.states)
-        return [last[k : k + count] for k in range(0, len(last), count)]
+        if rules not in self._oracles:
+            oracles = [runner.oracle(rules) for runner in self.runners]
+            self._oracles[rules] = Together(oracles, self._arrangement(rules))
+        return self._oracles[rules]
 
     @property
     def choices(self) -> dict[str, Choice]:
         """What was chosen so far among several, by what :meth:`show` calls it; for records."""
-        found = {self.show(keys): choice for keys, choice in self._chosen.items() if choice}
-        return {shown: choice for shown, choice in found.items() if choice.why != "only"}
+        chosen = {self.show(request): choice for request, choice in self._chosen.items() if choice}
+        return {shown: choice for shown, choice in chosen.items() if choice.why != "only"}
 
     @property
     def awaited(self) -> dict[str, Mapping[str, Any]]:
-        """Pinned records of size classes that have not run since."""
-        ran = {self.show(keys) for keys in self._chosen}
+        """Pinned records of requests that have not come since."""
+        ran = {self.show(request) for request in self._chosen}
         return {shown: record for shown, record in self._pinned.items() if shown not in ran}
 
-    def show(self, keys: Sequence[Key]) -> str:
-        """Size classes of all layers as text."""
-        return " | ".join(runner.show(key) for runner, key in zip(self.runners, keys))
+    def show(self, request: StackRequest) -> str:
+        """What is asked of all layers as text."""
+        members = zip(self.runners, request.members)
+        return " | ".join(runner.show(member) for runner, member in members)
 
     def pin(self, shown: str, record: Mapping[str, Any]) -> str | None:
         """Use the schedule of a record of :func:`elman.nn.choices`; else return why not."""
@@ -129,49 +174,32 @@ class Group:
         self._chosen.clear()
         return None
 
-    def _choose(self, keys: tuple[Key, ...], steps: int, batch: int) -> Choice | None:
-        choices = [r.choice(key, steps, batch) for r, key in zip(self.runners, keys)]
-        record = self._pinned.get(self.show(keys))
-        pinned = record["schedule"] if record is not None else self._near(keys)
-        jobs = [runner.job(key) for runner, key in zip(self.runners, keys)]
-        return choose_together(jobs, choices, steps, batch, self.beside, pinned)
+    def _choose(self, request: StackRequest, steps: int, batch: int) -> Choice | None:
+        members = list(zip(self.runners, request.members))
+        choices = [runner.choice(member, steps, batch) for runner, member in members]
+        jobs: list[Job] = [runner.job(member) for runner, member in members]
+        record = self._pinned.get(self.show(request))
+        benchmarked = {r: c for r, c in self._chosen.items() if c and c.why in BENCHMARKED}
+        near = nearest(benchmarked, request)
+        pinned = record["schedule"] if record is not None else near and near.schedule
+        arrangement = self._arrangement(request.members[0].rules)
+        return choose_together(jobs, choices, steps, batch, arrangement, pinned)
 
-    def _near(self, keys: tuple[Key, ...]) -> str | None:
-        """What was measured for the most similar T and B, once enough classes have been."""
-        measured = {
-            other[0][4:6]: choice.schedule
-            for other, choice in self._chosen.items()
-            if choice is not None
-            and choice.why in ("measured", "remembered")
-            and [(k[:4], k[6:]) for k in other] == [(k[:4], k[6:]) for k in keys]
-        }
-        return nearest(measured, keys[0][4:6]) if len(measured) >= MOST_CLASSES else None
-
-    def _in_turn(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[States],
-        weights: Sequence[Sequence[Tensor]],
-        engine: str,
-        ragged: Ragged | None,
-    ) -> tuple[Tensor, list[States]]:
+    def _one_by_one(self, calls: Sequence[Call], own: int, engine: str, rules: Rules) -> Result:
         """One after another, each a node of autograd."""
-        ends: list[States] = []
-        outputs: list[Tensor] = []
-        for index, (runner, own, matrices) in enumerate(zip(self.runners, states, weights)):
-            given = inputs
-            if index:
-                given = (
-                    [turned(value, ragged) for value in inputs]
-                    if self.beside
-                    else [outputs[-1], *inputs[1:]]
-                )
-            output, last = runner(given, own, matrices, engine, ragged=ragged)
-            outputs.append(output)
-            ends.append(last)
-        if self.beside:
-            return torch.cat((outputs[0], turned(outputs[1], ragged)), -1), ends
-        return outputs[-1], ends
+        results: list[Result] = []
+        for index, (runner, call) in enumerate(zip(self.runners, calls)):
+            count = len(call.inputs) - own
+            if index and self.directions:
+                turned = [reversed_in_time(x, call.packed) for x in call.inputs[:count]]
+                call = call._replace(inputs=(*turned, *call.inputs[count:]))
+            elif index:
+                call = call._replace(inputs=(results[-1].output, *call.inputs[1:]))
+            results.append(runner.run(call, engine, rules))
+        output = results[-1].output
+        if self.directions:
+            output = torch.cat((results[0].output, reversed_in_time(output, calls[0].packed)), -1)
+        return Result(output, tuple(end for result in results for end in result.last))
 
 
 class Stack:
@@ -192,9 +220,9 @@ class Stack:
     def __reduce__(self) -> Any:
         return Stack, (self.runners, self.directions, self._groups is not self._single)
 
-    def _cut(self, size: int) -> list[Group]:
+    def _cut(self, size: int) -> list[tuple[Group, int]]:
         return [
-            Group(self.runners[at : at + size], self.directions == 2)
+            (Group(self.runners[at : at + size], self.directions == 2), size)
             for at in range(0, len(self.runners), size)
         ]
 
@@ -202,59 +230,67 @@ class Stack:
     def groups(self) -> dict[str, Group]:
         """Those of several members, by a name for records."""
         return {
-            f"layer {at}" if group.beside else "layers": group
-            for at, group in enumerate(self._groups)
-            if len(group.runners) > 1
+            f"layer {at}" if group.directions else "layers": group
+            for at, (group, count) in enumerate(self._groups)
+            if count > 1
         }
 
-    def groups_for(self, between: bool) -> list[Group]:
-        """What runs one after another, whether or not something stands between layers."""
+    def groups_for(self, between: bool) -> list[tuple[Group, int]]:
+        """What runs one after another, and how many members each has; ``between``: whether
+        something stands between layers."""
         return self._single if between else self._groups
 
     def run(
         self,
-        inputs: Sequence[Tensor],
-        states: Sequence[States],
+        inputs: tuple[Tensor, ...],
+        states: tuple[Tensor, ...],
         weights: Sequence[Sequence[Tensor]],
         engine: str | None,
         dropout: float = 0.0,
         residual: bool = False,
-        ragged: Ragged | None = None,
-    ) -> tuple[Tensor, list[States]]:
+        packed: Packed | None = None,
+        options: Sequence[Option] = (),
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run all layers.
 
         Args:
-            inputs: [T, B, n] each (of packed sequences [N, n]); the first goes to the lowest layer.
-            states: [B, n] each, a tuple per runner.
+            inputs: [T, B, n] each (packed [N, n]); the first goes to the lowest layer.
+            states: [layers · directions, B, n] each.
             weights: per runner, in declared order and shape.
-            engine: a name, ``auto``, or None: under transforms (``nn/differentiable``).
-            dropout: share of values dropped between layers.
-            residual: whether the input of every layer but the first is added to its output.
-            ragged: how packed sequences lie.
+            engine: a name, ``auto``, or None: so that every transform goes through.
+            dropout, residual: as of :func:`run_layers`.
+            packed: how packed sequences lie.
+            options: those in use.
 
         Returns:
-            The output [T, B, n · directions] and the last states per runner.
+            The output [T, B, n · directions] and the last states, as ``states``.
         """
         groups = self.groups_for(dropout > 0.0 or residual)
-        ends: list[States] = []
-        at = 0
-        out = inputs[0]
-        for number, group in enumerate(groups):
-            count = len(group.runners)
-            own = slice(at, at + count)
-            at += count
-            given = (out, *inputs[1:])
-            if engine is None:
-                made, last = group.under_transforms(given, states[own], weights[own], ragged)
-            elif count == 1:
-                made, end = group.runners[0](
-                    given, states[own][0], weights[own][0], engine, ragged=ragged
-                )
-                last = [end]
-            else:
-                made, last = group(given, states[own], weights[own], engine, ragged)
-            ends.extend(last)
-            if dropout and number < len(groups) - 1:
-                made = torch.dropout(made, dropout, True)
-            out = made + out if residual and number else made
-        return out, ends
+        if len(self.runners) == 1 and packed is None:
+            group = groups[0][0]
+            output, last, _ = group.run(inputs, [states], weights, engine, None, options, True)
+            return output, last
+        starts = list(zip(*[state.unbind(0) for state in states]))
+
+        def run_group(
+            group: Group, given: tuple[Tensor, ...], first: int, end: int
+        ) -> tuple[Tensor, Sequence[Tensor]]:
+            own = slice(first, end)
+            result = group.run(given, starts[own], weights[own], engine, packed, options)
+            return result.output, result.last
+
+        output, ends = run_layers(groups, run_group, inputs, dropout, residual)
+        return output, joined_states(ends, len(states))
+
+
+def joined_states(ends: Sequence[Sequence[Tensor]], count: int) -> tuple[Tensor, ...]:
+    """Last states of all layers as [layers · directions, B, n] each.
+
+    Stacked, even if there is one layer: a view could not be ``detach_()``-ed.
+
+    Args:
+        ends: of each group, all states of one layer after those of the one before.
+        count: states of a layer.
+    """
+    flat = [value for group in ends for value in group]
+    return tuple([torch.stack(flat[k::count]) for k in range(count)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from elman.engines import registry
 from elman.engines.base import Engine, Job, Kernel
 from elman.errors import EngineError
@@ -25,14 +27,17 @@ def engine_for(name: str, job: Job) -> Engine | str:
     reason = registry.elsewhere(name, job.spec.device)
     if reason is not None:
         return reason
-    try:
-        engine = registry.find(name)
-    except ModuleNotFoundError as missing:
-        absent = missing.name or ""
-        if absent.startswith("elman") and not f"elman.engines.{name}.engine".startswith(absent):
-            raise  # a mistake of ours, not a part that was left out
-        return f"{absent} is not part of this installation"
-    return engine.supports(job) or engine
+    engine = registry.installed(name)
+    return engine if isinstance(engine, str) else engine.supports(job) or engine
+
+
+def first_engine(job: Job, able: Callable[[Engine], bool]) -> str | None:
+    """The first engine that can run a job and has some ability, or None."""
+    for name in registry.names():
+        engine = engine_for(name, job)
+        if not isinstance(engine, str) and able(engine):
+            return name
+    return None
 
 
 def refusal(name: str, job: Job) -> str | None:

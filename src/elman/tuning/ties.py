@@ -31,17 +31,16 @@ def near_ties(trial: Trial) -> Tensor:
     """
     job = trial.job
     close = _ROUNDING * torch.finfo(getattr(torch, job.spec.dtype)).eps
-    tied = torch.zeros(trial.states[0].shape[0], dtype=torch.bool)
+    found = torch.zeros(trial.call.sizes[1], dtype=torch.bool)
     kinked = [value for value in job.graph.walk() if _operands(value)]
     with torch.no_grad():
-        arguments = (trial.inputs, trial.states, trial.weights)
-        for values, _, _ in steps(job.graph, dict(job.spec.dims), *arguments):
+        for values, _, _ in steps(job.graph, dict(job.spec.dims), trial.call):
             for kink in kinked:
                 gap, scale = _gap(kink, values)
                 near = (gap != 0) & (gap.abs() <= close * max(1.0, scale))
-                if near.dim() and near.shape[0] == len(tied):
-                    tied |= near.flatten(1).any(1) if near.dim() > 1 else near
-    return tied
+                if near.dim() and near.shape[0] == len(found):
+                    found |= near.flatten(1).any(1) if near.dim() > 1 else near
+    return found
 
 
 def _gap(kink: Node, values: dict[Node, Tensor]) -> tuple[Tensor, float]:

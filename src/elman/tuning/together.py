@@ -10,8 +10,9 @@ from torch import Tensor
 
 from elman.engines import registry
 from elman.engines.base import Job
+from elman.engines.call import Cotangents
 from elman.engines.forks import own_threads
-from elman.engines.together import Together
+from elman.engines.together import Arrangement, Together
 from elman.errors import ElmanError
 from elman.passes.digest import digest
 from elman.tuning import cache
@@ -21,7 +22,7 @@ from elman.tuning.contest import timed
 from elman.tuning.decisions import decided
 from elman.tuning.evidence import Evidence
 from elman.tuning.facts import machine_facts, processor
-from elman.tuning.trial import apart, make_trial
+from elman.tuning.trial import apart, make_trial, synchronize
 
 APART, AT_ONCE = "apart", "together"
 _LEAST = 48  # steps that are timed: with fewer, a layer hardly gets behind another
@@ -33,7 +34,7 @@ def choose_together(
     choices: Sequence[Choice],
     steps: int,
     batch: int,
-    beside: bool,
+    arrangement: Arrangement,
     pinned: str | None = None,
 ) -> Choice | None:
     """Choose how the layers of a stack, or two directions, run: one after another or at once.
@@ -43,7 +44,7 @@ def choose_together(
         choices: what each would run on by itself.
         steps: T.
         batch: B.
-        beside: whether they are directions.
+        arrangement: of the jobs.
         pinned: the schedule that an earlier process used, to be used again.
 
     Returns:
@@ -53,21 +54,20 @@ def choose_together(
     kinds = {choice.kernel.differentiable for choice in choices}
     if len(kinds) > 1:
         return None
-    counts = [(len(job.graph.states), len(job.graph.weights)) for job in jobs]
-    members = [choice.kernel for choice in choices]
-    alone = Together(members, counts, beside)
+    own = [choice.kernel for choice in choices]
+    alone = Together(own, arrangement)
     engine = choices[0].engine
     of_one = {choice.engine for choice in choices} == {engine}
     offered = (
-        registry.find(engine).together(jobs, members, steps, batch, beside) if of_one else None
+        registry.find(engine).together(jobs, own, steps, batch, arrangement) if of_one else None
     )
     if offered is None:
         return Choice(engine, APART, alone, "only")
-    at_once, share = offered
-    kernels = {AT_ONCE: at_once, APART: alone}
+    made, share = offered
+    kernels = {AT_ONCE: made, APART: alone}
     few = min(steps, _LEAST)
     with own_threads():
-        run = _Step(jobs, few, batch, beside)
+        run = _Step(jobs, few, batch, arrangement)
         off = _off(run, jobs, kernels, few)
     if off is not None:
         return Choice(engine, APART, alone, "measured", {}, {AT_ONCE: off})
@@ -82,7 +82,7 @@ def choose_together(
         with own_threads():
             return timed(calls, evidence, few * batch, {engine})
 
-    evidence, failed = decided(_key(jobs, choices, steps, batch, beside), forecast, measure)
+    evidence, failed = decided(_key(jobs, choices, steps, batch, arrangement), forecast, measure)
     best = evidence.best(forecast)
     times = {who: evidence.time(who) * batch for who in evidence.samples}
     sure = evidence.sure(forecast, best)
@@ -91,7 +91,7 @@ def choose_together(
 
 
 def _key(
-    jobs: Sequence[Job], choices: Sequence[Choice], steps: int, batch: int, beside: bool
+    jobs: Sequence[Job], choices: Sequence[Choice], steps: int, batch: int, arrangement: Arrangement
 ) -> cache.Key:
     spec = jobs[0].spec
     return {
@@ -100,7 +100,7 @@ def _key(
         ],
         "wants": [[sorted(job.spec.wants), job.spec.training] for job in jobs],
         "schedules": [[choice.engine, choice.schedule] for choice in choices],
-        "beside": beside,
+        "beside": arrangement.directions,
         "dtype": spec.dtype,
         "tape": spec.tape,
         "T": octave(steps),
@@ -113,7 +113,7 @@ def _off(run: _Step, jobs: Sequence[Job], kernels: dict[str, Together], steps: i
     """Why what runs at once is not to be used, if so; asked once per program, as in
     ``verification``."""
     programs = [kernel.fingerprint() for kernel in kernels[APART].kernels]
-    mark = {"verified": programs, "as": AT_ONCE, "beside": kernels[APART].beside}
+    mark = {"verified": programs, "as": AT_ONCE, "beside": kernels[APART].arrangement.directions}
     mark |= {"cpu": processor(), "torch": torch.__version__}
     if None not in programs and cache.recall(mark) == {"agrees": True}:
         return None
@@ -132,30 +132,28 @@ def _off(run: _Step, jobs: Sequence[Job], kernels: dict[str, Together], steps: i
 class _Step:
     """A training step on random data, or a forward if none of the jobs is for training."""
 
-    def __init__(self, jobs: Sequence[Job], steps: int, batch: int, beside: bool) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], steps: int, batch: int, arrangement: Arrangement
+    ) -> None:
         trials = [make_trial(job, steps, batch, seed) for seed, job in enumerate(jobs)]
-        self._inputs = trials[0].inputs
-        self._states = [state for trial in trials for state in trial.states]
-        self._weights = [weight for trial in trials for weight in trial.weights]
-        ends = [trial.d_output for trial in trials]
-        self._d_output = torch.cat(ends, -1) if beside else ends[-1]
+        self._call = arrangement.joined([trial.call for trial in trials])
+        ends = [trial.cotangents.output for trial in trials]
+        d_output = torch.cat([d for d in ends if d is not None], -1)
+        self._cotangents = Cotangents(
+            d_output if arrangement.directions else ends[-1], (None,) * len(self._call.states)
+        )
         self._training = any(job.spec.training for job in jobs)
         self._device = jobs[0].spec.device
 
     def __call__(self, kernel: Together) -> dict[str, Tensor]:
         """All results by name."""
-        inputs, states, weights = self._inputs, self._states, self._weights
         with apart(self._device), torch.no_grad():
-            output, last, saved = kernel.forward(inputs, states, weights)
-            results = {"output": output, **{f"last {k}": value for k, value in enumerate(last)}}
+            result = kernel.forward(self._call)
+            named = {"output": result.output}
+            named |= {f"last {k}": end for k, end in enumerate(result.last)}
             if self._training:
-                none = (None,) * len(last)
-                groups = kernel.backward(
-                    inputs, states, weights, saved, self._d_output, none, False
-                )
-                grads = [grad for group in groups for grad in group]
-                named = {f"gradient {k}": d for k, d in enumerate(grads) if d is not None}
-                results |= named
-        if self._device == "cuda":
-            torch.cuda.synchronize()
-        return results
+                gradients = kernel.backward(self._call, result.saved, self._cotangents, False)
+                grads = enumerate(gradients.tensors)
+                named |= {f"gradient {k}": d for k, d in grads if d is not None}
+        synchronize(self._device)
+        return named

@@ -6,9 +6,9 @@ Touches no global random state, no user tensor, and none of the modes the user m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from elman.engines.base import Job, Kernel
+from elman.engines.call import Call, Cotangents, Result
+from elman.engines.vjp import leaves_of, vjp
 from elman.errors import nothing_said
 from elman.ir.types import shape_size
 
@@ -24,7 +26,6 @@ Maker = Callable[[Tensor], Tensor]
 _DRAWN = 1_000_003  # numbers drawn for one tensor; a larger one repeats them, in no step with rows
 _C: Any = torch._C
 _top_hooks: Any = getattr(_C._autograd, "_top_saved_tensors_default_hooks", None)
-_run_backward: Any = getattr(torch.autograd.graph, "_engine_run_backward", None)
 
 
 def _same(value: Any) -> Any:
@@ -41,35 +42,18 @@ def apart(device: str) -> Iterator[None]:
         yield
 
 
-def _pulled(
-    roots: Sequence[Tensor], leaves: Sequence[Tensor], ds: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    """Gradients of the leaves, None for one that nothing reads: ``torch.autograd.grad``.
-
-    To compare the shapes of cotangents, that one imports a computer algebra system: 0.2 s of the
-    first training step. Here they fit.
-    """
-    if _run_backward is None:
-        return torch.autograd.grad(roots, leaves, ds, allow_unused=True)
-    return _run_backward(tuple(roots), tuple(ds), False, False, tuple(leaves), True, False)
-
-
 @dataclass(frozen=True, eq=False)
 class Trial:
     """Random arguments for one job at one T and B.
 
     Attributes:
-        inputs, states, weights: as :meth:`Kernel.forward` takes them.
-        d_output: cotangent of the output, dense.
-        d_last: cotangents of the last states; None for zero.
+        call: dense, as :meth:`Kernel.forward` takes it.
+        cotangents: of the output, dense, and of the last states.
     """
 
     job: Job
-    inputs: tuple[Tensor, ...]
-    states: tuple[Tensor, ...]
-    weights: tuple[Tensor, ...]
-    d_output: Tensor
-    d_last: tuple[Tensor | None, ...]
+    call: Call
+    cotangents: Cotangents
 
     def double(self) -> Trial:
         """The same numbers in float64."""
@@ -82,96 +66,70 @@ class Trial:
     def samples(self, kept: Tensor) -> Trial:
         """The samples that ``kept`` [B] marks."""
         (index,) = kept.nonzero(as_tuple=True)
-        return replace(
-            self,
-            inputs=tuple(value.index_select(1, index) for value in self.inputs),
-            states=tuple(value.index_select(0, index) for value in self.states),
-            d_output=self.d_output.index_select(1, index),
-            d_last=tuple(d if d is None else d.index_select(0, index) for d in self.d_last),
+        inputs, states, weights, *_ = self.call
+        d_output, d_last = self.cotangents
+        assert d_output is not None, "made by make_trial"
+        return Trial(
+            self.job,
+            Call(
+                tuple(value.index_select(1, index) for value in inputs),
+                tuple(value.index_select(0, index) for value in states),
+                weights,
+            ),
+            Cotangents(
+                d_output.index_select(1, index),
+                tuple(d if d is None else d.index_select(0, index) for d in d_last),
+            ),
         )
 
     def _each(self, change: Maker, change_d: Maker) -> Trial:
-        return Trial(
-            self.job,
-            tuple(map(change, self.inputs)),
-            tuple(map(change, self.states)),
-            tuple(map(change, self.weights)),
-            change_d(self.d_output),
-            tuple(d if d is None else change_d(d) for d in self.d_last),
+        call = self.call.with_tensors(tuple(map(change, self.call.tensors)))
+        d_output, *d_last = (
+            d if d is None else change_d(d) for d in (self.cotangents.output, *self.cotangents.last)
         )
+        return Trial(self.job, call, Cotangents(d_output, tuple(d_last)))
 
     def run(self, kernel: Kernel) -> dict[str, Tensor]:
         """Forward, and backward if the job is for training; all results by name."""
+        run = self._differentiated if kernel.differentiable else self._called
         with apart(self.job.spec.device), nothing_said():
-            found = self._differentiated(kernel) if kernel.differentiable else self._called(kernel)
-        if self.job.spec.device == "cuda":
-            torch.cuda.synchronize()
-        return found
+            result, gradients = run(kernel)
+        synchronize(self.job.spec.device)
+        graph = self.job.graph
+        states = [leaf.name for leaf in graph.states]
+        wants = self.job.spec.wants | frozenset(states)
+        named = {"output": result.output}
+        named |= {f"last {name}": end for name, end in zip(states, result.last, strict=True)}
+        if self.job.spec.training:
+            for leaf, grad in zip(graph.leaves, gradients, strict=True):
+                if grad is not None and leaf.name in wants:
+                    named[f"gradient of {leaf.name}"] = grad
+        return named
 
-    def _named(self, output: Tensor, last: tuple[Tensor, ...]) -> dict[str, Tensor]:
-        states = [leaf.name for leaf in self.job.graph.states]
-        return {
-            "output": output,
-            **{f"last {name}": value for name, value in zip(states, last, strict=True)},
-        }
-
-    def _called(self, kernel: Kernel) -> dict[str, Tensor]:
-        job = self.job
+    def _called(self, kernel: Kernel) -> tuple[Result, tuple[Tensor | None, ...]]:
         with torch.no_grad():
-            output, last, saved = kernel.forward(self.inputs, self.states, self.weights)
-            found = self._named(output, last)
-            if not job.spec.training:
-                return found
-            arguments = (self.inputs, self.states, self.weights)
-            d_inputs, d_states, d_weights = kernel.backward(
-                *arguments, saved, self.d_output, self.d_last, False
-            )
-        leaves = (*job.graph.inputs, *job.graph.states, *job.graph.weights)
-        grads = (*d_inputs, *d_states, *d_weights)
-        return found | self._gradients([leaf.name for leaf in leaves], grads)
+            result = kernel.forward(self.call)
+            if not self.job.spec.training:
+                return result, ()
+            gradients = kernel.backward(self.call, result.saved, self.cotangents, False)
+        return result, gradients.tensors
 
-    def _differentiated(self, kernel: Kernel) -> dict[str, Tensor]:
-        job = self.job
-        if not job.spec.training:
-            with torch.no_grad():
-                output, last, _ = kernel.forward(self.inputs, self.states, self.weights)
-            return self._named(output, last)
-        wants = self._wants()
-        values: list[Tensor] = []
-        leaves: dict[str, Tensor] = {}
-        arguments = (*self.inputs, *self.states, *self.weights)
-        for leaf, value in zip(job.graph.leaves, arguments, strict=True):
-            own = value.detach()
-            if leaf.name in wants:
-                leaves[leaf.name] = own.requires_grad_()
-            values.append(own)
-        first = len(self.inputs)
-        second = first + len(self.states)
-        with torch.enable_grad():
-            output, last, _ = kernel.forward(values[:first], values[first:second], values[second:])
-            found = self._named(output.detach(), tuple(value.detach() for value in last))
-            pairs = [
-                (value, d)
-                for value, d in zip((output, *last), (self.d_output, *self.d_last), strict=True)
-                if value.requires_grad and d is not None
-            ]
-            if not pairs:
-                return found
-            roots, ds = zip(*pairs, strict=True)
-            grads = _pulled(roots, list(leaves.values()), ds)
-        return found | self._gradients(list(leaves), grads)
+    def _differentiated(self, kernel: Kernel) -> tuple[Result, tuple[Tensor | None, ...]]:
+        training, graph = self.job.spec.training, self.job.graph
+        wants = self.job.spec.wants | frozenset(leaf.name for leaf in graph.states)
+        needs = [training and leaf.name in wants for leaf in graph.leaves]
+        leaves = leaves_of(self.call.tensors, needs)
+        with torch.set_grad_enabled(training):
+            result = kernel.forward(self.call.with_tensors(leaves))
+        d_output, d_last = self.cotangents
+        gradients = vjp(result.values, leaves, (d_output, *d_last), needs)
+        last = tuple(end.detach() for end in result.last)
+        return Result(result.output.detach(), last), gradients
 
-    def _wants(self) -> frozenset[str]:
-        states = frozenset(leaf.name for leaf in self.job.graph.states)
-        return self.job.spec.wants | states
 
-    def _gradients(self, names: list[str], grads: Any) -> dict[str, Tensor]:
-        wants = self._wants()
-        return {
-            f"gradient of {name}": grad
-            for name, grad in zip(names, grads, strict=True)
-            if grad is not None and name in wants
-        }
+def synchronize(device: str) -> None:
+    """Wait for what a device has been given."""
+    torch.get_device_module(device).synchronize()
 
 
 def make_trial(job: Job, steps: int, batch: int, seed: int = 0, ends: bool = False) -> Trial:
@@ -205,11 +163,13 @@ def make_trial(job: Job, steps: int, batch: int, seed: int = 0, ends: bool = Fal
     hidden = max(1, *shape_size(graph.states[0].shape, sizes)) if graph.states[0].shape else 1
     with torch.no_grad():
         states = [(batch, *shape_size(v.shape, sizes)) for v in graph.states]
-        return Trial(
-            job,
+        call = Call(
             tuple(normal((steps, batch, *shape_size(v.shape, sizes))) for v in graph.inputs),
             tuple(uniform(shape, 0.5) for shape in states),
             tuple(uniform(shape_size(v.shape, sizes), hidden**-0.5) for v in graph.weights),
+        )
+        cotangents = Cotangents(
             normal((steps, batch, *shape_size(graph.output.shape, sizes))),
             tuple(normal(shape) if ends else None for shape in states),
         )
+        return Trial(job, call, cotangents)

@@ -116,7 +116,7 @@ def _settled(
 
 def _off(kernel: Kernel, oracle: Kernel, trial: Trial, want: dict[str, Tensor]) -> str | None:
     """What is off, if it is more than rounding and thresholds explain."""
-    dtype, steps = trial.job.spec.dtype, len(trial.d_output)
+    dtype, steps = trial.job.spec.dtype, trial.call.sizes[0]
     got = trial.run(kernel)
     reason = disagreement(got, want, dtype, steps)
     if reason is None:
@@ -139,8 +139,8 @@ def _calm(trial: Trial) -> Trial | None:
     job = trial.job
     if not has_ties(job.graph):
         return trial
-    steps, batch = trial.d_output.shape[:2]
-    ends = any(d is not None for d in trial.d_last)
+    steps, batch, _ = trial.call.sizes
+    ends = any(d is not None for d in trial.cotangents.last)
     for seed in range(_SEEDS):
         other = trial if not seed else make_trial(job, steps, batch, seed, ends)
         kept = ~near_ties(other.double())

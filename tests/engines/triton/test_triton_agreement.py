@@ -12,7 +12,6 @@ import triton
 import elman
 from calls import backward, call, forward, given_of
 from elman import cells
-from elman.engines.ragged import over
 from elman.engines.triton import steps as steps_module
 from elman.engines.triton import sweeping
 from elman.engines.triton.engine import TritonEngine
@@ -21,7 +20,6 @@ from elman.engines.triton.kernel import TritonKernel
 from elman.engines.triton.source import function
 from elman.engines.triton.steps import Steps
 from elman.frontend.cell import Cell
-from elman.nn import asking
 from elman.tuning.kernels import kernel_of
 from helpers import Case, Sizes, assert_all_same, assert_close, job_of, random_case, run
 from packed_rows import alone, drawn, layout, packed, together
@@ -323,7 +321,7 @@ def test_packed_rows(cell: Cell, schedule: str, lengths: tuple[int, ...]) -> Non
     """Sequences of several lengths: what each gives alone."""
     case = drawn(cell, lengths, torch.float32, H=7)
     made = kernel(case, schedule)
-    assert made.over(layout(lengths)).ragged is not None
+    assert made.packs
     got = together(made, case.to(DEVICE), lengths, 2)
     assert_all_same(got, alone(case, lengths), torch.float32, max(lengths))
 
@@ -358,7 +356,7 @@ def ends(made: TritonKernel, case: Case, lengths: tuple[int, ...]) -> dict[str, 
     """Output and last states of packed rows."""
     inputs = [packed(value, lengths) for value in case.inputs.values()]
     states, weights = list(case.states.values()), list(case.weights.values())
-    output, last, _ = forward(over(made, layout(lengths)), (inputs, states, weights))
+    output, last, _ = forward(made, (inputs, states, weights), layout(lengths))
     found = {"out": output, **{f"last {k}": v for k, v in zip(case.states, last, strict=True)}}
     return {name: value.cpu() for name, value in found.items()}
 
@@ -396,9 +394,8 @@ def test_a_stack_of_both_directions() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_autocast_inside_a_compiled_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autocast_inside_a_compiled_model() -> None:
     """The same numbers in one graph, as an operator that runs in autocast's type."""
-    monkeypatch.setitem(asking._SERVED, DEVICE, (torch.float32, torch.bfloat16))
     torch._dynamo.reset()
     net = elman.LSTM(3, 5, engine="triton").to(DEVICE)
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
@@ -417,10 +414,8 @@ def test_autocast_inside_a_compiled_model(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("kind", ["GRU", "LSTM"])
-def test_autocast(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autocast(kind: str) -> None:
     """Where an engine serves its type, layers are cast as torch's are, and run on the engine."""
-    served = (torch.float32, torch.float64, torch.bfloat16)
-    monkeypatch.setitem(asking._SERVED, DEVICE, served)
     torch.manual_seed(0)
     theirs = getattr(torch.nn, kind)(3, 5, num_layers=2).to(DEVICE)
     ours = getattr(elman, kind)(3, 5, num_layers=2, engine="triton").to(DEVICE)

@@ -237,7 +237,7 @@ def test_heads_compile(forward: bool) -> None:
 def test_packed_rows_compile(name: str, units: int, forward: bool) -> None:
     """Each sample's own number of steps costs a few loads of numbers, and no room."""
     schedule = Schedule.parse(name)
-    found = loop_facts(cells.gru, units, "bfloat16", "sm_90", forward, schedule, ragged=True)
+    found = loop_facts(cells.gru, units, "bfloat16", "sm_90", forward, schedule, packed=True)
     assert not found.spilled
     assert found.shared <= SHARED["sm_90"]
     plain = loop_facts(cells.gru, units, "bfloat16", "sm_90", forward, schedule)

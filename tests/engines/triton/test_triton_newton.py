@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -13,6 +11,7 @@ from elman.engines.deer import solvers
 from elman.engines.deer.equations import before
 from elman.engines.deer.problem import Formula, Problem
 from elman.engines.triton import newton, scans
+from elman.engines.triton.engine import ENGINE
 from elman.engines.triton.newton import Newton
 from elman.engines.triton.offline import facts
 from elman.engines.triton.source import function
@@ -38,12 +37,9 @@ def problem_of(case: Case) -> Problem:
 
 
 @pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU has them too, in the interpreter."""
-    registry.newton.cache_clear()
-    monkeypatch.setitem(registry._NEWTONS, "cpu", "elman.engines.triton.newton")
-    yield
-    registry.newton.cache_clear()
+    monkeypatch.setattr(registry, "newton", lambda device: ENGINE.newton())
 
 
 @pytest.mark.interpreted

@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import elman
-from calls import forward, given_of
+from calls import call_of, forward, given_of
 from elman import cells
 from elman.engines import registry
+from elman.engines.call import Cotangents
+from elman.engines.together import Arrangement
 from elman.engines.triton import engine as engine_module
 from elman.engines.triton import wave as wave_module
 from elman.engines.triton.kernel import TritonKernel
@@ -99,13 +101,15 @@ def test_a_layer_in_stretches(cell: Cell, schedule: str, dtype: torch.dtype) -> 
 
 def results(made: TritonKernel, case: Case, cuts: tuple[int, ...]) -> dict[str, torch.Tensor]:
     """Output, last states and gradients by name."""
-    given = tuple(case.inputs.values()), tuple(case.states.values()), tuple(case.weights.values())
+    given = call_of(given_of(case))
     parts = list(pairwise(cuts))
-    ahead = ForwardRun(made, *given)
+    ahead = ForwardRun(made, given)
     for part in parts:
         ahead.stretch(*part)
     output, last, saved = ahead.results()
-    back = BackwardRun(made, *given, saved, case.d_output, tuple(case.d_last.values()), True)
+    back = BackwardRun(
+        made, given, saved, Cotangents(case.d_output, tuple(case.d_last.values())), True
+    )
     for part in parts[::-1]:
         back.stretch(*part)
     names = (*case.inputs, *case.states, *case.weights)
@@ -291,7 +295,7 @@ def test_a_wave_that_fails_is_refused(deterministic: bool, monkeypatch: pytest.M
     case = random_case(cells.gru, Sizes(T=2, B=1, I=4, H=4))
     jobs = [job_of(case)] * 2
     choices = [Choice("triton", LOOP, kernel_of(job, "triton", LOOP), "asked") for job in jobs]
-    choice = together.choose_together(jobs, choices, 2000, 1, False)
+    choice = together.choose_together(jobs, choices, 2000, 1, Arrangement.of(jobs, False))
     assert choice is not None
     assert choice.schedule == together.APART
     assert "out of resources" in choice.refusals[together.AT_ONCE]
@@ -304,7 +308,7 @@ def test_what_begins_a_run_lives_as_long() -> None:
     assert isinstance(made, TritonKernel)
     given = given_of(case)
     _, _, saved = forward(made, given)
-    run = BackwardRun(made, *given, saved, case.d_output, (None, None), False)
+    run = BackwardRun(made, call_of(given), saved, Cotangents(case.d_output, (None, None)), False)
     first = [weakref.ref(value) for value in run._carry]
     run.stretch(2, 4)
     run.stretch(0, 2)

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import _VF, Tensor
+from torch import _VF
 
 from elman.engines.aten.binding import Binding, bind
 from elman.engines.aten.formulas import Formula, formulas
-from elman.engines.base import Engine, Job, Kernel
-from elman.errors import EngineError, VerifyError
+from elman.engines.base import DifferentiableKernel, Engine, Job, Kernel
+from elman.engines.call import Call, Result
+from elman.errors import EngineError
 from elman.passes.digest import digest
 
-_DTYPES = {
-    "cpu": ("float32", "float64"),
-    "cuda": ("float32", "float64", "bfloat16", "float16"),
-}
 
-
-class AtenKernel(Kernel):
+class AtenKernel(DifferentiableKernel):
     """One layer in one direction by ``torch.gru``, ``lstm``, ``rnn_tanh`` or ``rnn_relu``."""
 
     engine = "aten"
-    differentiable = True
 
     def __init__(self, formula: Formula, binding: Binding, training: bool) -> None:
         self._run = getattr(_VF, formula.function)
@@ -31,17 +24,15 @@ class AtenKernel(Kernel):
         self._binding = binding
         self._training = training
 
-    def forward(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def forward(self, call: Call) -> Result:
         """Run all steps; see :class:`Kernel`."""
-        own = self._binding
+        own, weights = self._binding, call.weights
         flat = [weights[own.w_ih], weights[own.w_hh]]
         for index in own.biases:
             flat.append(weights[index] if index >= 0 else torch.zeros_like(flat[-1]))
-        hx = [state.unsqueeze(0) for state in states]
+        hx = [state.unsqueeze(0) for state in call.states]
         output, *last = self._run(
-            inputs[0],
+            call.inputs[0],
             hx if self._two_states else hx[0],
             flat,
             bool(own.biases),
@@ -51,20 +42,7 @@ class AtenKernel(Kernel):
             False,  # bidirectional
             False,  # batch_first
         )
-        return output, tuple(state.squeeze(0) for state in last), ()
-
-    def backward(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        saved: Sequence[Tensor],
-        d_output: Tensor | None,
-        d_last: Sequence[Tensor | None],
-        keep: bool,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
-        """Never called: autograd sees through ``forward``."""
-        raise VerifyError("engine aten is differentiated by torch, not by its own backward")
+        return Result(output, tuple(state.squeeze(0) for state in last))
 
 
 def recognise(job: Job) -> tuple[Formula, Binding] | str:
@@ -80,14 +58,16 @@ class Aten(Engine):
     """Runs what torch has a layer for."""
 
     name = "aten"
+    dtypes = {  # noqa: RUF012
+        "cpu": ("float32", "float64"),
+        "cuda": ("float32", "float64", "bfloat16", "float16"),
+    }
 
     def supports(self, job: Job) -> str | None:
         """None if the cell's canonical step is torch's, else how it differs."""
-        if job.spec.device not in _DTYPES:
-            return f"device {job.spec.device}: only {' and '.join(_DTYPES)}"
-        able = _DTYPES[job.spec.device]
-        if job.spec.dtype not in able:
-            return f"dtype {job.spec.dtype}: only {' and '.join(able)}"
+        lacking = self.lacks(job.spec.device, job.spec.dtype)
+        if lacking is not None:
+            return lacking
         if min((size for _, size in job.spec.dims), default=1) == 0:
             return "torch's layers take no dim of size 0"
         found = recognise(job)

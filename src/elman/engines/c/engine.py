@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from elman.engines.base import Engine, Job, Kernel
+from elman.engines.c import scans
 from elman.engines.c.build import find_compiler
 from elman.engines.c.kernel import DTYPES, CKernel
 from elman.engines.c.threads import crowd, threads
 from elman.engines.c.together import side_by_side
+from elman.engines.together import Arrangement
 from elman.errors import EngineError
 from elman.plan.build import program
 from elman.plan.forecast import ranked
@@ -26,7 +29,8 @@ class CEngine(Engine):
     """Generated C on the CPU."""
 
     name = "c"
-    derives = packs = True
+    fuses = packs = True
+    dtypes = {"cpu": tuple(DTYPES)}  # noqa: RUF012
 
     def __init__(self) -> None:
         self._programs: WeakKeyDictionary[Job, Program] = WeakKeyDictionary()
@@ -34,12 +38,15 @@ class CEngine(Engine):
 
     def supports(self, job: Job) -> str | None:
         """A CPU, float32 or float64, and a C compiler."""
-        if job.spec.device != "cpu":
-            return f"it runs on the CPU, not on {job.spec.device}"
-        if job.spec.dtype not in DTYPES:
-            return f"it has no {job.spec.dtype}; it has {' and '.join(DTYPES)}"
+        lacking = self.lacks(job.spec.device, job.spec.dtype)
+        if lacking is not None:
+            return lacking
         compiler = find_compiler()
         return compiler if isinstance(compiler, str) else None
+
+    def scans(self) -> Any:
+        """See :meth:`Engine.scans`."""
+        return scans
 
     def undisturbed(self) -> AbstractContextManager[None]:
         """All workers take part, whoever else wants the cores."""
@@ -58,15 +65,14 @@ class CEngine(Engine):
         kernels: Sequence[Kernel],
         steps: int,
         batch: int,
-        beside: bool,
+        arrangement: Arrangement,
     ) -> tuple[Kernel, float] | None:
         """Layers behind one another, directions side by side, on teams of threads."""
         free = threads()
         if free == 1 or len(jobs) == 1 or any(self.supports(job) for job in jobs):
             return None
-        members = [self._kernel(job) for job in jobs]
-        counts = [(len(job.graph.states), len(job.graph.weights)) for job in jobs]
-        kernel, share = side_by_side(members, counts, batch, beside, free)
+        own = [self._kernel(job) for job in jobs]
+        kernel, share = side_by_side(own, arrangement, batch, free)
         return (kernel, share) if share <= _HOPELESS else None
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
@@ -84,10 +90,10 @@ class CEngine(Engine):
         return kernel
 
     def _program(self, job: Job) -> Program:
-        planned = self._programs.get(job)
-        if planned is None:
-            planned = self._programs[job] = program(job.pair, job.spec, PRICES)
-        return planned
+        made = self._programs.get(job)
+        if made is None:
+            made = self._programs[job] = program(job.pair, job.spec, PRICES)
+        return made
 
 
 ENGINE = CEngine()

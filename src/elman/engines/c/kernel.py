@@ -29,7 +29,8 @@ from elman.engines.c.crew import Crew, Entry
 from elman.engines.c.emit import Emitter
 from elman.engines.c.isa import detect
 from elman.engines.c.threads import crowd, pool, threads, workers
-from elman.engines.ragged import Ragged
+from elman.engines.call import Call, Cotangents, Gradients, Result
+from elman.engines.packed import Packed
 from elman.errors import EngineError
 from elman.plan.build import output_is_state
 from elman.plan.forecast import load_of, ranked, step_seconds
@@ -90,6 +91,7 @@ class CKernel(Kernel):
     """One compiled program. Thread-safe: every call has its own context and workspace."""
 
     engine = "c"
+    packs = True
 
     def __init__(self, job: Job, made: Program, blocks: Blocks | None = None) -> None:
         self.program, self.spec = made, job.spec
@@ -107,7 +109,6 @@ class CKernel(Kernel):
         self._forward = Entry.of(library, "forward")
         self._backward = Entry.of(library, "backward") if made.backward is not None else None
         self._direct = Entry.of(library, "direct") if made.backward is None else None
-        self.ragged: Ragged | None = None
         self._team = 0  # workers of a call at most; 0: as many as there are
         shape = self.emitter.shape
         self._frame = Frame(shape)
@@ -174,12 +175,6 @@ class CKernel(Kernel):
         other.fixed, other._team, other._plans = schedule, team, {}
         return other
 
-    def over(self, ragged: Ragged) -> CKernel:
-        """See :meth:`Kernel.over`; memory and plans are shared."""
-        other = copy(self)
-        other.ragged = ragged
-        return other
-
     def workers(self) -> int:
         """How many threads a call may use now."""
         free = workers()
@@ -231,19 +226,16 @@ class CKernel(Kernel):
             return self._empty((count,))
         if buffer.numel() < count:
             return self._empty((count,))
-        return buffer.fill_(float("nan")) if self.poison else buffer
+        if self.poison:  # also one that was made in inference mode
+            with torch.inference_mode(buffer.is_inference()):
+                buffer.fill_(float("nan"))
+        return buffer
 
-    def _sizes(self, inputs: Sequence[Tensor]) -> tuple[int, int, int]:
-        """Steps, samples, and rows of all steps together."""
-        if self.ragged is not None:
-            return self.ragged.steps, self.ragged.batch, self.ragged.rows
-        T, B = inputs[0].shape[:2]
-        return T, B, T * B
-
-    def _plan(self, T: int, B: int) -> Plan:
+    def _plan(self, call: Call) -> Plan:
         """What all calls of these sizes have in common, made once."""
-        if self.ragged is not None:
-            return self._ragged_plan(self.ragged)
+        if call.packed is not None:
+            return self._packed_plan(call.packed)
+        T, B, _ = call.sizes
         free = self.workers()
         plan = self._plans.get((T, B, free))
         if plan is None:
@@ -254,14 +246,14 @@ class CKernel(Kernel):
                 self._plans[T, B, free] = plan
         return plan
 
-    def _ragged_plan(self, ragged: Ragged) -> Plan:
+    def _packed_plan(self, packed: Packed) -> Plan:
         """The same for packed rows, which hardly ever come twice."""
-        T, B = ragged.steps, ragged.batch
-        plan = self._planned(self.schedule(T, ragged.mean_batch), T, B, self.workers())
-        sequences = [(1, B + ragged.rows, width) for _, width in self._sequences]
-        return replace(plan, sequences=sequences, tape=ragged.rows * self.tape_row)
+        T, B = packed.steps, packed.batch
+        plan = self._planned(self.schedule(T, packed.mean_batch), T, B, self.workers(), True)
+        sequences = [(1, B + packed.rows, width) for _, width in self._sequences]
+        return replace(plan, sequences=sequences, tape=packed.rows * self.tape_row)
 
-    def _planned(self, schedule: Bound, T: int, B: int, free: int) -> Plan:
+    def _planned(self, schedule: Bound, T: int, B: int, free: int, packed: bool = False) -> Plan:
         shares = schedule.workers
         head = (T, B, schedule.chunk, min(free, shares), schedule.split, shares, 0, 0, 0)
         item = self.dtype.itemsize
@@ -270,18 +262,18 @@ class CKernel(Kernel):
         return Plan(
             head,
             forward,
-            self._bytes(forward, head) // item + 1,
-            self._bytes(self._backward, head) // item + 1 if self._backward else 0,
+            self._bytes(forward, head, packed) // item + 1,
+            self._bytes(self._backward, head, packed) // item + 1 if self._backward else 0,
             [(T + 1 if every else 2, B, width) for every, width in self._sequences],
             T * B * self.tape_row,
         )
 
-    def _bytes(self, entry: Entry, head: tuple[int, ...]) -> int:
+    def _bytes(self, entry: Entry, head: tuple[int, ...], packed: bool) -> int:
         """Workspace of a call (bytes): the kernel says so when it is given none."""
         if not head[0] * head[1]:
             return 0
         # neither arena nor tape; rows only have to be there
-        given = (*head, 0, 0, int(self.ragged is not None))
+        given = (*head, 0, 0, int(packed))
         return self._frame.call(entry.alone, *given, *(0,) * (self._frame.given - len(given)))
 
     def _launch(
@@ -313,20 +305,19 @@ class CKernel(Kernel):
         if head[_WORKERS] > 1:
             crowd.tell(stolen)
 
-    def _places(self, plan: Plan) -> Tensor | None:
-        """Where the rows of each step of a ragged call lie, and how its samples are shared."""
-        return None if self.ragged is None else self.ragged.numbers(plan.head[_SHARES])
+    def _places(self, plan: Plan, packed: Packed | None) -> Tensor | None:
+        """Where the rows of each step of a packed call lie, and how its samples are shared."""
+        return None if packed is None else packed.numbers(plan.head[_SHARES])
 
-    def _arguments(
-        self, inputs: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    def _arguments(self, call: Call) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         """Inputs and weights as both directions give them: tensors to be held, and numbers."""
-        if self.ragged is not None:
-            inputs = [value.unsqueeze(1) for value in inputs]
+        inputs = call.inputs
+        if call.packed is not None:
+            inputs = tuple(value.unsqueeze(1) for value in inputs)
         held, distances, rows = zip(*map(rows_of, inputs)) if inputs else NO_ROWS
-        matrices = tuple(map(contiguous, weights))
+        matrices = tuple(map(contiguous, call.weights))
         no_inputs, _, no_weights = self._padding
-        given = (
+        numbers = (
             *map(address, held),
             *no_inputs,
             *distances,
@@ -336,26 +327,25 @@ class CKernel(Kernel):
             *map(address, matrices),
             *no_weights,
         )
-        return (*held, *matrices), given
+        return (*held, *matrices), numbers
 
-    def forward(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        crew: Crew | None = None,
-    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """See :meth:`Kernel.forward`; with a crew, results stand only after it has run."""
-        T, B, rows = self._sizes(inputs)
-        plan = self._plan(T, B)
-        places = self._places(plan)
-        held, given = self._arguments(inputs, weights)
-        first = tuple(map(contiguous, states))
+    def forward(self, call: Call) -> Result:
+        """See :meth:`Kernel.forward`."""
+        return self.begin_forward(call, None)
+
+    def begin_forward(self, call: Call, crew: Crew | None) -> Result:
+        """:meth:`forward`; with a crew, results stand only after it has run."""
+        T, B, rows = call.sizes
+        packed = call.packed
+        plan = self._plan(call)
+        places = self._places(plan, packed)
+        held, numbers = self._arguments(call)
+        first = tuple(map(contiguous, call.states))
         sequences = tuple(map(self._empty, plan.sequences))
-        last = tuple(map(self._like, states))
+        last = tuple(map(self._like, call.states))
         if not self.output_is_state:
             output = self._empty((rows, self.output_width))
-        elif self.ragged is None:
+        elif packed is None:
             output = sequences[0][1:]
         else:
             output = sequences[0][0, B:]
@@ -363,8 +353,8 @@ class CKernel(Kernel):
         if tape is not None and tape.numel() != plan.tape:
             tape = tape[: plan.tape]  # what is saved has the same shape each time
         if not rows:
-            for made, start in zip(last, first, strict=True):
-                made.copy_(start)
+            for end, start in zip(last, first, strict=True):
+                end.copy_(start)
         else:
             states_pad = self._padding[1]
             self._launch(
@@ -375,8 +365,8 @@ class CKernel(Kernel):
                 plan.head,
                 0 if tape is None else tape.data_ptr(),
                 address_or_null(places),
-                *(self._rings if self.ragged is None else self._all_rows),
-                *given,
+                *(self._rings if packed is None else self._all_rows),
+                *numbers,
                 *map(address, sequences),
                 *states_pad,
                 *map(address, first),
@@ -386,42 +376,46 @@ class CKernel(Kernel):
                 output.data_ptr(),
                 *self._no_gradients,
             )
-        whole = (rows,) if self.ragged is not None else (T, B)
+        lead = (rows,) if packed is not None else (T, B)
         if self.scalar_output:
-            output = output.reshape(whole)
+            output = output.reshape(lead)
         elif not self.output_is_state:
-            output = output.reshape(*whole, self.output_width)
-        return output, last, () if tape is None else (*sequences, tape)
+            output = output.reshape(*lead, self.output_width)
+        return Result(output, last, () if tape is None else (*sequences, tape))
 
     def backward(
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
+        """See :meth:`Kernel.backward`."""
+        return self.begin_backward(call, saved, cotangents, keep, None)
+
+    def begin_backward(
         self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
+        call: Call,
         saved: Sequence[Tensor],
-        d_output: Tensor | None,
-        d_last: Sequence[Tensor | None],
+        cotangents: Cotangents,
         keep: bool,
-        crew: Crew | None = None,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
-        """See :meth:`Kernel.backward`; with a crew, results stand only after it has run."""
+        crew: Crew | None,
+    ) -> Gradients:
+        """:meth:`backward`; with a crew, results stand only after it has run."""
         if self._backward is None:
             raise EngineError("this kernel was compiled without a backward")
-        T, B, rows = self._sizes(inputs)
-        plan = self._plan(T, B)
-        places = self._places(plan)
-        held, given = self._arguments(inputs, weights)
+        _, _, rows = call.sizes
+        plan = self._plan(call)
+        places = self._places(plan, call.packed)
+        held, numbers = self._arguments(call)
         *sequences, tape = saved
         if keep and self.destructive:
             tape = tape.clone()
+        d_output = cotangents.output
         if d_output is None:
             dy, t, row = torch.zeros(self.output_width, dtype=self.dtype), 0, 0
         else:
-            dy, t, row = rows_of(d_output if self.ragged is None else d_output.unsqueeze(1))
-        d_inputs = tuple(map(self._gradient, inputs, self._input_makers))
-        d_states = tuple(map(self._like, states))
-        d_weights = tuple(map(self._gradient, weights, self._weight_makers))
-        lasts = tuple(map(contiguous_or_none, d_last))
+            dy, t, row = rows_of(d_output if call.packed is None else d_output.unsqueeze(1))
+        d_inputs = tuple(map(self._gradient, call.inputs, self._input_makers))
+        d_states = tuple(map(self._like, call.states))
+        d_weights = tuple(map(self._gradient, call.weights, self._weight_makers))
+        lasts = tuple(map(contiguous_or_none, cotangents.last))
         if not rows:
             for d in (*d_inputs, *d_states, *d_weights):
                 if d is not None:
@@ -437,7 +431,7 @@ class CKernel(Kernel):
                 tape.data_ptr(),
                 address_or_null(places),
                 *self._all_rows,
-                *given,
+                *numbers,
                 *map(address, sequences),
                 *states_pad,
                 *self._no_forward,
@@ -459,4 +453,4 @@ class CKernel(Kernel):
                 crew.hand_back(self._tapes, tape)
             else:
                 self._tapes.append(tape)
-        return d_inputs, d_states, d_weights
+        return Gradients(d_inputs, d_states, d_weights)

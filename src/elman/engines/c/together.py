@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
+from elman.engines.base import Kernel
 from elman.engines.c.crew import Crew
 from elman.engines.c.kernel import CKernel
 from elman.engines.c.threads import workers
-from elman.engines.together import Together
+from elman.engines.call import Call, Cotangents, Gradients, Result
+from elman.engines.together import Arrangement, Together
 from elman.plan.forecast import load_of, ranked, step_seconds
 
 _PIECES = 8  # chunks of time that a layer is cut into, so that the next can begin
@@ -17,21 +22,39 @@ _PIECES = 8  # chunks of time that a layer is cut into, so that the next can beg
 class CTogether(Together):
     """:class:`Together`, its kernels at once: a layer follows the one below by a chunk of time."""
 
-    def __init__(
-        self,
-        kernels: Sequence[CKernel],
-        counts: Sequence[tuple[int, int]],
-        beside: bool,
-        threads: int,
-    ) -> None:
-        super().__init__(kernels, counts, beside)
+    def __init__(self, kernels: Sequence[CKernel], arrangement: Arrangement, threads: int) -> None:
+        super().__init__(kernels, arrangement)
         self._threads = threads
 
-    def _begin(self) -> tuple[Crew]:
-        return (Crew(not self.beside, min(self._threads, workers())),)
+    def _crew(self) -> Crew:
+        return Crew(not self.arrangement.directions, min(self._threads, workers()))
 
-    def _end(self, more: tuple[Crew]) -> None:
-        more[0].run()
+    @contextmanager
+    def _launched(self) -> Iterator[Callable[[Kernel], Kernel]]:
+        """See :meth:`Together._launched`."""
+        crew = Crew(not self.arrangement.directions, min(self._threads, workers()))
+        yield lambda kernel: _InCrew(kernel, crew)
+        crew.run()
+
+
+class _InCrew(Kernel):
+    """A kernel whose calls a crew runs, later."""
+
+    engine = "c"
+
+    def __init__(self, kernel: Kernel, crew: Crew) -> None:
+        assert isinstance(kernel, CKernel), "what side_by_side made it of"
+        self._kernel, self._crew = kernel, crew
+
+    def forward(self, call: Call) -> Result:
+        """See :meth:`CKernel.begin_forward`."""
+        return self._kernel.begin_forward(call, self._crew)
+
+    def backward(
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
+        """See :meth:`CKernel.begin_backward`."""
+        return self._kernel.begin_backward(call, saved, cotangents, keep, self._crew)
 
 
 @dataclass(frozen=True)
@@ -54,11 +77,7 @@ class Teams:
 
 
 def side_by_side(
-    kernels: Sequence[CKernel],
-    counts: Sequence[tuple[int, int]],
-    batch: int,
-    beside: bool,
-    threads: int,
+    kernels: Sequence[CKernel], arrangement: Arrangement, batch: int, threads: int
 ) -> tuple[CTogether, float]:
     """All kernels at once, and their forecast time as a share of that of one after another."""
     teams = Teams.of(len(kernels), threads)
@@ -70,8 +89,8 @@ def side_by_side(
         alone += step_seconds(load, best, batch, threads)
         own = ranked(kernel.program, batch, teams.size)[0]
         shared += step_seconds(load, own, batch, teams.size)
-        schedule = own if beside else replace(own, pieces=_PIECES)
+        schedule = own if arrangement.directions else replace(own, pieces=_PIECES)
         members.append(kernel.scheduled(schedule, teams.size))
-    delay = 1.0 if beside else 1.0 + (teams.count - 1) / _PIECES
-    together = CTogether(members, counts, beside, teams.size * teams.count)
-    return together, shared * delay / teams.count / alone
+    delay = 1.0 if arrangement.directions else 1.0 + (teams.count - 1) / _PIECES
+    made = CTogether(members, arrangement, teams.size * teams.count)
+    return made, shared * delay / teams.count / alone

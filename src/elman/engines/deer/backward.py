@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
+from elman.engines.call import Call, Gradients
 from elman.engines.deer.equations import Trajectory, before
 from elman.engines.deer.problem import Problem
 from elman.engines.deer.scans import scan
 from elman.ir.graph import Node
-
-Gradients = tuple[Tensor | None, ...]
 
 
 class Backward:
@@ -129,13 +126,7 @@ class Backward:
             value = problem.spread(problem.evaluate((root,), known)[0], leaf, count)
             self.d_states[leaf] = problem.bare(value, leaf)[0]
 
-    def gradients(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        wants: frozenset[str],
-    ) -> tuple[Gradients, Gradients, Gradients]:
+    def gradients(self, call: Call, wants: frozenset[str]) -> Gradients:
         """As :meth:`Kernel.backward` returns them."""
         formula = self.formula
         pair, graph = formula.pair, formula.job.graph
@@ -150,7 +141,7 @@ class Backward:
             return formula.joined(atoms, [parts[atom] for atom in atoms], like)
 
         found_inputs: list[Tensor | None] = []
-        for leaf, value in zip(graph.inputs, inputs, strict=True):
+        for leaf, value in zip(graph.inputs, call.inputs, strict=True):
             if leaf.name not in wants:
                 found_inputs.append(None)
                 continue
@@ -159,11 +150,11 @@ class Backward:
                 for atom, rows in self.d_inputs.items()
             }
             found_inputs.append(of(leaf, value, parts))
-        found_weights = formula.weights.gradients(totals, weights)
+        found_weights = formula.weights.gradients(totals, call.weights)
         found_states = [
             of(leaf, state.reshape(state.shape[-1 - len(leaf.shape) :]), self.d_states).reshape(
                 state.shape
             )
-            for leaf, state in zip(graph.states, states, strict=True)
+            for leaf, state in zip(graph.states, call.states, strict=True)
         ]
-        return tuple(found_inputs), tuple(found_states), found_weights
+        return Gradients(tuple(found_inputs), tuple(found_states), tuple(found_weights))

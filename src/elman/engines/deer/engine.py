@@ -26,8 +26,12 @@ class Deer(Engine):
 
     def supports(self, job: Job) -> str | None:
         """float32 and float64 on any device."""
-        if job.spec.dtype not in _DTYPES:
-            return f"it has no {job.spec.dtype}; it has {' and '.join(_DTYPES)}"
+        return self.lacks(job.spec.device, job.spec.dtype)
+
+    def lacks(self, device: str, dtype: str) -> str | None:
+        """See :meth:`Engine.lacks`."""
+        if dtype not in _DTYPES:
+            return f"it has no {dtype}; it has {' and '.join(_DTYPES)}"
         return None
 
     def hopeless(self, job: Job, steps: int, batch: int) -> str | None:

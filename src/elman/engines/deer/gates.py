@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -85,6 +86,6 @@ def refusal(equations: Equations, y: Trajectory, dtype: torch.dtype, budget: int
     return None
 
 
-def finite(tensors: list[Tensor]) -> bool:
+def finite(tensors: Sequence[Tensor]) -> bool:
     """Whether there is neither a NaN nor an infinity."""
     return all(bool(value.isfinite().all()) for value in tensors)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from elman.engines.base import Job, Kernel
+from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.deer import turn
-from elman.engines.deer.backward import Backward, Gradients
+from elman.engines.deer.backward import Backward
 from elman.engines.deer.equations import Trajectory, before_window, windows
 from elman.engines.deer.gates import finite
 from elman.engines.deer.problem import Formula, Problem
@@ -47,9 +48,7 @@ class DeerKernel(Kernel):
         """Forward calls, and how many of them fell back to steps in turn."""
         return {"calls": self.calls, "fallbacks": self.fallbacks} if self.solvers else {}
 
-    def _named(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> Problem:
+    def _problem(self, call: Call) -> Problem:
         graph = self._job.graph
 
         def by_name(leaves: Sequence[Node], values: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -57,66 +56,58 @@ class DeerKernel(Kernel):
 
         flat = [
             state.reshape(state.shape[-1 - len(leaf.shape) :])
-            for leaf, state in zip(graph.states, states, strict=True)
+            for leaf, state in zip(graph.states, call.states, strict=True)
         ]
         return Problem(
             self.formula,
-            by_name(graph.inputs, inputs),
+            by_name(graph.inputs, call.inputs),
             by_name(graph.states, flat),
-            by_name(graph.weights, weights),
+            by_name(graph.weights, call.weights),
         )
 
-    def forward(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`."""
-        problem = self._named(inputs, states, weights)
-        y = self._trajectory(problem, inputs, states, weights)
+        problem = self._problem(call)
+        y = self._trajectory(problem, call)
         step, graph = self.formula.pair.step, self._job.graph
         outputs: list[Tensor] = []
-        results: dict[Node, Tensor] = {}
+        made: dict[Node, Tensor] = {}
         T = 0
         for rows in windows(problem, self.budget):
             known = problem.leaves(before_window(problem.start, y, rows), rows)
-            results = dict(zip(step.roots, problem.evaluate(step.roots, known), strict=True))
+            made = dict(zip(step.roots, problem.evaluate(step.roots, known), strict=True))
             T = rows.stop - rows.start
-            pieces = [problem.spread(results[root], root, T) for root in step.outputs]
+            pieces = [problem.spread(made[root], root, T) for root in step.outputs]
             outputs.append(_whole(pieces, graph.output))
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         last: list[Tensor] = []
-        for leaf, state in zip(graph.states, states, strict=True):
+        for leaf, state in zip(graph.states, call.states, strict=True):
             atoms = [k for k, atom in enumerate(step.states) if atom.name == leaf.name]
             ends = [
-                problem.spread(results[step.next_states[k]], step.states[k], T)[-1:] for k in atoms
+                problem.spread(made[step.next_states[k]], step.states[k], T)[-1:] for k in atoms
             ]
             last.append(_whole(ends, leaf).reshape(state.shape))
-        return output, tuple(last), y if self._job.spec.training else ()
+        return Result(output, tuple(last), y if self._job.spec.training else ())
 
-    def _trajectory(
-        self,
-        problem: Problem,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-    ) -> Trajectory:
+    def _trajectory(self, problem: Problem, call: Call) -> Trajectory:
         """The recurrent states of all steps."""
         self.calls += 1
         if not problem.start:
             return ()
         if self.solvers:
-            with multiplying(states[0], "ieee"):  # the gates demand all bits
-                solution = solve(problem, self.solvers, budget=self.budget)
-            self.last = solution
-            if solution.y is not None:
-                return solution.y
-            if finite([*inputs, *states, *weights]):
+            with multiplying(call.states[0], "ieee"):  # the gates demand all bits
+                found = solve(problem, self.solvers, budget=self.budget)
+            self.last = found
+            if found.y is not None:
+                return found.y
+            if finite(call.tensors):
                 self.fallbacks += 1
-                self._tell(solution)
+                self._tell(found)
         if not self._looked:
             self._sequential, self._looked = turn.sequential_kernel(self._job), True
         if self._sequential is None:
             return turn.in_turn(problem)
-        rows = turn.rows_by_kernel(self._sequential, inputs, states, weights)
+        rows = turn.rows_by_kernel(self._sequential, call)
         step = self.formula.pair.step
         named = {leaf.name: part[1:] for leaf, part in zip(self._job.graph.states, rows)}
         atoms = self.formula.atoms(step.states, named)
@@ -128,36 +119,27 @@ class DeerKernel(Kernel):
         }
         return tuple(bundle.packed(columns) for bundle in self.formula.bundles)
 
-    def _tell(self, solution: Solution) -> None:
+    def _tell(self, found: Solution) -> None:
         """One warning per cell and process."""
         warn_once(
             f"engine deer ran {self._job.name} step by step, because no solver's result was "
-            f"accepted ({solution.told}). Its results are right; it is only slower. "
+            f"accepted ({found.told}). Its results are right; it is only slower. "
             f"This is said once.",
             f"deer {self._job.name}",
         )
 
     def backward(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        saved: Sequence[Tensor],
-        d_output: Tensor | None,
-        d_last: Sequence[Tensor | None],
-        keep: bool,
-    ) -> tuple[Gradients, Gradients, Gradients]:
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
         """Exact gradients along the trajectory: one reverse scan, then one batch of all rows."""
-        problem = self._named(inputs, states, weights)
-        back = Backward(problem, tuple(saved), d_output, self._ends(states, d_last))
+        problem = self._problem(call)
+        back = Backward(problem, tuple(saved), cotangents.output, self._ends(cotangents.last))
         size = max(1, self.budget // max(1, problem.row_bytes)) if problem.start else problem.steps
         for stop in range(problem.steps, 0, -size):
             back.window(slice(max(0, stop - size), stop))
-        return back.gradients(inputs, states, weights, self._job.spec.wants)
+        return back.gradients(call, self._job.spec.wants)
 
-    def _ends(
-        self, states: Sequence[Tensor], d_last: Sequence[Tensor | None]
-    ) -> dict[str, Tensor | None]:
+    def _ends(self, d_last: Sequence[Tensor | None]) -> dict[str, Tensor | None]:
         return {
             leaf.name: d if d is None else d.reshape(d.shape[-1 - len(leaf.shape) :])
             for leaf, d in zip(self._job.graph.states, d_last, strict=True)

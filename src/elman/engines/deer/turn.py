@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from elman.engines import registry
 from elman.engines.base import Job, Kernel
+from elman.engines.call import Call
 from elman.engines.deer.equations import Equations, Trajectory
 
 
@@ -20,14 +20,12 @@ def sequential_kernel(job: Job) -> Kernel | None:
     return engine.compile(taped) if engine.supports(taped) is None else None
 
 
-def rows_by_kernel(
-    kernel: Kernel, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
-) -> list[Tensor]:
+def rows_by_kernel(kernel: Kernel, call: Call) -> list[Tensor]:
     """Rows [T + 1, B, n] of every state."""
-    _, _, saved = kernel.forward(inputs, states, weights)
+    saved = kernel.forward(call).saved
     return [
         rows if state.dim() > 1 else rows.squeeze(-1)
-        for rows, state in zip(saved, states, strict=False)
+        for rows, state in zip(saved, call.states, strict=False)
     ]
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from elman.engines.arrays import Arrays
-from elman.engines.base import Engine, Job, Kernel
-from elman.errors import VerifyError
+from elman.engines.base import DifferentiableKernel, Engine, Job, Kernel
+from elman.engines.call import Call, Result
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Graph, Node
 from elman.ir.types import shape_size
@@ -24,22 +24,21 @@ Evaluator = Callable[[Any, tuple[Node, ...], dict[Node, Tensor], Mapping[str, in
 def steps(
     graph: Graph,
     dims: dict[str, int],
-    inputs: Sequence[Tensor],
-    states: Sequence[Tensor],
-    weights: Sequence[Tensor],
+    call: Call,
     evaluated: Evaluator = evaluate,
 ) -> Iterator[tuple[dict[Node, Tensor], list[Tensor], Tensor]]:
     """Run one step after another: every value of the graph, the states behind it, the output.
 
     Args:
         graph, dims: the step as written, and the sizes of its dims.
-        inputs, states, weights: as :meth:`Kernel.forward` takes them.
+        call: dense, as :meth:`Kernel.forward` takes it.
         evaluated: what evaluates a step: as ``ir/evaluate`` does.
     """
+    states: Sequence[Tensor] = call.states
     arrays = Arrays(states[0].dtype, states[0].device)
     width = shape_size(graph.output.shape, dims)
-    known: dict[Node, Tensor] = dict(zip(graph.weights, weights, strict=True))
-    for row in zip(*(given.unbind(0) for given in inputs), strict=True):
+    known: dict[Node, Tensor] = dict(zip(graph.weights, call.weights, strict=True))
+    for row in zip(*(x.unbind(0) for x in call.inputs), strict=True):
         values = dict(known)
         values.update(zip(graph.inputs, row, strict=True))
         values.update(zip(graph.states, states, strict=True))
@@ -48,35 +47,19 @@ def steps(
         yield values, states, _widened(output, (states[0].shape[0], *width))
 
 
-class ReferenceKernel(Kernel):
+class ReferenceKernel(DifferentiableKernel):
     """``h[t] = cell(x[t], h[t-1])`` for t = 0 … T-1 by torch ops; any dtype and device."""
 
     engine = "reference"
-    differentiable = True
 
     def __init__(self, graph: Graph, dims: dict[str, int], evaluated: Evaluator = evaluate) -> None:
         self._graph, self._dims, self._evaluated = graph, dims, evaluated
 
-    def forward(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def forward(self, call: Call) -> Result:
         """Run all steps; see :class:`Kernel`."""
-        run = steps(self._graph, self._dims, inputs, states, weights, self._evaluated)
+        run = steps(self._graph, self._dims, call, self._evaluated)
         ends, outputs = zip(*((after, output) for _, after, output in run), strict=True)
-        return torch.stack(outputs), tuple(ends[-1]), ()
-
-    def backward(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        saved: Sequence[Tensor],
-        d_output: Tensor | None,
-        d_last: Sequence[Tensor | None],
-        keep: bool,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
-        """Never called: autograd sees through ``forward``."""
-        raise VerifyError("engine reference is differentiated by torch, not by its own backward")
+        return Result(torch.stack(outputs), tuple(ends[-1]))
 
 
 def _widened(value: Tensor, shape: Sequence[int]) -> Tensor:
@@ -88,6 +71,10 @@ class Reference(Engine):
     """Runs everything, slowly."""
 
     name = "reference"
+
+    def lacks(self, device: str, dtype: str) -> str | None:
+        """None: torch ops run everywhere."""
+        return None
 
     def supports(self, job: Job) -> str | None:
         """None: there is no cell it cannot run."""

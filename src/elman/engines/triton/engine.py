@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from math import inf
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from triton import knobs
 
 from elman.engines.base import Engine, Job, Kernel
+from elman.engines.together import Arrangement
+from elman.engines.triton import scans
 from elman.engines.triton.heads import HeadsKernel
 from elman.engines.triton.kernel import DTYPES, TritonKernel
 from elman.engines.triton.launch import processors
+from elman.engines.triton.newton import newton
 from elman.engines.triton.room import grids, loops
 from elman.engines.triton.schedule import Schedule
 from elman.engines.triton.wave import Wave, forecast
@@ -28,18 +32,28 @@ class TritonEngine(Engine):
     """Generated Triton on CUDA and ROCm devices."""
 
     name = "triton"
-    derives = packs = True
+    dtypes = {"cuda": tuple(DTYPES)}  # noqa: RUF012
+    fuses = packs = True
 
     def __init__(self) -> None:
         self._programs: WeakKeyDictionary[Job, Program] = WeakKeyDictionary()
 
     def supports(self, job: Job) -> str | None:
         """A GPU (or the interpreter, with TRITON_INTERPRET=1); float32, bfloat16, float16."""
-        if job.spec.device != "cuda" and not (job.spec.device == "cpu" and knobs.runtime.interpret):
-            return f"it needs a GPU, and this is {job.spec.device}"
-        if job.spec.dtype not in DTYPES:
-            return f"it has no {job.spec.dtype}; it has {', '.join(DTYPES)}"
-        return None
+        return self.lacks(job.spec.device, job.spec.dtype)
+
+    def lacks(self, device: str, dtype: str) -> str | None:
+        """See :meth:`Engine.lacks`."""
+        interpreted = device == "cpu" and knobs.runtime.interpret
+        return super().lacks("cuda" if interpreted else device, dtype)
+
+    def scans(self) -> Any:
+        """See :meth:`Engine.scans`."""
+        return scans
+
+    def newton(self) -> Any:
+        """See :meth:`Engine.newton`."""
+        return newton
 
     def hopeless(self, job: Job, steps: int, batch: int) -> str | None:
         """The interpreter is for tests."""
@@ -63,14 +77,14 @@ class TritonEngine(Engine):
         kernels: Sequence[Kernel],
         steps: int,
         batch: int,
-        beside: bool,
+        arrangement: Arrangement,
     ) -> tuple[Kernel, float] | None:
         """Layers a stretch of steps behind one another, where all find room on the chip at once.
 
         A layer that would by itself take too much of it runs on its first schedule that does not.
         """
         share = forecast(steps, len(jobs))
-        if beside or share >= 1.0:
+        if arrangement.directions or share >= 1.0:
             return None
         room = processors() // len(jobs)
         most = 1 << (batch - 1).bit_length()  # a choice holds up to here (tuning's size classes)
@@ -82,8 +96,7 @@ class TritonEngine(Engine):
             if not isinstance(first, TritonKernel):
                 return None
             found.append(first)
-        counts = [(len(job.graph.states), len(job.graph.weights)) for job in jobs]
-        return Wave(found, counts), share
+        return Wave(found, arrangement), share
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Plan and spell; Triton compiles at the first call."""

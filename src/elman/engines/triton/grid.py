@@ -50,7 +50,7 @@ class Grid(Loop):
     """One direction's time loop, its units cut over ``programs``.
 
     Args:
-        layout, phase, chunk, forward, ragged: as of :class:`Loop`; all states are kept.
+        layout, phase, chunk, forward, packed: as of :class:`Loop`; all states are kept.
         own: units of the largest atom that a program has.
         heads: whether there are several, each with programs of its own.
         splits: how many parts of a product's inner dim are computed side by side.
@@ -71,12 +71,12 @@ class Grid(Loop):
         own: int,
         splits: int,
         slices: int = 1,
-        ragged: bool = False,
+        packed: bool = False,
         heads: bool = False,
     ) -> None:
         kept = (True,) * len(layout.state_widths)
         super().__init__(
-            layout, phase, chunk, forward=forward, kept=kept, ragged=ragged, heads=heads
+            layout, phase, chunk, forward=forward, kept=kept, packed=packed, heads=heads
         )
         self.splits, self.slices = splits, slices
         self._turns: list[_Turn] = []
@@ -265,10 +265,10 @@ class Grid(Loop):
             return []
         early = self._turns[0].early
         # there may be no such step: then nothing is live; its number is looked up in packed rows
-        number = f"tl.minimum({index}, T - 1)" if self.ragged else index
+        number = f"tl.minimum({index}, T - 1)" if self.packed else index
         first = [f"inside_{mark} = {index} < i1", f"i_{mark} = {number}"]
         lines = self._step_head()
-        if not self.ragged:
+        if not self.packed:
             lines.append("live = all_live")
         lines.append("live = live & inside")
         own = {"i", "inside", *assigned([*lines, *early])}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from elman.engines.base import Job, Kernel
-from elman.engines.ragged import Ragged
-from elman.engines.triton.kernel import Gradients, TritonKernel
+from elman.engines.call import Call, Cotangents, Gradients, Result
+from elman.engines.triton.kernel import TritonKernel
 from elman.engines.triton.schedule import Schedule
 from elman.errors import EngineError
 from elman.ir.types import Dim, Shape, atom_size
@@ -86,6 +85,7 @@ class HeadsKernel(Kernel):
     """All heads of a layer, side by side in every kernel."""
 
     engine = "triton"
+    packs = True
 
     def __init__(self, job: Job, program: Program, schedule: Schedule) -> None:
         assert job.single is not None, "asked for before"
@@ -103,53 +103,42 @@ class HeadsKernel(Kernel):
         self.weights = parts(of.weights, one.weights)
         (self.output,) = parts([of.output], [one.output])
 
-    def over(self, ragged: Ragged) -> HeadsKernel:
-        """See :meth:`Kernel.over`: the same lengths for every head."""
-        made = copy(self)
-        made.one = self.one.over(ragged)
-        return made
-
     def describe(self) -> dict[str, Any]:
         """Engine, schedule, heads."""
         return {**self.one.describe(), "heads": self.heads}
 
-    def _split(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Arguments head by head; states [heads, B, n]."""
-        flat = [_flat(state, part) for state, part in zip(states, self.states, strict=True)]
-        return _split(self.inputs, inputs), _split(self.states, flat), _split(self.weights, weights)
+    def _split(self, call: Call) -> Call:
+        """The call head by head; states [heads, B, n]."""
+        flat = [_flat(state, part) for state, part in zip(call.states, self.states, strict=True)]
+        return Call(
+            _split(self.inputs, call.inputs),
+            _split(self.states, flat),
+            _split(self.weights, call.weights),
+            call.packed,
+        )
 
-    def forward(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`."""
-        output, last, saved = self.one.forward(*self._split(inputs, states, weights))
-        ends = _merged(self.states, last, states)
-        return self.output.merged(output), tuple(end for end in ends if end is not None), saved
+        output, last, saved = self.one.forward(self._split(call))
+        ends = _merged(self.states, last, call.states)
+        return Result(self.output.merged(output), tuple(e for e in ends if e is not None), saved)
 
     def backward(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        saved: Sequence[Tensor],
-        d_output: Tensor | None,
-        d_last: Sequence[Tensor | None],
-        keep: bool,
-    ) -> tuple[Gradients, Gradients, Gradients]:
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
         """See :meth:`Kernel.backward`."""
-        own = self._split(inputs, states, weights)
-        dy = None if d_output is None else self.output.split(d_output)
-        ends = [
+        d_output = cotangents.output
+        d_last = tuple(
             None if d is None else part.split(_flat(d, part))
-            for d, part in zip(d_last, self.states, strict=True)
-        ]
-        found = self.one.backward(*own, saved, dy, ends, keep)
-        parts = (self.inputs, self.states, self.weights)
-        given = (inputs, states, weights)
-        made = [_merged(*each) for each in zip(parts, found, given, strict=True)]
-        return made[0], made[1], made[2]
+            for d, part in zip(cotangents.last, self.states, strict=True)
+        )
+        ends = Cotangents(None if d_output is None else self.output.split(d_output), d_last)
+        of_heads = self.one.backward(self._split(call), saved, ends, keep)
+        return Gradients(
+            _merged(self.inputs, of_heads.inputs, call.inputs),
+            _merged(self.states, of_heads.states, call.states),
+            _merged(self.weights, of_heads.weights, call.weights),
+        )
 
 
 def _flat(state: Tensor, part: _Part) -> Tensor:
@@ -157,13 +146,13 @@ def _flat(state: Tensor, part: _Part) -> Tensor:
     return state.reshape(state.shape[-1 - len(part.index) :])
 
 
-def _split(parts: Sequence[_Part], values: Sequence[Tensor]) -> list[Tensor]:
-    return [part.split(value) for part, value in zip(parts, values, strict=True)]
+def _split(parts: Sequence[_Part], values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(part.split(value) for part, value in zip(parts, values, strict=True))
 
 
 def _merged(
     parts: Sequence[_Part], values: Sequence[Tensor | None], like: Sequence[Tensor]
-) -> Gradients:
+) -> tuple[Tensor | None, ...]:
     return tuple(
         None if value is None else part.merged(value).reshape(whole.shape)
         for part, value, whole in zip(parts, values, like, strict=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from typing import Any
 
 import torch
@@ -11,10 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from elman.engines.base import Job, Kernel
-from elman.engines.ragged import Ragged
+from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.triton.launch import launching
 from elman.engines.triton.layout import Layout
-from elman.engines.triton.runs import BackwardRun, ForwardRun, Gradients
+from elman.engines.triton.runs import BackwardRun, ForwardRun
 from elman.engines.triton.schedule import Schedule
 from elman.engines.triton.sweeping import Sweeping
 from elman.engines.triton.totals import Totals
@@ -39,6 +38,7 @@ class TritonKernel(Kernel):
     """
 
     engine = "triton"
+    packs = True
 
     def __init__(self, job: Job, program: Program, schedule: Schedule, heads: int = 0) -> None:
         self.job, self.program, self.fixed = job, program, schedule
@@ -66,23 +66,22 @@ class TritonKernel(Kernel):
         flows = zip(step.inputs, program.pair.d_inputs, strict=True)
         part = {leaf.name for leaf, d in flows if d is None}  # some of it has no gradient
         self.filled = frozenset(self.declared) - part
-        self.ragged: Ragged | None = None
-        self._packed: TritonKernel | None = None
+        self._packed: tuple[Sweeping, Sweeping | None] | None = None
 
-    def over(self, ragged: Ragged) -> TritonKernel:
-        """See :meth:`Kernel.over`: each sample has its own number of steps."""
+    def sweepings(self, packed: bool) -> tuple[Sweeping, Sweeping | None]:
+        """Both directions, of dense calls or of packed ones, where each sample has its own number
+        of steps."""
+        if not packed:
+            return self.ahead, self.back
         if self._packed is None:
-            made = self._packed = copy(self)
-            made.ahead = self._sweep_of(self.program.forward)
-            if self.program.backward is not None:
-                made.back = self._sweep_of(self.program.backward)
-        found = copy(self._packed)
-        found.ragged = ragged
-        return found
+            forward, backward = self.program.forward, self.program.backward
+            back = None if backward is None else self._of_packed(backward)
+            self._packed = self._of_packed(forward), back
+        return self._packed
 
-    def _sweep_of(self, sweep: Sweep) -> Sweeping:
+    def _of_packed(self, sweep: Sweep) -> Sweeping:
         heads = bool(self.heads)
-        return Sweeping(self.layout, sweep, self.fixed, self.kept, ragged=True, heads=heads)
+        return Sweeping(self.layout, sweep, self.fixed, self.kept, packed=True, heads=heads)
 
     def describe(self) -> dict[str, Any]:
         """Engine and schedule."""
@@ -107,40 +106,31 @@ class TritonKernel(Kernel):
             return None
         return max(sweep.programs(batch) for sweep in self._sweeps)
 
-    def sizes(self, inputs: Sequence[Tensor]) -> tuple[int, int, int]:
+    def sizes(self, call: Call) -> tuple[int, int, int]:
         """Steps, samples, and rows of all steps together."""
-        if self.ragged is not None:
-            return self.ragged.steps, self.ragged.batch, self.ragged.rows
-        T, B = inputs[0].shape[len(self.heads) :][:2]
+        if call.packed is not None:
+            return call.packed.steps, call.packed.batch, call.packed.rows
+        T, B = call.inputs[0].shape[len(self.heads) :][:2]
         return T, B, T * B
 
-    def forward(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`.
 
         Raises:
             EngineError: this chip cannot hold the kernel.
         """
-        with launching(states[0]):
-            run = ForwardRun(self, inputs, states, weights)
+        with launching(call.states[0]):
+            run = ForwardRun(self, call)
             run.stretch()
             return run.results()
 
     def backward(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        saved: Sequence[Tensor],
-        d_output: Tensor | None,
-        d_last: Sequence[Tensor | None],
-        keep: bool,
-    ) -> tuple[Gradients, Gradients, Gradients]:
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
         """See :meth:`Kernel.backward`; raises as :meth:`forward`."""
         if self.back is None:
             raise EngineError("this kernel was compiled without a backward")
-        with launching(states[0]):
-            run = BackwardRun(self, inputs, states, weights, saved, d_output, d_last, keep)
+        with launching(call.states[0]):
+            run = BackwardRun(self, call, saved, cotangents, keep)
             run.stretch()
             return run.results()

@@ -34,11 +34,11 @@ class Loop(Body):
         *,
         forward: bool,
         kept: tuple[bool, ...],
-        ragged: bool,
+        packed: bool,
         heads: bool = False,
     ) -> None:
         super().__init__(layout, phase)
-        self.chunk, self.forward, self.kept, self.ragged = chunk, forward, kept, ragged
+        self.chunk, self.forward, self.kept, self.packed = chunk, forward, kept, packed
         self.heads = heads  # each a row of programs, with arrays and weights of its own
         self.step = layout.program.pair.step
         self.matrices: list[tuple[Node, bool]] = []
@@ -154,7 +154,7 @@ class Loop(Body):
         step, begin, end = self._step(), self._begin(), self._end()
         sizes = [f"m{k}_r" for k in range(len(self.matrices))]
         arrays = [f"m{k}" for k in range(len(self.matrices))]
-        more = ["rows"] if self.ragged else []
+        more = ["rows"] if self.packed else []
         names = [*self.pointers, *arrays, *sizes, "vec", *more, *self.numbers]
         of_heads: list[str] = []
         if self.heads:
@@ -189,7 +189,7 @@ class Loop(Body):
 
     def _step_head(self) -> list[str]:
         lines = ["t = i" if self.forward else "t = T - 1 - i"]
-        if self.ragged:
+        if self.packed:
             lines += [
                 "first = tl.load(rows + t)",
                 "live = n < tl.load(rows + t + 1) - first",
@@ -205,7 +205,7 @@ class Loop(Body):
         found: list[str] = []
         for index, value in self._next.items():
             text = self.whole(self.use(value), value)
-            if self.ragged:
+            if self.packed:
                 text = f"tl.where(live, {text}, {self.carried[index]})"
             found.append(f"next_{index} = {text}")
         found += [f"{self.carried[index]} = next_{index}" for index in self._next]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from elman.engines.ragged import Ragged
+from elman.engines.call import Call, Cotangents, Gradients, Result
+from elman.engines.packed import Packed
 from elman.engines.triton.launch import Arrays, fresh, numbered
 from elman.engines.triton.rows import RowsRunner, turned
 from elman.engines.triton.steps import Work
@@ -18,8 +19,6 @@ from elman.engines.triton.sweeping import Ends, Sweeping
 
 if TYPE_CHECKING:
     from elman.engines.triton.kernel import TritonKernel
-
-Gradients = tuple[Tensor | None, ...]
 
 
 class Run(ABC):
@@ -31,7 +30,7 @@ class Run(ABC):
     Args:
         of: whose call it is.
         sweep: its direction.
-        inputs, weights: of the call.
+        call: what is run.
         vec: all sealed vectors, if they are known.
     """
 
@@ -40,17 +39,18 @@ class Run(ABC):
     def __init__(
         self,
         of: TritonKernel,
-        sweep: Sweeping,
-        inputs: Sequence[Tensor],
-        weights: Sequence[Tensor],
+        sweep: Sweeping | None,
+        call: Call,
         vec: Tensor | None = None,
     ) -> None:
+        assert sweep is not None, "asked for before"
         self.of, self.sweep, self.heads = of, sweep, of.heads
-        self.T, self.B, self.rows = of.sizes(inputs)
-        like = inputs[0]
+        self.call, self.packed = call, call.packed
+        self.T, self.B, self.rows = of.sizes(call)
+        like = call.inputs[0]
         lead, layout = self.heads, of.layout
         vectors = [] if vec is not None else [*layout.vectors]
-        values = of.rate.values(weights, [*vectors, *sweep.matrices], heads=bool(lead))
+        values = of.rate.values(call.weights, [*vectors, *sweep.matrices], heads=bool(lead))
         if vectors:
             vec = torch.cat([values[node].reshape(*lead, -1) for node in vectors], -1).float()
         self.vec = like.new_zeros(*lead, 1, dtype=torch.float32) if vec is None else vec
@@ -61,7 +61,7 @@ class Run(ABC):
         self._start: list[Tensor] = []
         self.sequences: Sequence[Tensor] = ()
         self.arrays: Arrays = {}  # [.., rows, n] each
-        for k, (value, width) in enumerate(zip(inputs, layout.input_widths, strict=True)):
+        for k, (value, width) in enumerate(zip(call.inputs, layout.input_widths, strict=True)):
             self.arrays[f"in{k}"] = _rowed(value.reshape(*lead, self.rows, width))
 
     def stretch(self, first: int = 0, last: int | None = None) -> None:
@@ -91,7 +91,7 @@ class Run(ABC):
             after = [torch.empty_like(value) for value in carry]
             self._looped(arrays, sequences, Ends(self.ends, carry, after), last - first)
             self._carry = after
-        if self.of.ragged is not None and self.sweep.forward and self.sweep.after.segments:
+        if self.packed is not None and self.sweep.forward and self.sweep.after.segments:
             arrays = {**arrays, **self._rows_of_states()}
         self._batched(self.sweep.after, arrays, rows)
 
@@ -113,13 +113,13 @@ class Run(ABC):
 
     def _looped(self, arrays: Arrays, sequences: Sequence[Tensor], ends: Ends, steps: int) -> None:
         """Steps in one kernel."""
-        loop, ragged = self.sweep.loop, self.of.ragged
+        loop, packed = self.sweep.loop, self.packed
         assert loop is not None, "asked for before"
         if self._held is None:
             held = [_rowed(turned(self._matrices[node], t)) for node, t in loop.matrices]
             self._held = {**numbered("m", held), "vec": self.vec}
-            if ragged is not None:
-                rows = _first_rows(ragged, self.vec.device)
+            if packed is not None:
+                rows = _first_rows(packed, self.vec.device)
                 self._held["rows"] = rows.expand(*self.heads, -1)  # the same for every head
         states = numbered("st", [sequence.flatten(-3, -2) for sequence in sequences])
         self.sweep.run({**arrays, **states, **self._held}, ends, steps, self.of.element)
@@ -145,23 +145,23 @@ class Run(ABC):
                 self.sequences,
                 carries,
                 written,
-                self.of.ragged,
+                self.packed,
             )
         )
 
     def _rows_of_states(self) -> Arrays:
         """Kept sequences as rows before and after each step."""
         found: Arrays = {}
-        ragged = self.of.ragged
+        packed = self.packed
         for k, sequence in enumerate(self.sequences):
             if not self.of.kept[k]:
                 continue
             flat = sequence.flatten(-3, -2)
             found[f"nx{k}"] = flat[..., self.B :, :]
-            if ragged is None:
+            if packed is None:
                 found[f"st{k}"] = flat[..., : self.rows, :]
             else:
-                found[f"st{k}"] = flat.index_select(-2, _before(ragged, flat.device))
+                found[f"st{k}"] = flat.index_select(-2, _before(packed, flat.device))
         return found
 
     def _chunk(self, like: Tensor) -> Tensor:
@@ -178,8 +178,8 @@ class ForwardRun(Run):
 
     Args:
         of: whose call it is.
-        inputs, states, weights: as of :meth:`Kernel.forward`; inputs may be written to until the
-            stretch that reads them.
+        call: as of :meth:`Kernel.forward`; inputs may be written to until the stretch that reads
+            them.
     """
 
     ends = ("first", "last")
@@ -187,49 +187,46 @@ class ForwardRun(Run):
     def __init__(
         self,
         of: TritonKernel,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
+        call: Call,
     ) -> None:
-        super().__init__(of, of.ahead, inputs, weights)
-        self._shapes = [state.shape for state in states]
-        layout, heads, like, ragged = of.layout, self.heads, states[0], of.ragged
+        super().__init__(of, of.sweepings(call.packed is not None)[0], call)
+        layout, heads, like, packed = of.layout, self.heads, call.states[0], call.packed
         T, B, rows = self.T, self.B, self.rows
         self._dtype = like.dtype
         self._carry = [
             state.reshape(*heads, B, width).contiguous()
-            for state, width in zip(states, layout.state_widths, strict=True)
+            for state, width in zip(call.states, layout.state_widths, strict=True)
         ]
         fewest = 2 if self.sweep.steps is not None else 1
         self.sequences = [
             fresh(like, *heads, 1, B + rows, width)
-            if kept and ragged is not None
+            if kept and packed is not None
             else fresh(like, *heads, T + 1 if kept else fewest, B, width)
             for kept, width in zip(of.kept, layout.state_widths, strict=True)
         ]
         for sequence, start in zip(self.sequences, self._carry, strict=True):
             sequence[..., 0, :B, :] = start
-        self._lead = (rows,) if ragged is not None else (T, B)
+        self._lead = (rows,) if packed is not None else (T, B)
         if of.output_is_state:
             whole = self.sequences[0]
-            self.output = whole[..., 1:, :, :] if ragged is None else whole[..., 0, B:, :]
+            self.output = whole[..., 1:, :, :] if packed is None else whole[..., 0, B:, :]
         else:
             self.output = fresh(like, *heads, *self._lead, layout.output_width)
             self.arrays["out"] = self.output.reshape(*heads, rows, layout.output_width)
         self._tape = fresh(like, *heads, rows, max(1, layout.tape_row), dtype=of.slots)
         self.arrays |= {"tape": self._tape, "ch": self._chunk(like)}
-        if ragged is None:
+        if packed is None:
             self.arrays |= self._rows_of_states()
 
-    def results(self) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def results(self) -> Result:
         """What :meth:`Kernel.forward` returns, after the last stretch."""
         output = self.output
         if self.of.scalar_output:
             output = output.reshape(*self.heads, *self._lead)
-        ends = zip(self._carry, self._shapes, strict=True)
-        last = tuple(end.to(self._dtype).reshape(shape) for end, shape in ends)
+        ends = zip(self._carry, self.call.states, strict=True)
+        last = tuple(end.to(self._dtype).reshape(start.shape) for end, start in ends)
         saved = (*self.sequences, self._tape, self.vec)
-        return output, last, saved if self.of.job.spec.training else ()
+        return Result(output, last, saved if self.of.job.spec.training else ())
 
     def _stepped(self, arrays: Arrays) -> list[Tensor]:
         self._worked(arrays, {})
@@ -240,9 +237,9 @@ class ForwardRun(Run):
 
     def _last(self, sequence: Tensor, kept: bool) -> Tensor:
         """A state after every sample's last step."""
-        if self.of.ragged is None:
+        if self.packed is None:
             return sequence.select(-3, self.T % sequence.shape[-3]).clone()
-        rows = _last_rows(self.of.ragged, kept, sequence.device)
+        rows = _last_rows(self.packed, kept, sequence.device)
         return sequence.flatten(-3, -2).index_select(-2, rows)
 
 
@@ -254,8 +251,8 @@ class BackwardRun(Run):
 
     Args:
         of: whose call it is.
-        inputs, states, weights, saved, d_output, d_last, keep: as of :meth:`Kernel.backward`;
-            ``d_output`` may be written to until the stretch that reads it.
+        call, saved, cotangents, keep: as of :meth:`Kernel.backward`; the output's cotangent may be
+            written to until the stretch that reads it.
     """
 
     ends = ("dlast", "dfirst")
@@ -263,19 +260,15 @@ class BackwardRun(Run):
     def __init__(
         self,
         of: TritonKernel,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
+        call: Call,
         saved: Sequence[Tensor],
-        d_output: Tensor | None,
-        d_last: Sequence[Tensor | None],
+        cotangents: Cotangents,
         keep: bool,
     ) -> None:
-        assert of.back is not None, "asked for before"
         *sequences, tape, vec = saved
-        super().__init__(of, of.back, inputs, weights, vec)
-        layout, heads, like, rows = of.layout, self.heads, states[0], self.rows
-        self._given = inputs, states, weights
+        super().__init__(of, of.sweepings(call.packed is not None)[1], call, vec)
+        layout, heads, like, rows = of.layout, self.heads, call.states[0], self.rows
+        d_output = cotangents.output
         self.sequences = sequences
         self.arrays |= self._rows_of_states()
         self.arrays["tape"] = tape.clone() if keep else tape  # a slot may be written again
@@ -295,23 +288,23 @@ class BackwardRun(Run):
             like.new_zeros(*heads, self.B, width)
             if d is None
             else d.reshape(*heads, self.B, width).contiguous()
-            for d, width in zip(d_last, layout.state_widths, strict=True)
+            for d, width in zip(cotangents.last, layout.state_widths, strict=True)
         ]
 
-    def results(self) -> tuple[Gradients, Gradients, Gradients]:
+    def results(self) -> Gradients:
         """What :meth:`Kernel.backward` returns, after the last stretch."""
-        of, (inputs, states, weights) = self.of, self._given
+        of, call = self.of, self.call
         sums, whole = of.totals(self.arrays)
-        d_weights = of.rate.gradients(sums, weights, heads=bool(self.heads), whole=whole)
+        d_weights = of.rate.gradients(sums, call.weights, heads=bool(self.heads), whole=whole)
         d_inputs = tuple(
             d if d is None else d.reshape(value.shape)
-            for d, value in zip(self.d_inputs, inputs, strict=True)
+            for d, value in zip(self.d_inputs, call.inputs, strict=True)
         )
         d_states = tuple(
             d.to(state.dtype).reshape(state.shape)
-            for d, state in zip(self._carry, states, strict=True)
+            for d, state in zip(self._carry, call.states, strict=True)
         )
-        return d_inputs, d_states, d_weights
+        return Gradients(d_inputs, d_states, d_weights)
 
     def _stepped(self, arrays: Arrays) -> list[Tensor]:
         layout = self.of.layout
@@ -341,26 +334,26 @@ def _rowed(matrix: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def _first_rows(ragged: Ragged, device: torch.device) -> Tensor:
+def _first_rows(packed: Packed, device: torch.device) -> Tensor:
     """The first row of every step, and the end."""
-    return ragged.numbers(1)[: ragged.steps + 1].to(device)
+    return packed.numbers(1)[: packed.steps + 1].to(device)
 
 
 @lru_cache(maxsize=8)
-def _before(ragged: Ragged, device: torch.device) -> Tensor:
+def _before(packed: Packed, device: torch.device) -> Tensor:
     """For each packed row, where the state before its step lies."""
-    starts = (0, *(ragged.batch + first for first in ragged.offsets[: ragged.steps - 1]))
-    sizes = torch.tensor(ragged.sizes)
-    first = torch.tensor(starts) - torch.tensor(ragged.offsets[: ragged.steps])
-    rows = torch.arange(ragged.rows) + first.repeat_interleave(sizes)
+    starts = (0, *(packed.batch + first for first in packed.offsets[: packed.steps - 1]))
+    sizes = torch.tensor(packed.sizes)
+    first = torch.tensor(starts) - torch.tensor(packed.offsets[: packed.steps])
+    rows = torch.arange(packed.rows) + first.repeat_interleave(sizes)
     return rows.to(device)
 
 
 @lru_cache(maxsize=8)
-def _last_rows(ragged: Ragged, kept: bool, device: torch.device) -> Tensor:
+def _last_rows(packed: Packed, kept: bool, device: torch.device) -> Tensor:
     """Where the state after each sample's last step lies: among all, or of two that take turns."""
     rows = [
-        ragged.batch + ragged.offsets[length - 1] + n if kept else length % 2 * ragged.batch + n
-        for n, length in enumerate(ragged.lengths)
+        packed.batch + packed.offsets[length - 1] + n if kept else length % 2 * packed.batch + n
+        for n, length in enumerate(packed.lengths)
     ]
     return torch.tensor(rows, device=device)

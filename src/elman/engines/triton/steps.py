@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elman.engines.packed import Packed
 from elman.engines.precision import precision
-from elman.engines.ragged import Ragged
 from elman.engines.triton.launch import Arrays, fresh
 from elman.engines.triton.rows import RowsRunner
 
@@ -38,7 +38,7 @@ class Work:
         sequences: of the states [.., T + 1, B, n], or [.., 2, B, n] where they are not kept.
         carries: ``ca`` and ``cn`` [.., B, n], which change places after each step; or none.
         written: names of rows that are results.
-        ragged: how packed rows lie; sequences that are kept are [.., 1, B + N, n] then.
+        packed: how packed rows lie; sequences that are kept are [.., 1, B + N, n] then.
     """
 
     T: int
@@ -49,18 +49,18 @@ class Work:
     sequences: Sequence[Tensor]
     carries: Arrays
     written: frozenset[str]
-    ragged: Ragged | None = None
+    packed: Packed | None = None
 
     def at(self, t: int) -> tuple[int, int]:
         """The first row of a step, and how many it has."""
-        if self.ragged is None:
+        if self.packed is None:
             return t * self.B, self.B
-        return self.ragged.offsets[t], self.ragged.sizes[t]
+        return self.packed.offsets[t], self.packed.sizes[t]
 
     def states(self, sequence: Tensor, t: int) -> tuple[Tensor, Tensor]:
         """A state [.., rows, n] before and after a step; where it is not kept, two take turns."""
         _, size = self.at(t)
-        if self.ragged is not None and sequence.shape[-3] == 1:
+        if self.packed is not None and sequence.shape[-3] == 1:
             first = 0 if not t else self.B + self.at(t - 1)[0]
             flat = sequence.select(-3, 0)
             return flat.narrow(-2, first, size), flat.narrow(-2, self.B + self.at(t)[0], size)
@@ -113,7 +113,7 @@ class Steps:
 
     def run(self, work: Work) -> Tensor | None:
         """Run all steps; what is carried at the end, if anything is."""
-        alone = not work.vec.is_cuda or work.ragged is not None  # whose lengths hardly come again
+        alone = not work.vec.is_cuda or work.packed is not None  # whose lengths hardly come again
         if alone or torch.cuda.is_current_stream_capturing():
             return self.each(work)
         return self.recorded(work)

@@ -48,7 +48,7 @@ class Sweeping:
     Args:
         layout, sweep, schedule: what is run, and how.
         kept: which states are stored at every step.
-        ragged: whether rows are packed, each sample with its own number of steps.
+        packed: whether rows are packed, each sample with its own number of steps.
         heads: whether several heads run side by side, with arrays and weights of their own.
 
     Attributes:
@@ -62,10 +62,10 @@ class Sweeping:
         schedule: Schedule,
         kept: tuple[bool, ...],
         *,
-        ragged: bool = False,
+        packed: bool = False,
         heads: bool = False,
     ) -> None:
-        self.layout, self.sweep, self.schedule, self.ragged = layout, sweep, schedule, ragged
+        self.layout, self.sweep, self.schedule, self.packed = layout, sweep, schedule, packed
         self.forward = sweep is layout.program.forward
         self.chunk = layout.slots(sweep.chunk, "" if self.forward else "chunk")
         self.before = RowsRunner(layout, sweep.before, self.place, heads=heads)
@@ -86,7 +86,7 @@ class Sweeping:
                 self.chunk,
                 forward=self.forward,
                 kept=kept,
-                ragged=ragged,
+                packed=packed,
                 heads=heads,
             )
         else:
@@ -95,7 +95,7 @@ class Sweeping:
                 sweep.step,
                 self.chunk,
                 forward=self.forward,
-                ragged=ragged,
+                packed=packed,
                 heads=heads,
                 own=schedule.units,
                 splits=schedule.warps,
@@ -163,7 +163,7 @@ class Sweeping:
         like = arrays["tape"]  # what is met over is as precise as what is kept
         carry = fresh(like, *heads, 2 * B, max(1, self.layout.carry_row))
         # where the first step reads them; a sample that begins later may read on the other side
-        sides = (0, 1) if self.ragged else ((steps - 1) & 1,)
+        sides = (0, 1) if self.packed else ((steps - 1) & 1,)
         for array, offset, column in self.layout.carried():
             own = now[array].narrow(-1, column.offset, column.width)
             for side in sides:

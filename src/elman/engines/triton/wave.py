@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.lanes import Lanes
-from elman.engines.ragged import Ragged
-from elman.engines.together import Gradients, Together
+from elman.engines.together import Arrangement, Together
 from elman.engines.triton.kernel import TritonKernel
 from elman.engines.triton.launch import launching
 from elman.engines.triton.runs import BackwardRun, ForwardRun
@@ -54,61 +54,50 @@ class Wave(Together):
     Args:
         kernels: lowest layer first; each runs all its steps in one kernel, and all of them find
             room on the chip at once.
-        counts: (states, weights) of each.
+        arrangement: of the layers.
     """
 
-    def __init__(self, kernels: Sequence[TritonKernel], counts: Sequence[tuple[int, int]]) -> None:
-        super().__init__(kernels, counts, beside=False)
+    def __init__(self, kernels: Sequence[TritonKernel], arrangement: Arrangement) -> None:
+        super().__init__(kernels, arrangement)
         self.layers = tuple(kernels)
+        self._apart = Together(kernels, arrangement)
 
-    def over(self, ragged: Ragged) -> Together:
-        """See :meth:`Kernel.over`: one layer after another."""
-        return Together(self.layers, self.counts, beside=False).over(ragged)
-
-    def forward(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """See :meth:`Kernel.forward`; raises as :meth:`TritonKernel.forward`."""
-        runs: list[ForwardRun] = []
-        given: Sequence[Tensor] = inputs
-        with launching(states[0]):
-            for layer, own, read in zip(self.layers, self._states, self._weights, strict=True):
-                runs.append(ForwardRun(layer, given, states[own], weights[read]))
-                given = (runs[-1].output, *inputs[1:])
-            found = self._run(runs, inputs[0], reverse=False)
-        outputs, ends, kept = zip(*found, strict=True)
-        return self._whole(outputs, outputs[:-1], [end for last in ends for end in last], kept)
+    def forward(self, call: Call) -> Result:
+        """See :meth:`Kernel.forward`; raises as :meth:`TritonKernel.forward`. Packed rows run one
+        layer after another."""
+        if call.packed is not None:
+            return self._apart.forward(call)
+        of = self.arrangement
+        shared = of.shared(call)
+        firsts, runs = [shared], list[ForwardRun]()
+        with launching(call.states[0]):
+            for index, layer in enumerate(self.layers):
+                runs.append(ForwardRun(layer, of.split(call, firsts, index)))
+                firsts.append((runs[-1].output, *shared[1:]))
+            results: list[Result] = self._run(runs, call.inputs[0], reverse=False)
+        firsts = [shared, *((result.output, *shared[1:]) for result in results[:-1])]
+        return self._joined(results, firsts, None)
 
     def backward(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        saved: Sequence[Tensor],
-        d_output: Tensor | None,
-        d_last: Sequence[Tensor | None],
-        keep: bool,
-    ) -> tuple[Gradients, Gradients, Gradients]:
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
         """See :meth:`Kernel.backward`."""
-        between, *kept = (saved[own] for own in self._saved)
-        order = [index for index, own in enumerate(kept) if own][::-1]  # those with gradients
+        if call.packed is not None:
+            return self._apart.backward(call, saved, cotangents, keep)
+        order: list[int] = []
         runs: list[BackwardRun] = []
-        with launching(states[0]):
-            for index in order:
-                own, read = self._states[index], self._weights[index]
-                given = (between[index - 1], *inputs[1:]) if index else inputs
-                of, ends = self.layers[index], d_last[own]
-                arguments = given, states[own], weights[read], kept[index]
-                runs.append(BackwardRun(of, *arguments, d_output, ends, keep))
+        d_output = cotangents.output
+        with launching(call.states[0]):
+            for index, own, kept, d_last in self._backwards(call, saved, cotangents):
+                order.append(index)
+                ends = Cotangents(d_output, d_last)
+                runs.append(BackwardRun(self.layers[index], own, kept, ends, keep))
                 d_output = runs[-1].d_inputs[0]
-            found = self._run(runs, inputs[0], reverse=True)
-        none: Gradients = (None,) * len(inputs)
-        d_inputs: list[Gradients] = [none] * len(self.layers)
-        d_states: list[Tensor | None] = [None] * len(states)
-        d_weights: list[Tensor | None] = [None] * len(weights)
-        for index, groups in zip(order, found, strict=True):
-            d_inputs[index], d_states[self._states[index]], d_weights[self._weights[index]] = groups
-        return self._of_inputs(d_inputs), tuple(d_states), tuple(d_weights)
+            gradients: list[Gradients] = self._run(runs, call.inputs[0], reverse=True)
+        by_layer: list[Gradients | None] = [None] * len(self.layers)
+        for index, of_layer in zip(order, gradients, strict=True):
+            by_layer[index] = of_layer
+        return self._gradients(call, by_layer)
 
     def _run(self, runs: Sequence[Any], like: Tensor, *, reverse: bool) -> list[Any]:
         """All stretches of all runs, each of which reads the results of the one before it."""

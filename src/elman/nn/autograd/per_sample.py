@@ -1,4 +1,4 @@
-"""Gradients of the weights sample by sample: the rows of which they are sums, from one kernel."""
+"""Gradients of the weights sample by sample: the factors of those sums, from one kernel."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from elman.engines.atoms import Places
 from elman.engines.base import Job, Kernel
+from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.weights import WeightRate
 from elman.ir.graph import Graph, Node, node
 from elman.ir.pair import Pair, Step, Sum, sealed
@@ -19,15 +20,13 @@ from elman.ir.verify import verified_pair
 from elman.tuning.kernels import kernel_of
 from elman.tuning.verification import verify
 
-Gradients = tuple[Tensor | None, ...]
-Saved = tuple[Tensor, ...]
 
+class PerSampleKernel(Kernel):
+    """A cell whose weights get a gradient per sample.
 
-class Rows:
-    """The forward and backward of a cell whose weights get a gradient per sample.
-
-    A weight's gradient is Σ left ⊗ right over all rows of T·B. The kernel hands out left and right
-    of every row, as gradients of inputs that the cell does not read; sums follow by sample.
+    A weight's gradient is Σ left ⊗ right over all rows of T·B. The kernel inside hands out left and
+    right of every row, as gradients of inputs that the cell does not read; sums follow by sample.
+    As a kernel of the cell itself it takes the whole batch for one sample.
 
     Args:
         job: the cell; ``spec.wants`` names the inputs and weights that get gradients.
@@ -58,7 +57,12 @@ class Rows:
         names = frozenset(leaf.name for leaf in job.graph.inputs) & wants
         spec = replace(job.spec, wants=names | frozenset(fresh), training=True)
         self.kernel = kernel_of(self._handing(fresh, spec), engine)
-        verify(job, _Summed(self), f"{engine} sample by sample")
+        self.engine = self.kernel.engine
+        verify(job, self, f"{engine} sample by sample")
+
+    def fingerprint(self) -> str | None:
+        """The program's that hands out the factors."""
+        return self.kernel.fingerprint()
 
     def _handing(self, names: Sequence[str], spec: Any) -> Job:
         """The job whose gradients of further inputs are what is to be handed out."""
@@ -85,48 +89,44 @@ class Rows:
         )
         return Job(f"{self.job.name}_rows", wider, verified_pair(made), spec)
 
-    def _inputs(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        first = inputs[0]
+    def _wider(self, call: Call) -> Call:
+        """The call of the kernel inside."""
+        first = call.inputs[0]
         lead = first.shape[:2]
-        return [
-            *inputs,
-            *(first.new_zeros(shape).expand(*lead, *shape) for shape in self._shapes),
-        ]
+        more = (first.new_zeros(shape).expand(*lead, *shape) for shape in self._shapes)
+        return call._replace(inputs=(*call.inputs, *more))
 
-    def forward(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[Tensor, Saved, Saved]:
-        """As :meth:`Kernel.forward`."""
-        return self.kernel.forward(self._inputs(inputs), states, weights)
+    def forward(self, call: Call) -> Result:
+        """See :meth:`Kernel.forward`."""
+        return self.kernel.forward(self._wider(call))
 
     def backward(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        saved: Sequence[Tensor],
-        d_output: Tensor | None,
-        d_last: Sequence[Tensor | None],
-        samples: int,
-    ) -> tuple[Gradients, Gradients, Gradients]:
-        """As :meth:`Kernel.backward`; those of the weights are [samples, ...].
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
+        """See :meth:`Kernel.backward`."""
+        d_inputs, d_states, d_weights = self.by_sample(call, saved, cotangents, 1)
+        return Gradients(d_inputs, d_states, tuple(d if d is None else d[0] for d in d_weights))
+
+    def by_sample(
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, samples: int
+    ) -> Gradients:
+        """As :meth:`backward`; gradients of the weights are [samples, ...].
 
         Args:
-            inputs, states, weights, saved, d_output, d_last: as there.
+            call, saved, cotangents: as there.
             samples: of B rows each, in which the batch is samples · B.
         """
-        d_all, d_states, _ = self.kernel.backward(
-            self._inputs(inputs), states, weights, saved, d_output, d_last, True
-        )
+        d_all, d_states, _ = self.kernel.backward(self._wider(call), saved, cotangents, True)
         graph, step = self.job.graph, self.job.pair.step
-        named = {leaf.name: value for leaf, value in zip(graph.inputs, inputs, strict=True)}
-        rows = self._places.atoms(step.inputs, named)
+        named = {leaf.name: x for leaf, x in zip(graph.inputs, call.inputs, strict=True)}
+        factors = self._places.atoms(step.inputs, named)
         handed = d_all[self._count :]
-        rows.update((v, d) for v, d in zip(self._handed, handed, strict=True) if d is not None)
-        found = self._weights.gradients(self._totals(rows, samples), weights, samples)
-        return d_all[: self._count], d_states, found
+        factors.update((v, d) for v, d in zip(self._handed, handed, strict=True) if d is not None)
+        sums = self._totals(factors, samples)
+        d_weights = self._weights.gradients(sums, call.weights, samples)
+        return Gradients(d_all[: self._count], d_states, tuple(d_weights))
 
-    def _totals(self, rows: dict[Node, Tensor], samples: int) -> dict[Node, Tensor]:
+    def _totals(self, factors: dict[Node, Tensor], samples: int) -> dict[Node, Tensor]:
         """The sums of each sample, by what they are gradients of: [samples, ...]."""
         found: dict[Node, Tensor] = {}
 
@@ -140,50 +140,17 @@ class Rows:
                 by_right.setdefault(term.right, []).append(term)
                 continue
             if term.left not in by_left:
-                by_left[term.left] = rows[term.left].unflatten(1, (samples, -1)).sum((0, 2))
+                by_left[term.left] = factors[term.left].unflatten(1, (samples, -1)).sum((0, 2))
             add(term.target, by_left[term.left])
         for right, terms in by_right.items():
             lefts = list(dict.fromkeys(term.left for term in terms))
-            whole = _by_sample(torch.cat([rows[left] for left in lefts], -1), samples)
-            made = whole.transpose(1, 2) @ _by_sample(rows[right], samples)
-            widths = [rows[left].shape[-1] for left in lefts]
+            whole = _by_sample(torch.cat([factors[left] for left in lefts], -1), samples)
+            made = whole.transpose(1, 2) @ _by_sample(factors[right], samples)
+            widths = [factors[left].shape[-1] for left in lefts]
             split = dict(zip(lefts, made.split(widths, 1), strict=True))
             for term in terms:
                 add(term.target, split[term.left])
         return found
-
-
-class _Summed(Kernel):
-    """Rows of one sample that is the whole batch: a kernel of the cell itself, to be verified."""
-
-    def __init__(self, rows: Rows) -> None:
-        self._rows, self.engine = rows, rows.kernel.engine
-
-    def fingerprint(self) -> str | None:
-        """The program's that hands out the rows."""
-        return self._rows.kernel.fingerprint()
-
-    def forward(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[Tensor, Saved, Saved]:
-        """See :meth:`Kernel.forward`."""
-        return self._rows.forward(inputs, states, weights)
-
-    def backward(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        saved: Sequence[Tensor],
-        d_output: Tensor | None,
-        d_last: Sequence[Tensor | None],
-        keep: bool,
-    ) -> tuple[Gradients, Gradients, Gradients]:
-        """See :meth:`Kernel.backward`."""
-        d_inputs, d_states, d_weights = self._rows.backward(
-            inputs, states, weights, saved, d_output, d_last, 1
-        )
-        return d_inputs, d_states, tuple(d if d is None else d[0] for d in d_weights)
 
 
 def _by_sample(rows: Tensor, samples: int) -> Tensor:

@@ -1,4 +1,5 @@
-"""A step with its sizes, and the kernels of what is derived from it: its tangent, its rows."""
+"""A step with its sizes, and the kernels of what is derived from it: its tangent, its gradients by
+sample."""
 
 from __future__ import annotations
 
@@ -12,17 +13,18 @@ from torch import Tensor
 
 from elman import compiler
 from elman.autodiff.tangent import tangent
-from elman.engines import registry
 from elman.engines.base import Job, Kernel
-from elman.engines.ragged import Ragged, over
+from elman.engines.call import Call, Cotangents, Form, Gradients, Result
+from elman.engines.packed import Packed, for_layout
 from elman.engines.reference.engine import ReferenceKernel
+from elman.engines.vjp import leaves_of, vjp
 from elman.frontend.cell import Cell
 from elman.ir.graph import Graph
 from elman.ir.pair import Pair
-from elman.nn.function import pulled
-from elman.nn.samples import Rows
+from elman.nn.autograd.per_sample import PerSampleKernel
 from elman.plan.spec import Spec
-from elman.tuning.kernels import engine_for
+from elman.tuning.kernels import first_engine
+from elman.tuning.request import Rule
 from elman.tuning.verification import verified
 
 COMPILED = 1  # tangents of tangents are large: compiling them takes minutes, and much memory
@@ -39,33 +41,22 @@ class TorchOps(Kernel):
     engine = "reference"
 
     def __init__(self, graph: Graph, dims: dict[str, int], wants: tuple[bool, ...]) -> None:
-        self._run, self._wants = ReferenceKernel(graph, dims), wants
+        self._reference, self._wants = ReferenceKernel(graph, dims), wants
 
-    def forward(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`."""
         with torch.no_grad():
-            return self._run.forward(inputs, states, weights)
+            return self._reference.forward(call)
 
     def backward(
-        self,
-        inputs: Sequence[Tensor],
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        saved: Sequence[Tensor],
-        d_output: Tensor | None,
-        d_last: Sequence[Tensor | None],
-        keep: bool,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
         """See :meth:`Kernel.backward`."""
-        given = (*inputs, *states, *weights)
-        first, second = len(inputs), len(inputs) + len(states)
+        leaves = leaves_of(call.tensors, self._wants)
         with torch.enable_grad():
-            own = [t.detach().requires_grad_(w) for t, w in zip(given, self._wants, strict=True)]
-            output, last, _ = self._run.forward(own[:first], own[first:second], own[second:])
-        found = pulled((output, *last), own, (d_output, *d_last), self._wants, False)
-        return tuple(found[:first]), tuple(found[first:second]), tuple(found[second:])
+            result = self._reference.forward(call.with_tensors(leaves))
+        d_output, d_last = cotangents
+        return call.form.gradients(vjp(result.values, leaves, (d_output, *d_last), self._wants))
 
 
 class Derived:
@@ -86,7 +77,7 @@ class Derived:
         self._pair: Pair | None = None
         self._engines: dict[tuple[torch.dtype, str], str | None] = {}
         self._kernels: dict[Any, Kernel] = {}
-        self._rows: dict[Any, Rows] = {}
+        self._per_sample: dict[Any, PerSampleKernel] = {}
         self._tangents: dict[tuple[bool, ...], Derived] = {}
 
     @property
@@ -106,10 +97,9 @@ class Derived:
         """The engine that runs whatever is derived from a cell, for tensors like one; or None."""
         key = (like.dtype, like.device.type)
         if key not in self._engines:
-            job = self.job(like, frozenset(), True)
-            every = (engine_for(name, job) for name in registry.names())
-            able = (e.name for e in every if not isinstance(e, str) and e.derives)
-            self._engines[key] = next(able, None)
+            self._engines[key] = first_engine(
+                self.job(like, frozenset(), True), lambda engine: engine.fuses
+            )
         return self._engines[key]
 
     def kernel(self, like: Tensor, wants: tuple[bool, ...]) -> Kernel:
@@ -134,16 +124,17 @@ class Derived:
         middle = range(first, first + second)
         return frozenset(name for k, name in enumerate(self.names) if wants[k] and k not in middle)
 
-    def rows(self, like: Tensor, wants: tuple[bool, ...]) -> Rows:
+    def per_sample(self, like: Tensor, wants: tuple[bool, ...]) -> PerSampleKernel:
         """What gives the gradients of the weights for every sample of its own."""
         names = self.wanted(wants)
         key = (like.dtype, like.device.type, names)
-        found = self._rows.get(key)
-        if found is None:
+        kernel = self._per_sample.get(key)
+        if kernel is None:
             engine = self.engine(like)
             assert engine is not None, "asked for before"
-            found = self._rows[key] = Rows(self.job(like, names, True), engine)
-        return found
+            kernel = PerSampleKernel(self.job(like, names, True), engine)
+            self._per_sample[key] = kernel
+        return kernel
 
     def tangent(self, moving: tuple[bool, ...]) -> Derived:
         """The step that moves with this one if some arguments do; all states do."""
@@ -164,9 +155,9 @@ class Derived:
 
 
 @lru_cache(maxsize=256)
-def derived(cell: Cell, dims: tuple[tuple[str, int], ...]) -> Derived:
+def derived(cell: Cell, dims: tuple[tuple[str, int], ...], rules: tuple[Rule, ...] = ()) -> Derived:
     """What is derived from a cell of some sizes, shared by all layers that have them."""
-    return Derived(cell.name, cell.graph, dims)
+    return Derived(cell.name, compiler.graph_of(cell, rules), dims)
 
 
 class Kept:
@@ -196,62 +187,56 @@ class Kept:
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
-    """A forward over all steps: what is no tensor of it.
+class Pass:
+    """A forward over all steps that any transform goes through: what is no tensor of it.
 
     Attributes:
         of: the step.
-        ragged: how packed sequences lie.
+        packed: how packed sequences lie.
         wants: for each argument, whether a gradient will be asked for.
         sampled: whether those of the weights may be asked for by sample, once there are samples.
-        each: whether they are.
+        by_sample: whether they are.
         kept: what the backward needs.
     """
 
     of: Derived
-    ragged: Ragged | None
+    packed: Packed | None
     wants: tuple[bool, ...]
     sampled: bool = False
-    each: bool = False
+    by_sample: bool = False
     kept: Kept = field(default_factory=Kept)
 
-    def part(self, index: int) -> Call:
-        """The call for one slice of the arguments."""
-        return replace(self, each=False, kept=self.kept.part(index))
+    def part(self, index: int) -> Pass:
+        """The same for one slice of the arguments."""
+        return replace(self, by_sample=False, kept=self.kept.part(index))
 
-    def cut(
-        self, tensors: Sequence[Tensor]
-    ) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
-        """Inputs, states and weights."""
-        first, second = self.of.counts
-        return tensors[:first], tensors[first : first + second], tensors[first + second :]
+    def call(self, tensors: Sequence[Tensor]) -> Call:
+        """The call of such tensors."""
+        return Form(*self.of.counts, self.packed).call(tensors)
 
-    def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Run all steps on plain tensors; the output and the last states."""
-        made, output, last, saved = self._forward(tensors)
+        kernel, (output, last, saved) = self._forward(tensors)
         if any(self.wants):
-            self.kept.put(self._place(tensors), made, saved)
+            self.kept.put(self._place(tensors), kernel, saved)
         # what is kept shares memory with the output, which the caller may write to
-        return output.clone() if output._is_view() else output, last
+        return (output.clone() if output._is_view() else output, *last)
 
     def saved(self, tensors: Sequence[Tensor]) -> tuple[Kernel, tuple[Tensor, ...]]:
         """A kernel for the backward of plain tensors, and what its forward saved."""
-        found = self.kept.get(self._place(tensors))
-        if found is None:
-            made, _, _, saved = self._forward(tensors)
-            found = made, saved
-        return found
+        kept = self.kept.get(self._place(tensors))
+        if kept is None:
+            kernel, result = self._forward(tensors)
+            kept = kernel, result.saved
+        return kept
 
-    def _forward(
-        self, tensors: Sequence[Tensor]
-    ) -> tuple[Kernel, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        inputs, states, weights = self.cut(tensors)
-        if self.each:
-            rows = self.of.rows(tensors[0], self.wants)
-            return rows.kernel, *rows.forward(inputs, states, weights)
-        kernel = over(self.of.kernel(tensors[0], self.wants), self.ragged)
-        return kernel, *kernel.forward(inputs, states, weights)
+    def _forward(self, tensors: Sequence[Tensor]) -> tuple[Kernel, Result]:
+        if self.by_sample:
+            kernel: Kernel = self.of.per_sample(tensors[0], self.wants)
+        else:
+            kernel = for_layout(self.of.kernel(tensors[0], self.wants), self.packed)
+        return kernel, kernel.forward(self.call(tensors))
 
     def _place(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
         shapes = tuple(tensor.shape for tensor in tensors)
-        return self.wants, self.each, shapes
+        return self.wants, self.by_sample, shapes

@@ -8,7 +8,6 @@ is a batch; only gradients of weights per sample need sums of their own (``nn/sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,20 +15,22 @@ import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
-from elman.engines.base import Kernel
-from elman.engines.ragged import Ragged, over
+from elman.engines.base import DifferentiableKernel, Kernel
+from elman.engines.call import Call, Cotangents, Result
+from elman.engines.packed import for_layout
 from elman.engines.reference.engine import ReferenceKernel
-from elman.errors import EngineError, VerifyError, warn_once
-from elman.nn.derived import COMPILED, Call, Derived
-from elman.nn.folding import folded, picked, stacked
-from elman.nn.function import own_leaves, pulled
-from elman.nn.transforms import DUAL, FUNC, batched, forward_levels, sampled, transformed
+from elman.engines.vjp import vjp
+from elman.errors import EngineError, warn_once
+from elman.nn.autograd.derived import COMPILED, Derived, Pass
+from elman.nn.autograd.function import own_leaves
+from elman.nn.autograd.transforms import DUAL, FUNC, batched, forward_levels, sampled, transformed
+from elman.nn.autograd.vmap import folded, picked, stacked
 
 _forward_ad: Any = forward_ad
 Some = Sequence[Tensor | None]
 
 
-class Differentiable(Kernel):
+class Differentiable(DifferentiableKernel):
     """A cell under transforms and higher derivatives; autograd and torch.func see through it.
 
     Args:
@@ -37,40 +38,27 @@ class Differentiable(Kernel):
         reference: runs what no engine can.
     """
 
-    differentiable = True
     engine = "reference"
+    packs = True
 
     def __init__(self, of: Derived, reference: Kernel) -> None:
         self._of, self._reference = of, reference
-        self._ragged: Ragged | None = None
 
-    def over(self, ragged: Ragged) -> Differentiable:
-        """See :meth:`Kernel.over`."""
-        made = copy(self)
-        made._ragged = ragged
-        return made
-
-    def forward(
-        self, inputs: Sequence[Tensor], states: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`."""
-        tensors = (*inputs, *states, *weights)
+        tensors, like = call.tensors, call.states[0]
         reason = transformed(tensors)
-        engine = None if reason not in (None, FUNC, DUAL) else self._of.engine(states[0])
+        engine = None if reason not in (None, FUNC, DUAL) else self._of.engine(like)
         if engine is None:
             if reason in (None, FUNC, DUAL):
                 warn_once(
-                    f"transforms and second derivatives of {states[0].dtype} on "
-                    f"{states[0].device.type} run through engine reference, step by step"
+                    f"transforms and second derivatives of {like.dtype} on {like.device.type} "
+                    f"run through engine reference, step by step"
                 )
-            return over(self._reference, self._ragged).forward(inputs, states, weights)
-        call = Call(self._of, self._ragged, _flags(tensors), sampled(weights))
-        output, *last = Forward.apply(call, *tensors)
-        return output, tuple(last), ()
-
-    def backward(self, *given: Any) -> Any:
-        """Never called: autograd sees through ``forward``."""
-        raise VerifyError("autograd sees through the forward; it has no backward of its own")
+            return for_layout(self._reference, call.packed).forward(call)
+        forward = Pass(self._of, call.packed, _flags(tensors), sampled(call.weights))
+        output, *last = Forward.apply(forward, *tensors)
+        return Result(output, tuple(last))
 
 
 def _flags(tensors: Sequence[Tensor]) -> tuple[bool, ...]:
@@ -82,47 +70,47 @@ class Back:
     """The gradients of a forward: what is no tensor of them.
 
     Arguments are those of the forward, then the cotangents that are there: of the output, of each
-    last state. Results are the gradients of what the call wants, in order.
+    last state. Results are the gradients of what the forward wants, in order.
 
     Attributes:
-        call: the forward, with what is wanted.
+        primal: the forward, with what is wanted.
         there: for each result of the forward, whether it has a cotangent.
     """
 
-    call: Call
+    primal: Pass
     there: tuple[bool, ...]
 
     @property
     def wanted(self) -> list[int]:
         """Indices of the arguments that get a gradient."""
-        return [k for k, flag in enumerate(self.call.wants) if flag]
+        return [k for k, flag in enumerate(self.primal.wants) if flag]
 
     def part(self, index: int) -> Back:
         """The same for one slice of the arguments."""
-        return replace(self, call=self.call.part(index))
+        return replace(self, primal=self.primal.part(index))
 
     def cut(self, flat: Sequence[Tensor]) -> tuple[Sequence[Tensor], list[Tensor | None]]:
         """The forward's arguments, and a cotangent or None for each of its results."""
-        count = len(self.call.wants)
+        count = len(self.primal.wants)
         rest = iter(flat[count:])
         return flat[:count], [next(rest) if there else None for there in self.there]
 
     def axes(self) -> list[int | None]:
         """Where the batch of each argument lies; the weights have none."""
-        first, second = self.call.of.counts
+        first, second = self.primal.of.counts
         results = [1, *(0 for _ in range(second))]
         return [
             *(1 for _ in range(first)),
             *(0 for _ in range(second)),
-            *(None for _ in range(len(self.call.wants) - first - second)),
+            *(None for _ in range(len(self.primal.wants) - first - second)),
             *(axis for axis, there in zip(results, self.there, strict=True) if there),
         ]
 
 
-def gradients(call: Call, tensors: Sequence[Tensor], d: Some) -> list[Tensor | None]:
-    """Gradients of the arguments that a call wants, from the cotangents of its results."""
+def gradients(primal: Pass, tensors: Sequence[Tensor], d: Some) -> list[Tensor | None]:
+    """Gradients of the arguments that a forward wants, from the cotangents of its results."""
     found: list[Tensor | None] = [None] * len(tensors)
-    back = Back(call, tuple([one is not None for one in d]))
+    back = Back(primal, tuple([one is not None for one in d]))
     if any(back.there) and back.wanted:
         made = Backward.apply(back, *tensors, *(one for one in d if one is not None))
         for k, value in zip(back.wanted, made, strict=True):
@@ -130,41 +118,40 @@ def gradients(call: Call, tensors: Sequence[Tensor], d: Some) -> list[Tensor | N
     return found
 
 
-def _moving(call: Call, tensors: Sequence[Tensor], d: Some) -> tuple[Call, list[Tensor]]:
-    """The tangent's call, and its arguments: each kind followed by how it moves."""
-    first, second = call.of.counts
+def _moving(primal: Pass, tensors: Sequence[Tensor], d: Some) -> tuple[Pass, list[Tensor]]:
+    """The tangent's forward, and its arguments: each kind followed by how it moves."""
+    first, second = primal.of.counts
     states = range(first, first + second)
     moves = [
         torch.zeros_like(tensor) if one is None and k in states else one
         for k, (tensor, one) in enumerate(zip(tensors, d, strict=True))
     ]
-    of = call.of.tangent(tuple([one is not None for one in moves]))
+    of = primal.of.tangent(tuple([one is not None for one in moves]))
     found: list[Tensor] = []
     for kind in (slice(first), slice(first, first + second), slice(first + second, None)):
         found += tensors[kind]
         found += [one for one in moves[kind] if one is not None]
-    return Call(of, call.ragged, _flags(found)), found
+    return Pass(of, primal.packed, _flags(found)), found
 
 
-def _still(call: Call, moving: Call, values: Sequence[Any], other: Any) -> list[Any]:
-    """Values of a call's arguments as values of its tangent's; ``other`` for what moves."""
-    taken = dict(zip(call.of.names, values, strict=True))
+def _still(primal: Pass, moving: Pass, values: Sequence[Any], other: Any) -> list[Any]:
+    """Values of a forward's arguments as values of its tangent's; ``other`` for what moves."""
+    taken = dict(zip(primal.of.names, values, strict=True))
     return [taken.get(name, other) for name in moving.of.names]
 
 
 class Forward(Function):
-    """``apply(call, *tensors)``: the output and the last states."""
+    """``apply(primal, *tensors)``: the output and the last states."""
 
     @staticmethod
-    def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(primal: Pass, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Run the kernel."""
-        output, last = call.forward(tensors)
-        return (output, *last)
+        return primal.forward(tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save the arguments."""
-        ctx.call, *tensors = inputs
+        ctx.primal, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
         ctx.set_materialize_grads(False)
@@ -174,26 +161,26 @@ class Forward(Function):
         """Gradients of what is asked for."""
         wants = tuple(ctx.needs_input_grad[1:])
         if batched(d):
-            return (None, *_by_torch_ops(ctx.call, ctx.saved_tensors, d, wants))
-        return (None, *gradients(replace(ctx.call, wants=wants), ctx.saved_tensors, d))
+            return (None, *_by_torch_ops(ctx.primal, ctx.saved_tensors, d, wants))
+        return (None, *gradients(replace(ctx.primal, wants=wants), ctx.saved_tensors, d))
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *d: Tensor | None) -> Any:
         """The tangent's forward."""
-        moving, tensors = _moving(ctx.call, ctx.saved_tensors, d)
+        moving, tensors = _moving(ctx.primal, ctx.saved_tensors, d)
         output, *last = Forward.apply(moving, *tensors)
         return (output, *last[len(last) // 2 :])
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: Tensor) -> Any:
+    def vmap(info: Any, in_dims: tuple[Any, ...], primal: Pass, *tensors: Tensor) -> Any:
         """A batch of batches is a batch; with weights of their own, each is a call."""
-        axes, count = Back(call, (False,) * (1 + call.of.counts[1])).axes(), info.batch_size
+        axes, count = Back(primal, (False,) * (1 + primal.of.counts[1])).axes(), info.batch_size
         dims = in_dims[1:]
-        if _apart(call, axes, dims):
-            each = [Forward.apply(call.part(k), *picked(tensors, dims, k)) for k in range(count)]
+        if _apart(primal, axes, dims):
+            each = [Forward.apply(primal.part(k), *picked(tensors, dims, k)) for k in range(count)]
             return stacked(each)
-        call = replace(call, each=call.sampled and call.of.order <= COMPILED)
-        output, *last = Forward.apply(call, *folded(tensors, dims, axes, count))
+        primal = replace(primal, by_sample=primal.sampled and primal.of.order <= COMPILED)
+        output, *last = Forward.apply(primal, *folded(tensors, dims, axes, count))
         made = (output.unflatten(1, (count, -1)), *(end.unflatten(0, (count, -1)) for end in last))
         return made, (1, *(0 for _ in last))
 
@@ -205,11 +192,11 @@ class Backward(Function):
     def forward(back: Back, *flat: Tensor) -> tuple[Tensor, ...]:
         """Run the kernel's backward; its forward again, if what it saved was for something else."""
         tensors, d = back.cut(flat)
-        call = replace(back.call, each=False)
-        kernel, saved = call.saved(tensors)
-        inputs, states, weights = call.cut(tensors)
-        found = kernel.backward(inputs, states, weights, saved, d[0], d[1:], True)
-        return _filled(back, tensors, [value for kind in found for value in kind])
+        primal = replace(back.primal, by_sample=False)
+        kernel, saved = primal.saved(tensors)
+        cotangents = Cotangents(d[0], tuple(d[1:]))
+        gradients = kernel.backward(primal.call(tensors), saved, cotangents, True)
+        return _filled(back, tensors, gradients.tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -233,8 +220,8 @@ class Backward(Function):
         directions: list[Tensor | None] = [None] * count
         for k, one in zip(back.wanted, v, strict=True):
             directions[k] = one
-        moving, own = _moving(back.call, tensors, directions)
-        wants = tuple(_still(back.call, moving, needs[:count], False))
+        moving, own = _moving(back.primal, tensors, directions)
+        wants = tuple(_still(back.primal, moving, needs[:count], False))
         moving = replace(moving, wants=wants)
         d_cotangents: list[Tensor | None] = [None] * len(d)
         if any(needs[count:]):
@@ -244,7 +231,7 @@ class Backward(Function):
         by_name = dict(zip(moving.of.names, found, strict=True))
         return (
             None,
-            *(by_name[name] for name in back.call.of.names),
+            *(by_name[name] for name in back.primal.of.names),
             *(one for one, there in zip(d_cotangents, back.there, strict=True) if there),
         )
 
@@ -256,22 +243,22 @@ class Backward(Function):
         count = len(tensors)
         total: list[Tensor | None] = [None] * count
         if any(move is not None for move in moves[:count]):
-            moving, own = _moving(back.call, tensors, moves[:count])
-            wants = tuple(_still(back.call, moving, back.call.wants, False))
+            moving, own = _moving(back.primal, tensors, moves[:count])
+            wants = tuple(_still(back.primal, moving, back.primal.wants, False))
             found = gradients(replace(moving, wants=wants), own, _of_tangent(d))
             by_name = dict(zip(moving.of.names, found, strict=True))
-            total = [by_name[name] for name in back.call.of.names]
+            total = [by_name[name] for name in back.primal.of.names]
         rest = iter(moves[count:])
         d_moves = [next(rest) if there else None for there in back.there]
-        more = gradients(back.call, tensors, d_moves)
+        more = gradients(back.primal, tensors, d_moves)
         return tuple(_sum(total[k], more[k], tensors[k]) for k in back.wanted)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], back: Back, *flat: Tensor) -> Any:
         """As of the forward; gradients of weights are summed for each sample."""
         axes, count, dims = back.axes(), info.batch_size, in_dims[1:]
-        summed = any(axes[k] is None for k in back.wanted) and back.call.of.order > COMPILED
-        if summed or _apart(back.call, axes, dims):
+        summed = any(axes[k] is None for k in back.wanted) and back.primal.of.order > COMPILED
+        if summed or _apart(back.primal, axes, dims):
             each = [Backward.apply(back.part(k), *picked(flat, dims, k)) for k in range(count)]
             return stacked(each)
         batch = folded(flat, dims, axes, count)
@@ -289,12 +276,12 @@ class PerSample(Function):
     def forward(back: Back, samples: int, *flat: Tensor) -> tuple[Tensor, ...]:
         """Run the kernel that hands out rows, and sum them."""
         tensors, d = back.cut(flat)
-        call = replace(back.call, each=True)
-        _, saved = call.saved(tensors)
-        inputs, states, weights = call.cut(tensors)
-        rows = call.of.rows(tensors[0], call.wants)
-        found = rows.backward(inputs, states, weights, saved, d[0], d[1:], samples)
-        return _filled(back, tensors, [value for kind in found for value in kind], samples)
+        primal = replace(back.primal, by_sample=True)
+        _, saved = primal.saved(tensors)
+        kernel = primal.of.per_sample(tensors[0], primal.wants)
+        cotangents = Cotangents(d[0], tuple(d[1:]))
+        gradients = kernel.by_sample(primal.call(tensors), saved, cotangents, samples)
+        return _filled(back, tensors, gradients.tensors, samples)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -352,7 +339,7 @@ class PerSample(Function):
     def vmap(info: Any, in_dims: tuple[Any, ...], back: Back, samples: int, *flat: Tensor) -> Any:
         """More samples."""
         axes, count, dims = back.axes(), info.batch_size, in_dims[2:]
-        if _apart(back.call, axes, dims):
+        if _apart(back.primal, axes, dims):
             each = [
                 PerSample.apply(back.part(k), samples, *picked(flat, dims, k)) for k in range(count)
             ]
@@ -361,19 +348,18 @@ class PerSample(Function):
         return _unfolded(back, made, (count, -1), (count, samples))
 
 
-def _reference(call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
+def _reference(primal: Pass, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The output and the last states by torch ops."""
-    kernel = over(ReferenceKernel(call.of.graph, dict(call.of.dims)), call.ragged)
-    output, last, _ = kernel.forward(*call.cut(tensors))
-    return [output, *last]
+    kernel = for_layout(ReferenceKernel(primal.of.graph, dict(primal.of.dims)), primal.packed)
+    return kernel.forward(primal.call(tensors)).values
 
 
-def _by_torch_ops(call: Call, tensors: Sequence[Tensor], d: Some, needs: Any) -> Any:
+def _by_torch_ops(primal: Pass, tensors: Sequence[Tensor], d: Some, needs: Any) -> Any:
     """Gradients for cotangents that autograd batches: no function of ours may see them."""
     own = own_leaves(tensors, needs)
     with torch.enable_grad():
-        values = _reference(call, own)
-    return pulled(values, own, d, needs, torch.is_grad_enabled())
+        values = _reference(primal, own)
+    return vjp(values, own, d, needs, torch.is_grad_enabled())
 
 
 def _twice_by_torch_ops(back: Back, flat: Sequence[Tensor], v: Some, needs: Any) -> Any:
@@ -381,16 +367,16 @@ def _twice_by_torch_ops(back: Back, flat: Sequence[Tensor], v: Some, needs: Any)
     own = own_leaves(flat, needs)
     tensors, d = back.cut(own)
     with torch.enable_grad():
-        wants = back.call.wants
+        wants = back.primal.wants
         ready = [
             t if t.requires_grad else t.detach().requires_grad_(want)
             for t, want in zip(tensors, wants, strict=True)
         ]
-        made = pulled(_reference(back.call, ready), ready, d, wants, True)
+        made = vjp(_reference(back.primal, ready), ready, d, wants, True)
     pairs = [(made[k], one) for k, one in zip(back.wanted, v, strict=True)]
     there = [(value, one) for value, one in pairs if value is not None]
     values = [value for value, _ in there]
-    return pulled(values, own, [one for _, one in there], needs, torch.is_grad_enabled())
+    return vjp(values, own, [one for _, one in there], needs, torch.is_grad_enabled())
 
 
 def _of_tangent(d: Some) -> list[Tensor | None]:
@@ -421,10 +407,10 @@ def _filled(
     return tuple(made)
 
 
-def _apart(call: Call, axes: Sequence[int | None], dims: Sequence[int | None]) -> bool:
+def _apart(primal: Pass, axes: Sequence[int | None], dims: Sequence[int | None]) -> bool:
     """Whether slices are separate calls: those of packed rows, or of different weights."""
     own = any(axis is None and dim is not None for axis, dim in zip(axes, dims, strict=True))
-    return own or call.ragged is not None
+    return own or primal.packed is not None
 
 
 def _unfolded(

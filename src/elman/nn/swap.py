@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from torch import nn
 from torch.nn.utils import parametrize
 
-from elman.nn.modules import GRU, LSTM, RNN
+from elman.nn.layers import GRU, LSTM, RNN
 from elman.nn.recurrent import Recurrent
+from elman.nn.sequence import PARTS
 
 _log = logging.getLogger("elman")
 _OURS: dict[type, type] = {nn.RNN: RNN, nn.GRU: GRU, nn.LSTM: LSTM}
@@ -37,6 +38,7 @@ def accelerate(model: Model) -> Model:
         if ours is not None:
             module.__class__ = ours
             module.__dict__[_MARK] = True
+            module.parts  # noqa: B018  (made now, not while a compiler traces)
     for name, text in report(model).items():
         _log.info("%s: %s", name or type(model).__name__, text)
     return model
@@ -47,7 +49,7 @@ def restore(model: Model) -> Model:
     theirs = {ours: torch_class for torch_class, ours in _OURS.items()}
     for module in model.modules():
         if module.__dict__.pop(_MARK, False) and type(module) in theirs:
-            module.__dict__.pop("_stack", None)
+            module.__dict__.pop(PARTS, None)
             module.__class__ = theirs[type(module)]
     return model
 

@@ -15,7 +15,7 @@ from torch.nn import Parameter
 
 _C: Any = torch._C
 _PLAIN = (Tensor, Parameter)
-FUNC, DUAL = "torch.func", "forward-mode differentiation"  # what ``nn/differentiable`` goes through
+FUNC, DUAL = "torch.func", "forward-mode differentiation"  # what ``second_order`` goes through
 
 
 _alone: ContextVar[bool] = ContextVar("elman_torch_ops", default=False)
@@ -57,7 +57,7 @@ def transformed(tensors: Iterable[Tensor]) -> str | None:
     return DUAL if forward_ad._current_level >= 0 else None
 
 
-def moved(cotangents: Iterable[Tensor | None]) -> bool:
+def late_cotangents(cotangents: Iterable[Tensor | None]) -> bool:
     """Whether cotangents are of a transform that began after the forward: only torch ops may see
     them."""
     return in_func() or forward_ad._current_level >= 0 or batched(cotangents)

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 _BUILDER = "torch._dynamo.variables.builder"
+
+
+def constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let the compiler call a function and take what it returns for a constant.
+
+    What torch.compiler.assume_constant_result does, which would import the compiler now.
+    """
+    function._dynamo_marked_constant = True
+    return function
 
 
 class _Watch(MetaPathFinder):
@@ -44,8 +54,9 @@ class _Watch(MetaPathFinder):
         return spec
 
 
+@cache
 def allow_compiling(kind: type) -> None:
-    """Let torch's compiler look into modules of a kind."""
+    """Let torch's compiler look into modules of a kind; called when the first one is made."""
     if _BUILDER in sys.modules:
         _allow(sys.modules[_BUILDER], kind)
     else:

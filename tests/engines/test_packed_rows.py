@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from calls import forward
 from elman import cells
-from elman.engines.ragged import Ragged, Runs, over, turned
+from elman.engines.packed import DenseRuns, Packed, for_layout, reversed_in_time
 from elman.errors import ShapeError
 from elman.tuning.kernels import kernel_of
 from helpers import assert_all_same, assert_close, job_of, need
@@ -73,10 +73,9 @@ def test_without_gradients():
     for cell in (cells.lstm, cells.lem, cells.sru):
         case = drawn(cell, lengths)
         kernel = c_kernel(case, training=False, wants=frozenset())
-        made = over(kernel, layout(lengths))
         inputs = [packed(value, lengths) for value in case.inputs.values()]
         states, weights = list(case.states.values()), list(case.weights.values())
-        output, last, saved = forward(made, (inputs, states, weights))
+        output, last, saved = forward(kernel, (inputs, states, weights), layout(lengths))
         assert saved == ()
         want = alone(case, lengths)
         assert_close(output, want["out"], "step")
@@ -87,13 +86,13 @@ def test_without_gradients():
 @pytest.mark.parametrize("engine", ["reference", "deer", "scan-backward"])
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_kernels_that_know_nothing_of_it(engine, lengths):
-    """One call per stretch of steps that the same sequences have."""
+    """One call per run of steps that the same sequences have."""
     for cell in (cells.gru, cells.lstm, cells.mingru):
         case = drawn(cell, lengths)
         job = job_of(case)
         need(engine, job)
         kernel = kernel_of(job, engine)
-        assert isinstance(over(kernel, layout(lengths)), Runs)
+        assert isinstance(for_layout(kernel, layout(lengths)), DenseRuns)
         got = together(kernel, case, lengths)
         assert_all_same(got, alone(case, lengths), torch.float64, max(lengths))
 
@@ -102,23 +101,23 @@ def test_kernels_that_know_nothing_of_it(engine, lengths):
 def test_layout(lengths, shares):
     """Lengths, runs, reversal and shares follow from the sizes."""
     lengths = sorted(lengths, reverse=True)
-    ragged = layout(lengths)
-    assert list(ragged.lengths) == lengths
-    assert ragged.rows == sum(lengths)
-    assert sum(count * size for _, count, size in ragged.runs) == ragged.rows
+    how = layout(lengths)
+    assert list(how.lengths) == lengths
+    assert how.rows == sum(lengths)
+    assert sum(count * size for _, count, size in how.runs) == how.rows
 
     padded = torch.arange(9 * len(lengths)).reshape(9, -1)[: max(lengths)]
     rows = packed(padded, lengths)
     backwards = torch.stack(
         [torch.cat((padded[:n, b].flip(0), padded[n:, b])) for b, n in enumerate(lengths)], 1
     )
-    assert torch.equal(turned(rows, ragged), packed(backwards, lengths))
-    assert torch.equal(turned(turned(rows, ragged), ragged), rows)
-    assert torch.equal(turned(padded, None), padded.flip(0))
+    assert torch.equal(reversed_in_time(rows, how), packed(backwards, lengths))
+    assert torch.equal(reversed_in_time(reversed_in_time(rows, how), how), rows)
+    assert torch.equal(reversed_in_time(padded, None), padded.flip(0))
 
-    numbers = ragged.numbers(shares).tolist()
-    offsets, cuts = numbers[: ragged.steps + 1], numbers[ragged.steps + 1 :]
-    assert offsets == list(ragged.offsets)
+    numbers = how.numbers(shares).tolist()
+    offsets, cuts = numbers[: how.steps + 1], numbers[how.steps + 1 :]
+    assert offsets == list(how.offsets)
     assert cuts == sorted(cuts)
     assert (cuts[0], cuts[-1], len(cuts)) == (0, len(lengths), shares + 1)
 
@@ -127,4 +126,4 @@ def test_layout(lengths, shares):
 def test_sizes_that_are_none(sizes):
     """No steps, sizes that grow, steps that nobody has."""
     with pytest.raises(ShapeError, match="never grow"):
-        Ragged(sizes)
+        Packed(sizes)

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from elman.errors import EngineError
-from elman.nn.asking import checked, wanted
+from elman.engines.call import Call
+from elman.errors import EngineError, InputError, ShapeError
+from elman.nn.autograd.transforms import transformed
 from elman.nn.dense import is_dense
+from elman.nn.dispatch import Runner
 from elman.nn.formulas import FORMULAS
-from elman.nn.runner import Runner
-from elman.nn.transforms import transformed
+from elman.nn.using import checked, wanted
 
 _WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 _VF: Any = torch._VF
@@ -38,8 +39,21 @@ class _Cell:
         super().__init__(*args, **kwargs)
         self.engine = checked(engine)
 
-    def forward(self: Any, input: Any, hx: Any = None) -> Any:  # torch's name
-        """Run one step; arguments and results are torch's."""
+    def forward(  # torch's names
+        self: Any, input: Any, hx: Any = None, *, reset: Tensor | None = None
+    ) -> Any:
+        """Run one step; arguments and results are torch's.
+
+        Args:
+            input: [B, I], or [I].
+            hx: the state: [B, H] each, or [H]; zeros if omitted.
+            reset [B]: samples whose state becomes zero before the step; a scalar if unbatched.
+
+        Raises:
+            InputError, ShapeError: reset is no tensor of such a shape.
+        """
+        if reset is not None and hx is not None:
+            hx = _reset(input, hx, reset)
         engine = wanted(self.engine)
         if engine == "auto" or engine == "aten":
             # torch's forward is this, and checks; its kernel tells what is wrong with a batch
@@ -65,14 +79,13 @@ class _Cell:
         else:
             states = tuple(hx) if two else (hx,)
             states = states if batched else tuple(state.unsqueeze(0) for state in states)
-        weights = [getattr(self, name) for name in _WEIGHTS[: 4 if self.bias else 2]]
+        weights = tuple(getattr(self, name) for name in _WEIGHTS[: 4 if self.bias else 2])
         if self._runner is None:
             cell = FORMULAS[self._mode(), bool(self.bias)]
             self._runner = Runner(cell, cell.bind(self.input_size, self.hidden_size))
         if transformed((x, *states, *weights)) is not None:
-            _, last = self._runner.under_transforms((x.unsqueeze(0),), states, weights)
-        else:
-            _, last = self._runner((x.unsqueeze(0),), states, weights, engine)
+            engine = None
+        _, last, _ = self._runner.run(Call((x.unsqueeze(0),), states, weights), engine)
         last = last if batched else tuple(state.squeeze(0) for state in last)
         return last if two else last[0]
 
@@ -90,6 +103,18 @@ class _Cell:
         """torch's, and the engine if one was named."""
         told = super().extra_repr()  # type: ignore[misc]
         return told if self.engine == "auto" else f"{told}, engine={self.engine!r}"
+
+
+def _reset(input: Any, hx: Any, reset: Any) -> Any:
+    """The states, zero where they are reset."""
+    shape = input.shape[:-1]
+    if not isinstance(reset, Tensor):
+        raise InputError(f"reset is a tensor, one flag per sample, got {type(reset).__name__}")
+    if reset.shape != shape:
+        raise ShapeError(f"reset must be {[*shape]}, one flag per sample, got {[*reset.shape]}")
+    if isinstance(hx, (tuple, list)):
+        return type(hx)(_reset(input, state, reset) for state in hx)
+    return hx.masked_fill((reset != 0).unsqueeze(-1), 0)
 
 
 def _fits(module: Any, given: Any, hx: Any) -> bool:

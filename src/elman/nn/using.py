@@ -12,12 +12,8 @@ from torch import Tensor
 
 from elman.engines import registry
 from elman.errors import EngineError
+from elman.nn.compile.dynamo import constant
 
-_SERVED = {
-    "cpu": (torch.float32, torch.float64),
-    "meta": (torch.float32, torch.float64),
-    "cuda": (torch.float32, torch.bfloat16, torch.float16),
-}
 VARIABLE = "ELMAN_ENGINE"
 
 _asked: ContextVar[str | None] = ContextVar("elman_engine", default=None)
@@ -48,18 +44,19 @@ def using(*, engine: str) -> Iterator[None]:
         _asked.reset(token)
 
 
-def left_to_torch(like: Tensor) -> str | None:
-    """Why no engine of elman's serves tensors like one, or None; layers of torch's cells are then
+def unserved(like: Tensor) -> str | None:
+    """Why no engine compiles steps for tensors like one, or None; layers of torch's cells are then
     torch's own."""
-    kind = like.device.type
-    if kind not in _SERVED:
-        return f"tensors on {kind}"
-    return None if serves(kind, like.dtype) else f"dtype {like.dtype}"
+    kind, dtype = like.device.type, like.dtype
+    if serves(kind, dtype):
+        return None
+    return f"dtype {dtype}" if registry.compiles_on(kind) else f"tensors on {kind}"
 
 
+@constant
 def serves(kind: str, dtype: torch.dtype) -> bool:
-    """Whether an engine of elman's serves tensors of a type on a kind of device."""
-    return dtype in _SERVED.get(kind, ())
+    """Whether an engine compiles steps of a type for a kind of device."""
+    return registry.fuses(kind, str(dtype).removeprefix("torch."))
 
 
 def autocast_type(kind: str) -> torch.dtype | None:

@@ -12,20 +12,24 @@ import ctypes
 import itertools
 import json
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from elman.engines.call import Call, Form
+from elman.engines.vjp import leaves_of, vjp
 from elman.errors import EngineError
 from elman.frontend.cell import find_cell, same_cell
 from elman.ir.types import shape_size
-from elman.nn.asking import wanted
-from elman.nn.packing import Packing, Padding, checked
-from elman.nn.runner import Runner
-from elman.nn.stack import Group, Stack
+from elman.nn.compile.dynamo import constant
+from elman.nn.dispatch import Runner
+from elman.nn.packing import Packing, Padding, checked_lengths
+from elman.nn.reset import Reset
+from elman.nn.stack import Group, Stack, joined_states, run_layers
+from elman.nn.using import wanted
 
 _C: Any = torch._C
 _USUAL = (_C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set())
@@ -45,7 +49,7 @@ def name_of(group: Group) -> str:
             "formula": cell.fingerprint,
             "dims": [dict(runner.dims) for runner in group.runners],
             "tape": group.runners[0].tape,
-            "beside": group.beside,
+            "beside": group.directions,
         }
         if cell.options != cell.defaults or "<" in cell.function.__qualname__:
             facts["local"] = next(_local)
@@ -73,34 +77,23 @@ def group_of(name: str) -> Group:
     return found
 
 
-def _constant(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What torch.compiler.assume_constant_result does, which would import the compiler now."""
-    function._dynamo_marked_constant = True
-    return function
-
-
-@_constant
+@constant
 def names_of(own: int, between: bool) -> list[tuple[str, int]]:
     """Names of a module's groups that run one after another, and how many members each has.
 
     The compiler of torch 2.11 takes no modules as constants, but their ``id``, which is guarded.
     """
     stack: Stack = ctypes.cast(own, ctypes.py_object).value.stack
-    return [(name_of(group), len(group.runners)) for group in stack.groups_for(between)]
+    return [(name_of(group), count) for group, count in stack.groups_for(between)]
 
 
-@_constant
+@constant
 def transforming() -> bool:
     """Whether a transform of torch.func surrounds what is being compiled."""
     return _C._functorch.peek_interpreter_stack() is not None
 
 
-def as_tensor(lengths: Any) -> Tensor | None:
-    """Lengths as an operator takes them."""
-    return None if lengths is None else torch.as_tensor(lengths)
-
-
-@_constant
+@constant
 def fixed_engine(own: str) -> str:
     """The engine that a module whose own is this has to use; fixed when it is compiled."""
     return wanted(own)
@@ -108,42 +101,49 @@ def fixed_engine(own: str) -> str:
 
 def run_compiled(
     module: Any,
-    inputs: Sequence[Tensor],
-    states: Sequence[Sequence[Tensor]],
+    inputs: tuple[Tensor, ...],
+    states: tuple[Tensor, ...],
     weights: Sequence[Sequence[Tensor]],
     engine: str,
     dropout: float,
     residual: bool,
-    lengths: Tensor | None,
-) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
-    """:meth:`Stack.run` as the compiler traces it; padded sequences may have lengths [B]."""
+    lengths: Any,
+    reset: tuple[Tensor, str] | None,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """:meth:`Stack.run` as the compiler traces it.
+
+    Args:
+        module: whose layers they are.
+        inputs, states, weights, engine, dropout, residual: as there.
+        lengths [B]: of padded sequences, or None.
+        reset: mask [T, B] of resets, and to what; or None.
+    """
     if transforming():
         raise EngineError(
             "torch.func transforms of recurrent layers run at full speed as they are, but not "
             "inside torch.compile: its operators have no rules for them. Compile what is around."
         )
-    ends: list[tuple[Tensor, ...]] = []
-    at, out = 0, inputs[0]
     between = residual
     if dropout > 0.0:  # a branch, not a value: from its second value on, the share is a symbol
         between = True
-    groups = names_of(id(module), between)
-    for number, (name, count) in enumerate(groups):
-        given = [out, *inputs[1:]]
-        flat = [state for own in states[at : at + count] for state in own]
-        matrices = [weight for own in weights[at : at + count] for weight in own]
+    counts = None if lengths is None else torch.as_tensor(lengths)
+    mask, to = (None, "") if reset is None else reset
+    starts = list(zip(*[state.unbind(0) for state in states]))
+
+    def run_group(
+        name: str, given: tuple[Tensor, ...], first: int, end: int
+    ) -> tuple[Tensor, list[Tensor]]:
+        flat = [state for own in starts[first:end] for state in own]
+        matrices = [weight for own in weights[first:end] for weight in own]
         needs = torch.is_grad_enabled()
         wants = [needs and tensor.requires_grad for tensor in (*given, *flat, *matrices)]
         made, *last, _ = torch.ops.elman.recurrent(
-            given, flat, matrices, lengths, wants, name, engine
+            given, flat, matrices, counts, mask, wants, name, engine, to
         )
-        each = len(last) // count
-        ends.extend(tuple(last[k : k + each]) for k in range(0, len(last), each))
-        at += count
-        if dropout > 0.0 and number < len(groups) - 1:
-            made = torch.dropout(made, dropout, True)
-        out = made + out if residual and number else made
-    return out, ends
+        return made, last
+
+    out, ends = run_layers(names_of(id(module), between), run_group, inputs, dropout, residual)
+    return out, joined_states(ends, len(states))
 
 
 @torch.library.custom_op("elman::recurrent", mutates_args=())
@@ -152,9 +152,11 @@ def recurrent(
     states: Sequence[Tensor],
     weights: Sequence[Tensor],
     lengths: Tensor | None,
+    reset: Tensor | None,
     wants: Sequence[bool],
     name: str,
     engine: str,
+    reset_to: str,
 ) -> list[Tensor]:
     """Run a group of layers.
 
@@ -163,14 +165,16 @@ def recurrent(
         states: [B, n] each, of all members of the group.
         weights: of all members.
         lengths [B]: steps of each sequence, or None.
+        reset [T, B]: mask of resets, or None.
         wants: for each input, state and weight, whether its gradient may be asked for.
         name: of the group.
         engine: a name, or ``auto``.
+        reset_to: ``zeros`` or ``initial``; nothing without resets.
 
     Returns:
         The output [T, B, n], the last states, and a ticket [1] for the backward.
     """
-    leaves, results = _run(inputs, states, weights, lengths, wants, name, engine)
+    leaves, results = _run(inputs, states, weights, lengths, reset, wants, name, engine, reset_to)
     ticket = torch.zeros(1, dtype=torch.long)
     if any(wants):
         number = next(_tickets)
@@ -190,19 +194,18 @@ def _run(
     states: Sequence[Tensor],
     weights: Sequence[Tensor],
     lengths: Tensor | None,
+    reset: Tensor | None,
     wants: Sequence[bool],
     name: str,
     engine: str,
+    reset_to: str,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """What an eager call gives, from leaves that ask for the wanted gradients."""
     group = group_of(name)
-    given = (*inputs, *states, *weights)
+    form = Form(len(inputs), len(states))
     with _autograd(any(wants)):
-        leaves = [t.detach().requires_grad_(w) for t, w in zip(given, wants, strict=True)]
-        first, second = len(inputs), len(inputs) + len(states)
-        output, ends = _called(
-            group, leaves[:first], leaves[first:second], leaves[second:], lengths, engine
-        )
+        leaves = leaves_of((*inputs, *states, *weights), wants)
+        output, ends = _called(group, form.call(leaves), lengths, reset, engine, reset_to)
     return leaves, [output, *ends]
 
 
@@ -215,34 +218,32 @@ def _autograd(wanted: bool) -> Iterator[None]:
 
 def _called(
     group: Group,
-    inputs: list[Tensor],
-    states: list[Tensor],
-    weights: list[Tensor],
+    call: Call,
     lengths: Tensor | None,
+    reset: Tensor | None,
     engine: str,
-) -> tuple[Tensor, list[Tensor]]:
+    reset_to: Any,
+) -> tuple[Tensor, Sequence[Tensor]]:
     packing = padding = None
-    sizes = inputs[0].shape[0], inputs[0].shape[1]
+    inputs, states, weights, *_ = call
     if lengths is not None:
-        padding = Padding.of(checked(lengths, sizes[1], sizes[0]), sizes[0], False, lengths.device)
-        packed = [padding.packed(x) for x in inputs]
-        packing = Packing.of(packed[0])
-        inputs = [part.data for part in packed]
-        states = [packing.sorted(state, 0) for state in states]
-    ragged = None if packing is None else packing.ragged
+        steps, batch, _ = call.sizes
+        counts = checked_lengths(lengths, batch, steps)
+        padding = Padding.of(counts, steps, inputs[0].device)
+        inputs = tuple([padding.packed(x) for x in inputs])
+        packing = Packing.of(padding.like)
+        states = tuple([packing.sorted(state, 0) for state in states])
+        reset = None if reset is None else padding.packed(reset)
     count = len(group.runners)
     each, many = len(states) // count, len(weights) // count
-    own = [tuple(states[k * each : (k + 1) * each]) for k in range(count)]
+    starts = [states[k * each : (k + 1) * each] for k in range(count)]
     matrices = [weights[k * many : (k + 1) * many] for k in range(count)]
-    if count == 1:
-        output, last = group.runners[0](inputs, own[0], matrices[0], engine, ragged=ragged)
-        ends = [last]
-    else:
-        output, ends = group(inputs, own, matrices, engine, ragged)
-    flat = [value for end in ends for value in end]
+    options = () if reset is None else (Reset(reset, reset_to, each),)
+    packed = None if packing is None else packing.packed
+    output, last, _ = group.run(inputs, starts, matrices, engine, packed, options)
     if packing is None or padding is None:
-        return output, flat
-    return padding.padded(output, sizes), [packing.unsorted(value, 0) for value in flat]
+        return output, last
+    return padding.padded(output), [packing.unsorted(value, 0) for value in last]
 
 
 @recurrent.register_fake
@@ -251,14 +252,15 @@ def _(
     states: Sequence[Tensor],
     weights: Sequence[Tensor],
     lengths: Tensor | None,
+    reset: Tensor | None,
     wants: Sequence[bool],
     name: str,
-    engine: str,
+    *_: str,
 ) -> list[Tensor]:
     group, like = group_of(name), inputs[0]
     last = group.runners[-1]
     width = shape_size(last.cell.graph.output.shape, dict(last.dims))
-    if group.beside:
+    if group.directions:
         width = (2 * width[0],)
     output = like.new_empty(*like.shape[:2], *width)
     ends = [state.new_empty(state.shape) for state in states]
@@ -273,9 +275,11 @@ def recurrent_backward(
     states: Sequence[Tensor],
     weights: Sequence[Tensor],
     lengths: Tensor | None,
+    reset: Tensor | None,
     wants: Sequence[bool],
     name: str,
     engine: str,
+    reset_to: str,
 ) -> list[Tensor]:
     """Gradients of what is wanted, in order; arguments as of :func:`recurrent`.
 
@@ -285,21 +289,13 @@ def recurrent_backward(
     """
     kept = _kept.pop(int(ticket), None)
     if kept is None:
-        kept = _run(inputs, states, weights, lengths, wants, name, engine)
+        kept = _run(inputs, states, weights, lengths, reset, wants, name, engine, reset_to)
     leaves, results = kept
-    pairs = [
-        (value, d)
-        for value, d in zip(results, cotangents, strict=True)
-        if d is not None and value.requires_grad
-    ]
-    wanted = [leaf for leaf in leaves if leaf.requires_grad]
-    if not pairs:
-        return [torch.zeros_like(leaf) for leaf in wanted]
-    roots, ds = zip(*pairs, strict=True)
-    found = torch.autograd.grad(roots, wanted, ds, allow_unused=True)
+    gradients = vjp(results, leaves, cotangents, wants)
     return [
         torch.zeros_like(leaf) if grad is None else grad
-        for leaf, grad in zip(wanted, found, strict=True)
+        for leaf, grad, want in zip(leaves, gradients, wants, strict=True)
+        if want
     ]
 
 
@@ -311,36 +307,32 @@ def _(
     states: Sequence[Tensor],
     weights: Sequence[Tensor],
     lengths: Tensor | None,
+    reset: Tensor | None,
     wants: Sequence[bool],
-    name: str,
-    engine: str,
+    *_: str,
 ) -> list[Tensor]:
-    given = (*inputs, *states, *weights)
-    return [value.new_empty(value.shape) for value, want in zip(given, wants) if want]
+    tensors = zip((*inputs, *states, *weights), wants, strict=True)
+    return [value.new_empty(value.shape) for value, want in tensors if want]
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    xs, states, weights, lengths, wants, name, engine = inputs
-    ctx.counts = (len(xs), len(states), len(weights))
-    ctx.wants, ctx.name, ctx.engine, ctx.has_lengths = wants, name, engine, lengths is not None
-    ctx.save_for_backward(
-        output[-1], *xs, *states, *weights, *([lengths] if ctx.has_lengths else [])
-    )
+    xs, states, weights, lengths, reset, *ctx.rest = inputs
+    ctx.form, ctx.there = Form(len(xs), len(states)), (lengths is not None, reset is not None)
+    further = [value for value in (lengths, reset) if value is not None]
+    ctx.save_for_backward(output[-1], *further, *xs, *states, *weights)
     ctx.set_materialize_grads(False)
 
 
 def _back(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
     ticket, *saved = ctx.saved_tensors
-    lengths = saved.pop() if ctx.has_lengths else None
-    first, second, _ = itertools.accumulate(ctx.counts)
-    given = (saved[:first], saved[first:second], saved[second:])
-    found = iter(
-        torch.ops.elman.recurrent_backward(
-            list(cotangents[:-1]), ticket, *given, lengths, ctx.wants, ctx.name, ctx.engine
-        )
+    lengths, reset = (saved.pop(0) if there else None for there in ctx.there)
+    call, wants = ctx.form.call(saved), ctx.rest[0]
+    arguments = (list(call.inputs), list(call.states), list(call.weights), lengths, reset)
+    grads = iter(
+        torch.ops.elman.recurrent_backward(list(cotangents[:-1]), ticket, *arguments, *ctx.rest)
     )
-    grads = [next(found) if want else None for want in ctx.wants]
-    return grads[:first], grads[first:second], grads[second:], None, None, None, None
+    gradients = ctx.form.gradients([next(grads) if want else None for want in wants])
+    return *map(list, gradients), *(None for _ in (lengths, reset, *ctx.rest))
 
 
 recurrent.register_autograd(_back, setup_context=_keep)

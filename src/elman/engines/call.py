@@ -1,0 +1,116 @@
+"""What a kernel is given and what it gives back: one run over all steps, and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from elman.engines.packed import Packed
+
+
+class Call(NamedTuple):
+    """One run of a cell over all steps.
+
+    Attributes:
+        inputs: one per input of the cell: [T, B, n], or [T, B] for a scalar; any strides. Packed:
+            [N, n] or [N].
+        states: initial, one per state: [B, n] or [B]; all with a leading axis of 1 if ``stacked``.
+        weights: one per weight, in the declared shape.
+        packed: how sequences of several lengths lie; None where all have T steps.
+        stacked: whether the states are those of a stack of one layer, [1, B, n]. Only kernels with
+            a backward of their own are given such.
+    """
+
+    inputs: tuple[Tensor, ...]
+    states: tuple[Tensor, ...]
+    weights: tuple[Tensor, ...]
+    packed: Packed | None = None
+    stacked: bool = False
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them: inputs, states, weights."""
+        return (*self.inputs, *self.states, *self.weights)
+
+    @property
+    def form(self) -> Form:
+        """What is no tensor of it."""
+        return Form(len(self.inputs), len(self.states), self.packed, self.stacked)
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Call:
+        """The same with other tensors, in the order of :attr:`tensors`."""
+        return self.form.call(tensors)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Steps, samples, and rows of all steps together."""
+        if self.packed is not None:
+            return self.packed.steps, self.packed.batch, self.packed.rows
+        steps, batch = self.inputs[0].shape[:2]
+        return steps, batch, steps * batch
+
+
+class Form(NamedTuple):
+    """What a call is beside its tensors: how many are inputs and states, and how they lie."""
+
+    inputs: int
+    states: int
+    packed: Packed | None = None
+    stacked: bool = False
+
+    def call(self, tensors: Sequence[Tensor]) -> Call:
+        """The call of such tensors: inputs, states, weights."""
+        own, first, second = tuple(tensors), self.inputs, self.inputs + self.states
+        return Call(own[:first], own[first:second], own[second:], self.packed, self.stacked)
+
+    def gradients(self, grads: Sequence[Tensor | None]) -> Gradients:
+        """Gradients in the same order, by what they are gradients of."""
+        own, first, second = tuple(grads), self.inputs, self.inputs + self.states
+        return Gradients(own[:first], own[first:second], own[second:])
+
+
+class Result(NamedTuple):
+    """What a forward gives.
+
+    Attributes:
+        output: [T, B, n] or [T, B]; packed: [N, n] or [N].
+        last: the states after the last step of each sequence, each as in ``Call.states``.
+        saved: what the backward needs beside the call; empty if no backward can follow.
+    """
+
+    output: Tensor
+    last: tuple[Tensor, ...]
+    saved: tuple[Tensor, ...] = ()
+
+    @property
+    def values(self) -> tuple[Tensor, ...]:
+        """The output and the last states."""
+        return (self.output, *self.last)
+
+
+class Cotangents(NamedTuple):
+    """What flows into a backward; None for zero.
+
+    Attributes:
+        output: as the output, any strides (0 included).
+        last: one per state, as in ``Call.states``.
+    """
+
+    output: Tensor | None
+    last: tuple[Tensor | None, ...]
+
+
+class Gradients(NamedTuple):
+    """What a backward gives: gradients of what is wanted, and of all initial states; else None."""
+
+    inputs: tuple[Tensor | None, ...]
+    states: tuple[Tensor | None, ...]
+    weights: tuple[Tensor | None, ...]
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """All of them, in the order of :attr:`Call.tensors`."""
+        return (*self.inputs, *self.states, *self.weights)

@@ -1,0 +1,222 @@
+"""Sequences of several lengths: packed rows, longest sequence first, as torch's PackedSequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from itertools import accumulate, groupby
+
+import torch
+from torch import Tensor
+
+from elman.engines.base import Kernel
+from elman.engines.call import Call, Cotangents, Gradients, Result
+from elman.errors import ShapeError
+
+
+class Packed:
+    """How many sequences have each step: rows of step 0 first, then those of step 1 …
+
+    Attributes:
+        sizes: sequences that have a step 0, 1, …; never more than before.
+        steps: T, of the longest.
+        batch: B.
+        rows: N, of all steps together.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = tuple(sizes)
+        if not self.sizes or min(self.sizes) < 1 or list(self.sizes) != sorted(sizes, reverse=True):
+            raise ShapeError("batch sizes of packed sequences must be positive and never grow")
+        self.steps, self.batch, self.rows = len(self.sizes), self.sizes[0], sum(self.sizes)
+        self.offsets = (0, *accumulate(self.sizes))
+        self._numbers: dict[int, Tensor] = {}
+        self._orders: dict[torch.device, Tensor] = {}
+
+    @property
+    def mean_batch(self) -> int:
+        """Sequences per step, rounded up."""
+        return -(-self.rows // self.steps)
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """Steps of each sequence."""
+        ending = [0] * self.batch
+        for size in self.sizes:
+            ending[size - 1] += 1
+        return tuple(reversed(list(accumulate(reversed(ending)))))
+
+    @cached_property
+    def runs(self) -> list[tuple[slice, int, int]]:
+        """Runs of steps that the same sequences have: (rows, steps, sequences)."""
+        runs: list[tuple[slice, int, int]] = []
+        row = 0
+        for size, same in groupby(self.sizes):
+            count = len(list(same))
+            runs.append((slice(row, row + count * size), count, size))
+            row += count * size
+        return runs
+
+    @cached_property
+    def sequence(self) -> Tensor:
+        """Of which sequence each row is [N]."""
+        return torch.cat([torch.arange(size) for size in self.sizes])
+
+    @cached_property
+    def _step(self) -> Tensor:
+        return torch.arange(self.steps).repeat_interleave(torch.tensor(self.sizes))
+
+    def row(self, step: Tensor, sequence: Tensor) -> Tensor:
+        """Where the row of a step of a sequence lies."""
+        return torch.tensor(self.offsets)[step] + sequence
+
+    @cached_property
+    def _reversed(self) -> Tensor:
+        last = torch.tensor(self.lengths)[self.sequence] - 1
+        return self.row(last - self._step, self.sequence)
+
+    def reversed(self, value: Tensor) -> Tensor:
+        """Rows [N, ...] with every sequence reversed in its own steps; twice is as before."""
+        index = self._orders.get(value.device)
+        if index is None:
+            index = self._orders[value.device] = self._reversed.to(value.device)
+        return value.index_select(0, index)
+
+    def following(self, value: Tensor) -> Tensor:
+        """For each row [N] that of the same sequence's next step; zero after its last."""
+        last = self._step + 1 == torch.tensor(self.lengths)[self.sequence]
+        next_row = self.row((self._step + 1).clamp(max=self.steps - 1), self.sequence)
+        next_row = next_row.clamp(max=self.rows - 1).to(value.device)
+        return value.index_select(0, next_row).masked_fill(last.to(value.device), 0)
+
+    def numbers(self, shares: int) -> Tensor:
+        """First rows of all steps and the end, then the cuts between shares of like many rows."""
+        numbers = self._numbers.get(shares)
+        if numbers is None:
+            cuts, done, at = [0], 0, 0
+            for share in range(1, shares):
+                while at < self.batch and done < self.rows * share / shares:
+                    done += self.lengths[at]
+                    at += 1
+                cuts.append(at)
+            numbers = self._numbers[shares] = torch.tensor((*self.offsets, *cuts, self.batch))
+        return numbers
+
+
+@lru_cache(maxsize=256)
+def packed_of(sizes: tuple[int, ...]) -> Packed:
+    """The layout of some batch sizes; what follows from them is kept."""
+    return Packed(sizes)
+
+
+def reversed_in_time(value: Tensor, packed: Packed | None) -> Tensor:
+    """A sequence [T, B, ...], or packed rows, backwards in time."""
+    return value.flip(0) if packed is None else packed.reversed(value)
+
+
+def for_layout(kernel: Kernel, packed: Packed | None) -> Kernel:
+    """What runs the calls of a kernel that lie so: itself, unless it knows no packed rows."""
+    return kernel if packed is None or kernel.packs else DenseRuns(kernel)
+
+
+class DenseRuns(Kernel):
+    """Any kernel over packed rows: one dense call for each run of steps of the same sequences."""
+
+    packs = True
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.engine, self.differentiable = kernel.engine, kernel.differentiable
+
+    def forward(self, call: Call) -> Result:
+        """See :meth:`Kernel.forward`; the call is packed."""
+        packed = _packed(call)
+        states = call.states
+        outputs: list[Tensor] = []
+        ends: list[list[Tensor]] = [[] for _ in states]
+        saved: list[Tensor] = []
+        starts: list[Tensor] = []
+        sizes_after = (*(run[2] for run in packed.runs[1:]), 0)
+        for run, after in zip(packed.runs, sizes_after, strict=True):
+            states = tuple(state[: run[2]] for state in states)
+            result = self.kernel.forward(_dense(call, run, states))
+            outputs.append(result.output.flatten(0, 1))
+            for end, state in zip(ends, result.last, strict=True):
+                end.append(state[after:])
+            saved += result.saved
+            starts += states
+            states = result.last
+        last = tuple(torch.cat(end[::-1]) for end in ends)
+        return Result(torch.cat(outputs), last, (*starts, *saved) if saved else ())
+
+    def backward(
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
+        """See :meth:`Kernel.backward`."""
+        runs, count = _packed(call).runs, len(call.states)
+        starts, kept = saved[: count * len(runs)], saved[count * len(runs) :]
+        each = len(kept) // len(runs)
+        d_inputs: list[tuple[Tensor | None, ...]] = []
+        d_weights: tuple[Tensor | None, ...] = (None,) * len(call.weights)
+        d_states: tuple[Tensor | None, ...] = (None,) * count
+        after = 0
+        for index in reversed(range(len(runs))):
+            rows, steps, size = runs[index]
+            first = tuple(starts[count * index : count * (index + 1)])
+            d_last = tuple(
+                _joined(d, None if end is None else end[after:size], start, after)
+                for d, end, start in zip(d_states, cotangents.last, first, strict=True)
+            )
+            d_output = cotangents.output
+            if d_output is not None:
+                d_output = d_output[rows].unflatten(0, (steps, size))
+            of_run, d_states, more = self.kernel.backward(
+                _dense(call, runs[index], first),
+                kept[each * index : each * (index + 1)],
+                Cotangents(d_output, d_last),
+                keep,
+            )
+            d_inputs.append(tuple(None if d is None else d.flatten(0, 1) for d in of_run))
+            d_weights = tuple(map(added, d_weights, more))
+            after = size
+        whole = tuple(
+            None if parts[0] is None else torch.cat([p for p in parts[::-1] if p is not None])
+            for parts in zip(*d_inputs, strict=True)
+        )
+        return Gradients(whole, d_states, d_weights)
+
+    def describe(self) -> dict[str, object]:
+        """The kernel's own facts."""
+        return self.kernel.describe()
+
+    def counters(self) -> dict[str, int]:
+        """The kernel's own counts."""
+        return self.kernel.counters()
+
+
+def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """The sum of two gradients, None being zero."""
+    return b if a is None else a if b is None else a + b
+
+
+def _packed(call: Call) -> Packed:
+    assert call.packed is not None, "asked for before"
+    return call.packed
+
+
+def _dense(call: Call, run: tuple[slice, int, int], states: tuple[Tensor, ...]) -> Call:
+    """The dense call of one run of steps."""
+    rows, *sizes = run
+    return Call(tuple(x[rows].unflatten(0, sizes) for x in call.inputs), states, call.weights)
+
+
+def _joined(going: Tensor | None, ended: Tensor | None, like: Tensor, after: int) -> Tensor | None:
+    """The cotangent of a run's last states: of sequences that go on, and of those that end."""
+    if going is None and ended is None:
+        return None
+    joined = torch.zeros_like(like)
+    if going is not None:
+        joined[:after] = going
+    if ended is not None:
+        joined[after:] = ended
+    return joined

@@ -1,0 +1,1 @@
+"""Kernels as functions that autograd, higher derivatives and torch.func go through."""

@@ -1,0 +1,143 @@
+"""One autograd function for all kernels with a backward of their own: save, call, hand back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from elman.engines.base import Kernel
+from elman.engines.call import Call, Cotangents, Form, Result
+from elman.engines.vjp import leaves_of, vjp
+from elman.nn.autograd.transforms import in_func, late_cotangents, torch_ops_alone
+
+_C: Any = torch._C
+_keep_graph: Callable[[], bool] | None = getattr(
+    _C._autograd, "_get_current_graph_task_keep_graph", None
+)
+
+
+class Sweep(Function):
+    """All steps on a kernel that has its own backward.
+
+    ``apply(kernel, oracle, form, *tensors)``: ``oracle()`` gives a differentiable kernel of the
+    same step, ``form`` and ``tensors`` are a call's. Returns the output and the last states.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, kernel: Kernel, oracle: Callable[[], Kernel], form: Form, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Run the kernel and save its arguments and what it asks for."""
+        output, last, saved = kernel.forward(form.call(tensors))
+        ctx.save_for_backward(*tensors, *saved)
+        ctx.set_materialize_grads(False)
+        ctx.kernel, ctx.oracle, ctx.form, ctx.total = kernel, oracle, form, len(tensors)
+        if output._is_view():
+            # the output of a function must be no view, or it could not be detached in place; it
+            # still shares its version with the tape, so that writing to it is detected
+            output = output.detach()
+        return (output, *last)
+
+    @staticmethod
+    def backward(ctx: Any, d_output: Tensor | None, *d_last: Tensor | None) -> Any:  # type: ignore[override]
+        """The kernel's own backward; through the oracle if a second derivative may be asked for."""
+        saved: tuple[Tensor, ...] = ctx.saved_tensors
+        tensors = saved[: ctx.total]
+        late = late_cotangents((d_output, *d_last))
+        if late or torch.is_grad_enabled():
+            return (None, None, None, *_through_oracle(ctx, tensors, (d_output, *d_last), late))
+        keep = True if _keep_graph is None else _keep_graph()
+        d_inputs, d_states, d_weights = ctx.kernel.backward(
+            ctx.form.call(tensors), saved[ctx.total :], Cotangents(d_output, d_last), keep
+        )
+        return (None, None, None, *d_inputs, *d_states, *d_weights)
+
+
+def _through_oracle(
+    ctx: Any, tensors: Sequence[Tensor], cotangents: Sequence[Tensor | None], late: bool
+) -> Sequence[Tensor | None]:
+    """Gradients that can be differentiated again, from the oracle on the saved arguments; ``late``:
+    cotangents are of a transform that began after the forward."""
+    form: Form = ctx.form
+
+    def run(*leaves: Tensor) -> tuple[Tensor, ...]:
+        return through(ctx.oracle(), form.call(leaves)).values
+
+    needs = [tensor.requires_grad for tensor in tensors]
+    if late and in_func():
+        return _in_func(run, tensors, cotangents, needs)
+    leaves = own_leaves(tensors, needs)
+    with torch.enable_grad(), torch_ops_alone(late):
+        values = run(*leaves)
+    return vjp(values, leaves, cotangents, needs, torch.is_grad_enabled())
+
+
+def _in_func(
+    run: Callable[..., tuple[Tensor, ...]],
+    tensors: Sequence[Tensor],
+    cotangents: Sequence[Tensor | None],
+    needs: Sequence[bool],
+) -> list[Tensor | None]:
+    """The same inside torch.func, which has a pullback of its own."""
+    wanted = [k for k, need in enumerate(needs) if need]
+
+    def of_wanted(*leaves: Tensor) -> tuple[Tensor, ...]:
+        every = list(tensors)
+        for k, value in zip(wanted, leaves, strict=True):
+            every[k] = value
+        return run(*every)
+
+    pullback: Any = torch.func.vjp(of_wanted, *(tensors[k].detach() for k in wanted))
+    values, pull = pullback[0], pullback[1]
+    grads = pull(
+        tuple(
+            torch.zeros_like(value) if d is None else d
+            for value, d in zip(values, cotangents, strict=True)
+        )
+    )
+    gradients: list[Tensor | None] = [None] * len(tensors)
+    for k, grad in zip(wanted, grads, strict=True):
+        gradients[k] = grad
+    return gradients
+
+
+def own_leaves(tensors: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor]:
+    """Tensors to differentiate by, each apart from all others: aliases where a derivative of the
+    gradient may follow, else without any history."""
+    if torch.is_grad_enabled():
+        return [tensor.view_as(tensor) for tensor in tensors]
+    return leaves_of(tensors, needs)
+
+
+def through(kernel: Kernel, call: Call) -> Result:
+    """Run a differentiable kernel; arguments and results as of :func:`run`."""
+    if not call.stacked:
+        return kernel.forward(call)
+    states = tuple([state.squeeze(0) for state in call.states])
+    output, last, _ = kernel.forward(call._replace(states=states, stacked=False))
+    # stacked, not viewed: a user may detach_() a state, and no view allows that
+    return Result(output, tuple([torch.stack((end,)) for end in last]))
+
+
+def run(kernel: Kernel, oracle: Callable[[], Kernel], call: Call, training: bool) -> Result:
+    """Run a kernel with or without autograd.
+
+    Args:
+        kernel: what to run.
+        oracle: gives a differentiable kernel of the same step, for second derivatives.
+        call: as :meth:`Kernel.forward` takes it; states may be stacked.
+        training: whether a gradient may be asked for.
+
+    Returns:
+        The output and the last states, these with the shapes of the call's states.
+    """
+    if kernel.differentiable:
+        return through(kernel, call)
+    if not training:
+        return kernel.forward(call)
+    output, *last = Sweep.apply(kernel, oracle, call.form, *call.tensors)
+    return Result(output, tuple(last))

@@ -1,0 +1,1 @@
+"""Recurrent layers under torch.compile and torch.export."""

@@ -1,0 +1,213 @@
+"""One layer in one direction: picks a kernel for what is asked, once, and calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from elman import compiler
+from elman.engines.base import Job, Kernel
+from elman.engines.call import Call, Result
+from elman.engines.packed import for_layout
+from elman.errors import EngineError, InputError, ShapeError, VerifyError
+from elman.frontend.cell import Cell
+from elman.ir.types import shape_size
+from elman.nn.autograd.derived import derived
+from elman.nn.autograd.function import run, through
+from elman.nn.autograd.second_order import Differentiable
+from elman.nn.options import RULES
+from elman.plan.spec import Spec, Tape
+from elman.tuning.choose import Choice, choose
+from elman.tuning.kernels import first_engine, kernel_of
+from elman.tuning.request import Request, Rule, nearest
+from elman.tuning.verification import verified
+
+BENCHMARKED = ("measured", "remembered")
+Rules = tuple[Rule, ...]
+
+
+def sizes_of(call: Call) -> tuple[int, int]:
+    """T and B of a call; of packed sequences their steps, and how many a step has."""
+    if call.packed is not None:
+        return call.packed.steps, call.packed.mean_batch
+    steps, batch, _ = call.sizes
+    return steps, batch
+
+
+class Runner:
+    """Runs a cell over a sequence, on the engine that is asked for or that benchmarked best.
+
+    Choices are kept per request. Nothing of them is copied or pickled: a copy chooses anew.
+    """
+
+    def __init__(self, cell: Cell, dims: Mapping[str, int], tape: Tape = "auto") -> None:
+        self.cell = cell
+        self.dims = tuple(sorted(dims.items()))
+        self.tape: Tape = tape
+        self._shapes = [torch.Size(shape_size(entry.shape, dims)) for entry in cell.weights]
+        self._chosen: dict[Request, Choice] = {}
+        self._pinned: dict[str, Choice] = {}
+        self._packs: dict[Request, Request] = {}
+        self._oracles: dict[Rules, Kernel] = {}
+
+    def __reduce__(self) -> Any:
+        return Runner, (self.cell, dict(self.dims), self.tape)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Runner:
+        return Runner(self.cell, dict(self.dims), self.tape)
+
+    def run(self, call: Call, engine: str | None, rules: Rules = ()) -> Result:
+        """Run all steps.
+
+        Args:
+            call: inputs, states and weights in declared order; then the inputs of the rules.
+            engine: a name, ``auto``, or None: so that every transform goes through.
+            rules: of the options in use.
+
+        Returns:
+            The output, laid out as the inputs; the last states, with the shapes of the states.
+
+        Raises:
+            EngineError: the named engine cannot run this.
+            ShapeError, InputError: a weight is not what the cell declares.
+        """
+        if engine is None:
+            return through(self.oracle(rules), call)
+        flows = [tensor.requires_grad for tensor in call.inputs]
+        request = self.request(call, flows, engine, rules)
+        kernel = for_layout(self.choice(request, *sizes_of(call)).kernel, call.packed)
+        return run(
+            kernel, self.oracle if not rules else lambda: self.oracle(rules), call, request.training
+        )
+
+    def request(self, call: Call, flows: Sequence[bool], engine: str, rules: Rules = ()) -> Request:
+        """What a call asks for.
+
+        Args:
+            call: as for :meth:`run`; its first input may be another tensor of the same T, B, dtype
+                and device.
+            flows: for each input, whether it requires a gradient.
+            engine, rules: as for :meth:`run`.
+
+        Raises:
+            ShapeError, InputError: a weight is not what the cell declares.
+        """
+        like = call.inputs[0]
+        dtype, device = like.dtype, like.device
+        for weight, shape in zip(call.weights, self._shapes):
+            if weight.shape != shape or weight.dtype is not dtype or weight.device != device:
+                self._refuse_weights(call.weights, like)
+        wants, training = 0, False
+        if torch.is_grad_enabled():
+            for flow in flows:
+                wants += wants + flow
+            for tensor in call.weights:
+                wants += wants + tensor.requires_grad
+            training = wants > 0 or any(state.requires_grad for state in call.states)
+        steps, batch = sizes_of(call)
+        request = Request(
+            dtype,
+            device.type,
+            wants,
+            training,
+            (steps - 1).bit_length(),
+            (batch - 1).bit_length(),
+            torch.are_deterministic_algorithms_enabled(),
+            engine,
+            rules,
+        )
+        return request if call.packed is None or engine != "auto" else self._packing(request)
+
+    def _packing(self, request: Request) -> Request:
+        """A request of an engine that runs packed rows as they lie, if there is one for it."""
+        packing = self._packs.get(request)
+        if packing is None:
+            engine = first_engine(self.job(request), lambda engine: engine.packs)
+            packing = self._packs[request] = request._replace(engine=engine or "auto")
+        return packing
+
+    def choice(self, request: Request, steps: int, batch: int) -> Choice:
+        """What runs such a call: chosen when it is first asked for."""
+        choice = self._chosen.get(request)
+        if choice is None:
+            choice = self._chosen[request] = self._choose(request, steps, batch)
+        return choice
+
+    def chosen(self, request: Request) -> Choice | None:
+        """What runs such a call, if that has been chosen or pinned."""
+        pinned = self._pinned.get(self.show(request))
+        if pinned is not None and request.engine in ("auto", pinned.engine):
+            return pinned
+        return self._chosen.get(request)
+
+    def oracle(self, rules: Rules = ()) -> Kernel:
+        """A kernel of this step that every transform goes through, for every dtype and device."""
+        oracle = self._oracles.get(rules)
+        if oracle is None:
+            reference = kernel_of(compiler.job(self.cell, Spec(self.dims), rules), "reference")
+            oracle = Differentiable(derived(self.cell, self.dims, rules), reference)
+            self._oracles[rules] = oracle
+        return oracle
+
+    @property
+    def choices(self) -> dict[str, Choice]:
+        """What was chosen or pinned so far, by :meth:`show`; for records and ``explain``."""
+        chosen = {self.show(request): choice for request, choice in self._chosen.items()}
+        return self._pinned | chosen
+
+    def show(self, request: Request) -> str:
+        """A request as text."""
+        return request.show(self.names(request.rules))
+
+    def names(self, rules: Rules = ()) -> list[str]:
+        """Of the inputs and weights, in declared order."""
+        graph = compiler.graph_of(self.cell, rules)
+        return [leaf.name for leaf in (*graph.inputs, *graph.weights)]
+
+    def job(self, request: Request) -> Job:
+        """What is to be compiled for such a call."""
+        spec = request.spec(self.dims, self.names(request.rules), self.tape)
+        return compiler.job(self.cell, spec, request.rules)
+
+    def pin(self, shown: str, record: Mapping[str, Any]) -> str | None:
+        """Use exactly what a record of :func:`elman.nn.choices` says; else return why not."""
+        try:
+            used = tuple(rule for name, rule in RULES.items() if f" +{name} " in shown)
+            request = Request.parse(shown, self.names(used), RULES)
+            name, schedule = str(record["engine"]), str(record["schedule"])
+            kernel = verified(self.job(request), name, schedule)
+        except (EngineError, AttributeError, KeyError, ValueError) as error:
+            return f"{shown}: {error}"
+        now = {**kernel.describe(), "engine": name, "schedule": schedule}
+        changed = [k for k in sorted(now.keys() | record.keys()) if now.get(k) != record.get(k)]
+        if changed:
+            return f"{shown}: {', '.join(changed)} of engine {name} is not what it was"
+        self._pinned[shown] = Choice(name, schedule, kernel, "pinned")
+        self._chosen.clear()
+        return None
+
+    def _choose(self, request: Request, steps: int, batch: int) -> Choice:
+        pinned = self.chosen(request)
+        if pinned is not None:
+            return pinned
+        benchmarked = {r: c for r, c in self._chosen.items() if c.why in BENCHMARKED}
+        near = nearest(benchmarked, request)
+        if near is not None:
+            return replace(near, why="near")
+        return choose(self.job(request), steps, batch, request.engine)
+
+    def _refuse_weights(self, weights: Sequence[Tensor], like: Tensor) -> NoReturn:
+        """A kernel reads memory: nothing that does not fit may reach it."""
+        for entry, weight, shape in zip(self.cell.weights, weights, self._shapes, strict=True):
+            if weight.shape != shape:
+                raise ShapeError(f"weight {entry} is {list(weight.shape)}, not {list(shape)}")
+            if weight.dtype != like.dtype or weight.device != like.device:
+                raise InputError(
+                    f"weight {entry} is {weight.dtype} on {weight.device}, "
+                    f"but the input is {like.dtype} on {like.device}"
+                )
+        raise VerifyError("no weight was wrong after all")

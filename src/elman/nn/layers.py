@@ -1,0 +1,318 @@
+"""RNN, GRU and LSTM in place of torch.nn's: their constructors, weights, results and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Unpack, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from elman.errors import EngineError, InputError, ShapeError
+from elman.frontend.cell import Cell
+from elman.nn.compile.dynamo import allow_compiling
+from elman.nn.compile.operator import fixed_engine
+from elman.nn.dense import is_dense
+from elman.nn.formulas import FORMULAS, PROJECTED
+from elman.nn.packing import checked_lengths
+from elman.nn.reset import ResetTo
+from elman.nn.sequence import PARTS, Options, Parts, SequenceModule
+from elman.nn.using import autocast_type, serves, unserved, wanted
+
+
+class _Layers(SequenceModule):
+    """What the three classes add to torch's: forward on elman's engines.
+
+    What no engine serves, and every mistake, goes to torch's own forward: it computes, or it raises
+    in its own words.
+    """
+
+    def _finish(self: Any, options: Options) -> None:
+        """Take the options that torch does not have."""
+        self._set_options(options)
+        FORMULAS[self.mode, bool(self.bias)].with_heads(self.heads)  # refuses what is no number
+        if self.heads != 1:
+            self._divide()
+        self.parts  # noqa: B018  (made now, not while a compiler traces)
+
+    def _divide(self: Any) -> None:
+        """Take recurrent weights of several heads: [gates · H, H / heads]."""
+        size, heads = self.hidden_size, self.heads
+        if size % heads:
+            raise ShapeError(f"hidden_size={size} cannot be divided among {heads} heads")
+        if self.proj_size:
+            raise InputError(f"proj_size={self.proj_size} has no heads")
+        for name in self._flat_weights_names:
+            if name.startswith("weight_hh"):
+                whole = getattr(self, name)
+                setattr(self, name, nn.Parameter(whole.new_empty(whole.shape[0], size // heads)))
+        self.reset_parameters()
+
+    def _make_parts(self) -> Parts:
+        """See :meth:`SequenceModule._make_parts`."""
+        allow_compiling(_Layers)
+        return super()._make_parts()
+
+    def _formula(self: Any) -> tuple[Cell, int, dict[str, int]]:
+        """See :meth:`SequenceModule._formula`."""
+        if self.proj_size:
+            return PROJECTED[bool(self.bias)], self.proj_size, {"H": self.hidden_size}
+        cell = FORMULAS[self.mode, bool(self.bias)].with_heads(self.heads)
+        return cell, self.hidden_size, {}
+
+    def _parameter_names(self: Any, suffixes: Sequence[str]) -> list[list[str]]:
+        """See :meth:`SequenceModule._parameter_names`."""
+        names, count = self._flat_weights_names, len(self._flat_weights_names) // len(suffixes)
+        return [names[k : k + count] for k in range(0, len(names), count)]
+
+    def __getstate__(self: Any) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
+        return {name: value for name, value in state.items() if name != PARTS}
+
+    def __setstate__(self: Any, state: dict[str, Any]) -> None:
+        super().__setstate__({k: v for k, v in state.items() if k not in (PARTS, "_stack")})  # type: ignore[misc]
+        self.parts  # noqa: B018
+
+    def extra_repr(self: Any) -> str:
+        """torch's, and every option that is not the default."""
+        text = super().extra_repr()  # type: ignore[misc]
+        for name in Options.__annotations__:
+            value = getattr(self, name)
+            if value != getattr(SequenceModule, name):
+                text += f", {name}={value!r}"
+        return text
+
+    def forward(
+        self: Any,
+        input: Any,
+        hx: Any = None,
+        *,
+        lengths: Any = None,
+        reset: Any = None,
+        reset_to: ResetTo = "zeros",
+    ) -> Any:
+        """Run all layers; arguments and results are torch's.
+
+        Args:
+            input: [T, B, I], [B, T, I] with ``batch_first``, [T, I] unbatched, or a PackedSequence.
+            hx: initial states; zeros if omitted.
+            lengths [B]: steps of each sequence of a padded batch, in any order. The output is zero
+                behind each end, the last states are those after each own last step, and padding
+                costs no arithmetic.
+            reset [T, B]: not 0 where an episode begins: before that step the state becomes the
+                initial one, in both directions; laid out (and packed) as the input.
+            reset_to: what the state becomes: ``"zeros"``, or the ``"initial"`` one that was given.
+
+        Raises:
+            EngineError: the engine asked for by name cannot run this; or, with options that torch
+                does not have, none can.
+            ShapeError, InputError: lengths or reset do not go with the input.
+        """
+        weights = self._weights()
+        if torch.compiler.is_compiling() and _compiles(input):
+            prepared = self._opened(input, hx, lengths, reset, weights)
+            engine = fixed_engine(self.engine)
+        else:
+            engine = wanted(self.engine)
+            if not self._takes(input, hx, engine):
+                return self._of_torch(input, hx, lengths)
+            reason = _unsuitable(input, engine)
+            if reason is not None:
+                self._refuse(engine, reason, reset)
+                return self._of_torch(input, hx, lengths)
+            try:
+                prepared = self._opened(input, hx, lengths, reset, weights)
+            except (ShapeError, InputError) as error:
+                if lengths is not None or reset is not None:
+                    raise
+                result = super().forward(input, hx)  # type: ignore[misc]
+                self._refuse(engine, str(error), reset)
+                return result
+        out, last = self._run(prepared, engine, reset_to)
+        return out, last if self.mode == "LSTM" else last[0]
+
+    def _takes(self: Any, input: Any, hx: Any, engine: str) -> bool:
+        """Whether the call may be ours: no mistake that torch has words for, and not asked to be
+        torch's."""
+        if engine == "aten" and self.heads == 1 and not self.residual:
+            return False
+        data = input.data if isinstance(input, PackedSequence) else input
+        if not isinstance(data, Tensor) or not is_dense(data) or 0 in data.shape:
+            return False
+        return hx is None or isinstance(hx, (tuple, list)) == (self.mode == "LSTM")
+
+    def _refuse(self: Any, engine: str, reason: str, reset: Any) -> None:
+        """Raise EngineError where torch's forward would not do what was asked for."""
+        own = [f"{self.heads} heads"] if self.heads != 1 else []
+        own += ["residual"] if self.residual else []
+        own += ["reset"] if reset is not None else []
+        if engine != "auto" or own:
+            option = f" with {', '.join(own)}" if own else ""
+            raise EngineError(
+                f"engine {engine} cannot run this {type(self).__name__}{option}: {reason}"
+            )
+
+    def _of_torch(self: Any, input: Any, hx: Any, lengths: Any) -> Any:
+        """torch's own forward."""
+        if lengths is None:
+            return super().forward(input, hx)  # type: ignore[misc]
+        if not isinstance(input, Tensor) or input.dim() != 3:
+            raise ShapeError("lengths go with a batch of sequences; this input has none")
+        batch, steps = input.shape[:2] if self.batch_first else input.shape[1::-1]
+        counts = checked_lengths(lengths, batch, steps)
+        packed = pack_padded_sequence(input, counts, self.batch_first, enforce_sorted=False)
+        out, last = super().forward(packed, hx)  # type: ignore[misc]
+        return pad_packed_sequence(out, self.batch_first, total_length=steps)[0], last
+
+
+def _of_torch(options: Any) -> dict[str, Any]:
+    """What is no option of ours: torch has words for it."""
+    return {name: options[name] for name in options if name not in Options.__annotations__}
+
+
+def _unsuitable(input: Any, engine: str) -> str | None:
+    """Why torch's own layers compute this, or None."""
+    data = cast(Tensor, input.data if isinstance(input, PackedSequence) else input)
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return "torch.compile or torch.jit.trace"
+    half = autocast_type(data.device.type)
+    if half is not None:
+        return None if serves(data.device.type, half) else "autocast"
+    return None if engine == "reference" else unserved(data)
+
+
+def _compiles(input: Any) -> bool:
+    """Whether a call that is being compiled becomes operators of elman's; else it is torch's."""
+    if not isinstance(input, Tensor) or input.dim() not in (2, 3):
+        return False
+    kind = input.device.type
+    return kind != "meta" and serves(kind, autocast_type(kind) or input.dtype)
+
+
+class RNN(_Layers, nn.RNN):
+    """torch.nn.RNN on elman's engines: ``h[t] = tanh(W x[t] + b + R h[t-1] + d)``.
+
+    Same draws, ``state_dict``, results and errors as torch's.
+
+    Args:
+        input_size: size of x.
+        hidden_size: size of h.
+        num_layers: layers, each on the output of the one below.
+        nonlinearity: ``"tanh"`` or ``"relu"``.
+        bias: whether there are b and d.
+        batch_first: x and the output are [B, T, ·].
+        dropout: share of values dropped after each layer but the last, in training.
+        bidirectional: a second set of weights runs over the reversed sequence.
+        device, dtype: of the parameters.
+        options: ``engine``, ``heads``, ``tape``, ``residual``: see :class:`Options`. With heads,
+            ``weight_hh`` is [H, H / heads], head n being units n·H/heads …
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            nonlinearity,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            device=device,
+            dtype=dtype,
+            **_of_torch(options),
+        )
+        self._finish(options)
+
+
+class GRU(_Layers, nn.GRU):
+    """torch.nn.GRU on elman's engines: ``h[t] = (1 - z) * n + z * h[t-1]``.
+
+    Same draws, ``state_dict``, results and errors as torch's.
+
+    Args:
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
+            dtype, options: as of :class:`RNN`. With heads, ``weight_hh`` is [3 · H, H / heads].
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            device=device,
+            dtype=dtype,
+            **_of_torch(options),
+        )
+        self._finish(options)
+
+
+class LSTM(_Layers, nn.LSTM):
+    """torch.nn.LSTM on elman's engines: ``c[t] = f * c[t-1] + i * g``, ``h[t] = o * tanh(c[t])``.
+
+    Same draws, ``state_dict``, results and errors as torch's.
+
+    Args:
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
+            dtype, options: as of :class:`RNN`. With heads, ``weight_hh`` is [4 · H, H / heads].
+        proj_size: if not 0, the size of h, which is a projection of the cell's output then.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            device=device,
+            dtype=dtype,
+            **_of_torch(options),
+        )
+        self._finish(options)

@@ -1,0 +1,59 @@
+"""Options of a call as data: each changes the cell's step, and adds arguments to the call.
+
+An option is a file: a :class:`Rule` that rewrites the step (forward, backward, every engine and
+every derivative follow from that), and an :class:`Option` that gives one call its further inputs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TypeVar
+
+from torch import Tensor
+
+from elman.engines.call import Call
+from elman.tuning.request import Rule
+
+RULES: dict[str, Rule] = {}  # by the name that records have
+SomeRule = TypeVar("SomeRule", bound=Rule)
+
+
+def known(rule: SomeRule) -> SomeRule:
+    """Let records name a rule."""
+    RULES[rule.name] = rule
+    return rule
+
+
+class Option(ABC):
+    """An option in use.
+
+    Attributes:
+        rule: how the step changes.
+        inputs: how many inputs the rule adds.
+    """
+
+    rule: Rule
+    inputs: int
+
+    @abstractmethod
+    def extend(self, call: Call, reverse: bool) -> Call:
+        """The call of one layer in one direction, its further inputs [T, B, ...] (packed [N, ...])
+        last.
+
+        Args:
+            call: as the cell alone takes it; its first input may be of another width.
+            reverse: whether the direction runs from the last step to the first: further inputs are
+                in its order of time then.
+        """
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Those that the option was given."""
+        return ()
+
+
+def extended(call: Call, options: Sequence[Option], reverse: bool = False) -> Call:
+    """A call with all options."""
+    for option in options:
+        call = option.extend(call, reverse)
+    return call

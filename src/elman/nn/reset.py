@@ -1,0 +1,171 @@
+"""``reset=``: steps before which the state becomes the initial one, as where an episode begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from elman.engines.call import Call
+from elman.engines.packed import Packed
+from elman.errors import InputError, ShapeError
+from elman.ir.graph import Graph, node
+from elman.nn.options import Option, known
+from elman.nn.signature import Opened
+
+ResetTo = Literal["zeros", "initial"]
+
+
+@dataclass(frozen=True)
+class ResetRule:
+    """The step whose next state is the initial one wherever the following step is reset.
+
+    The output is the state before that. Inputs: ``reset``, a scalar that is not 0 where the next
+    step of the sequence is reset; for ``initial`` one more per state, the initial one.
+    """
+
+    to: ResetTo
+
+    @property
+    def name(self) -> str:
+        """See :class:`Rule`."""
+        return "reset" if self.to == "zeros" else "reset_to_initial"
+
+    def rewrite(self, graph: Graph) -> Graph:
+        """See :class:`Rule`."""
+        taken = {leaf.name for leaf in graph.leaves}
+
+        def leaf(name: str, shape: Any) -> Any:
+            while name in taken:
+                name += "_"
+            return node("input", (), (name,), shape)
+
+        flag = leaf("reset", ())
+        first = [leaf(f"{state.name}_initial", state.shape) for state in graph.states]
+        zeros = [node("const", (), (0.0,))] * len(first)
+        starts = zeros if self.to == "zeros" else first
+        next_states = tuple(
+            node("where", (flag, start, after), (), after.shape)
+            for start, after in zip(starts, graph.next_states, strict=True)
+        )
+        more = (flag,) if self.to == "zeros" else (flag, *first)
+        inputs = (*graph.inputs, *more)
+        return Graph(inputs, graph.states, graph.weights, next_states, graph.output)
+
+
+RESETS: dict[str, ResetRule] = {to: known(ResetRule(to)) for to in ("zeros", "initial")}
+
+
+class Reset(Option):
+    """Resets of one call.
+
+    A reset before step t parts the sequence there, for both directions: the reverse one begins anew
+    at step t - 1.
+
+    Args:
+        mask: [T, B], or [N] of packed rows: not 0 where a step is reset.
+        to: what the state becomes.
+        states: how many the cell has.
+
+    Raises:
+        InputError: there is no such ``to``.
+    """
+
+    def __init__(self, mask: Tensor, to: ResetTo, states: int) -> None:
+        if to not in RESETS:
+            raise InputError(f"reset_to is 'zeros' or 'initial', got {to!r}")
+        self._mask, self._to, self.rule = mask != 0, to, RESETS[to]
+        self.inputs = 1 if to == "zeros" else 1 + states
+
+    def extend(self, call: Call, reverse: bool) -> Call:
+        """See :meth:`Option.extend`."""
+        mask, packed, states = self._mask, call.packed, call.states
+        dtype = call.inputs[0].dtype
+        ends = _backwards(mask, packed) if reverse else _following(mask, packed)
+        more = [ends.to(dtype)]
+        if self._to == "initial":
+            more += [_repeated(state, call) for state in states]
+        elif not reverse:  # nothing lies before the first step of the other direction
+            first = mask[0] if packed is None else mask[: packed.batch]
+            axes = (1,) * call.stacked
+            states = tuple(_zeroed(state, first.reshape(*axes, -1)) for state in states)
+        return call._replace(inputs=(*call.inputs, *more), states=states)
+
+    def only_step(self, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """States [layers, B, ...] before a call of one step: nothing else of it is reset."""
+        if self._to == "initial":
+            return states
+        return tuple(_zeroed(state, self._mask) for state in states)
+
+
+def _zeroed(state: Tensor, mask: Tensor) -> Tensor:
+    """A state [..., B, ...], zero where a mask [..., B] is set."""
+    return state.masked_fill(mask.view(*mask.shape, *[1] * (state.dim() - mask.dim())), 0)
+
+
+def _following(mask: Tensor, packed: Packed | None) -> Tensor:
+    """For each row whether the sequence's next step is reset."""
+    if packed is not None:
+        return packed.following(mask)
+    return torch.cat((mask[1:], torch.zeros_like(mask[:1])))
+
+
+def _backwards(mask: Tensor, packed: Packed | None) -> Tensor:
+    """For each row of the reversed sequence whether a reset parts it from the row after it."""
+    if packed is not None:
+        first = torch.arange(packed.rows, device=mask.device) < packed.batch
+        return packed.reversed(mask & ~first)
+    return torch.cat((torch.zeros_like(mask[:1]), mask[1:])).flip(0)
+
+
+def _repeated(state: Tensor, call: Call) -> Tensor:
+    """An initial state at every step of its sequence."""
+    own = state[0] if call.stacked else state
+    if call.packed is not None:
+        return own.index_select(0, call.packed.sequence.to(own.device))
+    steps, batch, _ = call.sizes
+    return own.expand(steps, batch, *own.shape[1:])
+
+
+def reset_mask(reset: Any, x: Any, opened: Opened, batch_first: bool) -> Tensor:
+    """Check a mask and bring it into the inner layout.
+
+    Args:
+        reset: as given: [T, B]; [B, T] with ``batch_first``; [T] unbatched; packed as x is.
+        x: the input it belongs to, as given to the module.
+        opened: the arguments in the inner layout.
+        batch_first: how x lies.
+
+    Returns:
+        [T, B], or [N] of packed rows.
+
+    Raises:
+        InputError, ShapeError: it is no tensor of such a shape, or packed otherwise than x.
+    """
+    layout = opened.layout
+    if layout.packing is not None and layout.padding is None:
+        first = x if isinstance(x, PackedSequence) else x[0]
+        if not isinstance(reset, PackedSequence):
+            raise InputError("reset is packed as x is: pack_padded_sequence(reset, lengths)")
+        if not torch.equal(reset.batch_sizes, first.batch_sizes):
+            raise ShapeError("reset is packed with other lengths than x")
+        return reset.data
+    if not isinstance(reset, Tensor):
+        raise InputError(f"reset is a tensor, one flag per step, got {type(reset).__name__}")
+    if layout.padding is not None:
+        sizes = (layout.padding.steps, int(layout.padding.like.batch_sizes[0]))
+    else:
+        sizes = tuple(opened.inputs[0].shape[:2])
+    if not layout.batched:
+        shape, names = [sizes[0]], "T"
+    else:
+        shape, names = ([*sizes[::-1]], "B, T") if batch_first else ([*sizes], "T, B")
+    if [*reset.shape] != shape:
+        raise ShapeError(f"reset must be [{names}] = {shape}, got {[*reset.shape]}")
+    if not layout.batched:
+        return reset.unsqueeze(1)
+    mask = reset.transpose(0, 1) if batch_first else reset
+    return mask if layout.padding is None else layout.padding.packed(mask)

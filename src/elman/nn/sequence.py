@@ -1,0 +1,348 @@
+"""The front door: one way in and out of every module that runs a cell over sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypedDict
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from elman.errors import InputError, ShapeError
+from elman.frontend.cell import Cell
+from elman.ir.types import dim_size, shape_size
+from elman.nn.autograd.transforms import transformed
+from elman.nn.compile.operator import run_compiled
+from elman.nn.dense import check_dense
+from elman.nn.dispatch import Runner
+from elman.nn.reset import Reset, ResetTo, reset_mask
+from elman.nn.signature import Layout, Signature
+from elman.nn.stack import Stack
+from elman.nn.using import autocast_type, checked, serves
+from elman.plan.spec import Tape
+
+PARTS = "_parts"  # the attribute that no copy and no pickle has
+_TAPES = ("save", "auto", "recompute")
+
+
+class Options(TypedDict, total=False):
+    """What all modules take beside sizes, and torch's do not.
+
+    Attributes:
+        engine: ``"auto"`` (benchmarked), or a name; ``elman.using`` and ELMAN_ENGINE override it.
+        heads: groups of units that do not see each other's past: weights that multiply a state are
+            block-diagonal, stored as [rows, columns / heads].
+        tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``,
+            ``"recompute"``.
+        residual: from the second layer on, a layer's input is added to its output.
+    """
+
+    engine: str
+    heads: int
+    tape: Tape
+    residual: bool
+
+
+class Parts(NamedTuple):
+    """What follows from a module's cell, sizes and options.
+
+    Attributes:
+        runners: one per layer and direction, by the suffix of its weights' names: ``l0``,
+            ``l0_reverse`` …
+        stack: of them.
+        names: of the parameters of each.
+        signature: what the module takes.
+    """
+
+    runners: dict[str, Runner]
+    stack: Stack
+    names: list[list[str]]
+    signature: Signature
+
+
+class Prepared(NamedTuple):
+    """A call whose arguments have been checked.
+
+    Attributes:
+        inputs, states, layout: as of :class:`Opened`.
+        weights: of each layer and direction.
+        mask: of resets, in the inner layout; None if there are none.
+        lengths: of a padded batch that is packed only inside a compiled program.
+        cast: what the results are cast to; None: as they are.
+    """
+
+    inputs: tuple[Tensor, ...]
+    states: tuple[Tensor, ...]
+    layout: Layout
+    weights: list[list[Tensor]]
+    mask: Tensor | None
+    lengths: Any
+    cast: torch.dtype | None
+
+
+class SequenceModule:
+    """What RNN, GRU, LSTM and Recurrent share.
+
+    Class attributes are what a module of torch's has whose class was changed to ours.
+    """
+
+    engine: str = "auto"
+    heads: int = 1
+    tape: Tape = "auto"
+    residual: bool = False
+    _parts: Parts | None = None
+
+    def _set_options(self: Any, options: Options) -> None:
+        """Take the options that all modules have.
+
+        Raises:
+            InputError, EngineError: one cannot be so.
+        """
+        tape = options.get("tape", "auto")
+        if tape not in _TAPES:
+            raise InputError(f'tape is "save", "auto" or "recompute", got {tape!r}')
+        self.engine, self.heads = checked(options.get("engine", "auto")), options.get("heads", 1)
+        self.tape, self.residual = tape, bool(options.get("residual", False))
+
+    def _formula(self) -> tuple[Cell, int, dict[str, int]]:
+        """The cell of all layers, the size of its first state, and those of its other dims."""
+        raise NotImplementedError
+
+    def _parameter_names(self, suffixes: Sequence[str]) -> list[list[str]]:
+        """The names of the weights of each layer and direction, in the cell's order."""
+        raise NotImplementedError
+
+    def _make_parts(self: Any) -> Parts:
+        """Make what follows from the cell, the sizes and the options."""
+        cell, height, dims = self._formula()
+        two = bool(self.bidirectional)
+        runners = _runners(cell, self.input_size, height, dims, self.num_layers, two, self.tape)
+        return Parts(
+            runners,
+            Stack(list(runners.values()), 1 + two, not self.residual),
+            self._parameter_names([*runners]),
+            Signature.of(cell, dict(runners["l0"].dims), len(runners)),
+        )
+
+    @property
+    def parts(self) -> Parts:
+        """What follows from the cell, the sizes and the options, made when first asked for."""
+        if self._parts is None:
+            self._parts = self._make_parts()
+        return self._parts
+
+    @property
+    def stack(self) -> Stack:
+        """Who runs the layers."""
+        return self.parts.stack
+
+    @property
+    def runners(self) -> dict[str, Runner]:
+        """Who runs each layer and direction, by the suffix of its weights' names: ``l0``,
+        ``l0_reverse`` …"""
+        return self.parts.runners
+
+    @property
+    def output_size(self: Any) -> int:
+        """Size of the output: the cell's output times the number of directions."""
+        runner = self.parts.stack.runners[0]
+        shape = runner.cell.graph.output.shape
+        directions = 2 if self.bidirectional else 1
+        return dim_size(shape[0], dict(runner.dims)) * directions if shape else 1
+
+    def step(
+        self: Any, x: Any, state: Any = None, *, reset: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        """Run one step of a stream.
+
+        Without gradients, weights are used as they lie in memory: nothing is packed or kept.
+
+        Args:
+            x [B, I]: the input now, or a tuple of inputs; [I] unbatched; a scalar input is [B].
+            state: what the step before returned, as for :meth:`forward`; zeros if omitted.
+            reset [B]: samples whose state becomes zero before the step.
+
+        Returns:
+            out [B, H]: the last layer's output; [H] unbatched.
+            state: to be given to the next step.
+
+        Raises:
+            InputError: the module is bidirectional, or x has the wrong rank.
+            ShapeError: x or reset has the wrong size.
+        """
+        if self.bidirectional:
+            raise InputError(
+                "step: a bidirectional module needs the whole sequence, from its end as well"
+            )
+        several = isinstance(x, (tuple, list))
+        values = tuple(x) if several else (x,)
+        if not values or not all(isinstance(value, Tensor) for value in values):
+            raise InputError("step: x is a tensor, or a tuple of tensors")
+        for value in values:
+            check_dense(value, "step: x")
+        rank, dims = self._rank - 1, values[0].dim()
+        if dims not in (rank, rank - 1):
+            raise InputError(
+                f"step: x must have {rank} dimensions (or {rank - 1}, unbatched), got {dims}: "
+                f"the axis of time is left out"
+            )
+        axis = 1 if self.batch_first and dims == rank else 0
+        row = tuple([value.unsqueeze(axis) for value in values])
+        if reset is None:
+            out, after = self(row if several else row[0], state)
+        else:
+            mask = reset.unsqueeze(axis)
+            out, after = self(row if several else row[0], state, reset=mask)
+        return out.squeeze(axis), after
+
+    @property
+    def _rank(self) -> int:
+        """Dims of a batch of the first input."""
+        return 2 + len(self.parts.signature.inputs[0][1])
+
+    def _weights(self: Any) -> list[list[Tensor]]:
+        """The weights of each layer and direction as they are now: parameters, or what stands in
+        their place (parametrizations)."""
+        own = self._parameters
+        return [
+            [getattr(self, name) if (weight := own.get(name)) is None else weight for name in names]
+            for names in self.parts.names
+        ]
+
+    def _opened(
+        self: Any, x: Any, state: Any, lengths: Any, reset: Any, weights: list[list[Tensor]]
+    ) -> Prepared:
+        """Check all arguments and bring them into the inner layout, in one type.
+
+        Under autocast that is autocast's, as of torch's layers; where no engine computes in it, the
+        results alone have it.
+
+        Raises:
+            ShapeError, InputError: as ``forward``.
+        """
+        like = next((weight for group in weights for weight in group), None)
+        cast: torch.dtype | None = None
+        if torch._C._is_any_autocast_enabled():
+            kind = _device(x if like is None else like)
+            half = autocast_type(kind)
+            if half is not None:
+                cast = half
+                computed = half if like is None or serves(kind, half) else like.dtype
+                x, state, weights = (
+                    _cast(x, computed),
+                    _cast(state, computed),
+                    _cast(weights, computed),
+                )
+                like = None if like is None else _cast(like, computed)
+        compiling = torch.compiler.is_compiling() and not isinstance(x, PackedSequence)
+        signature, batch_first = self.parts.signature, self.batch_first
+        opened = signature.opened(x, state, like, batch_first, None if compiling else lengths)
+        mask = None if reset is None else reset_mask(reset, x, opened, batch_first)
+        inputs, states, layout = opened
+        return Prepared(inputs, states, layout, weights, mask, lengths if compiling else None, cast)
+
+    def _run(
+        self: Any, prepared: Prepared, engine: str, reset_to: ResetTo
+    ) -> tuple[Any, tuple[Tensor, ...]]:
+        """Run all layers; results as of ``forward``, states always as a tuple.
+
+        Raises:
+            EngineError: as ``forward``.
+        """
+        inputs, states, layout, weights, mask, lengths, cast = prepared
+        if cast is not None:
+            with torch.autocast(inputs[0].device.type, enabled=False):
+                results = self._run(prepared._replace(cast=None), engine, reset_to)
+            return _cast(results, cast)
+        share = self.dropout if self.training else 0.0
+        resets = None if mask is None else Reset(mask, reset_to, len(states))
+        one_step = layout.packing is None and inputs[0].shape[0] == 1
+        if resets is not None and one_step and not self.bidirectional:
+            states, mask, resets = resets.only_step(states), None, None
+        if torch.compiler.is_compiling() and layout.packing is None:
+            flags = None if mask is None else (mask, reset_to)
+            out, last = run_compiled(
+                self, inputs, states, weights, engine, share, self.residual, lengths, flags
+            )
+            return self.parts.signature.closed(out, last, layout)
+        every = (*inputs, *states, *[weight for group in weights for weight in group])
+        plain = engine == "reference" or transformed(every) is None
+        out, last = self.parts.stack.run(
+            inputs,
+            states,
+            weights,
+            engine if plain else None,
+            share,
+            self.residual,
+            None if layout.packing is None else layout.packing.packed,
+            () if resets is None else (resets,),
+        )
+        return self.parts.signature.closed(out, last, layout)
+
+
+def _runners(
+    cell: Cell,
+    input_size: int,
+    height: int,
+    dims: dict[str, int],
+    num_layers: int,
+    bidirectional: bool,
+    tape: Tape,
+) -> dict[str, Runner]:
+    """One runner per layer and direction, by the suffix of its weights' names.
+
+    Args:
+        cell: the formula of all layers.
+        input_size: of the lowest layer; those above read the output of the one below.
+        height: size of the cell's first state.
+        dims: sizes of the cell's other dims.
+        num_layers, bidirectional, tape: as of the module.
+
+    Raises:
+        InputError, ShapeError: the cell cannot be stacked so.
+    """
+    size, runners = input_size, dict[str, Runner]()
+    if not cell.inputs:
+        raise InputError(f"{cell.name} has no input: there is nothing to run it over")
+    output = cell.graph.output.shape
+    if (num_layers > 1 or bidirectional) and not output:
+        raise InputError(f"{cell.name} puts out a scalar: only one layer in one direction")
+    for layer in range(num_layers):
+        try:
+            bound = cell.bind(size, height, **dims)
+        except ShapeError as error:
+            raise ShapeError(f"{cell.name}, layer {layer}: {error}") from None
+        first = next(iter(runners.values()), None)
+        for entry in cell.inputs[1:]:
+            below = shape_size(entry.shape, dict(first.dims) if first else bound)
+            here = shape_size(entry.shape, bound)
+            if below != here:
+                raise ShapeError(
+                    f"{cell.name}, layer {layer}: {entry} has size {here[0]} here and "
+                    f"{below[0]} in layer 0, but all layers get the same further inputs"
+                )
+        for end in ("", "_reverse")[: 1 + bidirectional]:
+            runners[f"l{layer}{end}"] = Runner(cell, bound, tape)
+        if output:
+            size = dim_size(output[0], bound) * (1 + bidirectional)
+    return runners
+
+
+def _device(value: Any) -> str:
+    """torch's device type of a tensor, of packed rows, or of the first of several."""
+    while isinstance(value, (tuple, list)) and value:
+        value = value[0]
+    return value.device.type if isinstance(value, Tensor) else "cpu"
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    """Tensors as autocast casts them: all floating-point ones but float64; in lists and tuples."""
+    if isinstance(value, Tensor):
+        wide = value.dtype is torch.float64 or not value.is_floating_point()
+        return value if wide else value.to(dtype)
+    if isinstance(value, PackedSequence):
+        return value._replace(data=_cast(value.data, dtype))
+    if isinstance(value, (tuple, list)):
+        return type(value)([_cast(part, dtype) for part in value])
+    return value

@@ -1,0 +1,60 @@
+"""Resets on engine triton: part of the step, in every schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import elman
+from elman import cells, compiler
+from elman.engines.call import Call
+from elman.nn.autograd.function import run
+from elman.nn.reset import RESETS, Reset
+from elman.tuning.kernels import kernel_of
+from helpers import Sizes, assert_close, job_of, random_case
+
+pytestmark = [pytest.mark.interpreted]
+
+
+def never():
+    """No second derivative is asked for."""
+    raise AssertionError
+
+
+@pytest.mark.parametrize("schedule", ["loop/16/4/1", "steps", "grid/16/2/3/1"])
+@pytest.mark.parametrize("to", ["zeros", "initial"])
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm_peephole], ids=lambda cell: cell.name)
+def test_every_schedule(cell, to, schedule):
+    """Output, last states and gradients as on the oracle."""
+    case = random_case(cell, Sizes(T=4, B=3, I=3, H=5))
+    rule = RESETS[to]
+    inputs = compiler.graph_of(cell, (rule,)).inputs
+    spec = job_of(case).spec
+    spec = replace(spec, wants=spec.wants | {leaf.name for leaf in inputs} - {"reset"})
+    job = compiler.job(cell, spec, (rule,))
+    mask = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 0, 0], [1, 0, 1]])
+    tensors = (case.inputs, case.states, case.weights)
+    found = []
+    for engine in ("triton", "reference"):
+        values = [[v.clone().requires_grad_() for v in group.values()] for group in tensors]
+        call = Reset(mask, to, len(case.states)).extend(Call(*map(tuple, values)), False)
+        kernel = kernel_of(job, engine, schedule if engine == "triton" else "")
+        out, last, _ = run(kernel, never, call, True)
+        loss = out.sin().sum() + sum(end.cos().sum() for end in last)
+        leaves = [value for group in values for value in group]
+        found.append([out, *last, *torch.autograd.grad(loss, leaves)])
+    for got, want in zip(*found, strict=True):
+        assert_close(got, want)
+
+
+def test_modules():
+    """A stack, and both directions."""
+    x, mask = torch.randn(4, 3, 3), torch.rand(4, 3) < 0.4
+    for options in ({"num_layers": 2}, {"bidirectional": True}):
+        net = elman.GRU(3, 5, engine="triton", **options)
+        with elman.using(engine="reference"):
+            want = net(x, reset=mask)
+        for got, value in zip(net(x, reset=mask), want):
+            assert_close(got, value)
