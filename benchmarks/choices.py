@@ -80,8 +80,8 @@ SHAPES = (
 def truth(shape: Shape) -> dict[str, float]:
     """Median seconds of every candidate over whole calls.
 
-    Each runs a stretch of calls, as one of a training follows another; the first half of a stretch
-    is not timed, since threads have to wake up after another candidate's. Stretches alternate.
+    Each runs a run of calls, as one of a training follows another; the first half of a run
+    is not timed, since threads have to wake up after another candidate's. Runs alternate.
     """
     job = shape.job()
     names = tuple(name for name in registry.names() if name != "reference")

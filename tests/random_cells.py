@@ -189,7 +189,7 @@ class _Writer:
         return self.let(dim, f"split({made}, 2)[{self.draw(st.integers(0, 1))}]", 3)
 
     def wide(self) -> str:
-        """A product over or into several atoms at once, as gates are written."""
+        """A product over or into several gate blocks at once, as gates are written."""
         source, other = self.pick(self.any_dim()), self.pick(self.any_dim())
         a, b = self.values[source], self.values[other]
         if self.flag():

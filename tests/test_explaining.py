@@ -65,7 +65,7 @@ def test_measured(monkeypatch, empty_cache):
     assert [one.seconds for one in timed] == sorted(one.seconds for one in timed)
     assert [one.chosen for one in found.engines].count(True) == 1
     assert "<- runs" in found.stages["engines"]
-    assert "measured now" in found.stages["engines"]
+    assert "benchmarked now" in found.stages["engines"]
     assert (
         "remembered"
         in explain(cells.gru, hidden_size=5, input_size=3, steps=4, batch=2).stages["engines"]

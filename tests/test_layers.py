@@ -150,7 +150,7 @@ def test_rooms_know_only_lower_rows():
 
 
 def test_no_torch_below_the_engines():
-    """The language is torch-free, also by what it imports in turn."""
+    """The language is torch-free, also by what those modules import."""
     for room in LANGUAGE.split():
         row = BELOW[room].split()
         assert "torch" not in row, room

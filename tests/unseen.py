@@ -98,7 +98,7 @@ def projected(x, h, c, W, R, b, Q):
 
 @cell(input="x[I]", state="h[2H]", weights="W[2H, I], R[H, H], a[H]")
 def halves(x, h, W, R, a):
-    """A state of two atoms; one matrix is used plain and transposed."""
+    """A state of two gate blocks; one matrix is used plain and transposed."""
     re, im = split(h, 2)
     u, v = split(W @ x, 2)
     return concat(tanh(a * re - R @ im + u), tanh(a * im + R.T @ re + v))

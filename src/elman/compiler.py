@@ -59,7 +59,7 @@ def _has_like_heads(cell: Cell) -> bool:
     nothing reads all units, those of other heads too, as a reduction does, or a product that is not
     divided among heads, of a value that is."""
     how = cell.division
-    if any(isinstance(atom, int) for atom in how.dims):
+    if any(isinstance(gate_block, int) for gate_block in how.dims):
         return False
     for value in cell.graph.walk():
         if OPS[value.op].kind == "reduce" or value.op == "count":

@@ -72,7 +72,7 @@ class RunError(ElmanError):
     """A run folder, a checkpoint or a data file cannot be used."""
 
 
-def rows(what: str, details: Iterable[tuple[str, str]], hint: str = "") -> str:
+def diagnostic(what: str, details: Iterable[tuple[str, str]], hint: str = "") -> str:
     """Build a message: what happened, then one row per detail, then a hint to paste.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any
 from elman import compiler
 from elman.autodiff.structure import structure
 from elman.engines import registry
-from elman.errors import InputError, rows
+from elman.errors import InputError, diagnostic
 from elman.frontend.cell import Cell
 from elman.ir.pair import Step
 from elman.ir.printer import show_backward, show_graph, show_step
@@ -27,10 +27,10 @@ from elman.tuning.kernels import candidates, label
 WHY = {  # Choice.why -> where a choice comes from, in words
     "named": "asked for by name",
     "only": "the only one that can",
-    "measured": "measured now",
-    "near": "measured at the most similar sizes",
-    "remembered": "measured before, remembered",
-    "deterministic": "the first that can; deterministic algorithms forbid measuring",
+    "benchmarked": "benchmarked now",
+    "near": "benchmarked at the most similar sizes",
+    "remembered": "benchmarked before, remembered",
+    "deterministic": "the first that can; deterministic algorithms forbid benchmarking",
     "pinned": "pinned by a checkpoint",
 }
 
@@ -111,7 +111,7 @@ class Explanation:
 
 _TITLES = {
     "graph": "The formula as written",
-    "step": "The canonical step: atoms, blocks, sums by rate",
+    "step": "The canonical step: gate blocks, blocks, sums by rate",
     "backward": "The backward step, derived from it",
     "program": "The program: what leaves the loop, what is taped, which products join",
     "engines": "Engines",
@@ -161,7 +161,7 @@ def explain(
         layers = what
     else:
         raise InputError(
-            rows(
+            diagnostic(
                 f"explain takes a cell or a module of elman's, not {type(what).__name__}",
                 [("value", repr(what).partition("\n")[0])],
                 "elman.explain(model.rnn, x); elman.accelerate makes modules of torch's elman's",
@@ -208,7 +208,7 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
 
 
 def _choice(layer: Layer, measure: bool) -> Choice | dict[str, str]:
-    """What runs a layer; where nothing may be measured, why the others do not."""
+    """What runs a layer; where nothing may be benchmarked, why the others do not."""
     if layer.elsewhere is not None:
         return {}
     if layer.choice is not None:
@@ -294,11 +294,11 @@ def _engine_lines(layer: Layer, choice: Choice | dict[str, str]) -> Iterable[str
         return
     if isinstance(choice, Choice):
         why = WHY[choice.why]
-        unsure = "" if choice.sure else "; not sure yet: the next process measures on"
+        unsure = "" if choice.sure else "; not sure yet: the next process goes on benchmarking"
         yield f"{layer.name} ({where}): engine {choice.engine}, {why}{unsure}"
         yield from (f"  {line}" for line in _kernel_lines(layer, choice))
     else:
-        yield f"{layer.name} ({where}): nothing was measured"
+        yield f"{layer.name} ({where}): nothing was benchmarked"
     candidates = list(_candidates(layer, choice))
     best = min((one.seconds for one in candidates if one.seconds), default=None)
     for one in candidates:

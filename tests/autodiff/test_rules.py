@@ -31,8 +31,8 @@ def formula(own: Any) -> Cell:
     return one
 
 
-def atoms(pair: Pair, case: Case) -> dict[Node, torch.Tensor]:
-    """Values of all leaves of a pair: the case's tensors, cut into atoms."""
+def gate_blocks(pair: Pair, case: Case) -> dict[Node, torch.Tensor]:
+    """Values of all leaves of a pair: the case's tensors, cut into gate blocks."""
     given = {name: x[0] for name, x in case.inputs.items()} | case.states | case.weights
     values: dict[Node, torch.Tensor] = {}
     used: dict[tuple[Any, ...], int] = {}
@@ -45,7 +45,7 @@ def atoms(pair: Pair, case: Case) -> dict[Node, torch.Tensor]:
         else:
             values[leaf] = tensor
     for leaf in pair.step.weights:
-        values[leaf] = given[leaf.name]  # one block each: dims are single atoms here
+        values[leaf] = given[leaf.name]  # one block each: dims are single gate blocks here
     return values
 
 
@@ -56,7 +56,7 @@ def by_our_adjoint(made: Cell, case: Case) -> dict[str, torch.Tensor]:
     """
     pair = compiler.pair_of(made)
     arrays = Arrays(F64, torch.device("cpu"))
-    values = atoms(pair, case)
+    values = gate_blocks(pair, case)
     (out,) = evaluate(arrays, pair.step.next_states, values, case.dims)
     values.update(zip(pair.d_outputs, [case.d_output[0]]))
     values.update(zip(pair.d_next, case.d_last.values()))
@@ -72,7 +72,7 @@ def by_our_adjoint(made: Cell, case: Case) -> dict[str, torch.Tensor]:
     found = {"out": out.expand(*batch, *out.shape[-1:])}
     for d, leaf in zip((*pair.d_inputs, *pair.d_states), (*pair.step.inputs, *pair.step.states)):
         found[f"d{leaf.name}"] = whole(d, leaf)
-    finished = dict.fromkeys(target for target, _ in pair.d_sealed)
+    finished = dict.fromkeys(target for target, _ in pair.d_invariants)
     for term in pair.sums:
         (left,) = evaluate(arrays, (term.left,), values, case.dims)
         part = left.expand(*batch, *shape_size(term.left.shape, case.dims))
@@ -82,7 +82,7 @@ def by_our_adjoint(made: Cell, case: Case) -> dict[str, torch.Tensor]:
         part = part.sum(0)
         old = finished[term.target]
         finished[term.target] = part if old is None else old + part
-    values.update((leaf, finished[target]) for target, leaf in pair.d_sealed)
+    values.update((leaf, finished[target]) for target, leaf in pair.d_invariants)
     for d, leaf in zip(pair.d_weights, pair.step.weights):
         if d is None:
             found[f"d{leaf.name}"] = torch.zeros_like(case.weights[leaf.name])

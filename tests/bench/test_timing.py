@@ -1,4 +1,5 @@
-"""Timing in turn: who is called when, and what becomes of the samples. No test looks at a speed."""
+"""Interleaved timing: who is called when, and what becomes of the samples. No test looks at a
+speed."""
 
 from __future__ import annotations
 

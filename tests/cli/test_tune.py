@@ -30,12 +30,12 @@ def test_a_table_per_shape(capsys, nothing_known):
     status, told = run(words, capsys)
     assert status == 0
     for shape in ("T=5 B=2", "T=9 B=2"):
-        assert f"gru {shape}, its input data: measured now" in told
-        assert f"gru {shape}, its input a layer's output: measured now" in told
+        assert f"gru {shape}, its input data: benchmarked now" in told
+        assert f"gru {shape}, its input a layer's output: benchmarked now" in told
     assert told.count("runs") == 4
     assert "1.00x" in told
     assert "measured before, remembered (--again measures anew)" in run(words, capsys)[1]
-    assert "measured now" in run([*words, "--again"], capsys)[1]
+    assert "benchmarked now" in run([*words, "--again"], capsys)[1]
 
 
 def test_refusals_have_reasons(capsys, nothing_known):
@@ -87,7 +87,7 @@ def test_a_gpu_is_measured(capsys, nothing_known):
     assert status == 0
     assert "triton" in told
     assert "measured before" in run([*words, "cuda"], capsys)[1]
-    assert "measured now" in run([*words, "cpu"], capsys)[1]
+    assert "benchmarked now" in run([*words, "cpu"], capsys)[1]
 
 
 @pytest.mark.parametrize("shape", ["5", "5,x", "0,2", "5,2,1"])

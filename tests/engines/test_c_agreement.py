@@ -158,7 +158,7 @@ def test_a_second_backward_through_autograd():
 @both_dtypes
 @pytest.mark.parametrize("split", ["one", "batch", "units"])
 def test_results_repeat_bit_for_bit(dtype, split, monkeypatch):
-    """The same call gives the same bits, however threads take turns."""
+    """The same call gives the same bits, however threads are scheduled."""
     case = middle(cells.lstm, dtype, T=40, B=6)
     kernel = c_kernel(case)
     scheduled(monkeypatch, kernel, split, 2, 16)

@@ -1,4 +1,4 @@
-"""All steps at once: scans, Jacobians, solvers, gates, gradients, and the way back."""
+"""All steps at once: scans, Jacobians, solvers, convergence checks, gradients, and the fallback."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from calls import backward, forward, given_of
 from elman import cells, compiler
 from elman.autodiff.structure import Degree, structure
 from elman.engines import registry
-from elman.engines.deer.gates import TOLERANCES, disagreement, refusal, residual
+from elman.engines.deer.convergence import TOLERANCES, disagreement, refusal, residual
 from elman.engines.deer.problem import Formula, Problem
 from elman.engines.deer.scans import Dense, Units, associative, linear, reverse, scan
+from elman.engines.deer.sequential import run_sequentially
 from elman.engines.deer.solvers import BUDGET, CHAIN, METHODS, solve
-from elman.engines.deer.turn import in_turn
 from elman.errors import EngineError, InputError, ShapeError
 from elman.tuning.kernels import candidates, kernel_of
 from helpers import Sizes, assert_close, assert_same, job_of, need_engine, random_case, run
@@ -241,11 +241,11 @@ def test_agreement(cell, engine, dtype):
 @pytest.mark.parametrize("cell", [cells.gru, cells.lstm, cells.paralstm, cells.lem, cells.sru])
 @pytest.mark.parametrize("solver", METHODS)
 def test_solvers(cell, solver):
-    """Each finds the trajectory of the steps run in turn."""
+    """Each finds the trajectory of the steps run sequentially."""
     problem = problem_of(cell, T=300)
     found = solve(problem, (solver,))
     assert found.solver == solver, found.tried
-    want = in_turn(problem)
+    want = run_sequentially(problem)
     for a, b in zip(found.y, want, strict=True):
         assert_close(a, b)
 
@@ -299,7 +299,7 @@ def test_chaos_never_yields_an_unconverged_result(scale, monkeypatch):
 def test_the_gates_refuse():
     """A wrong step, a NaN, and a residual that hides a drift."""
     problem = problem_of(cells.gru, T=100)
-    y = in_turn(problem)
+    y = run_sequentially(problem)
     assert refusal(problem, y, torch.float64, BUDGET) is None
     wrong = (y[0].clone(),)
     wrong[0][50, 0, 3] += 1e-6
@@ -312,7 +312,7 @@ def test_the_gates_refuse():
 
 
 def test_nan_in_the_data_reaches_the_output():
-    """As in a run in turn, without a warning; NaN inside iterates does not."""
+    """As in a sequential run, without a warning; NaN inside iterates does not."""
     case = random_case(cells.gru, Sizes(T=30, B=2, I=3, H=4), 0, torch.float64)
     case.inputs["x"][10, 1] = math.nan
     given = given_of(case)
@@ -341,8 +341,8 @@ def test_windows_bound_memory():
 
 
 def test_falls_back_to_torch_ops_without_a_compiler(monkeypatch):
-    """Where engine c cannot run, steps in turn are torch ops."""
-    monkeypatch.setattr("elman.engines.deer.turn.sequential_kernel", lambda job: None)
+    """Where engine c cannot run, sequential steps are torch ops."""
+    monkeypatch.setattr("elman.engines.deer.sequential.sequential_kernel", lambda job: None)
     monkeypatch.setattr("elman.errors._said", {"deer rnn"})
     case = chaotic(20.0)
     kernel = registry.find("deer").compile(job_of(case), "newton")
@@ -418,7 +418,7 @@ class TestFunction:
         assert told[1].iterations == 0 < told[0].iterations <= told[2].iterations + 1
 
     def test_chaos(self):
-        """Run in turn, with a warning that says what was tried."""
+        """Run sequentially, with a warning that says what was tried."""
         torch.manual_seed(0)
         W = torch.randn(8, 8, dtype=torch.float64) * 3
         x, y0 = torch.randn(150, 2, 8, dtype=torch.float64), torch.randn(2, 8, dtype=torch.float64)

@@ -8,7 +8,7 @@ import torch
 from elman import ops
 from elman.errors import ShapeError, TraceError
 from elman.frontend.cell import Cell, cell
-from elman.frontend.cuts import UncutError, cut, meet
+from elman.frontend.cuts import UncutError, check_cut, cut
 from helpers import Sizes, assert_all_same, need_engine, random_case, run
 
 
@@ -142,9 +142,9 @@ def test_meeting():
         ((3, "H", 8), (3, "H", 1, 7), {8: (1, 7)}),
     ):
         with pytest.raises(UncutError) as caught:
-            meet((left,), (right,))
+            check_cut((left,), (right,))
         assert caught.value.cuts == cuts
     for left, right in (((12,), (12,)), ((12,), (4, 9)), (("H",), (8,)), ((8, "H"), ("H", 8))):
-        meet((left,), (right,))
-    meet(((8,),), ((4, 4), (3,)))
+        check_cut((left,), (right,))
+    check_cut(((8,),), ((4, 4), (3,)))
     assert cut((8, "H", 3), {8: (4, 4), 4: (1, 3)}) == (1, 3, 1, 3, "H", 3)

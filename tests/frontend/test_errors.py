@@ -363,7 +363,7 @@ SHAPES = {  # function -> error, what the message says first, the line's mark, t
     add_unlike: (
         ShapeError,
         "cannot add [I+H] and [H]",
-        "values that meet elementwise have the same dims",
+        "values of one elementwise op have the same dims",
     ),
     multiply_matrices: (
         ShapeError,

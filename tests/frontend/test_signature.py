@@ -14,7 +14,7 @@ from elman.ops import split, tanh
 
 
 @pytest.mark.parametrize(
-    "text, atoms, shown",
+    "text, gate_blocks, shown",
     [
         ("H", ("H",), "H"),
         ("3H", ("H", "H", "H"), "3H"),
@@ -26,10 +26,10 @@ from elman.ops import split, tanh
         ("hidden_2", ("hidden_2",), "hidden_2"),
     ],
 )
-def test_dims(text, atoms, shown):
-    """A dim is a tuple of atoms, and prints as it is written."""
-    assert parse_dim(text) == atoms
-    assert show_dim(atoms) == shown
+def test_dims(text, gate_blocks, shown):
+    """A dim is a tuple of gate blocks, and prints as it is written."""
+    assert parse_dim(text) == gate_blocks
+    assert show_dim(gate_blocks) == shown
 
 
 @pytest.mark.parametrize(

@@ -106,11 +106,11 @@ def test_text_is_stable(of):
 
 
 def test_parts_of_a_wide_value():
-    """A value of several atoms names its parts; a split's own names win."""
+    """A value of several gate blocks names its parts; a split's own names win."""
 
     @cell(input="x[I]", state="h[2H]", weights="W[2H, I], R[2H, 2H]")
     def wide(x, h, W, R):
-        """Two atoms side by side."""
+        """Two gate blocks side by side."""
         pre = W @ x + R @ h
         both = tanh(pre)
         return both * pre

@@ -65,14 +65,14 @@ def test_broken_graphs():
 
 
 def test_broken_pairs():
-    """A cotangent of another shape, a value wider than one atom, a move that is left."""
+    """A cotangent of another shape, a value wider than one gate block, a move that is left."""
     pair = compiler.pair_of(cells.lstm)
     assert verified_pair(pair) is pair
     scalar = node("mean", (pair.d_states[0],))
     with pytest.raises(VerifyError, match="a cotangent of another shape"):
         verified_pair(dataclasses.replace(pair, d_states=(scalar, pair.d_states[1])))
     wide = node("input", (), ("x",), (("H", "H"),))
-    with pytest.raises(VerifyError, match="wider than one atom"):
+    with pytest.raises(VerifyError, match="wider than one gate block"):
         verified_pair(dataclasses.replace(pair, d_states=(wide, pair.d_states[1])))
     cut = node("split", (pair.d_states[0],), (0, 1), (("H",),))
     with pytest.raises(VerifyError, match="a move is left"):

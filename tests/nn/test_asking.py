@@ -47,7 +47,7 @@ def test_precedence(monkeypatch):
 
 
 def test_choices_are_recorded_and_pinned(monkeypatch):
-    """A record is JSON; pinned, it decides whatever would be measured; what changed is told."""
+    """A record is JSON; pinned, it decides whatever would be benchmarked; what changed is told."""
     stand_in(monkeypatch, OwnBackwardEngine(("wide", "narrow")))
     x = torch.randn(4, 2, 3)
     net = elman.Recurrent(cells.mgu, 3, 4, 2, engine="auto")

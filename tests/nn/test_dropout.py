@@ -64,8 +64,8 @@ def test_scale_and_place(net, engine, p):
 
     shares = [p, (1 - p) * p, (1 - p) ** 2]  # dropped last; only before; never
     for k, share in enumerate(shares):
-        spread = math.sqrt(share * (1 - share) / x.numel())
-        assert abs((nearest == k).double().mean().item() - share) < 5 * spread, k
+        broadcast = math.sqrt(share * (1 - share) / x.numel())
+        assert abs((nearest == k).double().mean().item() - share) < 5 * broadcast, k
 
 
 @engines

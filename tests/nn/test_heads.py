@@ -19,7 +19,7 @@ DENSE = [cell for cell in cells.ALL if cell.division.blocks and cell is not cell
 
 
 @elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], Q[2H, H], M[H, H]")
-def turned(x, h, W, R, Q, M):
+def time_reversed(x, h, W, R, Q, M):
     """Transposed weights, alone and within a product of weights."""
     both = elman.ops.concat(h, 0.5 * elman.ops.tanh(h))
     return elman.ops.tanh(W @ x + R.T @ h + 0.5 * (Q.T @ both) + (R.T * M) @ h)
@@ -40,7 +40,7 @@ def numbered(x, h, W, R, b):
     return z * h + (1 - z) * elman.ops.tanh(n + b)
 
 
-OWN = [turned, tied, numbered]
+OWN = [time_reversed, tied, numbered]
 
 
 def spread(weight: torch.Tensor, heads: int) -> torch.Tensor:
@@ -144,7 +144,7 @@ def test_recurrent():
 
 def test_one_head_divides_nothing():
     """The default refuses no cell, whatever heads could divide of it; 5 units have no halves."""
-    for cell, size in ((turned, 5), (tied, 5), (numbered, 12)):
+    for cell, size in ((time_reversed, 5), (tied, 5), (numbered, 12)):
         assert cell.with_heads(1) is cell
         assert elman.Recurrent(cell, size, size)(torch.randn(2, 3, size))[0].shape[-1] == size
 
@@ -172,7 +172,7 @@ def test_numbers_are_divided_as_names_are():
 def test_heads_that_are_the_cell_itself():
     """What an engine may run head by head: names alone, nothing that reads all units."""
     sizes = Sizes(T=2, B=1, I=12, H=12)
-    for cell, alone in ((turned, True), (tied, False), (numbered, False), (cells.gru, True)):
+    for cell, alone in ((time_reversed, True), (tied, False), (numbered, False), (cells.gru, True)):
         job = job_of(random_case(cell.with_heads(3), sizes))
         assert (job.single is not None) == alone, cell.name
 

@@ -228,7 +228,7 @@ def test_any_cell_of_several_inputs():
 
 @pytest.mark.parametrize("engine", ["deer", "reference"])
 def test_named_engines(engine):
-    """Engines that know nothing of it run one stretch after another."""
+    """Engines that know nothing of it run one time chunk after another."""
     _, ours = pair("GRU", torch.float64, num_layers=2)
     ours.engine = engine
     want, _ = pair("GRU", torch.float64, num_layers=2)

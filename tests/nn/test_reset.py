@@ -53,7 +53,7 @@ def in_episodes(
     outputs, ends = [], []
     for b in range(B):
         cuts = [0, *(t for t in range(1, T) if mask[t, b]), T]
-        pieces, lasts = [], []
+        min_chunks, lasts = [], []
         for first, end in pairwise(cuts):
             begin = []
             for state in states:
@@ -65,9 +65,9 @@ def in_episodes(
                 begin.append(torch.stack(rows).unsqueeze(1))
             with elman.using(engine="reference"):
                 out, last = net(x[first:end, b : b + 1], packed_up(tuple(begin)))
-            pieces.append(out)
+            min_chunks.append(out)
             lasts.append(last if isinstance(last, tuple) else (last,))
-        outputs.append(torch.cat(pieces))
+        outputs.append(torch.cat(min_chunks))
         ends.append(
             [
                 torch.stack([lasts[0 if back else -1][s][k] for k, back in enumerate(reverse)])

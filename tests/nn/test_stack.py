@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import elman
 import elman.nn
 from elman import cells
-from elman.engines.c.crew import Crew
+from elman.engines.c.launches import ConcurrentLaunches
 from elman.engines.c.together import Teams
 from elman.tuning import decisions, together
 from helpers import DIFFERENCES, assert_close, assert_same, need_engine
@@ -57,7 +57,7 @@ def schedule(request, monkeypatch):
         return real(*given[:-1], request.param)
 
     monkeypatch.setattr("elman.nn.stack.choose_together", pinned)
-    monkeypatch.setattr("elman.engines.c.engine._HOPELESS", 1e9)
+    monkeypatch.setattr("elman.engines.c.engine._PRUNE_RATIO", 1e9)
     monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 2)
     return request.param
 
@@ -173,7 +173,7 @@ def test_any_number_of_threads(threads, monkeypatch):
     """More layers than threads, and a pool that gives fewer than were asked for, do not hang."""
     need_engine("c")
     monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 3)
-    monkeypatch.setattr("elman.engines.c.engine._HOPELESS", 1e9)
+    monkeypatch.setattr("elman.engines.c.engine._PRUNE_RATIO", 1e9)
     net = elman.RNN(4, 4, 5, dtype=torch.float64)
     x = torch.randn(30, 2, 4, dtype=torch.float64)
     state = (torch.zeros(5, 2, 4, dtype=torch.float64),)
@@ -188,7 +188,7 @@ def test_any_number_of_threads(threads, monkeypatch):
 
 
 def test_teams():
-    """Threads are shared evenly; calls beyond their number are taken in turn."""
+    """Threads are shared evenly; calls beyond their number are taken in order."""
     assert Teams.of(2, 2) == Teams(1, 2)
     assert Teams.of(2, 16) == Teams(8, 2)
     assert Teams.of(5, 2) == Teams(1, 2)
@@ -196,10 +196,10 @@ def test_teams():
 
 
 def test_the_choice_is_measured_and_remembered(monkeypatch):
-    """A new size class measures once; another process would recall it; wrong results never win."""
+    """A new size bucket measures once; another process would recall it; wrong results never win."""
     need_engine("c")
     monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 2)
-    monkeypatch.setattr("elman.engines.c.engine._HOPELESS", 1e9)
+    monkeypatch.setattr("elman.engines.c.engine._PRUNE_RATIO", 1e9)
     monkeypatch.setattr("elman.tuning.contest._sample", lambda run: (run(), (1e-3, 0.0))[1])
     x = torch.randn(64, 1, 8)
 
@@ -209,18 +209,18 @@ def test_the_choice_is_measured_and_remembered(monkeypatch):
         (choice,) = net.stack.groups["layers"].choices.values()
         return choice
 
-    assert reason().why == "measured"
+    assert reason().why == "benchmarked"
     assert reason().why == "remembered"
     monkeypatch.setattr(decisions, "_decided", {})
     monkeypatch.setattr(together.cache, "recall", lambda key: {"samples": ["together"]})
-    assert reason().why == "measured", "what cannot be true is not believed"
+    assert reason().why == "benchmarked", "what cannot be true is not believed"
     monkeypatch.undo()
     monkeypatch.setattr(decisions, "_decided", {})
     monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 2)
-    monkeypatch.setattr("elman.engines.c.engine._HOPELESS", 1e9)
+    monkeypatch.setattr("elman.engines.c.engine._PRUNE_RATIO", 1e9)
     monkeypatch.setattr(together.cache, "recall", lambda key: None)
     with torch.no_grad():
-        monkeypatch.setattr(Crew, "run", lambda self: None)
+        monkeypatch.setattr(ConcurrentLaunches, "run", lambda self: None)
         wrong = reason()
     assert wrong.schedule == together.APART
     assert "does not agree" in wrong.refusals[together.AT_ONCE]

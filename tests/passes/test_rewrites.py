@@ -73,7 +73,7 @@ def results(roots: tuple[Node, ...], values: dict[Node, torch.Tensor]) -> list[t
 
 def atoms_of(leaf: Node, value: torch.Tensor) -> list[torch.Tensor]:
     """A leaf's value cut as the canonical form cuts the leaf, row by row."""
-    sizes = [[shape_size(((atom,),), DIMS)[0] for atom in dim] for dim in leaf.shape]
+    sizes = [[shape_size(((gate_block,),), DIMS)[0] for gate_block in dim] for dim in leaf.shape]
     if not sizes:
         return [value]
     if len(sizes) == 1:
@@ -100,18 +100,18 @@ def test_values_are_kept(rewrite, of):
 
 @by_name
 def test_canonical_keeps_values(of):
-    """The canonical step computes the same atoms, up to the order of sums."""
+    """The canonical step computes the same gate blocks, up to the order of sums."""
     before = verified(share(simplify(of.graph)))
     step = canonical(before, Builder())
     values = leaf_values(before)
     cut: dict[Node, torch.Tensor] = {}
-    for leaves, atoms in (
+    for leaves, gate_blocks in (
         (before.inputs, step.inputs),
         (before.states, step.states),
         (before.weights, step.weights),
     ):
         parts = [part for leaf in leaves for part in atoms_of(leaf, values[leaf])]
-        cut.update(zip(atoms, parts, strict=True))
+        cut.update(zip(gate_blocks, parts, strict=True))
     whole = results(before.roots, values)
     want = [part for root, v in zip(before.roots, whole, strict=True) for part in atoms_of(root, v)]
     got = results(step.roots, cut)
@@ -142,7 +142,7 @@ def test_share_counts():
 
 
 def test_canonical_counts():
-    """No move of atoms is left, a product per block, and only n-ary sums."""
+    """No move of gate blocks is left, a product per block, and only n-ary sums."""
     step = canonical(share(simplify(mixed.graph)), Builder())
     found = ops(step)
     assert not {"split", "concat", "add", "sub", "neg"} & set(found)
@@ -160,7 +160,7 @@ def test_canonical_tells_equal_cells_apart_from_others():
         return tanh(W @ concat(x, h) + b)
 
     @cell(input="x[I]", state="h[H]", weights="W[H, I+H], b[H]")
-    def turned(x, h, W, b):
+    def time_reversed(x, h, W, b):
         """The same, its sum in another order."""
         return tanh(b + W @ concat(x, h))
 
@@ -169,7 +169,7 @@ def test_canonical_tells_equal_cells_apart_from_others():
         """Another sign."""
         return tanh(W @ concat(x, h) - b)
 
-    names = [digest(compiler.pair_of(of).step) for of in (joined, turned, other)]
+    names = [digest(compiler.pair_of(of).step) for of in (joined, time_reversed, other)]
     assert names[0] == names[1] != names[2]
 
 

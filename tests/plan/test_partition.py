@@ -36,17 +36,17 @@ def phases(made: Program) -> list[Phase]:
     return [phase for sweep in sweeps for phase in (sweep.before, sweep.step, sweep.after)]
 
 
-def cheapest(nodes, needed, free, keep, redo) -> float:
+def cheapest(nodes, needed, free, keep, recompute) -> float:
     """The least cost over all choices of what to keep, tried one by one."""
     best = float("inf")
     choosable = [value for value in nodes if value not in free]
     for count in range(len(choosable) + 1):
         for kept in itertools.combinations(choosable, count):
-            best = min(best, cost(kept, nodes, needed, free, keep, redo))
+            best = min(best, cost(kept, nodes, needed, free, keep, recompute))
     return best
 
 
-def cost(kept, nodes, needed, free, keep, redo) -> float:
+def cost(kept, nodes, needed, free, keep, recompute) -> float:
     """What it costs to keep these, and to compute again what is needed and not kept."""
     pending = [value for value in needed if value not in free and value not in kept]
     again: set[Node] = set()
@@ -58,7 +58,7 @@ def cost(kept, nodes, needed, free, keep, redo) -> float:
         pending.extend(
             arg for arg in value.args if arg in nodes and arg not in free and arg not in kept
         )
-    return sum(map(keep, kept)) + sum(map(redo, again))
+    return sum(map(keep, kept)) + sum(map(recompute, again))
 
 
 @given(data=st.data())
@@ -88,7 +88,7 @@ def test_recompute_tapes_nothing_and_save_redoes_no_product():
     for made in cells.ALL:
         assert planned(made, tape="recompute").tape == ()
         saved = planned(made, tape="save")
-        products = [value for value in saved.redone if value.op == "matmul"]
+        products = [value for value in saved.rematerialised if value.op == "matmul"]
         assert not [value for value in products if value.rate <= Rate.STATE], made.name
         auto = planned(made)
         assert len(auto.tape) <= len(saved.tape), made.name
@@ -102,7 +102,7 @@ def test_inference_tapes_nothing():
 
 def test_a_variant_of_the_seed_falls_out():
     """GRU keeps its gates and the recurrent product, and computes the candidate again or keeps
-    it; the product is never redone (SVAIL's variant 4)."""
+    it; the product is never rematerialised (SVAIL's variant 4)."""
     made = planned(cells.gru)
     assert [value.op for value in made.kept].count("sigmoid") == 2
     assert not any(v.op == "matmul" for phase in phases(made)[3:] for v in primal(phase))
@@ -138,7 +138,8 @@ def test_products_per_step(made, products):
 
 
 def test_k_decides_what_leaves_the_loop():
-    """W @ x is hoisted where I is large, and redone in the loop where I = 1 makes it cheap."""
+    """W @ x is hoisted where I is large, and rematerialised in the loop where I = 1 makes it
+    cheap."""
     assert planned(cells.rnn).hoisted
     assert not planned(cells.rnn, dims=(("H", 128), ("I", 1))).hoisted
 
@@ -169,11 +170,11 @@ def test_every_value_is_there_when_it_is_read(made, prices, tape):
             parts = [value for part in segment.parts for value in part.nodes]
             for value in (*segment.scalars, *parts):
                 for arg in value.args:
-                    there = arg in done or arg in phase.homes or arg.rate == Rate.WEIGHT
+                    there = arg in done or arg in phase.buffers or arg.rate == Rate.WEIGHT
                     assert there, f"{phase.name}: {value!r} reads {arg!r}"
                 done.add(value)
             for value, _ in (*segment.scalar_writes, *(w for p in segment.parts for w in p.writes)):
-                there = value in done or value in phase.homes or value.rate == Rate.WEIGHT
+                there = value in done or value in phase.buffers or value.rate == Rate.WEIGHT
                 assert there, f"{phase.name}: {value!r} is stored, but never computed"
 
 
@@ -188,7 +189,7 @@ def test_cuts_come_from_the_pair():
         *below(d for _, d in cuts.d_inputs),
     }
     everything |= {v for term in cuts.sums for v in below([term.left])}
-    assert {*cuts.tape, *cuts.hoisted, *cuts.redone, *cuts.stored} <= everything
+    assert {*cuts.tape, *cuts.hoisted, *cuts.rematerialised, *cuts.stored} <= everything
 
 
 def test_slots_follow_one_another():
@@ -211,5 +212,5 @@ def test_a_scalar_read_by_many_is_not_overwritten():
         return tanh(W @ x + tanh(m) * h) * tanh(m + 1)
 
     made = planned(one, Prices(save=0.001, transcendental=50.0))
-    scalars = [columns for columns in made.slots if columns.atom is None]
+    scalars = [columns for columns in made.slots if columns.gate_block is None]
     assert all(len(columns.values) == 1 for columns in scalars)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from elman.errors import InputError, RunError
-from elman.train.pace import LEAST_STEPS, settle, time_in_turn
+from elman.train.pace import LEAST_STEPS, settle, time_interleaved
 from elman.train.schedule import learning_rate
 from elman.train.sequences.config import ImagesConfig, SeriesConfig
 from elman.train.tasks import TASKS, read_config
@@ -97,7 +97,7 @@ def test_validation_leaves_time_to_train():
 def test_time_in_turn_alternates():
     """Calls go round, so that drift hits all alike."""
     calls = []
-    timings = time_in_turn({n: lambda n=n: calls.append(n) for n in "ab"}, budget_s=0)
+    timings = time_interleaved({n: lambda n=n: calls.append(n) for n in "ab"}, budget_s=0)
 
     assert calls[-6:] == list("ababab")
     assert timings["a"].calls == 3

@@ -1,4 +1,5 @@
-"""The choice: verified, measured, remembered, refused with reasons; the user's things untouched."""
+"""The choice: verified, benchmarked, remembered, refused with reasons; the user's things
+untouched."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ class BrokenEngine(OwnBackwardEngine):
 
 
 def test_buckets():
-    """Size classes are (2^(k-1), 2^k]."""
+    """Size buckets are (2^(k-1), 2^k]."""
     assert [bucket(n) for n in (1, 2, 3, 4, 5, 8, 9, 1000, 1024, 1025)] == [
         0,
         1,
@@ -93,11 +94,11 @@ def test_winner_is_measured_and_remembered(job, monkeypatch, empty_cache):
     first = choose(job, 4, 2)
     again = choose(job, 3, 2)
 
-    assert (first.why, again.why) == ("measured", "remembered")
+    assert (first.why, again.why) == ("benchmarked", "remembered")
     assert set(first.medians_s) == {"c", "aten"}
     assert (again.engine, again.medians_s) == (first.engine, first.medians_s)
     assert len(stored(empty_cache)) == 1
-    assert choose(job, 5, 2).why == "measured"
+    assert choose(job, 5, 2).why == "benchmarked"
     assert len(stored(empty_cache)) == 2
 
 
@@ -129,18 +130,18 @@ def test_a_choice_without_an_engine_that_failed_to_build_is_not_remembered(
     """What kept it from being built may be gone next time: a killed compiler, a full disk."""
     with monkeypatch.context() as patch:
         stand_in(patch, BrokenEngine())
-        assert choose(job, 4, 2).why == "measured"
+        assert choose(job, 4, 2).why == "benchmarked"
         assert not stored(empty_cache)
 
     stand_in(monkeypatch, OwnBackwardEngine())
     choice = choose(job, 4, 2)
-    assert choice.why == "measured"
+    assert choice.why == "benchmarked"
     assert set(choice.medians_s) == {"c", "aten"}
     assert len(stored(empty_cache)) == 1
 
 
 def test_reference_runs_only_what_no_other_engine_can(monkeypatch, empty_cache):
-    """It is not measured; the others' reasons are kept."""
+    """It is not benchmarked; the others' reasons are kept."""
     stand_in(monkeypatch, BrokenEngine())
     with pytest.warns(UserWarning, match=r"mgu runs step by step on .*c: no C comp"):
         choice = choose(job_of(random_case(cells.mgu, Sizes(4, 2, 3, 5))), 4, 2)
@@ -229,14 +230,14 @@ SPOILS = {
 
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_spoilt_files_are_ignored(job, monkeypatch, empty_cache, spoil):
-    """They are measured again and replaced; nothing crashes."""
+    """They are benchmarked again and replaced; nothing crashes."""
     stand_in(monkeypatch, OwnBackwardEngine())
     choose(job, 4, 2)
     (path,) = stored(empty_cache)
     assert fresh(job) == "remembered"
     SPOILS[spoil](path)
 
-    assert fresh(job) == "measured"
+    assert fresh(job) == "benchmarked"
     assert fresh(job) == "remembered"
 
 
@@ -249,7 +250,7 @@ def test_an_entry_of_another_key_is_not_believed(job, monkeypatch, empty_cache):
     (other,) = [found for found in stored(empty_cache) if found != path]
     other.write_bytes(path.read_bytes())
 
-    assert fresh(job, 100) == "measured"
+    assert fresh(job, 100) == "benchmarked"
 
 
 def test_folder_is_private(job, monkeypatch, empty_cache):
@@ -259,22 +260,22 @@ def test_folder_is_private(job, monkeypatch, empty_cache):
     folder = empty_cache / "tuning"
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o777)
-    assert fresh(job) == "measured"
+    assert fresh(job) == "benchmarked"
 
 
 def test_a_home_that_cannot_be_written(job, monkeypatch, tmp_path):
-    """Measured each time, and nothing is lost but the memory."""
+    """Benchmarked each time, and nothing is lost but the memory."""
     stand_in(monkeypatch, OwnBackwardEngine())
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("ELMAN_CACHE", str(blocked / "cache"))
 
-    assert [fresh(job) for _ in range(2)] == ["measured", "measured"]
+    assert [fresh(job) for _ in range(2)] == ["benchmarked", "benchmarked"]
     monkeypatch.delenv("ELMAN_CACHE")
     monkeypatch.setattr(
         cache, "cache_folder", lambda: (_ for _ in ()).throw(RuntimeError("no home"))
     )
-    assert fresh(job) == "measured"
+    assert fresh(job) == "benchmarked"
 
 
 def test_budget_is_kept(monkeypatch, empty_cache):
@@ -290,7 +291,7 @@ def test_budget_is_kept(monkeypatch, empty_cache):
     monkeypatch.setattr(room, "make_trial", recorded)
     monkeypatch.setattr("elman.tuning.contest._sample", lambda run: (1e-3, 0.0))  # nothing is run
     choice = choose(own, 100_000, 4)
-    assert choice.why == "measured"
+    assert choice.why == "benchmarked"
     assert len(tried) == 1
     assert max(tried) < 10_000
     assert bucket(100_000) == 17
@@ -299,8 +300,8 @@ def test_budget_is_kept(monkeypatch, empty_cache):
 def test_measured_again_whatever_is_remembered(job, monkeypatch):
     """``again`` does not ask the disk, and replaces what it knew."""
     stand_in(monkeypatch, OwnBackwardEngine())
-    assert choose(job, 4, 2).why == "measured"
-    assert choose(job, 4, 2, again=True).why == "measured"
+    assert choose(job, 4, 2).why == "benchmarked"
+    assert choose(job, 4, 2, again=True).why == "benchmarked"
     assert choose(job, 4, 2).why == "remembered"
 
 
@@ -311,5 +312,5 @@ def test_only_so_many_size_classes_are_measured(monkeypatch, empty_cache):
     for bucket_of_T in range(10):
         module(torch.randn(1 << bucket_of_T, 2, 3))
     choices = list(module.runners["l0"].choices.values())
-    assert [choice.why for choice in choices] == ["measured"] * 8 + ["near"] * 2
+    assert [choice.why for choice in choices] == ["benchmarked"] * 8 + ["near"] * 2
     assert choices[-1].kernel is choices[7].kernel

@@ -111,7 +111,7 @@ def test_a_clear_winner_ends_a_contest():
     """By the quiet samples of this process; ties, few samples and those under load do not."""
     clear = {"units": [(1.0, QUIET)] * 4, "batch": [(1.2, QUIET)] * 4}
     assert _clear(evidence(clear), ORDER[:2])
-    assert not _clear(evidence(clear, {}), ORDER[:2]), "measured by another process"
+    assert not _clear(evidence(clear, {}), ORDER[:2]), "benchmarked by another process"
     assert not _clear(evidence({**clear, "batch": [(1.01, QUIET)] * 4}), ORDER[:2])
     assert not _clear(evidence({**clear, "batch": [(1.2, QUIET)] * 2}), ORDER[:2])
     assert not _clear(evidence({**clear, "batch": [(1.2, LOADED)] * 4}), ORDER[:2])

@@ -5,19 +5,19 @@ from __future__ import annotations
 from elman.autodiff.rules import VJP
 from elman.ir.build import Builder
 from elman.ir.graph import Node, Rate, walk
-from elman.ir.pair import Pair, Step, Sum, sealed
+from elman.ir.pair import Pair, Step, Sum, loop_invariant
 from elman.ir.types import Shape
 
 _CONSTANTS = ("const", "count")
 
 
 def _fitted(build: Builder, part: Node, shape: Shape) -> Node:
-    """A cotangent in its value's shape: summed over units for a scalar, spread for a vector."""
+    """A cotangent in its value's shape: summed over units for a scalar, broadcast for a vector."""
     if part.shape == shape:
         return part
     if not shape:
         return build.make("sum", (part,), (), ())
-    return build.spread(part, shape)
+    return build.broadcast(part, shape)
 
 
 class _Cotangents:
@@ -39,22 +39,23 @@ class _Cotangents:
         return (
             cotangent
             if cotangent.shape == value.shape
-            else self.build.spread(cotangent, value.shape)
+            else self.build.broadcast(cotangent, value.shape)
         )
 
 
 def _back(build: Builder, roots: list[Node], flow: _Cotangents, entered: bool) -> list[Sum]:
-    """Run the VJP rows from ``roots`` down; with ``entered`` false, sealed values end the walk."""
-    order = list(walk(roots, stop=None if entered else sealed))
+    """Run the VJP rows from ``roots`` down; with ``entered`` false, loop-invariant values end the
+    walk."""
+    order = list(walk(roots, stop=None if entered else loop_invariant))
     sums: list[Sum] = []
     for value in reversed(order):
         d = flow.total(value)
-        if d is None or not value.args or (sealed(value) and not entered):
+        if d is None or not value.args or (loop_invariant(value) and not entered):
             continue
         for arg, part in zip(value.args, VJP[value.op](build, value, d), strict=True):
             if part is None or arg.op in _CONSTANTS:
                 continue
-            if sealed(arg) and not entered:
+            if loop_invariant(arg) and not entered:
                 if part.op == "outer":
                     sums.append(Sum(arg, *part.args))
                 else:
@@ -67,8 +68,8 @@ def _back(build: Builder, roots: list[Node], flow: _Cotangents, entered: bool) -
 def adjoint(step: Step, build: Builder) -> Pair:
     """Derive the backward step from the VJP rows.
 
-    The step's adjoint stops at sealed values; their cotangents are summed over T·B first, and a
-    second adjoint, at weight rate, gives the gradients of the weights.
+    The step's adjoint stops at loop-invariant values; their cotangents are summed over T·B first,
+    and a second adjoint, at weight rate, gives the gradients of the weights.
     """
     d_outputs = tuple(
         build.make("cotangent", (), ("output", i), root.shape, "", Rate.OUTPUT)
@@ -85,21 +86,21 @@ def adjoint(step: Step, build: Builder) -> Pair:
         *zip(step.next_states, d_next, strict=True),
     ):
         flow.add(root, d)
-        if sealed(root) and root.op not in _CONSTANTS:
+        if loop_invariant(root) and root.op not in _CONSTANTS:
             direct.append(Sum(root, _fitted(build, d, root.shape)))
     sums = [*direct, *_back(build, list(step.roots), flow, entered=False)]
     zero = build.const(0.0)
-    d_states = tuple(flow.total(leaf) or build.spread(zero, leaf.shape) for leaf in step.states)
+    d_states = tuple(flow.total(leaf) or build.broadcast(zero, leaf.shape) for leaf in step.states)
     d_inputs = tuple(flow.total(leaf) for leaf in step.inputs)
 
     targets = list(dict.fromkeys(term.target for term in sums))
-    d_sealed = tuple(
-        (target, build.make("cotangent", (), ("sealed", i), target.shape, "", Rate.WEIGHT))
+    d_invariants = tuple(
+        (target, build.make("cotangent", (), ("invariant", i), target.shape, "", Rate.WEIGHT))
         for i, target in enumerate(targets)
     )
     inner = _Cotangents(build)
-    for target, d in d_sealed:
+    for target, d in d_invariants:
         inner.add(target, d)
     _back(build, targets, inner, entered=True)
     d_weights = tuple(inner.total(leaf) for leaf in step.weights)
-    return Pair(step, d_outputs, d_next, d_states, d_inputs, tuple(sums), d_sealed, d_weights)
+    return Pair(step, d_outputs, d_next, d_states, d_inputs, tuple(sums), d_invariants, d_weights)

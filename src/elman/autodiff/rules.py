@@ -74,7 +74,7 @@ def _erf(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
 
 
 def _count(b: Builder, n: Node) -> Node:
-    return b.make("count", (), tuple(atom for arg in n.args for atom in arg.shape[0]))
+    return b.make("count", (), tuple(gate_block for arg in n.args for gate_block in arg.shape[0]))
 
 
 def _mean(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:

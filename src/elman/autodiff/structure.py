@@ -11,7 +11,7 @@ from elman.ir.ops import COMPARISONS, OPS
 from elman.ir.pair import Step
 
 
-class Kind(IntEnum):
+class JacobianPattern(IntEnum):
     """Pattern of the derivative of one value by one state; a higher kind contains the lower."""
 
     NONE = 0
@@ -32,27 +32,28 @@ class Structure:
     """The recurrence of a step, found on its graph.
 
     Attributes:
-        recurrent: indices of the state atoms that some step reads; the others are outputs only.
+        recurrent: indices of the state gate blocks that some step reads; the others are outputs
+            only.
         kinds: per (next state, state), both of ``recurrent``; pairs of kind NONE are left out.
         degree: LINEAR if every next state is an affine function of the states.
         groups: recurrent states that depend on each other, directly or not, in order.
     """
 
     recurrent: tuple[int, ...]
-    kinds: dict[tuple[int, int], Kind]
+    kinds: dict[tuple[int, int], JacobianPattern]
     degree: Degree
     groups: tuple[tuple[int, ...], ...]
 
     @property
     def diagonal(self) -> bool:
         """Whether no unit depends on another unit of the step before."""
-        return Kind.DENSE not in self.kinds.values()
+        return JacobianPattern.DENSE not in self.kinds.values()
 
     def show(self, names: tuple[str, ...]) -> str:
         """One line: ``diagonal in blocks of 2 (h, c), nonlinear``.
 
         Args:
-            names: of all state atoms.
+            names: of all state gate blocks.
         """
         if not self.kinds:
             return "none: no step depends on the one before"
@@ -62,7 +63,7 @@ class Structure:
             listed = ", ".join(names[index] for index in group)
             if not inside:
                 parts.append(f"none ({listed})")
-            elif Kind.DENSE in inside:
+            elif JacobianPattern.DENSE in inside:
                 parts.append(f"dense ({listed})")
             elif len(group) == 1:
                 parts.append(f"diagonal ({listed})")
@@ -71,26 +72,28 @@ class Structure:
         return "; ".join(parts) + f"; {self.degree.name.lower()} in the state"
 
 
-Found = dict[Node, Kind]
+Found = dict[Node, JacobianPattern]
 
 
 def _joined(parts: Iterable[Found]) -> Found:
     pattern: Found = {}
     for part in parts:
         for state, kind in part.items():
-            pattern[state] = max(kind, pattern.get(state, Kind.NONE))
+            pattern[state] = max(kind, pattern.get(state, JacobianPattern.NONE))
     return pattern
 
 
 def _full(part: Found) -> Found:
-    return dict.fromkeys(part, Kind.DENSE)
+    return dict.fromkeys(part, JacobianPattern.DENSE)
 
 
 class _Walk:
     """What every value of a step depends on."""
 
     def __init__(self, states: tuple[Node, ...]) -> None:
-        self.kinds: dict[Node, Found] = {state: {state: Kind.DIAGONAL} for state in states}
+        self.kinds: dict[Node, Found] = {
+            state: {state: JacobianPattern.DIAGONAL} for state in states
+        }
         self.degrees: dict[Node, Degree] = dict.fromkeys(states, Degree.LINEAR)
 
     def kind(self, value: Node) -> Found:
@@ -148,7 +151,7 @@ def structure(step: Step) -> Structure:
     read |= {root for root in step.roots if root in walk.kinds and root.op == "state"}
     place = {state: index for index, state in enumerate(step.states)}
     recurrent = tuple(index for state, index in place.items() if state in read)
-    kinds: dict[tuple[int, int], Kind] = {}
+    kinds: dict[tuple[int, int], JacobianPattern] = {}
     degrees = [Degree.CONSTANT]
     for index in recurrent:
         root = step.next_states[index]
@@ -157,7 +160,7 @@ def structure(step: Step) -> Structure:
         for state, kind in pattern.items():
             if kind:
                 same = root.shape == step.states[index].shape
-                kinds[index, place[state]] = kind if same else Kind.DENSE
+                kinds[index, place[state]] = kind if same else JacobianPattern.DENSE
     return Structure(recurrent, kinds, max(degrees), _groups(recurrent, kinds))
 
 

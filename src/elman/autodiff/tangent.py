@@ -38,7 +38,7 @@ class _Moving:
 
     def zero(self, like: Node) -> Node:
         """Zeros in the shape of a value."""
-        return self.build.spread(self.build.const(0.0), like.shape)
+        return self.build.broadcast(self.build.const(0.0), like.shape)
 
     def _product(self, value: Node, moved: list[Node | None]) -> Node:
         left, right = value.args
@@ -62,7 +62,7 @@ class _Moving:
             if reduced:
                 part = VJP[value.op](build, value, build.const(1.0))[place]
                 if part is not None:
-                    term = build.spread(build.mul(part, d), value.args[place].shape)
+                    term = build.broadcast(build.mul(part, d), value.args[place].shape)
                     terms.append(build.make("sum", (term,), (), ()))
                 continue
             part = _WRITTEN.get(value.op, VJP.get(value.op, _missing))(build, value, d)[place]
@@ -71,7 +71,7 @@ class _Moving:
         if not terms:
             return None
         tangent = build.lin([(1.0, term) for term in terms], shape=value.shape)
-        return tangent if tangent.shape == value.shape else build.spread(tangent, value.shape)
+        return tangent if tangent.shape == value.shape else build.broadcast(tangent, value.shape)
 
 
 def _missing(build: Builder, value: Node, d: Node) -> tuple[Node | None, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from elman.errors import InputError, rows
+from elman.errors import InputError, diagnostic
 
 OURS = "elman"  # the contestant that a suite judges: engine auto
 
@@ -23,7 +23,7 @@ class Case:
         cell: a name of ``elman.cells``.
         T, B, H, I: steps, batch, units, input size (0: as many as units). Of a scan: I > 0 is the
             size of the matrices, of which each sample has H.
-        contestants: names of ``contestants.CONTESTANTS``, timed in turn.
+        contestants: names of ``contestants.CONTESTANTS``, timed interleaved.
         baseline: the contestant that ratios refer to, and whose float64 run judges all others.
         ratio: what elman has to reach at least against the baseline; None if nothing is asked.
         seconds: what elman may take at most (s); None if nothing is asked.
@@ -69,7 +69,7 @@ class Effort:
     """How long a case is measured.
 
     Attributes:
-        seconds: of timing in turn (s), warming up and agreement apart.
+        seconds: of interleaved timing (s), warming up and agreement apart.
         rounds: at least so many, however long one takes.
         starts: fresh processes, where a start is what is measured.
     """
@@ -110,7 +110,7 @@ class Suite:
             if not any(fnmatchcase(case.name, pattern) for case in self.cases):
                 names = ", ".join(case.name for case in self.cases)
                 raise InputError(
-                    rows(f"suite {self.name} has no case {pattern!r}", [("cases", names)])
+                    diagnostic(f"suite {self.name} has no case {pattern!r}", [("cases", names)])
                 )
         if patterns:
             return tuple(c for c in self.cases if any(fnmatchcase(c.name, p) for p in patterns))

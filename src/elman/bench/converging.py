@@ -1,7 +1,7 @@
 """How the solvers of engine deer converge: a study, not a contest.
 
 Iterations until the residual is rounding, at initialisation and after training, over the length of
-the sequence; the distance from a run in turn after each iteration; how many values had to be
+the sequence; the distance from a sequential run after each iteration; how many values had to be
 replaced; and what is returned where nothing converges.
 """
 
@@ -22,8 +22,8 @@ from elman.bench.cases import Case, Effort
 from elman.bench.unknown import find_cell
 from elman.engines.deer.equations import Trajectory, before, largest
 from elman.engines.deer.problem import Formula, Problem
+from elman.engines.deer.sequential import run_sequentially
 from elman.engines.deer.solvers import CHAIN, METHODS, Glance, solve
-from elman.engines.deer.turn import in_turn
 from elman.ir.types import shape_size
 from elman.plan.spec import Spec
 
@@ -42,7 +42,8 @@ _MEMORY = 100  # steps over which the signal to be learned is averaged
 
 @dataclass
 class Path:
-    """One solver's way, per iteration: residual, distance from a run in turn, values replaced."""
+    """One solver's way, per iteration: residual, distance from a sequential run, values
+    replaced."""
 
     residuals: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
@@ -54,7 +55,7 @@ def measure_convergence(case: Case, effort: Effort) -> dict[str, Any]:
     del effort
     weights = drawn(case)
     problem = problem_of(case, weights, case.T)
-    truth = in_turn(problem)
+    truth = run_sequentially(problem)
     solvers, lines = {}, {}
     for name in METHODS:
         path = Path()
@@ -69,7 +70,9 @@ def measure_convergence(case: Case, effort: Effort) -> dict[str, Any]:
         lines[name] = (list(range(len(path.errors))), path.errors)
     chain = solve(problem, CHAIN)
     plots = [
-        plot(f"{case.name}: distance from a run in turn", "iteration", "largest error", lines, "y"),
+        plot(
+            f"{case.name}: distance from a sequential run", "iteration", "largest error", lines, "y"
+        ),
         *compared(case, chain.y, truth),
     ]
     return {
@@ -157,7 +160,8 @@ def plain(value: float) -> float:
 
 
 def compared(case: Case, y: Trajectory | None, truth: Trajectory) -> list[dict[str, Any]]:
-    """The first unit's last steps by a run in turn, by all steps at once, and their difference."""
+    """The first unit's last steps by a sequential run, by all steps at once, and their
+    difference."""
     if y is None:
         return []
     last = slice(max(0, case.T - _SHOWN), case.T)

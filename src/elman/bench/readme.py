@@ -5,7 +5,7 @@ from __future__ import annotations
 from elman.bench.cases import Suite
 from elman.bench.results import Row
 from elman.bench.table import filled, machine_line
-from elman.errors import InputError, RunError, rows
+from elman.errors import InputError, RunError, diagnostic
 
 END = "<!-- /bench -->"
 
@@ -30,7 +30,9 @@ def rewritten(text: str, suite: Suite, table: str) -> str:
     """
     span = section(text, suite)
     if span is None:
-        raise InputError(rows("no place for the table", [("need", f"{start_of(suite)} … {END}")]))
+        raise InputError(
+            diagnostic("no place for the table", [("need", f"{start_of(suite)} … {END}")])
+        )
     return f"{text[: span[0]]}\n{table}\n{text[span[1] :]}"
 
 
@@ -43,7 +45,9 @@ def markdown(suite: Suite, measured: dict[str, Row]) -> str:
     present = [measured[case.name] for case in suite.cases if case.name in measured]
     reasons = complaints(suite, measured)
     if reasons:
-        raise RunError(rows("these rows make no table", [("row", reason) for reason in reasons]))
+        raise RunError(
+            diagnostic("these rows make no table", [("row", reason) for reason in reasons])
+        )
     headers, texts = filled([row for row in present if "peak_gflops" not in row])
     lines = [f"| {' | '.join(headers)} |", "|---" + "|---:" * (len(headers) - 1) + "|"]
     lines += [f"| {' | '.join(line)} |" for line in texts]

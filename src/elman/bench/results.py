@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 
 Row = dict[str, Any]
 
@@ -59,4 +59,4 @@ def _ends_line(file: Any) -> bool:
 
 
 def _told(what: str, path: Path, error: OSError) -> str:
-    return rows(what, [("path", str(path)), ("error", str(error.strerror))])
+    return diagnostic(what, [("path", str(path)), ("error", str(error.strerror))])

@@ -1,4 +1,4 @@
-"""Time callables in turn, so that drift of the machine hits all of them alike."""
+"""Time callables interleaved, so that drift of the machine hits all of them alike."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from elman.tuning.agreement import disagreement
 
 
 def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
-    """Time the contestants in turn, after each has agreed with the baseline's float64 run.
+    """Time the contestants interleaved, after each has agreed with the baseline's float64 run.
 
     Raises:
         VerifyError: a contestant computes something else.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 from elman.report import Level, RunPage, write_report
 from elman.train.config import Config
 from elman.train.metrics import COLUMNS
@@ -22,7 +22,7 @@ def report_run(record: Record) -> Path:
     """
     if record.config is None:
         details = [("path", str(record.folder.path)), ("found", damage_in_words(record))]
-        raise RunError(rows("there is nothing to report", details))
+        raise RunError(diagnostic("there is nothing to report", details))
     return write_report(record.folder.report, page_of(record, record.config))
 
 

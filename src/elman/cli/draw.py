@@ -10,7 +10,7 @@ from rich.console import Console
 
 from elman.cli.explain import sizes
 from elman.drawing import draw as drawn
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 from elman.train.layers import find_cell
 
 
@@ -26,5 +26,5 @@ def draw(
         options: dict[str, Any] = sizes(dim or [])
         drawn(find_cell(cell), path, hidden_size=hidden, input_size=inputs, **options)
     except OSError as error:
-        raise RunError(rows("cannot write the picture", [("error", str(error))])) from error
+        raise RunError(diagnostic("cannot write the picture", [("error", str(error))])) from error
     Console().print(str(path), highlight=False, markup=False, soft_wrap=True)

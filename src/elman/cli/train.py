@@ -13,7 +13,7 @@ from rich.console import Console
 
 from elman.cli._printing import plain
 from elman.cli._reporting import report_run
-from elman.errors import InputError, rows
+from elman.errors import InputError, diagnostic
 from elman.train import run
 from elman.train.outcome import Outcome
 from elman.train.record import read_record
@@ -76,7 +76,7 @@ def refuse_others(context: typer.Context) -> None:
     if given := [name for name in named(context) if name not in FREE]:
         details = [("given", " ".join(map(option, given)))]
         hint = f"elman train --resume {context.params['resume']}"
-        raise InputError(rows("a resumed run keeps its own configuration", details, hint))
+        raise InputError(diagnostic("a resumed run keeps its own configuration", details, hint))
 
 
 def refuse_early(context: typer.Context) -> None:
@@ -84,7 +84,7 @@ def refuse_early(context: typer.Context) -> None:
     if given := named(context):
         words = " ".join(map(option, given))
         hint = f"elman train {context.invoked_subcommand} {words} …"
-        raise InputError(rows("options stand behind the task", [("given", words)], hint))
+        raise InputError(diagnostic("options stand behind the task", [("given", words)], hint))
 
 
 def named(context: typer.Context) -> list[str]:

@@ -18,9 +18,9 @@ from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import label
 
 PIPED_WIDTH = 160
-AGAIN = " (--again measures anew)"
+AGAIN = " (--again benchmarks anew)"
 UNSURE = (
-    "other programs took the cores, or a call is long. What was measured is kept, and the next "
+    "other programs took the cores, or a call is long. What was benchmarked is kept, and the next "
     "process adds to it."
 )
 
@@ -37,13 +37,16 @@ def tune(
     device: Annotated[Device, typer.Option(help="Where it is to run.")] = Device.CPU,
     engine: Annotated[str, typer.Option(help="auto, or the name of an engine.")] = "auto",
     training: Annotated[bool, typer.Option(help="With a backward.")] = True,
-    again: Annotated[bool, typer.Option("--again", help="Even if it was measured before.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Even if it was benchmarked before.")
+    ] = False,
 ) -> None:
     """Measure engines and schedules for a cell at the sizes of a run to come.
 
     Both as a first layer, whose input is data, and as one whose input gets a gradient.
 
-    The winner of each size class (octaves of T and B) is remembered; training then starts at once.
+    The winner of each size bucket (powers of two of T and B) is remembered; training then starts at
+    once.
     """
     console = Console()
     if not console.is_terminal:
@@ -92,7 +95,7 @@ def table_of(title: str, choice: Choice) -> Table:
     best = min(medians.values(), default=None)
     for name in dict.fromkeys([*medians, chosen]):
         seconds = medians.get(name)
-        ratio = f"{seconds / best:.2f}x" if seconds and best else "not measured"
+        ratio = f"{seconds / best:.2f}x" if seconds and best else "not benchmarked"
         time = f"{seconds * 1e6:.0f} µs" if seconds else ""
         table.add_row(name, ratio, time, "runs" if name == chosen else "")
     for name, reason in choice.refusals.items():

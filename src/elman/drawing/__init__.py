@@ -10,7 +10,7 @@ from elman import compiler
 from elman.drawing.layout import columns, dot_text, layout
 from elman.drawing.picture import Picture, picture
 from elman.drawing.svg import svg
-from elman.errors import InputError, rows
+from elman.errors import InputError, diagnostic
 from elman.frontend.cell import Cell
 from elman.passes.names import step_names
 from elman.plan.build import program
@@ -64,7 +64,7 @@ def draw(
     target = None if path is None else Path(path)
     if target is not None and target.suffix not in (".svg", ".dot", ".gv"):
         raise InputError(
-            rows(
+            diagnostic(
                 f"draw writes .svg, .dot or .gv, not {target.suffix or 'a file without a suffix'}",
                 [("path", str(target))],
                 str(target.with_suffix(".svg")),
@@ -90,7 +90,7 @@ def _subject(
         first = next(iter(runners.values()))
         return first.cell, dict(first.dims)
     raise InputError(
-        rows(
+        diagnostic(
             f"draw takes a cell or a module of elman's, not {type(what).__name__}",
             [("value", repr(what).partition("\n")[0])],
             'elman.draw(elman.cells.gru, "gru.svg")',

@@ -11,17 +11,22 @@ from elman.autodiff.rules import VJP
 from elman.ir.build import Builder
 from elman.ir.graph import Node, Rate, walk
 from elman.ir.ops import OPS
-from elman.ir.pair import Pair, sealed
+from elman.ir.pair import Pair, loop_invariant
 from elman.ir.printer import Names
 from elman.plan.cost import phase_nodes
 from elman.plan.program import Program
 
-Kind = Literal["input", "state", "next", "product", "function", "sum", "times"]
+BoxKind = Literal["input", "state", "next", "product", "function", "sum", "times"]
 BEFORE, STEP, AFTER = 0, 1, 2
 
 _BEFORE_OPS = re.compile(r"\b(sigmoid|minimum|maximum)\b")
 _SIGNS = {"mul": "×", "div": "÷", "lin": "+"}
-_REDUCED = {"sum": "spread", "mean": "÷ n", "var": "× 2·(v - mean) ÷ n", "amax": "to the largest"}
+_REDUCED = {
+    "sum": "broadcast",
+    "mean": "÷ n",
+    "var": "× 2·(v - mean) ÷ n",
+    "amax": "to the largest",
+}
 _SPOKEN = {"sigmoid": "σ", "minimum": "min", "maximum": "max", "matmul": "@"}
 
 
@@ -41,7 +46,7 @@ class Mark:
     """
 
     key: str
-    kind: Kind
+    kind: BoxKind
     label: str
     back: str
     name: str = ""
@@ -107,7 +112,7 @@ class _Collector:
 
     def collect(self) -> Picture:
         for value in self.pair.step.walk():
-            if not sealed(value):
+            if not loop_invariant(value):
                 self._mark(value)
         self._ends()
         return self.made
@@ -119,9 +124,9 @@ class _Collector:
             return
         d = self.build.make("cotangent", (), (key, 0), value.shape, "", Rate.CARRY)
         rows = VJP[value.op](self.build, value, d)
-        args = [(i, arg) for i, arg in enumerate(value.args) if not sealed(arg)]
-        tags = [spoken(self.names.short(arg)) for arg in value.args if sealed(arg)]
-        if value.op == "div" and sealed(value.args[0]):
+        args = [(i, arg) for i, arg in enumerate(value.args) if not loop_invariant(arg)]
+        tags = [spoken(self.names.short(arg)) for arg in value.args if loop_invariant(arg)]
+        if value.op == "div" and loop_invariant(value.args[0]):
             tags = []
         if value.op == "lin" and value.bias and self._kind(value) == "sum":
             tags.append(f"{value.bias:g}")
@@ -149,15 +154,15 @@ class _Collector:
 
     def _leaf(self, key: str, leaf: Node) -> None:
         name = self.names.short(leaf)
-        kind: Kind = "input" if leaf.op == "input" else "state"
+        kind: BoxKind = "input" if leaf.op == "input" else "state"
         readers = [v for v in self.zone if leaf in v.args]
         zone = min((self.zone[v] for v in readers), default=STEP) if kind == "input" else STEP
         self.made.marks[key] = Mark(key, kind, name, f"d{name}", zone=zone)
 
-    def _kind(self, value: Node) -> Kind:
+    def _kind(self, value: Node) -> BoxKind:
         if value.op == "matmul":
             return "product"
-        if value.op == "mul" or (value.op == "div" and not sealed(value.args[0])):
+        if value.op == "mul" or (value.op == "div" and not loop_invariant(value.args[0])):
             return "times"
         if value.op == "lin" and (len(value.args) > 1 or _shifts(value)):
             return "sum"
@@ -167,11 +172,11 @@ class _Collector:
         if value.op == "lin" and len(value.args) == 1:
             (coef,), bias = value.coefs, value.bias
             if not bias:
-                return "spread" if coef == 1 else f"× {coef:g}"
+                return "broadcast" if coef == 1 else f"× {coef:g}"
             if coef == 1:
                 return "+"
             return f"{bias:g} - ·" if coef == -1 else f"{coef:g} · + {bias:g}"
-        if value.op == "div" and sealed(value.args[0]):
+        if value.op == "div" and loop_invariant(value.args[0]):
             return f"{spoken(self.names.inner(value.args[0]))} / ·"
         label = _SIGNS.get(value.op) or _SPOKEN.get(value.op, value.op)
         return label
@@ -204,7 +209,9 @@ class _Collector:
         elif not mark.back:  # several operands: the factors stand at the lines
             mark.back = mark.label
         if mark.kind != "product":
-            weights = [v for v in value.args if sealed(v) and v.op not in ("const", "count")]
+            weights = [
+                v for v in value.args if loop_invariant(v) and v.op not in ("const", "count")
+            ]
             mark.back_tag = ", ".join(f"∂{spoken(self.names.inner(weight))}" for weight in weights)
 
     def _ends(self) -> None:

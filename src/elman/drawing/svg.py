@@ -180,7 +180,7 @@ class _Writer:
         yield f"{escape(text)}</text>"
 
     def _last(self, line: Line, back: bool) -> list[Point]:
-        """The stretch of a line next to its reader, as a cubic."""
+        """The segment of a line next to its reader, as a cubic."""
         points = [self._at(point, back) for point in self.placed.route[line]]
         if self.placed.curved:
             return points[-4:]

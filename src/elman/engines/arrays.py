@@ -40,7 +40,7 @@ class Arrays:
         return torch.cat(tuple(parts), axis)
 
     @staticmethod
-    def spread(parts: Sequence[Tensor], axis: int) -> tuple[Tensor, ...]:
+    def broadcast(parts: Sequence[Tensor], axis: int) -> tuple[Tensor, ...]:
         """Give all parts the same leading axes, so that they can be joined along ``axis``."""
         if axis != -1:
             return tuple(parts)

@@ -143,12 +143,12 @@ class Engine(ABC):
             EngineError: with the reason of ``supports``.
         """
 
-    def hopeless(self, job: Job, steps: int, batch: int) -> str | None:
-        """Why ``auto`` need not even measure this engine for a job that it can run, or None."""
+    def prune_reason(self, job: Job, steps: int, batch: int) -> str | None:
+        """Why ``auto`` need not even benchmark this engine for a job that it can run, or None."""
         return None
 
     def undisturbed(self) -> AbstractContextManager[None]:
-        """Inside, kernels run as on a quiet machine, so that they can be measured."""
+        """Inside, kernels run as on a quiet machine, so that they can be benchmarked."""
         return nullcontext()
 
     def together(

@@ -1,4 +1,4 @@
-"""Where atoms lie in the arrays of a call, whatever the engine."""
+"""Where gate blocks lie in the arrays of a call, whatever the engine."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from elman.ir.graph import Node
-from elman.ir.types import Atom, atom_size
-from elman.plan.program import Home, Program
+from elman.ir.types import GateBlock, gate_block_size
+from elman.plan.program import Buffer, Program
 
 
 @dataclass(frozen=True)
 class Column:
-    """An atom's place in a row: which of the caller's arrays, offset and width (elements)."""
+    """A gate block's place in a row: which of the caller's arrays, offset and width (elements)."""
 
     array: int
     offset: int
@@ -20,7 +20,8 @@ class Column:
 
 
 class Columns:
-    """The callers' arrays of one program: inputs, states and the output, atom by atom."""
+    """The callers' arrays of one program: inputs, states and the output, gate block by gate
+    block."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -33,12 +34,12 @@ class Columns:
         self.state_widths = self._widths(self.states)
         self.output_width = sum(column.width for column in self.outputs)
 
-    def size(self, atom: Atom) -> int:
-        """Units of an atom."""
-        return atom_size(atom, self.sizes)
+    def size(self, gate_block: GateBlock) -> int:
+        """Units of a gate block."""
+        return gate_block_size(gate_block, self.sizes)
 
-    def column(self, home: Home) -> Column:
-        """The column of a home in a caller's array."""
+    def column(self, buffer: Buffer) -> Column:
+        """The column of a buffer in a caller's array."""
         table = {
             "input": self.inputs,
             "d_input": self.inputs,
@@ -47,7 +48,7 @@ class Columns:
             "output": self.outputs,
             "d_output": self.outputs,
         }
-        return table[home.where][home.index]
+        return table[buffer.where][buffer.index]
 
     def _declared(self, leaves: Sequence[Node]) -> list[Column]:
         names = list(dict.fromkeys(leaf.data[0] for leaf in leaves))

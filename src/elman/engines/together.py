@@ -12,8 +12,8 @@ from torch import Tensor
 
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
-from elman.engines.lanes import Lanes
 from elman.engines.packed import Packed, added, for_layout, reversed_in_time
+from elman.engines.streams import Streams
 from elman.errors import VerifyError
 
 
@@ -113,13 +113,13 @@ class Together(Kernel):
         if of.directions:
             firsts.append(tuple(reversed_in_time(value, call.packed) for value in shared))
         results: list[Result] = []
-        with self._launched() as launched, self._lanes(call) as lanes:
+        with self._launched() as launched, self._streams(call) as streams:
             for index, kernel in enumerate(kernels):
                 if index and not of.directions:
                     firsts.append((results[-1].output, *shared[1:]))
-                with lanes.lane(index):
+                with streams.on(index):
                     results.append(launched(kernel).forward(of.split(call, firsts, index)))
-            lanes.hand_over((*results[-1].values, *results[-1].saved))
+            streams.hand_over((*results[-1].values, *results[-1].saved))
         return self._joined(results, firsts, call.packed)
 
     def _launched(self) -> AbstractContextManager[Callable[[Kernel], Kernel]]:
@@ -129,10 +129,10 @@ class Together(Kernel):
     def _for_layout(self, packed: Packed | None) -> list[Kernel]:
         return [for_layout(kernel, packed) for kernel in self.kernels]
 
-    def _lanes(self, call: Call) -> Lanes:
+    def _streams(self, call: Call) -> Streams:
         """Directions side by side; layers one after another."""
         side_by_side = self.arrangement.directions and not self.differentiable
-        return Lanes(call.inputs[0], 2 if side_by_side else 1)
+        return Streams(call.inputs[0], 2 if side_by_side else 1)
 
     def _joined(
         self,
@@ -160,17 +160,17 @@ class Together(Kernel):
         kernels, d_output = self._for_layout(call.packed), cotangents.output
         d_outputs = self._halves(cotangents.output, call.packed)
         results: list[Gradients | None] = [None] * len(kernels)
-        with self._launched() as launched, self._lanes(call) as lanes:
+        with self._launched() as launched, self._streams(call) as streams:
             for index, own, kept, d_last in self._backwards(call, saved, cotangents):
                 d = d_outputs[index] if self.arrangement.directions else d_output
-                with lanes.lane(index):
+                with streams.on(index):
                     gradients = launched(kernels[index]).backward(
                         own, kept, Cotangents(d, d_last), keep
                     )
                 results[index] = gradients
                 d_output = gradients.inputs[0]
             if results[-1] is not None:
-                lanes.hand_over(results[-1].tensors)
+                streams.hand_over(results[-1].tensors)
         return self._gradients(call, results)
 
     def _backwards(
@@ -208,8 +208,8 @@ class Together(Kernel):
         total, *further = (part.inputs[:count] for part in parts)
         for d_inputs in further:
             if of.directions:
-                turned = [_reversed(d, call.packed) for d in d_inputs]
-                total = tuple(map(added, total, turned))
+                time_reversed = [_reversed(d, call.packed) for d in d_inputs]
+                total = tuple(map(added, total, time_reversed))
             else:
                 total = (total[0], *map(added, total[1:], d_inputs[1:]))
         return Gradients(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from elman.engines.arrays import Arrays
-from elman.engines.atoms import Places
 from elman.engines.base import Job
+from elman.engines.gate_blocks import GateBlockViews
 from elman.ir.evaluate import apply, evaluate
 from elman.ir.graph import Node, walk
 from elman.ir.ops import OPS
@@ -40,7 +40,7 @@ class WeightRate:
         self.graph, self.pair, self.wants = job.graph, job.pair, job.spec.wants
         self.sizes = dict(job.spec.dims)
         step = job.pair.step
-        self._places = Places(job.graph.weights, step.weights, self.sizes)
+        self._views = GateBlockViews(job.graph.weights, step.weights, self.sizes)
         self.wanted = {
             leaf: d
             for leaf, d in zip(step.weights, job.pair.d_weights, strict=True)
@@ -48,7 +48,7 @@ class WeightRate:
         }
         read = set(walk(self.wanted.values()))
         self._plans: dict[tuple[Node, ...], _Plan] = {}
-        self.targets = {target: d for target, d in job.pair.d_sealed if d in read}
+        self.targets = {target: d for target, d in job.pair.d_invariants if d in read}
 
     def values(
         self,
@@ -76,7 +76,7 @@ class WeightRate:
             made: tuple[Tensor, ...] = torch.vmap(of_one)(*weights)
             return dict(zip(leaves, made, strict=True))
         named = {leaf.name: w for leaf, w in zip(self.graph.weights, weights, strict=True)}
-        known = self._places.atoms(plan.blocks, named)
+        known = self._views.gate_blocks(plan.blocks, named)
         if plan.computed:
             arrays = Arrays(weights[0].dtype, weights[0].device)
             for value in plan.computed:
@@ -106,7 +106,8 @@ class WeightRate:
         heads: bool = False,
         whole: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tensor | None, ...]:
-        """Gradients of the wanted weights from the sums of what they were sealed into.
+        """Gradients of the wanted weights from the sums of the loop-invariant values they went
+        into.
 
         Args:
             totals: by the sums' targets; with a leading axis of ``samples`` if there are any.
@@ -135,7 +136,7 @@ class WeightRate:
                 continue
             zero = weight.new_zeros(())
             each = [zero if part is None else part for part in parts]
-            found.append(self._places.joined(blocks, each, weight.new_empty(shape)))
+            found.append(self._views.joined(blocks, each, weight.new_empty(shape)))
         return tuple(found)
 
     def _gradient(

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from elman.errors import PickleError, ShapeError, TraceError, rows
-from elman.frontend.cuts import Cuts, UncutError, cut_shape, meet
+from elman.errors import PickleError, ShapeError, TraceError, diagnostic
+from elman.frontend.cuts import Cuts, UncutError, check_cut, cut_shape
 from elman.frontend.heads import (
     Division,
     Tracing,
@@ -67,7 +67,7 @@ class Cell:
         """Inline the formula: called with traced values inside another cell."""
         if not any(isinstance(value, Tracer) for value in values):
             raise TraceError(
-                rows(
+                diagnostic(
                     f"{self.name} is a formula and cannot be called with numbers",
                     [("at", self.where)],
                     f"net = elman.Recurrent({self.name}, input_size, hidden_size); net(x)",
@@ -93,7 +93,7 @@ class Cell:
             if name not in known:
                 takes = ", ".join(known) or "none"
                 raise TraceError(
-                    rows(
+                    diagnostic(
                         f"{self.name} takes no option {name!r} (it takes: {takes})",
                         [("at", self.where)],
                     )
@@ -300,7 +300,7 @@ def _trace(cell: Cell, cuts: Cuts) -> Graph:
     names = ", ".join(str(entry) for entry in expected)
     if len(values) != len(expected):
         raise TraceError(
-            rows(
+            diagnostic(
                 f"{cell.name} returns {len(values)} values, but declares {len(expected)}: {names}",
                 [("at", _return_line(cell.function))],
                 f"return {', '.join(entry.name for entry in expected)}",
@@ -310,7 +310,7 @@ def _trace(cell: Cell, cuts: Cuts) -> Graph:
     for entry, value in zip(expected, values, strict=True):
         if value is None:
             raise TraceError(
-                rows(
+                diagnostic(
                     f"{cell.name} returns None for {entry}",
                     [("at", _return_line(cell.function))],
                     f"return {', '.join(item.name for item in expected)}",
@@ -318,10 +318,10 @@ def _trace(cell: Cell, cuts: Cuts) -> Graph:
             )
         made = lift(value)
         shape = cut_shape(entry.shape, cuts)
-        meet(made.shape, shape)
+        check_cut(made.shape, shape)
         if made.shape != shape and not (made.shape == () and made.rate == Rate.WEIGHT):
             raise ShapeError(
-                rows(
+                diagnostic(
                     f"{cell.name} returns {show_shape(made.shape)} for {entry}",
                     [("at", _return_line(cell.function)), ("value", describe(made))],
                     f"{entry.name} is declared as {show_shape(entry.shape)}",
@@ -329,7 +329,7 @@ def _trace(cell: Cell, cuts: Cuts) -> Graph:
             )
         if made.shape != shape:
             raise ShapeError(
-                rows(
+                diagnostic(
                     f"{cell.name} returns a constant for {entry}",
                     [("at", _return_line(cell.function))],
                     f"0 * {entry.name} + constant has the right shape",
@@ -348,7 +348,9 @@ def _bare(function: Any) -> str:
     """What is told about ``@cell`` without its arguments."""
     code = getattr(function, "__code__", None)
     where = _line(code.co_filename, code.co_firstlineno) if code else repr(function)
-    return rows("@cell does not say what the function's arguments are", [("at", where)], _EXAMPLE)
+    return diagnostic(
+        "@cell does not say what the function's arguments are", [("at", where)], _EXAMPLE
+    )
 
 
 def cell(
@@ -402,19 +404,19 @@ def cell(
         outputs = parse_signature("output", output, 1, where) if output else ()
         if output and len(outputs) != 1:
             raise TraceError(
-                rows(f"output={output!r} names {len(outputs)} values, not 1", [("at", where)])
+                diagnostic(f"output={output!r} names {len(outputs)} values, not 1", [("at", where)])
             )
         if not parsed[1]:
             what = "a recurrent cell has at least one state"
-            raise TraceError(rows(what, [("at", where)], _EXAMPLE))
+            raise TraceError(diagnostic(what, [("at", where)], _EXAMPLE))
         for name in declared:
             if declared.count(name) > 1:
-                raise TraceError(rows(f"{name!r} is declared twice", [("at", where)]))
+                raise TraceError(diagnostic(f"{name!r} is declared twice", [("at", where)]))
         kinds = inspect.signature(function).parameters.values()
         arguments = [p.name for p in kinds if p.kind is p.POSITIONAL_OR_KEYWORD]
         if arguments != declared:
             raise TraceError(
-                rows(
+                diagnostic(
                     f"{function.__name__} takes ({', '.join(arguments)}), "
                     f"but its signature declares ({', '.join(declared)})",
                     [("at", where)],

@@ -1,7 +1,7 @@
 """Dims that are numbers, cut where a formula wants parts of them: 8 becomes 4+4.
 
-A number is one atom, and atoms are what is split and joined. A formula that needs a part of one
-raises :class:`UncutError`; it is traced again with that number cut, wherever it stands.
+A number is one gate block, and gate blocks are what is split and joined. A formula that needs a
+part of one raises :class:`UncutError`; it is traced again with that number cut, wherever it stands.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate, groupby, pairwise
 
 from elman.errors import VerifyError
-from elman.ir.types import Atom, Dim, Shape
+from elman.ir.types import Dim, GateBlock, Shape
 
 Cuts = Mapping[int, tuple[int, ...]]  # a number -> the parts it is cut into
 
@@ -25,11 +25,11 @@ class UncutError(VerifyError):
 
 def cut(dim: Dim, cuts: Cuts) -> Dim:
     """A dim with its numbers cut, parts of parts too: 8 with {8: (4, 4), 4: (1, 3)} is 1+3+1+3."""
-    atoms: list[Atom] = []
-    for atom in dim:
-        parts = cuts.get(atom) if isinstance(atom, int) else None
-        atoms.extend([atom] if parts is None else cut(parts, cuts))
-    return tuple(atoms)
+    gate_blocks: list[GateBlock] = []
+    for gate_block in dim:
+        parts = cuts.get(gate_block) if isinstance(gate_block, int) else None
+        gate_blocks.extend([gate_block] if parts is None else cut(parts, cuts))
+    return tuple(gate_blocks)
 
 
 def cut_shape(shape: Shape, cuts: Cuts) -> Shape:
@@ -40,15 +40,15 @@ def cut_shape(shape: Shape, cuts: Cuts) -> Shape:
 def _runs(dim: Dim) -> list[tuple[str | None, tuple[int, ...]]]:
     """Names one by one, and what numbers stand between them."""
     runs: list[tuple[str | None, tuple[int, ...]]] = []
-    for number, atoms in groupby(dim, lambda atom: isinstance(atom, int)):
+    for number, gate_blocks in groupby(dim, lambda gate_block: isinstance(gate_block, int)):
         if number:
-            runs.append((None, tuple(int(atom) for atom in atoms)))
+            runs.append((None, tuple(int(gate_block) for gate_block in gate_blocks)))
         else:
-            runs.extend((str(atom), ()) for atom in atoms)
+            runs.extend((str(gate_block), ()) for gate_block in gate_blocks)
     return runs
 
 
-def meet(left: Shape, right: Shape) -> None:
+def check_cut(left: Shape, right: Shape) -> None:
     """Do nothing where shapes are equal, or cannot be.
 
     Raises:

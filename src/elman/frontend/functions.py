@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
-from elman.frontend.cuts import meet
+from elman.frontend.cuts import check_cut
 from elman.frontend.heads import traced_dim
 from elman.frontend.trace import Tracer, lift, mismatch, pointwise, refuse, vector_dim, where_called
 from elman.ir.graph import Node, node
@@ -208,7 +208,7 @@ def split(v: Any, parts: Any) -> list[Tracer]:
             dims = [traced_dim(parse_dim(part)) for part in parts.split(",")]
         except ValueError as reason:
             refuse(f"split: {reason}", 'name the parts, e.g. split(v, "H, H, P")')
-        meet((sum_of(dims),), (dim,))
+        check_cut((sum_of(dims),), (dim,))
         if sum_of(dims) != dim:
             refuse(
                 f"cannot split [{show_dim(dim)}] into {parts!r},"
@@ -221,7 +221,7 @@ def split(v: Any, parts: Any) -> list[Tracer]:
     width, left = divmod(len(dim), parts)
     runs = [dim[i * width : (i + 1) * width] for i in range(parts)]
     if left or any(run != runs[0] for run in runs):
-        meet(_equal_parts(dim, parts), (dim,))
+        check_cut(_equal_parts(dim, parts), (dim,))
         refuse(
             f"cannot split [{show_dim(dim)}] into {parts} equal parts",
             'for unequal parts name them: split(v, "H, H, P")',
@@ -231,14 +231,14 @@ def split(v: Any, parts: Any) -> list[Tracer]:
 
 def _equal_parts(dim: Dim, parts: int) -> Shape:
     """A dim of nothing but numbers as so many equal ones; the dim itself if there are none."""
-    numbers = [atom for atom in dim if isinstance(atom, int)]
+    numbers = [gate_block for gate_block in dim if isinstance(gate_block, int)]
     part, left = divmod(builtins.sum(numbers), parts)
     return (dim,) if left or len(numbers) < len(dim) else (traced_dim((part,) * parts),)
 
 
 def sum_of(dims: list[Dim]) -> Dim:
     """The dim that several dims make when they are joined."""
-    return tuple(atom for dim in dims for atom in dim)
+    return tuple(gate_block for dim in dims for gate_block in dim)
 
 
 def concat(*vectors: Any) -> Tracer:
@@ -249,7 +249,7 @@ def concat(*vectors: Any) -> Tracer:
     for value in values:
         if not value.shape:
             vector_dim(value, "concat")
-        meet(value.shape[1:], values[0].shape[1:])
+        check_cut(value.shape[1:], values[0].shape[1:])
         if value.shape[1:] != values[0].shape[1:]:
             raise mismatch(
                 "concat", values[0], value, "matrices that are joined have equal columns"

@@ -12,7 +12,7 @@ from elman.errors import ShapeError
 from elman.frontend.cuts import Cuts, cut
 from elman.frontend.signature import Declared
 from elman.ir.graph import Graph, Node, Rate, walk
-from elman.ir.types import Atom, Dim, Shape
+from elman.ir.types import Dim, GateBlock, Shape
 
 
 class Division(NamedTuple):
@@ -24,7 +24,7 @@ class Division(NamedTuple):
     """
 
     blocks: frozenset[str] = frozenset()
-    dims: frozenset[Atom] = frozenset()
+    dims: frozenset[GateBlock] = frozenset()
 
 
 class Tracing(NamedTuple):
@@ -86,37 +86,39 @@ def division(graph: Graph) -> Division:
         blocks = blocks.union(*(leaves for leaves in matrices if leaves & blocks))
     rows = [leaf.shape[0] for leaf in (*graph.states, *blocks) if leaf.shape]
     columns = [leaf.shape[1] for leaf in blocks]
-    atoms = frozenset(atom for dim in (*rows, *columns) for atom in dim)
-    return Division(frozenset(leaf.name for leaf in blocks), atoms)
+    gate_blocks = frozenset(gate_block for dim in (*rows, *columns) for gate_block in dim)
+    return Division(frozenset(leaf.name for leaf in blocks), gate_blocks)
 
 
 def _weights(matrix: Node) -> set[Node]:
     return {leaf for leaf in walk((matrix,)) if leaf.op == "weight" and len(leaf.shape) == 2}
 
 
-def _of_head(atom: Atom, heads: int) -> Atom:
-    """One head's part of an atom; a name stands for the size of that part from then on."""
-    return atom if isinstance(atom, str) else atom // heads
+def _of_head(gate_block: GateBlock, heads: int) -> GateBlock:
+    """One head's part of a gate block; a name stands for the size of that part from then on."""
+    return gate_block if isinstance(gate_block, str) else gate_block // heads
 
 
 def check_divides(name: str, heads: int, how: Division) -> None:
     """Raise ShapeError if a number among the dims to be divided cannot be."""
-    for atom in how.dims:
-        if isinstance(atom, int) and atom % heads:
-            raise ShapeError(f"{name}: a dim of {atom} cannot be divided among {heads} heads")
+    for gate_block in how.dims:
+        if isinstance(gate_block, int) and gate_block % heads:
+            raise ShapeError(f"{name}: a dim of {gate_block} cannot be divided among {heads} heads")
 
 
 def _divided_dim(dim: Dim, heads: int, how: Division) -> Dim:
-    atoms: list[Atom] = []
-    for atom in dim:
-        atoms.extend([_of_head(atom, heads)] * heads if atom in how.dims else [atom])
-    return tuple(atoms)
+    gate_blocks: list[GateBlock] = []
+    for gate_block in dim:
+        gate_blocks.extend(
+            [_of_head(gate_block, heads)] * heads if gate_block in how.dims else [gate_block]
+        )
+    return tuple(gate_blocks)
 
 
 def divided(entry: Declared, heads: int, how: Division) -> Declared:
     """A declared argument as it is with heads: dims repeated per head, not a block's columns."""
     shape: Shape = tuple(
-        tuple(_of_head(atom, heads) for atom in dim)
+        tuple(_of_head(gate_block, heads) for gate_block in dim)
         if place and entry.name in how.blocks
         else _divided_dim(dim, heads, how)
         for place, dim in enumerate(entry.shape)

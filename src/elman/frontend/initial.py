@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from elman.errors import TraceError, rows
+from elman.errors import TraceError, diagnostic
 from elman.frontend.signature import Declared
 
 Init = Any  # a number, the name of a scheme, an array or a function; no array type is known here
@@ -33,16 +33,16 @@ def check_init(name: str, how: Init, weights: Sequence[Declared], where: str) ->
     if name not in known:
         declared = f"the weights are {', '.join(known)}" if known else "there are none"
         raise TraceError(
-            rows(f"init names {name!r}, which is no weight", [("at", where)], declared)
+            diagnostic(f"init names {name!r}, which is no weight", [("at", where)], declared)
         )
     weight = weights[known.index(name)]
     if isinstance(how, str) and how not in SCHEMES:
         near = get_close_matches(how, SCHEMES, 1)
         hint = f"init={{{name!r}: {near[0]!r}}}" if near else f"there are {', '.join(SCHEMES)}"
-        raise TraceError(rows(f"init of {name}: no scheme {how!r}", [("at", where)], hint))
+        raise TraceError(diagnostic(f"init of {name}: no scheme {how!r}", [("at", where)], hint))
     if isinstance(how, str) and how not in FILLS and len(weight.shape) < 2:
         raise TraceError(
-            rows(
+            diagnostic(
                 f"init of {name}: {how} is for matrices, and {weight} is none",
                 [("at", where)],
                 f"init={{{name!r}: 0.5}}, or {' or '.join(map(repr, FILLS))}, or a function",
@@ -50,7 +50,7 @@ def check_init(name: str, how: Init, weights: Sequence[Declared], where: str) ->
         )
     if not (isinstance(how, str | int | float) or callable(how) or hasattr(how, "shape")):
         raise TraceError(
-            rows(
+            diagnostic(
                 f"init of {name}: a {type(how).__name__} says nothing about a weight",
                 [("at", where)],
                 "give a number, the name of a scheme, a tensor, or a function of the parameter",

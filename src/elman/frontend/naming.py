@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from elman.errors import PickleError, rows
+from elman.errors import PickleError, diagnostic
 
 _RATHER = "save the weights alone: torch.save(module.state_dict(), path)"
 
@@ -33,14 +33,16 @@ def nameless(module: str | None, name: str, where: str, redefined: bool) -> Pick
     else:
         what, hint = f"{module}.{name} is no cell", f"let {name} be the cell's name in {module}"
     return PickleError(
-        rows(f"cell {short} cannot be saved: {what}", [("at", where)], f"{hint}, or {_RATHER}")
+        diagnostic(
+            f"cell {short} cannot be saved: {what}", [("at", where)], f"{hint}, or {_RATHER}"
+        )
     )
 
 
 def changed(name: str, where: str, how: str) -> PickleError:
     """The error for a saved cell whose name stands for another formula now."""
     return PickleError(
-        rows(
+        diagnostic(
             f"cell {name} is not the one that was saved: {how}",
             [("now", where)],
             "restore the old formula; or make the module anew and load_state_dict() its weights",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from elman.errors import ShapeError, TraceError, rows
+from elman.errors import ShapeError, TraceError, diagnostic
 from elman.ir.types import Dim, Shape, dim_size, names_in, parse_dim, show_dim, show_shape
 
 _ENTRY = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[([^\]]*)\])?\s*")
@@ -62,7 +62,7 @@ def parse_signature(kind: str, text: str, rank: int, where: str) -> tuple[Declar
         match = _ENTRY.fullmatch(entry)
         if match is None:
             raise TraceError(
-                rows(
+                diagnostic(
                     f"cannot read {entry.strip()!r} in {kind}={text!r}",
                     [("at", where)],
                     'write names with dims in brackets, e.g. "x[I], m"',
@@ -72,10 +72,10 @@ def parse_signature(kind: str, text: str, rank: int, where: str) -> tuple[Declar
         try:
             shape = tuple(parse_dim(part) for part in inside.split(",")) if inside else ()
         except ValueError as reason:
-            raise TraceError(rows(f"{kind}={text!r}: {reason}", [("at", where)])) from None
+            raise TraceError(diagnostic(f"{kind}={text!r}: {reason}", [("at", where)])) from None
         if len(shape) > rank:
             raise TraceError(
-                rows(
+                diagnostic(
                     f"{kind} {name}{show_shape(shape)} has {len(shape)} dims, at most {rank} here",
                     [("at", where)],
                     _TOO_MANY[kind],
@@ -86,7 +86,7 @@ def parse_signature(kind: str, text: str, rank: int, where: str) -> tuple[Declar
     for name in names:
         if names.count(name) > 1:
             raise TraceError(
-                rows(f"{name!r} is declared twice in {kind}={text!r}", [("at", where)])
+                diagnostic(f"{name!r} is declared twice in {kind}={text!r}", [("at", where)])
             )
     return tuple(declared)
 

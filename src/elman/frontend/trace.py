@@ -11,9 +11,9 @@ import math
 from pathlib import Path
 from typing import Any, NoReturn
 
-from elman.errors import ShapeError, TraceError, rows
+from elman.errors import ShapeError, TraceError, diagnostic
 from elman.frontend.blocks import multiplied, transposed
-from elman.frontend.cuts import meet
+from elman.frontend.cuts import check_cut
 from elman.frontend.heads import heads_of
 from elman.ir.graph import Node, Rate, node
 from elman.ir.types import Dim, show_shape
@@ -37,7 +37,7 @@ def where_called() -> str:
 
 def refuse(what: str, hint: str) -> NoReturn:
     """Raise TraceError at the user's line."""
-    raise TraceError(rows(what, [("at", where_called())], hint))
+    raise TraceError(diagnostic(what, [("at", where_called())], hint))
 
 
 def describe(value: Node) -> str:
@@ -47,9 +47,9 @@ def describe(value: Node) -> str:
 
 
 def mismatch(verb: str, left: Node, right: Node, hint: str = "") -> ShapeError:
-    """The error for two operands whose shapes do not meet."""
+    """The error for two operands whose shapes do not match."""
     return ShapeError(
-        rows(
+        diagnostic(
             f"cannot {verb} {show_shape(left.shape)} and {show_shape(right.shape)}",
             [("at", where_called()), ("left", describe(left)), ("right", describe(right))],
             hint,
@@ -252,7 +252,7 @@ class Tracer:
 
 def _size(dim: Dim) -> Tracer | int:
     """The number of units of a dim."""
-    numbers = [atom for atom in dim if isinstance(atom, int)]
+    numbers = [gate_block for gate_block in dim if isinstance(gate_block, int)]
     if len(numbers) == len(dim):
         return sum(numbers)
     return Tracer(node("count", (), dim, where=where_called()))
@@ -304,13 +304,13 @@ def lift(value: Any) -> Node:
 
 
 def _vector_hint(left: Node, right: Node) -> str:
-    """What to do about two shapes that do not meet elementwise."""
+    """What to do about two shapes that do not broadcast."""
     if len(left.shape) == len(right.shape) == 1:
         for wide, narrow in ((left.shape[0], right.shape[0]), (right.shape[0], left.shape[0])):
             parts = len(wide) // len(narrow)
             if parts > 1 and narrow * parts == wide:
                 return f"split the wide operand first: split(v, {parts})"
-    return "values that meet elementwise have the same dims, or one is a scalar"
+    return "values of one elementwise op have the same dims, or one is a scalar"
 
 
 def pointwise(op: str, *operands: Any) -> Tracer:
@@ -323,7 +323,7 @@ def pointwise(op: str, *operands: Any) -> Tracer:
     args = tuple(lift(value) for value in operands)
     shaped = [arg for arg in args if arg.shape]
     for other in shaped[1:]:
-        meet(shaped[0].shape, other.shape)
+        check_cut(shaped[0].shape, other.shape)
         if other.shape != shaped[0].shape:
             raise mismatch(op, shaped[0], other, _vector_hint(shaped[0], other))
     shape = shaped[0].shape if shaped else ()
@@ -355,8 +355,8 @@ def matmul(left: Any, right: Any) -> Tracer:
     if len(matrix.shape) != 2 or len(vector.shape) != 1:
         raise mismatch("multiply", matrix, vector, _product_hint(matrix, vector))
     heads, where = heads_of(matrix), where_called()
-    wanted = tuple(atom for atom in matrix.shape[1] for _ in range(heads))
-    meet((wanted,), vector.shape)
+    wanted = tuple(gate_block for gate_block in matrix.shape[1] for _ in range(heads))
+    check_cut((wanted,), vector.shape)
     if wanted != vector.shape[0]:
         raise mismatch(
             "multiply",

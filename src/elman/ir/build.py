@@ -1,6 +1,6 @@
 """Canonical construction: equal formulas become one node, sums are gathered and regrouped by rate.
 
-Every value is one atom wide, a scalar, or (weights alone) a matrix block of two atoms.
+Every value is one gate block wide, a scalar, or (weights alone) a matrix block of two gate blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Term = tuple[float, Node]
 _COMMUTES = ("mul", "minimum", "maximum", "eq", "ne")
 
 
-def _is_spread(value: Node) -> bool:
+def _is_broadcast(value: Node) -> bool:
     """Whether a ``lin`` is there to make a vector of a scalar."""
     return any(len(arg.shape) < len(value.shape) for arg in value.args) and len(value.args) == 1
 
@@ -46,7 +46,7 @@ class Builder:
 
     def open(self, value: Node) -> bool:
         """Whether a value is a sum whose terms another sum may take."""
-        if value.op != "lin" or _is_spread(value):
+        if value.op != "lin" or _is_broadcast(value):
             return False
         return value not in self._kept or _is_exact(value)
 
@@ -127,7 +127,7 @@ class Builder:
         """``coef · value``."""
         return self.lin([(coef, value)])
 
-    def spread(self, scalar: Node, shape: Shape) -> Node:
+    def broadcast(self, scalar: Node, shape: Shape) -> Node:
         """A scalar as a vector of equal units (what a reduction's cotangent is)."""
         if scalar.shape == shape:
             return scalar
@@ -150,7 +150,7 @@ class Builder:
             return self.const(coef)
         product = factors[0] if len(factors) == 1 else self.make("mul", factors)
         if product.shape != shape:
-            product = self.spread(product, shape)
+            product = self.broadcast(product, shape)
         return product if coef == 1.0 else self.lin([(coef, product)])
 
     def apply(self, op: str, args: tuple[Node, ...], where: str = "") -> Node:

@@ -46,7 +46,7 @@ def _units(xp: Any, node: Node, parts: tuple[Array, ...]) -> Array:
         part.reshape(-1) if len(arg.shape) == 2 else part
         for arg, part in zip(node.args, parts, strict=True)
     ]
-    return xp.concat(xp.spread(flat, -1), -1)
+    return xp.concat(xp.broadcast(flat, -1), -1)
 
 
 MEANING: dict[str, Callable[..., Array]] = {
@@ -107,7 +107,7 @@ def apply(xp: Any, node: Node, args: tuple[Array, ...], dims: Mapping[str, int])
         return args[0][first:last] if _rank(node) == 2 else args[0][..., first:last]
     if node.op == "concat":
         axis = 0 if _rank(node) == 2 else -1
-        return xp.concat(xp.spread(args, axis), axis)
+        return xp.concat(xp.broadcast(args, axis), axis)
     if _rank(node) and node.op not in ("matmul", "outer"):
         # a scalar per sample meets a vector, or a matrix of weights
         extra = (None,) * _rank(node)
@@ -117,7 +117,7 @@ def apply(xp: Any, node: Node, args: tuple[Array, ...], dims: Mapping[str, int])
         )
     result = MEANING[node.op](xp, node, *args)
     if _rank(node) and node.args and not any(source.shape for source in node.args):
-        # scalars alone: the value is repeated over the units (the canonical form's spread)
+        # scalars alone: the value is repeated over the units (the canonical form's broadcast)
         result = xp.broadcast_to(
             result, (*result.shape[: -_rank(node)], *shape_size(node.shape, dims))
         )

@@ -70,7 +70,7 @@ class Node:
 
     @property
     def row(self) -> int:
-        """A weight block's row of blocks (a vector's atom; 0 for a scalar)."""
+        """A weight block's row of blocks (a vector's gate block; 0 for a scalar)."""
         return self.data[1]
 
     @property

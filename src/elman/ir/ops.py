@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["leaf", "pointwise", "reduce", "product", "move"]
+OpKind = Literal["leaf", "pointwise", "reduce", "product", "move"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Op:
     operations."""
 
     name: str
-    kind: Kind
+    kind: OpKind
     arity: int | None = None  # None: one or more
     cost: float = 1.0
 
@@ -30,8 +30,8 @@ _TABLE = (
     Op("weight", "leaf", 0),
     Op("cotangent", "leaf", 0),
     Op("const", "leaf", 0),
-    Op("count", "leaf", 0),  # the number of units in the atoms of ``data``
-    # moves of whole atoms: gone after the canonical form
+    Op("count", "leaf", 0),  # the number of units in the gate blocks of ``data``
+    # moves of whole gate blocks: gone after the canonical form
     Op("split", "move", 1, 0.0),
     Op("concat", "move", None, 0.0),
     Op("transpose", "move", 1, 0.0),
@@ -64,7 +64,7 @@ _TABLE = (
     Op("eq", "pointwise", 2),
     Op("ne", "pointwise", 2),
     Op("stop", "pointwise", 1, 0.0),
-    # over all units of the arguments (several atoms): a scalar per sample
+    # over all units of the arguments (several gate blocks): a scalar per sample
     Op("sum", "reduce", None),
     Op("mean", "reduce", None),
     Op("var", "reduce", None, 2.0),

@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from elman.ir.graph import Node, Rate, walk
 
 
-def sealed(value: Node) -> bool:
+def loop_invariant(value: Node) -> bool:
     """Whether a value depends on weights alone: a leaf of the step."""
     return value.rate == Rate.WEIGHT
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step in canonical form: every value one atom wide, or a scalar.
+    """One step in canonical form: every value one gate block wide, or a scalar.
 
     Leaves carry ``data = (name, index)``, weights ``(name, row)`` or ``(name, row, column)``.
-    Values of weight rate are leaves of the step too (``sealed``): evaluated once per call.
+    Values of weight rate are leaves of the step too (``loop_invariant``): evaluated once per call.
 
     Attributes:
-        inputs, states: atom leaves in declared order.
+        inputs, states: gate block leaves in declared order.
         weights: blocks in declared order, row by row.
         next_states: one per entry of ``states``.
-        outputs: the atoms of the output.
+        outputs: the gate blocks of the output.
     """
 
     inputs: tuple[Node, ...]
@@ -39,13 +39,13 @@ class Step:
         return (*self.next_states, *self.outputs)
 
     def walk(self) -> Iterator[Node]:
-        """Every node of the step once, arguments first; sealed values are not entered."""
-        return walk(self.roots, stop=sealed)
+        """Every node of the step once, arguments first; loop-invariant values are not entered."""
+        return walk(self.roots, stop=loop_invariant)
 
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """One term of a sealed value's gradient: Σ over T·B of ``left ⊗ right``, or of ``left``
+    """One term of a loop-invariant value's gradient: Σ over T·B of ``left ⊗ right``, or of ``left``
     alone."""
 
     target: Node
@@ -59,13 +59,14 @@ class Pair:
 
     Attributes:
         step: the forward step.
-        d_outputs: cotangent leaves, one per output atom (rate OUTPUT).
-        d_next: cotangent leaves, one per state atom: what step t + 1 hands down (rate CARRY).
-        d_states: cotangents of the states of step t - 1, one per state atom.
-        d_inputs: cotangents of the input atoms (None: no gradient flows).
-        sums: terms of the sealed values' gradients.
-        d_sealed: per sealed target, the cotangent leaf of its finished sum (rate WEIGHT).
-        d_weights: per weight block, its gradient at weight rate over ``d_sealed`` (None: no
+        d_outputs: cotangent leaves, one per output gate block (rate OUTPUT).
+        d_next: cotangent leaves, one per state gate block: what step t + 1 hands down (rate CARRY).
+        d_states: cotangents of the states of step t - 1, one per state gate block.
+        d_inputs: cotangents of the input gate blocks (None: no gradient flows).
+        sums: terms of the loop-invariant values' gradients.
+        d_invariants: per loop-invariant target, the cotangent leaf of its finished sum (rate
+            WEIGHT).
+        d_weights: per weight block, its gradient at weight rate over ``d_invariants`` (None: no
         gradient).
     """
 
@@ -75,14 +76,15 @@ class Pair:
     d_states: tuple[Node, ...]
     d_inputs: tuple[Node | None, ...]
     sums: tuple[Sum, ...]
-    d_sealed: tuple[tuple[Node, Node], ...]
+    d_invariants: tuple[tuple[Node, Node], ...]
     d_weights: tuple[Node | None, ...]
 
     @property
     def blocks(self) -> dict[Node, list[int]]:
-        """By sealed target: the weight blocks whose gradient its finished sum is, as it stands."""
+        """By loop-invariant target: the weight blocks whose gradient its finished sum is, as it
+        stands."""
         by_target: dict[Node, list[int]] = {}
-        for target, leaf in self.d_sealed:
+        for target, leaf in self.d_invariants:
             indices = [index for index, d in enumerate(self.d_weights) if d is leaf]
             if indices:
                 by_target[target] = indices

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from elman.ir.graph import Graph, Node, readers, walk
 from elman.ir.ops import OPS
-from elman.ir.pair import Pair, Step, sealed
+from elman.ir.pair import Pair, Step, loop_invariant
 from elman.ir.types import show_dim, show_shape
 
 Hints = Mapping[Node, str]
@@ -141,7 +141,7 @@ class Names:
 
     def _sum(self, value: Node) -> tuple[str, int]:
         if len(value.args) == 1 and value.coefs == (1.0,) and not value.bias:
-            return f"spread({self._inner(value.args[0], _SUM)})", _ATOM
+            return f"broadcast({self._inner(value.args[0], _SUM)})", _ATOM
         first = f"{value.bias:g}" if value.bias else ""
         text = first if value.coefs[0] < 0 else ""
         for coef, term in zip(value.coefs, value.args, strict=True):
@@ -266,7 +266,7 @@ def pair_names(pair: Pair, hints: Hints | None = None) -> Names:
         if d is not None and OPS[d.op].kind != "leaf":
             names.give(d, f"d{names.short(leaf)}")
     _name_gradients(names, pair, order)
-    for index, (_, leaf) in enumerate(pair.d_sealed):
+    for index, (_, leaf) in enumerate(pair.d_invariants):
         names.give(leaf, f"Σ{index}")
     _name_shared(names, backward_values(pair), "d")
     return names
@@ -275,7 +275,7 @@ def pair_names(pair: Pair, hints: Hints | None = None) -> Names:
 def _name_functions(names: Names, order: list[Node]) -> None:
     """Name functions of long sums, and reductions, by their op: ``tanh1``, ``mean2``."""
     for value in order:
-        if sealed(value) or value in names:  # weights alone: told where they are read
+        if loop_invariant(value) or value in names:  # weights alone: told where they are read
             continue
         if value.op in _NAMED and not names.brief(value):
             names.number(value, value.op)
@@ -339,7 +339,7 @@ def show_backward(pair: Pair, names: Names) -> str:
 
 
 def show_sums(pair: Pair, names: Names) -> list[str]:
-    """One line per sealed value: ``∂W.0 += δr ⊗ x``; terms of one target are joined."""
+    """One line per loop-invariant value: ``∂W.0 += δr ⊗ x``; terms of one target are joined."""
     terms: dict[Node, list[str]] = {}
     for term in pair.sums:
         terms.setdefault(term.target, []).append(names.summand(term.left, term.right))

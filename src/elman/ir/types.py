@@ -1,6 +1,6 @@
 """Dims and shapes of values in a graph, without batch and time.
 
-A dim is an ordered tuple of *atoms*: ``3H`` is (H, H, H), ``I+H`` is (I, H), ``4`` is (4,).
+A dim is an ordered tuple of *gate blocks*: ``3H`` is (H, H, H), ``I+H`` is (I, H), ``4`` is (4,).
 Equality, ``split`` and ``concat`` are tuple operations; there is no symbolic algebra.
 """
 
@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from itertools import groupby
 
-Atom = str | int
-Dim = tuple[Atom, ...]
+GateBlock = str | int
+Dim = tuple[GateBlock, ...]
 Shape = tuple[Dim, ...]
 
 SCALAR: Shape = ()
@@ -21,7 +21,7 @@ _TERM = re.compile(r"(?P<count>\d+)?\s*\*?\s*(?P<name>[A-Za-z_]\w*)?")
 
 def parse_dim(text: str) -> Dim:
     """Parse ``"3H"``, ``"I+H"``, ``"4"``; raises ValueError with the reason otherwise."""
-    atoms: list[Atom] = []
+    gate_blocks: list[GateBlock] = []
     for part in text.split("+"):
         term = part.strip()
         match = _TERM.fullmatch(term)
@@ -33,21 +33,21 @@ def parse_dim(text: str) -> Dim:
         if name is None:
             if count == 1:
                 raise ValueError("a dim of 1 is written as a scalar: `m`, not `m[1]`")
-            atoms.append(count)
+            gate_blocks.append(count)
         else:
-            atoms.extend([name] * count)
-    return tuple(atoms)
+            gate_blocks.extend([name] * count)
+    return tuple(gate_blocks)
 
 
 def show_dim(dim: Dim) -> str:
     """Print a dim as it is written: (H, H, H) -> 3H, (I, H) -> I+H."""
     terms: list[str] = []
-    for atom, run in groupby(dim):
+    for gate_block, run in groupby(dim):
         count = len(list(run))
-        if isinstance(atom, int):
-            terms.extend([str(atom)] * count)
+        if isinstance(gate_block, int):
+            terms.extend([str(gate_block)] * count)
         else:
-            terms.append(atom if count == 1 else f"{count}{atom}")
+            terms.append(gate_block if count == 1 else f"{count}{gate_block}")
     return "+".join(terms)
 
 
@@ -58,14 +58,14 @@ def show_shape(shape: Shape) -> str:
     return "[" + ", ".join(show_dim(dim) for dim in shape) + "]"
 
 
-def atom_size(atom: Atom, dims: Mapping[str, int]) -> int:
-    """Size of one atom under a binding of names to sizes."""
-    return atom if isinstance(atom, int) else dims[atom]
+def gate_block_size(gate_block: GateBlock, dims: Mapping[str, int]) -> int:
+    """Size of one gate block under a binding of names to sizes."""
+    return gate_block if isinstance(gate_block, int) else dims[gate_block]
 
 
 def dim_size(dim: Dim, dims: Mapping[str, int]) -> int:
     """Size of a dim under a binding of names to sizes."""
-    return sum(atom_size(atom, dims) for atom in dim)
+    return sum(gate_block_size(gate_block, dims) for gate_block in dim)
 
 
 def shape_size(shape: Shape, dims: Mapping[str, int]) -> tuple[int, ...]:
@@ -75,4 +75,4 @@ def shape_size(shape: Shape, dims: Mapping[str, int]) -> tuple[int, ...]:
 
 def names_in(shape: Shape) -> set[str]:
     """The named dims that occur in a shape."""
-    return {atom for dim in shape for atom in dim if isinstance(atom, str)}
+    return {gate_block for dim in shape for gate_block in dim if isinstance(gate_block, str)}

@@ -51,13 +51,14 @@ def verified(graph: Graph) -> Graph:
 
 
 def verified_pair(pair: Pair) -> Pair:
-    """The pair itself, checked: atoms only, no moves left, cotangents shaped like their values."""
+    """The pair itself, checked: gate blocks only, no moves left, cotangents shaped like their
+    values."""
     step = pair.step
     sums = [value for term in pair.sums for value in (term.left, term.right) if value is not None]
     gradients = [d for d in (*pair.d_inputs, *pair.d_weights) if d is not None]
     for value in walk([*step.roots, *pair.d_states, *sums, *gradients]):
         verify_node(value)
-        _check(all(len(dim) == 1 for dim in value.shape), value, "wider than one atom")
+        _check(all(len(dim) == 1 for dim in value.shape), value, "wider than one gate block")
         _check(OPS[value.op].kind != "move" or value.op == "transpose", value, "a move is left")
     for leaf, d in (
         *zip(step.states, pair.d_states, strict=True),

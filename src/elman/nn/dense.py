@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from elman.errors import InputError, rows
+from elman.errors import InputError, diagnostic
 
 
 def is_dense(value: Tensor) -> bool:
@@ -27,5 +27,5 @@ def check_dense(value: Tensor, what: str, of: str = "") -> None:
     what = f"{what} of {of}" if of else what
     if value.is_nested:
         hint = "torch.nested.to_padded_tensor(x, 0.0), and lengths=[…] of the sequences"
-        raise InputError(rows(f"{what} is a nested tensor", [], hint))
-    raise InputError(rows(f"{what} is {value.layout}, not dense", [], "give x.to_dense()"))
+        raise InputError(diagnostic(f"{what} is a nested tensor", [], hint))
+    raise InputError(diagnostic(f"{what} is {value.layout}, not dense", [], "give x.to_dense()"))

@@ -26,7 +26,7 @@ from elman.tuning.kernels import first_engine, kernel_of
 from elman.tuning.request import Request, Rule, nearest
 from elman.tuning.verification import verified
 
-BENCHMARKED = ("measured", "remembered")
+BENCHMARKED = ("benchmarked", "remembered")
 Rules = tuple[Rule, ...]
 
 

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman import explaining
 from elman.engines.call import Call
-from elman.errors import InputError, rows
+from elman.errors import InputError, diagnostic
 from elman.explaining import Explanation, Layer
 from elman.frontend.cell import Cell
 from elman.nn.packing import Packing
@@ -21,7 +21,8 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
     """Show every stage: formula, canonical and backward step, program, engines, memory and work.
 
     ``print(elman.explain(net, x))``. Nothing is run on x itself: it gives sizes, dtype, device and
-    which gradients are wanted; engines are measured on random data of that shape, as ``auto`` does.
+    which gradients are wanted; engines are benchmarked on random data of that shape, as ``auto``
+    does.
 
     Args:
         what: a cell, or one of elman's modules.
@@ -63,7 +64,7 @@ def layers_of(module: nn.Module, x: Any) -> list[Layer]:
     inputs = list(inputs) if isinstance(inputs, (tuple, list)) else [inputs]
     if not inputs or not all(isinstance(part, Tensor) for part in inputs):
         raise InputError(
-            rows(
+            diagnostic(
                 f"explain needs an example input of this {type(module).__name__}",
                 [("x", type(x).__name__)],
                 "elman.explain(net, x), x being what net(x) takes",
@@ -101,7 +102,7 @@ def _no_layers(module: nn.Module) -> str:
         hint = "elman.accelerate(model) first: it is torch's own layer"
     else:
         hint = "elman.explain(elman.GRU(8, 16), x)"
-    return rows(f"{type(module).__name__} is no recurrent module of elman's", [], hint)
+    return diagnostic(f"{type(module).__name__} is no recurrent module of elman's", [], hint)
 
 
 def _sizes(module: Any, x: Any, first: Tensor) -> tuple[int, int]:

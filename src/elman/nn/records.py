@@ -24,8 +24,8 @@ def choices(model: nn.Module) -> dict[str, Any]:
     """Record what runs a model's layers.
 
     Returns:
-        ``{layer: {size class: {"engine": …, "schedule": …, digests and facts of the kernel}}}``,
-        JSON-able; a layer that has not run yet has no size class. Layers that could run together
+        ``{layer: {size bucket: {"engine": …, "schedule": …, digests and facts of the kernel}}}``,
+        JSON-able; a layer that has not run yet has no size bucket. Layers that could run together
         have an entry of their own for whether they do.
     """
     found: dict[str, Any] = {}
@@ -49,7 +49,7 @@ def counters(model: nn.Module) -> dict[str, int]:
 
     Returns:
         name -> number: ``fallbacks`` are calls that no solver of engine ``deer`` could solve, and
-        whose steps were run in turn; of all its ``calls``.
+        whose steps were run sequentially; of all its ``calls``.
     """
     kernels = [
         choice.kernel
@@ -65,9 +65,9 @@ def counters(model: nn.Module) -> dict[str, int]:
 
 
 def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
-    """Make a model's layers use exactly what :func:`choices` recorded, whatever is measured now.
+    """Make a model's layers use exactly what :func:`choices` recorded, whatever is benchmarked now.
 
-    ``using`` and ELMAN_ENGINE still override it. Size classes without a record choose as usual.
+    ``using`` and ELMAN_ENGINE still override it. Size buckets without a record choose as usual.
 
     Returns:
         Why some records cannot be used; empty if all are.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter, init
 
-from elman.errors import InputError, ShapeError, rows
+from elman.errors import InputError, ShapeError, diagnostic
 from elman.frontend.cell import Cell, same_cell
 from elman.frontend.initial import Init
 from elman.ir.types import shape_size
@@ -198,7 +198,7 @@ def _separated(cell: Any, given: dict[str, Any]) -> tuple[Cell, dict[str, int]]:
     """Bind the options of a cell; what is left are sizes of its dims."""
     if not isinstance(cell, Cell):
         raise InputError(
-            rows(
+            diagnostic(
                 f"Recurrent takes a cell, not {type(cell).__name__}",
                 [("value", repr(cell))],
                 "decorate the formula: @elman.cell(input=…, state=…, weights=…)",
@@ -208,11 +208,11 @@ def _separated(cell: Any, given: dict[str, Any]) -> tuple[Cell, dict[str, int]]:
     bound = cell.with_options(**options)
     dims = {name: value for name, value in given.items() if name not in options}
     known = {
-        atom
+        gate_block
         for entry in (*cell.inputs, *cell.states, *cell.weights)
         for dim in entry.shape
-        for atom in dim
-        if isinstance(atom, str)
+        for gate_block in dim
+        if isinstance(gate_block, str)
     }
     for name in dims:
         if name not in known:

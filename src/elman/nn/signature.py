@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from elman.errors import InputError, ShapeError, rows
+from elman.errors import InputError, ShapeError, diagnostic
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
 from elman.nn.dense import check_dense
@@ -210,7 +210,7 @@ class Signature:
             what, hint = f"{value.dtype}, but {whose} {like.dtype}", f"{name}.to({like.dtype})"
             hint = f"{name}.real" if value.is_complex() else hint
             hint += f", or net.to({value.dtype})" if weight is not None and _trains(value) else ""
-        raise InputError(rows(f"{kind} {name} of {self.cell} is {what}", [], hint))
+        raise InputError(diagnostic(f"{kind} {name} of {self.cell} is {what}", [], hint))
 
     def _laid_out(
         self, name: str, sizes: tuple[int, ...], value: Tensor, batched: bool, batch_first: bool

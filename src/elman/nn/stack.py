@@ -191,8 +191,8 @@ class Group:
         for index, (runner, call) in enumerate(zip(self.runners, calls)):
             count = len(call.inputs) - own
             if index and self.directions:
-                turned = [reversed_in_time(x, call.packed) for x in call.inputs[:count]]
-                call = call._replace(inputs=(*turned, *call.inputs[count:]))
+                time_reversed = [reversed_in_time(x, call.packed) for x in call.inputs[:count]]
+                call = call._replace(inputs=(*time_reversed, *call.inputs[count:]))
             elif index:
                 call = call._replace(inputs=(results[-1].output, *call.inputs[1:]))
             results.append(runner.run(call, engine, rules))

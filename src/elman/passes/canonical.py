@@ -1,4 +1,4 @@
-"""The form in which decisions are easy: atoms, blocks, gathered sums, rates."""
+"""The form in which decisions are easy: gate blocks, blocks, gathered sums, rates."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from elman.ir.types import Shape
 
 
 class _Reads:
-    """Who reads each atom of a graph as written, through all splits and joins.
+    """Who reads each gate block of a graph as written, through all splits and joins.
 
     Attributes:
-        count: readers of (value, atom).
-        tested: atoms that a step function or ``stop`` takes.
+        count: readers of (value, gate block).
+        tested: gate blocks that a step function or ``stop`` takes.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -42,17 +42,17 @@ class _Reads:
             self.count.update(set(origins.get(root, ())))
 
 
-class _Atoms:
-    """Translates nodes as written: vectors and scalars into atoms, matrices into grids of
+class _GateBlocks:
+    """Translates nodes as written: vectors and scalars into gate blocks, matrices into grids of
     blocks."""
 
     def __init__(self, builder: Builder, reads: _Reads) -> None:
         self.build, self.reads = builder, reads
-        self.atoms: dict[Node, list[Node]] = {}
+        self.gate_blocks: dict[Node, list[Node]] = {}
         self.grids: dict[Node, list[list[Node]]] = {}
 
     def leaf(self, leaf: Node) -> list[Node]:
-        """Cut a leaf into atoms or blocks; all of them, row by row."""
+        """Cut a leaf into gate blocks or weight blocks; all of them, row by row."""
 
         def cut(place: tuple[int, ...], shape: Shape) -> Node:
             return self.build.make(leaf.op, (), (leaf.name, *place), shape, leaf.where, leaf.rate)
@@ -64,19 +64,19 @@ class _Atoms:
                 for r, a in enumerate(rows)
             ]
             return [block for row in self.grids[leaf] for block in row]
-        dims = [((atom,),) for atom in leaf.shape[0]] if leaf.shape else [()]
-        self.atoms[leaf] = [cut((r,), shape) for r, shape in enumerate(dims)]
-        return self.atoms[leaf]
+        dims = [((gate_block,),) for gate_block in leaf.shape[0]] if leaf.shape else [()]
+        self.gate_blocks[leaf] = [cut((r,), shape) for r, shape in enumerate(dims)]
+        return self.gate_blocks[leaf]
 
     def visit(self, old: Node) -> None:
         """Translate one node whose arguments are translated."""
         if len(old.shape) == 2:
             self.grids[old] = self._matrix(old)
         else:
-            self.atoms[old] = self._vector(old)
+            self.gate_blocks[old] = self._vector(old)
 
     def _vector(self, old: Node) -> list[Node]:
-        parts = [atom for arg in old.args for atom in self.atoms.get(arg, ())]
+        parts = [gate_block for arg in old.args for gate_block in self.gate_blocks.get(arg, ())]
         if old.op == "const":
             return [self.build.const(old.number)]
         if old.op == "split":
@@ -97,7 +97,7 @@ class _Atoms:
             return [self.build.make("count", (), old.data)]
         if OPS[old.op].kind == "reduce":
             return [self.build.make(old.op, parts, (), (), old.where)]
-        shapes = [((atom,),) for atom in old.shape[0]] if old.shape else [()]
+        shapes = [((gate_block,),) for gate_block in old.shape[0]] if old.shape else [()]
         return [self._applied(old, shape, r) for r, shape in enumerate(shapes)]
 
     def _matrix(self, old: Node) -> list[list[Node]]:
@@ -118,7 +118,7 @@ class _Atoms:
         ]
 
     def _applied(self, old: Node, shape: Shape, row: int, column: int = 0) -> Node:
-        """One atom or block, of this shape, of a pointwise op's value."""
+        """One gate block or block, of this shape, of a pointwise op's value."""
         args = tuple(self._pick(arg, row, column) for arg in old.args)
         if (old, row) in self.reads.tested:
             for arg in args:
@@ -127,7 +127,7 @@ class _Atoms:
             value = self.build.apply(old.op, args, old.where)
         else:
             value = self.build.lin(zip(old.coefs, args, strict=True), old.bias, shape)
-            value = self.build.spread(value, shape)
+            value = self.build.broadcast(value, shape)
         self._round(value, (old, row))
         return value
 
@@ -143,10 +143,10 @@ class _Atoms:
         return self.build.open(value) and any(self._has_product(arg) for arg in value.args)
 
     def _pick(self, arg: Node, row: int, column: int = 0) -> Node:
-        """The part of an argument that meets one atom or block; a scalar meets all."""
+        """The part of an argument that meets one gate block or block; a scalar meets all."""
         if not arg.shape:
-            return self.atoms[arg][0]
-        return self.grids[arg][row][column] if len(arg.shape) == 2 else self.atoms[arg][row]
+            return self.gate_blocks[arg][0]
+        return self.grids[arg][row][column] if len(arg.shape) == 2 else self.gate_blocks[arg][row]
 
 
 def product(build: Builder, block: Node, part: Node) -> Node:
@@ -158,7 +158,7 @@ def product(build: Builder, block: Node, part: Node) -> Node:
 
 
 def canonical(graph: Graph, builder: Builder) -> Step:
-    """Cut every value into atoms, weights into blocks; gather sums; regroup them by rate.
+    """Cut every value into gate blocks, weights into blocks; gather sums; regroup them by rate.
 
     rewrite: split(W @ x + b, 3)[0] -> lin(W.0.0 @ x.0, b.0)
              W @ concat(x, h)      -> lin(W.0.1 @ h.0, W.0.0 @ x.0)
@@ -171,20 +171,20 @@ def canonical(graph: Graph, builder: Builder) -> Step:
 
 
 def cut(graph: Graph, builder: Builder) -> tuple[Step, dict[Node, list[Node]]]:
-    """The canonical form, and the atoms of every vector and scalar as written."""
-    atoms = _Atoms(builder, _Reads(graph))
-    inputs = [part for leaf in graph.inputs for part in atoms.leaf(leaf)]
-    states = [part for leaf in graph.states for part in atoms.leaf(leaf)]
-    weights = [part for leaf in graph.weights for part in atoms.leaf(leaf)]
+    """The canonical form, and the gate blocks of every vector and scalar as written."""
+    gate_blocks = _GateBlocks(builder, _Reads(graph))
+    inputs = [part for leaf in graph.inputs for part in gate_blocks.leaf(leaf)]
+    states = [part for leaf in graph.states for part in gate_blocks.leaf(leaf)]
+    weights = [part for leaf in graph.weights for part in gate_blocks.leaf(leaf)]
     for old in graph.walk():
-        if old not in atoms.atoms and old not in atoms.grids:
-            atoms.visit(old)
+        if old not in gate_blocks.gate_blocks and old not in gate_blocks.grids:
+            gate_blocks.visit(old)
     builder.keep_all()  # a backward reads what the forward computed
     step = Step(
         tuple(inputs),
         tuple(states),
         tuple(weights),
-        tuple(part for root in graph.next_states for part in atoms.atoms[root]),
-        tuple(atoms.atoms[graph.output]),
+        tuple(part for root in graph.next_states for part in gate_blocks.gate_blocks[root]),
+        tuple(gate_blocks.gate_blocks[graph.output]),
     )
-    return step, atoms.atoms
+    return step, gate_blocks.gate_blocks

@@ -1,7 +1,8 @@
 """The name of a formula: equal for cells that are the same step under other weights.
 
-Sealed sums of biases count as one bias: an LSTM with one bias and torch's with two are the same.
-The order in which the terms of a sum or the factors of a product were written does not matter.
+Loop-invariant sums of biases count as one bias: an LSTM with one bias and torch's with two are the
+same. The order in which the terms of a sum or the factors of a product were written does not
+matter.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Iterator
 from typing import cast
 
 from elman.ir.graph import Node, walk
-from elman.ir.pair import Step, sealed
+from elman.ir.pair import Step, loop_invariant
 
 _COMMUTES = ("lin", "mul", "minimum", "maximum", "eq", "ne")
 
 
 def _rows(value: Node) -> tuple[int, ...]:
-    """The row blocks of the weights below a sealed value."""
+    """The row blocks of the weights below a loop-invariant value."""
     leaves = [leaf for leaf in walk([value]) if leaf.op == "weight"]
     return tuple(sorted({leaf.row for leaf in leaves if len(leaf.data) > 1}))
 
@@ -30,7 +31,7 @@ def _is_bias(value: Node) -> bool:
 
 
 def _is_end(value: Node) -> bool:
-    return sealed(value) and _is_bias(value)
+    return loop_invariant(value) and _is_bias(value)
 
 
 def _hash(text: str) -> str:
@@ -68,7 +69,7 @@ def _structure(step: Step) -> tuple[dict[Node, str], dict[Node, list[tuple[float
 def ordered(step: Step) -> Iterator[Node]:
     """Every value of the step once, arguments first; equal digests give orders that correspond.
 
-    Sealed biases are not entered.
+    Loop-invariant biases are not entered.
     """
     _, below = _structure(step)
     yield from _walk(step, below)

@@ -21,19 +21,19 @@ def step_names(graph: Graph, step: Step) -> dict[Node, str]:
         step: the canonical form of it.
 
     Returns:
-        names; the parts of a value of several atoms are called ``pre.0``, ``pre.1`` …
+        names; the parts of a value of several gate blocks are called ``pre.0``, ``pre.1`` …
     """
     for rewrite in PASSES:
         graph = rewrite(graph)
     named = [(v, name) for v, name in source_names(graph.walk()).items() if len(v.shape) < 2]
-    again, atoms = cut(graph, Builder())
+    again, gate_blocks = cut(graph, Builder())
     same = dict(zip(walk(again.roots), walk(step.roots), strict=True))
     whole: dict[Node, str] = {}
     parts: dict[Node, str] = {}
     for value, name in named:
-        for index, atom in enumerate(atoms[value]):
-            part = same.get(atom)
-            if part is not None and len(atoms[value]) == 1:
+        for index, gate_block in enumerate(gate_blocks[value]):
+            part = same.get(gate_block)
+            if part is not None and len(gate_blocks[value]) == 1:
                 whole.setdefault(part, name)
             elif part is not None:
                 parts.setdefault(part, f"{name}.{index}")

@@ -1,4 +1,4 @@
-"""What a schedule should cost: enough to begin with, and to leave hopeless ones unmeasured."""
+"""What a schedule should cost: enough to begin with, and to prune the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Core:
         bytes_per_s: of products, as bytes of weights used per second where they need no loading.
         levels: (bytes, bytes per second) of each cache: how fast weights that fit come from it.
         elements_per_s: of pointwise work.
-        meeting_s: until all workers have met (s).
+        barrier_s: of one barrier over all workers (s).
     """
 
     bytes_per_s: float = 220e9
@@ -32,11 +32,11 @@ class Core:
         (float("inf"), 12e9),
     )
     elements_per_s: float = 4e9
-    meeting_s: float = 0.25e-6
+    barrier_s: float = 0.25e-6
 
 
 CORE = Core()
-_HOPELESS = 1.6  # times the best forecast
+_PRUNE_RATIO = 1.6  # times the best forecast
 
 
 @dataclass(frozen=True)
@@ -46,28 +46,28 @@ class Load:
     Attributes:
         weights: bytes of all matrices that a step multiplies by.
         elements: of pointwise work.
-        meetings: segments that begin with one where units are shared.
+        barriers: segments that begin with one, where units are split over workers.
     """
 
     weights: int
     elements: int
-    meetings: int
+    barriers: int
 
 
 def load_of(program: Program) -> Load:
     """The load of a program's time loop."""
-    weights = elements = meetings = 0
+    weights = elements = barriers = 0
     sizes = program.spec.sizes
     for sweep in (program.forward, program.backward):
         if sweep is None:
             continue
-        meetings += sum(segment.sync for segment in sweep.step.segments)
+        barriers += sum(segment.sync for segment in sweep.step.segments)
         for value in phase_nodes(sweep.step):
             if value.op == "matmul":
                 weights += width(value.args[0], sizes)
             elif OPS[value.op].kind == "pointwise":
                 elements += width(value, sizes)
-    return Load(weights * item_bytes(program.spec), elements, meetings)
+    return Load(weights * item_bytes(program.spec), elements, barriers)
 
 
 def step_seconds(load: Load, schedule: Schedule, B: int, workers: int, core: Core = CORE) -> float:
@@ -80,16 +80,16 @@ def step_seconds(load: Load, schedule: Schedule, B: int, workers: int, core: Cor
     speed = next(speed for size, speed in core.levels if weights / 2 <= size)
     products = max(weights * rows / core.bytes_per_s, weights / speed)
     pointwise = load.elements / shared * rows / core.elements_per_s
-    meetings = load.meetings * core.meeting_s if split == "units" else 0.0
-    return products + pointwise + meetings
+    barriers = load.barriers * core.barrier_s if split == "units" else 0.0
+    return products + pointwise + barriers
 
 
 def ranked(program: Program, B: int, workers: int) -> tuple[Schedule, ...]:
-    """Schedules that are worth measuring at a batch size, best forecast first."""
+    """Schedules that are worth benchmarking at a batch size, best forecast first."""
     if workers == 1:
         return (Schedule("one"),)
     load = load_of(program)
     able = [Schedule(split) for split in SPLITS if split != "batch" or workers <= B]
     cost = {schedule: step_seconds(load, schedule, B, workers) for schedule in able}
     best = min(cost.values())
-    return tuple(s for s in sorted(able, key=cost.__getitem__) if cost[s] <= _HOPELESS * best)
+    return tuple(s for s in sorted(able, key=cost.__getitem__) if cost[s] <= _PRUNE_RATIO * best)

@@ -17,12 +17,12 @@ def frontier(
     needed: Collection[Node],
     free: Collection[Node],
     keep: Callable[[Node], float],
-    redo: Callable[[Node], float],
+    recompute: Callable[[Node], float],
 ) -> tuple[Node, ...]:
     """Choose what to keep so that everything in ``needed`` can be computed from it at least cost.
 
-    cost:  sum of keep(v) over kept v + sum of redo(v) over values computed again
-    exact: a minimum cut; v_in -> v_out costs keep(v), source -> v_in costs redo(v), uses are
+    cost:  sum of keep(v) over kept v + sum of recompute(v) over values rematerialised
+    exact: a minimum cut; v_in -> v_out costs keep(v), source -> v_in costs recompute(v), uses are
     infinite.
     Ties go to the value nearest its reader. Values in ``free`` are there already and cost nothing.
 
@@ -30,7 +30,7 @@ def frontier(
         nodes: values in order, arguments first; arguments outside are available.
         needed: values that must be there in the later phase.
         free: values that are there anyway.
-        keep, redo: costs of one value; ``INFINITE`` forbids.
+        keep, recompute: costs of one value; ``INFINITE`` forbids.
 
     Returns:
         the kept values in order, without those in ``free``.
@@ -50,7 +50,7 @@ def frontier(
             continue
         entry = place[value]
         net.edge(entry, entry + 1, units(keep(value)))
-        net.edge(source, entry, units(redo(value)))
+        net.edge(source, entry, units(recompute(value)))
         for arg in dict.fromkeys(value.args):
             if arg in place and arg not in free:
                 net.edge(place[arg] + 1, entry, ENDLESS)

@@ -1,7 +1,7 @@
-"""Four cuts of one unchanged graph pair: tape, hoist, sink, redo.
+"""Four cuts of one unchanged graph pair: tape, hoist, sink, rematerialise.
 
 tape:  forward -> backward        hoist: batched prologue -> forward step
-sink:  step -> batched epilogue   redo:  batched prologue -> backward step
+sink:  step -> batched epilogue   rematerialise: batched prologue -> backward step
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from elman.ir.graph import Node, Rate, walk
-from elman.ir.pair import Pair, Sum, sealed
+from elman.ir.pair import Pair, Sum, loop_invariant
 from elman.plan.frontier import INFINITE, frontier
 from elman.plan.prices import Prices, compute_cost, save_cost
 from elman.plan.spec import Spec
@@ -26,17 +26,18 @@ class Cuts:
         tape: primal values the forward keeps for the backward, beside inputs and states.
         hoisted: input-rate values computed for all T·B before the forward loop and read in it.
         emitted: values the forward loop keeps for its epilogue (an output that is no state).
-        redone: values computed for all T·B before the backward loop (primal, or from dy alone).
+        rematerialised: values computed for all T·B before the backward loop (primal, or from dy
+            alone).
         stored: values the backward loop keeps for its epilogue (gate gradients).
-        d_inputs: wanted cotangents of input atoms, (index, node).
+        d_inputs: wanted cotangents of input gate blocks, (index, node).
         sums: the terms of the wanted weights' gradients.
-        late_outputs: indices of output atoms computed after the forward loop.
+        late_outputs: indices of output gate blocks computed after the forward loop.
     """
 
     tape: tuple[Node, ...]
     hoisted: tuple[Node, ...]
     emitted: tuple[Node, ...]
-    redone: tuple[Node, ...]
+    rematerialised: tuple[Node, ...]
     stored: tuple[Node, ...]
     d_inputs: tuple[tuple[int, Node], ...]
     sums: tuple[Sum, ...]
@@ -46,10 +47,10 @@ class Cuts:
 def below(roots: Iterable[Node], given: Collection[Node] = ()) -> list[Node]:
     """Nodes a phase may have to compute for ``roots``, arguments first.
 
-    Sealed values and those in ``given`` are not entered; sealed ones are left out.
+    Loop-invariant values and those in ``given`` are not entered; loop-invariant ones are left out.
     """
-    nodes = walk(roots, stop=lambda value: sealed(value) or value in given)
-    return [value for value in nodes if not sealed(value)]
+    nodes = walk(roots, stop=lambda value: loop_invariant(value) or value in given)
+    return [value for value in nodes if not loop_invariant(value)]
 
 
 def wanted_sums(pair: Pair, wants: Collection[str]) -> tuple[Sum, ...]:
@@ -60,7 +61,7 @@ def wanted_sums(pair: Pair, wants: Collection[str]) -> tuple[Sum, ...]:
         if d is not None and leaf.name in wants
     ]
     used = set(walk(roots))
-    targets = {target for target, d in pair.d_sealed if d in used}
+    targets = {target for target, d in pair.d_invariants if d in used}
     return tuple(term for term in pair.sums if term.target in targets)
 
 
@@ -147,14 +148,14 @@ class _Cutter:
                 return INFINITE
             return 0.0 if value in operands and value in in_loop else self.save(value)
 
-        def redo(value: Node) -> float:
+        def rematerialise(value: Node) -> float:
             if value.op in _LEAVES:
                 return INFINITE
             return self.compute(value) if value in in_loop else 0.0
 
-        return frontier(nodes, late, free, keep, redo)
+        return frontier(nodes, late, free, keep, rematerialise)
 
-    def redo(self, roots: list[Node], free: set[Node]) -> tuple[Node, ...]:
+    def rematerialise(self, roots: list[Node], free: set[Node]) -> tuple[Node, ...]:
         """Values without carry worth computing for all T·B before the backward loop."""
         everything = below(roots, free)
         nodes = [v for v in everything if v.rate <= Rate.OUTPUT]
@@ -169,11 +170,12 @@ class _Cutter:
 
 
 def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:
-    """Decide tape, hoist, sink and redo, in this order: later cuts read what earlier ones keep."""
+    """Decide tape, hoist, sink and rematerialisation, in this order: later cuts read what earlier
+    ones keep."""
     cutter = _Cutter(pair, spec, prices)
     step = pair.step
     tape = cutter.tape()
-    next_states = [v for v in step.next_states if not sealed(v)]
+    next_states = [v for v in step.next_states if not loop_invariant(v)]
     in_loop = set(below([*next_states, *(v for v in tape if v.rate == Rate.STATE)]))
     late_outputs = tuple(
         index
@@ -183,7 +185,9 @@ def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:
         and any(v.op == "matmul" and v not in in_loop for v in below([value]))
     )
     late = [step.outputs[index] for index in late_outputs]
-    early = [v for i, v in enumerate(step.outputs) if i not in late_outputs and not sealed(v)]
+    early = [
+        v for i, v in enumerate(step.outputs) if i not in late_outputs and not loop_invariant(v)
+    ]
     leaves = {*step.inputs, *step.states, *step.next_states}
     loop = [*next_states, *early, *tape]
     emitted = cutter.sink(loop, late, {*leaves, *tape}) if late else ()
@@ -192,7 +196,9 @@ def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:
     if not spec.training:
         return Cuts((), hoisted, emitted, (), (), (), (), late_outputs)
     free = {*cutter.given, *tape}
-    carried = [v for v in pair.d_states if not sealed(v)]
-    stored = cutter.sink(carried, [v for v in cutter.late if not sealed(v)], free)
-    redone = cutter.redo([*carried, *stored], free)
-    return Cuts(tape, hoisted, emitted, redone, stored, cutter.d_inputs, cutter.sums, late_outputs)
+    carried = [v for v in pair.d_states if not loop_invariant(v)]
+    stored = cutter.sink(carried, [v for v in cutter.late if not loop_invariant(v)], free)
+    rematerialised = cutter.rematerialise([*carried, *stored], free)
+    return Cuts(
+        tape, hoisted, emitted, rematerialised, stored, cutter.d_inputs, cutter.sums, late_outputs
+    )

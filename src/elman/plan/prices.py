@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from elman.ir.graph import Node
 from elman.ir.ops import OPS, TRANSCENDENTAL
-from elman.ir.types import atom_size
+from elman.ir.types import gate_block_size
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def width(value: Node, sizes: Mapping[str, int]) -> int:
     """Elements of one value for one sample."""
     size = 1
     for dim in value.shape:
-        size *= sum(atom_size(atom, sizes) for atom in dim)
+        size *= sum(gate_block_size(gate_block, sizes) for gate_block in dim)
     return size
 
 

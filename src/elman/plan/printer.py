@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from elman.ir.graph import Node, Rate, readers
 from elman.ir.ops import OPS, TRANSCENDENTAL
-from elman.ir.pair import sealed
+from elman.ir.pair import loop_invariant
 from elman.ir.printer import Hints, Names, pair_names
-from elman.ir.types import Atom
+from elman.ir.types import GateBlock
 from elman.plan.cost import phase_nodes, state_bytes, tape_bytes
 from elman.plan.program import Bundle, Phase, Program, Segment
 
@@ -33,7 +33,7 @@ def program_names(program: Program, hints: Hints | None = None) -> Names:
     forward = [v for p in (program.forward.before, program.forward.step) for v in phase_nodes(p)]
     used = readers(forward)
     inputs = "_".join(dict.fromkeys(leaf.name for leaf in program.pair.step.inputs))
-    for value in (*program.hoisted, *program.kept, *program.redone):
+    for value in (*program.hoisted, *program.kept, *program.rematerialised):
         if value in names or names.brief(value):
             continue
         top = value
@@ -104,8 +104,8 @@ def _segment(segment: Segment, names: Names) -> str:
     if not work:
         work = ["pointwise"] if any(part.nodes for part in segment.parts) else ["copies"]
     pairs = (*segment.scalar_writes, *(pair for part in segment.parts for pair in part.writes))
-    written = [value for value, home in pairs if home.where != "scratch"]
-    inside = len({value for value, home in pairs if home.where == "scratch"} - set(written))
+    written = [value for value, buffer in pairs if buffer.where != "scratch"]
+    inside = len({value for value, buffer in pairs if buffer.where == "scratch"} - set(written))
     text = " ; ".join(work)
     if written:
         text += f" → {_list(names, written)}"
@@ -127,17 +127,21 @@ def _phases(phases: list[tuple[str, Phase]], names: Names) -> list[str]:
     return lines
 
 
-def _again(program: Program, names: Names) -> str:
-    """What the backward computes once more although the forward did."""
+def _rematerialised(program: Program, names: Names) -> str:
+    """What the backward rematerialises: the forward computed it too."""
     if program.backward is None:
         return "–"
     back = program.backward
     nodes = [v for p in (back.before, back.step, back.after) for v in phase_nodes(p)]
     forward = program.pair.primal
     known = {*program.kept, *program.pair.step.next_states}
-    redone = [v for v in nodes if v.rate <= Rate.STATE and v in forward and v not in known]
-    dear = [v for v in redone if v.op in TRANSCENDENTAL or OPS[v.op].kind in ("product", "reduce")]
-    cheap = [v for v in dict.fromkeys(redone) if v not in dear]
+    rematerialised = [v for v in nodes if v.rate <= Rate.STATE and v in forward and v not in known]
+    dear = [
+        v
+        for v in rematerialised
+        if v.op in TRANSCENDENTAL or OPS[v.op].kind in ("product", "reduce")
+    ]
+    cheap = [v for v in dict.fromkeys(rematerialised) if v not in dear]
     texts = _list(names, dear)
     more = f"{len(cheap)} elementwise" if cheap else ""
     if 0 < len(cheap) <= _FEW:
@@ -145,10 +149,16 @@ def _again(program: Program, names: Names) -> str:
     return " + ".join(text for text in (texts, more) if text) or "–"
 
 
-def _atoms(atoms: Iterable[Atom | None]) -> str:
+def _gate_blocks(gate_blocks: Iterable[GateBlock | None]) -> str:
     counts: dict[str, int] = {}
-    for atom in atoms:
-        name = "scalar" if atom is None else atom if isinstance(atom, str) else f"[{atom}]"
+    for gate_block in gate_blocks:
+        name = (
+            "scalar"
+            if gate_block is None
+            else gate_block
+            if isinstance(gate_block, str)
+            else f"[{gate_block}]"
+        )
         counts[name] = counts.get(name, 0) + 1
     return " + ".join(f"{count} {name}" for name, count in counts.items()) or "0"
 
@@ -157,8 +167,8 @@ def _slots(program: Program, names: Names) -> list[str]:
     lines: list[str] = []
     for index, slot in enumerate(program.slots):
         history = " → ".join(f"{when} {names.inner(value)}" for when, value in slot.values)
-        atom = "scalar" if slot.atom is None else str(slot.atom)
-        lines.append(f"{index:<3}{atom:<7}{history}")
+        gate_block = "scalar" if slot.gate_block is None else str(slot.gate_block)
+        lines.append(f"{index:<3}{gate_block:<7}{history}")
     return lines
 
 
@@ -166,9 +176,9 @@ def _once(program: Program, names: Names) -> str:
     shown = [
         names.short(arg)
         for value in program.pair.step.walk()
-        if not sealed(value)
+        if not loop_invariant(value)
         for arg in value.args
-        if sealed(arg) and arg.args
+        if loop_invariant(arg) and arg.args
     ]
     return ", ".join(dict.fromkeys(shown))
 
@@ -210,19 +220,19 @@ def show_program(program: Program, hints: Hints | None = None) -> str:
     lines += _labelled("hoisted", [" = ".join(names.defined(v)) for v in program.hoisted])
     lines += _row("taped", _list(names, program.kept))
     if backward is not None:
-        lines += _row("again", _again(program, names))
-        lines += _row("stored", _list(names, [*program.redone, *program.stored]))
+        lines += _row("remat", _rematerialised(program, names))
+        lines += _row("stored", _list(names, [*program.rematerialised, *program.stored]))
     phases = [("before", forward.before), ("step", forward.step), ("after", forward.after)]
     lines += _labelled("forward", _phases(phases, names))
-    scratch = f"forward step {_atoms(forward.step.scratch)}"
-    chunk = f"forward {_atoms(forward.chunk)}"
+    scratch = f"forward step {_gate_blocks(forward.step.scratch)}"
+    chunk = f"forward {_gate_blocks(forward.chunk)}"
     waits = f"{syncs(forward.step)} forward"
     if backward is not None:
         phases = [("before", backward.before), ("step", backward.step), ("after", backward.after)]
         lines += _labelled("backward", _phases(phases, names))
         lines += _row("sums", _sums(program, names))
-        scratch += f", backward step {_atoms(backward.step.scratch)}"
-        chunk += f", backward {_atoms(backward.chunk)}"
+        scratch += f", backward step {_gate_blocks(backward.step.scratch)}"
+        chunk += f", backward {_gate_blocks(backward.chunk)}"
         waits += f", {syncs(backward.step)} backward"
     lines += _labelled("slots", _slots(program, names))
     lines += _row("memory", f"of a chunk: {chunk}; scratch: {scratch}")

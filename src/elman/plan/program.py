@@ -3,7 +3,8 @@ engine.
 
 A *phase* is batched over T·B or one step of the loop. A *segment* is its longest run in which no
 value
-of another unit is read in full; a *part* is a segment's share in one atom (units of one width).
+of another unit is read in full; a *part* is a segment's share in one gate block (units of one
+width).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal
 from elman.errors import VerifyError
 from elman.ir.graph import Node
 from elman.ir.pair import Pair, Sum
-from elman.ir.types import Atom
+from elman.ir.types import GateBlock
 from elman.plan.spec import Spec
 
 Where = Literal[
@@ -35,8 +36,8 @@ Where = Literal[
 
 
 @dataclass(frozen=True)
-class Home:
-    """Where a value lies: the kind of memory and the index in it (an atom, a slot, a scratch
+class Buffer:
+    """Where a value lies: the kind of memory and the index in it (a gate block, a slot, a scratch
     column)."""
 
     where: Where
@@ -62,12 +63,12 @@ class Bundle:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Products into one atom, then straight-line code over its units, then stores."""
+    """Products into one gate block, then straight-line code over its units, then stores."""
 
-    atom: Atom
+    gate_block: GateBlock
     bundles: tuple[Bundle, ...]
     nodes: tuple[Node, ...]
-    writes: tuple[tuple[Node, Home], ...]
+    writes: tuple[tuple[Node, Buffer], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,34 +80,35 @@ class Segment:
 
     sync: bool
     scalars: tuple[Node, ...]
-    scalar_writes: tuple[tuple[Node, Home], ...]
+    scalar_writes: tuple[tuple[Node, Buffer], ...]
     parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """Segments in order; ``homes`` tells where a value that is not computed in a part is read."""
+    """Segments in order; ``buffers`` tells where a value that is not computed in a part is read."""
 
     name: str
     segments: tuple[Segment, ...]
-    homes: Mapping[Node, Home]
-    scratch: tuple[Atom, ...]
+    buffers: Mapping[Node, Buffer]
+    scratch: tuple[GateBlock, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """One direction in time: batched, loop, batched. ``chunk``: atoms of the chunk's slots."""
+    """One direction in time: batched, loop, batched. ``chunk``: gate blocks of the chunk's
+    slots."""
 
     before: Phase
     step: Phase
     after: Phase
-    chunk: tuple[Atom | None, ...]
+    chunk: tuple[GateBlock | None, ...]
 
-    def summed(self, value: Node) -> Home:
+    def summed(self, value: Node) -> Buffer:
         """Where the rows of an operand of a sum lie, once all phases have run."""
-        home = self.after.homes.get(value)
-        if home is not None and home.where != "scalar":
-            return home
+        buffer = self.after.buffers.get(value)
+        if buffer is not None and buffer.where != "scalar":
+            return buffer
         for segment in self.after.segments:  # computed there, and kept for its sum
             for part in (segment.scalar_writes, *(part.writes for part in segment.parts)):
                 for written, target in part:
@@ -116,10 +118,10 @@ class Sweep:
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class SlotHistory:
     """A slot's history, for people: which values live in it, in order."""
 
-    atom: Atom | None
+    gate_block: GateBlock | None
     values: tuple[tuple[str, Node], ...]
 
 
@@ -130,20 +132,20 @@ class Program:
     Attributes:
         pair, spec: what it was made from.
         forward, backward: the two sweeps (backward None when not training).
-        tape: atom of each slot that lives from forward to backward; None for a scalar.
+        tape: gate block of each slot that lives from forward to backward; None for a scalar.
         sums: what is summed over T·B after each chunk of the backward.
         slots: the history of every slot of the tape.
-        kept: taped values; hoisted, redone, stored: the other cuts, for people.
+        kept: taped values; hoisted, rematerialised, stored: the other cuts, for people.
     """
 
     pair: Pair
     spec: Spec
     forward: Sweep
     backward: Sweep | None
-    tape: tuple[Atom | None, ...]
+    tape: tuple[GateBlock | None, ...]
     sums: tuple[Sum, ...]
-    slots: tuple[Columns, ...]
+    slots: tuple[SlotHistory, ...]
     kept: tuple[Node, ...]
     hoisted: tuple[Node, ...]
-    redone: tuple[Node, ...]
+    rematerialised: tuple[Node, ...]
     stored: tuple[Node, ...]

@@ -46,15 +46,15 @@ class Schedule:
 
     Attributes:
         split: ``one`` worker runs the time loop; a share of the ``batch`` each; of the ``units``
-            each, meeting once per segment that reads what others wrote (weights then stay in the
+            each, with a barrier per segment that reads what others wrote (weights then stay in the
             caches of the core that owns them over all steps).
         chunk_rows: rows of T·B between two batched phases.
-        pieces: chunks that a sequence is cut into at least, for a call that others follow.
+        min_chunks: chunks that a sequence is cut into at least, for a call that others follow.
     """
 
     split: Split
     chunk_rows: int = CHUNK_ROWS
-    pieces: int = 1
+    min_chunks: int = 1
 
     @property
     def name(self) -> str:
@@ -75,6 +75,6 @@ class Schedule:
 
     def bind(self, T: int, B: int, workers: int) -> Bound:
         """What a call of these sizes does; a batch smaller than the workers is not shared."""
-        chunk = max(1, min(-(-T // self.pieces), self.chunk_rows // max(B, 1)))
+        chunk = max(1, min(-(-T // self.min_chunks), self.chunk_rows // max(B, 1)))
         alone = workers == 1 or (self.split == "batch" and workers > B)
         return Bound(0 if alone else SPLITS.index(self.split), workers, chunk)

@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 from elman.ir.graph import Node, readers
 from elman.ir.ops import OPS
-from elman.ir.types import Atom
+from elman.ir.types import GateBlock
 from elman.plan.partition import below
 from elman.plan.program import Acc, Bundle
 
 
 @dataclass(frozen=True, eq=False)
-class Draft:
-    """One segment before values have homes.
+class SegmentDraft:
+    """One segment before values have buffers.
 
     Attributes:
         scalars: reductions and scalar arithmetic, in order.
-        vectors: per atom, its pointwise and product nodes in order.
-        bundles: per atom, the joined products.
+        vectors: per gate block, its pointwise and product nodes in order.
+        bundles: per gate block, the joined products.
     """
 
     scalars: tuple[Node, ...]
-    vectors: Mapping[Atom, tuple[Node, ...]]
-    bundles: Mapping[Atom, tuple[Bundle, ...]]
+    vectors: Mapping[GateBlock, tuple[Node, ...]]
+    bundles: Mapping[GateBlock, tuple[Bundle, ...]]
 
 
 def full_reads(value: Node) -> tuple[Node, ...]:
@@ -50,9 +50,10 @@ def _earliest(order: list[Node], floor: Mapping[Node, int]) -> dict[Node, int]:
 def levels(order: list[Node], *, late_products: bool) -> dict[Node, int]:
     """The segment of each value: the highest of its arguments', one more after a full read.
 
-    Forward as soon as possible: products of one operand meet. With ``late_products`` (backward)
-    products
-    move as late as their readers allow: products into one sum meet. Everything else stays early.
+    Forward as soon as possible: products of one operand are joined. With ``late_products``
+    (backward) products
+    move as late as their readers allow: products into one sum are joined. Everything else stays
+        early.
     """
     early = _earliest(order, {})
     if not late_products or not early:
@@ -101,7 +102,7 @@ def _joined(
 
 def draft(
     roots: Collection[Node], given: Collection[Node], *, late_products: bool = False
-) -> tuple[list[Draft], dict[Node, int]]:
+) -> tuple[list[SegmentDraft], dict[Node, int]]:
     """Cut a phase that computes ``roots`` from ``given`` values into segments.
 
     Returns:
@@ -110,19 +111,19 @@ def draft(
     order = [value for value in below(roots, given) if value not in given]
     level = levels(order, late_products=late_products)
     used = readers(order)
-    drafts: list[Draft] = []
+    drafts: list[SegmentDraft] = []
     for index in range(max(level.values(), default=-1) + 1):
         mine = [value for value in order if level[value] == index]
-        vectors: dict[Atom, list[Node]] = {}
+        vectors: dict[GateBlock, list[Node]] = {}
         for value in mine:
             if value.shape:
                 vectors.setdefault(value.shape[0][0], []).append(value)
-        fixed = {atom: tuple(values) for atom, values in vectors.items()}
+        fixed = {gate_block: tuple(values) for gate_block, values in vectors.items()}
         drafts.append(
-            Draft(
+            SegmentDraft(
                 tuple(value for value in mine if not value.shape),
                 fixed,
-                {atom: _joined(values, used, roots) for atom, values in fixed.items()},
+                {gate_block: _joined(values, used, roots) for gate_block, values in fixed.items()},
             )
         )
     return drafts, level

@@ -1,8 +1,8 @@
 """One workspace for projection, tape and gate gradients: several values live in a slot, one after
 another.
 
-A slot is one atom-wide column with a row per (t, b). A value may follow another in it once the last
-reader is done, or when that reader is the same straight-line code at the same unit.
+A slot is one gate-block-wide column with a row per (t, b). A value may follow another in it once
+the last reader is done, or when that reader is the same straight-line code at the same unit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from elman.ir.graph import Node
-from elman.ir.types import Atom
+from elman.ir.types import GateBlock
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,21 @@ class Life:
 
 @dataclass
 class Slot:
-    """A column while it is being filled: its atom (None: a scalar) and who lives in it when."""
+    """A column while it is being filled: its gate block (None: a scalar) and who lives in it
+    when."""
 
-    atom: Atom | None
+    gate_block: GateBlock | None
     lives: list[tuple[Node, Life]] = field(default_factory=list[tuple[Node, Life]])
 
     def fits(self, value: Node, life: Life) -> bool:
         """Whether ``value`` can live here beside those already in."""
-        return atom_of(value) == self.atom and all(
+        return gate_block_of(value) == self.gate_block and all(
             other.before(life) or life.before(other) for _, other in self.lives
         )
 
 
-def atom_of(value: Node) -> Atom | None:
-    """The atom a value is wide; None for a scalar."""
+def gate_block_of(value: Node) -> GateBlock | None:
+    """The gate block a value is wide; None for a scalar."""
     return value.shape[0][0] if value.shape else None
 
 
@@ -65,7 +66,7 @@ def assign(
         places = [(True, i, slot) for i, slot in enumerate(shared) if slot.fits(value, life)]
         places += [(False, i, slot) for i, slot in enumerate(own) if slot.fits(value, life)]
         if not places:
-            own.append(Slot(atom_of(value)))
+            own.append(Slot(gate_block_of(value)))
             places = [(False, len(own) - 1, own[-1])]
         is_shared, index, slot = places[0]
         slot.lives.append((value, life))

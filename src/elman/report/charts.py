@@ -71,7 +71,9 @@ def draw_charts(
         )
     if speeds:
         charts.append(
-            Chart("Speed, measured in turn", drawn(lambda axes: draw_speeds(axes, speeds, items)))
+            Chart(
+                "Speed, measured interleaved", drawn(lambda axes: draw_speeds(axes, speeds, items))
+            )
         )
     if curves.get("step"):
         charts += [

@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 from elman.report.charts import Curves, Level, Quartiles, draw_charts
 
 PAGES = Environment(
@@ -33,7 +33,7 @@ class RunPage:
         curves: columns of metrics.csv.
         baseline: a line in the plots of loss and accuracy.
         items, loss: what is counted, and the unit of the loss.
-        speeds: items/s by name, measured in turn.
+        speeds: items/s by name, measured interleaved.
         sample: generated text; empty if there is none.
         tables: by title, names and values.
         choices: which engine and plan each recurrent module uses.
@@ -76,5 +76,5 @@ def write_page(path: Path, template: str, **values: Any) -> Path:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         details = [("path", str(path)), ("error", str(error.strerror))]
-        raise RunError(rows("the report cannot be written", details)) from error
+        raise RunError(diagnostic("the report cannot be written", details)) from error
     return path

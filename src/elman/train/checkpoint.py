@@ -17,7 +17,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 from elman.train.atomic import remove_folder, remove_leftovers, write_folder
 from elman.train.stored import DamageError, read_object
 
@@ -85,7 +85,7 @@ def load_latest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
             complaints.append(str(error))
     if complaints:
         details = [("bad", line.replace("\n", " ")) for line in complaints]
-        raise RunError(rows("no checkpoint of the run is whole", details))
+        raise RunError(diagnostic("no checkpoint of the run is whole", details))
     return None, complaints
 
 
@@ -123,7 +123,7 @@ def read(path: Path) -> Checkpoint:
 def damaged(path: Path, name: str, found: str) -> RunError:
     """Build the error for a checkpoint that cannot be used."""
     details = [("path", str(path)), ("file", name), ("found", found)]
-    return RunError(rows("a checkpoint is damaged", details))
+    return RunError(diagnostic("a checkpoint is damaged", details))
 
 
 def sha256(content: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The speed of a run's training step beside the same model on torch.nn, in turn."""
+"""The speed of a run's training step beside the same model on torch.nn, interleaved."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightning_fabric import Fabric
 import elman.nn
 from elman.train.config import Config
 from elman.train.layers import without_twin
-from elman.train.pace import Timing, next_step, time_in_turn
+from elman.train.pace import Timing, next_step, time_interleaved
 from elman.train.stepper import Stepper, make_stepper
 from elman.train.task import Data, Task
 
@@ -42,7 +42,7 @@ def compare(stepper: Stepper, task: Task, config: Config, data: Data) -> dict[st
     runs = {
         name: next_step(twin, data, slice(0, config.batch), 0.0) for name, twin in twins.items()
     }
-    timings = time_in_turn(runs, budget_s=min(10.0, BUDGET_SHARE * 60 * config.minutes))
+    timings = time_interleaved(runs, budget_s=min(10.0, BUDGET_SHARE * 60 * config.minutes))
     return {
         "items_per_s": {name: speed(config, timing) for name, timing in timings.items()},
         "timings": {name: asdict(timing) for name, timing in timings.items()},

@@ -11,7 +11,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 from elman.train.atomic import write_file
 from elman.train.stored import read_object
 
@@ -48,7 +48,7 @@ class RunFolder:
             write_file(path, (json.dumps(content, indent=1) + "\n").encode())
         except OSError as error:
             details = [("path", str(path)), ("error", str(error.strerror))]
-            raise RunError(rows("a file of the run cannot be written", details)) from error
+            raise RunError(diagnostic("a file of the run cannot be written", details)) from error
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Read config, facts or result as JSON has it; None if it is not there yet.
@@ -70,10 +70,12 @@ class RunFolder:
             lock.acquire()
         except Timeout as error:
             details = [("path", str(self.path))]
-            raise RunError(rows("another process is training in this run", details)) from error
+            raise RunError(
+                diagnostic("another process is training in this run", details)
+            ) from error
         except OSError as error:
             details = [("path", str(path)), ("error", str(error.strerror))]
-            raise RunError(rows("the lock of the run cannot be taken", details)) from error
+            raise RunError(diagnostic("the lock of the run cannot be taken", details)) from error
         return lock
 
 
@@ -95,9 +97,9 @@ def create_run(root: Path, task: str) -> RunFolder:
         except OSError as error:
             details = [("path", str(path)), ("error", str(error.strerror))]
             hint = "elman train --out FOLDER"
-            raise RunError(rows("the run folder cannot be made", details, hint)) from error
+            raise RunError(diagnostic("the run folder cannot be made", details, hint)) from error
         return RunFolder(path)
-    raise RunError(rows("the run folder cannot be made", [("path", str(root / name))]))
+    raise RunError(diagnostic("the run folder cannot be made", [("path", str(root / name))]))
 
 
 def open_run(path: Path) -> RunFolder:
@@ -109,7 +111,7 @@ def open_run(path: Path) -> RunFolder:
     if not is_run(path):
         missing = "no config.json in it" if os.path.isdir(path) else "no such folder"
         details = [("path", str(path)), ("found", missing)]
-        raise RunError(rows("this is no run folder", details, hint="elman runs"))
+        raise RunError(diagnostic("this is no run folder", details, hint="elman runs"))
     return RunFolder(path)
 
 
@@ -125,7 +127,7 @@ def list_runs(root: Path) -> list[RunFolder]:
         return []
     except OSError as error:
         details = [("path", str(root)), ("error", str(error.strerror))]
-        raise RunError(rows("the folder of the runs cannot be read", details)) from error
+        raise RunError(diagnostic("the folder of the runs cannot be read", details)) from error
     return [RunFolder(root / name) for name in names if is_run(root / name)]
 
 

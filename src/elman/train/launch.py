@@ -10,7 +10,7 @@ import torch
 import torch.distributed
 from lightning_fabric import Fabric
 
-from elman.errors import InputError, RunError, rows
+from elman.errors import InputError, RunError, diagnostic
 from elman.train.config import Config
 
 
@@ -32,7 +32,9 @@ def launch(config: Config) -> Fabric:
             ("said", str(error).splitlines()[0]),
         ]
         hint = "--accelerator cpu --devices 1 --precision 32-true"
-        raise InputError(rows("this device or precision cannot be had", details, hint)) from error
+        raise InputError(
+            diagnostic("this device or precision cannot be had", details, hint)
+        ) from error
     fabric.launch()
     torch.set_num_threads(config.threads or max(1, torch.get_num_threads() // config.devices))
     return fabric
@@ -55,7 +57,7 @@ def noticing_loss(path: Path) -> Iterator[None]:
             raise
         details = [("said", str(error).splitlines()[0])]
         hint = f"elman train --resume {path}"
-        raise RunError(rows("another process of the run is gone", details, hint)) from error
+        raise RunError(diagnostic("another process of the run is gone", details, hint)) from error
 
 
 def rows_of(fabric: Fabric, batch: int) -> slice:

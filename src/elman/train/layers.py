@@ -13,7 +13,7 @@ from torch import nn
 
 import elman.nn
 from elman import cells
-from elman.errors import ElmanError, InputError, RunError, rows
+from elman.errors import ElmanError, InputError, RunError, diagnostic
 from elman.frontend.cell import Cell
 from elman.train.config import Config
 
@@ -70,7 +70,7 @@ def find_cell(name: str) -> Cell:
         if name not in known:
             near = (get_close_matches(name, known, 1) or ["gru"])[0]
             raise InputError(
-                rows(
+                diagnostic(
                     f"no cell is called {name!r}",
                     [("known", ", ".join(sorted(known)))],
                     hint=f"{near}, or my_file.py:my_cell for a cell of your own",
@@ -80,14 +80,14 @@ def find_cell(name: str) -> Cell:
     path, _, attribute = name.rpartition(":")
     file = Path(path).expanduser()
     if not file.is_file():
-        raise RunError(rows("the file of the cell does not exist", [("path", str(file))]))
+        raise RunError(diagnostic("the file of the cell does not exist", [("path", str(file))]))
     value = getattr(_run_file(file), attribute, None)
     if value is None:
-        raise RunError(rows(f"the file has no cell {attribute!r}", [("path", str(file))]))
+        raise RunError(diagnostic(f"the file has no cell {attribute!r}", [("path", str(file))]))
     if not isinstance(value, Cell):
         details = [("path", str(file)), ("value", repr(value))]
         hint = "decorate the formula: @elman.cell(input=…, state=…, weights=…)"
-        raise RunError(rows(f"{attribute!r} in the file is no cell", details, hint))
+        raise RunError(diagnostic(f"{attribute!r} in the file is no cell", details, hint))
     return value
 
 
@@ -95,7 +95,7 @@ def _run_file(file: Path) -> ModuleType:
     """The module of a user's file, its folder first on the path."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
-        raise RunError(rows("the file of the cell is no Python file", [("path", str(file))]))
+        raise RunError(diagnostic("the file of the cell is no Python file", [("path", str(file))]))
     module = importlib.util.module_from_spec(spec)
     folder = str(file.resolve().parent)
     if folder not in sys.path:
@@ -106,5 +106,5 @@ def _run_file(file: Path) -> ModuleType:
         raise
     except Exception as error:
         details = [("path", str(file)), ("error", f"{type(error).__name__}: {error}")]
-        raise RunError(rows("the file of the cell does not run", details)) from error
+        raise RunError(diagnostic("the file of the cell does not run", details)) from error
     return module

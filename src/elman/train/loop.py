@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import elman.nn
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 from elman.train import checkpoint, snapshot
 from elman.train.checkpoint import Checkpoint
 from elman.train.config import Config
@@ -207,7 +207,7 @@ class Loop:
         try:
             checkpoint.save(self.folder.checkpoints, point)
         except OSError as error:
-            text = rows(
+            text = diagnostic(
                 f"the checkpoint of step {self.tally.step} could not be written",
                 [("path", str(self.folder.checkpoints)), ("error", str(error.strerror))],
                 hint="make room on the disk; older checkpoints are as they were",
@@ -227,7 +227,7 @@ class Loop:
     def diverged(self, loss: float, norm: float) -> str:
         """Build the message for a loss that is not finite."""
         saved = checkpoint.listed(self.folder.checkpoints)
-        return rows(
+        return diagnostic(
             f"training diverged at step {self.tally.step + 1}",
             [
                 ("loss", f"{loss} {self.words.loss}, gradient norm {norm}"),

@@ -33,8 +33,8 @@ class Timing:
     calls: int
 
 
-def time_in_turn(runs: dict[str, Callable[[], object]], budget_s: float) -> dict[str, Timing]:
-    """Time callables in turn, so that drift of the machine hits all of them alike.
+def time_interleaved(runs: dict[str, Callable[[], object]], budget_s: float) -> dict[str, Timing]:
+    """Time callables interleaved, so that drift of the machine hits all of them alike.
 
     Args:
         runs: each waits for its device before it returns.

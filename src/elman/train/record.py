@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 from elman.train.config import Config
 from elman.train.folder import RunFolder
 from elman.train.metrics import Row, read_metrics
@@ -129,7 +129,7 @@ class Record:
         if bad or self.config is None or self.facts is None:
             details = [("path", str(self.folder.path))]
             details += [("found", f"{name}: {why}") for name, why in bad.items()]
-            raise RunError(rows("the run is damaged", details))
+            raise RunError(diagnostic("the run is damaged", details))
         return self.config, self.facts
 
 

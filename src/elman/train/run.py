@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 import elman.nn
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 from elman.train import checkpoint, snapshot
 from elman.train.comparison import compare
 from elman.train.config import Config
@@ -26,7 +26,7 @@ from elman.train.loop import Loop, Tally
 from elman.train.machine import machine_facts
 from elman.train.metrics import MetricsFile, Row
 from elman.train.outcome import Outcome, conclude, in_words
-from elman.train.pace import next_step, settle, time_in_turn
+from elman.train.pace import next_step, settle, time_interleaved
 from elman.train.record import Facts, read_record
 from elman.train.stepper import make_stepper
 from elman.train.task import Baseline, Data
@@ -106,7 +106,9 @@ def check_same(data: Data, facts: Facts) -> None:
     if facts.digest == data.digest:
         return
     details = [("source", data.about()), ("then", facts.size), ("now", data.size)]
-    raise RunError(rows("the data have changed since the run began", details, "elman train afresh"))
+    raise RunError(
+        diagnostic("the data have changed since the run began", details, "elman train afresh")
+    )
 
 
 def with_steps(config: Config, fabric: Fabric, data: Data) -> Config:
@@ -117,7 +119,7 @@ def with_steps(config: Config, fabric: Fabric, data: Data) -> Config:
     if config.steps is None:
         twin = make_stepper(fabric, task_of(config).build(config, data), config)
         step = next_step(twin, data, rows_of(fabric, config.batch), 0.0)
-        timing = time_in_turn({"step": step}, budget_s=PACE_SHARE * 60 * config.minutes)
+        timing = time_interleaved({"step": step}, budget_s=PACE_SHARE * 60 * config.minutes)
         step_s = fabric.broadcast(timing["step"].median_s)
     return settle(config, step_s, torch.get_num_threads())
 

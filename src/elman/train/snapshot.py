@@ -8,7 +8,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 from elman.train.stepper import Stepper
 
 
@@ -40,7 +40,7 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: dict[str, Any])
         stepper.plain.load_state_dict(groups.get("model", {}))
     except RuntimeError as error:
         details = [("error", str(error).splitlines()[-1].strip())]
-        raise RunError(rows("the checkpoint is of another model", details)) from error
+        raise RunError(diagnostic("the checkpoint is of another model", details)) from error
     state: dict[int, dict[str, Any]] = {}
     for key, value in (groups.get("optimizer", {}) | facts["optimizer"]).items():
         index, _, name = key.partition(".")

@@ -17,7 +17,7 @@ _GRADIENTS = {"float32": 1e-3, "float64": 1e-9, "float16": 1e-1, "bfloat16": 2e-
 _ROUNDED_AS = {"tf32": "float16"}  # products of float32 on a GPU: as many bits as float16 has
 _LOST = 4.0  # times what the oracle itself loses in the dtype …
 _MOST_LOST = 0.1  # … if that is no more than this share of the result, or of 1
-_COMPARED, _STRETCH = 1 << 20, 64  # elements of a result; of a larger one stretches of it
+_COMPARED, _SPAN = 1 << 20, 64  # elements of a result; of a larger one spans of it
 
 Results = Mapping[str, Tensor]
 
@@ -75,10 +75,10 @@ def _rms(value: Tensor) -> float:
 
 
 def _thinned(value: Tensor) -> Tensor:
-    """At most so many elements, in float64: all, or short stretches of a large one."""
+    """At most so many elements, in float64: all, or short spans of a large one."""
     flat = value.detach().reshape(-1)
     every = -(-flat.numel() // _COMPARED)
     if every > 1:
-        whole = flat.numel() // _STRETCH * _STRETCH
-        flat = flat[:whole].view(-1, _STRETCH)[:: every | 1].reshape(-1)  # in no step with rows
+        whole = flat.numel() // _SPAN * _SPAN
+        flat = flat[:whole].view(-1, _SPAN)[:: every | 1].reshape(-1)  # in no step with rows
     return flat.double()

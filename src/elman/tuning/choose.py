@@ -1,4 +1,4 @@
-"""The choice of engine and schedule for one job and one size class of T and B."""
+"""The choice of engine and schedule for one job and one size bucket of T and B."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from elman.tuning.contest import cut, timed
 from elman.tuning.decisions import decided
 from elman.tuning.evidence import Evidence
 from elman.tuning.facts import machine_facts
-from elman.tuning.kernels import Candidate, candidates, kernel_of, label
+from elman.tuning.kernels import EngineSchedule, candidates, kernel_of, label
 from elman.tuning.trial import make_trial
 from elman.tuning.verification import verified
 
-_CAUTIOUS = ("aten",)  # to be chosen it must have been measured on a quiet machine
+_CAUTIOUS = ("aten",)  # to be chosen it must have been benchmarked on a quiet machine
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +32,12 @@ class Choice:
     Attributes:
         engine, schedule: names; the schedule is ``""`` where the engine has only one.
         kernel: ready to call.
-        why: named, only, measured, remembered, near, deterministic, pinned: where the choice comes
-            from (near: measured at other sizes).
+        why: named, only, benchmarked, remembered, near, deterministic, pinned: where the choice
+            comes from (near: benchmarked at other sizes).
         medians_s: (s) per candidate: a step of a sample, forward and backward.
         refusals: why the other engines do not run this.
-        sure: whether more measuring would hardly change it; if not, the next process measures on.
+        sure: whether more samples would hardly change it; if not, the next process goes on
+            benchmarking.
     """
 
     engine: str
@@ -48,8 +49,8 @@ class Choice:
     sure: bool = True
 
 
-def octave(size: int) -> int:
-    """The size class of T or B: k for sizes in (2^(k-1), 2^k]."""
+def size_bucket(size: int) -> int:
+    """The size bucket of T or B: k for sizes in (2^(k-1), 2^k]."""
     return (size - 1).bit_length()
 
 
@@ -58,18 +59,18 @@ def choose(
 ) -> Choice:
     """Choose who runs a job.
 
-    A named engine runs or raises. ``auto`` measures those that can run — on random data of the
-    given sizes, forward and backward — and remembers what it measured on disk, for later processes
+    A named engine runs or raises. ``auto`` benchmarks those that can run — on random data of the
+    given sizes, forward and backward — and remembers the samples on disk, for later processes
     to add to until the choice is sure. No kernel is used before it has agreed with the oracle.
     ``reference`` runs only what no other engine can, with a warning. Under deterministic algorithms
-    nothing is measured: the first engine that can run does.
+    nothing is benchmarked: the first engine that can run does.
 
     Args:
         job: what is to run.
         steps: T.
         batch: B.
         engine: a name, or ``auto``.
-        again: measure anew, whatever is remembered.
+        again: benchmark anew, whatever is remembered.
 
     Raises:
         EngineError: a named engine cannot run the job.
@@ -87,7 +88,7 @@ def choose(
     evidence, failed = decided(
         _key(job, steps, batch, able),
         list(order),
-        lambda evidence: _measure(job, steps, batch, order, evidence),
+        lambda evidence: _benchmark(job, steps, batch, order, evidence),
         _CAUTIOUS,
         again,
     )
@@ -103,13 +104,13 @@ def choose(
             left.remove(best)
             continue
         times = {who: evidence.time(who) * batch for who in left if who in evidence.samples}
-        why, sure = "remembered" if failed is None else "measured", evidence.sure(left, best)
+        why, sure = "remembered" if failed is None else "benchmarked", evidence.sure(left, best)
         return Choice(name, schedule, kernel, why, times, refusals, sure)
     return _first(job, able if named else [], "only", refusals, named)
 
 
-def _measure(
-    job: Job, steps: int, batch: int, order: Mapping[str, Candidate], evidence: Evidence
+def _benchmark(
+    job: Job, steps: int, batch: int, order: Mapping[str, EngineSchedule], evidence: Evidence
 ) -> dict[str, str]:
     """Time the candidates on random data; why some cannot be."""
     T, B, long = cut(job, steps, batch)
@@ -135,7 +136,7 @@ def reason_of(error: ElmanError) -> str:
 
 
 def _first(
-    job: Job, able: list[Candidate], why: str, refusals: dict[str, str], named: bool
+    job: Job, able: list[EngineSchedule], why: str, refusals: dict[str, str], named: bool
 ) -> Choice:
     """The first candidate that is right; where there is none, the oracle, or if an engine was named
     what is wrong with it."""
@@ -160,7 +161,7 @@ def _told(refusals: Mapping[str, str]) -> str:
     return "; ".join(f"{engine}: {reason}" for engine, reason in reasons.items())
 
 
-def _key(job: Job, steps: int, batch: int, able: list[Candidate]) -> cache.Key:
+def _key(job: Job, steps: int, batch: int, able: list[EngineSchedule]) -> cache.Key:
     spec = job.spec
     return {
         "cell": job.name,
@@ -171,8 +172,8 @@ def _key(job: Job, steps: int, batch: int, able: list[Candidate]) -> cache.Key:
         "wants": sorted(spec.wants),
         "training": spec.training,
         "tape": spec.tape,
-        "T": octave(steps),
-        "B": octave(batch),
+        "T": size_bucket(steps),
+        "B": size_bucket(batch),
         "candidates": [list(candidate) for candidate in able],
         "machine": machine_facts(spec.device),
     }

@@ -1,4 +1,4 @@
-"""Candidates timed in turn, so that drift of the machine hits all of them alike."""
+"""Candidates timed interleaved, so that drift of the machine hits all of them alike."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from elman.tuning.evidence import FEW, QUIET, TIE, Evidence, fair
 from elman.tuning.verification import flops
 from elman.tuning.waiting import waited_s
 
-BUDGET_S = 0.2  # (s) for timing all candidates of one size class, compiling aside
+BUDGET_S = 0.2  # (s) for timing all candidates of one size bucket, compiling aside
 _PATIENCE = 3.0  # times the budget, while other programs take the cores
 _ROUNDS = 15  # at most
 _CALL_S = 0.02  # (s) sequences, then batches, are cut so that a call takes about this
 _LEAST_STEPS, _LEAST_BATCH = 2, 128
 _FLOPS_PER_S, _BYTES_PER_S, _STEP_S = 1e11, 2e10, 4e-6  # what a machine like today's does, roughly
-_HOPELESS = 2.0  # times the best after a few rounds, and its square before: not timed again
+_PRUNE_RATIO = 2.0  # times the best after a few rounds, and its square before: not timed again
 
 Run = Callable[[], object]
 Runs = Mapping[str, Run]
@@ -49,7 +49,7 @@ def timed(
     """Time candidates once per round until the winner is clear or the budget is used up.
 
     Where a call is long, the forecast's and the candidate about which least is known are called
-    once. Who is hopeless in the first calls is not called again.
+    once. Who is pruned in the first calls is not called again.
 
     Args:
         runs: by label, the best forecast first; they wait for their device.
@@ -76,7 +76,7 @@ def timed(
             except (ElmanError, RuntimeError) as error:
                 refusals[who] = f"failed: {error}"
                 continue
-            if long or fair(*sample) > _HOPELESS**2 * best:
+            if long or fair(*sample) > _PRUNE_RATIO**2 * best:
                 evidence.add(who, sample[0] / per, sample[1])
             else:
                 live[who] = run
@@ -114,7 +114,7 @@ def _rounds(live: dict[str, Run], evidence: Evidence, per: float) -> None:
             evidence.add(who, max(seconds, 1e-9) / per, waited)
             quiet_s += seconds if waited <= QUIET else 0.0
         best = min(evidence.time(who) for who in live)
-        limit = best * (_HOPELESS if done >= FEW else _HOPELESS**2)
+        limit = best * (_PRUNE_RATIO if done >= FEW else _PRUNE_RATIO**2)
         live = {who: run for who, run in live.items() if evidence.time(who) <= limit}
         patience = time.perf_counter() - begun > _PATIENCE * BUDGET_S
         if patience or quiet_s >= BUDGET_S or (done > FEW and _clear(evidence, list(live))):

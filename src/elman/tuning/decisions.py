@@ -1,4 +1,4 @@
-"""What is known about a choice: from this process, else from disk, else measured now."""
+"""What is known about a choice: from this process, else from disk, else benchmarked now."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ _decided: dict[str, Evidence] = {}  # by folder and key: one process decides onc
 def decided(
     key: cache.Key,
     order: Sequence[str],
-    measure: Callable[[Evidence], dict[str, str]],
+    benchmark: Callable[[Evidence], dict[str, str]],
     cautious: Collection[str] = (),
     again: bool = False,
 ) -> tuple[Evidence, dict[str, str] | None]:
-    """Find what is known about candidates; measure on if that makes no sure choice.
+    """Find what is known about candidates; benchmark on if that makes no sure choice.
 
     A process that has decided does not ask again, so that a run does not change engines on its way.
 
     Args:
         key: what the choice depends on.
         order: candidates, best forecast first.
-        measure: adds samples; returns why some candidates could not be made.
+        benchmark: adds samples; returns why some candidates could not be made.
         cautious: as of :meth:`Evidence.best`.
-        again: measure anew, whatever is known.
+        again: benchmark anew, whatever is known.
 
     Returns:
-        the evidence; what ``measure`` returned, None if it was not called.
+        the evidence; what ``benchmark`` returned, None if it was not called.
     """
     place = json.dumps([_folder(), key], sort_keys=True)
     known = None if again else _decided.get(place)
     if known is not None:
         return known, None
     evidence = Evidence.of_json(None if again else cache.recall(key), order)
-    failed = None if evidence.settled(order, cautious) else measure(evidence)
+    failed = None if evidence.settled(order, cautious) else benchmark(evidence)
     if not failed:  # what failed to build may succeed the next time
         _decided[place] = evidence
         if failed is not None:

@@ -1,4 +1,5 @@
-"""What has been measured about the candidates for one kind of call, and how sure it makes a choice.
+"""What has been benchmarked about the candidates for one kind of call, and how sure it makes a
+choice.
 
 Samples are added up over processes until the choice is sure. The order in which candidates are
 given is the forecast's, and it holds until measurements say otherwise.
@@ -20,7 +21,7 @@ _SOME = 1.1  # times faster that one or two quiet samples must show …
 _NONE = 1.5  # … and that samples under load must
 _CLEAR = 1.5  # times slower that one quiet sample shows well enough
 _FAR = 3.0  # … and one under load
-_TRIES = 10  # processes that have measured: more of them will not know better
+_TRIES = 10  # processes that have benchmarked: more of them will not know better
 
 Sample = tuple[float, float, int]  # s per step and sample; share without a core; which process
 
@@ -36,7 +37,7 @@ class Evidence:
 
     Attributes:
         samples: by label.
-        tries: how many processes have measured.
+        tries: how many processes have benchmarked.
     """
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class Evidence:
             samples.remove(max(mine, key=lambda sample: sample[1]))
 
     def quiet(self, who: str) -> dict[int, list[float]]:
-        """Times measured while nobody else wanted the cores, by process."""
+        """Times sampled while nobody else wanted the cores, by process."""
         by_process: dict[int, list[float]] = {}
         for seconds, waited, process in self.samples.get(who, ()):
             if waited <= QUIET:
@@ -95,7 +96,7 @@ class Evidence:
         return leader
 
     def sure(self, order: Sequence[str], best: str) -> bool:
-        """Whether more measuring would hardly change the choice."""
+        """Whether more samples would hardly change the choice."""
         if self.tries >= _TRIES or len(order) == 1:
             return True
         if self.best(order) != best:  # caution alone keeps another one from being chosen

@@ -42,7 +42,7 @@ def cores() -> int:
 
 
 def machine_facts(device: str = "cpu") -> dict[str, str | int]:
-    """Facts under which a measured choice holds; JSON-able, equal on equal machines."""
+    """Facts under which a benchmarked choice holds; JSON-able, equal on equal machines."""
     facts: dict[str, str | int] = {
         "cpu": processor(),
         "isa": torch.backends.cpu.get_cpu_capability(),

@@ -8,12 +8,12 @@ from elman.engines import registry
 from elman.engines.base import Engine, Job, Kernel
 from elman.errors import EngineError
 
-Candidate = tuple[str, str]  # engine, schedule
+EngineSchedule = tuple[str, str]  # engine, schedule
 
 _kernels: dict[tuple[Job, str, str], Kernel] = {}
 
 
-def label(candidate: Candidate) -> str:
+def label(candidate: EngineSchedule) -> str:
     """``c``, or ``c:schedule``."""
     return ":".join(part for part in candidate if part)
 
@@ -64,18 +64,18 @@ def kernel_of(job: Job, name: str, schedule: str = "") -> Kernel:
 
 def candidates(
     job: Job, names: tuple[str, ...], steps: int, batch: int
-) -> tuple[list[Candidate], dict[str, str]]:
+) -> tuple[list[EngineSchedule], dict[str, str]]:
     """Who can run a job, best guess first, and why the others cannot.
 
     Of several, those that have no chance are left out, with the reason.
     """
-    able: list[Candidate] = []
+    able: list[EngineSchedule] = []
     refusals: dict[str, str] = {}
     for name in names:
         engine = engine_for(name, job)
         reason = engine if isinstance(engine, str) else None
         if not isinstance(engine, str) and len(names) > 1:
-            reason = engine.hopeless(job, steps, batch)
+            reason = engine.prune_reason(job, steps, batch)
         if isinstance(engine, str) or reason is not None:
             refusals[name] = reason or ""
         else:

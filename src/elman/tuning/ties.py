@@ -12,7 +12,7 @@ from elman.tuning.trial import Trial
 
 _ROUNDING = 100.0  # times the spacing of numbers near 1: what a few steps may be off by
 _KINKS = ("relu", "abs", "sign")  # at 0
-_MEETING = ("minimum", "maximum", *COMPARISONS)  # where both operands are equal
+_TIED = ("minimum", "maximum", *COMPARISONS)  # where both operands are equal
 
 
 def has_ties(graph: Graph) -> bool:
@@ -55,7 +55,7 @@ def _gap(kink: Node, values: dict[Node, Tensor]) -> tuple[Tensor, float]:
 
 def _operands(value: Node) -> tuple[Node, ...]:
     """The values whose difference (or whose one value) decides; weights alone decide alike."""
-    if value.op in _KINKS or value.op in _MEETING:
+    if value.op in _KINKS or value.op in _TIED:
         operands = value.args
     elif value.op == "where" and value.args[0].op not in COMPARISONS:
         operands = value.args[:1]

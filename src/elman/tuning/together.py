@@ -17,7 +17,7 @@ from elman.errors import ElmanError
 from elman.passes.digest import digest
 from elman.tuning import cache
 from elman.tuning.agreement import disagreement
-from elman.tuning.choose import Choice, octave
+from elman.tuning.choose import Choice, size_bucket
 from elman.tuning.contest import timed
 from elman.tuning.decisions import decided
 from elman.tuning.evidence import Evidence
@@ -26,7 +26,7 @@ from elman.tuning.trial import apart, make_trial, synchronize
 
 APART, AT_ONCE = "apart", "together"
 _LEAST = 48  # steps that are timed: with fewer, a layer hardly gets behind another
-_SURE = 0.8  # share of the time forecast under which they run at once where nothing is measured
+_SURE = 0.8  # share of the time forecast under which they run at once where nothing is benchmarked
 
 
 def choose_together(
@@ -70,23 +70,23 @@ def choose_together(
         run = _Step(jobs, few, batch, arrangement)
         off = _off(run, jobs, kernels, few)
     if off is not None:
-        return Choice(engine, APART, alone, "measured", {}, {AT_ONCE: off})
+        return Choice(engine, APART, alone, "benchmarked", {}, {AT_ONCE: off})
     forecast = (AT_ONCE, APART) if share < _SURE else (APART, AT_ONCE)
     if pinned in kernels:
         return Choice(engine, pinned, kernels[pinned], "pinned")
     if torch.are_deterministic_algorithms_enabled():
         return Choice(engine, forecast[0], kernels[forecast[0]], "deterministic")
 
-    def measure(evidence: Evidence) -> dict[str, str]:
+    def benchmark(evidence: Evidence) -> dict[str, str]:
         calls = {who: partial(run, kernels[who]) for who in forecast}
         with own_threads():
             return timed(calls, evidence, few * batch, {engine})
 
-    evidence, failed = decided(_key(jobs, choices, steps, batch, arrangement), forecast, measure)
+    evidence, failed = decided(_key(jobs, choices, steps, batch, arrangement), forecast, benchmark)
     best = evidence.best(forecast)
     times = {who: evidence.time(who) * batch for who in evidence.samples}
     sure = evidence.sure(forecast, best)
-    why = "remembered" if failed is None else "measured"
+    why = "remembered" if failed is None else "benchmarked"
     return Choice(engine, best, kernels[best], why, times, failed or {}, sure)
 
 
@@ -103,8 +103,8 @@ def _key(
         "beside": arrangement.directions,
         "dtype": spec.dtype,
         "tape": spec.tape,
-        "T": octave(steps),
-        "B": octave(batch),
+        "T": size_bucket(steps),
+        "B": size_bucket(batch),
         "machine": machine_facts(spec.device),
     }
 

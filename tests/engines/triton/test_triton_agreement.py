@@ -12,13 +12,13 @@ import triton
 import elman
 from calls import backward, call, forward, given_of
 from elman import cells
-from elman.engines.triton import steps as steps_module
+from elman.engines.triton import step_graph as step_graph_module
 from elman.engines.triton import sweeping
 from elman.engines.triton.engine import TritonEngine
 from elman.engines.triton.heads import HeadsKernel
 from elman.engines.triton.kernel import TritonKernel
 from elman.engines.triton.source import function
-from elman.engines.triton.steps import Steps
+from elman.engines.triton.step_graph import StepGraph
 from elman.frontend.cell import Cell
 from elman.tuning.kernels import kernel_of
 from helpers import Case, Sizes, assert_all_same, assert_close, job_of, random_case, run
@@ -172,7 +172,7 @@ def test_more_groups_than_find_room(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_recorded_steps(cell: Cell, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second call of the same shapes works on a record's own memory, the third finds it."""
-    monkeypatch.setattr(Steps, "run", Steps.recorded)
+    monkeypatch.setattr(StepGraph, "run", StepGraph.recorded)
     options: dict[str, Any] = {} if training else {"training": False, "wants": frozenset()}
     whole = random_case(cell, Sizes(T=3, B=3, I=3, H=5))
     made = kernel(whole, STEPS, **options)
@@ -188,9 +188,9 @@ def test_recorded_steps(cell: Cell, training: bool, monkeypatch: pytest.MonkeyPa
 
 def test_shapes_that_come_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records stay while they are used; what finds no room is not recorded, and still right."""
-    monkeypatch.setattr(Steps, "run", Steps.recorded)
-    monkeypatch.setattr(steps_module, "_RECORDS", 2)
-    monkeypatch.setattr(steps_module, "_LATE", 6)
+    monkeypatch.setattr(StepGraph, "run", StepGraph.recorded)
+    monkeypatch.setattr(step_graph_module, "_RECORDS", 2)
+    monkeypatch.setattr(step_graph_module, "_LATE", 6)
     batches = {B: random_case(cells.rnn, Sizes(T=2, B=B, I=3, H=4)) for B in (1, 2, 3)}
     made = kernel(batches[1], STEPS)
     steps = made.ahead.steps
@@ -208,13 +208,13 @@ def test_shapes_that_come_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert called(1) == [2, 1]
     assert [called(1) for _ in range(4)][-1] == [2, 1]
     assert called(3) == [1, 3], "a record that was not used of late makes room"
-    monkeypatch.setattr(steps_module, "_LARGEST", 100)
+    monkeypatch.setattr(step_graph_module, "_LARGEST", 100)
     assert [called(2) for _ in range(3)][-1] == [1, 3]
 
 
 def test_a_backward_leaves_the_output_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever saved it may still go backward: neither values nor their version change."""
-    monkeypatch.setattr(Steps, "run", Steps.recorded)
+    monkeypatch.setattr(StepGraph, "run", StepGraph.recorded)
     net = elman.GRU(3, 5, engine="triton")
     x = torch.randn(4, 2, 3)
     with monkeypatch.context() as patch:

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elman import cells, compiler
+from elman.engines.triton.batched_phase import BatchedPhase
 from elman.engines.triton.launch import PROCESSORS
-from elman.engines.triton.layout import Layout
+from elman.engines.triton.layout import TritonLayout
+from elman.engines.triton.occupancy import grids, loops
 from elman.engines.triton.offline import SHARED, Facts, facts
-from elman.engines.triton.room import grids, loops
-from elman.engines.triton.rows import RowsRunner
-from elman.engines.triton.schedule import Schedule
+from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import function
 from elman.engines.triton.sweeping import Sweeping
 from elman.frontend.cell import Cell
@@ -38,7 +38,8 @@ def planned(cell: Cell, units: int, dtype: str) -> Program:
 
 
 def types_of(names: Any, dtype: str, *wide: str) -> dict[str, str]:
-    """Arguments' types: strides and sizes are numbers, sealed vectors are float32, so are some."""
+    """Arguments' types: strides and sizes are numbers, loop-invariant vectors are float32, so are
+    some."""
     short = TYPES[dtype][0]
     sizes = ("T", "B", "count", "i0", "i1", "g0")
     return {
@@ -61,14 +62,14 @@ def loop_facts(
     dtype: str,
     target: str,
     forward: bool,
-    schedule: Schedule,
+    schedule: TritonSchedule,
     **options: bool,
 ) -> Facts:
     """What the time loop of a direction needs, all states kept; ``options`` as of Sweeping."""
     of = planned(cell, units, dtype)
     sweep = of.forward if forward else of.backward
     assert sweep is not None
-    layout = Layout(of)
+    layout = TritonLayout(of)
     kept = (True,) * len(layout.state_widths)
     made = Sweeping(layout, sweep, schedule, kept, **options)
     assert made.loop is not None
@@ -78,7 +79,7 @@ def loop_facts(
         "STAGES": schedule.stages,
         "PRECISION": "tf32",
         "INTERPRETED": False,
-        "MEET": True,
+        "BARRIER": True,
     }
     ends = [f"{name}{k}" for name in ("first", "last", "dlast", "dfirst") for k in range(3)]
     wide = ends if schedule.kind == "grid" else []
@@ -109,7 +110,12 @@ def test_time_loops_on_sm_90(key: tuple[Any, ...]) -> None:
     """The weights' loads are outside, nothing spills, and the counts are those of the table."""
     name, units, dtype, samples, warps, forward = key
     found = loop_facts(
-        getattr(cells, name), units, dtype, "sm_90", forward, Schedule("loop", samples, warps, 1)
+        getattr(cells, name),
+        units,
+        dtype,
+        "sm_90",
+        forward,
+        TritonSchedule("loop", samples, warps, 1),
     )
     registers, products, barriers, loads, stores = TABLE[key]
     assert not found.spilled
@@ -124,7 +130,7 @@ def test_time_loops_on_sm_90(key: tuple[Any, ...]) -> None:
 
 
 # cell, units, dtype, schedule, forward: as above, of units cut over programs. Loads ahead of their
-# turn take registers (a processor has one program); sums of several products share barriers, and
+# stage take registers (a processor has one program); sums of several products share barriers, and
 # what no other program waits for is stored after the arrival.
 GRIDS = {
     ("gru", 1024, "bfloat16", "grid/16/8/8/1", True): (168, 48, 17, 21, 5),
@@ -148,7 +154,7 @@ def test_grids_on_sm_90(key: tuple[Any, ...]) -> None:
     """Rows of the weights stay on chip; a step loads the others' state and its own slots."""
     name, units, dtype, schedule, forward = key
     found = loop_facts(
-        getattr(cells, name), units, dtype, "sm_90", forward, Schedule.parse(schedule)
+        getattr(cells, name), units, dtype, "sm_90", forward, TritonSchedule.parse(schedule)
     )
     registers, products, barriers, loads, stores = GRIDS[key]
     assert not found.spilled
@@ -198,7 +204,7 @@ SMALL: dict[int, Program] = {}
 @pytest.mark.parametrize("forward", [True, False])
 def test_grids_on_other_targets(target: str, forward: bool) -> None:
     """AMD's tensor cores take no fewer than sixteen units."""
-    schedule = Schedule("grid", 16, 8, units=16 if target == "gfx942" else 8)
+    schedule = TritonSchedule("grid", 16, 8, units=16 if target == "gfx942" else 8)
     found = loop_facts(cells.gru, 512, "float16", target, forward, schedule)
     assert not found.spilled
     assert found.shared <= SHARED[target]
@@ -209,7 +215,7 @@ def test_grids_on_other_targets(target: str, forward: bool) -> None:
 @pytest.mark.parametrize("forward", [True, False])
 def test_other_targets(target: str, dtype: str, forward: bool) -> None:
     """Older and other chips."""
-    found = loop_facts(cells.gru, 64, dtype, target, forward, Schedule("loop", 16, 4, 1))
+    found = loop_facts(cells.gru, 64, dtype, target, forward, TritonSchedule("loop", 16, 4, 1))
     assert not found.spilled
     assert found.shared <= SHARED[target]
 
@@ -218,7 +224,7 @@ def test_other_targets(target: str, dtype: str, forward: bool) -> None:
 def test_every_cell_compiles(cell: Cell) -> None:
     """Both directions of every cell of the library, and all batched phases of one of them."""
     for forward in (True, False):
-        found = loop_facts(cell, 32, "bfloat16", "sm_90", forward, Schedule("loop", 16, 4, 2))
+        found = loop_facts(cell, 32, "bfloat16", "sm_90", forward, TritonSchedule("loop", 16, 4, 2))
         assert not found.spilled
         assert found.shared <= SHARED["sm_90"]
 
@@ -226,7 +232,7 @@ def test_every_cell_compiles(cell: Cell) -> None:
 @pytest.mark.parametrize("forward", [True, False])
 def test_heads_compile(forward: bool) -> None:
     """Programs of several heads differ in where their arrays lie alone."""
-    schedule = Schedule("loop", 16, 4, 1)
+    schedule = TritonSchedule("loop", 16, 4, 1)
     found = loop_facts(cells.lstm, 64, "bfloat16", "sm_90", forward, schedule, heads=True)
     assert not found.spilled
     assert found.loop["LDG"] <= (4 if forward else 7)
@@ -236,7 +242,7 @@ def test_heads_compile(forward: bool) -> None:
 @pytest.mark.parametrize("name, units", [("loop/16/8/1", 128), ("grid/16/8/16/1", 512)])
 def test_packed_rows_compile(name: str, units: int, forward: bool) -> None:
     """Each sample's own number of steps costs a few loads of numbers, and no room."""
-    schedule = Schedule.parse(name)
+    schedule = TritonSchedule.parse(name)
     found = loop_facts(cells.gru, units, "bfloat16", "sm_90", forward, schedule, packed=True)
     assert not found.spilled
     assert found.shared <= SHARED["sm_90"]
@@ -249,12 +255,12 @@ def test_packed_rows_compile(name: str, units: int, forward: bool) -> None:
 def test_steps_compile(cell: Cell) -> None:
     """Kernels between products: of steps, and of all rows at once."""
     of = planned(cell, 96, "bfloat16")
-    layout = Layout(of)
+    layout = TritonLayout(of)
     assert of.backward is not None
     for sweep in (of.forward, of.backward):
-        places = Sweeping(layout, sweep, Schedule("steps"), (True, True)).place
+        places = Sweeping(layout, sweep, TritonSchedule("steps"), (True, True)).place
         for phase in (sweep.before, sweep.step, sweep.after):
-            runner = RowsRunner(layout, phase, places)
+            runner = BatchedPhase(layout, phase, places)
             for text, segment in zip(runner.texts, runner.segments):
                 if segment.kernel is None:
                     continue

@@ -71,7 +71,7 @@ def test_one_iteration(
 @pytest.mark.interpreted
 @pytest.mark.parametrize("cell, H", [(cells.gru, 2), (cells.paralstm, 3)])
 def test_solved(cell: Cell, H: int, kernels: None) -> None:
-    """The solver goes through the kernels, to the trajectory of a run in turn."""
+    """The solver goes through the kernels, to the trajectory of a sequential run."""
     problem = problem_of(random_case(cell, Sizes(40, 2, 3, H)))
     found = solvers.solve(problem, ("newton",))
     assert found.y is not None, found.told

@@ -29,7 +29,7 @@ def _others(cell: str, T: int) -> tuple[str, ...]:
 def _engines(
     cell: str, T: int, B: int, H: int, measure: str = "train", *, quick: bool = False
 ) -> Case:
-    """The compiled loop and all steps at once, and other libraries where they are not hopeless."""
+    """The compiled loop and all steps at once, and other libraries where they are not pruned."""
     ours = ("elman", "elman-c", "elman-deer")
     ours += ("elman-scan-backward",) * (measure == "train")
     if T >= _LONG:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from elman.engines.aten.formulas import Formula
 from elman.engines.base import Job
 from elman.ir.graph import Node, walk
-from elman.ir.pair import sealed
+from elman.ir.pair import loop_invariant
 from elman.ir.types import show_shape
 from elman.passes.digest import ordered
 
@@ -26,10 +26,11 @@ def _names(value: Node) -> frozenset[str]:
 
 
 def _correspondence(formula: Formula, job: Job) -> dict[frozenset[str], frozenset[str]] | str:
-    """Names of torch's weights -> names of the job's, per sealed value; or why there is none."""
+    """Names of torch's weights -> names of the job's, per loop-invariant value; or why there is
+    none."""
     found: dict[frozenset[str], frozenset[str]] = {}
     for theirs, ours in zip(ordered(formula.step), ordered(job.pair.step), strict=True):
-        if not sealed(theirs):
+        if not loop_invariant(theirs):
             continue
         key, names = _names(theirs), _names(ours)
         if key and found.setdefault(key, names) != names:

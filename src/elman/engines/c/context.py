@@ -19,7 +19,7 @@ DONE, AWAITS = 7, 8  # indices of these two fields
 
 
 @dataclass(frozen=True)
-class Shape:
+class Arity:
     """How many inputs, states and weights a cell has."""
 
     inputs: int
@@ -93,7 +93,7 @@ class Shape:
 class Frame:
     """Argument blocks of one kernel; each call borrows one, so that calls may run at once."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Arity) -> None:
         size = sum(max(1, count) for _, _, count in shape.given())
         self.given = size  # how many numbers a call takes
         self._pack = struct.Struct(f"{size}q").pack_into
@@ -102,7 +102,7 @@ class Frame:
         self._spare: deque[Any] = deque(maxlen=4)
 
     def call(self, function: Any, *numbers: int) -> int:
-        """Call a kernel's function with every number of :meth:`Shape.given`, arrays spread out.
+        """Call a kernel's function with every number of :meth:`Arity.given`, arrays unpacked.
 
         Returns what the function returns.
         """

@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from functools import cached_property
 
-from elman.engines.c.context import Shape
+from elman.engines.c.context import Arity
 from elman.engines.c.isa import Isa
-from elman.engines.c.layout import Layout, product_parts
-from elman.engines.c.phases import Place
+from elman.engines.c.layout import CLayout, product_parts
+from elman.engines.c.phases import RowAddress
 from elman.engines.c.products import plan_panels
 from elman.engines.c.shared import file, head, runtime, tile_head, tiles
 from elman.engines.c.sums import SumWriter
@@ -27,18 +27,18 @@ class Emitter:
 
     def __init__(self, program: Program, isa: Isa, blocks: Blocks | None = None) -> None:
         self.program, self.isa, self.blocks = program, isa, blocks or Blocks()
-        self.layout = Layout(program, isa)
+        self.layout = CLayout(program, isa)
         self.arrays = WeightArrays(self.layout, program.pair)
-        self.shape = Shape(
+        self.shape = Arity(
             len(self.layout.input_widths), len(self.layout.state_widths), len(self.arrays.names)
         )
         for leaf in (*program.pair.step.walk(),):
             if leaf.shape and len(leaf.shape) == 1:
-                self.layout.atom(leaf.shape[0][0])
+                self.layout.gate_block(leaf.shape[0][0])
 
     def text(self) -> str:
         """The C text."""
-        body = self._body  # the head lists the atoms that it uses
+        body = self._body  # the head lists the gate blocks that it uses
         return f"{self._head()}\n\n{body}\n"
 
     def parts(self) -> tuple[str, ...]:
@@ -77,16 +77,16 @@ class Emitter:
         lines.append(f"enum {{ STATES = {len(widths)} }};")
         told = ", ".join(map(str, widths)) or "0"
         lines.append(f"UNUSED static const long state_width[] = {{{told}}};")
-        lines.append(file("rows.h"))
+        lines.append(file("packed.h"))
         grains = self._granules()
-        atoms = self.layout.atoms
-        counts = [self.layout.padded(atom) // self.layout.lanes for atom in atoms]
-        lines.append(f"enum {{ ATOMS = {max(1, len(atoms))} }};")
+        gate_blocks = self.layout.gate_blocks
+        counts = [self.layout.padded(gate_block) // self.layout.lanes for gate_block in gate_blocks]
+        lines.append(f"enum {{ GATE_BLOCKS = {max(1, len(gate_blocks))} }};")
         lines.append(
             "static void ranges(const Worker *w, long *lo, long *hi, long *zero, long *full) {\n"
             f"    static const long count[] = {{{', '.join(map(str, counts or [0]))}}};\n"
             f"    static const long grain[] = {{{', '.join(map(str, grains or [1]))}}};\n"
-            "    for (int a = 0; a < ATOMS; a++) {\n"
+            "    for (int a = 0; a < GATE_BLOCKS; a++) {\n"
             "        long grains = (count[a] + grain[a] - 1) / grain[a];\n"
             "        lo[a] = share(grains, w->id, w->workers) * grain[a];\n"
             "        hi[a] = share(grains, w->id + 1, w->workers) * grain[a];\n"
@@ -99,13 +99,14 @@ class Emitter:
         return "\n".join(lines)
 
     def _granules(self) -> list[int]:
-        """Per atom, the widest panel of any product: unit ranges are whole panels everywhere."""
+        """Per gate block, the widest panel of any product: unit ranges are whole panels
+        everywhere."""
         sweeps = [self.program.forward, self.program.backward]
         phases = [p for s in sweeps if s is not None for p in (s.before, s.step, s.after)]
         panels = plan_panels(self.layout, product_parts(phases)).values()
         return [
-            max([p.width for p in panels if p.atom == atom], default=1)
-            for atom in self.layout.atoms
+            max([p.width for p in panels if p.gate_block == gate_block], default=1)
+            for gate_block in self.layout.gate_blocks
         ]
 
     def _arena(self, name: str, sweep: SweepWriter, sums: SumWriter | None) -> str:
@@ -158,7 +159,7 @@ class Emitter:
     def _worker(self, name: str, body: list[str]) -> str:
         head = [
             f"static void {name}_run(C *c, Worker *w) {{",
-            "    long lo[ATOMS], hi[ATOMS], zero[ATOMS], full[ATOMS];",
+            "    long lo[GATE_BLOCKS], hi[GATE_BLOCKS], zero[GATE_BLOCKS], full[GATE_BLOCKS];",
             "    ranges(w, lo, hi, zero, full);",
             "    T *sc = c->scalars + w->id * c->scalars_size;",
             "    (void)sc;",
@@ -193,7 +194,7 @@ class Emitter:
     def _sums(self, sweep: SweepWriter) -> SumWriter:
         writer = sweep.writers[2]
 
-        def place(value: Node) -> Place:
+        def place(value: Node) -> RowAddress:
             return writer.place(sweep.sweep.summed(value), value)
 
         return SumWriter(self.program, self.layout, sweep.code, self.arrays, place)
@@ -253,10 +254,10 @@ class Emitter:
             *bases,
             *("    " + line for line in pack),
             *("    " + line for line in vectors),
-            "    meet(w);",
+            "    barrier(w);",
             *("    " + line for line in products),
             "}",
-            "meet(w);",
+            "barrier(w);",
         ]
         return self._worker(
             "backward",
@@ -296,6 +297,6 @@ __attribute__((visibility("default"))) long elman_{name}(C *c) {{
         {name}_arena(c);
         return c->bytes;
     }}
-    Seat seat = {{elman_{name}_prepare, elman_{name}_run, (Head *)c}};
-    return run_seats(&seat, 1, c->workers);
+    Task task = {{elman_{name}_prepare, elman_{name}_run, (Head *)c}};
+    return run_tasks(&task, 1, c->workers);
 }}"""

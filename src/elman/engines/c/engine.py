@@ -11,7 +11,7 @@ from elman.engines.base import Engine, Job, Kernel
 from elman.engines.c import scans
 from elman.engines.c.build import find_compiler
 from elman.engines.c.kernel import DTYPES, CKernel
-from elman.engines.c.threads import crowd, threads
+from elman.engines.c.threads import oversubscription, threads
 from elman.engines.c.together import side_by_side
 from elman.engines.together import Arrangement
 from elman.errors import EngineError
@@ -22,7 +22,7 @@ from elman.plan.program import Program
 from elman.plan.schedule import Schedule
 
 PRICES = Prices()
-_HOPELESS = 1.6  # times the forecast of one after another
+_PRUNE_RATIO = 1.6  # times the forecast of one after another
 
 
 class CEngine(Engine):
@@ -50,7 +50,7 @@ class CEngine(Engine):
 
     def undisturbed(self) -> AbstractContextManager[None]:
         """All workers take part, whoever else wants the cores."""
-        return crowd.ignored()
+        return oversubscription.ignored()
 
     def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
         """Ways of sharing a step that the forecast does not rule out.
@@ -73,7 +73,7 @@ class CEngine(Engine):
             return None
         own = [self._kernel(job) for job in jobs]
         kernel, share = side_by_side(own, arrangement, batch, free)
-        return (kernel, share) if share <= _HOPELESS else None
+        return (kernel, share) if share <= _PRUNE_RATIO else None
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Plan, spell, compile (or find in the cache), load; once for all schedules of a job."""

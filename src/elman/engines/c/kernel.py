@@ -25,16 +25,16 @@ from elman.engines.c.arguments import (
 )
 from elman.engines.c.build import built
 from elman.engines.c.context import Frame
-from elman.engines.c.crew import Crew, Entry
 from elman.engines.c.emit import Emitter
 from elman.engines.c.isa import detect
-from elman.engines.c.threads import crowd, pool, threads, workers
+from elman.engines.c.launches import ConcurrentLaunches, Entry
+from elman.engines.c.threads import oversubscription, pool, threads, workers
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed import Packed
 from elman.errors import EngineError
 from elman.plan.build import output_is_state
 from elman.plan.forecast import load_of, ranked, step_seconds
-from elman.plan.program import Home, Program, Sweep
+from elman.plan.program import Buffer, Program, Sweep
 from elman.plan.schedule import SPLITS, Blocks, Bound, Schedule
 
 _ALONE = Schedule("one")
@@ -48,12 +48,12 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 def _overwrites_tape(sweep: Sweep | None) -> bool:
     if sweep is None:
         return False
-    writes: list[Home] = []
+    writes: list[Buffer] = []
     for phase in (sweep.before, sweep.step, sweep.after):
         for segment in phase.segments:
-            writes.extend(home for _, home in segment.scalar_writes)
-            writes.extend(home for part in segment.parts for _, home in part.writes)
-    return any(home.where == "tape" for home in writes)
+            writes.extend(buffer for _, buffer in segment.scalar_writes)
+            writes.extend(buffer for part in segment.parts for _, buffer in part.writes)
+    return any(buffer.where == "tape" for buffer in writes)
 
 
 Maker = Callable[[Tensor], Tensor]
@@ -136,7 +136,7 @@ class CKernel(Kernel):
         names = self.emitter.arrays.names
         self._weight_makers = [self._like if name in job.spec.wants else None for name in names]
         given = list(dict.fromkeys(leaf.data[0] for leaf in step.inputs))
-        missed = {  # inputs of which some atom gets no gradient: nothing is written there
+        missed = {  # inputs of which some gate block gets no gradient: nothing is written there
             leaf.data[0]
             for leaf, d in zip(step.inputs, made.pair.d_inputs, strict=True)
             if d is None
@@ -278,17 +278,17 @@ class CKernel(Kernel):
 
     def _launch(
         self,
-        crew: Crew | None,
+        launches: ConcurrentLaunches | None,
         entry: Entry,
         size: int,
         held: Any,
         head: tuple[int, ...],
         *given: int,
     ) -> None:
-        """Run a call now, or beside those of a crew.
+        """Run a call now, or together with concurrent ones.
 
         Args:
-            crew: who runs it, or None.
+            launches: who runs it, or None.
             entry: what is called.
             size: of the workspace (elements).
             held: what must not be freed before it has run.
@@ -296,14 +296,14 @@ class CKernel(Kernel):
             given: what follows the workspace (:meth:`Frame.call`).
         """
         arena = self._take(self._arenas, size)
-        if crew is not None:
-            crew.add(self._frame, entry, (*head, arena.data_ptr(), *given), held)
-            crew.hand_back(self._arenas, arena)
+        if launches is not None:
+            launches.add(self._frame, entry, (*head, arena.data_ptr(), *given), held)
+            launches.hand_back(self._arenas, arena)
             return
         stolen = self._frame.call(entry.alone, *head, arena.data_ptr(), *given)
         self._arenas.append(arena)
         if head[_WORKERS] > 1:
-            crowd.tell(stolen)
+            oversubscription.tell(stolen)
 
     def _places(self, plan: Plan, packed: Packed | None) -> Tensor | None:
         """Where the rows of each step of a packed call lie, and how its samples are shared."""
@@ -333,8 +333,8 @@ class CKernel(Kernel):
         """See :meth:`Kernel.forward`."""
         return self.begin_forward(call, None)
 
-    def begin_forward(self, call: Call, crew: Crew | None) -> Result:
-        """:meth:`forward`; with a crew, results stand only after it has run."""
+    def begin_forward(self, call: Call, launches: ConcurrentLaunches | None) -> Result:
+        """:meth:`forward`; with concurrent launches, results stand only after it has run."""
         T, B, rows = call.sizes
         packed = call.packed
         plan = self._plan(call)
@@ -358,7 +358,7 @@ class CKernel(Kernel):
         else:
             states_pad = self._padding[1]
             self._launch(
-                crew,
+                launches,
                 plan.forward_entry,
                 plan.forward,
                 (held, first, sequences, places),
@@ -395,9 +395,9 @@ class CKernel(Kernel):
         saved: Sequence[Tensor],
         cotangents: Cotangents,
         keep: bool,
-        crew: Crew | None,
+        launches: ConcurrentLaunches | None,
     ) -> Gradients:
-        """:meth:`backward`; with a crew, results stand only after it has run."""
+        """:meth:`backward`; with concurrent launches, results stand only after it has run."""
         if self._backward is None:
             raise EngineError("this kernel was compiled without a backward")
         _, _, rows = call.sizes
@@ -423,7 +423,7 @@ class CKernel(Kernel):
         else:
             inputs_pad, states_pad, weights_pad = self._padding
             self._launch(
-                crew,
+                launches,
                 self._backward,
                 plan.backward,
                 (held, dy, lasts, tape, places),
@@ -449,8 +449,8 @@ class CKernel(Kernel):
             )
         if not keep:  # nobody else can read it any more
             tape = _whole(tape)
-            if crew is not None:
-                crew.hand_back(self._tapes, tape)
+            if launches is not None:
+                launches.hand_back(self._tapes, tape)
             else:
                 self._tapes.append(tape)
         return Gradients(d_inputs, d_states, d_weights)

@@ -1,4 +1,5 @@
-"""Where everything lies: offsets of atoms in rows, of slots, packs and vectors in the workspace."""
+"""Where everything lies: offsets of gate blocks in rows, of slots, packs and vectors in the
+workspace."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from elman.engines.c.isa import Isa
 from elman.engines.columns import Columns
 from elman.ir.graph import Node
-from elman.ir.pair import sealed
-from elman.ir.types import Atom
+from elman.ir.pair import loop_invariant
+from elman.ir.types import GateBlock
 from elman.plan.program import Part, Phase, Program
 
 _CONFLICT = (
@@ -16,7 +17,7 @@ _CONFLICT = (
 )
 
 
-class Layout(Columns):
+class CLayout(Columns):
     """All compile-time numbers of one program on one instruction set."""
 
     def __init__(self, program: Program, isa: Isa) -> None:
@@ -24,17 +25,17 @@ class Layout(Columns):
         self.lanes = isa.lanes(program.spec.dtype)
         self.isa = isa
         step = program.pair.step
-        self.atoms: list[Atom] = []
-        self.vectors: dict[Node, int] = {}  # sealed vectors and scalars: offset in the vector area
+        self.gate_blocks: list[GateBlock] = []
+        self.vectors: dict[Node, int] = {}  # loop-invariant value -> its offset
         self.vector_area = 0
         self.carry, self.carry_row = self._padded([leaf.shape for leaf in step.states])
         self.tape, self.tape_row = self._slots(program.tape)
 
-    def padded(self, atom: Atom) -> int:
-        """Units of an atom, rounded up to whole vectors."""
-        return -(-self.size(atom) // self.lanes) * self.lanes
+    def padded(self, gate_block: GateBlock) -> int:
+        """Units of a gate block, rounded up to whole vectors."""
+        return -(-self.size(gate_block) // self.lanes) * self.lanes
 
-    def chunk(self, slots: Sequence[Atom | None]) -> tuple[list[int], int]:
+    def chunk(self, slots: Sequence[GateBlock | None]) -> tuple[list[int], int]:
         """Offsets of the slots of one sweep's chunk workspace, and its row length."""
         return self._slots(slots)
 
@@ -43,31 +44,31 @@ class Layout(Columns):
         return self._slots(phase.scratch)
 
     def vector(self, value: Node) -> int:
-        """Offset of a sealed vector or scalar in the vector area, given on first use."""
+        """Offset of a loop-invariant vector or scalar in the vector area, given on first use."""
         if value not in self.vectors:
             self.vectors[value] = self.vector_area
             width = self.padded(value.shape[0][0]) if value.shape else self.lanes
             self.vector_area += width
         return self.vectors[value]
 
-    def atom(self, atom: Atom) -> int:
-        """The number of an atom in the tables of unit ranges."""
-        if atom not in self.atoms:
-            self.atoms.append(atom)
-        return self.atoms.index(atom)
+    def gate_block(self, gate_block: GateBlock) -> int:
+        """The number of a gate block in the tables of unit ranges."""
+        if gate_block not in self.gate_blocks:
+            self.gate_blocks.append(gate_block)
+        return self.gate_blocks.index(gate_block)
 
-    def _padded(self, shapes: Iterable[tuple[tuple[Atom, ...], ...]]) -> tuple[list[int], int]:
+    def _padded(self, shapes: Iterable[tuple[tuple[GateBlock, ...], ...]]) -> tuple[list[int], int]:
         return self._slots([shape[0][0] if shape else None for shape in shapes])
 
-    def _slots(self, slots: Sequence[Atom | None]) -> tuple[list[int], int]:
+    def _slots(self, slots: Sequence[GateBlock | None]) -> tuple[list[int], int]:
         offsets: list[int] = [0] * len(slots)
         used = 0
-        for index, atom in enumerate(slots):
-            if atom is not None:
+        for index, gate_block in enumerate(slots):
+            if gate_block is not None:
                 offsets[index] = used
-                used += self.padded(atom)
-        for index, atom in enumerate(slots):
-            if atom is None:
+                used += self.padded(gate_block)
+        for index, gate_block in enumerate(slots):
+            if gate_block is None:
                 offsets[index] = used
                 used += 1
         row = -(-used // self.lanes) * self.lanes
@@ -76,19 +77,19 @@ class Layout(Columns):
         return offsets, row
 
 
-def sealed_reads(phases: Iterable[Phase]) -> list[Node]:
-    """Sealed vectors and scalars that the phases read, in order; products' matrices are packed
-    instead."""
+def invariant_reads(phases: Iterable[Phase]) -> list[Node]:
+    """Loop-invariant vectors and scalars that the phases read, in order; products' matrices are
+    packed instead."""
     reads: dict[Node, None] = {}
     for phase in phases:
         for segment in phase.segments:
             nodes = [*segment.scalars, *(v for part in segment.parts for v in part.nodes)]
             for value in nodes:
                 for arg in value.args[1:] if value.op == "matmul" else value.args:
-                    if sealed(arg) and arg.op not in ("const", "count"):
+                    if loop_invariant(arg) and arg.op not in ("const", "count"):
                         reads[arg] = None
             for value, _ in (*segment.scalar_writes, *(w for p in segment.parts for w in p.writes)):
-                if sealed(value) and value.op not in ("const", "count"):
+                if loop_invariant(value) and value.op not in ("const", "count"):
                     reads[value] = None
     return list(reads)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from elman.engines.c.layout import Layout
+from elman.engines.c.layout import CLayout
 from elman.engines.c.ops import SPELL, number, spell_sum
 from elman.engines.c.products import Matrix, Panels, direct_code, product_code
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
-from elman.ir.pair import sealed
+from elman.ir.pair import loop_invariant
 from elman.ir.types import dim_size
-from elman.plan.program import Bundle, Home, Part, Phase, Segment
+from elman.plan.program import Buffer, Bundle, Part, Phase, Segment
 
 PARAMETERS = (
     "const C *c, long t, long t0, long r0, long r1, const long *lo, const long *hi, T *sc, int lead"
@@ -19,7 +19,7 @@ PARAMETERS = (
 
 
 @dataclass(frozen=True)
-class Place:
+class RowAddress:
     """A column of row-addressed memory: C text of base and row stride, and what must be
     declared."""
 
@@ -39,7 +39,7 @@ class PhaseWriter:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: CLayout,
         phase: Phase,
         chunk: tuple[list[int], int],
         panels: dict[Bundle, Panels],
@@ -54,65 +54,65 @@ class PhaseWriter:
         self.chunk, self.panels = chunk, panels
         self.row_block, self.k_block, self.direct = row_block, k_block, direct
         self.scratch, self.scratch_row = layout.scratch(phase)
-        self.scalars = sum(1 for home in phase.homes.values() if home.where == "scalar")
+        self.scalars = sum(1 for buffer in phase.buffers.values() if buffer.where == "scalar")
         self.bases: dict[str, str] = {}
 
-    def place(self, home: Home, value: Node) -> Place:
-        """The column of a home; registers the declaration of its base."""
-        where, index = home.where, home.index
+    def place(self, buffer: Buffer, value: Node) -> RowAddress:
+        """The column of a buffer; registers the declaration of its base."""
+        where, index = buffer.where, buffer.index
         layout = self.layout
         if where in ("input", "state", "next", "output", "d_output", "d_input"):
-            column = layout.column(home)
+            column = layout.column(buffer)
             width = column.width if value.shape else None
             array = column.array
             if where == "input":
                 self.bases[f"in{array}"] = (
                     f"c->in[{array}] + in_row(c, t, c->in_t[{array}], c->in_l[{array}])"
                 )
-                return Place(f"in{array}", f"c->in_l[{array}]", column.offset, width)
+                return RowAddress(f"in{array}", f"c->in_l[{array}]", column.offset, width)
             if where == "d_output":
                 self.bases["dy"] = "c->dy + in_row(c, t, c->dy_t, c->dy_l)"
-                return Place("dy", "c->dy_l", column.offset, width)
+                return RowAddress("dy", "c->dy_l", column.offset, width)
             if where == "output":
                 row = layout.output_width
                 self.bases["out"] = f"c->out + first_row(c, t) * {row}"
-                return Place("out", str(row), column.offset, width)
+                return RowAddress("out", str(row), column.offset, width)
             if where == "d_input":
                 row = layout.input_widths[array]
                 self.bases[f"din{array}"] = f"c->din[{array}] + first_row(c, t) * {row}"
-                return Place(f"din{array}", str(row), column.offset, width)
+                return RowAddress(f"din{array}", str(row), column.offset, width)
             row = layout.state_widths[array]
             step, name = ("t", "st") if where == "state" else ("t + 1", "nx")
             text = f"c->st[{array}] + state_row(c, {step}, c->ring[{array}]) * {row}"
             if where == "state" and not self.loop:
                 text = f"c->rows ? c->prev[{array}] : {text}"
             self.bases[f"{name}{array}"] = text
-            return Place(f"{name}{array}", str(row), column.offset, width)
+            return RowAddress(f"{name}{array}", str(row), column.offset, width)
         if where in ("carry", "d_state"):
             row, step = layout.carry_row, "t" if where == "carry" else "(t + 1)"
             name = "ca" if where == "carry" else "cn"
             self.bases[name] = f"c->carry + ({step} & 1) * c->B * {row}"
-            return Place(name, str(row), layout.carry[index], None)
+            return RowAddress(name, str(row), layout.carry[index], None)
         if where == "tape":
             self.bases["tape"] = f"c->tape + first_row(c, t) * {layout.tape_row}"
-            return Place("tape", str(layout.tape_row), layout.tape[index], None)
+            return RowAddress("tape", str(layout.tape_row), layout.tape[index], None)
         if where == "chunk":
             offsets, row = self.chunk
             self.bases["ch"] = f"c->chunk_rows + (first_row(c, t) - first_row(c, t0)) * {row}"
-            return Place("ch", str(row), offsets[index], None)
+            return RowAddress("ch", str(row), offsets[index], None)
         if where == "scratch":
             step = f"(t & 1) * c->B * {self.scratch_row}" if self.loop else "0"
             self.bases["sr"] = f"c->scratch + {step}"
-            return Place("sr", str(self.scratch_row), self.scratch[index], None)
+            return RowAddress("sr", str(self.scratch_row), self.scratch[index], None)
         raise AssertionError(f"a {where} has no column")
 
     def _constant(self, value: Node) -> str | None:
-        """C text of what is the same in every row: numbers, sealed scalars and vectors."""
+        """C text of what is the same in every row: numbers, loop-invariant scalars and vectors."""
         if value.op == "const":
             return f"bc({number(value.number)})"
         if value.op == "count":
             return f"bc({number(float(dim_size(value.data, self.layout.sizes)))})"
-        if sealed(value):
+        if loop_invariant(value):
             offset = self.layout.vector(value)
             return f"ld(c->vec + {offset} + u)" if value.shape else f"bc(c->vec[{offset}])"
         return None
@@ -122,18 +122,18 @@ class PhaseWriter:
         constant = self._constant(value)
         if constant is not None:
             return constant
-        home = self.phase.homes[value]
-        if home.where == "scalar":
-            return f"bc(sc[(r - r0) * {self.scalars} + {home.index}])"
-        place = self.place(home, value)
+        buffer = self.phase.buffers[value]
+        if buffer.where == "scalar":
+            return f"bc(sc[(r - r0) * {self.scalars} + {buffer.index}])"
+        place = self.place(buffer, value)
         if not value.shape:
             return f"bc(*({place.at('r')}))"
         if place.width is not None and place.width % self.layout.lanes:
             return f"ldn({place.at('r')}, u, {place.width})"
         return f"ld({place.at('r')} + u)"
 
-    def _store(self, home: Home, value: Node, text: str) -> str:
-        place = self.place(home, value)
+    def _store(self, buffer: Buffer, value: Node, text: str) -> str:
+        place = self.place(buffer, value)
         if place.width is not None and place.width % self.layout.lanes:
             return f"stn({place.at('r')}, u, {place.width}, {text});"
         return f"st({place.at('r')} + u, {text});"
@@ -175,16 +175,16 @@ class PhaseWriter:
                 text = SPELL[value.op].format(*(use(arg) for arg in value.args))
             names[value] = f"x{len(names)}"
             lines.append(f"const V {names[value]} = {text};")
-        stores = [self._store(home, value, use(value)) for value, home in part.writes]
+        stores = [self._store(buffer, value, use(value)) for value, buffer in part.writes]
         return lines + stores
 
     def _part(self, part: Part) -> list[str]:
-        atom = self.layout.atom(part.atom)
+        gate_block = self.layout.gate_block(part.gate_block)
         if not part.bundles:
             body = "\n            ".join(self._straight(part, {}))
             return [
                 "for (long r = r0; r < r1; r++)",
-                f"    for (long v = lo[{atom}]; v < hi[{atom}]; v++) {{",
+                f"    for (long v = lo[{gate_block}]; v < hi[{gate_block}]; v++) {{",
                 "        long u = v * VL; (void)u;",
                 f"            {body}",
                 "    }",
@@ -202,7 +202,7 @@ class PhaseWriter:
             if self.direct is None:
                 calls.extend(product_code(panel, first, self._operand, self.k_block))
             else:
-                size = self.layout.size(part.atom)
+                size = self.layout.size(part.gate_block)
                 calls.extend(direct_code(panel, first, size, self._operand, self.direct))
             first += panel.accs * width
         body = "\n                ".join(self._straight(part, columns))
@@ -213,7 +213,7 @@ class PhaseWriter:
             f"    T buf[{self.row_block} * LDB] __attribute__((aligned(64)));",
             f"    for (long rb = r0; rb < r1; rb += {self.row_block}) {{",
             f"        long m = r1 - rb < {self.row_block} ? r1 - rb : {self.row_block};",
-            f"        for (long v = lo[{atom}]; v < hi[{atom}]; v += {width}) {{",
+            f"        for (long v = lo[{gate_block}]; v < hi[{gate_block}]; v += {width}) {{",
             f"            long nv = {vectors} - v < {width} ? {vectors} - v : {width};",
             f"            {call}",
             "            for (long r = rb; r < rb + m; r++) {",
@@ -229,17 +229,17 @@ class PhaseWriter:
         ]
 
     def _operand(self, value: Node) -> tuple[str, str]:
-        place = self.place(self.phase.homes[value], value)
+        place = self.place(self.phase.buffers[value], value)
         return f"({place.at('rb')})", place.stride
 
     def _reduce(self, value: Node) -> list[str]:
         """A reduction over the arguments' units, which lie in memory."""
         reads: list[tuple[str, int]] = []
         for arg in value.args:
-            if sealed(arg):
+            if loop_invariant(arg):
                 base = f"(c->vec + {self.layout.vector(arg)})"
             else:
-                base = f"({self.place(self.phase.homes[arg], arg).at('r')})"
+                base = f"({self.place(self.phase.buffers[arg], arg).at('r')})"
             reads.append((base, self.layout.size(arg.shape[0][0])))
         counts = [count for _, count in reads]
         if value.op == "amax":
@@ -259,7 +259,7 @@ class PhaseWriter:
             return []
         lines = ["for (long r = r0; r < r1; r++) {", "    const long u = 0; (void)u;"]
         for value in segment.scalars:
-            index = self.phase.homes[value].index
+            index = self.phase.buffers[value].index
             target = f"sc[(r - r0) * {self.scalars} + {index}]"
             if OPS[value.op].kind == "reduce":
                 lines.append(f"    {{ {' '.join(self._reduce(value))} {target} = s; }}")
@@ -270,8 +270,8 @@ class PhaseWriter:
             else:
                 text = SPELL[value.op].format(*args)
             lines.append(f"    {{ const V x = {text}; {target} = x[0]; }}")
-        for value, home in segment.scalar_writes:
-            place = self.place(home, value)
+        for value, buffer in segment.scalar_writes:
+            place = self.place(buffer, value)
             lines.append(
                 f"    if (lead) {{ const V x = {self._load(value)}; *({place.at('r')}) = x[0]; }}"
             )

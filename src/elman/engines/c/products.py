@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elman.engines.c.layout import Layout
+from elman.engines.c.layout import CLayout
 from elman.engines.c.tiles import WIDEST
 from elman.ir.graph import Node
-from elman.ir.types import Atom
+from elman.ir.types import GateBlock
 from elman.plan.program import Bundle, Part
 
 
@@ -23,13 +23,13 @@ class Panels:
 
     Attributes:
         bundle: what is multiplied.
-        vectors: vectors of units in the whole atom.
+        vectors: vectors of units in the whole gate block.
         width: vectors of units per panel.
         inner: k per operand.
         offset: start in the pack area (elements).
     """
 
-    atom: Atom
+    gate_block: GateBlock
     bundle: Bundle
     vectors: int
     width: int
@@ -74,7 +74,7 @@ def panel_width(accs: int, vectors: int) -> int:
     return width
 
 
-def plan_panels(layout: Layout, parts: list[Part]) -> dict[Bundle, Panels]:
+def plan_panels(layout: CLayout, parts: list[Part]) -> dict[Bundle, Panels]:
     """Give every bundle of a sweep its panels, one after another in the pack area.
 
     Bundles of one part share the panels' width, since one loop over panels serves them all.
@@ -82,11 +82,11 @@ def plan_panels(layout: Layout, parts: list[Part]) -> dict[Bundle, Panels]:
     by_bundle: dict[Bundle, Panels] = {}
     offset = 0
     for part in parts:
-        vectors = layout.padded(part.atom) // layout.lanes
+        vectors = layout.padded(part.gate_block) // layout.lanes
         width = min(panel_width(len(bundle.accs), vectors) for bundle in part.bundles)
         for bundle in part.bundles:
             inner = tuple(layout.size(operand.shape[0][0]) for operand in bundle.operands)
-            panels = Panels(part.atom, bundle, vectors, width, inner, offset, layout.lanes)
+            panels = Panels(part.gate_block, bundle, vectors, width, inner, offset, layout.lanes)
             by_bundle[bundle] = panels
             offset += panels.elements
     return by_bundle
@@ -100,7 +100,7 @@ def pack_code(panels: Panels, size: int, matrix: Matrix) -> list[str]:
 
     Args:
         panels: the bundle.
-        size: units of the atom.
+        size: units of the gate block.
         matrix: C text of a block's address and of its row length.
     """
     lines: list[str] = []
@@ -170,7 +170,7 @@ def direct_code(
     Args:
         panels: the bundle; nothing of it is packed.
         first, operand: as for :func:`product_code`.
-        size: units of the atom.
+        size: units of the gate block.
         matrix: as for :func:`pack_code`.
     """
     lines = ["for (long j = 0; j < nv; j++) {", f"    long units = {size} - (v + j) * VL;"]

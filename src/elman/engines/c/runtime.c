@@ -138,7 +138,7 @@ SHARED void wait_for(const volatile long *count, long enough) {
         else sched_yield();
     }
 }
-SHARED void meet_all(Worker *w) {
+SHARED void barrier_all(Worker *w) {
     long epoch = ++w->epoch;
     __atomic_store_n(&w->flags[w->id].seen, epoch, __ATOMIC_RELEASE);
     for (long i = 0; i < w->workers; i++)
@@ -156,43 +156,43 @@ INLINE long without_core(void) {
 /* calls side by side on the threads of one pool. Teams of workers take the calls in turn, each team in
  * the order of the calls, and a call waits for earlier ones only: however few threads there are, the first
  * call that is not done goes on */
-typedef struct { Seat *seats; long count; } Crew;
-static void crew_enter(void *p) {
-    Crew *crew = p;
-    long threads = thread_count(), id = thread_number(), team = crew->seats->call->workers;
+typedef struct { Task *items; long count; } Tasks;
+static void tasks_enter(void *p) {
+    Tasks *tasks = p;
+    long threads = thread_count(), id = thread_number(), team = tasks->items->call->workers;
     if (team > threads) team = threads;
     long teams = threads / team;
-    for (long k = id / team; k < crew->count && id < team * teams; k += teams) {
-        Head *call = crew->seats[k].call;
+    for (long k = id / team; k < tasks->count && id < team * teams; k += teams) {
+        Head *call = tasks->items[k].call;
         Worker w = {call->flags, id % team, team, 0};
         long start = without_core();
-        crew->seats[k].run(call, &w);
+        tasks->items[k].run(call, &w);
         call->flags[w.id].stolen = without_core() - start;
     }
 }
 /* run calls whose workspace is at hand, as many at once as there are threads for; returns for how long a
  * worker had no core to run on, less an eighth of the time taken (us) */
-SHARED long run_seats(Seat *seats, long count, long threads) {
-    for (long k = 0; k < count; k++) seats[k].prepare(seats[k].call);
+SHARED long run_tasks(Task *items, long count, long threads) {
+    for (long k = 0; k < count; k++) items[k].prepare(items[k].call);
     if (threads == 1 || !run_parallel) {
         for (long k = 0; k < count; k++) {
-            Worker w = {seats[k].call->flags, 0, 1, 0};
-            seats[k].run(seats[k].call, &w);
+            Worker w = {items[k].call->flags, 0, 1, 0};
+            items[k].run(items[k].call, &w);
         }
         return 0;
     }
-    for (long k = 0; k < count; k++) memset(seats[k].call->flags, 0, seats[k].call->workers * sizeof(Flag));
-    Crew crew = {seats, count};
+    for (long k = 0; k < count; k++) memset(items[k].call->flags, 0, items[k].call->workers * sizeof(Flag));
+    Tasks tasks = {items, count};
     long start = nanoseconds(CLOCK_MONOTONIC), most = 0;
-    run_parallel(crew_enter, &crew, threads, 0);
+    run_parallel(tasks_enter, &tasks, threads, 0);
     long elapsed = nanoseconds(CLOCK_MONOTONIC) - start;
     for (long k = 0; k < count; k++)
-        for (long i = 0; i < seats[k].call->workers; i++)
-            if (seats[k].call->flags[i].stolen > most) most = seats[k].call->flags[i].stolen;
+        for (long i = 0; i < items[k].call->workers; i++)
+            if (items[k].call->flags[i].stolen > most) most = items[k].call->flags[i].stolen;
     return (most - elapsed / 8) / 1000;
 }
-__attribute__((visibility("default"))) long elman_crew(Seat *seats, long count, long threads) {
-    return run_seats(seats, count, threads);
+__attribute__((visibility("default"))) long elman_launch_tasks(Task *items, long count, long threads) {
+    return run_tasks(items, count, threads);
 }
 
 SHARED void copy_in(T *to, const T *from, long n) {

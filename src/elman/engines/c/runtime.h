@@ -152,21 +152,21 @@ typedef struct { volatile long seen, stolen; char pad[112]; } Flag;
 typedef struct { Flag *flags; long id, workers, epoch; } Worker;
 /* until a count that another thread raises is high enough */
 SHARED void wait_for(const volatile long *count, long enough);
-SHARED void meet_all(Worker *w);
-/* all workers of a call meet */
-INLINE void meet(Worker *w) {
-    if (w->workers > 1) meet_all(w);
+SHARED void barrier_all(Worker *w);
+/* wait for all workers of a call */
+INLINE void barrier(Worker *w) {
+    if (w->workers > 1) barrier_all(w);
 }
 /* what every argument block begins with. Rows are cut into `shares` whatever the number of workers, who
- * take them in turn: how rows meet in a tile decides about the last bit. `done` counts the steps of this call that others may read;
+ * take them one after another: how rows share a tile decides about the last bit. `done` counts the steps of this call that others may read;
  * `awaits` is the count of the call whose results this one reads, or null */
 typedef struct { long T, B, chunk, workers, split, shares; Flag *flags; long done; const long *awaits; } __attribute__((may_alias)) Head;
-UNUSED INLINE void tell(Head *call, const Worker *w, long steps) { /* after all workers have met */
+UNUSED INLINE void tell(Head *call, const Worker *w, long steps) { /* after a barrier */
     if (!w->id) __atomic_store_n(&call->done, steps, __ATOMIC_RELEASE);
 }
 /* calls side by side on the threads of one pool */
-typedef struct { void (*prepare)(void *), (*run)(void *, Worker *); Head *call; } Seat;
-SHARED long run_seats(Seat *seats, long count, long threads);
+typedef struct { void (*prepare)(void *), (*run)(void *, Worker *); Head *call; } Task;
+SHARED long run_tasks(Task *items, long count, long threads);
 INLINE long share(long n, long id, long workers) { return n * id / workers; }
 INLINE long max2(long a, long b) { return a > b ? a : b; }
 /* bytes of n elements, rounded up to whole cache lines */

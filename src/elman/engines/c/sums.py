@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elman.engines.c.layout import Layout
-from elman.engines.c.phases import Place
+from elman.engines.c.layout import CLayout
+from elman.engines.c.phases import RowAddress
 from elman.engines.c.tiles import WIDEST, tile_rows
 from elman.engines.c.weights import WeightArrays, WeightCode
 from elman.ir.graph import Node
@@ -23,10 +23,10 @@ class SumWriter:
     def __init__(
         self,
         program: Program,
-        layout: Layout,
+        layout: CLayout,
         code: WeightCode,
         arrays: WeightArrays,
-        place: Callable[[Node], Place],
+        place: Callable[[Node], RowAddress],
     ) -> None:
         self.program, self.layout, self.code, self.arrays, self.place = (
             program,
@@ -35,11 +35,11 @@ class SumWriter:
             arrays,
             place,
         )
-        self.leaf_of = dict(program.pair.d_sealed)
+        self.leaf_of = dict(program.pair.d_invariants)
         gradients = dict(zip(program.pair.step.weights, program.pair.d_weights, strict=True))
         self.direct = {
             target
-            for target, d in program.pair.d_sealed
+            for target, d in program.pair.d_invariants
             if gradients.get(target) is d
             and len(target.shape) == 2
             and layout.size(target.shape[1][0]) % layout.lanes == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elman.engines.c.layout import Layout, product_parts, sealed_reads
+from elman.engines.c.layout import CLayout, invariant_reads, product_parts
 from elman.engines.c.phases import PhaseWriter
 from elman.engines.c.products import Panels, pack_code, plan_panels
 from elman.engines.c.weights import WeightArrays, WeightCode
@@ -19,7 +19,7 @@ class SweepWriter:
         self,
         name: str,
         sweep: Sweep,
-        layout: Layout,
+        layout: CLayout,
         arrays: WeightArrays,
         blocks: Blocks,
         *,
@@ -64,39 +64,40 @@ class SweepWriter:
             for term in acc.terms
             if term.args[0].op != "weight"
         ]
-        roots = list(dict.fromkeys([*sealed_reads(self.phases), *matrices]))
+        roots = list(dict.fromkeys([*invariant_reads(self.phases), *matrices]))
         lines = [
             "if (!w->id) {",
             *("    " + line for line in self.code.compute(roots)),
             "}",
-            "meet(w);",
+            "barrier(w);",
         ]
         if self.direct:
             return lines
         for panels in self.panels.values():
-            size = self.layout.size(panels.atom)
+            size = self.layout.size(panels.gate_block)
             lines.extend(pack_code(panels, size, self.code.matrix))
-        return [*lines, "meet(w);"]
+        return [*lines, "barrier(w);"]
 
     @property
     def gathers(self) -> bool:
         """Whether a batched phase reads the states that precede its rows."""
         phases = (self.sweep.before, self.sweep.after)
-        return any(home.where == "state" for p in phases for home in p.homes.values())
+        return any(buffer.where == "state" for p in phases for buffer in p.buffers.values())
 
     def gathered(self) -> list[str]:
         """Make those states rows of the chunk, where a ragged batch has no such rows."""
         if not self.gathers:
             return []
-        return ["if (c->rows) {", "    gather(c, w, t0, n);", "    meet(w);", "}"]
+        return ["if (c->rows) {", "    gather(c, w, t0, n);", "    barrier(w);", "}"]
 
     def calls(self, label: str, rows: str, *, sync: str) -> list[str]:
-        """Calls of one phase's segments; ``sync`` is the C condition under which workers meet."""
+        """Calls of one phase's segments; ``sync`` is the C condition under which workers wait at a
+        barrier."""
         phase = self.phases[("before", "step", "after").index(label)]
         lines: list[str] = []
         for index, segment in enumerate(phase.segments):
             if segment.sync and sync != "0":
-                lines.append("meet(w);" if sync == "1" else f"if ({sync}) meet(w);")
+                lines.append("barrier(w);" if sync == "1" else f"if ({sync}) barrier(w);")
             lines.append(f"{self.name}_{label}_{index}(c, t, t0, {rows}, sc, lead);")
         return lines
 
@@ -120,7 +121,7 @@ class SweepWriter:
             *("        " + call for call in calls),
             "    }",
             "}",
-            "meet(w);",
+            "barrier(w);",
         ]
 
     def steps(self, loop: str) -> list[str]:
@@ -147,5 +148,5 @@ class SweepWriter:
             "        }",
             "    }",
             "}",
-            "meet(w);",
+            "barrier(w);",
         ]

@@ -59,10 +59,10 @@ def pool() -> Pool:
     return Pool("")
 
 
-class Crowd:
+class Oversubscription:
     """Whether other processes want the same cores.
 
-    A worker that waits for one that is not running waits for a scheduler's tick, at every meeting.
+    A worker that waits for one that is not running waits for a scheduler's tick, at every barrier.
     When workers have been without a core for more than an eighth of their time, until it is enough
     to tell, kernels run on the calling thread alone: results are the same, and nobody waits. All
     threads are tried again after a while, and after a longer one each time they fail.
@@ -109,7 +109,7 @@ class Crowd:
         return time.monotonic() < self.alone_until
 
 
-crowd = Crowd()
+oversubscription = Oversubscription()
 
 
 def threads() -> int:
@@ -120,4 +120,4 @@ def threads() -> int:
 
 def workers() -> int:
     """How many threads a kernel may use now: one while other processes want the cores."""
-    return 1 if crowd.alone() else threads()
+    return 1 if oversubscription.alone() else threads()

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from elman.engines.base import Kernel
-from elman.engines.c.crew import Crew
 from elman.engines.c.kernel import CKernel
+from elman.engines.c.launches import ConcurrentLaunches
 from elman.engines.c.threads import workers
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.together import Arrangement, Together
 from elman.plan.forecast import load_of, ranked, step_seconds
 
-_PIECES = 8  # chunks of time that a layer is cut into, so that the next can begin
+_MIN_CHUNKS = 8  # chunks of time that a layer is cut into, so that the next can begin
 
 
 class CTogether(Together):
@@ -26,35 +26,37 @@ class CTogether(Together):
         super().__init__(kernels, arrangement)
         self._threads = threads
 
-    def _crew(self) -> Crew:
-        return Crew(not self.arrangement.directions, min(self._threads, workers()))
+    def _launches(self) -> ConcurrentLaunches:
+        return ConcurrentLaunches(not self.arrangement.directions, min(self._threads, workers()))
 
     @contextmanager
     def _launched(self) -> Iterator[Callable[[Kernel], Kernel]]:
         """See :meth:`Together._launched`."""
-        crew = Crew(not self.arrangement.directions, min(self._threads, workers()))
-        yield lambda kernel: _InCrew(kernel, crew)
-        crew.run()
+        launches = ConcurrentLaunches(
+            not self.arrangement.directions, min(self._threads, workers())
+        )
+        yield lambda kernel: _DeferredKernel(kernel, launches)
+        launches.run()
 
 
-class _InCrew(Kernel):
-    """A kernel whose calls a crew runs, later."""
+class _DeferredKernel(Kernel):
+    """A kernel whose calls concurrent launches runs, later."""
 
     engine = "c"
 
-    def __init__(self, kernel: Kernel, crew: Crew) -> None:
+    def __init__(self, kernel: Kernel, launches: ConcurrentLaunches) -> None:
         assert isinstance(kernel, CKernel), "what side_by_side made it of"
-        self._kernel, self._crew = kernel, crew
+        self._kernel, self._launches = kernel, launches
 
     def forward(self, call: Call) -> Result:
         """See :meth:`CKernel.begin_forward`."""
-        return self._kernel.begin_forward(call, self._crew)
+        return self._kernel.begin_forward(call, self._launches)
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
         """See :meth:`CKernel.begin_backward`."""
-        return self._kernel.begin_backward(call, saved, cotangents, keep, self._crew)
+        return self._kernel.begin_backward(call, saved, cotangents, keep, self._launches)
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,8 @@ def side_by_side(
         alone += step_seconds(load, best, batch, threads)
         own = ranked(kernel.program, batch, teams.size)[0]
         shared += step_seconds(load, own, batch, teams.size)
-        schedule = own if arrangement.directions else replace(own, pieces=_PIECES)
+        schedule = own if arrangement.directions else replace(own, min_chunks=_MIN_CHUNKS)
         members.append(kernel.scheduled(schedule, teams.size))
-    delay = 1.0 if arrangement.directions else 1.0 + (teams.count - 1) / _PIECES
+    delay = 1.0 if arrangement.directions else 1.0 + (teams.count - 1) / _MIN_CHUNKS
     made = CTogether(members, arrangement, teams.size * teams.count)
     return made, shared * delay / teams.count / alone

@@ -3,7 +3,7 @@ sums."""
 
 from __future__ import annotations
 
-from elman.engines.c.layout import Layout
+from elman.engines.c.layout import CLayout
 from elman.engines.c.ops import SPELL, number, spell_sum
 from elman.ir.graph import Node, walk
 from elman.ir.ops import OPS
@@ -16,7 +16,7 @@ _CONSTANTS = ("const", "count")
 class WeightArrays:
     """Where the caller's weights lie: array, offset of each block, row length."""
 
-    def __init__(self, layout: Layout, pair: Pair) -> None:
+    def __init__(self, layout: CLayout, pair: Pair) -> None:
         self.layout = layout
         names = list(dict.fromkeys(leaf.data[0] for leaf in pair.step.weights))
         self.names = [str(name) for name in names]
@@ -53,7 +53,7 @@ class WeightArrays:
 class WeightCode:
     """Spells values of weight rate, each into the vector or the matrix area of the workspace."""
 
-    def __init__(self, layout: Layout, arrays: WeightArrays) -> None:
+    def __init__(self, layout: CLayout, arrays: WeightArrays) -> None:
         self.layout, self.arrays = layout, arrays
         self.matrices: dict[Node, int] = {}
         self.matrix_area = 0

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
+from elman.engines.deer.convergence import TOLERANCES, finite
 from elman.engines.deer.equations import Rows, Trajectory, before
-from elman.engines.deer.gates import TOLERANCES, finite
 from elman.engines.deer.scans import Algebra, Dense, Units, linear
+from elman.engines.deer.sequential import run_sequentially
 from elman.engines.deer.solvers import BUDGET, CHAIN, METHODS, Solution, solve
-from elman.engines.deer.turn import in_turn
 from elman.errors import InputError, ShapeError
 
 Step = Callable[[Tensor, Any], Tensor]
@@ -83,7 +83,7 @@ class Solved:
     """How ``deer`` came to its result.
 
     Attributes:
-        solver: the one whose result came past both gates; ``sequential`` if none did.
+        solver: the one whose result came past both convergence checks; ``sequential`` if none did.
         iterations: of that solver, the most of any window of steps.
         tried: solver -> why its result was not accepted.
     """
@@ -107,7 +107,7 @@ def deer(
 
     Newton's iteration on all steps; each needs the Jacobians of all steps and one associative scan.
     A result is returned only if every step satisfies the recurrence and sampled windows agree with
-    a run in turn; else the next solver is tried, and at last the steps are run in turn, with a
+    a sequential run; else the next solver is tried, and at last the steps run sequentially, with a
     warning. Gradients flow into y0, x, and everything that ``step`` uses, exactly (at the solution,
     not through iterations).
 
@@ -116,9 +116,9 @@ def deer(
             number of steps and samples. It must be traceable by ``torch.func``.
         y0 [B, n] (or [n]): the state before the first step; float32 or float64.
         x [T, B, …] (or [T, …]): the input, or a tuple of inputs.
-        solver: one or several, tried in turn: ``newton`` (DEER), ``quasi`` (the Jacobian's diagonal
-            only), ``damped`` (Jacobians scaled down while the residual grows), ``windowed`` (a few
-            steps at a time), ``picard``.
+        solver: one or several, tried in order: ``newton`` (DEER), ``quasi`` (the Jacobian's
+            diagonal only), ``damped`` (Jacobians scaled down while the residual grows),
+            ``windowed`` (a few steps at a time), ``picard``.
         guess: what to begin with: ``"first"``: step(0, x); ``"zeros"``; or y of an earlier call.
         budget: memory for Jacobians (bytes); longer sequences are solved in windows.
         report: called with how the result came about.
@@ -141,7 +141,7 @@ def deer(
         if solution.y is None:
             if finite([y0, *inputs]):
                 _warn(solution)
-            y = in_turn(equations)
+            y = run_sequentially(equations)
         else:
             y = solution.y
     if report is not None:
@@ -208,7 +208,7 @@ def _attached(equations: _Function, y: Tensor, budget: int) -> Tensor:
 
 def _warn(solution: Solution) -> None:
     warnings.warn(
-        f"elman.deer ran the steps in turn, because no solver's result was accepted "
+        f"elman.deer ran the steps sequentially, because no solver's result was accepted "
         f"({solution.told}). The result is right; it is only slower.",
         stacklevel=3,
     )

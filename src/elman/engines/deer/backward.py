@@ -26,7 +26,7 @@ class Backward:
         step = self.formula.pair.step
         given = {name: d for name, d in d_last.items() if d is not None}
         leaves = [leaf for leaf in step.states if leaf.name in given]
-        self.d_last = self.formula.atoms(leaves, given)
+        self.d_last = self.formula.gate_blocks(leaves, given)
         self.carry: Trajectory = tuple(torch.zeros_like(part) for part in problem.start)
         self.d_states: dict[Node, Tensor] = {}
         self.d_inputs: dict[Node, list[Tensor]] = {leaf: [] for leaf in step.inputs}
@@ -48,7 +48,7 @@ class Backward:
             known[leaf] = problem.bare(end, state)
         roots = [pair.d_states[k] for k in formula.recurrent]
         cotangents = {
-            k: problem.spread(value, step.states[k], count)
+            k: problem.broadcast(value, step.states[k], count)
             for k, value in zip(
                 formula.recurrent, problem.evaluate(roots, dict(known)), strict=True
             )
@@ -56,13 +56,16 @@ class Backward:
         jacobians = problem.jacobian(known, count)
         totals: dict[int, Tensor] = {}
         carries: list[Tensor] = []
-        for bundle, J, start in zip(formula.bundles, jacobians, self.carry, strict=True):
-            algebra = bundle.algebra
+        for state_group, J, start in zip(formula.state_groups, jacobians, self.carry, strict=True):
+            algebra = state_group.algebra
             u = scan(
-                algebra, algebra.transposed(J).flip(0), bundle.packed(cotangents).flip(0), start
+                algebra,
+                algebra.transposed(J).flip(0),
+                state_group.packed(cotangents).flip(0),
+                start,
             ).flip(0)
             later = torch.cat((u[1:], start.unsqueeze(0)))
-            totals.update(bundle.unpacked(later, problem.batch))
+            totals.update(state_group.unpacked(later, problem.batch))
             carries.append(u[0])
         self.carry = tuple(carries)
         for k, total in totals.items():
@@ -72,7 +75,7 @@ class Backward:
             self._initial(known, count)
 
     def _d_outputs(self, rows: slice) -> dict[Node, Tensor]:
-        """Cotangents of the output's atoms."""
+        """Cotangents of the output's gate blocks."""
         problem, formula = self.problem, self.formula
         step, pair = formula.pair.step, formula.pair
         count = rows.stop - rows.start
@@ -105,16 +108,16 @@ class Backward:
         for leaf, root in zip(pair.step.inputs, pair.d_inputs, strict=True):
             if root is not None:
                 value = problem.evaluate((root,), known)[0]
-                wide = problem.spread(value, leaf, count)
+                wide = problem.broadcast(value, leaf, count)
                 self.d_inputs[leaf].append(problem.bare(wide, leaf))
         for index, term in enumerate(pair.sums):
-            left = problem.spread(problem.evaluate((term.left,), known)[0], term.left, count)
+            left = problem.broadcast(problem.evaluate((term.left,), known)[0], term.left, count)
             if term.right is None:
                 gradient = left.sum((0, 1))
                 gradient = gradient if term.left.shape else gradient[0]
             else:
                 right = problem.evaluate((term.right,), known)[0]
-                wide = problem.spread(right, term.right, count)
+                wide = problem.broadcast(right, term.right, count)
                 gradient = left.flatten(0, 1).T @ wide.flatten(0, 1)
             total = self.sums[index]
             self.sums[index] = gradient if total is None else total + gradient
@@ -123,7 +126,7 @@ class Backward:
         problem, pair = self.problem, self.formula.pair
         step = pair.step
         for leaf, root in zip(step.states, pair.d_states, strict=True):
-            value = problem.spread(problem.evaluate((root,), known)[0], leaf, count)
+            value = problem.broadcast(problem.evaluate((root,), known)[0], leaf, count)
             self.d_states[leaf] = problem.bare(value, leaf)[0]
 
     def gradients(self, call: Call, wants: frozenset[str]) -> Gradients:
@@ -137,8 +140,10 @@ class Backward:
                 totals[term.target] = value if total is None else total + value
 
         def of(leaf: Node, like: Tensor, parts: dict[Node, Tensor]) -> Tensor:
-            atoms = [atom for atom in parts if atom.name == leaf.name]
-            return formula.joined(atoms, [parts[atom] for atom in atoms], like)
+            gate_blocks = [gate_block for gate_block in parts if gate_block.name == leaf.name]
+            return formula.joined(
+                gate_blocks, [parts[gate_block] for gate_block in gate_blocks], like
+            )
 
         found_inputs: list[Tensor | None] = []
         for leaf, value in zip(graph.inputs, call.inputs, strict=True):
@@ -146,8 +151,8 @@ class Backward:
                 found_inputs.append(None)
                 continue
             parts = {
-                atom: torch.cat(rows[::-1]) if rows else torch.zeros(())
-                for atom, rows in self.d_inputs.items()
+                gate_block: torch.cat(rows[::-1]) if rows else torch.zeros(())
+                for gate_block, rows in self.d_inputs.items()
             }
             found_inputs.append(of(leaf, value, parts))
         found_weights = formula.weights.gradients(totals, call.weights)

@@ -1,17 +1,17 @@
-"""Engines deer (parallel in time, both ways) and scan-backward (forward in turn)."""
+"""Engines deer (parallel in time, both ways) and scan-backward (forward sequential)."""
 
 from __future__ import annotations
 
 from elman.engines import registry
 from elman.engines.base import Engine, Job, Kernel
-from elman.engines.deer.gates import TOLERANCES
+from elman.engines.deer.convergence import TOLERANCES
 from elman.engines.deer.kernel import DeerKernel
 from elman.engines.deer.problem import Formula
 from elman.engines.deer.solvers import CHAIN, METHODS
 from elman.errors import EngineError
 
-_LARGEST = 64  # rows of a Jacobian up to which the engine is measured
-_UNITS = 4  # … where a compiled loop runs the steps in turn
+_LARGEST = 64  # rows of a Jacobian up to which the engine is benchmarked
+_UNITS = 4  # … where a compiled loop runs the steps sequentially
 _FEWEST = 32  # steps
 _DTYPES = tuple(str(dtype).removeprefix("torch.") for dtype in TOLERANCES)
 
@@ -34,15 +34,15 @@ class Deer(Engine):
             return f"it has no {dtype}; it has {' and '.join(_DTYPES)}"
         return None
 
-    def hopeless(self, job: Job, steps: int, batch: int) -> str | None:
-        """Dense Jacobians cost n times a step in turn, or more; so do a few steps."""
-        n = max((bundle.seeds for bundle in Formula(job).bundles), default=0)
+    def prune_reason(self, job: Job, steps: int, batch: int) -> str | None:
+        """Dense Jacobians cost n times a sequential step, or more; so do a few steps."""
+        n = max((state_group.seeds for state_group in Formula(job).state_groups), default=0)
         if n > _LARGEST:
-            return f"its Jacobians are {n} x {n}: not measured"
+            return f"its Jacobians are {n} x {n}: not benchmarked"
         if steps < _FEWEST:
-            return f"{steps} steps are too few to run at once: not measured"
+            return f"{steps} steps are too few to run at once: not benchmarked"
         if n > _UNITS and _compiled(job):
-            return f"its Jacobians are {n} x {n}, and engine c runs this: not measured"
+            return f"its Jacobians are {n} x {n}, and engine c runs this: not benchmarked"
         return None
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
@@ -66,15 +66,15 @@ def _compiled(job: Job) -> bool:
 
 
 class ScanBackward(Deer):
-    """Steps in turn forward, all at once backward: exact, without any iteration."""
+    """Sequential steps forward, all at once backward: exact, without any iteration."""
 
     name = "scan-backward"
 
-    def hopeless(self, job: Job, steps: int, batch: int) -> str | None:
+    def prune_reason(self, job: Job, steps: int, batch: int) -> str | None:
         """As :class:`Deer`; and a compiled loop whose backward is compiled too is faster."""
         if _compiled(job):
-            return "its forward is engine c's, whose own backward is compiled: not measured"
-        return super().hopeless(job, steps, batch)
+            return "its forward is engine c's, whose own backward is compiled: not benchmarked"
+        return super().prune_reason(job, steps, batch)
 
     def _solvers(self, schedule: str | None) -> tuple[str, ...]:
         if schedule:

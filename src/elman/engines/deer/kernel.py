@@ -10,10 +10,10 @@ from torch import Tensor
 
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
-from elman.engines.deer import turn
+from elman.engines.deer import sequential
 from elman.engines.deer.backward import Backward
+from elman.engines.deer.convergence import finite
 from elman.engines.deer.equations import Trajectory, before_window, windows
-from elman.engines.deer.gates import finite
 from elman.engines.deer.problem import Formula, Problem
 from elman.engines.deer.solvers import BUDGET, CHAIN, Solution, solve
 from elman.engines.precision import multiplying
@@ -22,11 +22,11 @@ from elman.ir.graph import Node
 
 
 class DeerKernel(Kernel):
-    """Forward by Newton's iteration (or in turn), backward by one reverse scan.
+    """Forward by Newton's iteration (or sequentially), backward by one reverse scan.
 
     Attributes:
-        calls, fallbacks: forward calls, and those of them whose steps were run in turn because no
-            solver's result was accepted.
+        calls, fallbacks: forward calls, and those of them whose steps were run sequentially because
+            no solver's result was accepted.
         last: how the last call was solved.
     """
 
@@ -45,7 +45,7 @@ class DeerKernel(Kernel):
         return {"engine": self.engine, "schedule": "+".join(self.solvers)}
 
     def counters(self) -> dict[str, int]:
-        """Forward calls, and how many of them fell back to steps in turn."""
+        """Forward calls, and how many of them fell back to sequential steps."""
         return {"calls": self.calls, "fallbacks": self.fallbacks} if self.solvers else {}
 
     def _problem(self, call: Call) -> Problem:
@@ -77,14 +77,17 @@ class DeerKernel(Kernel):
             known = problem.leaves(before_window(problem.start, y, rows), rows)
             made = dict(zip(step.roots, problem.evaluate(step.roots, known), strict=True))
             T = rows.stop - rows.start
-            pieces = [problem.spread(made[root], root, T) for root in step.outputs]
+            pieces = [problem.broadcast(made[root], root, T) for root in step.outputs]
             outputs.append(_whole(pieces, graph.output))
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         last: list[Tensor] = []
         for leaf, state in zip(graph.states, call.states, strict=True):
-            atoms = [k for k, atom in enumerate(step.states) if atom.name == leaf.name]
+            gate_blocks = [
+                k for k, gate_block in enumerate(step.states) if gate_block.name == leaf.name
+            ]
             ends = [
-                problem.spread(made[step.next_states[k]], step.states[k], T)[-1:] for k in atoms
+                problem.broadcast(made[step.next_states[k]], step.states[k], T)[-1:]
+                for k in gate_blocks
             ]
             last.append(_whole(ends, leaf).reshape(state.shape))
         return Result(output, tuple(last), y if self._job.spec.training else ())
@@ -95,7 +98,7 @@ class DeerKernel(Kernel):
         if not problem.start:
             return ()
         if self.solvers:
-            with multiplying(call.states[0], "ieee"):  # the gates demand all bits
+            with multiplying(call.states[0], "ieee"):  # the convergence checks demand all bits
                 found = solve(problem, self.solvers, budget=self.budget)
             self.last = found
             if found.y is not None:
@@ -104,20 +107,20 @@ class DeerKernel(Kernel):
                 self.fallbacks += 1
                 self._tell(found)
         if not self._looked:
-            self._sequential, self._looked = turn.sequential_kernel(self._job), True
+            self._sequential, self._looked = sequential.sequential_kernel(self._job), True
         if self._sequential is None:
-            return turn.in_turn(problem)
-        rows = turn.rows_by_kernel(self._sequential, call)
+            return sequential.run_sequentially(problem)
+        rows = sequential.rows_by_kernel(self._sequential, call)
         step = self.formula.pair.step
         named = {leaf.name: part[1:] for leaf, part in zip(self._job.graph.states, rows)}
-        atoms = self.formula.atoms(step.states, named)
+        gate_blocks = self.formula.gate_blocks(step.states, named)
         columns = {
-            k: atoms[step.states[k]]
+            k: gate_blocks[step.states[k]]
             if step.states[k].shape
-            else atoms[step.states[k]].unsqueeze(-1)
+            else gate_blocks[step.states[k]].unsqueeze(-1)
             for k in self.formula.recurrent
         }
-        return tuple(bundle.packed(columns) for bundle in self.formula.bundles)
+        return tuple(state_group.packed(columns) for state_group in self.formula.state_groups)
 
     def _tell(self, found: Solution) -> None:
         """One warning per cell and process."""
@@ -146,6 +149,6 @@ class DeerKernel(Kernel):
         }
 
 
-def _whole(atoms: list[Tensor], leaf: Node) -> Tensor:
-    """The atoms of a value [rows, B, n] as one array; a scalar's as [rows, B]."""
-    return torch.cat(atoms, -1) if leaf.shape else atoms[0].squeeze(-1)
+def _whole(gate_blocks: list[Tensor], leaf: Node) -> Tensor:
+    """The gate blocks of a value [rows, B, n] as one array; a scalar's as [rows, B]."""
+    return torch.cat(gate_blocks, -1) if leaf.shape else gate_blocks[0].squeeze(-1)

@@ -13,31 +13,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.autodiff.structure import Kind, Structure, structure
+from elman.autodiff.structure import JacobianPattern, Structure, structure
 from elman.engines import registry
 from elman.engines.arrays import Arrays
-from elman.engines.atoms import Places
 from elman.engines.base import Job
 from elman.engines.deer.equations import Rows, Trajectory
+from elman.engines.deer.partial_evaluation import with_zero_cotangents
 from elman.engines.deer.scans import Algebra, Dense, Units
-from elman.engines.deer.zeros import without
+from elman.engines.gate_blocks import GateBlockViews
 from elman.engines.weights import WeightRate
 from elman.ir.build import Builder
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Node
-from elman.ir.pair import Step, sealed
+from elman.ir.pair import Step, loop_invariant
 from elman.ir.types import shape_size
 
 _COPIES = 6  # arrays as large as the Jacobian that live at once while it is made and used
 
 
 @dataclass(frozen=True)
-class Bundle:
+class StateGroups:
     """Groups of states of one size and pattern.
 
     Attributes:
-        groups: indices of state atoms; each group depends on itself alone.
-        widths: sizes of the atoms of a group.
+        groups: indices of state gate blocks; each group depends on itself alone.
+        widths: sizes of the gate blocks of a group.
         algebra: how its arrays are laid out: ``Units`` [T, k, B·groups·U] for groups of k states
             whose units do not mix, ``Dense`` [T, B·groups, n].
     """
@@ -99,16 +99,18 @@ class Bundle:
         return whole.movedim(0, 3).flatten(1, 2)
 
 
-def bundles_of(step: Step, recurrence: Structure, sizes: Mapping[str, int]) -> tuple[Bundle, ...]:
+def state_groups_of(
+    step: Step, recurrence: Structure, sizes: Mapping[str, int]
+) -> tuple[StateGroups, ...]:
     """The recurrent states of a step, groups of one kind together."""
     kinds: dict[tuple[bool, tuple[int, ...]], list[tuple[int, ...]]] = {}
     for group in recurrence.groups:
         widths = tuple(_width(step.states[k], sizes) for k in group)
         patterns = [kind for (a, _), kind in recurrence.kinds.items() if a in group]
-        units = Kind.DENSE not in patterns and len(set(widths)) == 1
+        units = JacobianPattern.DENSE not in patterns and len(set(widths)) == 1
         kinds.setdefault((units, widths), []).append(group)
     return tuple(
-        Bundle(tuple(groups), widths, Units(len(widths)) if units else Dense(sum(widths)))
+        StateGroups(tuple(groups), widths, Units(len(widths)) if units else Dense(sum(widths)))
         for (units, widths), groups in kinds.items()
     )
 
@@ -124,7 +126,7 @@ class Formula:
         self.job, self.pair, self.sizes = job, job.pair, dict(job.spec.dims)
         step = job.pair.step
         self.structure = structure(step)
-        self.bundles = bundles_of(step, self.structure, self.sizes)
+        self.state_groups = state_groups_of(step, self.structure, self.sizes)
         self.recurrent = self.structure.recurrent
         self.next = tuple(step.next_states[k] for k in self.recurrent)
         zeros = {
@@ -132,10 +134,10 @@ class Formula:
             *(d for k, d in enumerate(self.pair.d_next) if k not in self.recurrent),
         }
         roots = [self.pair.d_states[k] for k in self.recurrent]
-        self.jacobian_rows = without(roots, zeros, Builder())
+        self.jacobian_rows = with_zero_cotangents(roots, zeros, Builder())
         leaves = (*step.inputs, *step.states, *step.weights)
-        places = Places(job.graph.leaves, leaves, self.sizes)
-        self.atoms, self.joined = places.atoms, places.joined
+        views = GateBlockViews(job.graph.leaves, leaves, self.sizes)
+        self.gate_blocks, self.joined = views.gate_blocks, views.joined
         self.weights = WeightRate(job)
         self._newtons: dict[Any, Any] = {}
 
@@ -144,22 +146,22 @@ class Formula:
         key = (device, dtype)
         if key not in self._newtons:
             make = registry.newton(device)
-            alone = len(self.bundles) == 1 and len(self.bundles[0].groups) == 1
+            alone = len(self.state_groups) == 1 and len(self.state_groups[0].groups) == 1
             self._newtons[key] = self._iteration(make, dtype) if make and alone else None
         return self._newtons[key]
 
     def _iteration(self, make: Any, dtype: torch.dtype) -> Any:
-        step, (bundle,) = self.pair.step, self.bundles
-        (group,) = bundle.groups
-        places = [self.recurrent.index(k) for k in group]
+        step, (state_group,) = self.pair.step, self.state_groups
+        (group,) = state_group.groups
+        views = [self.recurrent.index(k) for k in group]
         return make(
             [step.states[k] for k in group],
-            [self.next[place] for place in places],
+            [self.next[place] for place in views],
             [self.pair.d_next[k] for k in group],
-            [self.jacobian_rows[place] for place in places],
+            [self.jacobian_rows[place] for place in views],
             self.sizes,
-            n=bundle.algebra.n,
-            units=isinstance(bundle.algebra, Units),
+            n=state_group.algebra.n,
+            units=isinstance(state_group.algebra, Units),
             dtype=dtype,
         )
 
@@ -186,17 +188,17 @@ class Problem:
         self.dtype, self.device = first.dtype, first.device
         self._arrays = Arrays(self.dtype, self.device)
         self._sizes = formula.sizes
-        self._inputs = formula.atoms(step.inputs, inputs)
-        self._states = formula.atoms(step.states, states)
-        self._weights = formula.atoms(step.weights, weights)
-        self._sealed: dict[Node, Tensor] = dict(self._weights)
-        self.evaluate([value for value in step.walk() if sealed(value)], self._sealed)
+        self._inputs = formula.gate_blocks(step.inputs, inputs)
+        self._states = formula.gate_blocks(step.states, states)
+        self._weights = formula.gate_blocks(step.weights, weights)
+        self._invariants: dict[Node, Tensor] = dict(self._weights)
+        self.evaluate([value for value in step.walk() if loop_invariant(value)], self._invariants)
         below = {k: self._column(step.states[k], self._states) for k in formula.recurrent}
         whole = {k: value.unsqueeze(0) for k, value in below.items()}
-        self.start: Trajectory = tuple(b.packed(whole)[0] for b in formula.bundles)
+        self.start: Trajectory = tuple(b.packed(whole)[0] for b in formula.state_groups)
         self._window: Any = None  # the last that was improved, and what its kernels read
-        self.algebras = tuple(bundle.algebra for bundle in formula.bundles)
-        each = (b.seeds * sum(b.widths) * len(b.groups) for b in formula.bundles)
+        self.algebras = tuple(state_group.algebra for state_group in formula.state_groups)
+        each = (b.seeds * sum(b.widths) * len(b.groups) for b in formula.state_groups)
         self.row_bytes = _COPIES * self.batch * sum(each) * first.dtype.itemsize
 
     def _column(self, leaf: Node, values: Mapping[Node, Tensor]) -> Tensor:
@@ -205,10 +207,10 @@ class Problem:
     def leaves(self, before: Trajectory, rows: Rows) -> dict[Node, Tensor]:
         """Values of all leaves for some steps; ``before`` holds the states they start from."""
         step = self.formula.pair.step
-        known = dict(self._sealed)
+        known = dict(self._invariants)
         known.update((leaf, value[rows]) for leaf, value in self._inputs.items())
-        for bundle, packed in zip(self.formula.bundles, before, strict=True):
-            for k, value in bundle.unpacked(packed, self.batch).items():
+        for state_group, packed in zip(self.formula.state_groups, before, strict=True):
+            for k, value in state_group.unpacked(packed, self.batch).items():
                 leaf = step.states[k]
                 known[leaf] = value if leaf.shape else value.squeeze(-1)
         return known
@@ -226,27 +228,27 @@ class Problem:
         count = next(known[leaf].shape[0] for leaf in formula.pair.step.inputs)
         values = self.evaluate(formula.next, known)
         wide = {
-            k: self.spread(value, formula.pair.step.states[k], count)
+            k: self.broadcast(value, formula.pair.step.states[k], count)
             for k, value in zip(formula.recurrent, values, strict=True)
         }
-        return tuple(bundle.packed(wide) for bundle in formula.bundles)
+        return tuple(state_group.packed(wide) for state_group in formula.state_groups)
 
     def width(self, value: Node) -> int:
-        """Units of an atom; 1 for a scalar."""
+        """Units of a gate block; 1 for a scalar."""
         return _width(value, self._sizes)
 
-    def spread(self, value: Tensor, leaf: Node, *lead: int) -> Tensor:
+    def broadcast(self, value: Tensor, leaf: Node, *lead: int) -> Tensor:
         """A value of every step, sample and unit, scalars as columns."""
         if not leaf.shape:
             value = value.unsqueeze(-1)
         return value.expand(*lead, self.batch, self.width(leaf))
 
     def zeros(self, leaf: Node, *lead: int) -> Tensor:
-        """Zeros in the form of :meth:`spread`; not to be written to."""
+        """Zeros in the form of :meth:`broadcast`; not to be written to."""
         return self._arrays.constant(0.0).expand(*lead, self.batch, self.width(leaf))
 
     def bare(self, column: Tensor, leaf: Node) -> Tensor:
-        """The reverse of :meth:`spread`: scalars without their axis of units."""
+        """The reverse of :meth:`broadcast`: scalars without their axis of units."""
         return column if leaf.shape else column.squeeze(-1)
 
     def improved(
@@ -258,9 +260,9 @@ class Problem:
             return None
         key = rows.start, rows.stop
         if self._window is None or self._window[0] != key:
-            known = dict(self._sealed)
+            known = dict(self._invariants)
             known.update((leaf, value[rows]) for leaf, value in self._inputs.items())
-            self.evaluate([*newton.rows, *newton.sealed], known)
+            self.evaluate([*newton.rows, *newton.invariants], known)
             channels = y[0].shape[2 if newton.units else 1]
             self._window = key, newton.given(known, rows.stop - rows.start, channels)
         iterate, off = newton.improved(y[0], start[0], *self._window[1])
@@ -279,26 +281,26 @@ class Problem:
         step = formula.pair.step
         jacobians: list[Tensor] = []
         some = next(iter(self._inputs.values()))
-        for bundle in formula.bundles:
-            seeds = bundle.seeded(some)
+        for state_group in formula.state_groups:
+            seeds = state_group.seeded(some)
             values = dict(known)
             for k in formula.recurrent:
                 leaf = step.states[k]
                 seed = seeds.get(k)
                 if seed is None:
-                    seed = some.new_zeros(bundle.seeds, 1, 1, _width(leaf, self._sizes))
+                    seed = some.new_zeros(state_group.seeds, 1, 1, _width(leaf, self._sizes))
                 values[formula.pair.d_next[k]] = seed if leaf.shape else seed.squeeze(-1)
-            members = [k for group in bundle.groups for k in group]
+            members = [k for group in state_group.groups for k in group]
             roots = {k: formula.jacobian_rows[formula.recurrent.index(k)] for k in members}
             wanted = {k: root for k, root in roots.items() if root is not None}
             cotangents = dict(
                 zip(wanted, self.evaluate(tuple(wanted.values()), values), strict=True)
             )
             rows = {
-                k: self.spread(cotangents[k], step.states[k], bundle.seeds, count)
+                k: self.broadcast(cotangents[k], step.states[k], state_group.seeds, count)
                 if k in cotangents
-                else self.zeros(step.states[k], bundle.seeds, count)
+                else self.zeros(step.states[k], state_group.seeds, count)
                 for k in members
             }
-            jacobians.append(bundle.jacobian(rows))
+            jacobians.append(state_group.jacobian(rows))
         return tuple(jacobians)

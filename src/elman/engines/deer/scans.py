@@ -76,7 +76,7 @@ class Dense:
 Algebra = Units | Dense
 
 
-def _in_turn(algebra: Algebra, A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
+def _sequential_scan(algebra: Algebra, A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
     states: list[Tensor] = []
     for matrix, rest in zip(A, b, strict=True):
         y0 = algebra.of_vector(matrix, y0) + rest
@@ -88,7 +88,7 @@ def associative(algebra: Algebra, A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
     """All y[t] by torch ops alone, on any device; shapes as the algebra says, y0 without T."""
     T = b.shape[0]
     if T <= _ALONE:
-        return _in_turn(algebra, A, b, y0)
+        return _sequential_scan(algebra, A, b, y0)
     even = T // 2 * 2
     A1, A2, b1, b2 = A[0:even:2], A[1:even:2], b[0:even:2], b[1:even:2]
     second = associative(algebra, algebra.of_matrix(A2, A1), algebra.of_vector(A2, b1) + b2, y0)

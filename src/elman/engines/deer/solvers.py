@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from elman.engines.deer.convergence import TOLERANCES, refusal
 from elman.engines.deer.equations import Equations, Rows, Trajectory, before, largest, windows
-from elman.engines.deer.gates import TOLERANCES, refusal
 from elman.engines.deer.scans import Dense, Units, scan
 
 BUDGET = 256 << 20  # (bytes) that the Jacobians of a window and what makes them may take
@@ -55,7 +55,7 @@ METHODS = {
     "windowed": Method(40, window=_STEPS),
     "picard": Method(400, scale=0.0),
 }
-CHAIN = ("newton", "damped", "windowed")  # tried in turn, before the steps are run in turn
+CHAIN = ("newton", "damped", "windowed")  # tried in this order, before the sequential fallback
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Solution:
     """What came out, and how.
 
     Attributes:
-        y: the trajectory; None if no solver came past the gates.
+        y: the trajectory; None if no solver came past the convergence checks.
         solver: the one that did.
         iterations: of that solver, the most of any window.
         tried: solver -> why its result was not accepted.
@@ -111,7 +111,7 @@ def solve(
     budget: int = BUDGET,
     watch: Watch | None = None,
 ) -> Solution:
-    """Solve by the first of some solvers whose result comes past both gates.
+    """Solve by the first of some solvers whose result comes past both convergence checks.
 
     Args:
         equations: what is solved.

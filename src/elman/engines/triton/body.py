@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from elman.engines.triton.layout import Layout, padded
+from elman.engines.triton.layout import TritonLayout, padded
 from elman.engines.triton.ops import SPELL, number, spell_sum
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
-from elman.ir.pair import sealed
-from elman.ir.types import Atom, dim_size
-from elman.plan.program import Bundle, Home, Part, Phase, Segment
+from elman.ir.pair import loop_invariant
+from elman.ir.types import GateBlock, dim_size
+from elman.plan.program import Buffer, Bundle, Part, Phase, Segment
 
 
 class Body(ABC):
@@ -21,7 +21,7 @@ class Body(ABC):
         lines: those of a step, or of a block of rows.
     """
 
-    def __init__(self, layout: Layout, phase: Phase) -> None:
+    def __init__(self, layout: TritonLayout, phase: Phase) -> None:
         self.layout, self.phase = layout, phase
         self.before: list[str] = []
         self.lines: list[str] = []
@@ -31,7 +31,7 @@ class Body(ABC):
         self._count = 0
 
     @abstractmethod
-    def address(self, home: Home, value: Node) -> str:
+    def address(self, buffer: Buffer, value: Node) -> str:
         """Text of the pointers [1, samples] to where a value's first unit lies in each row."""
 
     @abstractmethod
@@ -70,9 +70,9 @@ class Body(ABC):
         name = self.units(size)
         return f"ok_{name} & {rows}" if self.masked(size) else rows
 
-    def atom_units(self, atom: Atom) -> str:
-        """As :meth:`units`, of an atom."""
-        return self.units(self.layout.size(atom))
+    def gate_block_units(self, gate_block: GateBlock) -> str:
+        """As :meth:`units`, of a gate block."""
+        return self.units(self.layout.size(gate_block))
 
     def constant(self, value: Node) -> str | None:
         """The name of what is the same in every row, or None."""
@@ -87,7 +87,7 @@ class Body(ABC):
             name = self.held[value] = self.fresh("k")
             self.before.append(f"{name} = tl.full([1, 1], {number(known)}, tl.float32)")
             return name
-        if not sealed(value):
+        if not loop_invariant(value):
             return None
         name = self.held[value] = self.fresh("v")
         offset = self.layout.vector(value)
@@ -104,32 +104,32 @@ class Body(ABC):
         """The name of a value: held, computed, or loaded now."""
         known = self.constant(value) or self.names.get(value)
         if known is None:
-            known = self.names[value] = self.load(self.phase.homes[value], value)
+            known = self.names[value] = self.load(self.phase.buffers[value], value)
         return known
 
-    def load(self, home: Home, value: Node) -> str:
-        """Load a value from its home; its name."""
+    def load(self, buffer: Buffer, value: Node) -> str:
+        """Load a value from its buffer; its name."""
         name = self.fresh()
-        self.lines.append(f"{name} = {self.loaded(home, value)}.to(tl.float32)")
+        self.lines.append(f"{name} = {self.loaded(buffer, value)}.to(tl.float32)")
         return name
 
-    def loaded(self, home: Home, value: Node) -> str:
-        """Text of a value in its home, in the type of the memory."""
-        at, mask = self.place(home, value)
+    def loaded(self, buffer: Buffer, value: Node) -> str:
+        """Text of a value in its buffer, in the type of the memory."""
+        at, mask = self.place(buffer, value)
         return f"tl.load({at}, mask={mask}, other=0.0)"
 
-    def place(self, home: Home, value: Node) -> tuple[str, str]:
+    def place(self, buffer: Buffer, value: Node) -> tuple[str, str]:
         """Text of the pointers to all units of a value, and of their mask."""
-        at = self.address(home, value)
+        at = self.address(buffer, value)
         if not value.shape:
             return at, "live"
         size = self.layout.width(value)
         return f"{at} + {self.units(size)}", self.inside(size)
 
-    def store(self, home: Home, value: Node) -> None:
-        """Store a value to a home."""
+    def store(self, buffer: Buffer, value: Node) -> None:
+        """Store a value to a buffer."""
         name = self.use(value)
-        at, mask = self.place(home, value)
+        at, mask = self.place(buffer, value)
         self.lines.append(f"lib.put({at}, {self.whole(name, value)}, {mask})")
 
     def whole(self, name: str, value: Node) -> str:
@@ -141,8 +141,8 @@ class Body(ABC):
         """All lines of a segment."""
         for value in segment.scalars:
             self._compute(value)
-        for value, home in segment.scalar_writes:
-            self.store(home, value)
+        for value, buffer in segment.scalar_writes:
+            self.store(buffer, value)
         for part in segment.parts:
             self._part(part)
 
@@ -158,8 +158,8 @@ class Body(ABC):
                 self._compute(value, sums.get(value), frozenset(merged))
         for value, _ in part.writes:  # loads first: a store may go where another value lay
             self.use(value)
-        for value, home in part.writes:
-            self.store(home, value)
+        for value, buffer in part.writes:
+            self.store(buffer, value)
 
     def _compute(
         self, value: Node, product: str | None = None, merged: frozenset[Node] = frozenset()

@@ -17,9 +17,9 @@ from elman.engines.triton.heads import HeadsKernel
 from elman.engines.triton.kernel import DTYPES, TritonKernel
 from elman.engines.triton.launch import processors
 from elman.engines.triton.newton import newton
-from elman.engines.triton.room import grids, loops
-from elman.engines.triton.schedule import Schedule
-from elman.engines.triton.wave import Wave, forecast
+from elman.engines.triton.occupancy import grids, loops
+from elman.engines.triton.schedule import TritonSchedule
+from elman.engines.triton.wavefront import Wavefront, forecast
 from elman.errors import EngineError
 from elman.plan.build import program
 from elman.plan.prices import Prices
@@ -55,9 +55,9 @@ class TritonEngine(Engine):
         """See :meth:`Engine.newton`."""
         return newton
 
-    def hopeless(self, job: Job, steps: int, batch: int) -> str | None:
+    def prune_reason(self, job: Job, steps: int, batch: int) -> str | None:
         """The interpreter is for tests."""
-        return None if job.spec.device == "cuda" else "it is interpreted: not measured"
+        return None if job.spec.device == "cuda" else "it is interpreted: not benchmarked"
 
     def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
         """What the model of shared memory does not rule out; at last step by step.
@@ -68,7 +68,11 @@ class TritonEngine(Engine):
         of = self._program(job.single or job)
         return tuple(
             schedule.name
-            for schedule in (*loops(of, batch), *grids(of, batch, job.heads), Schedule("steps"))
+            for schedule in (
+                *loops(of, batch),
+                *grids(of, batch, job.heads),
+                TritonSchedule("steps"),
+            )
         )
 
     def together(
@@ -79,31 +83,31 @@ class TritonEngine(Engine):
         batch: int,
         arrangement: Arrangement,
     ) -> tuple[Kernel, float] | None:
-        """Layers a stretch of steps behind one another, where all find room on the chip at once.
+        """Layers a time chunk behind one another, where all find room on the chip at once.
 
         A layer that would by itself take too much of it runs on its first schedule that does not.
         """
         share = forecast(steps, len(jobs))
         if arrangement.directions or share >= 1.0:
             return None
-        room = processors() // len(jobs)
-        most = 1 << (batch - 1).bit_length()  # a choice holds up to here (tuning's size classes)
+        resident = processors() // len(jobs)
+        most = 1 << (batch - 1).bit_length()  # a choice holds up to here (tuning's size buckets)
         found: list[TritonKernel] = []
         for job, kernel in zip(jobs, kernels, strict=True):
             others = (self.compile(job, name) for name in self.schedules(job, steps, most))
-            fits = (k for k in chain([kernel], others) if _programs(k, most) <= room)
+            fits = (k for k in chain([kernel], others) if _programs(k, most) <= resident)
             first = next(fits, None)
             if not isinstance(first, TritonKernel):
                 return None
             found.append(first)
-        return Wave(found, arrangement), share
+        return Wavefront(found, arrangement), share
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Plan and spell; Triton compiles at the first call."""
         reason = self.supports(job)
         if reason is not None:
             raise EngineError(f"engine 'triton' cannot run {job.name}: {reason}")
-        chosen = Schedule.parse(schedule or self.schedules(job, 1, 1)[0])
+        chosen = TritonSchedule.parse(schedule or self.schedules(job, 1, 1)[0])
         if job.single is not None:
             return HeadsKernel(job, self._program(job.single), chosen)
         return TritonKernel(job, self._program(job), chosen)

@@ -1,10 +1,10 @@
-"""All steps in one kernel, units cut over programs that meet between segments (K3).
+"""All steps in one kernel, units cut over programs that synchronise between segments.
 
 Each program keeps the weights' rows of its own units on chip; states, and whatever a segment reads
 of all units, go through memory. Programs that share samples are a group. Its samples may be cut
 into slices, each with a counter of its own: after a segment a slice arrives, and before the next
-one it waits, while the program computes the other slices. What a turn of a slice reads of its own
-is loaded a turn ahead, even before the step. The idea is the software pipeline of G. Diamos,
+one it waits, while the program computes the other slices. What a stage of a slice reads of its own
+is loaded a stage ahead, even before the step. The idea is the software pipeline of G. Diamos,
 "Persistent RNNs (stashing recurrent weights on-chip)", talk, Baidu SVAIL, April 2016: four stages,
 kept full with a minibatch of four.
 """
@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from elman.engines.triton.layout import Layout, padded
+from elman.engines.triton.k_tiles import KTile, k_tiles
+from elman.engines.triton.layout import TritonLayout, padded
 from elman.engines.triton.loop import Loop
-from elman.engines.triton.pieces import Piece, pieces
 from elman.engines.triton.text import added, assigned, renamed
 from elman.ir.graph import Node
-from elman.ir.pair import sealed
-from elman.ir.types import Atom
-from elman.plan.program import Acc, Bundle, Home, Phase, Segment
+from elman.ir.pair import loop_invariant
+from elman.ir.types import GateBlock
+from elman.plan.program import Acc, Buffer, Bundle, Phase, Segment
 from elman.plan.segments import full_reads
 
 _FEWEST = 8  # units of a block: what tensor cores take along that side
@@ -28,12 +28,12 @@ _INNER = 16  # and along which they sum
 
 
 @dataclass(frozen=True)
-class _Turn:
+class _PipelineStage:
     """One segment on one slice's samples.
 
     Attributes:
         sync: whether it waits for other programs.
-        early: what is loaded a turn ahead.
+        early: what is loaded a stage ahead.
         ready: what is done with it before the wait.
         lines: what follows the wait.
         late: what no other program waits for.
@@ -51,10 +51,10 @@ class Grid(Loop):
 
     Args:
         layout, phase, chunk, forward, packed: as of :class:`Loop`; all states are kept.
-        own: units of the largest atom that a program has.
+        own: units of the largest gate block that a program has.
         heads: whether there are several, each with programs of its own.
         splits: how many parts of a product's inner dim are computed side by side.
-        slices: of the samples, computed in turn.
+        slices: of the samples, computed one after another.
     """
 
     numbers = ("i0", "i1", "T", "B", "g0")
@@ -63,7 +63,7 @@ class Grid(Loop):
 
     def __init__(
         self,
-        layout: Layout,
+        layout: TritonLayout,
         phase: Phase,
         chunk: tuple[list[int], int],
         *,
@@ -79,7 +79,7 @@ class Grid(Loop):
             layout, phase, chunk, forward=forward, kept=kept, packed=packed, heads=heads
         )
         self.splits, self.slices = splits, slices
-        self._turns: list[_Turn] = []
+        self._pipeline: list[_PipelineStage] = []
         self._early: list[str] = []
         self._ready: list[str] = []
         self._late: list[str] = []
@@ -87,15 +87,15 @@ class Grid(Loop):
         self._is_early = False
         self.sums: set[int] = set()  # how many blocks are summed at once, somewhere
         self.scratch = layout.slots(phase.scratch)
-        sizes = [layout.size(atom) for atom in _atoms(phase)]
+        sizes = [layout.size(gate_block) for gate_block in _gate_blocks(phase)]
         self.programs = -(-max(sizes, default=1) // own)
         self.passes = 1 + sum(segment.sync for segment in phase.segments)
         # the interpreter repeats a step: what a program had before and what it has stored are two
         # arrays there, and one on a GPU
         self._now = False
-        self._whole: dict[tuple[Node, Piece], str] = {}
-        self._inner: dict[Piece, str] = {}
-        self._split_weights: dict[tuple[Node, bool, Piece], str] = {}
+        self._whole: dict[tuple[Node, KTile], str] = {}
+        self._inner: dict[KTile, str] = {}
+        self._split_weights: dict[tuple[Node, bool, KTile], str] = {}
         self._all: set[int] = set()
         pair = layout.program.pair
         leaves = pair.step.states if forward else pair.d_next
@@ -123,47 +123,47 @@ class Grid(Loop):
             f"ok_{name} = ({own} < {self._own(size)}) & ({name} < {size})",
         ]
 
-    def address(self, home: Home, value: Node) -> str:
+    def address(self, buffer: Buffer, value: Node) -> str:
         """See :meth:`Body.address`."""
-        if home.where in ("tape", "chunk") and self._now:
-            name = "tapenow" if home.where == "tape" else "chnow"
-            row = self.layout.tape_row if home.where == "tape" else self.chunk[1]
+        if buffer.where in ("tape", "chunk") and self._now:
+            name = "tapenow" if buffer.where == "tape" else "chnow"
+            row = self.layout.tape_row if buffer.where == "tape" else self.chunk[1]
             base = self._base(f"p_{name}", f"{name} + row * {row}", name)
-            offsets = self.layout.tape if home.where == "tape" else self.chunk[0]
-            return f"{base} + {offsets[home.index]}"
-        if home.where == "scratch":
+            offsets = self.layout.tape if buffer.where == "tape" else self.chunk[0]
+            return f"{base} + {offsets[buffer.index]}"
+        if buffer.where == "scratch":
             offsets, row = self.scratch
             base = self._base("p_sr", f"sr + ((t & 1) * B + n) * {row}", "sr")
-            return f"{base} + {offsets[home.index]}"
-        if home.where in ("carry", "d_state"):
-            name, step = ("p_ca", "t") if home.where == "carry" else ("p_cn", "t + 1")
+            return f"{base} + {offsets[buffer.index]}"
+        if buffer.where in ("carry", "d_state"):
+            name, step = ("p_ca", "t") if buffer.where == "carry" else ("p_cn", "t + 1")
             text = f"ca + ((({step}) & 1) * B + n) * {self.layout.carry_row}"
-            return f"{self._base(name, text, 'ca')} + {self.layout.carry[home.index]}"
-        return super().address(home, value)
+            return f"{self._base(name, text, 'ca')} + {self.layout.carry[buffer.index]}"
+        return super().address(buffer, value)
 
-    def store(self, home: Home, value: Node) -> None:
+    def store(self, buffer: Buffer, value: Node) -> None:
         """See :meth:`Body.store`; what others read in full goes to memory, and before the rest."""
         self.use(value)
-        if home.where == "scratch" and value not in self._read:
+        if buffer.where == "scratch" and value not in self._read:
             return  # of this program alone, who has it at hand
-        carried = home.where in ("next", "d_state") and home.index in self._shared
+        carried = buffer.where in ("next", "d_state") and buffer.index in self._shared
         shared = carried or value in self._read
         self._now = True
         lines = self.lines
         if not shared:
-            if home.where != "d_state":
-                self.place(home, value)  # pointers are told among what comes first
+            if buffer.where != "d_state":
+                self.place(buffer, value)  # pointers are told among what comes first
             self.lines = self._late
-        super().store(home, value)
-        if home.where == "scratch" or (home.where == "d_state" and carried):
-            super(Loop, self).store(home, value)
+        super().store(buffer, value)
+        if buffer.where == "scratch" or (buffer.where == "d_state" and carried):
+            super(Loop, self).store(buffer, value)
         self.lines = lines
         self._now = False
 
     def _anywhere(self, value: Node) -> str:
         """Text of the pointers [1, samples] to a value of which all units are read."""
         self._now = True
-        at = self.address(self.phase.homes[value], value)
+        at = self.address(self.phase.buffers[value], value)
         self._now = False
         return at
 
@@ -173,20 +173,21 @@ class Grid(Loop):
         self._early_bases = {}
         super().segment(segment)
         parts = self._early, self._ready, self.lines, self._late
-        self._turns.append(_Turn(segment.sync, *parts))
+        self._pipeline.append(_PipelineStage(segment.sync, *parts))
 
-    def load(self, home: Home, value: Node) -> str:
-        """See :meth:`Body.load`: a turn ahead. Nothing of this kernel wrote what is loaded here."""
+    def load(self, buffer: Buffer, value: Node) -> str:
+        """See :meth:`Body.load`: a stage ahead. Nothing of this kernel wrote what is loaded
+        here."""
         raw, name = self.fresh("r"), self.fresh()
         self._swap()
-        text = self.loaded(home, value)
+        text = self.loaded(buffer, value)
         self.lines.append(f"{raw} = {text}")
         self._swap()
         self._ready.append(f"{name} = {raw}.to(tl.float32)")
         return name
 
     def _swap(self) -> None:
-        """From a turn's lines to those ahead of it, and back."""
+        """From a stage's lines to those ahead of it, and back."""
         self.lines, self._early = self._early, self.lines
         self._bases, self._early_bases = self._early_bases, self._bases
         self._is_early = not self._is_early
@@ -222,40 +223,40 @@ class Grid(Loop):
         return renamed(lines, {name: f"{name}_{s}" for name in self._own_names})
 
     def _step(self) -> list[str]:
-        turns, end = self._turns, self._step_end()
-        order = [(k, s) for k in range(len(turns)) for s in range(self.slices)]
+        pipeline, end = self._pipeline, self._step_end()
+        order = [(k, s) for k in range(len(pipeline)) for s in range(self.slices)]
         head, *rows = self._step_head()
         lines = [head, *self._sliced(rows)]
         for (k, s), after in zip(order, [*order[1:], None], strict=True):
             if after is not None:
-                lines += self._of(after[1], turns[after[0]].early)
+                lines += self._of(after[1], pipeline[after[0]].early)
             else:
                 lines += self._ahead("i + 1", "soon")
-            lines += self._of(s, turns[k].ready)
-            if turns[k].sync:
-                lines += self._of(s, ["if MEET:", f"    lib.wait(bar_at + {s}, meeting)"])
-            lines += self._of(s, turns[k].lines)
-            if turns[(k + 1) % len(turns)].sync:
-                lines += self._of(s, [f"meeting += {self.programs}"])
-                lines += ["if MEET:", f"    lib.arrive(bar_at + {s})"]
-            lines += self._of(s, turns[k].late)
-            if k == len(turns) - 1:
+            lines += self._of(s, pipeline[k].ready)
+            if pipeline[k].sync:
+                lines += self._of(s, ["if BARRIER:", f"    lib.wait(bar_at + {s}, epoch)"])
+            lines += self._of(s, pipeline[k].lines)
+            if pipeline[(k + 1) % len(pipeline)].sync:
+                lines += self._of(s, [f"epoch += {self.programs}"])
+                lines += ["if BARRIER:", f"    lib.arrive(bar_at + {s})"]
+            lines += self._of(s, pipeline[k].late)
+            if k == len(pipeline) - 1:
                 lines += self._of(s, end)
         return [*lines, *self._of(0, [f"{raw} = {raw}_soon" for raw in self._raws])]
 
     @property
     def _raws(self) -> list[str]:
         """What a step loads first."""
-        return [name for name in assigned(self._turns[0].early) if not name.startswith("e_")]
+        return [name for name in assigned(self._pipeline[0].early) if not name.startswith("e_")]
 
     @property
     def _own_names(self) -> set[str]:
         """What every slice has of its own."""
-        found = {"n", "live", "all_live", "meeting", *self.carried}
+        found = {"n", "live", "all_live", "epoch", *self.carried}
         found |= set(assigned(self._step_head())) - {"t"}
         found |= {f"next_{index}" for index in self._next}
-        for turn in self._turns:
-            parts = (turn.early, turn.ready, turn.lines, turn.late)
+        for stage in self._pipeline:
+            parts = (stage.early, stage.ready, stage.lines, stage.late)
             found |= {name for part in parts for name in assigned(part)}
         return found | {f"{raw}_soon" for raw in self._raws}
 
@@ -263,7 +264,7 @@ class Grid(Loop):
         """The first loads of a step that begins next; its names end with a mark."""
         if not self._raws:
             return []
-        early = self._turns[0].early
+        early = self._pipeline[0].early
         # there may be no such step: then nothing is live; its number is looked up in packed rows
         number = f"tl.minimum({index}, T - 1)" if self.packed else index
         first = [f"inside_{mark} = {index} < i1", f"i_{mark} = {number}"]
@@ -275,44 +276,44 @@ class Grid(Loop):
         made = [*first, *renamed([*lines, *early], {name: f"{name}_{mark}" for name in own})]
         return self._of(0, made)
 
-    def _inner_of(self, piece: Piece) -> tuple[str, int]:
+    def _inner_of(self, tile: KTile) -> tuple[str, int]:
         """The name of a piece's indices [splits, units of a split], and how many splits."""
-        splits = max(1, min(self.splits, piece.length // _INNER))
-        each = piece.length // splits
-        if piece not in self._inner:
-            name = self._inner[piece] = f"k{piece.size}_{piece.start}"
-            first = f"{piece.start} + tl.arange(0, {splits})[:, None] * {each}"
+        splits = max(1, min(self.splits, tile.length // _INNER))
+        each = tile.length // splits
+        if tile not in self._inner:
+            name = self._inner[tile] = f"k{tile.size}_{tile.start}"
+            first = f"{tile.start} + tl.arange(0, {splits})[:, None] * {each}"
             self.before.append(f"{name} = {first} + tl.arange(0, {each})[None, :]")
-        return self._inner[piece], splits
+        return self._inner[tile], splits
 
-    def _split_weight(self, matrix: Node, transposed: bool, piece: Piece) -> str:
+    def _split_weight(self, matrix: Node, transposed: bool, tile: KTile) -> str:
         """The name of this program's rows of a matrix: [splits, units, units of a split]."""
-        found = self._split_weights.get((matrix, transposed, piece))
+        found = self._split_weights.get((matrix, transposed, tile))
         if found is not None:
             return found
         array = self.array(matrix, transposed)
         rows, columns = (self.layout.size(dim[0]) for dim in matrix.shape)
         out = columns if transposed else rows
-        k, _ = self._inner_of(piece)
+        k, _ = self._inner_of(tile)
         u, at_k = f"{self.units(out)}[None, :, :]", f"{k}[:, None, :]"
         ok = f"ok_{self.units(out)}[None, :, :]"
-        if piece.padded:
-            ok = f"{ok} & ({at_k} < {piece.size})"
+        if tile.padded:
+            ok = f"{ok} & ({at_k} < {tile.size})"
         at = f"{u} * {array}_r + {at_k}"
-        name = self._split_weights[matrix, transposed, piece] = self.fresh("w")
+        name = self._split_weights[matrix, transposed, tile] = self.fresh("w")
         self.before.append(f"{name} = tl.load({array} + {at}, mask={ok}, other=0.0).to(DT)")
         return name
 
-    def _split_operand(self, value: Node, piece: Piece) -> str:
+    def _split_operand(self, value: Node, tile: KTile) -> str:
         """The name of a piece of all units: [splits, units of a split, samples]."""
-        if (value, piece) in self._whole:
-            return self._whole[value, piece]
-        k, _ = self._inner_of(piece)
+        if (value, tile) in self._whole:
+            return self._whole[value, tile]
+        k, _ = self._inner_of(tile)
         at = f"({self._anywhere(value)})[None, :, :] + {k}[:, :, None]"
         mask = "live[None, :, :]"
-        if piece.padded:
-            mask = f"({k} < {piece.size})[:, :, None] & {mask}"
-        name = self._whole[value, piece] = self.fresh("o")
+        if tile.padded:
+            mask = f"({k} < {tile.size})[:, :, None] & {mask}"
+        name = self._whole[value, tile] = self.fresh("o")
         self.lines.append(
             f"{name} = tl.load({at}, mask={mask}, other=0.0, cache_modifier='.cg').to(DT)"
         )
@@ -345,10 +346,10 @@ class Grid(Loop):
         chains: dict[int, str] = {}  # what has unlike splits is summed apart
         for term in acc.terms:
             matrix, operand = term.args
-            for piece in pieces(self.layout.width(operand)):
-                _, splits = self._inner_of(piece)
-                weight = self._split_weight(matrix, term.transposed, piece)
-                value = self._split_operand(operand, piece)
+            for tile in k_tiles(self.layout.width(operand)):
+                _, splits = self._inner_of(tile)
+                weight = self._split_weight(matrix, term.transposed, tile)
+                value = self._split_operand(operand, tile)
                 start = chains.get(splits, f"tl.zeros([{splits}, {units}, N], tl.float32)")
                 name = chains[splits] = self.fresh("a")
                 self.lines.append(
@@ -367,7 +368,7 @@ class Grid(Loop):
                 f"ok_{f} = {f} < {size}",
             ]
         name = self.fresh("g")
-        if sealed(value):
+        if loop_invariant(value):
             at = f"vec + {self.layout.vector(value)} + {f}"
             self.before.append(f"{name} = tl.load({at}, mask=ok_{f}, other=0.0)")
             return f"tl.broadcast_to({name}, [{padded(size)}, N])", f"ok_{f}"
@@ -382,7 +383,7 @@ class Grid(Loop):
         self.pointers["bar"] = None
         return [
             f"bar_at = bar + (g0 + tl.program_id(1)) * {self.slices}",
-            *self._sliced([*super()._begin(), "meeting = 0"]),
+            *self._sliced([*super()._begin(), "epoch = 0"]),
             *self._ahead("i0", "first"),
             *self._of(0, [f"{raw} = {raw}_first" for raw in self._raws]),
         ]
@@ -391,6 +392,6 @@ class Grid(Loop):
         return self._sliced(super()._end())
 
 
-def _atoms(phase: Phase) -> list[Atom]:
-    """Atoms that the phase computes in."""
-    return [part.atom for segment in phase.segments for part in segment.parts]
+def _gate_blocks(phase: Phase) -> list[GateBlock]:
+    """Gate blocks that the phase computes in."""
+    return [part.gate_block for segment in phase.segments for part in segment.parts]

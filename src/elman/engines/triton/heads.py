@@ -11,9 +11,9 @@ from torch import Tensor
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.triton.kernel import TritonKernel
-from elman.engines.triton.schedule import Schedule
+from elman.engines.triton.schedule import TritonSchedule
 from elman.errors import EngineError
-from elman.ir.types import Dim, Shape, atom_size
+from elman.ir.types import Dim, Shape, gate_block_size
 from elman.plan.program import Program
 
 
@@ -70,11 +70,11 @@ class _Part:
 
 
 def _index(dim: Dim, heads: int, sizes: Any) -> Tensor:
-    """The units of each head [heads, units of one]: head by head within each atom."""
+    """The units of each head [heads, units of one]: head by head within each gate block."""
     found: list[list[int]] = [[] for _ in range(heads)]
     at = 0
-    for atom in dim:
-        size = atom_size(atom, sizes)
+    for gate_block in dim:
+        size = gate_block_size(gate_block, sizes)
         for own in found:
             own += range(at, at + size)
             at += size
@@ -87,7 +87,7 @@ class HeadsKernel(Kernel):
     engine = "triton"
     packs = True
 
-    def __init__(self, job: Job, program: Program, schedule: Schedule) -> None:
+    def __init__(self, job: Job, program: Program, schedule: TritonSchedule) -> None:
         assert job.single is not None, "asked for before"
         self.job, self.heads = job, job.heads
         self.one = TritonKernel(job.single, program, schedule, job.heads)

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
+from elman.engines.triton.call_buffers import BackwardCallBuffers, ForwardCallBuffers
 from elman.engines.triton.launch import launching
-from elman.engines.triton.layout import Layout
-from elman.engines.triton.runs import BackwardRun, ForwardRun
-from elman.engines.triton.schedule import Schedule
+from elman.engines.triton.layout import TritonLayout
+from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.sweeping import Sweeping
-from elman.engines.triton.totals import Totals
+from elman.engines.triton.weight_gradients import WeightGradients
 from elman.engines.weights import WeightRate
 from elman.errors import EngineError
 from elman.plan.build import output_is_state
@@ -40,10 +40,12 @@ class TritonKernel(Kernel):
     engine = "triton"
     packs = True
 
-    def __init__(self, job: Job, program: Program, schedule: Schedule, heads: int = 0) -> None:
+    def __init__(
+        self, job: Job, program: Program, schedule: TritonSchedule, heads: int = 0
+    ) -> None:
         self.job, self.program, self.fixed = job, program, schedule
         self.heads = (heads,) if heads else ()
-        self.layout = layout = Layout(program)
+        self.layout = layout = TritonLayout(program)
         self.dtype, self.element = DTYPES[job.spec.dtype]
         self.rate = WeightRate(job)
         # a step that is cut into kernels reads in memory what a loop has at hand in float32
@@ -61,7 +63,7 @@ class TritonKernel(Kernel):
         self.back = None
         if program.backward is not None:
             self.back = Sweeping(layout, program.backward, schedule, self.kept, heads=heads > 0)
-            self.totals = Totals(self.back, program.sums, self.dtype)
+            self.weight_gradients = WeightGradients(self.back, program.sums, self.dtype)
         self.declared = [leaf.name for leaf in job.graph.inputs]
         flows = zip(step.inputs, program.pair.d_inputs, strict=True)
         part = {leaf.name for leaf, d in flows if d is None}  # some of it has no gradient
@@ -120,8 +122,8 @@ class TritonKernel(Kernel):
             EngineError: this chip cannot hold the kernel.
         """
         with launching(call.states[0]):
-            run = ForwardRun(self, call)
-            run.stretch()
+            run = ForwardCallBuffers(self, call)
+            run.run_steps()
             return run.results()
 
     def backward(
@@ -131,6 +133,6 @@ class TritonKernel(Kernel):
         if self.back is None:
             raise EngineError("this kernel was compiled without a backward")
         with launching(call.states[0]):
-            run = BackwardRun(self, call, saved, cotangents, keep)
-            run.stretch()
+            run = BackwardCallBuffers(self, call, saved, cotangents, keep)
+            run.run_steps()
             return run.results()

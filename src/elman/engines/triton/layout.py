@@ -1,4 +1,4 @@
-"""Where everything lies in memory: slots in rows, sealed vectors in one array."""
+"""Where everything lies in memory: slots in rows, loop-invariant vectors in one array."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from torch import Tensor
 
 from elman.engines.columns import Column, Columns
 from elman.ir.graph import Node
-from elman.ir.types import Atom
+from elman.ir.types import GateBlock
 from elman.plan.program import Program
 
 LEAST = 16  # units along which tensor cores multiply
 ALIGNED = 16  # elements: a slot begins at a multiple of so many, so that loads are whole vectors
 
 
-class Place(NamedTuple):
+class ColumnRange(NamedTuple):
     """Columns of an array of rows, by its name."""
 
     base: str
     offset: int
     width: int
 
-    def rows(self, arrays: Mapping[str, Tensor]) -> Tensor:
+    def view(self, arrays: Mapping[str, Tensor]) -> Tensor:
         """Them [.., rows, n]."""
         return arrays[self.base].narrow(-1, self.offset, self.width)
 
-    def meets(self, after: Place) -> bool:
+    def is_contiguous_with(self, after: ColumnRange) -> bool:
         """Whether another begins where this one ends."""
         return (self.base, self.offset + self.width) == after[:2]
 
 
-def spanned(places: Sequence[Place]) -> list[Place]:
-    """Places in their order, those that meet as one."""
-    found: list[Place] = []
+def merged(places: Sequence[ColumnRange]) -> list[ColumnRange]:
+    """Places in their order, contiguous ones as one."""
+    found: list[ColumnRange] = []
     for place in places:
-        if found and found[-1].meets(place):
+        if found and found[-1].is_contiguous_with(place):
             found[-1] = found[-1]._replace(width=found[-1].width + place.width)
         else:
             found.append(place)
     return found
 
 
-class Layout(Columns):
+class TritonLayout(Columns):
     """All compile-time numbers of one program."""
 
     def __init__(self, program: Program) -> None:
@@ -63,38 +63,40 @@ class Layout(Columns):
         return self.size(value.shape[0][0]) if value.shape else 1
 
     def carried(self) -> list[tuple[int, int, Column]]:
-        """For each atom of the states: its array, its place in the carry, its column."""
+        """For each gate block of the states: its array, its place in the carry, its column."""
         return [
             (column.array, offset, column)
             for offset, column in zip(self.carry, self.states, strict=True)
         ]
 
     def vector(self, value: Node) -> int:
-        """Offset of a sealed vector or scalar among all of them, given on first use."""
+        """Offset of a loop-invariant vector or scalar among all of them, given on first use."""
         if value not in self.vectors:
             self.vectors[value] = self.vector_area
             self.vector_area += self.width(value)
         return self.vectors[value]
 
-    def slots(self, atoms: Sequence[Atom | None], kind: str = "") -> tuple[list[int], int]:
+    def slots(
+        self, gate_blocks: Sequence[GateBlock | None], kind: str = ""
+    ) -> tuple[list[int], int]:
         """Offsets of slots in a row, vectors first, and the row's length.
 
         Args:
-            atoms: of the slots; None: a scalar.
+            gate_blocks: of the slots; None: a scalar.
             kind: ``tape``, or the backward's ``chunk``: what is summed lies in the order of the
                 weights that it is the gradient of.
         """
         ranks = self._ranks.get(kind, {})
-        order = sorted(range(len(atoms)), key=lambda index: ranks.get(index, inf))
-        offsets = [0] * len(atoms)
+        order = sorted(range(len(gate_blocks)), key=lambda index: ranks.get(index, inf))
+        offsets = [0] * len(gate_blocks)
         used = 0
         for index in order:
-            atom = atoms[index]
-            if atom is not None:
+            gate_block = gate_blocks[index]
+            if gate_block is not None:
                 offsets[index] = used
-                used += -(-self.size(atom) // ALIGNED) * ALIGNED
-        for index, atom in enumerate(atoms):
-            if atom is None:
+                used += -(-self.size(gate_block) // ALIGNED) * ALIGNED
+        for index, gate_block in enumerate(gate_blocks):
+            if gate_block is None:
                 offsets[index] = used
                 used += 1
         return offsets, -(-used // ALIGNED) * ALIGNED
@@ -107,10 +109,10 @@ def _ranks(program: Program) -> dict[str, dict[int, int]]:
         return found
     blocks = program.pair.blocks
     for term in program.sums:
-        home = program.backward.summed(term.left)
-        if home.where in found and term.target in blocks:
-            ranks, first = found[home.where], blocks[term.target][0]
-            ranks[home.index] = min(first, ranks.get(home.index, first))
+        buffer = program.backward.summed(term.left)
+        if buffer.where in found and term.target in blocks:
+            ranks, first = found[buffer.where], blocks[term.target][0]
+            ranks[buffer.index] = min(first, ranks.get(buffer.index, first))
     return found
 
 

@@ -1,13 +1,13 @@
-"""All steps in one kernel: each program keeps all weights of its samples on chip (K1)."""
+"""All steps in one kernel: each program keeps all weights of its samples on chip."""
 
 from __future__ import annotations
 
 from elman.engines.triton.body import Body, only
-from elman.engines.triton.layout import Layout, padded
+from elman.engines.triton.layout import TritonLayout, padded
 from elman.ir.graph import Node
-from elman.plan.program import Acc, Bundle, Home, Phase
+from elman.plan.program import Acc, Buffer, Bundle, Phase
 
-OPTIONS = ("N", "DT", "STAGES", "PRECISION", "INTERPRETED", "MEET")  # known when it is compiled
+OPTIONS = ("N", "DT", "STAGES", "PRECISION", "INTERPRETED", "BARRIER")  # known when it is compiled
 
 
 class Loop(Body):
@@ -28,7 +28,7 @@ class Loop(Body):
 
     def __init__(
         self,
-        layout: Layout,
+        layout: TritonLayout,
         phase: Phase,
         chunk: tuple[list[int], int],
         *,
@@ -64,15 +64,15 @@ class Loop(Body):
         """A caller's array, of any strides but along units."""
         return self._base(f"p_{name}", f"{name} + row * {name}_b", name, f"{name}_b")
 
-    def address(self, home: Home, value: Node) -> str:
+    def address(self, buffer: Buffer, value: Node) -> str:
         """See :meth:`Body.address`."""
-        where, layout = home.where, self.layout
+        where, layout = buffer.where, self.layout
         if where in ("input", "d_output"):
-            column = layout.column(home)
+            column = layout.column(buffer)
             array = f"in{column.array}" if where == "input" else "dy"
             return f"{self._given(array)} + {column.offset}"
         if where in ("state", "next"):
-            column = layout.column(home)
+            column = layout.column(buffer)
             width = layout.state_widths[column.array]
             name, row = ("q", "before") if where == "state" else ("s", "row + B")
             array = f"st{column.array}"
@@ -80,28 +80,28 @@ class Loop(Body):
             return f"{base} + {column.offset}"
         if where == "output":
             base = self._base("p_out", f"out + row * {layout.output_width}", "out")
-            return f"{base} + {layout.column(home).offset}"
+            return f"{base} + {layout.column(buffer).offset}"
         if where == "tape":
             base = self._base("p_tape", f"tape + row * {layout.tape_row}", "tape")
-            return f"{base} + {layout.tape[home.index]}"
+            return f"{base} + {layout.tape[buffer.index]}"
         assert where == "chunk", f"a {where} is no memory of a loop"
         offsets, width = self.chunk
-        return f"{self._base('p_ch', f'ch + row * {width}', 'ch')} + {offsets[home.index]}"
+        return f"{self._base('p_ch', f'ch + row * {width}', 'ch')} + {offsets[buffer.index]}"
 
-    def store(self, home: Home, value: Node) -> None:
+    def store(self, buffer: Buffer, value: Node) -> None:
         """See :meth:`Body.store`; what the next step reads stays at hand."""
-        if home.where in ("next", "d_state"):
-            self._next[home.index] = value
-            if home.where == "d_state" or not self.kept[self.layout.column(home).array]:
+        if buffer.where in ("next", "d_state"):
+            self._next[buffer.index] = value
+            if buffer.where == "d_state" or not self.kept[self.layout.column(buffer).array]:
                 return
-        if home.where != "scratch":  # values of a step are at hand
-            super().store(home, value)
+        if buffer.where != "scratch":  # values of a step are at hand
+            super().store(buffer, value)
 
-    def array(self, matrix: Node, turned: bool) -> str:
+    def array(self, matrix: Node, is_transposed: bool) -> str:
         """The name of a matrix's array, as it is or transposed."""
-        if (matrix, turned) not in self.matrices:
-            self.matrices.append((matrix, turned))
-        return f"m{self.matrices.index((matrix, turned))}"
+        if (matrix, is_transposed) not in self.matrices:
+            self.matrices.append((matrix, is_transposed))
+        return f"m{self.matrices.index((matrix, is_transposed))}"
 
     def _columns_of(self, size: int) -> str:
         name = f"c{size}"
@@ -212,7 +212,7 @@ class Loop(Body):
         return found
 
     def _ends(self, name: str, index: int) -> str:
-        """Text of the pointers to a state's atom in an array [B, n] per state."""
+        """Text of the pointers to a state's gate block in an array [B, n] per state."""
         column = self.layout.states[index]
         width = self.layout.state_widths[column.array]
         array = f"{name}{column.array}"

@@ -70,7 +70,7 @@ class Newton:
                 row += own if len(own) == count else own * count
             J.append(row)
             writer.forget(Rate.OUTPUT)
-        self.sealed, self.rows = list(writer.sealed), list(writer.rows)
+        self.invariants, self.rows = list(writer.invariants), list(writer.rows)
         self._body = [*writer.lines, *_linear(n, f, J)]
         self.totals_text, self.steps_text = self._totals(), self._steps()
 
@@ -80,7 +80,7 @@ class Newton:
         """What kernels read beside the iterate: values of rows, and of weight rate.
 
         Args:
-            values: of :attr:`rows` [rows, B, n] (scalars [rows, B]) and of :attr:`sealed`.
+            values: of :attr:`rows` [rows, B, n] (scalars [rows, B]) and of :attr:`invariants`.
             rows, channels: T and N.
 
         Returns:
@@ -97,7 +97,7 @@ class Newton:
                 planes.append(wide.expand(rows, channels, -1).movedim(-1, 0))
         some = next(iter(values.values()))
         X = torch.cat(planes) if planes else some.new_zeros(1, rows, channels)
-        flat = [values[node].reshape(-1) for node in self.sealed]
+        flat = [values[node].reshape(-1) for node in self.invariants]
         return X.contiguous(), torch.cat(flat) if flat else some.new_zeros(1)
 
     def _head(self) -> list[str]:

@@ -7,17 +7,17 @@ from typing import Literal
 
 from elman.errors import EngineError
 
-Kind = Literal["loop", "grid", "steps"]
+LoopKind = Literal["loop", "grid", "steps"]
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TritonSchedule:
     """One way to run a program.
 
     Attributes:
         kind: ``loop``: all steps in one kernel, each program keeps all weights on chip for its
-            samples; ``grid``: the same, units cut over programs that meet in each step; ``steps``:
-            each step is products and kernels of its own, whatever the size.
+            samples; ``grid``: the same, units cut over programs that synchronise in each step;
+            ``steps``: each step is products and kernels of its own, whatever the size.
         samples: of one program; in a grid of one slice of it.
         warps: of one program.
         stages: how far loads run ahead of the steps, in a loop.
@@ -26,7 +26,7 @@ class Schedule:
             the others are computed.
     """
 
-    kind: Kind = "loop"
+    kind: LoopKind = "loop"
     samples: int = 16
     warps: int = 4
     stages: int = 1
@@ -49,18 +49,18 @@ class Schedule:
         return "/".join([self.kind, *map(str, numbers)])
 
     @staticmethod
-    def parse(name: str) -> Schedule:
+    def parse(name: str) -> TritonSchedule:
         """The schedule of a name. Raises EngineError for a text that is none."""
         kind, *numbers = name.split("/")
         if kind == "steps" and not numbers:
-            return Schedule("steps")
+            return TritonSchedule("steps")
         if all(n.isdecimal() and int(n) for n in numbers):
             given = [int(n) for n in numbers]
             if kind == "loop" and len(given) in (0, 3):
-                return Schedule("loop", *given)
+                return TritonSchedule("loop", *given)
             if kind == "grid" and len(given) == 4:
                 samples, warps, units, slices = given
-                return Schedule("grid", samples, warps, units=units, slices=slices)
+                return TritonSchedule("grid", samples, warps, units=units, slices=slices)
         raise EngineError(
             f"no schedule {name!r}; there are steps, loop/SAMPLES/WARPS/STAGES, and "
             f"grid/SAMPLES/WARPS/UNITS/SLICES"

@@ -10,6 +10,7 @@ from torch import Tensor
 from triton import knobs
 
 from elman.engines.precision import precision
+from elman.engines.triton.batched_phase import BatchedPhase
 from elman.engines.triton.grid import Grid
 from elman.engines.triton.launch import (
     Arrays,
@@ -18,15 +19,14 @@ from elman.engines.triton.launch import (
     numbered,
     processors,
 )
-from elman.engines.triton.layout import Layout
+from elman.engines.triton.layout import TritonLayout
 from elman.engines.triton.loop import Loop
-from elman.engines.triton.rows import RowsRunner
-from elman.engines.triton.schedule import Schedule
+from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.source import function
-from elman.engines.triton.steps import Steps
+from elman.engines.triton.step_graph import StepGraph
 from elman.errors import EngineError
 from elman.ir.graph import Node
-from elman.plan.program import Home, Sweep
+from elman.plan.program import Buffer, Sweep
 
 
 class Ends(NamedTuple):
@@ -57,9 +57,9 @@ class Sweeping:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: TritonLayout,
         sweep: Sweep,
-        schedule: Schedule,
+        schedule: TritonSchedule,
         kept: tuple[bool, ...],
         *,
         packed: bool = False,
@@ -68,15 +68,15 @@ class Sweeping:
         self.layout, self.sweep, self.schedule, self.packed = layout, sweep, schedule, packed
         self.forward = sweep is layout.program.forward
         self.chunk = layout.slots(sweep.chunk, "" if self.forward else "chunk")
-        self.before = RowsRunner(layout, sweep.before, self.place, heads=heads)
-        self.after = RowsRunner(layout, sweep.after, self.place, heads=heads)
-        self.steps: Steps | None = None
+        self.before = BatchedPhase(layout, sweep.before, self.place, heads=heads)
+        self.after = BatchedPhase(layout, sweep.after, self.place, heads=heads)
+        self.steps: StepGraph | None = None
         self.loop: Loop | None = None
         self.text = ""
         if schedule.kind == "steps":
             wide = self.forward and layout.program.spec.dtype != "float32"
-            runner = RowsRunner(layout, sweep.step, self.place, heads=heads, wide=wide)
-            self.steps = Steps(runner, forward=self.forward, wide=wide)
+            runner = BatchedPhase(layout, sweep.step, self.place, heads=heads, wide=wide)
+            self.steps = StepGraph(runner, forward=self.forward, wide=wide)
             self.matrices = self._matrices()
             return
         if schedule.kind == "loop":
@@ -111,7 +111,7 @@ class Sweeping:
         return list(dict.fromkeys([*found, *(node for node, _ in held)]))
 
     @property
-    def runners(self) -> list[RowsRunner]:
+    def runners(self) -> list[BatchedPhase]:
         """All phases that run on rows."""
         each = [self.steps.runner] if self.steps is not None else []
         return [self.before, *each, self.after]
@@ -121,15 +121,15 @@ class Sweeping:
         groups = -(-batch // self.schedule.batch)
         return groups * (self.loop.programs if isinstance(self.loop, Grid) else 1)
 
-    def place(self, home: Home) -> tuple[str, int]:
-        """Where a home lies in arrays of rows."""
-        where, index, layout = home.where, home.index, self.layout
+    def place(self, buffer: Buffer) -> tuple[str, int]:
+        """Where a buffer lies in arrays of rows."""
+        where, index, layout = buffer.where, buffer.index, self.layout
         if where in ("input", "state", "next", "d_input"):
-            column = layout.column(home)
+            column = layout.column(buffer)
             name = {"input": "in", "state": "st", "next": "nx", "d_input": "din"}[where]
             return f"{name}{column.array}", column.offset
         if where in ("output", "d_output"):
-            return {"output": "out", "d_output": "dy"}[where], layout.column(home).offset
+            return {"output": "out", "d_output": "dy"}[where], layout.column(buffer).offset
         if where in ("carry", "d_state"):
             return {"carry": "ca", "d_state": "cn"}[where], layout.carry[index]
         if where == "tape":
@@ -154,13 +154,13 @@ class Sweeping:
             self._launch(arrays, ends, (0, steps), element)
 
     def _together(self, loop: Grid, arrays: Arrays, ends: Ends, steps: int, element: Any) -> None:
-        """On programs that meet: with memory to meet in, and ends in float32."""
+        """On programs that synchronise: with memory for their barriers, and ends in float32."""
         some = ends.first[0]
         *heads, B, _ = some.shape
         groups = -(-B // self.schedule.batch)
         now = [value.float() for value in ends.first]
         after = [torch.empty_like(value) for value in now]
-        like = arrays["tape"]  # what is met over is as precise as what is kept
+        like = arrays["tape"]  # what goes over the barrier is as precise as what is kept
         carry = fresh(like, *heads, 2 * B, max(1, self.layout.carry_row))
         # where the first step reads them; a sample that begins later may read on the other side
         sides = (0, 1) if self.packed else ((steps - 1) & 1,)
@@ -178,13 +178,13 @@ class Sweeping:
         }
         whole = Ends(ends.names, now, after)
         if knobs.runtime.interpret and loop.programs > 1:
-            self._without_meeting(loop, arrays, whole, steps, element)
+            self._without_barrier(loop, arrays, whole, steps, element)
         else:
             self._launch(arrays, whole, (0, steps), element)
         for target, value in zip(ends.last, after, strict=True):
             target.copy_(value)
 
-    def _without_meeting(
+    def _without_barrier(
         self, loop: Grid, arrays: Arrays, ends: Ends, steps: int, element: Any
     ) -> None:
         """The interpreter runs programs one after another: step by step, and each so often that
@@ -194,7 +194,7 @@ class Sweeping:
             before = {name: arrays[f"{name}now"].clone() for name in ("tape", "ch")}
             own = Ends(ends.names, now, ends.last)
             for _ in range(loop.passes):
-                self._launch({**arrays, **before}, own, (i, i + 1), element, steps, meet=False)
+                self._launch({**arrays, **before}, own, (i, i + 1), element, steps, barrier=False)
             for value, made in zip(now, ends.last, strict=True):
                 value.copy_(made)
 
@@ -206,7 +206,7 @@ class Sweeping:
         element: Any,
         total: int | None = None,
         *,
-        meet: bool = True,
+        barrier: bool = True,
     ) -> None:
         """Some steps of ``total``, in one call of the kernel, or of as many as find room."""
         loop, fixed = self.loop, self.schedule
@@ -226,7 +226,7 @@ class Sweeping:
             "STAGES": fixed.stages,
             "PRECISION": precision(),
             "INTERPRETED": interpreted,
-            "MEET": meet,
+            "BARRIER": barrier,
             "num_warps": fixed.warps,
         }
         groups = -(-B // fixed.batch)
@@ -238,7 +238,7 @@ class Sweeping:
         most = processors() // (loop.programs * N)
         if not most and not interpreted:
             raise EngineError(
-                f"schedule {fixed.name} has {loop.programs * N} programs that meet, "
+                f"schedule {fixed.name} has {loop.programs * N} programs that synchronise, "
                 f"and this GPU has room for {processors()}"
             )
         most = max(1, most)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from elman.engines.triton.ops import SPELL, number, spell_sum
 from elman.ir.graph import Node, Rate, walk
 from elman.ir.ops import OPS
-from elman.ir.pair import sealed
+from elman.ir.pair import loop_invariant
 from elman.ir.types import dim_size, shape_size
 
 Entry = str | float  # one unit of a value: a name, or a number that is known
@@ -28,8 +28,8 @@ class Writer:
         self.sizes, self.units = sizes, units
         self.known: dict[Node, list[Entry]] = {}
         self.lines: list[str] = []
-        self.sealed: dict[Node, int] = {}  # offsets among all values of weight rate
-        self.sealed_size = 0
+        self.invariants: dict[Node, int] = {}  # offsets among all values of weight rate
+        self.invariants_size = 0
         self.rows: dict[Node, int] = {}  # places among all values of rows
         self.rows_size = 0
         self._count = 0
@@ -68,9 +68,9 @@ class Writer:
     def _loaded(self, node: Node) -> list[Entry]:
         """What the caller computed: of all rows, or once per call."""
         entries: list[Entry] = []
-        if sealed(node):
-            at = self.sealed.setdefault(node, self.sealed_size)
-            self.sealed_size = max(self.sealed_size, at + self.size(node))
+        if loop_invariant(node):
+            at = self.invariants.setdefault(node, self.invariants_size)
+            self.invariants_size = max(self.invariants_size, at + self.size(node))
             if self.units and node.shape:
                 return [self._named(f"tl.load(vec + {at} + unit)")]
             for k in range(self.count(node)):

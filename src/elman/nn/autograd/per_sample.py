@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.engines.atoms import Places
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
+from elman.engines.gate_blocks import GateBlockViews
 from elman.engines.weights import WeightRate
 from elman.ir.graph import Graph, Node, node
-from elman.ir.pair import Pair, Step, Sum, sealed
+from elman.ir.pair import Pair, Step, Sum, loop_invariant
 from elman.ir.types import shape_size
 from elman.ir.verify import verified_pair
 from elman.tuning.kernels import kernel_of
@@ -53,7 +53,7 @@ class PerSampleKernel(Kernel):
         self._count = len(job.graph.inputs)
         self._sizes = dict(job.spec.dims)
         self._shapes = [shape_size(value.shape, self._sizes) for value in self._handed]
-        self._places = Places(job.graph.inputs, step.inputs, self._sizes)
+        self._views = GateBlockViews(job.graph.inputs, step.inputs, self._sizes)
         names = frozenset(leaf.name for leaf in job.graph.inputs) & wants
         spec = replace(job.spec, wants=names | frozenset(fresh), training=True)
         self.kernel = kernel_of(self._handing(fresh, spec), engine)
@@ -119,7 +119,7 @@ class PerSampleKernel(Kernel):
         d_all, d_states, _ = self.kernel.backward(self._wider(call), saved, cotangents, True)
         graph, step = self.job.graph, self.job.pair.step
         named = {leaf.name: x for leaf, x in zip(graph.inputs, call.inputs, strict=True)}
-        factors = self._places.atoms(step.inputs, named)
+        factors = self._views.gate_blocks(step.inputs, named)
         handed = d_all[self._count :]
         factors.update((v, d) for v, d in zip(self._handed, handed, strict=True) if d is not None)
         sums = self._totals(factors, samples)
@@ -160,6 +160,6 @@ def _by_sample(rows: Tensor, samples: int) -> Tensor:
 
 def _no_leaf(value: Node) -> Node:
     """A value that a kernel can compute: a leaf's own is a copy of it."""
-    if value.args and not sealed(value):
+    if value.args and not loop_invariant(value):
         return value
     return node("lin", (value,), ((1.0,), 0.0), value.shape)

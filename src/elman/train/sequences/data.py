@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 from elman.train.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.sequences.finding import find_images, find_series
 from elman.train.sequences.source import Half, Source, Values, holding_out
@@ -186,11 +186,13 @@ def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
     classes = tuple(sorted(set(source.train.labels), key=by_number))
     if strange := sorted(set(source.test.labels) - set(classes)):
         details = [("path", source.name), ("classes", ", ".join(strange))]
-        raise RunError(rows("the held-out half has classes that nothing is learned of", details))
+        raise RunError(
+            diagnostic("the held-out half has classes that nothing is learned of", details)
+        )
     channels = [half.values[0].shape[1] for half in (source.train, source.test)]
     if channels[0] != channels[1]:
         details = [("path", source.name), ("channels", " and ".join(map(str, channels)))]
-        raise RunError(rows("the two halves differ in their channels", details))
+        raise RunError(diagnostic("the two halves differ in their channels", details))
     moments = statistics(source) if source.kind == "values" else None
     halves, missing, count = [], 0, 0
     for half in (source.train, source.test):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 from elman.train.sequences.arrays import flat
 from elman.train.sequences.source import Half, Source
 
@@ -43,7 +43,7 @@ def hub_images(name: str) -> Source:
         )
         if not image or not label:
             columns = ", ".join(part.column_names)
-            raise RunError(rows(f"{name} has no images with labels", [("columns", columns)]))
+            raise RunError(diagnostic(f"{name} has no images with labels", [("columns", columns)]))
         pixels = np.stack([np.asarray(picture, np.uint8) for picture in part[image]])
         halves.append(Half(flat(pixels), [str(number) for number in part[label]]))
     return Source(f"{name} of the Hugging Face hub", "pixels", *halves)
@@ -56,7 +56,7 @@ def package(name: str) -> Any:
     except ModuleNotFoundError as error:
         hint = "pip install 'elman[data]', or name a file or folder"
         details = [("package", name.partition(".")[0])]
-        text = rows("data sets by name need a package that is not here", details, hint)
+        text = diagnostic("data sets by name need a package that is not here", details, hint)
         raise RunError(text) from error
 
 
@@ -68,4 +68,4 @@ def fetched(name: str, load: Any, *words: Any, **options: Any) -> Any:
         said = str(error).partition("\n")[0]
         details = [("name", name), ("error", f"{type(error).__name__}: {said}")]
         hint = "a file or folder can be named instead"
-        raise RunError(rows("the data set cannot be fetched", details, hint)) from error
+        raise RunError(diagnostic("the data set cannot be fetched", details, hint)) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from elman.errors import InputError, RunError, rows
+from elman.errors import InputError, RunError, diagnostic
 from elman.train.sequences.arrays import IDX, read_idx, read_npz
 from elman.train.sequences.download import archive_series, hub_images
 from elman.train.sequences.source import Source
@@ -31,7 +31,9 @@ def find_images(data: str | None) -> Source:
     """
     source = _find(data, "images", hub_images, _images_of)
     if source.kind != "pixels":
-        raise RunError(rows("these are no images", [("path", source.name)], "elman train series"))
+        raise RunError(
+            diagnostic("these are no images", [("path", source.name)], "elman train series")
+        )
     return source
 
 
@@ -44,7 +46,7 @@ def _find(
     if path.exists():
         return read(path)
     if path.suffix or len(path.parts) > 2 or path.is_absolute():
-        raise RunError(rows("the data file or folder does not exist", [("path", str(path))]))
+        raise RunError(diagnostic("the data file or folder does not exist", [("path", str(path))]))
     return fetch(data)
 
 
@@ -56,7 +58,7 @@ def _series_of(path: Path) -> Source:
         test = path.with_name(path.name.replace("_TRAIN", "_TEST"))
         if train == test or path.suffix not in ENDINGS:
             raise RunError(
-                rows(
+                diagnostic(
                     "the file is no half of a data set",
                     [("path", str(path))],
                     hint="NAME_TRAIN.tsv or .ts, with NAME_TEST beside it; or an .npz",
@@ -92,4 +94,4 @@ def _only_npz(folder: Path, wanted: str, others: list[str]) -> Source:
         ("wanted", f"one data set: {wanted}, or an .npz"),
     ]
     hint = "name one of the files" if names else ""
-    raise RunError(rows("the folder holds not exactly one data set", details, hint))
+    raise RunError(diagnostic("the folder holds not exactly one data set", details, hint))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 
 Values = np.ndarray | Sequence[np.ndarray]
 
@@ -70,7 +70,7 @@ def holding_out(source: Source, group: str) -> Source:
     groups = [name for half in halves for name in half.groups]
     if group not in groups:
         known = ", ".join(sorted(set(groups))) or "the data name no groups"
-        raise RunError(rows(f"there is no group {group!r} to hold out", [("groups", known)]))
+        raise RunError(diagnostic(f"there is no group {group!r} to hold out", [("groups", known)]))
     if set(groups) == {group}:
         raise RunError(f"all sequences are of the group {group!r}: nothing is left to learn from")
 
@@ -84,4 +84,4 @@ def holding_out(source: Source, group: str) -> Source:
 def unreadable(path: Path, error: object, hint: str = "") -> RunError:
     """Build the error for a file that cannot be used."""
     details = [("path", str(path)), ("error", str(error))]
-    return RunError(rows("the data file cannot be read", details, hint))
+    return RunError(diagnostic("the data file cannot be read", details, hint))

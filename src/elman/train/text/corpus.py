@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 
 VALIDATION_SHARE = 0.1
 # Tests and installed packages are not the library; encodings are generated tables, alike in
@@ -70,7 +70,7 @@ def load(data: str | None) -> Corpus:
         return split(*read_folder(path), source=str(path))
     if path.exists():
         return split([Document(path.name, read_text(path))], [], source=str(path))
-    raise RunError(rows("the data file or folder does not exist", [("path", str(path))]))
+    raise RunError(diagnostic("the data file or folder does not exist", [("path", str(path))]))
 
 
 def standard_library() -> Corpus:
@@ -80,7 +80,7 @@ def standard_library() -> Corpus:
     documents, skipped = read_all(root, (name for name in names if "_sysconfigdata" not in name))
     if not documents:
         raise RunError(
-            rows(
+            diagnostic(
                 "this Python comes without the sources of its standard library",
                 [("path", str(root))],
                 hint="elman train --data FILE_OR_FOLDER",
@@ -94,7 +94,7 @@ def read_folder(root: Path) -> tuple[list[Document], list[str]]:
     documents, skipped = read_all(root, files_below(root, skip=set()))
     if not documents:
         details = [("path", str(root)), *(("not", line) for line in skipped[:3])]
-        raise RunError(rows("no text file in the folder", details))
+        raise RunError(diagnostic("no text file in the folder", details))
     return documents, skipped
 
 
@@ -129,9 +129,9 @@ def read_text(path: Path) -> str:
         raw = path.read_bytes()
     except OSError as error:
         details = [("path", str(path)), ("error", str(error.strerror))]
-        raise RunError(rows("the data file cannot be read", details)) from error
+        raise RunError(diagnostic("the data file cannot be read", details)) from error
     if not raw.strip():
-        raise RunError(rows("the data file is empty", [("path", str(path))]))
+        raise RunError(diagnostic("the data file is empty", [("path", str(path))]))
     if (zero := raw.find(b"\0")) >= 0:
         raise RunError(binary(path, f"a zero byte at offset {zero}"))
     try:
@@ -144,7 +144,9 @@ def read_text(path: Path) -> str:
 def binary(path: Path, found: str) -> str:
     """Build the message for a file that is no UTF-8 text."""
     hint = "iconv -f latin1 -t utf-8 OLD > NEW turns an older encoding into UTF-8"
-    return rows("the data file is not UTF-8 text", [("path", str(path)), ("found", found)], hint)
+    return diagnostic(
+        "the data file is not UTF-8 text", [("path", str(path)), ("found", found)], hint
+    )
 
 
 def split(documents: list[Document], skipped: list[str], source: str) -> Corpus:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 from elman.train.task import Baseline, Batch
 from elman.train.text.config import TextConfig
 from elman.train.text.corpus import Corpus, load
@@ -100,7 +100,7 @@ def prepare(config: TextConfig) -> TextData:
     corpus = load(config.data)
     if not corpus.train:
         details = [("source", corpus.source), ("text", "no characters for training")]
-        raise RunError(rows("the text is too short to train on", details, "more text"))
+        raise RunError(diagnostic("the text is too short to train on", details, "more text"))
     vocabulary = fit_vocabulary(corpus.train)
     train_ids, valid_ids = vocabulary.encode(corpus.train), vocabulary.encode(corpus.valid)
     train = training_stream(train_ids, config.batch, config.bptt)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elman.errors import RunError, rows
+from elman.errors import RunError, diagnostic
 
 VALID_ROWS = 64
 
@@ -55,7 +55,7 @@ def training_stream(ids: np.ndarray, batch: int, bptt: int) -> Stream:
             ("need", f"{batch * (bptt + 1)} = batch {batch} x (bptt {bptt} + 1)"),
         ]
         hint = "more text, or a smaller --batch or --bptt"
-        raise RunError(rows("the text is too short to train on", details, hint))
+        raise RunError(diagnostic("the text is too short to train on", details, hint))
     return Stream(ids[: batch * width].reshape(batch, width), bptt)
 
 
@@ -71,7 +71,7 @@ def validation_stream(ids: np.ndarray, limit: int, bptt: int) -> tuple[Stream, n
     """
     if len(ids) < 2:
         details = [("text", f"{len(ids)} characters for validation")]
-        raise RunError(rows("the text is too short to validate on", details, "more text"))
+        raise RunError(diagnostic("the text is too short to validate on", details, "more text"))
     count = max(1, min(VALID_ROWS, len(ids) // (4 * bptt), limit // 2))
     width = max(2, min(limit, len(ids)) // count)
     bptt = min(bptt, width - 1)

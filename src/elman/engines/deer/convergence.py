@@ -1,4 +1,5 @@
-"""When a trajectory is accepted: its residual over all steps, and a run in turn of some of them."""
+"""When a trajectory is accepted: its residual over all steps, and a sequential run of some of
+them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Tolerance:
 
     Attributes:
         residual: largest |y[t] - f(y[t-1], x[t])| of all steps.
-        agreement: largest distance from a run in turn, times the root of its steps.
+        agreement: largest distance from a sequential run, times the root of its steps.
     """
 
     residual: float
@@ -51,7 +52,7 @@ def residual(equations: Equations, y: Trajectory, budget: int) -> float:
 
 
 def disagreement(equations: Equations, y: Trajectory) -> float:
-    """Largest distance of some windows from a run in turn, over the root of their steps.
+    """Largest distance of some windows from a sequential run, over the root of their steps.
 
     Windows begin at the trajectory's own state: at the first step, at the last, and in between.
     """
@@ -82,7 +83,7 @@ def refusal(equations: Equations, y: Trajectory, dtype: torch.dtype, budget: int
         return f"residual {error:.2g} (at most {demanded.residual:.2g})"
     error = disagreement(equations, y)
     if not error <= demanded.agreement:
-        return f"{error:.2g} off a run in turn (at most {demanded.agreement:.2g})"
+        return f"{error:.2g} off a sequential run (at most {demanded.agreement:.2g})"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Layers of a stack side by side: a stretch of steps at a time, each behind the layer below."""
+"""Layers of a stack side by side: a time chunk at a time, each behind the layer below."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from elman.engines import registry
 from elman.engines.call import Cotangents
 from elman.engines.together import Arrangement
 from elman.engines.triton import engine as engine_module
-from elman.engines.triton import wave as wave_module
+from elman.engines.triton import wavefront as wavefront_module
+from elman.engines.triton.call_buffers import BackwardCallBuffers, ForwardCallBuffers
 from elman.engines.triton.kernel import TritonKernel
-from elman.engines.triton.runs import BackwardRun, ForwardRun
-from elman.engines.triton.wave import Wave, forecast, stretches, wave
+from elman.engines.triton.wavefront import Wavefront, forecast, time_chunks, wavefront
 from elman.errors import EngineError
 from elman.frontend.cell import Cell
 from elman.tuning import together
@@ -42,15 +42,15 @@ pytestmark = [
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stretches of three steps, so that few steps make several."""
-    monkeypatch.setattr(wave_module, "_LAUNCH", 0.1)
-    monkeypatch.setattr(wave_module, "_MULTIPLE", 3)
+    """Time chunks of three steps, so that few steps make several."""
+    monkeypatch.setattr(wavefront_module, "_LAUNCH", 0.1)
+    monkeypatch.setattr(wavefront_module, "_MULTIPLE", 3)
 
 
 @given(steps=st.integers(1, 5000), layers=COUNTS)
 def test_stretches(steps: int, layers: int) -> None:
     """All steps once, in order, in cuts at which addresses are aligned."""
-    cuts = stretches(steps, layers)
+    cuts = time_chunks(steps, layers)
     assert [step for cut in cuts for step in range(*cut)] == list(range(steps))
     assert all(first % 16 == 0 for first, _ in cuts)
 
@@ -65,8 +65,8 @@ def test_forecast() -> None:
 
 @given(layers=COUNTS, count=COUNTS)
 def test_order(layers: int, count: int) -> None:
-    """What a stretch needs has been begun before it, and what may run beside it has not."""
-    order = list(wave(layers, count))
+    """What a time chunk needs has been begun before it, and what may run beside it has not."""
+    order = list(wavefront(layers, count))
     at = {pair: place for place, pair in enumerate(order)}
     assert len(at) == len(order) == layers * count
     for layer, cut in order:
@@ -89,7 +89,7 @@ def test_order(layers: int, count: int) -> None:
     ids=lambda value: value.name if isinstance(value, Cell) else str(value)[6:],
 )
 def test_a_layer_in_stretches(cell: Cell, schedule: str, dtype: torch.dtype) -> None:
-    """The results of all steps at once: states go from one stretch to the next in float32."""
+    """The results of all steps at once: states go from one time chunk to the next in float32."""
     case = random_case(cell, Sizes(T=4, B=2, I=6, H=5)).to(dtype)
     made = kernel_of(job_of(case), "triton", schedule)
     assert isinstance(made, TritonKernel)
@@ -103,15 +103,15 @@ def results(made: TritonKernel, case: Case, cuts: tuple[int, ...]) -> dict[str, 
     """Output, last states and gradients by name."""
     given = call_of(given_of(case))
     parts = list(pairwise(cuts))
-    ahead = ForwardRun(made, given)
+    ahead = ForwardCallBuffers(made, given)
     for part in parts:
-        ahead.stretch(*part)
+        ahead.run_steps(*part)
     output, last, saved = ahead.results()
-    back = BackwardRun(
+    back = BackwardCallBuffers(
         made, given, saved, Cotangents(case.d_output, tuple(case.d_last.values())), True
     )
     for part in parts[::-1]:
-        back.stretch(*part)
+        back.run_steps(*part)
     names = (*case.inputs, *case.states, *case.weights)
     grads = [grad for group in back.results() for grad in group]
     found = {f"d{name}": grad for name, grad in zip(names, grads) if grad is not None}
@@ -125,7 +125,7 @@ def stack(monkeypatch: pytest.MonkeyPatch, of: Cell | str, layers: int) -> Any:
     def pinned(*given: Any) -> Any:
         choice = real(*given[:-1], together.AT_ONCE)
         assert choice is not None
-        assert isinstance(choice.kernel, Wave) == (choice.engine == "triton")
+        assert isinstance(choice.kernel, Wavefront) == (choice.engine == "triton")
         return choice
 
     monkeypatch.setattr("elman.nn.stack.choose_together", pinned)
@@ -190,7 +190,7 @@ def test_further_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Clocks:
-    """In the place of lanes: what each lane can be sure has been computed."""
+    """In the place of streams: what each stream can be sure has been computed."""
 
     made: ClassVar[list[Clocks]] = []
 
@@ -200,7 +200,7 @@ class Clocks:
         Clocks.made.append(self)
 
     @contextmanager
-    def lane(self, index: int) -> Iterator[None]:
+    def on(self, index: int) -> Iterator[None]:
         self.here = index
         yield
         self.here = 0
@@ -220,12 +220,12 @@ class Clocks:
 
 @pytest.mark.usefixtures("short")
 def test_lanes_wait_for_what_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stretch is only begun where its layer's last one, and that of the layer below, are sure;
+    """A time chunk is only begun where its layer's last one, and that of the layer below, are sure;
     and it does not wait for what may run beside it."""
-    monkeypatch.setattr(wave_module, "Lanes", Clocks)
+    monkeypatch.setattr(wavefront_module, "Streams", Clocks)
     monkeypatch.setattr(Clocks, "made", [])
-    both = (ForwardRun, BackwardRun)
-    real = {kind: kind.stretch for kind in both}
+    both = (ForwardCallBuffers, BackwardCallBuffers)
+    real = {kind: kind.run_steps for kind in both}
     found: list[tuple[int, int]] = []
 
     def watched(self: Any, first: int = 0, last: int | None = None) -> None:
@@ -233,8 +233,8 @@ def test_lanes_wait_for_what_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
             return real[type(self)](self, first, last)
         clocks = Clocks.made[-1]
         seen = clocks.seen[clocks.here]
-        cuts = stretches(self.T, 3)
-        if isinstance(self, BackwardRun):
+        cuts = time_chunks(self.T, 3)
+        if isinstance(self, BackwardCallBuffers):
             cuts.reverse()
         cut = cuts.index((first, last))
         assert not cut or (clocks.here, cut - 1) in seen
@@ -246,17 +246,17 @@ def test_lanes_wait_for_what_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
         found.append((clocks.here, cut))
 
     for kind in both:
-        monkeypatch.setattr(kind, "stretch", watched)
+        monkeypatch.setattr(kind, "run_steps", watched)
     ours = stack(monkeypatch, "GRU", 3)
     out, _ = ours(torch.randn(8, 2, 3))
     out.sum().backward()
     # compared with one layer after another, then run: forward and backward of three layers
-    assert len(found) == 2 * 2 * 3 * len(stretches(8, 3))
+    assert len(found) == 2 * 2 * 3 * len(time_chunks(8, 3))
     assert len(Clocks.made) == 2 * 2
 
 
 def test_what_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing where a wave cannot be faster; smaller grids where the own ones find no room."""
+    """Nothing where a wavefront cannot be faster; smaller grids where the own ones find no room."""
     case = random_case(cells.gru, Sizes(T=2, B=4, I=64, H=64))
     job = job_of(case)
     triton = registry.find("triton")
@@ -270,7 +270,7 @@ def test_what_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert offered([grid, grid], steps=10) is None
     assert offered([grid]) is None
     made, share = offered([grid, grid])
-    assert isinstance(made, Wave)
+    assert isinstance(made, Wavefront)
     assert share < 0.7
     assert [layer.fixed.name for layer in made.layers] == [grid, grid]
     monkeypatch.setattr(engine_module, "processors", lambda: 15)
@@ -289,7 +289,7 @@ def test_a_wave_that_fails_is_refused(deterministic: bool, monkeypatch: pytest.M
     def refuse(*given: Any) -> Any:
         raise EngineError("Triton refuses a kernel: out of resources")
 
-    monkeypatch.setattr(Wave, "forward", refuse)
+    monkeypatch.setattr(Wavefront, "forward", refuse)
     monkeypatch.setattr(together.cache, "recall", lambda key: None)
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
     case = random_case(cells.gru, Sizes(T=2, B=1, I=4, H=4))
@@ -302,14 +302,16 @@ def test_a_wave_that_fails_is_refused(deterministic: bool, monkeypatch: pytest.M
 
 
 def test_what_begins_a_run_lives_as_long() -> None:
-    """Another stream may still read it when the first stretch has been launched."""
+    """Another stream may still read it when the first time chunk has been launched."""
     case = random_case(cells.lstm, Sizes(T=4, B=2, I=3, H=4))
     made = kernel_of(job_of(case), "triton", LOOP)
     assert isinstance(made, TritonKernel)
     given = given_of(case)
     _, _, saved = forward(made, given)
-    run = BackwardRun(made, call_of(given), saved, Cotangents(case.d_output, (None, None)), False)
+    run = BackwardCallBuffers(
+        made, call_of(given), saved, Cotangents(case.d_output, (None, None)), False
+    )
     first = [weakref.ref(value) for value in run._carry]
-    run.stretch(2, 4)
-    run.stretch(0, 2)
+    run.run_steps(2, 4)
+    run.run_steps(0, 2)
     assert all(value() is not None for value in first)

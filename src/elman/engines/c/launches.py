@@ -10,12 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from elman.engines.c.context import AWAITS, DONE, Frame
-from elman.engines.c.threads import crowd
+from elman.engines.c.threads import oversubscription
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One function of a kernel: as it is called alone, and the two that a crew calls."""
+    """One function of a kernel: as it is called alone, and the two of concurrent launches."""
 
     alone: Any
     prepare: int
@@ -30,14 +30,14 @@ class Entry:
             function = getattr(library, f"elman_{name}_{suffix}")
             return ctypes.cast(function, ctypes.c_void_p).value or 0
 
-        alone, together = getattr(library, f"elman_{name}"), library.elman_crew
+        alone, together = getattr(library, f"elman_{name}"), library.elman_launch_tasks
         alone.restype, alone.argtypes = ctypes.c_long, [ctypes.c_void_p]
         together.restype = ctypes.c_long
         together.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long]
         return Entry(alone, address("prepare"), address("run"), together)
 
 
-class Crew:
+class ConcurrentLaunches:
     """Collects calls, then runs them at once on teams of threads.
 
     Every call has the same number of workers: a team. Results stand only after :meth:`run`.
@@ -49,7 +49,7 @@ class Crew:
 
     def __init__(self, chained: bool, threads: int) -> None:
         self._chained, self._threads = chained, threads
-        self._seats: list[int] = []
+        self._tasks: list[int] = []
         self._held: list[Any] = []
         self._back: list[tuple[deque[Tensor], Tensor]] = []
         self._before = 0
@@ -62,7 +62,7 @@ class Crew:
         if self._chained:
             block[AWAITS] = self._before
             self._before = address + 8 * DONE
-        self._seats += (entry.prepare, entry.run, address)
+        self._tasks += (entry.prepare, entry.run, address)
         self._held.append((block, held))
         self._together = entry.together
 
@@ -72,10 +72,10 @@ class Crew:
 
     def run(self) -> None:
         """Run all calls; return when all have ended."""
-        if self._seats:
-            seats = (ctypes.c_int64 * len(self._seats))(*self._seats)
-            stolen = self._together(seats, len(self._seats) // 3, self._threads)
+        if self._tasks:
+            tasks = (ctypes.c_int64 * len(self._tasks))(*self._tasks)
+            stolen = self._together(tasks, len(self._tasks) // 3, self._threads)
             if self._threads > 1:
-                crowd.tell(stolen)
+                oversubscription.tell(stolen)
         for spare, buffer in self._back:
             spare.append(buffer)

@@ -1,4 +1,4 @@
-"""What finds room on a chip: schedules that need not be compiled to know that they do not."""
+"""Occupancy: which schedules fit on a chip, without compiling them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from elman.engines.triton.launch import chip, processors
 from elman.engines.triton.layout import padded
-from elman.engines.triton.schedule import Schedule
+from elman.engines.triton.schedule import TritonSchedule
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
 from elman.plan.cost import item_bytes, phase_nodes
@@ -22,22 +22,22 @@ _FEW_UNITS = 64  # up to which four warps have the registers for a loop
 _REDUCED = 4096  # elements of a program's reduction at most: beyond, registers spill
 
 
-def loops(of: Program, batch: int) -> list[Schedule]:
+def loops(of: Program, batch: int) -> list[TritonSchedule]:
     """Loops of which one program holds all weights."""
-    if resident_bytes(of) > _room():
+    if resident_bytes(of) > _capacity_bytes():
         return []
     samples = 8 if batch <= 8 and not torch.version.hip else 16
     most = padded(max(_units(of), default=1))
     pairs = [
         (warps, stages) for warps in ((4, 8) if most <= _FEW_UNITS else (8,)) for stages in (1, 2)
     ]
-    return [Schedule("loop", samples, warps, stages) for warps, stages in pairs]
+    return [TritonSchedule("loop", samples, warps, stages) for warps, stages in pairs]
 
 
-def grids(of: Program, batch: int, heads: int) -> list[Schedule]:
+def grids(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
     """Grids of which all programs are resident, and hold their part of the weights."""
     largest = max(_units(of), default=1)
-    found: list[Schedule] = []
+    found: list[TritonSchedule] = []
     for own in (16, 32) if torch.version.hip else (8, 16, 32):
         share = -(-largest // own)
         groups = processors() // (share * heads)
@@ -46,8 +46,8 @@ def grids(of: Program, batch: int, heads: int) -> list[Schedule]:
         for samples, slices in cuts(-(-batch // groups)):
             operands = samples * padded(largest) * item_bytes(of.spec)
             needs = resident_bytes(of) * own // padded(largest) + operands
-            if needs <= _room() and samples * reduced_units(of) <= _REDUCED:
-                found.append(Schedule("grid", samples, 8, units=own, slices=slices))
+            if needs <= _capacity_bytes() and samples * reduced_units(of) <= _REDUCED:
+                found.append(TritonSchedule("grid", samples, 8, units=own, slices=slices))
     return found
 
 
@@ -67,8 +67,11 @@ def reduced_units(of: Program) -> int:
     sizes = of.spec.sizes
 
     def units(value: Node) -> int:
-        atoms = [arg.shape[0][0] for arg in value.args if arg.shape]
-        return sum(atom if isinstance(atom, int) else sizes[atom] for atom in atoms)
+        gate_blocks = [arg.shape[0][0] for arg in value.args if arg.shape]
+        return sum(
+            gate_block if isinstance(gate_block, int) else sizes[gate_block]
+            for gate_block in gate_blocks
+        )
 
     nodes = [value for phase in _phases(of) for value in phase_nodes(phase)]
     return max((units(v) for v in nodes if OPS[v.op].kind == "reduce"), default=0)
@@ -82,11 +85,14 @@ def _phases(of: Program) -> list[Phase]:
 def _units(of: Program) -> list[int]:
     """Sizes of the states."""
     sizes = of.spec.sizes
-    atoms = [leaf.shape[0][0] for leaf in of.pair.step.states if leaf.shape]
-    return [atom if isinstance(atom, int) else sizes[atom] for atom in atoms]
+    gate_blocks = [leaf.shape[0][0] for leaf in of.pair.step.states if leaf.shape]
+    return [
+        gate_block if isinstance(gate_block, int) else sizes[gate_block]
+        for gate_block in gate_blocks
+    ]
 
 
-def _room() -> int:
+def _capacity_bytes() -> int:
     """Shared memory for weights of one program (bytes)."""
     most: int = getattr(chip(), "shared_memory_per_block_optin", ON_CHIP + RESERVE)
     return most - RESERVE
@@ -101,8 +107,11 @@ def _held(phase: Phase, of: Program) -> int:
     sizes = of.spec.sizes
 
     def units(matrix: Node) -> Sequence[int]:
-        atoms = [dim[0] for dim in matrix.shape]
-        return [padded(atom if isinstance(atom, int) else sizes[atom]) for atom in atoms]
+        gate_blocks = [dim[0] for dim in matrix.shape]
+        return [
+            padded(gate_block if isinstance(gate_block, int) else sizes[gate_block])
+            for gate_block in gate_blocks
+        ]
 
     found = {node.args[0] for node in phase_nodes(phase) if node.op == "matmul"}
     return sum(rows * columns for rows, columns in map(units, found)) * item_bytes(of.spec)

@@ -1,4 +1,4 @@
-"""Layers of a stack side by side: each computes a stretch of steps behind the layer below."""
+"""Layers of a stack side by side: each computes a time chunk behind the layer below."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from typing import Any
 from torch import Tensor
 
 from elman.engines.call import Call, Cotangents, Gradients, Result
-from elman.engines.lanes import Lanes
+from elman.engines.streams import Streams
 from elman.engines.together import Arrangement, Together
+from elman.engines.triton.call_buffers import BackwardCallBuffers, ForwardCallBuffers
 from elman.engines.triton.kernel import TritonKernel
 from elman.engines.triton.launch import launching
-from elman.engines.triton.runs import BackwardRun, ForwardRun
 
-_LAUNCH = 13  # steps that take as long as a stretch takes to be launched, and to load its weights
-_MULTIPLE = 16  # steps of a stretch, so that addresses stay as aligned as they were
+_LAUNCH = (
+    13  # steps that take as long as a time chunk takes to be launched, and to load its weights
+)
+_MULTIPLE = 16  # steps of a time chunk, so that addresses stay as aligned as they were
 
 
-def stretches(steps: int, layers: int) -> list[tuple[int, int]]:
-    """The first step of each stretch, and the one after its last.
+def time_chunks(steps: int, layers: int) -> list[tuple[int, int]]:
+    """The first step of each time chunk, and the one after its last.
 
-    With S stretches a stack takes S + L - 1 of them instead of L · S, but launches more often:
+    With S time chunks a stack takes S + L - 1 of them instead of L · S, but launches more often:
     S = √((L - 1) T / c) is fastest if a launch takes as long as c steps.
     """
     count = max(1, round(sqrt((layers - 1) * steps / _LAUNCH)))
@@ -31,13 +33,13 @@ def stretches(steps: int, layers: int) -> list[tuple[int, int]]:
 
 
 def forecast(steps: int, layers: int) -> float:
-    """The time of a wave as a share of that of one layer after another."""
-    count = len(stretches(steps, layers))
+    """The time of a wavefront as a share of that of one layer after another."""
+    count = len(time_chunks(steps, layers))
     return (count + layers - 1) * (steps / count + _LAUNCH) / (layers * (steps + _LAUNCH))
 
 
-def wave(layers: int, count: int) -> Iterator[tuple[int, int]]:
-    """Layers and stretches in an order in which whatever a layer needs of the one below has just
+def wavefront(layers: int, count: int) -> Iterator[tuple[int, int]]:
+    """Layers and time chunks in an order in which whatever a layer needs of the one below has just
     been begun, and nothing after it."""
     for diagonal in range(layers + count - 1):
         for layer in reversed(range(layers)):
@@ -45,11 +47,11 @@ def wave(layers: int, count: int) -> Iterator[tuple[int, int]]:
                 yield layer, diagonal - layer
 
 
-class Wave(Together):
+class Wavefront(Together):
     """:class:`Together` of layers, on a stream each.
 
-    All arrays of a layer are made before its first stretch; a layer reads its stretch of the output
-    of the one below once that is computed.
+    All arrays of a layer are made before its first time chunk; a layer reads its time chunk of the
+    output of the one below once that is computed.
 
     Args:
         kernels: lowest layer first; each runs all its steps in one kernel, and all of them find
@@ -69,10 +71,10 @@ class Wave(Together):
             return self._apart.forward(call)
         of = self.arrangement
         shared = of.shared(call)
-        firsts, runs = [shared], list[ForwardRun]()
+        firsts, runs = [shared], list[ForwardCallBuffers]()
         with launching(call.states[0]):
             for index, layer in enumerate(self.layers):
-                runs.append(ForwardRun(layer, of.split(call, firsts, index)))
+                runs.append(ForwardCallBuffers(layer, of.split(call, firsts, index)))
                 firsts.append((runs[-1].output, *shared[1:]))
             results: list[Result] = self._run(runs, call.inputs[0], reverse=False)
         firsts = [shared, *((result.output, *shared[1:]) for result in results[:-1])]
@@ -85,13 +87,13 @@ class Wave(Together):
         if call.packed is not None:
             return self._apart.backward(call, saved, cotangents, keep)
         order: list[int] = []
-        runs: list[BackwardRun] = []
+        runs: list[BackwardCallBuffers] = []
         d_output = cotangents.output
         with launching(call.states[0]):
             for index, own, kept, d_last in self._backwards(call, saved, cotangents):
                 order.append(index)
                 ends = Cotangents(d_output, d_last)
-                runs.append(BackwardRun(self.layers[index], own, kept, ends, keep))
+                runs.append(BackwardCallBuffers(self.layers[index], own, kept, ends, keep))
                 d_output = runs[-1].d_inputs[0]
             gradients: list[Gradients] = self._run(runs, call.inputs[0], reverse=True)
         by_layer: list[Gradients | None] = [None] * len(self.layers)
@@ -100,21 +102,21 @@ class Wave(Together):
         return self._gradients(call, by_layer)
 
     def _run(self, runs: Sequence[Any], like: Tensor, *, reverse: bool) -> list[Any]:
-        """All stretches of all runs, each of which reads the results of the one before it."""
-        cuts = stretches(runs[0].T, len(runs))
+        """All time chunks of all runs, each of which reads the results of the one before it."""
+        cuts = time_chunks(runs[0].T, len(runs))
         if reverse:
             cuts.reverse()
         found: list[Any] = []
-        with Lanes(like, len(runs)) as lanes:
-            for place, cut in wave(len(runs), len(cuts)):
+        with Streams(like, len(runs)) as streams:
+            for place, cut in wavefront(len(runs), len(cuts)):
                 if place:
-                    lanes.after(place, place - 1)
-                with lanes.lane(place):
-                    runs[place].stretch(*cuts[cut])
+                    streams.after(place, place - 1)
+                with streams.on(place):
+                    runs[place].run_steps(*cuts[cut])
             for place, run in enumerate(runs):
-                with lanes.lane(place):
+                with streams.on(place):
                     found.append(run.results())
-            lanes.hand_over(_tensors(found))
+            streams.hand_over(_tensors(found))
         return found
 
 

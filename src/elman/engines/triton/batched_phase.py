@@ -1,6 +1,6 @@
 """A phase over many rows at once: products by torch, everything between them in one kernel each.
 
-Batched phases run so over all T·B rows; a step of any size does over its B (K4).
+Batched phases run so over all T·B rows; a step of any size does over its B.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from torch import Tensor
 
 from elman.engines.triton.body import Body
 from elman.engines.triton.launch import arguments
-from elman.engines.triton.layout import Layout, Place, padded, spanned
+from elman.engines.triton.layout import ColumnRange, TritonLayout, merged, padded
 from elman.engines.triton.source import function
 from elman.ir.graph import Node
-from elman.plan.program import Bundle, Home, Phase, Segment
+from elman.plan.program import Buffer, Bundle, Phase, Segment
 
 _BLOCK = 1024  # elements of a block at most
 _WIDEST = 64  # rows of a block at most
-Places = Callable[[Home], tuple[str, int]]  # the name of an array of rows, and an offset in it
+Locate = Callable[[Buffer], tuple[str, int]]  # the name of an array of rows, and an offset in it
 
 
-class _Rows(Body):
+class _SegmentKernel(Body):
     """One segment: values of other segments lie in memory."""
 
     def __init__(
-        self, layout: Layout, phase: Phase, places: Places, *, wide: bool, heads: bool
+        self, layout: TritonLayout, phase: Phase, places: Locate, *, wide: bool, heads: bool
     ) -> None:
         super().__init__(layout, phase)
         self.places, self.wide, self.heads = places, wide, heads
@@ -36,17 +36,17 @@ class _Rows(Body):
         self.products: list[tuple[Bundle, str]] = []
         self._widest = 1
 
-    def address(self, home: Home, value: Node) -> str:
+    def address(self, buffer: Buffer, value: Node) -> str:
         """See :meth:`Body.address`."""
-        base, offset = self.places(home)
+        base, offset = self.places(buffer)
         self.bases[base] = None
         return f"{base} + r * {base}_r + {offset}"
 
-    def store(self, home: Home, value: Node) -> None:
+    def store(self, buffer: Buffer, value: Node) -> None:
         """See :meth:`Body.store`; a state in float32 is kept in the sequence's type as well."""
-        super().store(home, value)
-        if self.wide and home.where == "next":
-            base, offset = self.places(home)
+        super().store(buffer, value)
+        if self.wide and buffer.where == "next":
+            base, offset = self.places(buffer)
             base = base.replace("nx", "sq")
             self.bases[base] = None
             at, mask = f"{base} + r * {base}_r + {offset}", "live"
@@ -81,7 +81,7 @@ class _Rows(Body):
         for value in segment.scalars:
             self._compute(value)
             if len(self.phase.segments) > 1:
-                self.store(self.phase.homes[value], value)
+                self.store(self.phase.buffers[value], value)
         super().segment(Segment(segment.sync, (), segment.scalar_writes, segment.parts))
 
     def text(self) -> str:
@@ -117,15 +117,15 @@ class _Rows(Body):
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
+class _JoinedOperands:
     """Operands of a bundle that lie side by side: one product.
 
     Attributes:
-        span: where.
+        columns: where.
         places: which of the bundle's operands they are.
     """
 
-    span: Place
+    columns: ColumnRange
     places: tuple[int, ...]
 
 
@@ -133,28 +133,28 @@ class _Run:
 class _Compiled:
     """One segment: products, each into an array of its own, then a kernel."""
 
-    products: tuple[tuple[Bundle, str, tuple[_Run, ...]], ...]
+    products: tuple[tuple[Bundle, str, tuple[_JoinedOperands, ...]], ...]
     kernel: Any
     arguments: list[str]
     block: int
 
 
-class RowsRunner:
+class BatchedPhase:
     """Runs a phase on arrays of rows.
 
     Args:
         layout: of the program.
         phase: what to run.
-        places: where its homes lie.
+        places: where its buffers lie.
         wide: whether states go from step to step in float32, beside the sequences that are kept.
         heads: whether several heads run side by side, with arrays and weights of their own.
     """
 
     def __init__(
         self,
-        layout: Layout,
+        layout: TritonLayout,
         phase: Phase,
-        places: Places,
+        places: Locate,
         *,
         wide: bool = False,
         heads: bool = False,
@@ -162,18 +162,20 @@ class RowsRunner:
         self.layout, self.phase, self._places = layout, phase, places
         self.wide, self.heads = wide, heads
         self.texts: list[str] = []
-        self.scalars = sum(1 for home in phase.homes.values() if home.where == "scalar")
+        self.scalars = sum(1 for buffer in phase.buffers.values() if buffer.where == "scalar")
         self.scratch = layout.slots(phase.scratch)
         self.segments = [self._compiled(segment) for segment in phase.segments]
 
-    def places(self, home: Home) -> tuple[str, int]:
-        """Where a home lies; scratch is this phase's own."""
-        if home.where == "scratch":
-            return "sr", self.scratch[0][home.index]
-        return self._places(home)
+    def places(self, buffer: Buffer) -> tuple[str, int]:
+        """Where a buffer lies; scratch is this phase's own."""
+        if buffer.where == "scratch":
+            return "sr", self.scratch[0][buffer.index]
+        return self._places(buffer)
 
     def _compiled(self, segment: Segment) -> _Compiled:
-        body = _Rows(self.layout, self.phase, self.places, wide=self.wide, heads=self.heads)
+        body = _SegmentKernel(
+            self.layout, self.phase, self.places, wide=self.wide, heads=self.heads
+        )
         body.segment(segment)
         text = body.text()
         self.texts.append(text)
@@ -181,22 +183,22 @@ class RowsRunner:
         products = tuple((bundle, name, self._runs(bundle)) for bundle, name in body.products)
         return _Compiled(products, kernel, body.arguments, body.block)
 
-    def _runs(self, bundle: Bundle) -> tuple[_Run, ...]:
+    def _runs(self, bundle: Bundle) -> tuple[_JoinedOperands, ...]:
         """A bundle's operands, those side by side together."""
-        placed: list[tuple[Place, int]] = []
+        placed: list[tuple[ColumnRange, int]] = []
         for index, operand in enumerate(bundle.operands):
-            base, offset = self.places(self.phase.homes[operand])
+            base, offset = self.places(self.phase.buffers[operand])
             if self.wide:  # what is multiplied is read in the sequence's own type
                 base = base.replace("st", "sp").replace("nx", "sq")
-            placed.append((Place(base, offset, self.layout.width(operand)), index))
-        runs: list[_Run] = []
+            placed.append((ColumnRange(base, offset, self.layout.width(operand)), index))
+        runs: list[_JoinedOperands] = []
         for place, index in sorted(placed):
-            if runs and runs[-1].span.meets(place):
+            if runs and runs[-1].columns.is_contiguous_with(place):
                 last = runs.pop()
-                (whole,) = spanned([last.span, place])
-                runs.append(_Run(whole, (*last.places, index)))
+                (whole,) = merged([last.columns, place])
+                runs.append(_JoinedOperands(whole, (*last.places, index)))
             else:
-                runs.append(_Run(place, (index,)))
+                runs.append(_JoinedOperands(place, (index,)))
         return tuple(runs)
 
     def matrices(self) -> list[Node]:
@@ -223,7 +225,7 @@ class RowsRunner:
                     below: list[Tensor] = []
                     for place in run.places:
                         terms = [acc.terms[place] for acc in bundle.accs]
-                        blocks = [turned(matrices[t.args[0]], t.transposed) for t in terms]
+                        blocks = [transposed_if(matrices[t.args[0]], t.transposed) for t in terms]
                         below.append(joined(blocks).mT)
                     found.append(joined(below))
         return found
@@ -237,7 +239,7 @@ class RowsRunner:
             arrays: by the names of ``places``: [.., rows, n], contiguous along n; the dots are
                 heads, if there are any.
             weights: of :meth:`weights`.
-            vec: all sealed vectors [.., n].
+            vec: all loop-invariant vectors [.., n].
             count: rows.
         """
         heads = vec.shape[0] if self.heads else 1
@@ -253,12 +255,12 @@ class RowsRunner:
 
 
 def _multiplied(
-    runs: Sequence[_Run], arrays: Mapping[str, Tensor], weights: Iterator[Tensor]
+    runs: Sequence[_JoinedOperands], arrays: Mapping[str, Tensor], weights: Iterator[Tensor]
 ) -> Tensor:
     """The sums of a bundle, side by side: [.., rows, Σ units]."""
     total: Tensor | None = None
     for run in runs:
-        made = multiplied(run.span.rows(arrays), next(weights))
+        made = multiplied(run.columns.view(arrays), next(weights))
         total = made if total is None else total.add_(made)
     assert total is not None, "a product has operands"
     return total
@@ -276,7 +278,7 @@ def multiplied(left: Tensor, right: Tensor) -> Tensor:
     return product(left.float(), right.float())
 
 
-def turned(matrix: Tensor, transposed: bool) -> Tensor:
+def transposed_if(matrix: Tensor, transposed: bool) -> Tensor:
     """A matrix, or its transpose."""
     return matrix.mT if transposed else matrix
 

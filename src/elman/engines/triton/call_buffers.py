@@ -1,4 +1,4 @@
-"""A call under way: arrays of all its steps, which are computed a stretch of steps at a time."""
+"""A call under way: arrays of all its steps, which are computed a time chunk at a time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import Tensor
 
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed import Packed
+from elman.engines.triton.batched_phase import BatchedPhase, transposed_if
 from elman.engines.triton.launch import Arrays, fresh, numbered
-from elman.engines.triton.rows import RowsRunner, turned
-from elman.engines.triton.steps import Work
+from elman.engines.triton.step_graph import StepArrays
 from elman.engines.triton.sweeping import Ends, Sweeping
 
 if TYPE_CHECKING:
     from elman.engines.triton.kernel import TritonKernel
 
 
-class Run(ABC):
+class CallBuffers(ABC):
     """What both directions share.
 
     Attributes:
@@ -31,7 +31,7 @@ class Run(ABC):
         of: whose call it is.
         sweep: its direction.
         call: what is run.
-        vec: all sealed vectors, if they are known.
+        vec: all loop-invariant vectors, if they are known.
     """
 
     ends: tuple[str, str]  # the kernel's names of what is carried, before the steps and after
@@ -55,7 +55,7 @@ class Run(ABC):
             vec = torch.cat([values[node].reshape(*lead, -1) for node in vectors], -1).float()
         self.vec = like.new_zeros(*lead, 1, dtype=torch.float32) if vec is None else vec
         self._matrices = {node: _rowed(values[node]) for node in sweep.matrices}
-        self._operands: dict[RowsRunner, list[Tensor]] = {}
+        self._operands: dict[BatchedPhase, list[Tensor]] = {}
         self._held: Arrays | None = None
         self._carry: list[Tensor] = []
         self._start: list[Tensor] = []
@@ -64,10 +64,10 @@ class Run(ABC):
         for k, (value, width) in enumerate(zip(call.inputs, layout.input_widths, strict=True)):
             self.arrays[f"in{k}"] = _rowed(value.reshape(*lead, self.rows, width))
 
-    def stretch(self, first: int = 0, last: int | None = None) -> None:
+    def run_steps(self, first: int = 0, last: int | None = None) -> None:
         """Compute steps ``first`` to ``last``, which is not one of them; None: all that are left.
 
-        The stretches of a call follow one another, in the backward from the last step on.
+        The time chunks of a call follow one another, in the backward from the last step on.
         """
         last = self.T if last is None else last
         whole = last - first == self.T
@@ -86,7 +86,7 @@ class Run(ABC):
             assert whole, "steps that are launched one by one are not cut"
             self._carry = self._stepped(arrays)
         else:
-            # in float32 from stretch to stretch, as from step to step
+            # in float32 from time chunk to time chunk, as from step to step
             carry = self._carry if whole else [value.float() for value in self._carry]
             after = [torch.empty_like(value) for value in carry]
             self._looped(arrays, sequences, Ends(self.ends, carry, after), last - first)
@@ -95,7 +95,7 @@ class Run(ABC):
             arrays = {**arrays, **self._rows_of_states()}
         self._batched(self.sweep.after, arrays, rows)
 
-    def _batched(self, runner: RowsRunner, arrays: Arrays, rows: int) -> None:
+    def _batched(self, runner: BatchedPhase, arrays: Arrays, rows: int) -> None:
         """A phase on rows at once."""
         if not runner.segments:
             return
@@ -105,7 +105,7 @@ class Run(ABC):
                 own[name] = fresh(self.vec, *self.heads, rows, width)
         runner.run({**arrays, **own}, self._weights(runner), self.vec, rows)
 
-    def _weights(self, runner: RowsRunner) -> list[Tensor]:
+    def _weights(self, runner: BatchedPhase) -> list[Tensor]:
         """What a phase multiplies with."""
         if runner not in self._operands:
             self._operands[runner] = runner.weights(self._matrices)
@@ -116,7 +116,7 @@ class Run(ABC):
         loop, packed = self.sweep.loop, self.packed
         assert loop is not None, "asked for before"
         if self._held is None:
-            held = [_rowed(turned(self._matrices[node], t)) for node, t in loop.matrices]
+            held = [_rowed(transposed_if(self._matrices[node], t)) for node, t in loop.matrices]
             self._held = {**numbered("m", held), "vec": self.vec}
             if packed is not None:
                 rows = _first_rows(packed, self.vec.device)
@@ -136,7 +136,7 @@ class Run(ABC):
         read = {name for name in rows if name == "dy" or name.startswith("in")}
         weights, written = self._weights(steps.runner), frozenset(rows) - read
         return steps.run(
-            Work(
+            StepArrays(
                 self.T,
                 self.B,
                 self.vec,
@@ -170,15 +170,15 @@ class Run(ABC):
         return fresh(like, *self.heads, self.rows, width, dtype=self.of.slots)
 
 
-class ForwardRun(Run):
+class ForwardCallBuffers(CallBuffers):
     """A forward under way.
 
     Attributes:
-        output: [.., T, B, n]; written to by each stretch.
+        output: [.., T, B, n]; written to by each time chunk.
 
     Args:
         of: whose call it is.
-        call: as of :meth:`Kernel.forward`; inputs may be written to until the stretch that reads
+        call: as of :meth:`Kernel.forward`; inputs may be written to until the time chunk that reads
             them.
     """
 
@@ -219,7 +219,7 @@ class ForwardRun(Run):
             self.arrays |= self._rows_of_states()
 
     def results(self) -> Result:
-        """What :meth:`Kernel.forward` returns, after the last stretch."""
+        """What :meth:`Kernel.forward` returns, after the last time chunk."""
         output = self.output
         if self.of.scalar_output:
             output = output.reshape(*self.heads, *self._lead)
@@ -243,16 +243,16 @@ class ForwardRun(Run):
         return sequence.flatten(-3, -2).index_select(-2, rows)
 
 
-class BackwardRun(Run):
+class BackwardCallBuffers(CallBuffers):
     """A backward under way.
 
     Attributes:
-        d_inputs: [.., rows, n] per input, written to by each stretch; None where not wanted.
+        d_inputs: [.., rows, n] per input, written to by each time chunk; None where not wanted.
 
     Args:
         of: whose call it is.
         call, saved, cotangents, keep: as of :meth:`Kernel.backward`; the output's cotangent may be
-            written to until the stretch that reads it.
+            written to until the time chunk that reads it.
     """
 
     ends = ("dlast", "dfirst")
@@ -292,9 +292,9 @@ class BackwardRun(Run):
         ]
 
     def results(self) -> Gradients:
-        """What :meth:`Kernel.backward` returns, after the last stretch."""
+        """What :meth:`Kernel.backward` returns, after the last time chunk."""
         of, call = self.of, self.call
-        sums, whole = of.totals(self.arrays)
+        sums, whole = of.weight_gradients(self.arrays)
         d_weights = of.rate.gradients(sums, call.weights, heads=bool(self.heads), whole=whole)
         d_inputs = tuple(
             d if d is None else d.reshape(value.shape)
@@ -351,7 +351,7 @@ def _before(packed: Packed, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _last_rows(packed: Packed, kept: bool, device: torch.device) -> Tensor:
-    """Where the state after each sample's last step lies: among all, or of two that take turns."""
+    """Where the state after each sample's last step lies: among all, or of two that alternate."""
     rows = [
         packed.batch + packed.offsets[length - 1] + n if kept else length % 2 * packed.batch + n
         for n, length in enumerate(packed.lengths)

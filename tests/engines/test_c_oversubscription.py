@@ -9,7 +9,7 @@ from calls import call
 from elman import cells
 from elman.engines.c import threads
 from elman.engines.c.engine import ENGINE
-from elman.engines.c.threads import Crowd
+from elman.engines.c.threads import Oversubscription
 from helpers import Sizes, job_of, need, random_case
 
 
@@ -21,51 +21,51 @@ def clock(monkeypatch):
     return now
 
 
-def lose(crowd: Crowd) -> None:
+def lose(oversubscription: Oversubscription) -> None:
     """Calls in a row that lose 3 ms each, until it is alone."""
     for _ in range(10):
-        if not crowd.alone():
-            crowd.tell(3000)
+        if not oversubscription.alone():
+            oversubscription.tell(3000)
 
 
 def test_a_late_worker_now_and_then_changes_nothing(clock):
-    crowd = Crowd()
+    oversubscription = Oversubscription()
     for stolen in (9000, 9000, *(-2500,) * 8) * 20:
-        crowd.tell(stolen)
-        assert not crowd.alone()
+        oversubscription.tell(stolen)
+        assert not oversubscription.alone()
 
 
 def test_many_bad_calls_make_it_alone_for_a_while(clock):
-    crowd = Crowd()
-    lose(crowd)
-    assert crowd.alone()
+    oversubscription = Oversubscription()
+    lose(oversubscription)
+    assert oversubscription.alone()
     clock[0] += 0.3
-    assert not crowd.alone()
+    assert not oversubscription.alone()
 
 
 def test_the_pause_doubles_while_it_goes_on_and_shrinks_when_it_went_well(clock):
-    crowd = Crowd()
+    oversubscription = Oversubscription()
     pauses = []
     for _ in range(8):
-        lose(crowd)
+        lose(oversubscription)
         start = clock[0]
-        while crowd.alone():
+        while oversubscription.alone():
             clock[0] += 0.05
         pauses.append(round(clock[0] - start, 1))
     assert pauses == sorted(pauses)
     assert 7.0 < pauses[-1] < 9.0, "there is a longest pause"
     clock[0] += 20.0
-    crowd.tell(-1)
-    lose(crowd)
+    oversubscription.tell(-1)
+    lose(oversubscription)
     clock[0] += 0.3
-    assert not crowd.alone(), "after a long good time the shortest pause is enough"
+    assert not oversubscription.alone(), "after a long good time the shortest pause is enough"
 
 
 def test_kernels_use_one_thread_while_alone(clock, monkeypatch):
-    crowd = Crowd()
-    monkeypatch.setattr(threads, "crowd", crowd)
+    oversubscription = Oversubscription()
+    monkeypatch.setattr(threads, "oversubscription", oversubscription)
     usual = threads.workers()
-    lose(crowd)
+    lose(oversubscription)
     assert threads.workers() == 1
     clock[0] += 1.0
     assert threads.workers() == usual
@@ -76,9 +76,9 @@ def test_a_choice_made_in_a_contest_is_one_for_quiet_times(clock, monkeypatch):
     job = job_of(random_case(cells.gru, Sizes(4, 4, 128, 128)))
     need("c", job)
     quiet = ENGINE.schedules(job, 100, 4)
-    crowd = Crowd()
-    monkeypatch.setattr(threads, "crowd", crowd)
-    lose(crowd)
+    oversubscription = Oversubscription()
+    monkeypatch.setattr(threads, "oversubscription", oversubscription)
+    lose(oversubscription)
     assert threads.workers() == 1
     assert ENGINE.schedules(job, 100, 4) == quiet
     assert threads.threads() == 1 or quiet != ("one",)
@@ -87,7 +87,7 @@ def test_a_choice_made_in_a_contest_is_one_for_quiet_times(clock, monkeypatch):
 @pytest.mark.parametrize("split", ["one", "batch", "units"])
 @pytest.mark.parametrize("cell", [cells.gru, cells.lstm_layernorm], ids=lambda cell: cell.name)
 def test_bits_do_not_depend_on_free_cores(cell, split, monkeypatch):
-    """One thread does the shares of all in turn: the same bits as when all were free."""
+    """One thread does the shares of all one after another: the same bits as when all were free."""
     case = random_case(cell, Sizes(T=70, B=7, I=19, H=37), 0)
     need("c", job_of(case))
     monkeypatch.setattr("elman.engines.c.kernel.threads", lambda: 3)

@@ -17,18 +17,18 @@ from torch import Tensor
 
 from elman.engines.packed import Packed
 from elman.engines.precision import precision
+from elman.engines.triton.batched_phase import BatchedPhase
 from elman.engines.triton.launch import Arrays, fresh
-from elman.engines.triton.rows import RowsRunner
 
 _RECORDS = 8  # shapes that are kept recorded
 _LATE = 64  # calls for which a record stays where there is no room for another
-_MET = 64  # shapes of one call that are remembered
+_SEEN = 64  # shapes of one call that are remembered
 _LONGEST = 4096  # steps of a record at most
 _LARGEST = 256 << 20  # (bytes) of all records at most: larger steps keep a GPU busy as they are
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class StepArrays:
     """What the steps of one direction work on.
 
     Attributes:
@@ -58,7 +58,7 @@ class Work:
         return self.packed.offsets[t], self.packed.sizes[t]
 
     def states(self, sequence: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        """A state [.., rows, n] before and after a step; where it is not kept, two take turns."""
+        """A state [.., rows, n] before and after a step; where it is not kept, two alternate."""
         _, size = self.at(t)
         if self.packed is not None and sequence.shape[-3] == 1:
             first = 0 if not t else self.B + self.at(t - 1)[0]
@@ -79,7 +79,7 @@ class Work:
         states = [s[..., :1, :, :] for s in self.sequences] if forward else self.sequences
         return [self.vec, *self.weights, *self.rows.values(), *states, *self.carries.values()]
 
-    def copied(self) -> Work:
+    def copied(self) -> StepArrays:
         """The same with memory of its own."""
         return replace(
             self,
@@ -96,7 +96,7 @@ def _alike(value: Tensor) -> Tensor:
     return torch.empty_like(value).copy_(value)
 
 
-class Steps:
+class StepGraph:
     """Runs a phase for one step after another.
 
     Args:
@@ -105,20 +105,20 @@ class Steps:
         wide: whether states go from step to step in float32, beside the sequences that are kept.
     """
 
-    def __init__(self, runner: RowsRunner, *, forward: bool, wide: bool) -> None:
+    def __init__(self, runner: BatchedPhase, *, forward: bool, wide: bool) -> None:
         self.runner, self.forward, self.wide = runner, forward, wide
-        self._met: OrderedDict[Any, None] = OrderedDict()  # shapes of one call so far
+        self._seen: OrderedDict[Any, None] = OrderedDict()  # shapes of one call so far
         self._records: OrderedDict[Any, _Record] = OrderedDict()  # used last comes last
         self._calls = 0
 
-    def run(self, work: Work) -> Tensor | None:
+    def run(self, work: StepArrays) -> Tensor | None:
         """Run all steps; what is carried at the end, if anything is."""
         alone = not work.vec.is_cuda or work.packed is not None  # whose lengths hardly come again
         if alone or torch.cuda.is_current_stream_capturing():
             return self.each(work)
         return self.recorded(work)
 
-    def recorded(self, work: Work) -> Tensor | None:
+    def recorded(self, work: StepArrays) -> Tensor | None:
         """The same by a record, from the second call of these shapes on."""
         tensors = work.tensors()
         size = sum(tensor.nbytes for tensor in tensors)
@@ -129,12 +129,12 @@ class Steps:
         self._calls += 1
         record = self._records.get(key)
         if record is None:
-            if key not in self._met or not self._makes_room(size):
-                self._met[key] = None
-                if len(self._met) > _MET:
-                    self._met.popitem(last=False)
+            if key not in self._seen or not self._makes_room(size):
+                self._seen[key] = None
+                if len(self._seen) > _SEEN:
+                    self._seen.popitem(last=False)
                 return self.each(work)
-            del self._met[key]
+            del self._seen[key]
             record = self._records[key] = _Record(self.each, work, size, forward=self.forward)
         self._records.move_to_end(key)
         record.used = self._calls
@@ -142,7 +142,7 @@ class Steps:
 
     def _makes_room(self, size: int) -> bool:
         """Whether there is memory for another record, without one that was used of late: shapes
-        that come in turn would be recorded again and again."""
+        that come alternately would be recorded again and again."""
         while self._records:
             taken = sum(record.size for record in self._records.values())
             if len(self._records) < _RECORDS and taken + size <= _LARGEST:
@@ -153,7 +153,7 @@ class Steps:
             del self._records[oldest]
         return True
 
-    def each(self, work: Work) -> Tensor | None:
+    def each(self, work: StepArrays) -> Tensor | None:
         """The same, launched step by step."""
         runner, B = self.runner, work.B
         heads = work.vec.shape[:-1]
@@ -207,7 +207,12 @@ class _Record:
     """
 
     def __init__(
-        self, run: Callable[[Work], Tensor | None], work: Work, size: int, *, forward: bool
+        self,
+        run: Callable[[StepArrays], Tensor | None],
+        work: StepArrays,
+        size: int,
+        *,
+        forward: bool,
     ) -> None:
         self.run, self.own, self.size, self.forward = run, work.copied(), size, forward
         self.used = 0
@@ -224,7 +229,7 @@ class _Record:
         with torch.cuda.graph(self.graph, stream=aside, capture_error_mode="thread_local"):
             self.end = run(self.own)
 
-    def __call__(self, work: Work) -> Tensor | None:
+    def __call__(self, work: StepArrays) -> Tensor | None:
         """Copy in, run, copy out."""
         own = self.own
         for target, value in zip(own.given(self.forward), work.given(self.forward), strict=True):

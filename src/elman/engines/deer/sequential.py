@@ -29,7 +29,7 @@ def rows_by_kernel(kernel: Kernel, call: Call) -> list[Tensor]:
     ]
 
 
-def in_turn(equations: Equations) -> Trajectory:
+def run_sequentially(equations: Equations) -> Trajectory:
     """All states by torch ops, a step at a time."""
     state = equations.start
     parts: list[Trajectory] = []

@@ -1,4 +1,5 @@
-"""A backward step without some of its cotangents: what they alone reach is left out."""
+"""Partial evaluation of the adjoint: some cotangents are known to be zero, what they alone reach
+goes."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from elman.ir.build import Builder
 from elman.ir.graph import Node, walk, with_args
 
 
-def without(roots: Sequence[Node], zeros: Iterable[Node], build: Builder) -> list[Node | None]:
+def with_zero_cotangents(
+    roots: Sequence[Node], zeros: Iterable[Node], build: Builder
+) -> list[Node | None]:
     """The values of ``roots`` where the leaves ``zeros`` are 0; None where nothing is left.
 
     The backward step is linear in its cotangents, so terms may be left out of sums; 0 times
@@ -32,7 +35,7 @@ def _kept(value: Node, new: dict[Node, Node | None], build: Builder) -> Node | N
         if not kept:
             return None
         total = build.lin(kept, shape=value.shape)
-        return total if total.shape == value.shape else build.spread(total, value.shape)
+        return total if total.shape == value.shape else build.broadcast(total, value.shape)
     if value.op == "where" and args[0] is not None:
         if args[1] is None and args[2] is None:
             return None

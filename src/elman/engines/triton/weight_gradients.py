@@ -9,9 +9,9 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from elman.engines.triton.batched_phase import multiplied
 from elman.engines.triton.launch import Arrays
-from elman.engines.triton.layout import Place, spanned
-from elman.engines.triton.rows import multiplied
+from elman.engines.triton.layout import ColumnRange, merged
 from elman.engines.triton.sweeping import Sweeping
 from elman.engines.weights import Values
 from elman.ir.graph import Node
@@ -21,7 +21,7 @@ _RUNS = 2  # products at most for one operand: its rows are joined by a copy bey
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
+class _JoinedSum:
     """Terms summed by one product, or one sum.
 
     Attributes:
@@ -32,26 +32,26 @@ class _Run:
         whole: weights of which all is summed here: the first of its rows, and how many.
     """
 
-    lefts: tuple[Place, ...]
-    right: Place | None
+    lefts: tuple[ColumnRange, ...]
+    right: ColumnRange | None
     widths: tuple[int, ...]
     targets: tuple[tuple[Node, ...], ...]
     whole: Mapping[str, tuple[int, int]]
 
     def total(self, arrays: Arrays, dtype: torch.dtype) -> Tensor:
         """The sum [.., Σ widths, n], or [.., Σ widths]; of rows in a type, in float32."""
-        rows = [place.rows(arrays) for place in self.lefts]
+        rows = [place.view(arrays) for place in self.lefts]
         left = rows[0] if len(rows) == 1 else torch.cat(rows, -1)
         if self.right is None:
             return left.sum(-2, dtype=torch.float32)
-        return multiplied(left.mT, self.right.rows(arrays).to(dtype))
+        return multiplied(left.mT, self.right.view(arrays).to(dtype))
 
 
-class Totals:
+class WeightGradients:
     """All sums of a backward, each operand read as few times as can be.
 
-    Slots lie in the order of the weights' blocks (``Layout``), so that most gradients are products
-    as they stand.
+    Slots lie in the order of the weights' blocks (``TritonLayout``), so that most gradients are
+    products as they stand.
 
     Args:
         sweep: backward.
@@ -74,11 +74,11 @@ class Totals:
         self._once = {target for target, count in counts.items() if count == 1}
         self._runs = [run for right, terms in groups.items() for run in self._cut(right, terms)]
 
-    def _place(self, value: Node) -> Place:
+    def _place(self, value: Node) -> ColumnRange:
         layout, sweep = self._sweep.layout, self._sweep.sweep
-        return Place(*self._sweep.place(sweep.summed(value)), layout.width(value))
+        return ColumnRange(*self._sweep.place(sweep.summed(value)), layout.width(value))
 
-    def _cut(self, right: Node | None, terms: Sequence[Sum]) -> list[_Run]:
+    def _cut(self, right: Node | None, terms: Sequence[Sum]) -> list[_JoinedSum]:
         """Runs of terms that share what they are multiplied with."""
         targets: dict[Node, list[Node]] = {}
         for term in terms:
@@ -88,10 +88,10 @@ class Totals:
             left: min(min(self._blocks.get(target, [last])) for target in own)
             for left, own in targets.items()
         }
-        runs: list[list[tuple[Node, Place]]] = []
+        runs: list[list[tuple[Node, ColumnRange]]] = []
         for left in sorted(targets, key=lambda left: first[left]):
             place = self._place(left)
-            if runs and runs[-1][-1][1].meets(place):
+            if runs and runs[-1][-1][1].is_contiguous_with(place):
                 runs[-1].append((left, place))
             else:
                 runs.append([(left, place)])
@@ -102,11 +102,11 @@ class Totals:
     def _run(
         self,
         right: Node | None,
-        run: Sequence[tuple[Node, Place]],
+        run: Sequence[tuple[Node, ColumnRange]],
         targets: Mapping[Node, list[Node]],
-    ) -> _Run:
-        return _Run(
-            tuple(spanned([place for _, place in run])),
+    ) -> _JoinedSum:
+        return _JoinedSum(
+            tuple(merged([place for _, place in run])),
             None if right is None else self._place(right),
             tuple(place.width for _, place in run),
             tuple(tuple(targets[left]) for left, _ in run),
@@ -116,7 +116,7 @@ class Totals:
     def _whole(
         self,
         right: Node | None,
-        run: Sequence[tuple[Node, Place]],
+        run: Sequence[tuple[Node, ColumnRange]],
         targets: Mapping[Node, list[Node]],
     ) -> dict[str, tuple[int, int]]:
         """Weights whose blocks are all in a run, in their order, each of one term."""

@@ -10,7 +10,7 @@ _WASTE, _SMALL = 1 / 8, 64  # padding of an inner dim at most, as a share, if it
 
 
 @dataclass(frozen=True)
-class Piece:
+class KTile:
     """A part of a product's inner dim of ``size`` units: a power of two from ``start`` on."""
 
     size: int
@@ -23,15 +23,15 @@ class Piece:
         return self.start + self.length > self.size
 
 
-def pieces(size: int) -> tuple[Piece, ...]:
+def k_tiles(size: int) -> tuple[KTile, ...]:
     """An inner dim as powers of two, with little padding: 1152 is 1024 and 128."""
-    found: list[Piece] = []
+    found: list[KTile] = []
     at = 0
     while at < size:
         rest = size - at
         length = padded(rest)
         if length - rest > _WASTE * size and length > _SMALL:
             length //= 2
-        found.append(Piece(size, at, length))
+        found.append(KTile(size, at, length))
         at += length
     return tuple(found)

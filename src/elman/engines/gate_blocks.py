@@ -1,4 +1,4 @@
-"""Where atoms and blocks lie in the arguments of a cell."""
+"""Where gate blocks and weight blocks lie in the arguments of a cell."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from elman.ir.graph import Node
-from elman.ir.types import atom_size
+from elman.ir.types import gate_block_size
 
 
-class Places:
+class GateBlockViews:
     """Cuts arguments into the leaves of a canonical step, and puts them together again.
 
     Args:
@@ -27,12 +27,15 @@ class Places:
         names = {leaf.name: leaf for leaf in declared}
         self._cuts = {leaf: _cut(names[leaf.name].shape, leaf, sizes) for leaf in leaves}
 
-    def atoms(self, leaves: Sequence[Node], given: Mapping[str, Tensor]) -> dict[Node, Tensor]:
-        """The atoms of arguments, by their leaves; leading axes (T, B) are kept."""
+    def gate_blocks(
+        self, leaves: Sequence[Node], given: Mapping[str, Tensor]
+    ) -> dict[Node, Tensor]:
+        """The gate blocks of arguments, by their leaves; leading axes (T, B) are kept."""
         return {leaf: given[leaf.name][self._cuts[leaf]] for leaf in leaves}
 
     def joined(self, leaves: Sequence[Node], parts: Sequence[Tensor], like: Tensor) -> Tensor:
-        """An argument's array from those of its atoms or blocks; the reverse of :meth:`atoms`."""
+        """An argument's array from those of its gate blocks or weight blocks; the reverse of
+        :meth:`gate_blocks`."""
         made = torch.empty_like(like, memory_format=torch.contiguous_format)
         for leaf, part in zip(leaves, parts, strict=True):
             made[self._cuts[leaf]] = part
@@ -40,13 +43,13 @@ class Places:
 
 
 def _cut(declared: Any, leaf: Node, sizes: Mapping[str, int]) -> Any:
-    """Where an atom or block lies in its argument."""
+    """Where a gate block or weight block lies in its argument."""
     if not declared:
         return ...
     places = [leaf.row] if len(declared) == 1 else [leaf.row, leaf.column]
     cuts: list[slice] = []
     for dim, place in zip(declared, places, strict=True):
-        edges = [atom_size(atom, sizes) for atom in dim]
+        edges = [gate_block_size(gate_block, sizes) for gate_block in dim]
         start = sum(edges[:place])
         cuts.append(slice(start, start + edges[place]))
     return (..., *cuts)

@@ -17,11 +17,12 @@ def _side(device: torch.device, stream: int, index: int) -> Any:
     return torch.cuda.Stream(device)
 
 
-class Lanes:
-    """Lanes that begin where the current stream is; where there is no GPU, one behind another.
+class Streams:
+    """Streams that begin where the current one is; where there is no GPU, kernels run one after
+    another.
 
-    A context: what follows it waits for all lanes, also after an exception, when memory that a
-    lane still writes to is given back.
+    A context: what follows it waits for all streams, also after an exception, when memory that
+    a stream still writes to is given back.
 
     Args:
         like: a tensor on the device.
@@ -35,7 +36,7 @@ class Lanes:
             number = own.cuda_stream
             self._streams = [own, *(_side(like.device, number, k) for k in range(1, count))]
 
-    def __enter__(self) -> Lanes:
+    def __enter__(self) -> Streams:
         for side in self._streams[1:]:
             side.wait_stream(self._streams[0])
         return self
@@ -44,19 +45,19 @@ class Lanes:
         for side in self._streams[1:]:
             self._streams[0].wait_stream(side)
 
-    def lane(self, index: int) -> AbstractContextManager[Any]:
-        """Inside, everything is launched on a lane."""
+    def on(self, index: int) -> AbstractContextManager[Any]:
+        """Inside, everything is launched on one of the streams."""
         if not self._streams or not index:
             return nullcontext()
         return torch.cuda.stream(self._streams[index])
 
     def after(self, index: int, other: int) -> None:
-        """What a lane is given from now on waits for all that another was given so far."""
+        """What a stream is given from now on waits for all that another was given so far."""
         if self._streams:
             self._streams[index].wait_stream(self._streams[other])
 
     def hand_over(self, made: Iterable[Tensor | None]) -> None:
-        """Tell the allocator that the caller's stream uses results of the other lanes."""
+        """Tell the allocator that the caller's stream uses results of the other streams."""
         for value in made:
             if self._streams and value is not None:
                 value.record_stream(self._streams[0])
