@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -59,21 +60,20 @@ class Arrangement(NamedTuple):
         """The inputs that are not one kernel's own."""
         return call.inputs[: len(call.inputs) - self.own * len(self.states)]
 
-    def own_inputs(self, inputs: Sequence[Any], index: int) -> tuple[Any, ...]:
-        """Those of one kernel alone, of what there is for each input."""
-        first = len(inputs) - self.own * (len(self.states) - index)
-        return tuple(inputs[first : first + self.own])
+    def split(self, call: Call, first: tuple[Tensor, ...], index: int) -> Call:
+        """The call of one kernel, given what stands for its shared inputs."""
+        inputs = first
+        if self.own:
+            at = len(call.inputs) - self.own * (len(self.states) - index)
+            inputs = (*first, *call.inputs[at : at + self.own])
+        states = call.states[_cuts(self.states)[index]]
+        return Call(inputs, states, call.weights[_cuts(self.weights)[index]], call.packed)
 
-    def by_kernel(self, values: Sequence[Any], counts: Sequence[int]) -> list[tuple[Any, ...]]:
-        """What there is for each state (or weight), kernel by kernel."""
-        return [tuple(values[a:b]) for a, b in pairwise(accumulate(counts, initial=0))]
 
-    def split(self, call: Call, firsts: Sequence[tuple[Tensor, ...]], index: int) -> Call:
-        """The call of one kernel, given what stands for the shared inputs of each."""
-        states = self.by_kernel(call.states, self.states)[index]
-        weights = self.by_kernel(call.weights, self.weights)[index]
-        inputs = (*firsts[index], *self.own_inputs(call.inputs, index))
-        return Call(inputs, states, weights, call.packed)
+@lru_cache(maxsize=256)
+def _cuts(counts: tuple[int, ...]) -> tuple[slice, ...]:
+    """Where so many values of each kernel lie, kernel by kernel."""
+    return tuple(slice(a, b) for a, b in pairwise(accumulate(counts, initial=0)))
 
 
 class Together(Kernel):
@@ -92,6 +92,7 @@ class Together(Kernel):
         self.engine = kernels[0].engine
         if any(kernel.differentiable != self.differentiable for kernel in kernels):
             raise VerifyError("kernels that autograd sees through and others in one")
+        self._saves: tuple[int, ...] = ()  # how many tensors each saves of a call it takes whole
 
     def describe(self) -> dict[str, Any]:
         """The facts of all kernels, in order."""
@@ -118,7 +119,7 @@ class Together(Kernel):
                 if index and not of.directions:
                     firsts.append((results[-1].output, *shared[1:]))
                 with streams.on(index):
-                    results.append(launched(kernel).forward(of.split(call, firsts, index)))
+                    results.append(launched(kernel).forward(of.split(call, firsts[index], index)))
             streams.hand_over((*results[-1].values, *results[-1].saved))
         return self._joined(results, firsts, call.packed)
 
@@ -140,18 +141,39 @@ class Together(Kernel):
         firsts: Sequence[tuple[Tensor, ...]],
         packed: Packed | None,
     ) -> Result:
-        """The result of all kernels. What is saved: how many tensors are of each kernel [kernels],
-        then the shared inputs of the kernels above, then what each saved."""
+        """The result of all kernels. What is saved: the shared inputs of the kernels above, then what
+        each saved."""
         output = results[-1].output
         if self.arrangement.directions:
             output = torch.cat((results[0].output, reversed_in_time(output, packed)), -1)
         last = tuple(end for result in results for end in result.last)
-        if not any(result.saved for result in results):
+        counts = tuple([len(result.saved) for result in results])
+        if not any(counts):
             return Result(output, last)
-        counts = torch.tensor([len(result.saved) for result in results])
+        if not self._saves:
+            self._saves = self._counts(counts, packed, whole=False)
         between = firsts[1] if self.arrangement.directions else [first[0] for first in firsts[1:]]
-        saved = (counts, *between, *(value for result in results for value in result.saved))
+        saved = (*between, *[value for result in results for value in result.saved])
         return Result(output, last, saved)
+
+    def _counts(
+        self, counts: tuple[int, ...], packed: Packed | None, whole: bool
+    ) -> tuple[int, ...]:
+        """From how many tensors each kernel saves of a call it takes whole to how many it saved of
+        one that lies so, and back: of packed rows some take a call per run, each with its states."""
+        if packed is None or all(kernel.packs for kernel in self.kernels):
+            return counts
+        runs = len(packed.runs)
+        return tuple(
+            count
+            if kernel.packs or not count
+            else runs * (count + states)
+            if whole
+            else count // runs - states
+            for kernel, count, states in zip(
+                self.kernels, counts, self.arrangement.states, strict=True
+            )
+        )
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
@@ -179,16 +201,16 @@ class Together(Kernel):
         """For each kernel in which something has a gradient, the last first: its place, its call,
         what it saved, and cotangents of its last states."""
         of, shared = self.arrangement, self.arrangement.shared(call)
-        counts, rest = saved[0].tolist(), saved[1:]
-        between = rest[: len(rest) - sum(counts)]
-        firsts = [shared, tuple(between)]
-        if not of.directions:
-            firsts = [shared, *((below, *shared[1:]) for below in between)]
-        kept = of.by_kernel(rest[len(between) :], counts)
-        d_last = of.by_kernel(cotangents.last, of.states)
+        counts = self._counts(self._saves, call.packed, whole=True)
+        between = tuple(saved[: len(saved) - sum(counts)])
+        kept, places = saved[len(between) :], _cuts(counts)
         for index in reversed(range(len(self.kernels))):
-            if kept[index]:
-                yield index, of.split(call, firsts, index), kept[index], d_last[index]
+            if counts[index]:
+                first = shared
+                if index:
+                    first = between if of.directions else (between[index - 1], *shared[1:])
+                d_last = cotangents.last[_cuts(of.states)[index]]
+                yield index, of.split(call, first, index), tuple(kept[places[index]]), d_last
 
     def _halves(self, d_output: Tensor | None, packed: Packed | None) -> tuple[Tensor | None, ...]:
         """Cotangents of both directions."""

@@ -79,7 +79,9 @@ class Runner:
             return through(self.oracle(rules), call)
         flows = [tensor.requires_grad for tensor in call.inputs]
         request = self.request(call, flows, engine, rules)
-        kernel = for_layout(self.choice(request, *sizes_of(call)).kernel, call.packed)
+        kernel = for_layout(
+            (self._chosen.get(request) or self.choice(request, *sizes_of(call))).kernel, call.packed
+        )
         return run(
             kernel, self.oracle if not rules else lambda: self.oracle(rules), call, request.training
         )

@@ -174,11 +174,12 @@ def _of_torch(options: Any) -> dict[str, Any]:
 def _unsuitable(input: Any, engine: str) -> str | None:
     """Why torch's own layers compute this, or None."""
     data = cast(Tensor, input.data if isinstance(input, PackedSequence) else input)
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+    if torch._C._get_tracing_state() is not None or torch.compiler.is_compiling():
         return "torch.compile or torch.jit.trace"
-    half = autocast_type(data.device.type)
-    if half is not None:
-        return None if serves(data.device.type, half) else "autocast"
+    if torch._C._is_any_autocast_enabled():
+        half = autocast_type(data.device.type)
+        if half is not None:
+            return None if serves(data.device.type, half) else "autocast"
     return None if engine == "reference" else unserved(data)
 
 

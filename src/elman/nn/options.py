@@ -57,3 +57,8 @@ def extended(call: Call, options: Sequence[Option], reverse: bool = False) -> Ca
     for option in options:
         call = option.extend(call, reverse)
     return call
+
+
+def rules_of(options: Sequence[Option]) -> tuple[Rule, ...]:
+    """How they change the step, in their order."""
+    return tuple([option.rule for option in options]) if options else ()

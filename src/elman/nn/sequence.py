@@ -235,12 +235,14 @@ class SequenceModule:
                     _cast(weights, computed),
                 )
                 like = None if like is None else _cast(like, computed)
-        compiling = torch.compiler.is_compiling() and not isinstance(x, PackedSequence)
         signature, batch_first = self.parts.signature, self.batch_first
-        opened = signature.opened(x, state, like, batch_first, None if compiling else lengths)
+        if torch.compiler.is_compiling() and not isinstance(x, PackedSequence):
+            opened, later = signature.opened(x, state, like, batch_first), lengths
+        else:
+            opened, later = signature.opened(x, state, like, batch_first, lengths), None
         mask = None if reset is None else reset_mask(reset, x, opened, batch_first)
         inputs, states, layout = opened
-        return Prepared(inputs, states, layout, weights, mask, lengths if compiling else None, cast)
+        return Prepared(inputs, states, layout, weights, mask, later, cast)
 
     def _run(
         self: Any, prepared: Prepared, engine: str, reset_to: ResetTo
@@ -256,10 +258,12 @@ class SequenceModule:
                 results = self._run(prepared._replace(cast=None), engine, reset_to)
             return _cast(results, cast)
         share = self.dropout if self.training else 0.0
-        resets = None if mask is None else Reset(mask, reset_to, len(states))
-        one_step = layout.packing is None and inputs[0].shape[0] == 1
-        if resets is not None and one_step and not self.bidirectional:
-            states, mask, resets = resets.only_step(states), None, None
+        resets = None
+        if mask is not None:
+            resets = Reset(mask, reset_to, len(states))
+            one_step = layout.packing is None and inputs[0].shape[0] == 1
+            if one_step and not self.bidirectional:
+                states, mask, resets = resets.only_step(states), None, None
         if torch.compiler.is_compiling() and layout.packing is None:
             flags = None if mask is None else (mask, reset_to)
             out, last = run_compiled(

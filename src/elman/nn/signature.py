@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from elman.errors import InputError, ShapeError, diagnostic
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
-from elman.nn.dense import check_dense
+from elman.nn.dense import check_dense, is_dense
 from elman.nn.packing import Packing, Padding, checked_lengths
 
 
@@ -31,6 +31,9 @@ class Layout(NamedTuple):
     batch_first: bool
     packing: Packing | None = None
     padding: Padding | None = None
+
+
+_BATCHED = (Layout(True, False), Layout(True, True))  # by batch_first
 
 
 class Opened(NamedTuple):
@@ -87,6 +90,10 @@ class Signature:
         Raises:
             ShapeError, InputError: one of them is not what the module takes.
         """
+        if lengths is None and like is not None and self._is_usual(x, like, batch_first):
+            whole = x.transpose(0, 1) if batch_first else x
+            states = self._starts(state, whole.shape[1], True, whole)
+            return Opened((whole,), states, _BATCHED[batch_first])
         packing, x = self._unpacked(x)
         if packing is not None and lengths is not None:
             raise InputError("lengths go with padded tensors, not with a PackedSequence")
@@ -137,6 +144,20 @@ class Signature:
         elif not layout.batched:
             return out.squeeze(1), tuple([value.squeeze(1) for value in last])
         return out.transpose(0, 1) if layout.batch_first else out, tuple(last)
+
+    def _is_usual(self, x: Any, like: Tensor, batch_first: bool) -> bool:
+        """Whether x is one batch of one input with nothing to be done or said: most calls."""
+        sizes = self.inputs[0][1]
+        return (
+            type(x) is Tensor
+            and len(self.inputs) == 1
+            and x.dim() == 2 + len(sizes)
+            and x.dtype is like.dtype
+            and x.device == like.device
+            and is_dense(x)
+            and x.shape[2:] == sizes
+            and x.shape[batch_first] > 0
+        )
 
     def _unpacked(self, x: Any) -> tuple[Packing | None, Any]:
         """The data of packed inputs, and how they lie."""

@@ -14,13 +14,14 @@ from elman.engines.packed import Packed, reversed_in_time
 from elman.engines.together import Arrangement, Together
 from elman.nn.autograd.function import run, through
 from elman.nn.dispatch import BENCHMARKED, Rules, Runner, sizes_of
-from elman.nn.options import Option, extended
+from elman.nn.options import Option, extended, rules_of
 from elman.tuning.choose import Choice
 from elman.tuning.request import Request, StackRequest, nearest
 from elman.tuning.together import APART, AT_ONCE, choose_together
 
 States = tuple[Tensor, ...]
 Handle = TypeVar("Handle")
+_UNASKED = "not asked for yet"
 
 
 def run_layers(
@@ -71,6 +72,7 @@ class Group:
         self._chosen: dict[StackRequest, Choice | None] = {}
         self._pinned: dict[str, Mapping[str, Any]] = {}
         self._oracles: dict[Rules, Kernel] = {}
+        self._arrangements: dict[Rules, Arrangement] = {}
         self.name: str | None = None  # by which compiled programs find it
 
     def run(
@@ -81,7 +83,6 @@ class Group:
         engine: str | None,
         packed: Packed | None = None,
         options: Sequence[Option] = (),
-        stacked: bool = False,
     ) -> Result:
         """Run all steps.
 
@@ -92,31 +93,28 @@ class Group:
             engine: a name, ``auto``, or None: so that every transform goes through.
             packed: how packed sequences lie.
             options: those in use.
-            stacked: whether the states are [1, B, n]: of one runner, not packed.
 
         Returns:
             The output, of both directions joined; the last states of all runners.
         """
         calls = [
-            Call(inputs, own, tuple(matrices), packed, stacked)
-            for own, matrices in zip(states, weights)
+            Call(inputs, own, tuple(matrices), packed) for own, matrices in zip(states, weights)
         ]
-        rules: Rules = ()
+        rules = rules_of(options)
         if options:
-            rules = tuple([option.rule for option in options])
             calls = [
                 extended(call, options, self.directions and index == 1)
                 for index, call in enumerate(calls)
             ]
         if len(self.runners) == 1:
             return self.runners[0].run(calls[0], engine, rules)
-        arrangement = self._arrangement(rules)
+        arrangement = self.arrangement(rules)
         if engine is None:
             return through(self.oracle(rules), arrangement.joined(calls))
         request = self._request(calls, engine, rules)
-        if request not in self._chosen:
-            self._chosen[request] = self._choose(request, *sizes_of(calls[0]))
-        choice = self._chosen[request]
+        choice = self._chosen.get(request, _UNASKED)
+        if isinstance(choice, str):
+            choice = self._chosen[request] = self._choose(request, *sizes_of(calls[0]))
         if choice is None:
             return self._one_by_one(calls, arrangement.own, engine, rules)
         training = any(member.training for member in request.members)
@@ -134,18 +132,22 @@ class Group:
             below = below or (not self.directions and member.training)
         return StackRequest(tuple(members))
 
-    def _arrangement(self, rules: Rules) -> Arrangement:
-        first = self.runners[0]
-        states, weights = len(first.cell.states), len(first.cell.weights)
-        count = len(self.runners)
-        own = len(first.names(rules)) - len(first.names()) if rules else 0
-        return Arrangement((states,) * count, (weights,) * count, self.directions, own)
+    def arrangement(self, rules: Rules = ()) -> Arrangement:
+        """Which arguments of all layers are whose."""
+        if rules not in self._arrangements:
+            first, count = self.runners[0], len(self.runners)
+            states, weights = len(first.cell.states), len(first.cell.weights)
+            own = len(first.names(rules)) - len(first.names())
+            self._arrangements[rules] = Arrangement(
+                (states,) * count, (weights,) * count, self.directions, own
+            )
+        return self._arrangements[rules]
 
     def oracle(self, rules: Rules = ()) -> Kernel:
         """All layers as every transform goes through them."""
         if rules not in self._oracles:
             oracles = [runner.oracle(rules) for runner in self.runners]
-            self._oracles[rules] = Together(oracles, self._arrangement(rules))
+            self._oracles[rules] = Together(oracles, self.arrangement(rules))
         return self._oracles[rules]
 
     @property
@@ -182,7 +184,7 @@ class Group:
         benchmarked = {r: c for r, c in self._chosen.items() if c and c.why in BENCHMARKED}
         near = nearest(benchmarked, request)
         pinned = record["schedule"] if record is not None else near and near.schedule
-        arrangement = self._arrangement(request.members[0].rules)
+        arrangement = self.arrangement(request.members[0].rules)
         return choose_together(jobs, choices, steps, batch, arrangement, pinned)
 
     def _one_by_one(self, calls: Sequence[Call], own: int, engine: str, rules: Rules) -> Result:
@@ -265,11 +267,11 @@ class Stack:
         Returns:
             The output [T, B, n · directions] and the last states, as ``states``.
         """
-        groups = self.groups_for(dropout > 0.0 or residual)
         if len(self.runners) == 1 and packed is None:
-            group = groups[0][0]
-            output, last, _ = group.run(inputs, [states], weights, engine, None, options, True)
+            call = extended(Call(inputs, states, tuple(weights[0]), None, True), options)
+            output, last, _ = self.runners[0].run(call, engine, rules_of(options))
             return output, last
+        groups = self.groups_for(dropout > 0.0 or residual)
         starts = list(zip(*[state.unbind(0) for state in states]))
 
         def run_group(

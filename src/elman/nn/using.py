@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -56,6 +57,11 @@ def unserved(like: Tensor) -> str | None:
 @constant
 def serves(kind: str, dtype: torch.dtype) -> bool:
     """Whether an engine compiles steps of a type for a kind of device."""
+    return _serves(kind, dtype)
+
+
+@cache
+def _serves(kind: str, dtype: torch.dtype) -> bool:
     return registry.fuses(kind, str(dtype).removeprefix("torch."))
 
 

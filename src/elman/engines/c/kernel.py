@@ -231,11 +231,10 @@ class CKernel(Kernel):
                 buffer.fill_(float("nan"))
         return buffer
 
-    def _plan(self, call: Call) -> Plan:
+    def _plan(self, T: int, B: int, packed: Packed | None = None) -> Plan:
         """What all calls of these sizes have in common, made once."""
-        if call.packed is not None:
-            return self._packed_plan(call.packed)
-        T, B, _ = call.sizes
+        if packed is not None:
+            return self._packed_plan(packed)
         free = self.workers()
         plan = self._plans.get((T, B, free))
         if plan is None:
@@ -337,7 +336,7 @@ class CKernel(Kernel):
         """:meth:`forward`; with concurrent launches, results stand only after it has run."""
         T, B, rows = call.sizes
         packed = call.packed
-        plan = self._plan(call)
+        plan = self._plan(T, B, packed)
         places = self._places(plan, packed)
         held, numbers = self._arguments(call)
         first = tuple(map(contiguous, call.states))
@@ -400,8 +399,8 @@ class CKernel(Kernel):
         """:meth:`backward`; with concurrent launches, results stand only after it has run."""
         if self._backward is None:
             raise EngineError("this kernel was compiled without a backward")
-        _, _, rows = call.sizes
-        plan = self._plan(call)
+        T, B, rows = call.sizes
+        plan = self._plan(T, B, call.packed)
         places = self._places(plan, call.packed)
         held, numbers = self._arguments(call)
         *sequences, tape = saved

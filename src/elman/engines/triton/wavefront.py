@@ -74,7 +74,7 @@ class Wavefront(Together):
         firsts, runs = [shared], list[ForwardCallBuffers]()
         with launching(call.states[0]):
             for index, layer in enumerate(self.layers):
-                runs.append(ForwardCallBuffers(layer, of.split(call, firsts, index)))
+                runs.append(ForwardCallBuffers(layer, of.split(call, firsts[index], index)))
                 firsts.append((runs[-1].output, *shared[1:]))
             results: list[Result] = self._run(runs, call.inputs[0], reverse=False)
         firsts = [shared, *((result.output, *shared[1:]) for result in results[:-1])]

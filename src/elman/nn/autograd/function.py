@@ -23,19 +23,19 @@ _keep_graph: Callable[[], bool] | None = getattr(
 class Sweep(Function):
     """All steps on a kernel that has its own backward.
 
-    ``apply(kernel, oracle, form, *tensors)``: ``oracle()`` gives a differentiable kernel of the
-    same step, ``form`` and ``tensors`` are a call's. Returns the output and the last states.
+    ``apply(kernel, oracle, call, *call.tensors)``: ``oracle()`` gives a differentiable kernel of
+    the same step. Returns the output and the last states.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, kernel: Kernel, oracle: Callable[[], Kernel], form: Form, *tensors: Tensor
+        ctx: Any, kernel: Kernel, oracle: Callable[[], Kernel], call: Call, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         """Run the kernel and save its arguments and what it asks for."""
-        output, last, saved = kernel.forward(form.call(tensors))
+        output, last, saved = kernel.forward(call)
         ctx.save_for_backward(*tensors, *saved)
         ctx.set_materialize_grads(False)
-        ctx.kernel, ctx.oracle, ctx.form, ctx.total = kernel, oracle, form, len(tensors)
+        ctx.kernel, ctx.oracle, ctx.form, ctx.total = kernel, oracle, call.form, len(tensors)
         if output._is_view():
             # the output of a function must be no view, or it could not be detached in place; it
             # still shares its version with the tape, so that writing to it is detected
@@ -139,5 +139,5 @@ def run(kernel: Kernel, oracle: Callable[[], Kernel], call: Call, training: bool
         return through(kernel, call)
     if not training:
         return kernel.forward(call)
-    output, *last = Sweep.apply(kernel, oracle, call.form, *call.tensors)
+    output, *last = Sweep.apply(kernel, oracle, call, *call.tensors)
     return Result(output, tuple(last))
