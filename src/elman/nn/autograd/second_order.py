@@ -2,7 +2,7 @@
 
 Two functions are closed under differentiation: the forward, and its gradients. The derivative of
 either in some direction is the forward, or the gradients, of the step's tangent. A batch of samples
-is a batch; only gradients of weights per sample need sums of their own (``nn/samples``).
+is a batch; only gradients of weights per sample need sums of their own (``per_sample``).
 """
 
 from __future__ import annotations
