@@ -115,7 +115,8 @@ test-long: $(DEV)
 
 golden: $(DEV)
 	@$(KEPT) $(BIN) -m pytest -q --update-golden $(PYTEST)
-	@git --no-pager diff --stat -- tests/golden 2>/dev/null || true
+	@$(BIN) docs/tour.py
+	@git --no-pager diff --stat -- tests/golden docs/tour.md 2>/dev/null || true
 
 # --- use ---------------------------------------------------------------------------------------
 
