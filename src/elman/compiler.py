@@ -19,18 +19,26 @@ from elman.plan.spec import Spec
 from elman.tuning.request import Rule
 
 
-@lru_cache(maxsize=256)
 def graph_of(cell: Cell, rules: tuple[Rule, ...] = ()) -> Graph:
     """The step of a cell as written, under the rules of options."""
+    return _graph_of(cell, rules)
+
+
+@lru_cache(maxsize=256)
+def _graph_of(cell: Cell, rules: tuple[Rule, ...]) -> Graph:
     graph = cell.graph
     for rule in rules:
         graph = verified(rule.rewrite(graph))
     return graph
 
 
-@lru_cache(maxsize=256)
 def pair_of(cell: Cell, rules: tuple[Rule, ...] = ()) -> Pair:
     """The canonical step of a cell and its adjoint; sizes and dtype play no part yet."""
+    return _pair_of(cell, rules)
+
+
+@lru_cache(maxsize=256)
+def _pair_of(cell: Cell, rules: tuple[Rule, ...]) -> Pair:
     return paired(graph_of(cell, rules))
 
 
@@ -43,9 +51,13 @@ def paired(graph: Graph) -> Pair:
     return verified_pair(adjoint(canonical(graph, builder), builder))
 
 
-@lru_cache(maxsize=1024)
 def job(cell: Cell, spec: Spec, rules: tuple[Rule, ...] = ()) -> Job:
     """What an engine is asked for."""
+    return _job(cell, spec, rules)
+
+
+@lru_cache(maxsize=1024)
+def _job(cell: Cell, spec: Spec, rules: tuple[Rule, ...]) -> Job:
     single = None
     if cell.whole is not None and _has_like_heads(cell.whole):
         single = job(cell.whole, spec, rules)

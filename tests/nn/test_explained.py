@@ -8,8 +8,10 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import elman
+from elman import cells
 from elman.errors import InputError
 from elman.nn.explain import explain, layers_of
+from helpers import need_engine
 
 
 def x_of(*shape: int, grad: bool = False) -> torch.Tensor:
@@ -148,3 +150,15 @@ def test_ways_out():
         explain(elman.GRU(3, 5), x_of(3))
     with pytest.raises(InputError, match="a module has its own hidden_size"):
         explain(elman.GRU(3, 5), x_of(4, 2, 3), hidden_size=7)
+
+
+def test_a_call_changes_nothing_about_what_is_shown():
+    """Values have the same names before and after the module has run."""
+    need_engine("c")
+    net, x = elman.Recurrent(cells.mgu, 3, 5, engine="c"), torch.randn(4, 2, 3)
+    before = explain(net, x)
+    net(x)
+    after = explain(net, x)
+    assert {k: v for k, v in after.stages.items() if k != "engines"} == {
+        k: v for k, v in before.stages.items() if k != "engines"
+    }

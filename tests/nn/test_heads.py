@@ -93,7 +93,7 @@ def test_structure():
     assert structure(step).groups == ((0,), (1,), (2,), (3,))
     (bundle,) = Formula(
         job_of(random_case(cells.gru.with_heads(4), Sizes(T=2, B=1, I=3, H=20)))
-    ).bundles
+    ).state_groups
     assert (len(bundle.groups), bundle.seeds) == (4, 5)
     step = compiler.pair_of(cells.lstm_layernorm.with_heads(2)).step
     assert len(structure(step).groups) == 1

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import elman
 import elman.nn
 from elman import cells
-from elman.errors import InputError, ShapeError
+from elman.errors import EngineError, InputError, ShapeError
 from helpers import assert_close, need_engine
 
 KINDS = ("RNN", "GRU", "LSTM")
@@ -341,3 +341,32 @@ def test_bad_masks(name):
             net(torch.zeros(4, 3, 5), reset=torch.zeros(4, 3), reset_to="nothing")
     with pytest.raises(ShapeError, match=r"reset must be \[3\]"):
         elman.GRUCell(5, 2)(torch.zeros(3, 5), torch.zeros(3, 2), reset=torch.zeros(4))
+
+
+def test_torchs_own_layer_has_none():
+    """Where torch's layer would run, a reset is refused, never forgotten."""
+    x, mask = torch.zeros(4, 3, 5), torch.zeros(4, 3)
+    for net, value in (
+        (elman.GRU(5, 2, engine="aten"), x),
+        (elman.GRU(5, 2), x[:, :0]),
+        (elman.GRU(5, 2, dtype=torch.bfloat16), x.bfloat16()),
+    ):
+        with pytest.raises(EngineError, match="cannot run this GRU with reset: "):
+            net(value, reset=mask[:, : value.shape[1]])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"heads": 2}, {"residual": True, "num_layers": 2}], ids=str
+)
+def test_autocast(options):
+    """Where no engine has autocast's type, what torch cannot do is computed in the weights'."""
+    net = elman.GRU(4, 4, **options)
+    x, mask = torch.randn(5, 3, 4), mask_of(5, 3)
+    want, last = net(x, reset=mask)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, h = net(x, reset=mask)
+        if options:
+            assert net(x)[0].dtype == torch.bfloat16
+    assert out.dtype == h.dtype == torch.bfloat16
+    torch.testing.assert_close(out, want.bfloat16())
+    torch.testing.assert_close(h, last.bfloat16())

@@ -141,8 +141,8 @@ class Together(Kernel):
         firsts: Sequence[tuple[Tensor, ...]],
         packed: Packed | None,
     ) -> Result:
-        """The result of all kernels. What is saved: the shared inputs of the kernels above, then what
-        each saved."""
+        """The result of all kernels. What is saved: the shared inputs of the kernels above, then
+        what each saved."""
         output = results[-1].output
         if self.arrangement.directions:
             output = torch.cat((results[0].output, reversed_in_time(output, packed)), -1)
@@ -160,7 +160,7 @@ class Together(Kernel):
         self, counts: tuple[int, ...], packed: Packed | None, whole: bool
     ) -> tuple[int, ...]:
         """From how many tensors each kernel saves of a call it takes whole to how many it saved of
-        one that lies so, and back: of packed rows some take a call per run, each with its states."""
+        one that lies so, and back: of packed rows some take a call per run, each with states."""
         if packed is None or all(kernel.packs for kernel in self.kernels):
             return counts
         runs = len(packed.runs)

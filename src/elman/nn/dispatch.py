@@ -23,14 +23,14 @@ from elman.nn.options import RULES
 from elman.plan.spec import Spec, Tape
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import first_engine, kernel_of
-from elman.tuning.request import Request, Rule, nearest
+from elman.tuning.request import Request, Rule, bucket, nearest
 from elman.tuning.verification import verified
 
 BENCHMARKED = ("benchmarked", "remembered")
 Rules = tuple[Rule, ...]
 
 
-def sizes_of(call: Call) -> tuple[int, int]:
+def sizes_for_choosing(call: Call) -> tuple[int, int]:
     """T and B of a call; of packed sequences their steps, and how many a step has."""
     if call.packed is not None:
         return call.packed.steps, call.packed.mean_batch
@@ -80,7 +80,8 @@ class Runner:
         flows = [tensor.requires_grad for tensor in call.inputs]
         request = self.request(call, flows, engine, rules)
         kernel = for_layout(
-            (self._chosen.get(request) or self.choice(request, *sizes_of(call))).kernel, call.packed
+            (self._chosen.get(request) or self.choice(request, *sizes_for_choosing(call))).kernel,
+            call.packed,
         )
         return run(
             kernel, self.oracle if not rules else lambda: self.oracle(rules), call, request.training
@@ -110,14 +111,14 @@ class Runner:
             for tensor in call.weights:
                 wants += wants + tensor.requires_grad
             training = wants > 0 or any(state.requires_grad for state in call.states)
-        steps, batch = sizes_of(call)
+        steps, batch = sizes_for_choosing(call)
         request = Request(
             dtype,
             device.type,
             wants,
             training,
-            (steps - 1).bit_length(),
-            (batch - 1).bit_length(),
+            bucket(steps),
+            bucket(batch),
             torch.are_deterministic_algorithms_enabled(),
             engine,
             rules,

@@ -111,50 +111,75 @@ class _Layers(SequenceModule):
         """
         weights = self._weights()
         if torch.compiler.is_compiling() and _compiles(input):
-            prepared = self._opened(input, hx, lengths, reset, weights)
+            prepared = self._prepared(input, hx, lengths, reset, weights)
             engine = fixed_engine(self.engine)
         else:
             engine = wanted(self.engine)
-            if not self._takes(input, hx, engine):
-                return self._of_torch(input, hx, lengths)
-            reason = _unsuitable(input, engine)
+            more = self._beyond_torch(engine, reset)
+            mistake = self._mistake(input, hx, engine)
+            reason = mistake or _unsuitable(input, engine, bool(more))
             if reason is not None:
-                self._refuse(engine, reason, reset)
-                return self._of_torch(input, hx, lengths)
+                mistaken = mistake is not None and reset is None
+                return self._of_torch(input, hx, lengths, engine, more, reason, mistaken)
             try:
-                prepared = self._opened(input, hx, lengths, reset, weights)
+                prepared = self._prepared(input, hx, lengths, reset, weights)
             except (ShapeError, InputError) as error:
                 if lengths is not None or reset is not None:
                     raise
-                result = super().forward(input, hx)  # type: ignore[misc]
-                self._refuse(engine, str(error), reset)
-                return result
+                return self._of_torch(input, hx, lengths, engine, more, str(error), True)
         out, last = self._run(prepared, engine, reset_to)
         return out, last if self.mode == "LSTM" else last[0]
 
-    def _takes(self: Any, input: Any, hx: Any, engine: str) -> bool:
-        """Whether the call may be ours: no mistake that torch has words for, and not asked to be
-        torch's."""
+    def _mistake(self: Any, input: Any, hx: Any, engine: str) -> str | None:
+        """Why the call is torch's whatever engines there are: it asks for that, or has a mistake
+        for which torch has words."""
         if engine == "aten" and self.heads == 1 and not self.residual:
-            return False
+            return "it is torch's own layer"
         data = input.data if isinstance(input, PackedSequence) else input
-        if not isinstance(data, Tensor) or not is_dense(data) or 0 in data.shape:
-            return False
-        return hx is None or isinstance(hx, (tuple, list)) == (self.mode == "LSTM")
+        if not isinstance(data, Tensor) or not is_dense(data):
+            return "its input is no dense tensor"
+        if 0 in data.shape:
+            return f"its input is {[*data.shape]}"
+        if hx is not None and isinstance(hx, (tuple, list)) != (self.mode == "LSTM"):
+            return f"its state is a {type(hx).__name__}"
+        return None
 
-    def _refuse(self: Any, engine: str, reason: str, reset: Any) -> None:
-        """Raise EngineError where torch's forward would not do what was asked for."""
-        own = [f"{self.heads} heads"] if self.heads != 1 else []
-        own += ["residual"] if self.residual else []
-        own += ["reset"] if reset is not None else []
-        if engine != "auto" or own:
-            option = f" with {', '.join(own)}" if own else ""
-            raise EngineError(
-                f"engine {engine} cannot run this {type(self).__name__}{option}: {reason}"
-            )
+    def _beyond_torch(self: Any, engine: str, reset: Any) -> list[str]:
+        """What is asked for that torch's own forward would not do."""
+        more = [] if engine in ("auto", "aten") else [""]  # an engine by name
+        more += [f"{self.heads} heads"] if self.heads != 1 else []
+        more += ["residual"] if self.residual else []
+        return [*more, "reset"] if reset is not None else more
 
-    def _of_torch(self: Any, input: Any, hx: Any, lengths: Any) -> Any:
-        """torch's own forward."""
+    def _of_torch(
+        self: Any,
+        input: Any,
+        hx: Any,
+        lengths: Any,
+        engine: str,
+        more: list[str],
+        reason: str,
+        mistaken: bool,
+    ) -> Any:
+        """torch's own forward: if the call is ``mistaken`` it raises in its own words, else it
+        computes.
+
+        Raises:
+            EngineError: it would compute, but not ``more``, which is asked for.
+        """
+        result = None
+        if mistaken or not more:
+            result = self._torch_forward(input, hx, lengths)
+        if not more:
+            return result
+        option = ", ".join(name for name in more if name)
+        raise EngineError(
+            f"engine {engine} cannot run this {type(self).__name__}"
+            f"{f' with {option}' if option else ''}: {reason}"
+        )
+
+    def _torch_forward(self: Any, input: Any, hx: Any, lengths: Any) -> Any:
+        """torch's own forward, of padded sequences too."""
         if lengths is None:
             return super().forward(input, hx)  # type: ignore[misc]
         if not isinstance(input, Tensor) or input.dim() != 3:
@@ -166,20 +191,20 @@ class _Layers(SequenceModule):
         return pad_packed_sequence(out, self.batch_first, total_length=steps)[0], last
 
 
-def _of_torch(options: Any) -> dict[str, Any]:
+def _unknown(options: Any) -> dict[str, Any]:
     """What is no option of ours: torch has words for it."""
     return {name: options[name] for name in options if name not in Options.__annotations__}
 
 
-def _unsuitable(input: Any, engine: str) -> str | None:
-    """Why torch's own layers compute this, or None."""
+def _unsuitable(input: Any, engine: str, more: bool) -> str | None:
+    """Why torch's own layers compute this, or None; ``more``: they could not do all of it."""
     data = cast(Tensor, input.data if isinstance(input, PackedSequence) else input)
     if torch._C._get_tracing_state() is not None or torch.compiler.is_compiling():
         return "torch.compile or torch.jit.trace"
     if torch._C._is_any_autocast_enabled():
         half = autocast_type(data.device.type)
         if half is not None:
-            return None if serves(data.device.type, half) else "autocast"
+            return None if more or serves(data.device.type, half) else "autocast"
     return None if engine == "reference" else unserved(data)
 
 
@@ -235,7 +260,7 @@ class RNN(_Layers, nn.RNN):
             bidirectional,
             device=device,
             dtype=dtype,
-            **_of_torch(options),
+            **_unknown(options),
         )
         self._finish(options)
 
@@ -273,7 +298,7 @@ class GRU(_Layers, nn.GRU):
             bidirectional,
             device=device,
             dtype=dtype,
-            **_of_torch(options),
+            **_unknown(options),
         )
         self._finish(options)
 
@@ -314,6 +339,6 @@ class LSTM(_Layers, nn.LSTM):
             proj_size,
             device=device,
             dtype=dtype,
-            **_of_torch(options),
+            **_unknown(options),
         )
         self._finish(options)

@@ -167,7 +167,7 @@ class Recurrent(SequenceModule, nn.Module):
         """
         compiling = torch.compiler.is_compiling()
         engine = fixed_engine(self.engine) if compiling else wanted(self.engine)
-        prepared = self._opened(x, state, lengths, reset, self._weights())
+        prepared = self._prepared(x, state, lengths, reset, self._weights())
         out, last = self._run(prepared, engine, reset_to)
         return out, last[0] if len(last) == 1 else last
 

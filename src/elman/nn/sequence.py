@@ -210,7 +210,7 @@ class SequenceModule:
             for names in self.parts.names
         ]
 
-    def _opened(
+    def _prepared(
         self: Any, x: Any, state: Any, lengths: Any, reset: Any, weights: list[list[Tensor]]
     ) -> Prepared:
         """Check all arguments and bring them into the inner layout, in one type.

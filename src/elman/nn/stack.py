@@ -13,7 +13,7 @@ from elman.engines.call import Call, Result
 from elman.engines.packed import Packed, reversed_in_time
 from elman.engines.together import Arrangement, Together
 from elman.nn.autograd.function import run, through
-from elman.nn.dispatch import BENCHMARKED, Rules, Runner, sizes_of
+from elman.nn.dispatch import BENCHMARKED, Rules, Runner, sizes_for_choosing
 from elman.nn.options import Option, extended, rules_of
 from elman.tuning.choose import Choice
 from elman.tuning.request import Request, StackRequest, nearest
@@ -114,7 +114,7 @@ class Group:
         request = self._request(calls, engine, rules)
         choice = self._chosen.get(request, _UNASKED)
         if isinstance(choice, str):
-            choice = self._chosen[request] = self._choose(request, *sizes_of(calls[0]))
+            choice = self._chosen[request] = self._choose(request, *sizes_for_choosing(calls[0]))
         if choice is None:
             return self._one_by_one(calls, arrangement.own, engine, rules)
         training = any(member.training for member in request.members)

@@ -19,6 +19,7 @@ from elman.tuning.decisions import decided
 from elman.tuning.evidence import Evidence
 from elman.tuning.facts import machine_facts
 from elman.tuning.kernels import EngineSchedule, candidates, kernel_of, label
+from elman.tuning.request import bucket
 from elman.tuning.trial import make_trial
 from elman.tuning.verification import verified
 
@@ -49,11 +50,6 @@ class Choice:
     sure: bool = True
 
 
-def size_bucket(size: int) -> int:
-    """The size bucket of T or B: k for sizes in (2^(k-1), 2^k]."""
-    return (size - 1).bit_length()
-
-
 def choose(
     job: Job, steps: int, batch: int, engine: str = "auto", *, again: bool = False
 ) -> Choice:
@@ -82,7 +78,7 @@ def choose(
     if named and not able:
         raise EngineError(f"engine {engine} cannot run {job.name}: {refusals[engine]}")
     if torch.are_deterministic_algorithms_enabled() or len(able) < 2:
-        why = "named" if named else "deterministic" if able else "only"
+        why = "named" if named else "deterministic" if len(able) > 1 else "only"
         return _first(job, able, why, refusals, named)
     order = {label(candidate): candidate for candidate in able}
     evidence, failed = decided(
@@ -172,8 +168,8 @@ def _key(job: Job, steps: int, batch: int, able: list[EngineSchedule]) -> cache.
         "wants": sorted(spec.wants),
         "training": spec.training,
         "tape": spec.tape,
-        "T": size_bucket(steps),
-        "B": size_bucket(batch),
+        "T": bucket(steps),
+        "B": bucket(batch),
         "candidates": [list(candidate) for candidate in able],
         "machine": machine_facts(spec.device),
     }

@@ -17,11 +17,12 @@ from elman.errors import ElmanError
 from elman.passes.digest import digest
 from elman.tuning import cache
 from elman.tuning.agreement import disagreement
-from elman.tuning.choose import Choice, size_bucket
+from elman.tuning.choose import Choice
 from elman.tuning.contest import timed
 from elman.tuning.decisions import decided
 from elman.tuning.evidence import Evidence
 from elman.tuning.facts import machine_facts, processor
+from elman.tuning.request import bucket
 from elman.tuning.trial import apart, make_trial, synchronize
 
 APART, AT_ONCE = "apart", "together"
@@ -103,8 +104,8 @@ def _key(
         "beside": arrangement.directions,
         "dtype": spec.dtype,
         "tape": spec.tape,
-        "T": size_bucket(steps),
-        "B": size_bucket(batch),
+        "T": bucket(steps),
+        "B": bucket(batch),
         "machine": machine_facts(spec.device),
     }
 

@@ -101,7 +101,7 @@ def test_what_has_no_kernel() -> None:
         formula = Formula(job_of(random_case(cell, Sizes(2, 1, 2, H)).to(dtype)))
         assert formula._iteration(newton.newton, dtype) is None
     heads = Formula(job_of(random_case(cells.gru.with_heads(2), Sizes(2, 1, 2, 4))))
-    assert len(heads.bundles[0].groups) == 2
+    assert len(heads.state_groups[0].groups) == 2
 
 
 @pytest.mark.parametrize("cell, H", SMALL, ids=NAMES)

@@ -263,7 +263,9 @@ def test_what_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def offered(schedules: list[str], steps: int = 500, beside: bool = False) -> Any:
         kernels = [kernel_of(job, "triton", schedule) for schedule in schedules]
-        return triton.together([job] * len(kernels), kernels, steps, 4, beside)
+        return triton.together(
+            [job] * len(kernels), kernels, steps, 4, Arrangement.of([job], beside)
+        )
 
     grid = "grid/8/8/8/1"  # eight programs
     assert offered([grid, grid], beside=True) is None

@@ -155,7 +155,7 @@ class Derived:
 
 
 @lru_cache(maxsize=256)
-def derived(cell: Cell, dims: tuple[tuple[str, int], ...], rules: tuple[Rule, ...] = ()) -> Derived:
+def derived(cell: Cell, dims: tuple[tuple[str, int], ...], rules: tuple[Rule, ...]) -> Derived:
     """What is derived from a cell of some sizes, shared by all layers that have them."""
     return Derived(cell.name, compiler.graph_of(cell, rules), dims)
 
