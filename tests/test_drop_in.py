@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import pickle
 
@@ -17,7 +18,7 @@ import elman.nn
 from elman import cells
 from elman.compiler import job
 from elman.engines import registry
-from elman.errors import EngineError
+from elman.errors import EngineError, InputError
 from elman.plan.spec import Spec
 from elman.tuning.kernels import refusal
 from helpers import OwnBackwardEngine, assert_same, stand_in
@@ -374,3 +375,60 @@ def test_double_backward(kind, layers):
 
     for a, b in zip(penalty(ours), penalty(theirs)):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "RNNCell", "GRUCell", "LSTMCell"])
+def test_the_same_words_as_recurrent(kind):
+    """x and state, or torch's input and hx; every argument has a name that help() shows."""
+    net = getattr(elman, kind)(4, 5, bias=False)
+    x = torch.randn(3, 4) if kind.endswith("Cell") else torch.randn(2, 3, 4)
+    want = flat(net(x))
+    state = want[-2:] if "LSTM" in kind else want[-1]
+    for again in (net(x=x), net(input=x)):
+        assert all(torch.equal(a, b) for a, b in zip(flat(again), want))
+    later = flat(net(x, state=tuple(state) if "LSTM" in kind else state))
+    theirs = flat(net(input=x, hx=tuple(state) if "LSTM" in kind else state))
+    assert all(torch.equal(a, b) for a, b in zip(later, theirs))
+    with pytest.raises(TypeError, match="same argument"):
+        net(x, input=x)
+    with pytest.raises(TypeError, match="missing 1 required argument: 'x'"):
+        net()
+    shown = inspect.signature(type(net).__init__).parameters
+    assert {"input_size", "hidden_size", "bias", "device", "dtype"} <= shown.keys()
+    assert not any(p.kind is p.VAR_POSITIONAL for p in shown.values())
+
+
+def test_options_of_every_module():
+    """tape, residual and output_size are on all; torch's own words for what does not exist."""
+    net = elman.LSTM(5, 5, 2, tape="recompute", residual=True, bidirectional=False)
+    assert net.output_size == 5
+    assert elman.GRU(3, 5, bidirectional=True).output_size == 10
+    assert elman.LSTM(3, 5, proj_size=2).output_size == 2
+    assert "tape='recompute', residual=True" in repr(net)
+    same = elman.Recurrent(
+        cells.lstm, 5, 5, 2, residual=True, tape="recompute", dtype=torch.float64
+    )
+    net = net.double()
+    with torch.no_grad():
+        for k in range(2):
+            getattr(same, f"W_l{k}").copy_(getattr(net, f"weight_ih_l{k}"))
+            getattr(same, f"R_l{k}").copy_(getattr(net, f"weight_hh_l{k}"))
+            bias = getattr(net, f"bias_ih_l{k}") + getattr(net, f"bias_hh_l{k}")
+            getattr(same, f"b_l{k}").copy_(bias)
+    x = torch.randn(4, 2, 5, dtype=torch.float64)
+    torch.testing.assert_close(net(x)[0], same(x)[0])
+    with pytest.raises(ValueError, match="proj_size argument is only supported for LSTM"):
+        elman.GRU(4, 5, proj_size=2)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tapes'"):
+        elman.GRU(4, 5, tapes="save")
+    with pytest.raises(InputError, match='tape is "save", "auto" or "recompute"'):
+        elman.GRU(4, 5, tape="some")
+
+
+def test_batch_first_set_later():
+    """The layout is read at each call, by every module."""
+    x = torch.randn(2, 5, 3)
+    for net in (elman.GRU(3, 4), elman.Recurrent(cells.gru, 3, 4)):
+        want = net(x.transpose(0, 1))[0]
+        net.batch_first = True
+        assert torch.equal(net(x)[0], want.transpose(0, 1))

@@ -13,6 +13,7 @@ from elman.nn.autograd.transforms import transformed
 from elman.nn.dense import is_dense
 from elman.nn.dispatch import Runner
 from elman.nn.formulas import FORMULAS
+from elman.nn.sequence import either
 from elman.nn.using import checked, wanted
 
 _WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -35,23 +36,27 @@ class _Cell:
     engine: str = "auto"
     _runner: Runner | None = None
 
-    def __init__(self, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.engine = checked(engine)
-
-    def forward(  # torch's names
-        self: Any, input: Any, hx: Any = None, *, reset: Tensor | None = None
+    def forward(
+        self: Any,
+        x: Any = None,
+        state: Any = None,
+        *,
+        reset: Tensor | None = None,
+        input: Any = None,
+        hx: Any = None,
     ) -> Any:
         """Run one step; arguments and results are torch's.
 
         Args:
-            input: [B, I], or [I].
-            hx: the state: [B, H] each, or [H]; zeros if omitted.
+            x: [B, I], or [I]; ``input=`` as torch calls it.
+            state: [B, H] each, or [H]; zeros if omitted; ``hx=`` as torch calls it.
             reset [B]: samples whose state becomes zero before the step; a scalar if unbatched.
 
         Raises:
             InputError, ShapeError: reset is no tensor of such a shape.
+            TypeError: an argument under both of its names.
         """
+        input, hx = either(x, input, ("x", "input"), True), either(state, hx, ("state", "hx"))
         if reset is not None and hx is not None:
             hx = _reset(input, hx, reset)
         engine = wanted(self.engine)
@@ -145,21 +150,71 @@ class RNNCell(_Cell, nn.RNNCell):
     """torch.nn.RNNCell: ``h' = tanh(W x + b + R h + d)``.
 
     Args:
-        engine: the name of an engine; ``"auto"`` is torch's own step. All others are torch's.
+        input_size, hidden_size: of x and h.
+        bias: whether there are b and d.
+        nonlinearity: ``"tanh"`` or ``"relu"``.
+        device, dtype: of the parameters.
+        engine: the name of an engine; ``"auto"`` is torch's own step.
     """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        engine: str = "auto",
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, nonlinearity, device=device, dtype=dtype)
+        self.engine = checked(engine)
 
 
 class GRUCell(_Cell, nn.GRUCell):
     """torch.nn.GRUCell: ``h' = (1 - z) * n + z * h``.
 
     Args:
-        engine: the name of an engine; ``"auto"`` is torch's own step. All others are torch's.
+        input_size, hidden_size: of x and h.
+        bias: whether there are b and d.
+        device, dtype: of the parameters.
+        engine: the name of an engine; ``"auto"`` is torch's own step.
     """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        engine: str = "auto",
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device=device, dtype=dtype)
+        self.engine = checked(engine)
 
 
 class LSTMCell(_Cell, nn.LSTMCell):
     """torch.nn.LSTMCell: ``c' = f * c + i * g``, ``h' = o * tanh(c')``.
 
     Args:
-        engine: the name of an engine; ``"auto"`` is torch's own step. All others are torch's.
+        input_size, hidden_size: of x and h.
+        bias: whether there are b and d.
+        device, dtype: of the parameters.
+        engine: the name of an engine; ``"auto"`` is torch's own step.
     """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        engine: str = "auto",
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device=device, dtype=dtype)
+        self.engine = checked(engine)

@@ -17,7 +17,7 @@ from elman.nn.dense import is_dense
 from elman.nn.formulas import FORMULAS, PROJECTED
 from elman.nn.packing import checked_lengths
 from elman.nn.reset import ResetTo
-from elman.nn.sequence import PARTS, Options, Parts, SequenceModule
+from elman.nn.sequence import PARTS, Options, Parts, SequenceModule, either
 from elman.nn.using import autocast_type, serves, unserved, wanted
 
 
@@ -85,18 +85,21 @@ class _Layers(SequenceModule):
 
     def forward(
         self: Any,
-        input: Any,
-        hx: Any = None,
+        x: Any = None,
+        state: Any = None,
         *,
         lengths: Any = None,
         reset: Any = None,
         reset_to: ResetTo = "zeros",
+        input: Any = None,
+        hx: Any = None,
     ) -> Any:
         """Run all layers; arguments and results are torch's.
 
         Args:
-            input: [T, B, I], [B, T, I] with ``batch_first``, [T, I] unbatched, or a PackedSequence.
-            hx: initial states; zeros if omitted.
+            x: [T, B, I], [B, T, I] with ``batch_first``, [T, I] unbatched, or a PackedSequence;
+                ``input=`` as torch calls it.
+            state: initial states; zeros if omitted; ``hx=`` as torch calls it.
             lengths [B]: steps of each sequence of a padded batch, in any order. The output is zero
                 behind each end, the last states are those after each own last step, and padding
                 costs no arithmetic.
@@ -108,7 +111,9 @@ class _Layers(SequenceModule):
             EngineError: the engine asked for by name cannot run this; or, with options that torch
                 does not have, none can.
             ShapeError, InputError: lengths or reset do not go with the input.
+            TypeError: an argument under both of its names.
         """
+        input, hx = either(x, input, ("x", "input"), True), either(state, hx, ("state", "hx"))
         weights = self._weights()
         if torch.compiler.is_compiling() and _compiles(input):
             prepared = self._prepared(input, hx, lengths, reset, weights)

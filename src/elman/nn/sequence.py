@@ -285,6 +285,21 @@ class SequenceModule:
         return self.parts.signature.closed(out, last, layout)
 
 
+def either(ours: Any, theirs: Any, names: tuple[str, str], required: bool = False) -> Any:
+    """An argument under our name or under torch's.
+
+    Raises:
+        TypeError: under both; or under none, but it is required.
+    """
+    if theirs is None:
+        if required and ours is None:
+            raise TypeError(f"forward() missing 1 required argument: {names[0]!r}")
+        return ours
+    if ours is not None:
+        raise TypeError(f"forward() got {names[0]} and {names[1]}, which are the same argument")
+    return theirs
+
+
 def _runners(
     cell: Cell,
     input_size: int,
