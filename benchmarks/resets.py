@@ -86,8 +86,9 @@ def episodes(layer: Any) -> Way:
         packed = pack_padded_sequence(padded, lengths, enforce_sorted=False)
         out = pad_packed_sequence(layer(packed, first.unsqueeze(0))[0])[0]
         t, k = inside.nonzero(as_tuple=True)
-        whole = out.new_zeros(T, B, out.shape[-1])
-        return whole.index_put((index[t, k], sample[k]), out[t, k])
+        rows = out.flatten(0, 1).index_select(0, t * len(sample) + k)
+        whole = out.new_zeros(T * B, out.shape[-1])
+        return whole.index_copy(0, index[t, k] * B + sample[k], rows).unflatten(0, (T, B))
 
     return run
 

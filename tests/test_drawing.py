@@ -106,7 +106,7 @@ def test_svg_is_well_formed(of, use_dot):
         if rect.get("x") is not None:
             assert 0 <= float(rect.get("x", 0)) <= width - float(rect.get("width", 0))
             assert 0 <= float(rect.get("y", 0)) <= height - float(rect.get("height", 0))
-    compiler.pair_of.cache_clear()
+    compiler._pair_of.cache_clear()
     assert draw(of, use_dot=use_dot).svg == text
 
 

@@ -100,7 +100,7 @@ def test_every_value_is_told_once(of):
 def test_text_is_stable(of):
     """No ids, no addresses: a second compilation prints the same."""
     first = printed(of)
-    compiler.pair_of.cache_clear()
+    compiler._pair_of.cache_clear()
     assert printed(of) == first
     assert "0x" not in "".join(first)
 

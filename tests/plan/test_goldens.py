@@ -65,7 +65,7 @@ def test_golden(golden, cell):
 def test_print_is_stable(cell):
     """The same cell, compiled again, prints the same: no ids, no addresses, no order of sets."""
     first = show_program(made(cell), hints(cell))
-    compiler.pair_of.cache_clear()
+    compiler._pair_of.cache_clear()
     assert show_program(made(cell), hints(cell)) == first
 
 

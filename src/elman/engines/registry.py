@@ -42,7 +42,7 @@ def elsewhere(name: str, device: str) -> str | None:
     row = _ENGINES.get(name)
     if row is None or row.device in (None, device) or os.environ.get("TRITON_INTERPRET") == "1":
         return None
-    return f"it runs on {row.device}, not on {device}"
+    return f"it is made for {row.device}, and this is {device}"
 
 
 @cache
