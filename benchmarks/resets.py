@@ -121,8 +121,8 @@ def measured(T: int, B: int, H: int, seconds: float) -> dict[str, Any]:
                 assert off < 1e-4, f"{name} is off by {off}"
     runs = {name: (lambda way=way: step(*way)) for name, way in ways.items()}
     taken = {
-        name: quartiles(values).median
-        for name, values in time_side_by_side(runs, seconds, 5).items()
+        name: quartiles(samples.steady).median
+        for name, samples in time_side_by_side(runs, seconds, 5).items()
     }
     own = taken["elman, reset"]
     theirs = min(taken[name] for name in ("split", "loop", "episodes"))

@@ -140,6 +140,7 @@ def test_real_processes(tmp_path):
     suite = replace(SUITE, cases=(STEP, bad))
     good, failed = rows_of(tmp_path / "rows.jsonl", suite)
     assert good["seconds"].keys() == {"torch", "elman"}
+    assert good["first"].keys() == {"torch", "elman"}
     assert good["machine"]["threads"] == STEP.threads
     assert good["wants"][0] == "x"
     assert "torch.nn has no mgu" in failed["failed"]

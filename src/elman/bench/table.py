@@ -12,6 +12,7 @@ HEADERS = (
     "torch, per step",
     "elman, per step",
     "times as fast (quartiles)",
+    "first call after others (times as fast)",
     "asked",
     "engine c alone",
     "error",
@@ -27,14 +28,14 @@ def words(row: Row) -> tuple[str, ...]:
     """A row under :data:`HEADERS`."""
     case = row["case"]
     if "failed" in row:
-        return (case, NOTHING, "failed", *[NOTHING] * 7)
+        return (case, NOTHING, "failed", *[NOTHING] * 8)
     if "bandwidth_gbs" in row:
         bandwidth = f"{row['bandwidth_gbs']:.1f} GB/s"
-        return (case, *[NOTHING] * 6, bandwidth, NOTHING, NOTHING)
+        return (case, *[NOTHING] * 7, bandwidth, NOTHING, NOTHING)
     if "solvers" in row or "lengths" in row:
-        return (case, *[NOTHING] * 8, _iterations(row))
+        return (case, *[NOTHING] * 9, _iterations(row))
     if "peak_gflops" in row:
-        return (case, *[NOTHING] * 6, "; ".join(_peaks(row["peak_gflops"])), NOTHING, NOTHING)
+        return (case, *[NOTHING] * 7, "; ".join(_peaks(row["peak_gflops"])), NOTHING, NOTHING)
     asked = row["asked"]
     ratios, seconds = row.get("ratio", {}), row["seconds"]
     steps = asked["T"] if ratios else None
@@ -43,6 +44,7 @@ def words(row: Row) -> tuple[str, ...]:
         _time(seconds.get(asked["baseline"] or "torch"), steps) + _loop(asked),
         _time(seconds.get(OURS), steps),
         _ratio(ratios.get(OURS)),
+        _first(row.get("first", {}), asked["baseline"], steps),
         _asked(asked),
         _ratio(ratios.get("elman-c"), spread=False),
         _number(row.get("error", {}).get(OURS), ".1e"),
@@ -135,6 +137,15 @@ def _time(found: dict[str, Any] | None, steps: int | None) -> str:
     if steps is None:
         return f"{found['median']:.3g} s"
     return f"{_three(found['median'] / steps * 1e6)} µs"
+
+
+def _first(found: dict[str, Any], baseline: str, steps: int | None) -> str:
+    """Time per step of our first calls, and how many times as fast as the baseline's they are."""
+    ours, theirs = found.get(OURS), found.get(baseline)
+    if ours is None:
+        return NOTHING
+    ratio = "" if theirs is None else f" ({_three(theirs['median'] / ours['median'])}x)"
+    return _time(ours, steps) + ratio
 
 
 def _loop(asked: dict[str, Any]) -> str:

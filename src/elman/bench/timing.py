@@ -30,6 +30,20 @@ class Quartiles:
     samples: int
 
 
+@dataclass(frozen=True)
+class Samples:
+    """Seconds per call of one callable.
+
+    Attributes:
+        steady: of calls in a row, one sample per round: the k-th samples of all belong together.
+        first: of single calls, each right after another callable's: it finds cold caches and
+            sleeping threads, as between the other operators of a training step.
+    """
+
+    steady: list[float]
+    first: list[float]
+
+
 def quartiles(samples: Sequence[float]) -> Quartiles:
     """The quartiles of at least one sample."""
     if len(samples) == 1:
@@ -43,11 +57,11 @@ def time_side_by_side(
     seconds: float,
     rounds: int,
     far: Mapping[str, Sampler] = {},  # never changed
-) -> dict[str, list[float]]:
+) -> dict[str, Samples]:
     """Time each callable once per round; every second round runs in the opposite order.
 
-    A sample of several calls begins with an untimed one: what is wanted is training, not the first
-    call after another library's, which finds cold caches and sleeping threads.
+    A sample of several calls begins with one that is timed by itself, as a first call. Who ends a
+    round begins the next one: that call follows its own and is no first one.
 
     Args:
         runs: what to time; each must wait for its device.
@@ -58,11 +72,12 @@ def time_side_by_side(
             two samples.
 
     Returns:
-        Seconds per call by name, one sample per round: the k-th samples of all belong together.
+        Samples by name; those that are timed in processes of their own have no first calls.
     """
     calls = {name: _calls_per_sample(run) for name, run in runs.items()}
-    taken: dict[str, list[float]] = {name: [] for name in runs}
+    taken = {name: Samples([], []) for name in runs}
     order = list(runs.items())
+    before = order[-1][0]  # who ran last
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -75,11 +90,14 @@ def time_side_by_side(
                 if far:
                     time.sleep(SETTLE_S)
                 if name in far:
-                    taken[name].append(far[name](calls[name]))
-                    continue
-                if calls[name] > 1:
-                    run()
-                taken[name].append(_sample(run, calls[name]))
+                    taken[name].steady.append(far[name](calls[name]))
+                else:
+                    first = _sample(run, 1)
+                    if before != name:
+                        taken[name].first.append(first)
+                    several = calls[name] > 1
+                    taken[name].steady.append(_sample(run, calls[name]) if several else first)
+                before = name
             order.reverse()
     finally:
         if collecting:

@@ -45,6 +45,7 @@ def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
     runs = {name: contestant.run for name, contestant in present.items()}
     far = {name: one.sample for name, one in present.items() if one.sample is not None}
     samples = time_side_by_side(runs, effort.seconds, effort.rounds, far)
+    steady = {name: taken.steady for name, taken in samples.items()}
     for contestant in present.values():
         contestant.close()
     return {
@@ -52,8 +53,9 @@ def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
         "dy": "dense" if case.measure == "train" else "none",
         "flop": problem.flop,
         **({"bytes": scanned_bytes(case)} if case.measure == "scan" else {}),
-        "seconds": {name: asdict(quartiles(taken)) for name, taken in samples.items()},
-        "ratio": {name: asdict(ratio) for name, ratio in ratios(samples, case.baseline).items()},
+        "seconds": {name: asdict(quartiles(taken)) for name, taken in steady.items()},
+        "first": {n: asdict(quartiles(one.first)) for n, one in samples.items() if one.first},
+        "ratio": {name: asdict(ratio) for name, ratio in ratios(steady, case.baseline).items()},
         "error": errors,
         "facts": {name: facts for name, one in present.items() if (facts := one.facts())},
         "absent": absent,

@@ -19,7 +19,10 @@ from elman.report import BenchPage, Plot, write_benchmark
 
 PIPED_WIDTH = 160
 FAILED = 1
-SHORT = ("torch", "elman", "ratio", "asked", "engine c", "error", "GFLOP/s", "beside", "iterations")
+SHORT = (  # HEADERS in a word, without the case
+    *("torch", "elman", "ratio", "first call", "asked", "engine c", "error"),
+    *("GFLOP/s", "beside", "iterations"),
+)
 
 
 def bench(
@@ -74,7 +77,8 @@ def measure(
 
 def summary(row: Row) -> str:
     """A row in a few words."""
-    told = [f"{name} {text}" for name, text in zip(SHORT, words(row)[1:]) if text != NOTHING]
+    named = zip(SHORT, words(row)[1:], strict=True)
+    told = [f"{name} {text}" for name, text in named if text != NOTHING]
     return row["failed"] if "failed" in row else ", ".join(told)
 
 
