@@ -10,15 +10,25 @@ import numpy as np
 import pytest
 import torch
 
+from elman import cells, compiler
 from elman.engines.c.build import build, find_compiler, load
+from elman.engines.c.emit import Emitter
 from elman.engines.c.isa import ISAS, Isa, detect
-from elman.engines.c.ops import SPELL, number, spell_sum
+from elman.engines.c.ops import SPELL, number, spell_reduce, spell_sum
 from elman.engines.c.shared import head, runtime
 from elman.errors import EngineError
+from elman.plan.build import program
+from elman.plan.spec import Spec
 
 ULP = 4  # DESIGN: own vector functions within 4 units in the last place
 NAMES = {"float32": np.float32, "float64": np.float64}
 SINGLE = [name for name, text in SPELL.items() if "{1}" not in text]
+REDUCED = {  # of float64
+    "sum": np.sum,
+    "mean": np.mean,
+    "var": np.var,
+    "amax": np.max,
+}
 DOUBLE = [name for name, text in SPELL.items() if "{1}" in text and "{2}" not in text]
 
 _libraries: dict[tuple[str, str], Any] = {}
@@ -36,8 +46,13 @@ def usable() -> list[str]:
 
 
 def text_of(isa: Isa, dtype: str) -> str:
-    """The head of every kernel and, per op, a loop over arrays."""
+    """The head of every kernel; per op a loop over arrays, per reduction one of two arrays."""
     lines = [head(isa, dtype)]
+    lines.extend(
+        f'__attribute__((visibility("default"))) void reduce_{name}(long n, long size, const T *p,'
+        f" const T *q, T *out) {{ {_reduction(name)} *out = s; }}"
+        for name in REDUCED
+    )
     for name, spelling in SPELL.items():
         body = spelling.format("a", "b", "c")
         lines.append(
@@ -52,20 +67,30 @@ def text_of(isa: Isa, dtype: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _reduction(name: str) -> str:
+    """A reduction of p's n units and q's three; how many there are is not known to C's text."""
+    text = spell_reduce(name, [("p", 1), ("q", 3)])
+    return text.replace("{p, 1}", "{p, n}").replace(number(4.0), "(T)size")
+
+
 def _library(isa: Isa, dtype: str) -> ctypes.CDLL:
     return load(build(text_of(isa, dtype), isa, (runtime(isa, dtype),)))
 
 
-def apply(name: str, isa: str, *args: np.ndarray) -> np.ndarray:
-    """One op on arrays of one dtype."""
-    dtype = args[0].dtype.name
+def library_for(isa: str, dtype: str) -> Any:
+    """What is tested here, compiled once."""
     key = (isa, dtype)
     if key not in _libraries:
         reason = find_compiler()
         if isinstance(reason, str):
             pytest.skip(reason)
         _libraries[key] = _library(ISAS[isa], dtype)
-    function = getattr(_libraries[key], f"apply_{name}")
+    return _libraries[key]
+
+
+def apply(name: str, isa: str, *args: np.ndarray) -> np.ndarray:
+    """One op on arrays of one dtype."""
+    function = getattr(library_for(isa, args[0].dtype.name), f"apply_{name}")
     function.argtypes, function.restype = [ctypes.c_long] + [ctypes.c_void_p] * 4, None
     given = [np.ascontiguousarray(arg) for arg in (*args, *args, *args)[:3]]
     out = np.full_like(given[0], 77)
@@ -96,6 +121,45 @@ def in_ulp(got: np.ndarray, want: np.ndarray) -> float:
     small = np.abs(want[finite]) < info.smallest_normal
     unit = np.where(small, np.asarray(info.smallest_normal, want.dtype), unit)
     return float((np.abs(got[finite].astype(want.dtype) - want[finite]) / unit).max())
+
+
+def reduce(name: str, isa: str, p: np.ndarray, q: np.ndarray) -> float:
+    """One reduction over the units of both arrays."""
+    function = getattr(library_for(isa, p.dtype.name), f"reduce_{name}")
+    function.argtypes = [ctypes.c_long] * 2 + [ctypes.c_void_p] * 3
+    function.restype = None
+    out = np.full(1, 77, p.dtype)
+    function(len(p), len(p) + len(q), p.ctypes.data, q.ctypes.data, out.ctypes.data)
+    return float(out[0])
+
+
+@pytest.mark.parametrize("isa", usable())
+@pytest.mark.parametrize("dtype", NAMES)
+@pytest.mark.parametrize("name", REDUCED)
+def test_reductions(name, dtype, isa):
+    """Of units that fill no vector, one, two and more, with any rest; NaN goes through."""
+    drawn = np.random.default_rng(0).normal(5.0, 1.0, 104).astype(dtype)
+    q = drawn[:3].copy()
+    for n in (1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 49, 63, 64, 65, 100):
+        p = drawn[3 : 3 + n].copy()
+        want = REDUCED[name](np.concatenate([p, q]).astype("float64"))
+        assert reduce(name, isa, p, q) == pytest.approx(
+            want, rel=30 * float(np.finfo(dtype).eps)
+        ), n
+        for place in {0, n // 2, n - 1}:
+            bad = p.copy()
+            bad[place] = np.nan
+            assert np.isnan(reduce(name, isa, bad, q)), (n, place)
+
+
+def test_a_mean_at_hand_is_not_summed_again():
+    """The variance of a layer norm takes the mean that was computed before it in the same step."""
+    spec = Spec((("I", 4), ("H", 4)), wants=frozenset({"R"}))
+    job = compiler.job(cells.lstm_layernorm, spec)
+    text = Emitter(program(job.pair, spec), detect()).text()
+    variances = [line for line in text.splitlines() if "square_of" in line and "sc[" in line]
+    assert variances
+    assert not any("sum_of" in line for line in variances)
 
 
 EXACT = {  # in a wider type

@@ -50,3 +50,23 @@ def spell_sum(coefs: tuple[float, ...], bias: float, terms: list[str]) -> str:
     if bias:
         text = f"{text} + bc({number(bias)})" if text else f"bc({number(bias)})"
     return text or f"bc({number(0.0)})"
+
+
+def spell_reduce(op: str, arrays: list[tuple[str, int]], mean: str = "") -> str:
+    """``T s`` = a reduction over the units of some arrays, all that they have together.
+
+    Args:
+        op: ``sum``, ``mean``, ``var`` or ``amax``.
+        arrays: C text of an address, and units.
+        mean: C text of the arrays' mean where it is at hand already, for ``var``.
+    """
+    units = ", ".join(f"{{{address}, {count}}}" for address, count in arrays)
+    given = f"(Units[]){{{units}}}, {len(arrays)}"
+    if op == "amax":
+        return f"T s = max_of({given});"
+    total = number(float(sum(count for _, count in arrays)))
+    if op == "sum":
+        return f"T s = sum_of({given});"
+    if op == "mean":
+        return f"T s = sum_of({given}) / {total};"
+    return f"T s = square_of({given}, {mean or f'sum_of({given}) / {total}'}) / {total};"

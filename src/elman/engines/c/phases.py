@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elman.engines.c.layout import CLayout
-from elman.engines.c.ops import SPELL, number, spell_sum
+from elman.engines.c.ops import SPELL, number, spell_reduce, spell_sum
 from elman.engines.c.products import Matrix, Panels, direct_code, product_code
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
@@ -232,7 +232,7 @@ class PhaseWriter:
         place = self.place(self.phase.buffers[value], value)
         return f"({place.at('rb')})", place.stride
 
-    def _reduce(self, value: Node) -> list[str]:
+    def _reduce(self, value: Node, mean: str) -> str:
         """A reduction over the arguments' units, which lie in memory."""
         reads: list[tuple[str, int]] = []
         for arg in value.args:
@@ -241,28 +241,22 @@ class PhaseWriter:
             else:
                 base = f"({self.place(self.phase.buffers[arg], arg).at('r')})"
             reads.append((base, self.layout.size(arg.shape[0][0])))
-        counts = [count for _, count in reads]
-        if value.op == "amax":
-            lines = ["T s = -(T)INFINITY;"]
-            return lines + [f"s = max_of({base}, {n}, s);" for base, n in reads]
-        total = " + ".join(f"sum_of({base}, {n})" for base, n in reads)
-        lines = [f"T s = {total};"]
-        if value.op != "sum":
-            lines.append(f"s /= {number(float(sum(counts)))};")
-        if value.op == "var":
-            squares = " + ".join(f"square_of({base}, {n}, s)" for base, n in reads)
-            lines.append(f"s = ({squares}) / {number(float(sum(counts)))};")
-        return lines
+        return spell_reduce(value.op, reads, mean)
 
     def _scalars(self, segment: Segment) -> list[str]:
         if not segment.scalars and not segment.scalar_writes:
             return []
         lines = ["for (long r = r0; r < r1; r++) {", "    const long u = 0; (void)u;"]
+        means: dict[tuple[Node, ...], str] = {}
         for value in segment.scalars:
             index = self.phase.buffers[value].index
             target = f"sc[(r - r0) * {self.scalars} + {index}]"
             if OPS[value.op].kind == "reduce":
-                lines.append(f"    {{ {' '.join(self._reduce(value))} {target} = s; }}")
+                lines.append(
+                    f"    {{ {self._reduce(value, means.get(value.args, ''))} {target} = s; }}"
+                )
+                if value.op == "mean":
+                    means[value.args] = target
                 continue
             args = [self._load(arg) for arg in value.args]
             if value.op == "lin":

@@ -13,27 +13,40 @@ LANES(v_erf, erf)
 INLINE double softplus_(double x) { return x > 20.0 ? x : log1p(exp(x)); }
 LANES(v_softplus, softplus_)
 
-/* reductions over n units of one array */
-SHARED T sum_of(const T *p, long n) {
-    V s = {};
-    long u = 0;
-    for (; u + VL <= n; u += VL) s += ld(p + u);
-    T total = 0;
-    for (int i = 0; i < VL; i++) total += s[i];
-    for (; u < n; u++) total += p[u];
-    return total;
+/* reductions over the units of some arrays: one sum over lanes at the end */
+SHARED T sum_of(const Units *arrays, long count) {
+    V even = {}, odd = {};
+    T rest = 0;
+    for (long i = 0; i < count; i++) {
+        const T *p = arrays[i].p;
+        long u = 0, n = arrays[i].n;
+        for (; u + 2 * VL <= n; u += 2 * VL) { even += ld(p + u); odd += ld(p + u + VL); }
+        for (; u + VL <= n; u += VL) even += ld(p + u);
+        for (; u < n; u++) rest += p[u];
+    }
+    return total_of(even + odd) + rest;
 }
-SHARED T square_of(const T *p, long n, T mean) {
-    V s = {};
-    long u = 0;
-    for (; u + VL <= n; u += VL) { V d = ld(p + u) - mean; s += d * d; }
-    T total = 0;
-    for (int i = 0; i < VL; i++) total += s[i];
-    for (; u < n; u++) { T d = p[u] - mean; total += d * d; }
-    return total;
+SHARED T square_of(const Units *arrays, long count, T mean) {
+    V even = {}, odd = {};
+    T rest = 0;
+    for (long i = 0; i < count; i++) {
+        const T *p = arrays[i].p;
+        long u = 0, n = arrays[i].n;
+        for (; u + 2 * VL <= n; u += 2 * VL) {
+            V d = ld(p + u) - mean, e = ld(p + u + VL) - mean;
+            even += d * d; odd += e * e;
+        }
+        for (; u + VL <= n; u += VL) { V d = ld(p + u) - mean; even += d * d; }
+        for (; u < n; u++) { T d = p[u] - mean; rest += d * d; }
+    }
+    return total_of(even + odd) + rest;
 }
-SHARED T max_of(const T *p, long n, T best) {
-    for (long u = 0; u < n; u++) best = p[u] > best || p[u] != p[u] ? p[u] : best;
+SHARED T max_of(const Units *arrays, long count) {
+    T best = -(T)INFINITY;
+    for (long i = 0; i < count; i++) {
+        const T *p = arrays[i].p;
+        for (long u = 0; u < arrays[i].n; u++) best = p[u] > best || p[u] != p[u] ? p[u] : best;
+    }
     return best;
 }
 

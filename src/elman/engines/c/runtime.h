@@ -134,10 +134,11 @@ SHARED V v_sin(V x);
 SHARED V v_cos(V x);
 SHARED V v_erf(V x);
 SHARED V v_softplus(V x);
-/* reductions over n units of one array */
-SHARED T sum_of(const T *p, long n);
-SHARED T square_of(const T *p, long n, T mean);
-SHARED T max_of(const T *p, long n, T best);
+/* reductions over the units of some arrays */
+typedef struct { const T *p; long n; } Units;
+SHARED T sum_of(const Units *arrays, long count);
+SHARED T square_of(const Units *arrays, long count, T mean);
+SHARED T max_of(const Units *arrays, long count);
 
 /* products with weights as they lie, for calls of so few rows that packing would cost more than it gains */
 SHARED void dots(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc);

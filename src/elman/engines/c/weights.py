@@ -4,7 +4,7 @@ sums."""
 from __future__ import annotations
 
 from elman.engines.c.layout import CLayout
-from elman.engines.c.ops import SPELL, number, spell_sum
+from elman.engines.c.ops import SPELL, number, spell_reduce, spell_sum
 from elman.ir.graph import Node, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import Pair
@@ -136,18 +136,8 @@ class WeightCode:
                 reads.append(
                     (f"c->vec + {self.layout.vector(arg)}", self.layout.size(arg.shape[0][0]))
                 )
-        count = sum(units for _, units in reads)
-        if value.op == "amax":
-            steps = ["T s = -(T)INFINITY;", *(f"s = max_of({base}, {n}, s);" for base, n in reads)]
-        else:
-            steps = ["T s = 0;", *(f"s += sum_of({base}, {n});" for base, n in reads)]
-            if value.op != "sum":
-                steps.append(f"s /= {number(float(count))};")
-            if value.op == "var":
-                steps.append("T q = 0;")
-                steps.extend(f"q += square_of({base}, {n}, s);" for base, n in reads)
-                steps.append(f"s = q / {number(float(count))};")
-        return [f"{{ {' '.join(steps)} c->vec[{self.layout.vector(value)}] = s; }}"]
+        text = spell_reduce(value.op, reads)
+        return [f"{{ {text} c->vec[{self.layout.vector(value)}] = s; }}"]
 
     def _leaf(self, leaf: Node) -> list[str]:
         """Copy a weight vector or scalar where whole vectors can be read."""
