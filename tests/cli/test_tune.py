@@ -34,7 +34,7 @@ def test_a_table_per_shape(capsys, nothing_known):
         assert f"gru {shape}, its input a layer's output: benchmarked now" in told
     assert told.count("runs") == 4
     assert "1.00x" in told
-    assert "measured before, remembered (--again measures anew)" in run(words, capsys)[1]
+    assert "benchmarked before, remembered (--again benchmarks anew)" in run(words, capsys)[1]
     assert "benchmarked now" in run([*words, "--again"], capsys)[1]
 
 

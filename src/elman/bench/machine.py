@@ -55,7 +55,8 @@ def commit(package: Path = PACKAGE) -> str:
 def digest(package: Path = PACKAGE) -> str:
     """A digest of the sources that a measurement can depend on."""
     hashed = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
+    sources = (path for path in package.rglob("*") if path.suffix in {".py", ".c", ".h"})
+    for path in sorted(sources):
         inner = path.relative_to(package)
         if inner.parts[0] not in {"cli", "report", "train"}:
             hashed.update(inner.as_posix().encode() + b"\0" + path.read_bytes())

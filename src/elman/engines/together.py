@@ -47,18 +47,22 @@ class Arrangement(NamedTuple):
     def joined(self, calls: Sequence[Call]) -> Call:
         """One call of the calls of all kernels; those of the layers above lack their first
         input."""
-        shared = len(calls[0].inputs) - self.own
-        own = [x for call in calls for x in call.inputs[len(call.inputs) - self.own :]]
+        inputs = calls[0].inputs
+        if self.own:
+            shared = len(inputs) - self.own
+            own = [x for call in calls for x in call.inputs[shared:]]
+            inputs = (*inputs[:shared], *own)
         return Call(
-            (*calls[0].inputs[:shared], *own),
-            tuple(state for call in calls for state in call.states),
-            tuple(weight for call in calls for weight in call.weights),
+            inputs,
+            tuple([state for call in calls for state in call.states]),
+            tuple([weight for call in calls for weight in call.weights]),
             calls[0].packed,
         )
 
     def shared(self, call: Call) -> tuple[Tensor, ...]:
         """The inputs that are not one kernel's own."""
-        return call.inputs[: len(call.inputs) - self.own * len(self.states)]
+        own = self.own * len(self.states)
+        return call.inputs[: len(call.inputs) - own] if own else call.inputs
 
     def split(self, call: Call, first: tuple[Tensor, ...], index: int) -> Call:
         """The call of one kernel, given what stands for its shared inputs."""
@@ -127,7 +131,9 @@ class Together(Kernel):
         """Results stand after it; gives what to call in place of each kernel."""
         return nullcontext(_itself)
 
-    def _for_layout(self, packed: Packed | None) -> list[Kernel]:
+    def _for_layout(self, packed: Packed | None) -> Sequence[Kernel]:
+        if packed is None:
+            return self.kernels
         return [for_layout(kernel, packed) for kernel in self.kernels]
 
     def _streams(self, call: Call) -> Streams:
@@ -146,7 +152,7 @@ class Together(Kernel):
         output = results[-1].output
         if self.arrangement.directions:
             output = torch.cat((results[0].output, reversed_in_time(output, packed)), -1)
-        last = tuple(end for result in results for end in result.last)
+        last = tuple([end for result in results for end in result.last])
         counts = tuple([len(result.saved) for result in results])
         if not any(counts):
             return Result(output, last)
@@ -235,9 +241,9 @@ class Together(Kernel):
             else:
                 total = (total[0], *map(added, total[1:], d_inputs[1:]))
         return Gradients(
-            (*total, *(d for part in parts for d in part.inputs[count:])),
-            tuple(d for part in parts for d in part.states),
-            tuple(d for part in parts for d in part.weights),
+            (*total, *[d for part in parts for d in part.inputs[count:]]),
+            tuple([d for part in parts for d in part.states]),
+            tuple([d for part in parts for d in part.weights]),
         )
 
 

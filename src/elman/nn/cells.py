@@ -13,7 +13,7 @@ from elman.nn.autograd.transforms import transformed
 from elman.nn.dense import is_dense
 from elman.nn.dispatch import Runner
 from elman.nn.formulas import FORMULAS
-from elman.nn.sequence import either
+from elman.nn.sequence import named
 from elman.nn.using import checked, wanted
 
 _WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -56,7 +56,10 @@ class _Cell:
             InputError, ShapeError: reset is no tensor of such a shape.
             TypeError: an argument under both of its names.
         """
-        input, hx = either(x, input, ("x", "input"), True), either(state, hx, ("state", "hx"))
+        if x is None or input is not None or hx is not None:
+            input, hx = named(x, state, input, hx)
+        else:
+            input, hx = x, state
         if reset is not None and hx is not None:
             hx = _reset(input, hx, reset)
         engine = wanted(self.engine)

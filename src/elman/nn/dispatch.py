@@ -111,7 +111,7 @@ class Runner:
             for tensor in call.weights:
                 wants += wants + tensor.requires_grad
             training = wants > 0 or any(state.requires_grad for state in call.states)
-        steps, batch = sizes_for_choosing(call)
+        steps, batch = like.shape[:2] if call.packed is None else sizes_for_choosing(call)
         request = Request(
             dtype,
             device.type,

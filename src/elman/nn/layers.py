@@ -17,7 +17,7 @@ from elman.nn.dense import is_dense
 from elman.nn.formulas import FORMULAS, PROJECTED
 from elman.nn.packing import checked_lengths
 from elman.nn.reset import ResetTo
-from elman.nn.sequence import PARTS, Options, Parts, SequenceModule, either
+from elman.nn.sequence import PARTS, Options, Parts, SequenceModule, named
 from elman.nn.using import autocast_type, serves, unserved, wanted
 
 
@@ -113,25 +113,26 @@ class _Layers(SequenceModule):
             ShapeError, InputError: lengths or reset do not go with the input.
             TypeError: an argument under both of its names.
         """
-        input, hx = either(x, input, ("x", "input"), True), either(state, hx, ("state", "hx"))
+        if x is None or input is not None or hx is not None:
+            x, state = named(x, state, input, hx)
         weights = self._weights()
-        if torch.compiler.is_compiling() and _compiles(input):
-            prepared = self._prepared(input, hx, lengths, reset, weights)
+        if torch.compiler.is_compiling() and _compiles(x):
+            prepared = self._prepared(x, state, lengths, reset, weights)
             engine = fixed_engine(self.engine)
         else:
             engine = wanted(self.engine)
             more = self._beyond_torch(engine, reset)
-            mistake = self._mistake(input, hx, engine)
-            reason = mistake or _unsuitable(input, engine, bool(more))
+            mistake = self._mistake(x, state, engine)
+            reason = mistake or _unsuitable(x, engine, bool(more))
             if reason is not None:
                 mistaken = mistake is not None and reset is None
-                return self._of_torch(input, hx, lengths, engine, more, reason, mistaken)
+                return self._of_torch(x, state, lengths, engine, more, reason, mistaken)
             try:
-                prepared = self._prepared(input, hx, lengths, reset, weights)
+                prepared = self._prepared(x, state, lengths, reset, weights)
             except (ShapeError, InputError) as error:
                 if lengths is not None or reset is not None:
                     raise
-                return self._of_torch(input, hx, lengths, engine, more, str(error), True)
+                return self._of_torch(x, state, lengths, engine, more, str(error), True)
         out, last = self._run(prepared, engine, reset_to)
         return out, last if self.mode == "LSTM" else last[0]
 

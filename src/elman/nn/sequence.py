@@ -207,7 +207,7 @@ class SequenceModule:
         own = self._parameters
         return [
             [getattr(self, name) if (weight := own.get(name)) is None else weight for name in names]
-            for names in self.parts.names
+            for names in (self._parts or self.parts).names
         ]
 
     def _prepared(
@@ -221,7 +221,7 @@ class SequenceModule:
         Raises:
             ShapeError, InputError: as ``forward``.
         """
-        like = next((weight for group in weights for weight in group), None)
+        like = weights[0][0] if weights[0] else None
         cast: torch.dtype | None = None
         if torch._C._is_any_autocast_enabled():
             kind = _device(x if like is None else like)
@@ -235,11 +235,11 @@ class SequenceModule:
                     _cast(weights, computed),
                 )
                 like = None if like is None else _cast(like, computed)
-        signature, batch_first = self.parts.signature, self.batch_first
-        if torch.compiler.is_compiling() and not isinstance(x, PackedSequence):
-            opened, later = signature.opened(x, state, like, batch_first), lengths
-        else:
-            opened, later = signature.opened(x, state, like, batch_first, lengths), None
+        batch_first, later = self.batch_first, None
+        if lengths is not None and torch.compiler.is_compiling():
+            lengths, later = None, lengths
+        parts: Parts = self._parts or self.parts
+        opened = parts.signature.opened(x, state, like, batch_first, lengths)
         mask = None if reset is None else reset_mask(reset, x, opened, batch_first)
         inputs, states, layout = opened
         return Prepared(inputs, states, layout, weights, mask, later, cast)
@@ -253,6 +253,7 @@ class SequenceModule:
             EngineError: as ``forward``.
         """
         inputs, states, layout, weights, mask, lengths, cast = prepared
+        _, stack, _, signature = self._parts or self.parts
         if cast is not None:
             with torch.autocast(inputs[0].device.type, enabled=False):
                 results = self._run(prepared._replace(cast=None), engine, reset_to)
@@ -269,10 +270,10 @@ class SequenceModule:
             out, last = run_compiled(
                 self, inputs, states, weights, engine, share, self.residual, lengths, flags
             )
-            return self.parts.signature.closed(out, last, layout)
+            return signature.closed(out, last, layout)
         every = (*inputs, *states, *[weight for group in weights for weight in group])
         plain = engine == "reference" or transformed(every) is None
-        out, last = self.parts.stack.run(
+        out, last = stack.run(
             inputs,
             states,
             weights,
@@ -282,22 +283,21 @@ class SequenceModule:
             None if layout.packing is None else layout.packing.packed,
             () if resets is None else (resets,),
         )
-        return self.parts.signature.closed(out, last, layout)
+        return signature.closed(out, last, layout)
 
 
-def either(ours: Any, theirs: Any, names: tuple[str, str], required: bool = False) -> Any:
-    """An argument under our name or under torch's.
+def named(x: Any, state: Any, input: Any, hx: Any) -> tuple[Any, Any]:
+    """x and the state, under our names or under torch's.
 
     Raises:
-        TypeError: under both; or under none, but it is required.
+        TypeError: one is there under both; or there is no x.
     """
-    if theirs is None:
-        if required and ours is None:
-            raise TypeError(f"forward() missing 1 required argument: {names[0]!r}")
-        return ours
-    if ours is not None:
-        raise TypeError(f"forward() got {names[0]} and {names[1]}, which are the same argument")
-    return theirs
+    for ours, theirs, names in ((x, input, "x and input"), (state, hx, "state and hx")):
+        if ours is not None and theirs is not None:
+            raise TypeError(f"forward() got {names}, which are the same argument")
+    if x is None and input is None:
+        raise TypeError("forward() missing 1 required argument: 'x'")
+    return (input if x is None else x), (hx if state is None else state)
 
 
 def _runners(

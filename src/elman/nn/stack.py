@@ -268,7 +268,8 @@ class Stack:
             The output [T, B, n · directions] and the last states, as ``states``.
         """
         if len(self.runners) == 1 and packed is None:
-            call = extended(Call(inputs, states, tuple(weights[0]), None, True), options)
+            call = Call(inputs, states, tuple(weights[0]), None, True)
+            call = extended(call, options) if options else call
             output, last, _ = self.runners[0].run(call, engine, rules_of(options))
             return output, last
         groups = self.groups_for(dropout > 0.0 or residual)
