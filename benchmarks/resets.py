@@ -122,7 +122,7 @@ def measured(T: int, B: int, H: int, seconds: float) -> dict[str, Any]:
     runs = {name: (lambda way=way: step(*way)) for name, way in ways.items()}
     taken = {
         name: quartiles(samples.steady).median
-        for name, samples in time_side_by_side(runs, seconds, 5).items()
+        for name, samples in time_side_by_side(runs, seconds, 2).items()
     }
     own = taken["elman, reset"]
     theirs = min(taken[name] for name in ("split", "loop", "episodes"))
