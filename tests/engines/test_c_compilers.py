@@ -207,8 +207,11 @@ def test_a_signal_to_the_group_does_not_reach_the_compiler(
     assert (tmp_path / "calls").read_text() == "\n"
 
 
-def test_an_interruption_ends_the_compiler(empty_cache, tmp_path, monkeypatch):
-    """What we do not wait for any more does not run on, and nothing of it is kept."""
+@pytest.mark.parametrize("slow_s", [0, 1], ids=["running", "just started"])
+def test_an_interruption_ends_the_compiler(slow_s, empty_cache, tmp_path, monkeypatch):
+    """What we do not wait for any more does not run on, and nothing of it is kept or left open."""
+    listen = calling._Ear.__init__
+    monkeypatch.setattr(calling._Ear, "__init__", lambda *args: time.sleep(slow_s) or listen(*args))
     compiler(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid; sleep 60")
 
     def interrupt() -> None:

@@ -105,8 +105,8 @@ def call_all(commands: Sequence[Sequence[str]], limit_s: float, at_once: int) ->
         while waiting or running:
             while waiting and len(running) < at_once:
                 index, command = waiting.popleft()
-                running[index] = _Running(command, limit_s)  # known before anything can fail
-                running[index].begin(spoken)
+                running[index] = _Running(command, limit_s, spoken)  # known before it can fail
+                running[index].begin()
             spoken.wait(_LOOK)
             spoken.clear()
             for index in [index for index, one in running.items() if one.ended()]:
@@ -125,17 +125,21 @@ def call_all(commands: Sequence[Sequence[str]], limit_s: float, at_once: int) ->
 
 
 class _Start(threading.Thread):
-    """Starts a process. On a thread, where no handler of a signal can raise before it is known."""
+    """Starts a process and listens to it; ``spoken`` is set when it has said its last word.
 
-    def __init__(self, command: Sequence[str]) -> None:
+    On a thread, where no handler of a signal can raise before the process and its pipes are known.
+    """
+
+    def __init__(self, command: Sequence[str], spoken: threading.Event) -> None:
         super().__init__(daemon=True)
-        self._command = command
+        self._command, self._spoken = command, spoken
+        self.ears: list[_Ear] = []
         self._made: subprocess.Popen[bytes] | OSError | None = None
 
     def run(self) -> None:
         """Start it, or keep the reason why not."""
         try:
-            self._made = subprocess.Popen(
+            self._made = process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -145,6 +149,8 @@ class _Start(threading.Thread):
             )
         except OSError as error:
             self._made = error
+            return
+        self.ears = [_Ear(pipe, self._spoken) for pipe in (process.stdout, process.stderr)]
 
     def process(self) -> subprocess.Popen[bytes]:
         """What was started. Raises OSError if it was not."""
@@ -190,18 +196,16 @@ class _Ear(threading.Thread):
 class _Running:
     """One compiler that runs, and what it says."""
 
-    def __init__(self, command: Sequence[str], limit_s: float) -> None:
+    def __init__(self, command: Sequence[str], limit_s: float, spoken: threading.Event) -> None:
         self._command, self._limit_s = command, limit_s
         self._end = time.monotonic() + limit_s
-        self._start = _Start(command)
-        self._ears: list[_Ear] = []
+        self._start = _Start(command, spoken)
 
-    def begin(self, spoken: threading.Event) -> None:
-        """Start it; ``spoken`` is set when it has said its last word. Raises OSError."""
+    def begin(self) -> None:
+        """Start it. Raises OSError."""
         self._start.start()
         self._start.join()
-        process = self._start.process()
-        self._ears = [_Ear(process.stdout, spoken), _Ear(process.stderr, spoken)]
+        self._start.process()
 
     def ended(self) -> bool:
         """Whether the compiler itself has: what it left running may hold its pipes for longer.
@@ -213,7 +217,7 @@ class _Running:
             return True
         if time.monotonic() > self._end:
             raise subprocess.TimeoutExpired(self._command, self._limit_s)
-        if not any(ear.is_alive() for ear in self._ears):  # it is about to
+        if not any(ear.is_alive() for ear in self._start.ears):  # it is about to
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_LOOK)
         return process.poll() is not None
@@ -221,9 +225,9 @@ class _Running:
     def called(self) -> Called:
         """How it ended, with its last words."""
         late = time.monotonic() + _LAST_WORDS
-        for ear in self._ears:
+        for ear in self._start.ears:
             ear.join(max(0.0, late - time.monotonic()))
-        return Called(self._start.process().returncode, *(ear.heard() for ear in self._ears))
+        return Called(self._start.process().returncode, *(ear.heard() for ear in self._start.ears))
 
     def undo(self) -> None:
         """End it and whatever it started."""
