@@ -10,8 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
 
-from torch import Tensor
-
 from elman.engines.call import Call
 from elman.tuning.request import Rule
 
@@ -30,11 +28,9 @@ class Option(ABC):
 
     Attributes:
         rule: how the step changes.
-        inputs: how many inputs the rule adds.
     """
 
     rule: Rule
-    inputs: int
 
     @abstractmethod
     def extend(self, call: Call, reverse: bool) -> Call:
@@ -46,10 +42,6 @@ class Option(ABC):
             reverse: whether the direction runs from the last step to the first: further inputs are
                 in its order of time then.
         """
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Those that the option was given."""
-        return ()
 
 
 def extended(call: Call, options: Sequence[Option], reverse: bool = False) -> Call:

@@ -68,17 +68,15 @@ class Reset(Option):
     Args:
         mask: [T, B], or [N] of packed rows: not 0 where a step is reset.
         to: what the state becomes.
-        states: how many the cell has.
 
     Raises:
         InputError: there is no such ``to``.
     """
 
-    def __init__(self, mask: Tensor, to: ResetTo, states: int) -> None:
+    def __init__(self, mask: Tensor, to: ResetTo) -> None:
         if to not in RESETS:
             raise InputError(f"reset_to is 'zeros' or 'initial', got {to!r}")
         self._mask, self._to, self.rule = mask != 0, to, RESETS[to]
-        self.inputs = 1 if to == "zeros" else 1 + states
 
     def extend(self, call: Call, reverse: bool) -> Call:
         """See :meth:`Option.extend`."""

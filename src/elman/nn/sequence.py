@@ -192,8 +192,8 @@ class SequenceModule:
         if reset is None:
             out, after = self(row if several else row[0], state)
         else:
-            mask = reset.unsqueeze(axis)
-            out, after = self(row if several else row[0], state, reset=mask)
+            flags = reset.unsqueeze(axis) if isinstance(reset, Tensor) else reset
+            out, after = self(row if several else row[0], state, reset=flags)
         return out.squeeze(axis), after
 
     @property
@@ -240,6 +240,8 @@ class SequenceModule:
             lengths, later = None, lengths
         parts: Parts = self._parts or self.parts
         opened = parts.signature.opened(x, state, like, batch_first, lengths)
+        if later is not None and opened.layout.packing is not None:
+            raise InputError("lengths go with padded tensors, not with a PackedSequence")
         mask = None if reset is None else reset_mask(reset, x, opened, batch_first)
         inputs, states, layout = opened
         return Prepared(inputs, states, layout, weights, mask, later, cast)
@@ -261,7 +263,7 @@ class SequenceModule:
         share = self.dropout if self.training else 0.0
         resets = None
         if mask is not None:
-            resets = Reset(mask, reset_to, len(states))
+            resets = Reset(mask, reset_to)
             one_step = layout.packing is None and inputs[0].shape[0] == 1
             if one_step and not self.bidirectional:
                 states, mask, resets = resets.only_step(states), None, None

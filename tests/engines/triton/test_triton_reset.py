@@ -39,7 +39,7 @@ def test_every_schedule(cell, to, schedule):
     found = []
     for engine in ("triton", "reference"):
         values = [[v.clone().requires_grad_() for v in group.values()] for group in tensors]
-        call = Reset(mask, to, len(case.states)).extend(Call(*map(tuple, values)), False)
+        call = Reset(mask, to).extend(Call(*map(tuple, values)), False)
         kernel = kernel_of(job, engine, schedule if engine == "triton" else "")
         out, last, _ = run(kernel, never, call, True)
         loss = out.sin().sum() + sum(end.cos().sum() for end in last)

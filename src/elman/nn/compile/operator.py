@@ -238,7 +238,7 @@ def _called(
     each, many = len(states) // count, len(weights) // count
     starts = [states[k * each : (k + 1) * each] for k in range(count)]
     matrices = [weights[k * many : (k + 1) * many] for k in range(count)]
-    options = () if reset is None else (Reset(reset, reset_to, each),)
+    options = () if reset is None else (Reset(reset, reset_to),)
     packed = None if packing is None else packing.packed
     output, last, _ = group.run(inputs, starts, matrices, engine, packed, options)
     if packing is None or padding is None:
