@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from elman.errors import VerifyError
 from elman.ir.graph import Graph
@@ -110,7 +110,8 @@ class Engine(ABC):
     name: str
     fuses: bool = False  # whether it compiles any step, also such as are derived from a cell's
     packs: bool = False  # whether its kernels run packed rows as they lie
-    dtypes: Mapping[str, tuple[str, ...]] = {}  # device type -> what it computes in; of all if {}
+    # device type -> what it computes in; everything if {}
+    dtypes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @abstractmethod
     def supports(self, job: Job) -> str | None:

@@ -34,7 +34,7 @@ class _Layers(SequenceModule):
         FORMULAS[self.mode, bool(self.bias)].with_heads(self.heads)  # refuses what is no number
         if self.heads != 1:
             self._divide()
-        self.parts  # noqa: B018  (made now, not while a compiler traces)
+        self._parts = self._make_parts()  # now, not while a compiler traces
 
     def _divide(self: Any) -> None:
         """Take recurrent weights of several heads: [gates · H, H / heads]."""
@@ -72,7 +72,7 @@ class _Layers(SequenceModule):
 
     def __setstate__(self: Any, state: dict[str, Any]) -> None:
         super().__setstate__({k: v for k, v in state.items() if k not in (PARTS, "_stack")})  # type: ignore[misc]
-        self.parts  # noqa: B018
+        self._parts = self._make_parts()
 
     def extra_repr(self: Any) -> str:
         """torch's, and every option that is not the default."""

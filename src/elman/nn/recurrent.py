@@ -121,7 +121,7 @@ class Recurrent(SequenceModule, nn.Module):
         state = {k: v for k, v in state.items() if k not in (PARTS, *_EARLIER)}
         same_cell(state["cell"], state.pop(_FORMULA, None))
         super().__setstate__(state)
-        self.parts  # noqa: B018  (made now, not while a compiler traces)
+        self._parts = self._make_parts()  # now, not while a compiler traces
 
     def reset_parameters(self) -> None:
         """Draw all weights anew, layer by layer, in declared order."""

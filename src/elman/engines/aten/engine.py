@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import _VF
 
@@ -58,7 +61,7 @@ class Aten(Engine):
     """Runs what torch has a layer for."""
 
     name = "aten"
-    dtypes = {  # noqa: RUF012
+    dtypes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "cpu": ("float32", "float64"),
         "cuda": ("float32", "float64", "bfloat16", "float16"),
     }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from elman.engines.base import Engine, Job, Kernel
@@ -30,7 +30,7 @@ class CEngine(Engine):
 
     name = "c"
     fuses = packs = True
-    dtypes = {"cpu": tuple(DTYPES)}  # noqa: RUF012
+    dtypes: ClassVar[Mapping[str, tuple[str, ...]]] = {"cpu": tuple(DTYPES)}
 
     def __init__(self) -> None:
         self._programs: WeakKeyDictionary[Job, Program] = WeakKeyDictionary()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from triton import knobs
@@ -32,7 +32,7 @@ class TritonEngine(Engine):
     """Generated Triton on CUDA and ROCm devices."""
 
     name = "triton"
-    dtypes = {"cuda": tuple(DTYPES)}  # noqa: RUF012
+    dtypes: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": tuple(DTYPES)}
     fuses = packs = True
 
     def __init__(self) -> None:
