@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -36,8 +37,11 @@ def pytest_configure(config):
     that is kept instead. ELMAN_POISON: engines fill their fresh buffers with NaN, so that an
     element nobody wrote shows. OMP_WAIT_POLICY: threads of torch's own products sleep while they
     wait; spinning, two workers of pytest-xdist take each other's cores, and a product of small
-    matrices takes a scheduler's tick. Workers inherit all of them.
+    matrices takes a scheduler's tick. Workers inherit all of them. A shell has what it starts in the
+    background ignore Ctrl-C, which some tests send.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ["ELMAN_POISON"] = "1"
     if hasattr(config, "workerinput"):
