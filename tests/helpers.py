@@ -17,8 +17,8 @@ from elman.engines.vjp import leaves_of, vjp
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
 from elman.nn.dispatch import Runner
-from elman.plan.spec import Spec
 from elman.tuning.kernels import kernel_of, refusal
+from specs import spec_of
 
 # DESIGN, contract "Numbers". Values are O(1); errors of values grow with the root of T.
 VALUE = {torch.float32: 1e-5, torch.float64: 1e-11}  # absolute, times sqrt(T)
@@ -137,7 +137,7 @@ def job_of(case: Case, **options: Any) -> Job:
     wants = frozenset((*case.inputs, *case.weights))
     dtype = str(case.dtype).removeprefix("torch.")
     fields = {"dtype": dtype, "device": case.d_output.device.type, "wants": wants, **options}
-    return compiler.job(case.cell, Spec(tuple(sorted(case.dims.items())), **fields))
+    return compiler.job(case.cell, spec_of(case.dims.items(), **fields))
 
 
 def need(engine: str, job: Job) -> None:

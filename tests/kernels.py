@@ -16,9 +16,9 @@ from elman.ir.types import names_in
 from elman.plan.build import program
 from elman.plan.prices import Prices
 from elman.plan.schedule import SPLITS, Blocks, Bound
-from elman.plan.spec import Spec
 from helpers import GRADIENT, VALUE, Case, Sizes, need, random_case, run
 from random_cells import Drawn
+from specs import spec_of
 
 _kernels: dict[object, CKernel] = {}
 
@@ -29,7 +29,7 @@ def c_kernel(
     """The kernel of engine c for a case, made once; ``options`` override fields of Spec."""
     wants = frozenset((*case.inputs, *case.weights))
     fields = {"dtype": str(case.dtype).removeprefix("torch."), "wants": wants, **options}
-    spec = Spec(tuple(sorted(case.dims.items())), **fields)
+    spec = spec_of(case.dims.items(), **fields)
     key = (case.cell, spec, prices, blocks)
     if key not in _kernels:
         job = compiler.job(case.cell, spec)

@@ -423,6 +423,8 @@ def test_options_of_every_module():
         elman.GRU(4, 5, tapes="save")
     with pytest.raises(InputError, match='tape is "save", "auto" or "recompute"'):
         elman.GRU(4, 5, tape="some")
+    with pytest.raises(InputError, match="no optimization 'loops' to leave out"):
+        elman.GRU(4, 5, without=["loops"])
 
 
 def test_batch_first_set_later():

@@ -20,7 +20,7 @@ from elman.plan.build import program
 from elman.plan.cost import backward_work, forward_work, state_bytes, tape_bytes
 from elman.plan.printer import program_names, show_program
 from elman.plan.program import Program
-from elman.plan.spec import Spec, Tape
+from elman.plan.spec import PlanOptions, Spec, Tape
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import candidates, label
 
@@ -155,7 +155,7 @@ def explain(
         sizes = what.bind(hidden_size if input_size is None else input_size, hidden_size, **dims)
         wants = frozenset(entry.name for entry in (*what.inputs, *what.weights))
         wants = wants if training else frozenset()
-        spec = Spec(tuple(sorted(sizes.items())), dtype, device, wants, training, tape)
+        spec = Spec(tuple(sorted(sizes.items())), dtype, device, wants, training, PlanOptions(tape))
         layers: Sequence[Layer] = [Layer(what.name, what, spec, steps, batch, engine)]
     elif isinstance(what, Sequence) and all(isinstance(layer, Layer) for layer in what):
         layers = what

@@ -7,7 +7,7 @@ import pytest
 from elman import cells, compiler
 from elman.plan.build import program
 from elman.plan.cost import backward_work, forward_work, state_bytes, tape_bytes
-from elman.plan.spec import Spec
+from specs import spec_of
 
 H, I = 32, 8
 
@@ -15,7 +15,7 @@ H, I = 32, 8
 def made(cell, **options):
     dims = tuple(sorted(cell.bind(I, H).items()))
     wants = frozenset(entry.name for entry in (*cell.inputs, *cell.weights))
-    return program(compiler.pair_of(cell), Spec(dims, **{"wants": wants, **options}))
+    return program(compiler.pair_of(cell), spec_of(dims, **{"wants": wants, **options}))
 
 
 @pytest.mark.parametrize("cell, gates", [(cells.gru, 3), (cells.lstm, 4), (cells.rnn, 1)])

@@ -15,6 +15,7 @@ from elman.plan.build import program
 from elman.plan.printer import program_names, show_program, syncs
 from elman.plan.program import Phase, Program
 from elman.plan.spec import Spec
+from specs import spec_of
 
 LINES = 40
 
@@ -23,7 +24,7 @@ def made(cell, size: int = 128, **options) -> Program:
     """The program of a cell at I = H = size with every gradient wanted."""
     dims = tuple(sorted(cell.bind(size, size).items()))
     wants = frozenset(entry.name for entry in (*cell.inputs, *cell.weights))
-    return program(compiler.pair_of(cell), Spec(dims, **{"wants": wants, **options}))
+    return program(compiler.pair_of(cell), spec_of(dims, **{"wants": wants, **options}))
 
 
 def hints(cell):

@@ -19,6 +19,7 @@ from elman.plan.prices import Prices
 from elman.plan.program import Phase, Program
 from elman.plan.slots import Life, Slot, assign
 from elman.plan.spec import Spec
+from specs import spec_of
 
 DIMS = (("H", 128), ("I", 128))
 H = (("H",),)
@@ -28,7 +29,7 @@ def planned(made, prices=PRICES, dims=DIMS, **options) -> Program:
     """The program of a cell; every gradient is wanted unless said otherwise."""
     names = frozenset(leaf.name for leaf in (*made.graph.inputs, *made.graph.weights))
     fields = {"wants": names, **options}
-    return program(compiler.pair_of(made), Spec(dims, **fields), prices)
+    return program(compiler.pair_of(made), spec_of(dims, **fields), prices)
 
 
 def phases(made: Program) -> list[Phase]:

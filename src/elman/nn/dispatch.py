@@ -20,7 +20,7 @@ from elman.nn.autograd.derived import derived
 from elman.nn.autograd.function import run, through
 from elman.nn.autograd.second_order import Differentiable
 from elman.nn.options import RULES
-from elman.plan.spec import Spec, Tape
+from elman.plan.spec import USUAL, PlanOptions, Spec
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import first_engine, kernel_of
 from elman.tuning.request import Request, Rule, bucket, nearest
@@ -44,10 +44,10 @@ class Runner:
     Choices are kept per request. Nothing of them is copied or pickled: a copy chooses anew.
     """
 
-    def __init__(self, cell: Cell, dims: Mapping[str, int], tape: Tape = "auto") -> None:
+    def __init__(self, cell: Cell, dims: Mapping[str, int], options: PlanOptions = USUAL) -> None:
         self.cell = cell
         self.dims = tuple(sorted(dims.items()))
-        self.tape: Tape = tape
+        self.options = options
         self._shapes = [torch.Size(shape_size(entry.shape, dims)) for entry in cell.weights]
         self._chosen: dict[Request, Choice] = {}
         self._pinned: dict[str, Choice] = {}
@@ -55,10 +55,10 @@ class Runner:
         self._oracles: dict[Rules, Kernel] = {}
 
     def __reduce__(self) -> Any:
-        return Runner, (self.cell, dict(self.dims), self.tape)
+        return Runner, (self.cell, dict(self.dims), self.options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Runner:
-        return Runner(self.cell, dict(self.dims), self.tape)
+        return Runner(self.cell, dict(self.dims), self.options)
 
     def run(self, call: Call, engine: str | None, rules: Rules = ()) -> Result:
         """Run all steps.
@@ -173,7 +173,7 @@ class Runner:
 
     def job(self, request: Request) -> Job:
         """What is to be compiled for such a call."""
-        spec = request.spec(self.dims, self.names(request.rules), self.tape)
+        spec = request.spec(self.dims, self.names(request.rules), self.options)
         return compiler.job(self.cell, spec, request.rules)
 
     def pin(self, shown: str, record: Mapping[str, Any]) -> str | None:

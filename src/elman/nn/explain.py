@@ -88,7 +88,7 @@ def layers_of(module: nn.Module, x: Any) -> list[Layer]:
             below = trained
         request = runner.request(Call((shaped,), (), tuple(weights)), [below, *flows[1:]], engine)
         trained = trained or request.training
-        spec = request.spec(runner.dims, runner.names(), runner.tape)
+        spec = request.spec(runner.dims, runner.names(), runner.options)
         choice = None if elsewhere else runner.chosen(request)
         layers.append(Layer(name, runner.cell, spec, steps, batch, engine, elsewhere, choice))
     return layers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -48,6 +48,8 @@ class Recurrent(SequenceModule, nn.Module):
             multiplies an input too divides the input as well.
         engine: ``"auto"`` (measured), or a name; ``elman.using`` and ELMAN_ENGINE override it.
         tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``, ``"recompute"``.
+        without: optimizations that are left out, to measure what they gain: names of
+            ``elman.plan.spec.OPTIMIZATIONS``.
         device, dtype: of the parameters.
         dims_and_options: sizes of the cell's other dims (``P=16``), and the cell's own options.
 
@@ -70,6 +72,7 @@ class Recurrent(SequenceModule, nn.Module):
         heads: int = 1,
         engine: str = "auto",
         tape: Tape = "auto",
+        without: Collection[str] = (),
         device: Any = None,
         dtype: torch.dtype | None = None,
         **dims_and_options: Any,
@@ -91,7 +94,15 @@ class Recurrent(SequenceModule, nn.Module):
                 f"num_layers={num_layers}",
                 stacklevel=2,
             )
-        self._set_options({"engine": engine, "heads": heads, "tape": tape, "residual": residual})
+        self._set_options(
+            {
+                "engine": engine,
+                "heads": heads,
+                "tape": tape,
+                "residual": residual,
+                "without": without,
+            }
+        )
         self.cell = cell
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bidirectional, self.batch_first = bool(bidirectional), bool(batch_first)
@@ -188,6 +199,7 @@ class Recurrent(SequenceModule, nn.Module):
             ("heads", 1),
             ("engine", "auto"),
             ("tape", "auto"),
+            ("without", ()),
         ):
             if getattr(self, name) != default:
                 told.append(f"{name}={getattr(self, name)!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import torch
@@ -20,10 +20,9 @@ from elman.nn.reset import Reset, ResetTo, reset_mask
 from elman.nn.signature import Layout, Signature
 from elman.nn.stack import Stack
 from elman.nn.using import autocast_type, checked, serves
-from elman.plan.spec import Tape
+from elman.plan.spec import PlanOptions, Tape
 
 PARTS = "_parts"  # the attribute that no copy and no pickle has
-_TAPES = ("save", "auto", "recompute")
 
 
 class Options(TypedDict, total=False):
@@ -36,12 +35,15 @@ class Options(TypedDict, total=False):
         tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``,
             ``"recompute"``.
         residual: from the second layer on, a layer's input is added to its output.
+        without: optimizations that are left out, to measure what they gain: names of
+            ``elman.plan.spec.OPTIMIZATIONS``.
     """
 
     engine: str
     heads: int
     tape: Tape
     residual: bool
+    without: Collection[str]
 
 
 class Parts(NamedTuple):
@@ -91,6 +93,7 @@ class SequenceModule:
     heads: int = 1
     tape: Tape = "auto"
     residual: bool = False
+    without: tuple[str, ...] = ()
     _parts: Parts | None = None
 
     def _set_options(self: Any, options: Options) -> None:
@@ -99,11 +102,10 @@ class SequenceModule:
         Raises:
             InputError, EngineError: one cannot be so.
         """
-        tape = options.get("tape", "auto")
-        if tape not in _TAPES:
-            raise InputError(f'tape is "save", "auto" or "recompute", got {tape!r}')
+        plan = PlanOptions(options.get("tape", "auto"), frozenset(options.get("without", ())))
         self.engine, self.heads = checked(options.get("engine", "auto")), options.get("heads", 1)
-        self.tape, self.residual = tape, bool(options.get("residual", False))
+        self.tape, self.without = plan.tape, tuple(sorted(plan.without))
+        self.residual = bool(options.get("residual", False))
 
     def _formula(self) -> tuple[Cell, int, dict[str, int]]:
         """The cell of all layers, the size of its first state, and those of its other dims."""
@@ -116,8 +118,8 @@ class SequenceModule:
     def _make_parts(self: Any) -> Parts:
         """Make what follows from the cell, the sizes and the options."""
         cell, height, dims = self._formula()
-        two = bool(self.bidirectional)
-        runners = _runners(cell, self.input_size, height, dims, self.num_layers, two, self.tape)
+        two, options = bool(self.bidirectional), PlanOptions(self.tape, frozenset(self.without))
+        runners = _runners(cell, self.input_size, height, dims, self.num_layers, two, options)
         return Parts(
             runners,
             Stack(list(runners.values()), 1 + two, not self.residual),
@@ -309,7 +311,7 @@ def _runners(
     dims: dict[str, int],
     num_layers: int,
     bidirectional: bool,
-    tape: Tape,
+    options: PlanOptions,
 ) -> dict[str, Runner]:
     """One runner per layer and direction, by the suffix of its weights' names.
 
@@ -318,7 +320,8 @@ def _runners(
         input_size: of the lowest layer; those above read the output of the one below.
         height: size of the cell's first state.
         dims: sizes of the cell's other dims.
-        num_layers, bidirectional, tape: as of the module.
+        num_layers, bidirectional: as of the module.
+        options: of all layers.
 
     Raises:
         InputError, ShapeError: the cell cannot be stacked so.
@@ -344,7 +347,7 @@ def _runners(
                     f"{below[0]} in layer 0, but all layers get the same further inputs"
                 )
         for end in ("", "_reverse")[: 1 + bidirectional]:
-            runners[f"l{layer}{end}"] = Runner(cell, bound, tape)
+            runners[f"l{layer}{end}"] = Runner(cell, bound, options)
         if output:
             size = dim_size(output[0], bound) * (1 + bidirectional)
     return runners

@@ -105,10 +105,10 @@ class _Cutter:
             for arg in v.args
             if arg.rate <= Rate.STATE
         } | {v for v in self.late if v.rate <= Rate.STATE}
-        if self.spec.tape == "recompute":
+        if self.spec.options.tape == "recompute":
             return ()
         forward = self.pair.primal
-        factor = 0.0 if self.spec.tape == "save" else 1.0
+        factor = 0.0 if self.spec.options.tape == "save" else 1.0
 
         def keep(value: Node) -> float:
             extra = 0.0 if value in forward else self.compute(value) + 0.5 * self.save(value)

@@ -203,7 +203,7 @@ def show_header(program: Program) -> str:
     spec = program.spec
     sizes = " ".join(f"{name}={size}" for name, size in spec.dims)
     wants = " ".join(sorted(spec.wants)) or "the states alone"
-    mode = f"gradients of {wants}, tape {spec.tape}" if spec.training else "no gradients"
+    mode = f"gradients of {wants}, tape {spec.options.tape}" if spec.training else "no gradients"
     return f"{sizes}, {spec.dtype} on {spec.device}, {mode}"
 
 

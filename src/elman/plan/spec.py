@@ -3,10 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self, get_args
+
+from elman.errors import InputError, diagnostic
 
 Tape = Literal["save", "auto", "recompute"]
+# What `without=` can leave out, to measure what it gains: name -> what it does.
+OPTIMIZATIONS: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What a user may decide about how a cell is compiled; no result depends on it but by rounding.
+
+    Attributes:
+        tape: how much the forward keeps for the backward.
+        without: optimizations that are left out, of :data:`OPTIMIZATIONS`.
+
+    Raises:
+        InputError: one cannot be so.
+    """
+
+    tape: Tape = "auto"
+    without: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.tape not in get_args(Tape):
+            raise InputError(f'tape is "save", "auto" or "recompute", got {self.tape!r}')
+        if unknown := self.without - {*OPTIMIZATIONS}:
+            raise InputError(
+                diagnostic(
+                    f"there is no optimization {min(unknown)!r} to leave out",
+                    [(name, what) for name, what in OPTIMIZATIONS.items()],
+                )
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, JSON-able."""
+        return {**asdict(self), "without": sorted(self.without)}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """The options that :meth:`to_json` wrote."""
+        values: dict[str, Any] = {**fields, "without": frozenset(fields["without"])}
+        return cls(**values)
+
+
+USUAL = PlanOptions()
 
 
 @dataclass(frozen=True)
@@ -20,7 +64,7 @@ class Spec:
         device: torch's device type, ``"cpu"`` or ``"cuda"``.
         wants: names of the inputs and weights that need a gradient (initial states always get one).
         training: whether a backward can follow; without it nothing is taped.
-        tape: how much the forward keeps for the backward.
+        options: what a user has decided.
     """
 
     dims: tuple[tuple[str, int], ...]
@@ -28,7 +72,7 @@ class Spec:
     device: str = "cpu"
     wants: frozenset[str] = frozenset()
     training: bool = True
-    tape: Tape = "auto"
+    options: PlanOptions = USUAL
 
     @property
     def sizes(self) -> Mapping[str, int]:

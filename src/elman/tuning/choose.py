@@ -167,7 +167,7 @@ def _key(job: Job, steps: int, batch: int, able: list[EngineSchedule]) -> cache.
         "device": spec.device,
         "wants": sorted(spec.wants),
         "training": spec.training,
-        "tape": spec.tape,
+        "options": spec.options.to_json(),
         "T": bucket(steps),
         "B": bucket(batch),
         "candidates": [list(candidate) for candidate in able],

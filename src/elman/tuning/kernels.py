@@ -28,7 +28,11 @@ def engine_for(name: str, job: Job) -> Engine | str:
     if reason is not None:
         return reason
     engine = registry.installed(name)
-    return engine if isinstance(engine, str) else engine.supports(job) or engine
+    if isinstance(engine, str):
+        return engine
+    if always := job.spec.options.without - engine.leaves_out:
+        return f"it cannot leave out {', '.join(sorted(always))}"
+    return engine.supports(job) or engine
 
 
 def first_engine(job: Job, able: Callable[[Engine], bool]) -> str | None:

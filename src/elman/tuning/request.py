@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import torch
 
 from elman.ir.graph import Graph
-from elman.plan.spec import Spec, Tape
+from elman.plan.spec import PlanOptions, Spec
 
 MOST_BUCKETS = 8  # buckets of T and B that are benchmarked per kind of call
 _TORCH = "torch."
@@ -72,10 +72,12 @@ class Request(NamedTuple):
         last = len(names) - 1
         return frozenset(name for k, name in enumerate(names) if self.wants >> (last - k) & 1)
 
-    def spec(self, dims: tuple[tuple[str, int], ...], names: Sequence[str], tape: Tape) -> Spec:
+    def spec(
+        self, dims: tuple[tuple[str, int], ...], names: Sequence[str], options: PlanOptions
+    ) -> Spec:
         """For what a kernel is made that serves such calls."""
         dtype = str(self.dtype).removeprefix(_TORCH)
-        return Spec(dims, dtype, self.device, self.wanted(names), self.training, tape)
+        return Spec(dims, dtype, self.device, self.wanted(names), self.training, options)
 
     def show(self, names: Sequence[str]) -> str:
         """As text, for records: ``float32 cpu T<=64 B<=32 train x W R b``."""

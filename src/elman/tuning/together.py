@@ -103,7 +103,7 @@ def _key(
         "schedules": [[choice.engine, choice.schedule] for choice in choices],
         "beside": arrangement.directions,
         "dtype": spec.dtype,
-        "tape": spec.tape,
+        "options": spec.options.to_json(),
         "T": bucket(steps),
         "B": bucket(batch),
         "machine": machine_facts(spec.device),

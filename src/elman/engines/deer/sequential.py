@@ -16,7 +16,9 @@ from elman.engines.deer.equations import Equations, Trajectory
 def sequential_kernel(job: Job) -> Kernel | None:
     """A kernel that keeps the rows of all states, if the sequential engine has one for this job."""
     engine = registry.find("c")
-    taped = Job(job.name, job.graph, job.pair, replace(job.spec, training=True, tape="recompute"))
+    options = replace(job.spec.options, tape="recompute")
+    spec = replace(job.spec, training=True, options=options)
+    taped = Job(job.name, job.graph, job.pair, spec)
     return engine.compile(taped) if engine.supports(taped) is None else None
 
 

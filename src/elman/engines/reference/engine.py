@@ -17,6 +17,7 @@ from elman.engines.call import Call, Result
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Graph, Node
 from elman.ir.types import shape_size
+from elman.plan.spec import OPTIMIZATIONS
 
 Evaluator = Callable[[Any, tuple[Node, ...], dict[Node, Tensor], Mapping[str, int]], Any]
 
@@ -71,6 +72,7 @@ class Reference(Engine):
     """Runs everything, slowly."""
 
     name = "reference"
+    leaves_out = frozenset(OPTIMIZATIONS)  # it does none
 
     def lacks(self, device: str, dtype: str) -> str | None:
         """None: torch ops run everywhere."""

@@ -30,6 +30,7 @@ from elman.nn.packing import Packing, Padding, checked_lengths
 from elman.nn.reset import Reset
 from elman.nn.stack import Group, Stack, joined_states, run_layers
 from elman.nn.using import wanted
+from elman.plan.spec import PlanOptions
 
 _C: Any = torch._C
 _USUAL = (_C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set())
@@ -48,7 +49,7 @@ def name_of(group: Group) -> str:
             "cell": [cell.function.__module__, cell.function.__qualname__, cell.heads],
             "formula": cell.fingerprint,
             "dims": [dict(runner.dims) for runner in group.runners],
-            "tape": group.runners[0].tape,
+            "options": group.runners[0].options.to_json(),
             "beside": group.directions,
         }
         if cell.options != cell.defaults or "<" in cell.function.__qualname__:
@@ -72,7 +73,8 @@ def group_of(name: str) -> Group:
         if "local" in facts:
             raise EngineError(f"cell {qualname} of {module} lived in another process, or has gone")
         cell = same_cell(find_cell(module, qualname, {}, heads), facts.get("formula"))
-        runners = [Runner(cell, dims, facts["tape"]) for dims in facts["dims"]]
+        options = PlanOptions.from_json(facts["options"])
+        runners = [Runner(cell, dims, options) for dims in facts["dims"]]
         found = _own[name] = _groups[name] = Group(runners, facts["beside"])
     return found
 
