@@ -37,8 +37,8 @@ def pytest_configure(config):
     that is kept instead. ELMAN_POISON: engines fill their fresh buffers with NaN, so that an
     element nobody wrote shows. OMP_WAIT_POLICY: threads of torch's own products sleep while they
     wait; spinning, two workers of pytest-xdist take each other's cores, and a product of small
-    matrices takes a scheduler's tick. Workers inherit all of them. A shell has what it starts in the
-    background ignore Ctrl-C, which some tests send.
+    matrices takes a scheduler's tick. Workers inherit all of them. A shell has what it starts in
+    the background ignore Ctrl-C, which some tests send.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
