@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from elman.bench import running
+from elman.bench.cases import Case, Suite
+from elman.bench.claims import Claim, Rows, Verdict, curve
 from elman.bench.results import read_rows
+from elman.bench.suites import SUITES
 
 MACHINE = {
     "cpu": "a",
@@ -63,3 +66,27 @@ def test_wrong_calls(elman, tmp_path):
         assert code == 1
         assert text in err
     assert not out.exists()
+
+
+def test_claims_and_plots_of_several_rows(elman, fail, tmp_path, monkeypatch):
+    """In the terminal and on the page; a bracket is text."""
+    never = Claim("2", "memory [GB] falls", "", lambda rows: Verdict(False, "0x", "<no> reason"))
+    never_measured = Claim("3", "b", "", lambda rows: Verdict(True, str(rows["b"]), ""))
+
+    def plots(rows: Rows) -> list[dict]:
+        places = [(1.0, rows["peak"]["peak_gflops"]["2"])]
+        return [curve("Peaks by threads", "threads", "GFLOP/s", "", {"here": places, "none": []})]
+
+    cases = (Case("peak", "peak"), Case("b", "cold"))
+    claims = (never, never_measured)
+    suite = Suite("probe", "?", cases, 1.0, "A Report, 2016", claims, plots)
+    monkeypatch.setitem(SUITES, "probe", suite)
+    rows = tmp_path / "rows.jsonl"
+    _, out, _ = elman("bench", "probe", f"--out={rows}")
+    page = rows.with_suffix(".html").read_text()
+    for text in ("A Report, 2016", "memory [GB] falls", "does not hold", "b was not measured"):
+        assert text in out
+        assert text in page
+    assert "<no> reason" in out
+    assert "&lt;no&gt; reason" in page
+    assert "Peaks by threads" in page

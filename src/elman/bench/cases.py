@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from elman.bench.claims import Claim, Rows
 from elman.errors import InputError, diagnostic
 
 OURS = "elman"  # the contestant that a suite judges: engine auto
@@ -93,12 +94,22 @@ class Effort:
 
 @dataclass(frozen=True)
 class Suite:
-    """Cases that answer one question together; ``seconds`` of timing each (s)."""
+    """Cases that answer one question together.
+
+    Attributes:
+        seconds: of timing each (s).
+        source: the paper or report whose claims are judged.
+        claims: what it says.
+        plots: what is drawn of several rows: ``claims.curve`` each.
+    """
 
     name: str
     question: str
     cases: tuple[Case, ...]
     seconds: float = 6.0
+    source: str = ""
+    claims: tuple[Claim, ...] = ()
+    plots: Callable[[Rows], list[dict[str, Any]]] = lambda rows: []
 
     def select(self, patterns: tuple[str, ...] = (), quick: bool = False) -> tuple[Case, ...]:
         """The cases whose names fit a pattern (``gru*``; all without patterns), in order.

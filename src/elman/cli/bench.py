@@ -8,9 +8,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from elman.bench.cases import OURS, Case, Effort, Suite
+from elman.bench.claims import HEADERS as CLAIM_HEADERS
+from elman.bench.claims import Rows, judged
 from elman.bench.results import Row
 from elman.bench.running import run_suite
 from elman.bench.suites import find_suite
@@ -53,6 +56,8 @@ def bench(
     path = out or Path("bench-out") / f"{suite}-{datetime.now():%Y%m%d-%H%M%S}.jsonl"
     found = measure(console, chosen, cases, effort, path)
     console.print(table_of(chosen, found))
+    if chosen.claims:
+        console.print(claims_of(chosen, found))
     machines = [machine_line(row) for row in found if "cpu" in row.get("machine", {})]
     for line in dict.fromkeys(machines):
         say(console, line)
@@ -94,6 +99,14 @@ def table_of(suite: Suite, found: list[Row]) -> Table:
     return table
 
 
+def claims_of(suite: Suite, found: list[Row]) -> Table:
+    """What the source of a suite says beside what was measured; what does not hold is red."""
+    table = Table(*CLAIM_HEADERS, title=suite.source, title_justify="left")
+    for line in judged(suite.claims, Rows(found)):
+        table.add_row(*map(escape, line), style="red" if line[4] == "does not hold" else None)
+    return table
+
+
 def page_of(suite: Suite, found: list[Row]) -> BenchPage:
     """What the report shows of a suite's rows."""
     headers, lines = filled(found)
@@ -106,6 +119,7 @@ def page_of(suite: Suite, found: list[Row]) -> BenchPage:
         for name, reason in row.get("absent", {}).items()
     }
     machines = [machine_line(row) for row in found if "cpu" in row.get("machine", {})]
+    plots = [*suite.plots(Rows(found)), *(p for row in found for p in row.get("plots", ()))]
     return BenchPage(
         f"elman bench {suite.name}",
         suite.question,
@@ -115,8 +129,11 @@ def page_of(suite: Suite, found: list[Row]) -> BenchPage:
         {row["case"]: row["ratio"][OURS] for row in steps},
         {row["case"]: row["asked"]["ratio"] for row in steps if row["asked"]["ratio"]},
         {name: share[1] for name, share in shares.items() if share and share[1]},
-        [Plot(**plot) for row in found for plot in row.get("plots", ())],
+        [Plot(**plot) for plot in plots],
         absent | {row["case"]: row["failed"] for row in found if "failed" in row},
+        suite.source,
+        CLAIM_HEADERS,
+        judged(suite.claims, Rows(found)),
     )
 
 

@@ -48,6 +48,8 @@ class BenchPage:
         shares: by case, share of the peak in [0, 1].
         plots: curves of studies.
         absent: who was not measured where, and why.
+        source: the paper or report whose claims are judged.
+        claim_headers, claims: the table of them, as text.
     """
 
     name: str
@@ -60,6 +62,9 @@ class BenchPage:
     shares: Mapping[str, float]
     plots: Sequence[Plot]
     absent: Mapping[str, str]
+    source: str = ""
+    claim_headers: Sequence[str] = ()
+    claims: Sequence[Sequence[str]] = ()
 
 
 def write_benchmark(path: Path, page: BenchPage) -> Path:
