@@ -170,6 +170,40 @@ def test_jacobians(cell):
         torch.testing.assert_close(algebra.of_vector(matrix, part), expected, atol=1e-9, rtol=1e-7)
 
 
+ONE_PRODUCT_ON_EACH_WAY = [cells.rnn, cells.gru, cells.lstm, cells.lstm_peephole]
+
+
+@pytest.mark.parametrize("cell", ONE_PRODUCT_ON_EACH_WAY, ids=lambda c: c.name)
+@pytest.mark.parametrize("heads", [1, 2])
+def test_jacobians_within_units(cell, heads):
+    """Two backward steps of an LSTM give what lies within units of a Jacobian of 2H rows."""
+    case = random_case(cell.with_heads(heads), Sizes(T=9, B=3, I=4, H=6), 0, torch.float64)
+    problem = Problem(Formula(job_of(case)), case.inputs, case.states, case.weights)
+    view = problem.unitwise()
+    assert view is not None
+    y = tuple(torch.randn(9, *part.shape, dtype=torch.float64) for part in view.start)
+    values, (within,) = view.linearised(y, slice(0, 9))
+    whole_values, (whole,) = problem.linearised(problem.repacked(y), slice(0, 9))
+    torch.testing.assert_close(problem.repacked(values), whole_values)
+    (group,) = problem.state_groups
+    k, units = len(group.widths), group.widths[0]
+    blocks = whole.unflatten(-1, (k, units)).unflatten(-3, (k, units))  # [T, N, k, U, k, U]
+    own = blocks.diagonal(dim1=3, dim2=5)  # [T, N, k, k, U]
+    want = own.permute(0, 2, 3, 1, 4).flatten(3)
+    torch.testing.assert_close(within, want)
+    assert view.row_bytes * units == problem.row_bytes
+
+
+def test_nothing_is_left_of_sums_over_units():
+    """A normalisation within a unit is no map of that unit alone; sizes that differ have none."""
+    problem = problem_of(cells.lstm_layernorm)
+    view = problem.unitwise()
+    assert view is not None
+    y = tuple(part.expand(3, *part.shape) for part in view.start)
+    assert all(bool(part.isfinite().all()) for part in view.linearised(y, slice(0, 3))[1])
+    assert problem_of(cells.mingru).unitwise() is None, "no unit reaches another"
+
+
 def test_structure_of_the_library():
     """What each cell's recurrence looks like, in the words that explain prints."""
     told = {}
@@ -351,6 +385,21 @@ def test_falls_back_to_torch_ops_without_a_compiler(monkeypatch):
     want, _, _ = forward(kernel_of(job_of(case), "reference"), given)
     assert kernel.fallbacks == 1
     torch.testing.assert_close(out[:20], want[:20], atol=1e-9, rtol=1e-6)
+
+
+def test_schedules_where_no_loop_is_compiled(monkeypatch):
+    """The solver with few backward steps is measured beside Newton's, if Jacobians are large."""
+    deer = registry.find("deer")
+    monkeypatch.setattr("elman.engines.deer.engine._compiled", lambda job: False)
+    large, small = (
+        job_of(random_case(cells.gru, Sizes(T=40, B=2, I=3, H=H), 0, torch.float32))
+        for H in (16, 4)
+    )
+    assert deer.schedules(large, 40, 2) == ("", "quasi+newton+damped+windowed")
+    assert deer.schedules(small, 40, 2) == ("",)
+    assert registry.find("scan-backward").schedules(large, 40, 2) == ("",)
+    for schedule in deer.schedules(large, 40, 2):
+        deer.compile(large, schedule)
 
 
 def test_schedules_are_solvers():

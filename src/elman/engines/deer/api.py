@@ -71,6 +71,14 @@ class _Function:
         )
         return (values.unflatten(0, y.shape[:2]),), (jacobian.unflatten(0, y.shape[:2]),)
 
+    def unitwise(self) -> None:
+        """None: nothing is known of what the function computes."""
+        return
+
+    def repacked(self, y: Trajectory) -> Trajectory:
+        """The same: there is one layout."""
+        return y
+
     def improved(
         self, y: Trajectory, start: Trajectory, rows: slice
     ) -> tuple[Trajectory, float] | None:

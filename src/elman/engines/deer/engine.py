@@ -13,6 +13,7 @@ from elman.errors import EngineError
 _LARGEST = 64  # rows of a Jacobian up to which the engine is benchmarked
 _UNITS = 4  # … where a compiled loop runs the steps sequentially
 _FEWEST = 32  # steps
+_WIDE = 8  # rows of a Jacobian from which one that leaves rows out is worth measuring
 _DTYPES = tuple(str(dtype).removeprefix("torch.") for dtype in TOLERANCES)
 
 
@@ -45,6 +46,15 @@ class Deer(Engine):
             return f"its Jacobians are {n} x {n}, and engine c runs this: not benchmarked"
         return None
 
+    def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
+        """Newton's first; beside it, where no compiled loop runs the steps, the solver that takes a
+        backward step per state instead of one per unit for its Jacobians."""
+        formula = Formula(job)
+        n = max((state_group.seeds for state_group in formula.state_groups), default=0)
+        if n < _WIDE or formula.unitwise is None or _compiled(job):
+            return ("",)
+        return ("", "+".join(("quasi", *CHAIN)))
+
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Nothing is compiled but the scans."""
         reason = self.supports(job)
@@ -75,6 +85,10 @@ class ScanBackward(Deer):
         if _compiled(job):
             return "its forward is engine c's, whose own backward is compiled: not benchmarked"
         return super().prune_reason(job, steps, batch)
+
+    def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
+        """None: nothing is solved."""
+        return ("",)
 
     def _solvers(self, schedule: str | None) -> tuple[str, ...]:
         if schedule:

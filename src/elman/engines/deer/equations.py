@@ -43,6 +43,15 @@ class Equations(Protocol):
         """f of some steps and its Jacobian by the states."""
         ...
 
+    def unitwise(self) -> Equations | None:
+        """The same equations with Jacobians in which no unit reaches another, trajectories laid out
+        as those want them; None where that saves nothing."""
+        ...
+
+    def repacked(self, y: Trajectory) -> Trajectory:
+        """A trajectory of :meth:`unitwise` as these equations lay it out."""
+        ...
+
     def improved(
         self, y: Trajectory, start: Trajectory, rows: slice
     ) -> tuple[Trajectory, float] | None:

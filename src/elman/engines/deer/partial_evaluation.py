@@ -1,5 +1,4 @@
-"""Partial evaluation of the adjoint: some cotangents are known to be zero, what they alone reach
-goes."""
+"""Partial evaluation of the adjoint: what is zero, or is taken for zero, goes."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from elman.errors import VerifyError
 from elman.ir.build import Builder
-from elman.ir.graph import Node, walk, with_args
+from elman.ir.graph import Node, node, walk, with_args
 
 
 def with_zero_cotangents(
@@ -24,6 +23,49 @@ def with_zero_cotangents(
         if value not in new:
             new[value] = _kept(value, new, build)
     return [new[root] for root in roots]
+
+
+def within_units(
+    roots: Sequence[Node | None], cotangents: Iterable[Node], build: Builder
+) -> tuple[list[Node | None], dict[Node, Node]]:
+    """The values of ``roots`` as if no unit's cotangent reached another unit.
+
+    Of the matrix of a product its diagonal is left, of a sum over units nothing. Exact for a state
+    that reaches the next one through one product on each way (GRU, LSTM); of two in a row it is the
+    product of their diagonals.
+
+    Returns:
+        The values, None where nothing is left; and by matrix the leaf that stands for its diagonal.
+    """
+    new: dict[Node, Node | None] = {leaf: leaf for leaf in cotangents}
+    diagonals: dict[Node, Node] = {}
+    wanted = [root for root in roots if root is not None]
+    for value in walk(wanted, stop=lambda found: found in new):
+        if value in new:
+            continue
+        reached = [arg for arg in value.args if arg in new]
+        if not reached:
+            continue
+        if value.op in ("sum", "mean"):
+            new[value] = None
+        elif value.op == "matmul":
+            new[value] = _on_diagonal(value, new[value.args[1]], diagonals, build)
+        else:
+            args = {arg: arg for arg in value.args}
+            new[value] = _kept(value, args | new, build)
+    return [None if root is None else new.get(root, root) for root in roots], diagonals
+
+
+def _on_diagonal(
+    value: Node, vector: Node | None, diagonals: dict[Node, Node], build: Builder
+) -> Node | None:
+    matrix = value.args[0]
+    if vector is None or matrix.shape[0] != matrix.shape[1]:
+        return None
+    if matrix not in diagonals:
+        name = f"diagonal {len(diagonals)}"
+        diagonals[matrix] = node("weight", (), (name,), (matrix.shape[0],))
+    return build.make("mul", (diagonals[matrix], vector), (), value.shape)
 
 
 def _kept(value: Node, new: dict[Node, Node | None], build: Builder) -> Node | None:

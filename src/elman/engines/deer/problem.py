@@ -6,8 +6,9 @@ pattern of dependence, laid out as the scans want them (``scans.Units``, ``scans
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from elman.engines import registry
 from elman.engines.arrays import Arrays
 from elman.engines.base import Job
 from elman.engines.deer.equations import Rows, Trajectory
-from elman.engines.deer.partial_evaluation import with_zero_cotangents
+from elman.engines.deer.partial_evaluation import with_zero_cotangents, within_units
 from elman.engines.deer.scans import Algebra, Dense, Units
 from elman.engines.gate_blocks import GateBlockViews
 from elman.engines.weights import WeightRate
@@ -115,6 +116,16 @@ def state_groups_of(
     )
 
 
+def _unitwise(state_groups: Sequence[StateGroups]) -> tuple[StateGroups, ...] | None:
+    """The same groups, each unit by itself; None if there is nothing to gain, or if the states of a
+    group differ in size."""
+    if all(isinstance(one.algebra, Units) for one in state_groups):
+        return None
+    if any(len(set(one.widths)) > 1 for one in state_groups):
+        return None
+    return tuple(replace(one, algebra=Units(len(one.widths))) for one in state_groups)
+
+
 def _width(leaf: Node, sizes: Mapping[str, int]) -> int:
     return shape_size(leaf.shape, sizes)[0] if leaf.shape else 1
 
@@ -135,6 +146,9 @@ class Formula:
         }
         roots = [self.pair.d_states[k] for k in self.recurrent]
         self.jacobian_rows = with_zero_cotangents(roots, zeros, Builder())
+        kept = [self.pair.d_next[k] for k in self.recurrent]
+        self.rows_within_units, self.diagonals = within_units(self.jacobian_rows, kept, Builder())
+        self.unitwise = _unitwise(self.state_groups)
         leaves = (*step.inputs, *step.states, *step.weights)
         views = GateBlockViews(job.graph.leaves, leaves, self.sizes)
         self.gate_blocks, self.joined = views.gate_blocks, views.joined
@@ -193,13 +207,41 @@ class Problem:
         self._weights = formula.gate_blocks(step.weights, weights)
         self._invariants: dict[Node, Tensor] = dict(self._weights)
         self.evaluate([value for value in step.walk() if loop_invariant(value)], self._invariants)
-        below = {k: self._column(step.states[k], self._states) for k in formula.recurrent}
-        whole = {k: value.unsqueeze(0) for k, value in below.items()}
-        self.start: Trajectory = tuple(b.packed(whole)[0] for b in formula.state_groups)
         self._window: Any = None  # the last that was improved, and what its kernels read
-        self.algebras = tuple(state_group.algebra for state_group in formula.state_groups)
-        each = (b.seeds * sum(b.widths) * len(b.groups) for b in formula.state_groups)
-        self.row_bytes = _COPIES * self.batch * sum(each) * first.dtype.itemsize
+        self._lay_out(formula.state_groups, formula.jacobian_rows)
+
+    def _lay_out(self, groups: tuple[StateGroups, ...], rows: Sequence[Node | None]) -> None:
+        """Take groups, and what their Jacobians' rows are."""
+        formula = self.formula
+        self.state_groups, self._rows = groups, rows
+        below = {
+            k: self._column(formula.pair.step.states[k], self._states) for k in formula.recurrent
+        }
+        whole = {k: value.unsqueeze(0) for k, value in below.items()}
+        self.start: Trajectory = tuple(b.packed(whole)[0] for b in groups)
+        self.algebras = tuple(state_group.algebra for state_group in groups)
+        each = (b.seeds * sum(b.widths) * len(b.groups) for b in groups)
+        self.row_bytes = _COPIES * self.batch * sum(each) * self.dtype.itemsize
+
+    def unitwise(self) -> Problem | None:
+        """See :meth:`Equations.unitwise`."""
+        formula = self.formula
+        if formula.unitwise is None:
+            return None
+        view = copy.copy(self)
+        view._invariants = dict(self._invariants)
+        for matrix, leaf in formula.diagonals.items():
+            (values,) = self.evaluate([matrix], self._invariants)
+            view._invariants[leaf] = values.diagonal(dim1=-2, dim2=-1)
+        view._lay_out(formula.unitwise, formula.rows_within_units)
+        return view
+
+    def repacked(self, y: Trajectory) -> Trajectory:
+        """See :meth:`Equations.repacked`."""
+        states: dict[int, Tensor] = {}
+        for state_group, packed in zip(self.formula.unitwise or (), y, strict=True):
+            states.update(state_group.unpacked(packed, self.batch))
+        return tuple(state_group.packed(states) for state_group in self.state_groups)
 
     def _column(self, leaf: Node, values: Mapping[Node, Tensor]) -> Tensor:
         return values[leaf] if leaf.shape else values[leaf].unsqueeze(-1)
@@ -209,7 +251,7 @@ class Problem:
         step = self.formula.pair.step
         known = dict(self._invariants)
         known.update((leaf, value[rows]) for leaf, value in self._inputs.items())
-        for state_group, packed in zip(self.formula.state_groups, before, strict=True):
+        for state_group, packed in zip(self.state_groups, before, strict=True):
             for k, value in state_group.unpacked(packed, self.batch).items():
                 leaf = step.states[k]
                 known[leaf] = value if leaf.shape else value.squeeze(-1)
@@ -231,7 +273,7 @@ class Problem:
             k: self.broadcast(value, formula.pair.step.states[k], count)
             for k, value in zip(formula.recurrent, values, strict=True)
         }
-        return tuple(state_group.packed(wide) for state_group in formula.state_groups)
+        return tuple(state_group.packed(wide) for state_group in self.state_groups)
 
     def width(self, value: Node) -> int:
         """Units of a gate block; 1 for a scalar."""
@@ -281,7 +323,7 @@ class Problem:
         step = formula.pair.step
         jacobians: list[Tensor] = []
         some = next(iter(self._inputs.values()))
-        for state_group in formula.state_groups:
+        for state_group in self.state_groups:
             seeds = state_group.seeded(some)
             values = dict(known)
             for k in formula.recurrent:
@@ -291,7 +333,7 @@ class Problem:
                     seed = some.new_zeros(state_group.seeds, 1, 1, _width(leaf, self._sizes))
                 values[formula.pair.d_next[k]] = seed if leaf.shape else seed.squeeze(-1)
             members = [k for group in state_group.groups for k in group]
-            roots = {k: formula.jacobian_rows[formula.recurrent.index(k)] for k in members}
+            roots = {k: self._rows[formula.recurrent.index(k)] for k in members}
             wanted = {k: root for k, root in roots.items() if root is not None}
             cotangents = dict(
                 zip(wanted, self.evaluate(tuple(wanted.values()), values), strict=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -32,7 +33,9 @@ class Method:
         iterations: at most.
         scale: of the Jacobian at first.
         adapts: whether the scale falls when the residual grows, and rises when it falls.
-        diagonal: whether only the diagonal of a dense Jacobian is used.
+        diagonal: whether a dense Jacobian's entries between units are left out: of a cell they are
+            not even computed (one backward step per state instead of one per unit), of any
+            function the diagonal is taken.
         window: steps solved together; 0: as many as the budget allows.
     """
 
@@ -123,13 +126,25 @@ def solve(
     solution = Solution()
     dtype = equations.start[0].dtype if equations.start else torch.float32
     for name in solvers:
-        y, iterations, why = _windows(equations, name, guess, budget, watch)
-        why = why or refusal(equations, y, dtype, budget)
+        view = equations.unitwise() if METHODS[name].diagonal else None
+        if view is None:
+            y, iterations, why = _windows(equations, name, guess, budget, watch)
+            why = why or refusal(equations, y, dtype, budget)
+        else:
+            seen = None if watch is None else partial(_repacked, equations, watch)
+            y, iterations, why = _windows(view, name, guess, budget, seen)
+            why = why or refusal(view, y, dtype, budget)
+            y = y if why else equations.repacked(y)
         if why is None:
             solution.y, solution.solver, solution.iterations = y, name, iterations
             break
         solution.tried[name] = why
     return solution
+
+
+def _repacked(equations: Equations, watch: Watch, glance: Glance) -> None:
+    """Show an iterate of a view of some equations as they lay it out themselves."""
+    watch(replace(glance, y=equations.repacked(glance.y)))
 
 
 def _windows(
