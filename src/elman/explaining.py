@@ -6,7 +6,8 @@ import html
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from elman import compiler
 from elman.autodiff.structure import structure
@@ -16,8 +17,10 @@ from elman.frontend.cell import Cell
 from elman.ir.pair import Step
 from elman.ir.printer import show_backward, show_graph, show_step
 from elman.passes.names import step_names
-from elman.plan.build import program
-from elman.plan.cost import backward_work, forward_work, state_bytes, tape_bytes
+from elman.plan.build import output_is_state, program
+from elman.plan.checkpoint import Sizes
+from elman.plan.cost import backward_work, forward_work, item_bytes, state_bytes, tape_bytes
+from elman.plan.prices import width
 from elman.plan.printer import program_names, show_program
 from elman.plan.program import Program
 from elman.plan.spec import PlanOptions, Spec, Tape
@@ -47,6 +50,8 @@ class Layer:
         engine: what is asked for, a name or ``auto``.
         elsewhere: why the module leaves the layer to torch's own instead, if it does.
         choice: what the layer has chosen already, if it has.
+        checkpoint: steps between two kept states; 0: everything is kept.
+        group: number of the layers that run together with it.
     """
 
     name: str
@@ -57,6 +62,13 @@ class Layer:
     engine: str = "auto"
     elsewhere: str | None = None
     choice: Choice | None = None
+    checkpoint: int = 0
+    group: int = 0
+
+    @property
+    def at_once(self) -> int:
+        """Steps that its engine is given at once."""
+        return min(self.steps, self.checkpoint or self.steps)
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,10 @@ class Explanation:
         flops: floating point operations of the matrix products of one call, forward and backward;
             None where torch's own layers run.
         programs: per layer.
+        peak_bytes: the most that states and tapes take at once in a training step: more than
+            ``tape_bytes`` with ``checkpoint=`` alone, by what is computed again at a time.
+        step_bytes: the most that a training step takes beside its arguments and the output's
+            cotangent: ``peak_bytes``, outputs and gradients.
     """
 
     title: str
@@ -100,6 +116,8 @@ class Explanation:
     tape_bytes: int | None
     flops: int | None
     programs: Mapping[str, Program] = field(repr=False)
+    peak_bytes: int | None = None
+    step_bytes: int | None = None
 
     def __str__(self) -> str:
         texts = [f"{_TITLES[name]}\n{_indented(text)}" for name, text in self.stages.items()]
@@ -188,7 +206,9 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
         "engines": "\n".join(line for found_ in chosen for line in _engine_lines(*found_)),
         "cost": _cost(layers, programs, [choice for _, choice in chosen]),
     }
-    tapes = [_tape(layer, choice) for layer, choice in chosen]
+    kept = [_kept(layer, choice) for layer, choice in chosen]
+    told = [one for one in kept if one is not None]
+    all_told = len(told) == len(kept)
     flops = None
     if not any(layer.elsewhere for layer in layers):
         flops = sum(
@@ -196,14 +216,15 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
             for layer, of in zip(layers, programs.values(), strict=True)
         )
     about = first.cell.__doc__.partition("\n")[0].replace("``", "")
-    known = [size for size in tapes if size is not None]
     return Explanation(
         f"{first.cell.name}: {about}" if about else first.cell.name,
         stages,
         engines,
-        sum(known) if len(known) == len(tapes) else None,
+        sum(one.forward for one in told) if all_told else None,
         flops,
         programs,
+        _peak(layers, told) if all_told else None,
+        _peak(layers, told) + _around(layers, programs) if all_told else None,
     )
 
 
@@ -215,8 +236,8 @@ def _choice(layer: Layer, measure: bool) -> Choice | dict[str, str]:
         return layer.choice
     of = compiler.job(layer.cell, layer.spec)
     if measure:
-        return choose(of, layer.steps, layer.batch, layer.engine)
-    return candidates(of, _asked(layer), layer.steps, layer.batch)[1]
+        return choose(of, layer.at_once, layer.batch, layer.engine)
+    return candidates(of, _asked(layer), layer.at_once, layer.batch)[1]
 
 
 def _asked(layer: Layer) -> tuple[str, ...]:
@@ -279,7 +300,7 @@ def _candidates(layer: Layer, choice: Choice | dict[str, str]) -> Iterable[Candi
             yield Candidate(layer.name, chosen, None, None, True)
     else:
         of = compiler.job(layer.cell, layer.spec)
-        able, refusals = candidates(of, _asked(layer), layer.steps, layer.batch)
+        able, refusals = candidates(of, _asked(layer), layer.at_once, layer.batch)
         for candidate in able:
             yield Candidate(layer.name, label(candidate), None, None, False)
     for name, reason in refusals.items():
@@ -315,7 +336,7 @@ def _kernel_lines(layer: Layer, choice: Choice) -> Iterable[str]:
     facts = {k: v for k, v in choice.kernel.describe().items() if k != "engine" and v != ""}
     schedule = getattr(choice.kernel, "schedule", None)
     if callable(schedule):
-        facts["schedule"] = _schedule_text(choice, schedule(layer.steps, layer.batch))
+        facts["schedule"] = _schedule_text(choice, schedule(layer.at_once, layer.batch))
     if facts:
         yield ", ".join(f"{name} {value}" for name, value in facts.items())
     counted = choice.kernel.counters()
@@ -336,18 +357,74 @@ def _schedule_text(choice: Choice, schedule: Any) -> str:
     return f"{name}{words}, {schedule.workers} threads, chunks of {schedule.chunk} steps)"
 
 
-def _tape(layer: Layer, choice: Choice | dict[str, str]) -> int | None:
-    """Bytes that one call keeps for its backward, where that is known."""
+class Kept(NamedTuple):
+    """What one call of a layer keeps for its backward (bytes).
+
+    Attributes:
+        forward: of what the forward keeps.
+        stretch: of what the backward computes again at a time.
+        whole: of everything, without ``checkpoint=``.
+    """
+
+    forward: int
+    stretch: int
+    whole: int
+
+
+def _kept(layer: Layer, choice: Choice | dict[str, str]) -> Kept | None:
+    """Where that is known."""
     if not layer.spec.training:
-        return 0
+        return Kept(0, 0, 0)
+    sizes = _sizes(layer, choice)
+    if sizes is None:
+        return None
+    whole = sizes.whole(layer.steps)
+    if not layer.checkpoint:
+        return Kept(whole, 0, whole)
+    return Kept(sizes.kept(layer.steps, layer.checkpoint), sizes.whole(layer.at_once), whole)
+
+
+def _sizes(layer: Layer, choice: Choice | dict[str, str]) -> Sizes | None:
+    """Bytes that a step keeps."""
     if isinstance(choice, Choice):
-        of_kernel = getattr(choice.kernel, "tape_bytes", None)
-        return None if of_kernel is None else of_kernel(layer.steps, layer.batch)
+        state, first = (choice.kernel.tape_bytes(steps, layer.batch) for steps in (0, 1))
+        return None if state is None or first is None else Sizes(state, first - state)
     if layer.elsewhere is not None:
         return None
     of = program(compiler.pair_of(layer.cell), layer.spec)
-    states = (layer.steps + 1) * layer.batch * state_bytes(of)
-    return layer.steps * layer.batch * tape_bytes(of) + states
+    state = layer.batch * state_bytes(of)
+    return Sizes(state, layer.batch * tape_bytes(of) + state)
+
+
+def _peak(layers: Sequence[Layer], kept: Sequence[Kept]) -> int:
+    """The most at once: what is kept, and a stretch of the layers that run together."""
+    groups: dict[int, int] = {}
+    for layer, one in zip(layers, kept, strict=True):
+        groups[layer.group] = groups.get(layer.group, 0) + one.stretch
+    return sum(one.forward for one in kept) + max(groups.values())
+
+
+def _around(layers: Sequence[Layer], programs: Mapping[str, Program]) -> int:
+    """Outputs and gradients of a training step (bytes), as far as they are there at once.
+
+    An output that is a state is part of the states, unless these are not kept, or the outputs of
+    two directions are joined; between layers, a gradient of a layer's output ends with its layer.
+    """
+    outputs = weights = 0
+    d_inputs: list[int] = []
+    two = any(layer.name.endswith("_reverse") for layer in layers)
+    for layer in layers:
+        if not layer.spec.training:
+            continue
+        rows, sizes, item = layer.steps * layer.batch, layer.spec.sizes, item_bytes(layer.spec)
+        graph, wants = layer.cell.graph, layer.spec.wants
+        apart = layer.checkpoint or two or not output_is_state(programs[layer.name].pair)
+        if apart and (two or layer is layers[-1] or layer.group != layers[-1].group):
+            outputs += item * rows * width(graph.output, sizes)
+        weights += item * sum(width(leaf, sizes) for leaf in graph.weights if leaf.name in wants)
+        of_inputs = [width(leaf, sizes) for leaf in graph.inputs if leaf.name in wants]
+        d_inputs.append(item * rows * sum(of_inputs))
+    return outputs + weights + max(map(sum, pairwise((0, *d_inputs))), default=0)
 
 
 def _cost(
@@ -360,15 +437,27 @@ def _cost(
         if layer.elsewhere is not None:
             lines.append(f"{layer.name}: torch's own layer, what it keeps and does is not told")
             continue
-        of, size = programs[layer.name], _tape(layer, choice)
-        kept = "what torch keeps, not told" if size is None else f"{_size(size)} per call"
-        lines.append(f"{layer.name}: kept for the backward {kept}")
+        of, kept = programs[layer.name], _kept(layer, choice)
+        lines.append(f"{layer.name}: kept for the backward {_kept_text(layer, kept)}")
         for way, work in (("forward", forward_work(of)), ("backward", backward_work(of))):
             lines.append(
                 f"  {way:<8} per step and sample: {work.products:,} FLOP in products, "
                 f"{work.pointwise:,} pointwise"
             )
     return "\n".join(lines)
+
+
+def _kept_text(layer: Layer, kept: Kept | None) -> str:
+    if layer.checkpoint and kept is None:
+        return f"the states of every {layer.checkpoint} steps"
+    if kept is None:
+        return "what torch keeps, not told"
+    if not layer.checkpoint:
+        return f"{_size(kept.forward)} per call"
+    return (
+        f"{_size(kept.forward)} per call (the states of every {layer.checkpoint} steps), and "
+        f"{_size(kept.stretch)} at a time computed again; {_size(kept.whole)} without checkpoint"
+    )
 
 
 def _size(count: float) -> str:

@@ -233,7 +233,7 @@ def test_operators_pass_torchs_own_checks():
     wants = [True, False, True, True, True, True]
     counts, mask = torch.tensor([5, 2]), torch.rand(5, 2) < 0.3
     for lengths, reset, to in ((None, None, ""), (counts, None, ""), (counts, mask, "initial")):
-        given = ([x], [h], weights, lengths, reset, wants, name, "auto", to)
+        given = ([x], [h], weights, lengths, reset, wants, name, "auto", to, [0, 0, 1])
         torch.library.opcheck(
             torch.ops.elman.recurrent.default,
             given,

@@ -69,6 +69,8 @@ MADE = {
     "LSTMCell": lambda: ours("LSTMCell", 3, 4),
     "one state": lambda: recurrent(cells.gru, 3, 4, batch_first=True, tape="recompute"),
     "two states": lambda: recurrent(cells.lstm, 3, 4, 2, bidirectional=True, tape="save"),
+    "checkpoint": lambda: recurrent(cells.gru, 3, 4, 2, checkpoint=2),
+    "budget": lambda: elman.GRU(3, 4, checkpoint="auto", memory_budget="1MiB"),
     "dropout": lambda: recurrent(cells.mgu, 3, 4, 3, dropout=0.5),
     "residual": lambda: recurrent(cells.lem, 3, 3, 2, residual=True),
     "heads": lambda: recurrent(cells.rnn, 3, 4, heads=2, activation=ops.relu),

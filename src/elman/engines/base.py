@@ -78,6 +78,11 @@ class Kernel(ABC):
         such name."""
         return None
 
+    def tape_bytes(self, T: int, B: int) -> int | None:
+        """What the forward keeps for the backward, states and tape (bytes); None where it is not
+        known."""
+        return None
+
     def stressed(self) -> tuple[Kernel, ...]:
         """This program as small sizes alone do not run it: cut into the shortest pieces, shared by
         all workers. Compared with the oracle beside the kernel itself."""

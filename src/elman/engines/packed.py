@@ -11,6 +11,7 @@ from torch import Tensor
 
 from elman.engines.base import Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
+from elman.engines.stretches import backward_in, forward_in, same_sequences
 from elman.errors import ShapeError
 
 
@@ -130,60 +131,25 @@ class DenseRuns(Kernel):
 
     def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`; the call is packed."""
-        packed = _packed(call)
-        states = call.states
-        outputs: list[Tensor] = []
-        ends: list[list[Tensor]] = [[] for _ in states]
-        saved: list[Tensor] = []
-        starts: list[Tensor] = []
-        sizes_after = (*(run[2] for run in packed.runs[1:]), 0)
-        for run, after in zip(packed.runs, sizes_after, strict=True):
-            states = tuple(state[: run[2]] for state in states)
-            result = self.kernel.forward(_dense(call, run, states))
-            outputs.append(result.output.flatten(0, 1))
-            for end, state in zip(ends, result.last, strict=True):
-                end.append(state[after:])
-            saved += result.saved
-            starts += states
-            states = result.last
-        last = tuple(torch.cat(end[::-1]) for end in ends)
-        return Result(torch.cat(outputs), last, (*starts, *saved) if saved else ())
+        runs = same_sequences(_packed(call))
+        result, starts = forward_in(runs, call, self.kernel.forward)
+        if not result.saved:
+            return result
+        return result._replace(saved=(*[one for first in starts for one in first], *result.saved))
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
         """See :meth:`Kernel.backward`."""
-        runs, count = _packed(call).runs, len(call.states)
-        starts, kept = saved[: count * len(runs)], saved[count * len(runs) :]
+        runs, count = same_sequences(_packed(call)), len(call.states)
+        kept = saved[count * len(runs) :]
         each = len(kept) // len(runs)
-        d_inputs: list[tuple[Tensor | None, ...]] = []
-        d_weights: tuple[Tensor | None, ...] = (None,) * len(call.weights)
-        d_states: tuple[Tensor | None, ...] = (None,) * count
-        after = 0
-        for index in reversed(range(len(runs))):
-            rows, steps, size = runs[index]
-            first = tuple(starts[count * index : count * (index + 1)])
-            d_last = tuple(
-                _joined(d, None if end is None else end[after:size], start, after)
-                for d, end, start in zip(d_states, cotangents.last, first, strict=True)
-            )
-            d_output = cotangents.output
-            if d_output is not None:
-                d_output = d_output[rows].unflatten(0, (steps, size))
-            of_run, d_states, more = self.kernel.backward(
-                _dense(call, runs[index], first),
-                kept[each * index : each * (index + 1)],
-                Cotangents(d_output, d_last),
-                keep,
-            )
-            d_inputs.append(tuple(None if d is None else d.flatten(0, 1) for d in of_run))
-            d_weights = tuple(map(added, d_weights, more))
-            after = size
-        whole = tuple(
-            None if parts[0] is None else torch.cat([p for p in parts[::-1] if p is not None])
-            for parts in zip(*d_inputs, strict=True)
-        )
-        return Gradients(whole, d_states, d_weights)
+
+        def of_run(index: int, own: Call, d: Cotangents) -> Gradients:
+            return self.kernel.backward(own, kept[each * index : each * (index + 1)], d, keep)
+
+        starts = [saved[count * index : count * (index + 1)] for index in range(len(runs))]
+        return backward_in(runs, call, starts, cotangents, of_run)
 
     def describe(self) -> dict[str, object]:
         """The kernel's own facts."""
@@ -194,29 +160,6 @@ class DenseRuns(Kernel):
         return self.kernel.counters()
 
 
-def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """The sum of two gradients, None being zero."""
-    return b if a is None else a if b is None else a + b
-
-
 def _packed(call: Call) -> Packed:
     assert call.packed is not None, "asked for before"
     return call.packed
-
-
-def _dense(call: Call, run: tuple[slice, int, int], states: tuple[Tensor, ...]) -> Call:
-    """The dense call of one run of steps."""
-    rows, *sizes = run
-    return Call(tuple(x[rows].unflatten(0, sizes) for x in call.inputs), states, call.weights)
-
-
-def _joined(going: Tensor | None, ended: Tensor | None, like: Tensor, after: int) -> Tensor | None:
-    """The cotangent of a run's last states: of sequences that go on, and of those that end."""
-    if going is None and ended is None:
-        return None
-    joined = torch.zeros_like(like)
-    if going is not None:
-        joined[:after] = going
-    if ended is not None:
-        joined[after:] = ended
-    return joined

@@ -12,9 +12,12 @@ from elman.engines.call import Call
 from elman.errors import InputError, diagnostic
 from elman.explaining import Explanation, Layer
 from elman.frontend.cell import Cell
+from elman.nn.dispatch import in_stretches
 from elman.nn.packing import Packing
 from elman.nn.sequence import SequenceModule
 from elman.nn.using import unserved, wanted
+from elman.plan.checkpoint import EVERYTHING
+from elman.tuning.request import Request
 
 
 def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanation:
@@ -31,11 +34,13 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
             ``device``, ``training``, ``tape``, ``engine``, its dims; for both ``measure=False``.
 
     Returns:
-        An object to print, with ``stages``, ``engines``, ``tape_bytes`` and ``flops``.
+        An object to print, with ``stages``, ``engines``, ``tape_bytes``, ``peak_bytes`` and
+        ``flops``.
 
     Raises:
         InputError: no module of elman's, or no x for one.
         EngineError: the engine asked for by name cannot run this; the text says why.
+        InputError: ``memory_budget`` is less than x needs.
     """
     if isinstance(what, Cell):
         options["engine"] = wanted(options.get("engine", "auto"))
@@ -77,20 +82,32 @@ def layers_of(module: nn.Module, x: Any) -> list[Layer]:
     engine = wanted(module.engine)
     elsewhere = _elsewhere(module, like, engine)
     flows = [part.requires_grad for part in inputs]
-    layers: list[Layer] = []
-    below = flows[0]
+    requests: list[Request] = []
+    below = trained = flows[0]
     directions = module.stack.directions
-    trained = below
-    for index, (weights, (name, runner)) in enumerate(
-        zip(module._weights(), module.runners.items(), strict=True)
+    for index, (weights, runner) in enumerate(
+        zip(module._weights(), module.runners.values(), strict=True)
     ):
         if index % directions == 0:
             below = trained
         request = runner.request(Call((shaped,), (), tuple(weights)), [below, *flows[1:]], engine)
         trained = trained or request.training
-        spec = request.spec(runner.dims, runner.names(), runner.options)
-        choice = None if elsewhere else runner.chosen(request)
-        layers.append(Layer(name, runner.cell, spec, steps, batch, engine, elsewhere, choice))
+        requests.append(request)
+    layers: list[Layer] = []
+    asked = EVERYTHING if elsewhere else module._asked
+    groups = module.stack.groups_for(bool(module.residual or (module.training and module.dropout)))
+    for number, (group, count) in enumerate(groups):
+        own = requests[len(layers) : len(layers) + count]
+        between = 0
+        if asked and any(request.training for request in own):
+            limits = asked._replace(groups=len(groups))
+            own, between = in_stretches(group.runners, own, (steps, batch, 0), limits)
+        names = [*module.runners][len(layers) : len(layers) + count]
+        for name, runner, request in zip(names, group.runners, own, strict=True):
+            spec = request.spec(runner.dims, runner.names(), runner.options)
+            choice = None if elsewhere else runner.chosen(request)
+            where = (name, runner.cell, spec, steps, batch, request.engine)
+            layers.append(Layer(*where, elsewhere, choice, between, number))
     return layers
 
 
@@ -121,10 +138,10 @@ def _sizes(module: Any, x: Any, first: Tensor) -> tuple[int, int]:
     return (batch, steps) if module.batch_first else (steps, batch)
 
 
-def _elsewhere(module: nn.Module, like: Tensor, engine: str) -> str | None:
+def _elsewhere(module: Any, like: Tensor, engine: str) -> str | None:
     """Why torch's own layers run a module whatever its engines could do, or None."""
     if not isinstance(module, nn.RNNBase):
         return None
-    if engine == "aten":
+    if engine == "aten" and module.checkpoint is None:
         return "engine aten, asked for by name"
     return None if engine == "reference" else unserved(like)

@@ -139,7 +139,8 @@ class _Layers(SequenceModule):
     def _mistake(self: Any, input: Any, hx: Any, engine: str) -> str | None:
         """Why the call is torch's whatever engines there are: it asks for that, or has a mistake
         for which torch has words."""
-        if engine == "aten" and self.heads == 1 and not self.residual:
+        kept = self.checkpoint is None or not torch.is_grad_enabled()
+        if engine == "aten" and self.heads == 1 and not self.residual and kept:
             return "it is torch's own layer"
         data = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(data, Tensor) or not is_dense(data):
@@ -155,6 +156,7 @@ class _Layers(SequenceModule):
         more = [] if engine in ("auto", "aten") else [""]  # an engine by name
         more += [f"{self.heads} heads"] if self.heads != 1 else []
         more += ["residual"] if self.residual else []
+        more += ["checkpoint"] if self.checkpoint is not None and torch.is_grad_enabled() else []
         return [*more, "reset"] if reset is not None else more
 
     def _of_torch(
@@ -237,8 +239,9 @@ class RNN(_Layers, nn.RNN):
         dropout: share of values dropped after each layer but the last, in training.
         bidirectional: a second set of weights runs over the reversed sequence.
         device, dtype: of the parameters.
-        options: ``engine``, ``heads``, ``tape``, ``residual``: see :class:`Options`. With heads,
-            ``weight_hh`` is [H, H / heads], head n being units n·H/heads …
+        options: ``engine``, ``heads``, ``tape``, ``residual``, ``checkpoint`` …: see
+            :class:`Options`. With heads, ``weight_hh`` is [H, H / heads], head n being units
+            n·H/heads …
     """
 
     def __init__(

@@ -19,6 +19,7 @@ from elman.nn.compile.operator import fixed_engine
 from elman.nn.reset import ResetTo
 from elman.nn.sequence import PARTS, SequenceModule
 from elman.nn.using import wanted
+from elman.plan.checkpoint import Steps
 from elman.plan.spec import Tape
 
 _EARLIER = ("runners", "stack", "_names", "_arguments")  # what pickles of earlier versions have
@@ -50,6 +51,9 @@ class Recurrent(SequenceModule, nn.Module):
         tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``, ``"recompute"``.
         without: optimizations that are left out, to measure what they gain: names of
             ``elman.plan.spec.OPTIMIZATIONS``.
+        checkpoint: the forward keeps the states of every so many steps and no tape, which the
+            backward computes again; ``"auto"``: as many as fit into ``memory_budget``.
+        memory_budget: bytes, or as ``"2GiB"``, for ``checkpoint="auto"``.
         device, dtype: of the parameters.
         dims_and_options: sizes of the cell's other dims (``P=16``), and the cell's own options.
 
@@ -73,6 +77,8 @@ class Recurrent(SequenceModule, nn.Module):
         engine: str = "auto",
         tape: Tape = "auto",
         without: Collection[str] = (),
+        checkpoint: Steps = None,
+        memory_budget: int | str | None = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
         **dims_and_options: Any,
@@ -101,6 +107,8 @@ class Recurrent(SequenceModule, nn.Module):
                 "tape": tape,
                 "residual": residual,
                 "without": without,
+                "checkpoint": checkpoint,
+                "memory_budget": memory_budget,
             }
         )
         self.cell = cell
@@ -200,6 +208,8 @@ class Recurrent(SequenceModule, nn.Module):
             ("engine", "auto"),
             ("tape", "auto"),
             ("without", ()),
+            ("checkpoint", None),
+            ("memory_budget", None),
         ):
             if getattr(self, name) != default:
                 told.append(f"{name}={getattr(self, name)!r}")

@@ -20,6 +20,8 @@ from elman.nn.reset import Reset, ResetTo, reset_mask
 from elman.nn.signature import Layout, Signature
 from elman.nn.stack import Stack
 from elman.nn.using import autocast_type, checked, serves
+from elman.plan.checkpoint import EVERYTHING, Checkpoint, Steps
+from elman.plan.checkpoint import checked as checked_steps
 from elman.plan.spec import PlanOptions, Tape
 
 PARTS = "_parts"  # the attribute that no copy and no pickle has
@@ -37,6 +39,11 @@ class Options(TypedDict, total=False):
         residual: from the second layer on, a layer's input is added to its output.
         without: optimizations that are left out, to measure what they gain: names of
             ``elman.plan.spec.OPTIMIZATIONS``.
+        checkpoint: the forward keeps the states of every so many steps and no tape, which the
+            backward computes again: at most one more forward. ``"auto"``: of the fewest stretches
+            that fit into the budget, or none if the whole tape fits.
+        memory_budget: bytes, or as ``"2GiB"``, that states and tapes of all layers may take in a
+            training step, beside inputs, outputs and gradients; with ``checkpoint="auto"``.
     """
 
     engine: str
@@ -44,6 +51,8 @@ class Options(TypedDict, total=False):
     tape: Tape
     residual: bool
     without: Collection[str]
+    checkpoint: Steps
+    memory_budget: int | str | None
 
 
 class Parts(NamedTuple):
@@ -94,6 +103,8 @@ class SequenceModule:
     tape: Tape = "auto"
     residual: bool = False
     without: tuple[str, ...] = ()
+    checkpoint: Steps = None
+    memory_budget: int | None = None
     _parts: Parts | None = None
 
     def _set_options(self: Any, options: Options) -> None:
@@ -106,6 +117,17 @@ class SequenceModule:
         self.engine, self.heads = checked(options.get("engine", "auto")), options.get("heads", 1)
         self.tape, self.without = plan.tape, tuple(sorted(plan.without))
         self.residual = bool(options.get("residual", False))
+        self.checkpoint, self.memory_budget = checked_steps(
+            options.get("checkpoint"), options.get("memory_budget")
+        )
+
+    @property
+    def _asked(self) -> Checkpoint:
+        """What is asked of the backward's memory now."""
+        if self.checkpoint is None:
+            return EVERYTHING
+        steps, budget = checked_steps(self.checkpoint, self.memory_budget)
+        return Checkpoint(0 if steps == "auto" or steps is None else steps, budget or 0)
 
     def _formula(self) -> tuple[Cell, int, dict[str, int]]:
         """The cell of all layers, the size of its first state, and those of its other dims."""
@@ -272,20 +294,30 @@ class SequenceModule:
         if torch.compiler.is_compiling() and layout.packing is None:
             flags = None if mask is None else (mask, reset_to)
             out, last = run_compiled(
-                self, inputs, states, weights, engine, share, self.residual, lengths, flags
+                self,
+                inputs,
+                states,
+                weights,
+                engine,
+                share,
+                self.residual,
+                lengths,
+                flags,
+                self._asked,
             )
             return signature.closed(out, last, layout)
         every = (*inputs, *states, *[weight for group in weights for weight in group])
-        plain = engine == "reference" or transformed(every) is None
+        seen_through = transformed(every) is not None
         out, last = stack.run(
             inputs,
             states,
             weights,
-            engine if plain else None,
+            engine if engine == "reference" or not seen_through else None,
             share,
             self.residual,
             None if layout.packing is None else layout.packing.packed,
             () if resets is None else (resets,),
+            EVERYTHING if seen_through else self._asked,
         )
         return signature.closed(out, last, layout)
 

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Result
+from elman.engines.checkpoint import all_checkpointed
 from elman.engines.packed import Packed, reversed_in_time
 from elman.engines.together import Arrangement, Together
 from elman.nn.autograd.function import run, through
-from elman.nn.dispatch import BENCHMARKED, Rules, Runner, sizes_for_choosing
+from elman.nn.dispatch import BENCHMARKED, Rules, Runner, in_stretches, sizes_for_choosing
 from elman.nn.options import Option, extended, rules_of
+from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.tuning.choose import Choice
 from elman.tuning.request import Request, StackRequest, nearest
 from elman.tuning.together import APART, AT_ONCE, choose_together
@@ -83,6 +85,7 @@ class Group:
         engine: str | None,
         packed: Packed | None = None,
         options: Sequence[Option] = (),
+        asked: Checkpoint = EVERYTHING,
     ) -> Result:
         """Run all steps.
 
@@ -93,9 +96,13 @@ class Group:
             engine: a name, ``auto``, or None: so that every transform goes through.
             packed: how packed sequences lie.
             options: those in use.
+            asked: of the backward's memory.
 
         Returns:
             The output, of both directions joined; the last states of all runners.
+
+        Raises:
+            InputError: the budget is less than any way needs.
         """
         calls = [
             Call(inputs, own, tuple(matrices), packed) for own, matrices in zip(states, weights)
@@ -107,19 +114,28 @@ class Group:
                 for index, call in enumerate(calls)
             ]
         if len(self.runners) == 1:
-            return self.runners[0].run(calls[0], engine, rules)
+            return self.runners[0].run(calls[0], engine, rules, asked)
         arrangement = self.arrangement(rules)
         if engine is None:
             return through(self.oracle(rules), arrangement.joined(calls))
         request = self._request(calls, engine, rules)
+        training = any(member.training for member in request.members)
+        steps, batch = sizes_for_choosing(calls[0])
+        between = 0
+        if asked and training:
+            members, between = in_stretches(self.runners, request.members, calls[0].sizes, asked)
+            request, steps = StackRequest(tuple(members)), min(steps, between or steps)
         choice = self._chosen.get(request, _UNASKED)
         if isinstance(choice, str):
-            choice = self._chosen[request] = self._choose(request, *sizes_for_choosing(calls[0]))
-        if choice is None:
-            return self._one_by_one(calls, arrangement.own, engine, rules)
-        training = any(member.training for member in request.members)
-        joined = arrangement.joined(calls)
-        return run(choice.kernel, lambda: self.oracle(rules), joined, training)
+            choice = self._chosen[request] = self._choose(request, steps, batch)
+        if choice is None or (between and choice.kernel.differentiable):
+            engine = request.members[0].engine
+            return self._one_by_one(calls, arrangement.own, engine, rules, Checkpoint(between))
+        kernel, joined = choice.kernel, arrangement.joined(calls)
+        if between and isinstance(kernel, Together):
+            flags = [member.training for member in request.members]
+            kernel = all_checkpointed(kernel, between, flags)
+        return run(kernel, lambda: self.oracle(rules), joined, training)
 
     def _request(self, calls: Sequence[Call], engine: str, rules: Rules) -> StackRequest:
         """What is asked of each: a layer's input has a gradient if anything below it has."""
@@ -187,7 +203,9 @@ class Group:
         arrangement = self.arrangement(request.members[0].rules)
         return choose_together(jobs, choices, steps, batch, arrangement, pinned)
 
-    def _one_by_one(self, calls: Sequence[Call], own: int, engine: str, rules: Rules) -> Result:
+    def _one_by_one(
+        self, calls: Sequence[Call], own: int, engine: str, rules: Rules, asked: Checkpoint
+    ) -> Result:
         """One after another, each a node of autograd."""
         results: list[Result] = []
         for index, (runner, call) in enumerate(zip(self.runners, calls)):
@@ -197,7 +215,7 @@ class Group:
                 call = call._replace(inputs=(*time_reversed, *call.inputs[count:]))
             elif index:
                 call = call._replace(inputs=(results[-1].output, *call.inputs[1:]))
-            results.append(runner.run(call, engine, rules))
+            results.append(runner.run(call, engine, rules, asked))
         output = results[-1].output
         if self.directions:
             output = torch.cat((results[0].output, reversed_in_time(output, calls[0].packed)), -1)
@@ -252,6 +270,7 @@ class Stack:
         residual: bool = False,
         packed: Packed | None = None,
         options: Sequence[Option] = (),
+        asked: Checkpoint = EVERYTHING,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run all layers.
 
@@ -263,6 +282,7 @@ class Stack:
             dropout, residual: as of :func:`run_layers`.
             packed: how packed sequences lie.
             options: those in use.
+            asked: of the backward's memory.
 
         Returns:
             The output [T, B, n · directions] and the last states, as ``states``.
@@ -270,16 +290,17 @@ class Stack:
         if len(self.runners) == 1 and packed is None:
             call = Call(inputs, states, tuple(weights[0]), None, True)
             call = extended(call, options) if options else call
-            output, last, _ = self.runners[0].run(call, engine, rules_of(options))
+            output, last, _ = self.runners[0].run(call, engine, rules_of(options), asked)
             return output, last
         groups = self.groups_for(dropout > 0.0 or residual)
         starts = list(zip(*[state.unbind(0) for state in states]))
+        asked = asked._replace(groups=len(groups))
 
         def run_group(
             group: Group, given: tuple[Tensor, ...], first: int, end: int
         ) -> tuple[Tensor, Sequence[Tensor]]:
             own = slice(first, end)
-            result = group.run(given, starts[own], weights[own], engine, packed, options)
+            result = group.run(given, starts[own], weights[own], engine, packed, options, asked)
             return result.output, result.last
 
         output, ends = run_layers(groups, run_group, inputs, dropout, residual)

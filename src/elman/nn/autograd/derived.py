@@ -15,9 +15,9 @@ from elman import compiler
 from elman.autodiff.tangent import tangent
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Cotangents, Form, Gradients, Result
+from elman.engines.checkpoint import torch_gradients
 from elman.engines.packed import Packed, for_layout
 from elman.engines.reference.engine import ReferenceKernel
-from elman.engines.vjp import leaves_of, vjp
 from elman.frontend.cell import Cell
 from elman.ir.graph import Graph
 from elman.ir.pair import Pair
@@ -52,11 +52,7 @@ class TorchOps(Kernel):
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
         """See :meth:`Kernel.backward`."""
-        leaves = leaves_of(call.tensors, self._wants)
-        with torch.enable_grad():
-            result = self._reference.forward(call.with_tensors(leaves))
-        d_output, d_last = cotangents
-        return call.form.gradients(vjp(result.values, leaves, (d_output, *d_last), self._wants))
+        return torch_gradients(self._reference, call, self._wants, cotangents)
 
 
 class Derived:

@@ -30,6 +30,7 @@ from elman.nn.packing import Packing, Padding, checked_lengths
 from elman.nn.reset import Reset
 from elman.nn.stack import Group, Stack, joined_states, run_layers
 from elman.nn.using import wanted
+from elman.plan.checkpoint import Checkpoint
 from elman.plan.spec import PlanOptions
 
 _C: Any = torch._C
@@ -111,6 +112,7 @@ def run_compiled(
     residual: bool,
     lengths: Any,
     reset: tuple[Tensor, str] | None,
+    asked: Checkpoint,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """:meth:`Stack.run` as the compiler traces it.
 
@@ -119,6 +121,7 @@ def run_compiled(
         inputs, states, weights, engine, dropout, residual: as there.
         lengths [B]: of padded sequences, or None.
         reset: mask [T, B] of resets, and to what; or None.
+        asked: of the backward's memory.
     """
     if transforming():
         raise EngineError(
@@ -131,6 +134,8 @@ def run_compiled(
     counts = None if lengths is None else torch.as_tensor(lengths)
     mask, to = (None, "") if reset is None else reset
     starts = list(zip(*[state.unbind(0) for state in states]))
+    groups = names_of(id(module), between)
+    memory = [asked.steps, asked.budget, len(groups)]
 
     def run_group(
         name: str, given: tuple[Tensor, ...], first: int, end: int
@@ -140,11 +145,11 @@ def run_compiled(
         needs = torch.is_grad_enabled()
         wants = [needs and tensor.requires_grad for tensor in (*given, *flat, *matrices)]
         made, *last, _ = torch.ops.elman.recurrent(
-            given, flat, matrices, counts, mask, wants, name, engine, to
+            given, flat, matrices, counts, mask, wants, name, engine, to, memory
         )
         return made, last
 
-    out, ends = run_layers(names_of(id(module), between), run_group, inputs, dropout, residual)
+    out, ends = run_layers(groups, run_group, inputs, dropout, residual)
     return out, joined_states(ends, len(states))
 
 
@@ -159,6 +164,7 @@ def recurrent(
     name: str,
     engine: str,
     reset_to: str,
+    asked: Sequence[int],
 ) -> list[Tensor]:
     """Run a group of layers.
 
@@ -172,11 +178,14 @@ def recurrent(
         name: of the group.
         engine: a name, or ``auto``.
         reset_to: ``zeros`` or ``initial``; nothing without resets.
+        asked: of the backward's memory, as :class:`elman.plan.checkpoint.Checkpoint`.
 
     Returns:
         The output [T, B, n], the last states, and a ticket [1] for the backward.
     """
-    leaves, results = _run(inputs, states, weights, lengths, reset, wants, name, engine, reset_to)
+    leaves, results = _run(
+        inputs, states, weights, lengths, reset, wants, name, engine, reset_to, asked
+    )
     ticket = torch.zeros(1, dtype=torch.long)
     if any(wants):
         number = next(_tickets)
@@ -201,13 +210,16 @@ def _run(
     name: str,
     engine: str,
     reset_to: str,
+    asked: Sequence[int],
 ) -> tuple[list[Tensor], list[Tensor]]:
     """What an eager call gives, from leaves that ask for the wanted gradients."""
     group = group_of(name)
     form = Form(len(inputs), len(states))
     with _autograd(any(wants)):
         leaves = leaves_of((*inputs, *states, *weights), wants)
-        output, ends = _called(group, form.call(leaves), lengths, reset, engine, reset_to)
+        output, ends = _called(
+            group, form.call(leaves), lengths, reset, engine, reset_to, Checkpoint(*asked)
+        )
     return leaves, [output, *ends]
 
 
@@ -225,6 +237,7 @@ def _called(
     reset: Tensor | None,
     engine: str,
     reset_to: Any,
+    asked: Checkpoint,
 ) -> tuple[Tensor, Sequence[Tensor]]:
     packing = padding = None
     inputs, states, weights, *_ = call
@@ -242,7 +255,7 @@ def _called(
     matrices = [weights[k * many : (k + 1) * many] for k in range(count)]
     options = () if reset is None else (Reset(reset, reset_to),)
     packed = None if packing is None else packing.packed
-    output, last, _ = group.run(inputs, starts, matrices, engine, packed, options)
+    output, last, _ = group.run(inputs, starts, matrices, engine, packed, options, asked)
     if packing is None or padding is None:
         return output, last
     return padding.padded(output), [packing.unsorted(value, 0) for value in last]
@@ -257,7 +270,7 @@ def _(
     reset: Tensor | None,
     wants: Sequence[bool],
     name: str,
-    *_: str,
+    *_: Any,
 ) -> list[Tensor]:
     group, like = group_of(name), inputs[0]
     last = group.runners[-1]
@@ -282,6 +295,7 @@ def recurrent_backward(
     name: str,
     engine: str,
     reset_to: str,
+    asked: Sequence[int],
 ) -> list[Tensor]:
     """Gradients of what is wanted, in order; arguments as of :func:`recurrent`.
 
@@ -291,7 +305,7 @@ def recurrent_backward(
     """
     kept = _kept.pop(int(ticket), None)
     if kept is None:
-        kept = _run(inputs, states, weights, lengths, reset, wants, name, engine, reset_to)
+        kept = _run(inputs, states, weights, lengths, reset, wants, name, engine, reset_to, asked)
     leaves, results = kept
     gradients = vjp(results, leaves, cotangents, wants)
     return [
@@ -311,7 +325,7 @@ def _(
     lengths: Tensor | None,
     reset: Tensor | None,
     wants: Sequence[bool],
-    *_: str,
+    *_: Any,
 ) -> list[Tensor]:
     tensors = zip((*inputs, *states, *weights), wants, strict=True)
     return [value.new_empty(value.shape) for value, want in tensors if want]

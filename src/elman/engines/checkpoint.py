@@ -1,0 +1,140 @@
+"""Gradient checkpointing in time: the forward keeps the states at the beginning of each stretch of
+steps and no tape; the backward runs a stretch again for its tape, the last one first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.engines.base import Kernel
+from elman.engines.call import Call, Cotangents, Gradients, Result
+from elman.engines.packed import packed_of
+from elman.engines.stretches import Stretch, backward_in, forward_in
+from elman.engines.together import Together
+from elman.engines.vjp import leaves_of, vjp
+
+
+def stretches_of(call: Call, most: int) -> list[Stretch]:
+    """Stretches of so many steps, the last one of those that are left."""
+    steps, batch, _ = call.sizes
+    cuts = [(first, min(first + most, steps)) for first in range(0, steps, most)]
+    packed = call.packed
+    if packed is None:
+        return [Stretch(slice(a, b), batch, batch if b < steps else 0) for a, b in cuts]
+    sizes = (*packed.sizes, 0)
+    return [
+        Stretch(
+            slice(packed.offsets[a], packed.offsets[b]), sizes[a], sizes[b], packed_of(sizes[a:b])
+        )
+        for a, b in cuts
+    ]
+
+
+class Checkpointed(Kernel):
+    """Any kernel in stretches of steps whose tape is not kept.
+
+    Args:
+        kernel: runs each stretch; one that autograd sees through is differentiated by torch.
+        steps: of a stretch.
+        wants: which tensors of a call get gradients, for a kernel that autograd sees through.
+    """
+
+    def __init__(self, kernel: Kernel, steps: int, wants: Sequence[bool] = ()) -> None:
+        self.kernel, self.steps, self._wants = kernel, steps, wants
+        self.engine, self.packs = kernel.engine, kernel.packs
+
+    def forward(self, call: Call) -> Result:
+        """See :meth:`Kernel.forward`. What is saved: the first states of all stretches, one tensor
+        per state."""
+        whole = _unstacked(call)
+        result, starts = forward_in(stretches_of(whole, self.steps), whole, self._tapeless)
+        saved = tuple([torch.cat(parts) for parts in zip(*starts, strict=True)])
+        if not call.stacked:
+            return result._replace(saved=saved)
+        # stacked, not viewed: a user may detach_() a state, and no view allows that
+        return Result(result.output, tuple([torch.stack((end,)) for end in result.last]), saved)
+
+    def _tapeless(self, call: Call) -> Result:
+        with torch.no_grad():
+            return self.kernel.forward(call)._replace(saved=())
+
+    def backward(
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
+        """See :meth:`Kernel.backward`; nothing of ``saved`` is destroyed."""
+        whole = _unstacked(call)
+        stretches = stretches_of(whole, self.steps)
+        places = list(pairwise(accumulate([one.batch for one in stretches], initial=0)))
+        starts = [tuple([kept[a:b] for kept in saved]) for a, b in places]
+        shapes = [state.shape for state in whole.states]
+        d_last = tuple(
+            None if d is None else d.reshape(shape)
+            for d, shape in zip(cotangents.last, shapes, strict=True)
+        )
+        run = self._by_torch if self.kernel.differentiable else self._again
+        d = cotangents._replace(last=d_last)
+        found = backward_in(stretches, whole, starts, d, run)
+        if not call.stacked:
+            return found
+        return found._replace(
+            states=tuple([None if d is None else d.unsqueeze(0) for d in found.states])
+        )
+
+    def _again(self, _: int, call: Call, cotangents: Cotangents) -> Gradients:
+        """Gradients of a stretch by the kernel's own backward, on a tape that is made now."""
+        saved = self.kernel.forward(call).saved
+        return self.kernel.backward(call, saved, cotangents, False)
+
+    def _by_torch(self, _: int, call: Call, cotangents: Cotangents) -> Gradients:
+        """The same by autograd."""
+        first, second = len(call.inputs), len(call.inputs) + len(call.states)
+        every = (True,) * len(call.states)  # a stretch hands its own on, whatever is asked for
+        wants = (*self._wants[:first], *every, *self._wants[second:])
+        return torch_gradients(self.kernel, call, wants, cotangents)
+
+    def describe(self) -> dict[str, Any]:
+        """The kernel's own facts."""
+        return self.kernel.describe()
+
+    def counters(self) -> dict[str, int]:
+        """The kernel's own counts."""
+        return self.kernel.counters()
+
+
+def torch_gradients(
+    kernel: Kernel, call: Call, wants: Sequence[bool], cotangents: Cotangents
+) -> Gradients:
+    """Gradients of a call of a kernel that autograd sees through, which runs again for them."""
+    leaves = leaves_of(call.tensors, wants)
+    with torch.enable_grad():
+        result = kernel.forward(call.with_tensors(leaves))
+    d_output, d_last = cotangents
+    return call.form.gradients(vjp(result.values, leaves, (d_output, *d_last), wants))
+
+
+def all_checkpointed(kernel: Together, steps: int, training: Sequence[bool]) -> Kernel:
+    """Several kernels in stretches of so many steps: layers at once, directions each by itself, as
+    their time differs.
+
+    Args:
+        kernel, steps: as of :class:`Checkpointed`.
+        training: which of its kernels have a backward.
+    """
+    if not kernel.arrangement.directions:
+        return Checkpointed(kernel, steps)
+    parts = [
+        Checkpointed(part, steps) if own else part
+        for part, own in zip(kernel.kernels, training, strict=True)
+    ]
+    return Together(parts, kernel.arrangement)
+
+
+def _unstacked(call: Call) -> Call:
+    """The same with states [B, ...]."""
+    if not call.stacked:
+        return call
+    return call._replace(states=tuple([state.squeeze(0) for state in call.states]), stacked=False)

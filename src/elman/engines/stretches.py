@@ -1,0 +1,175 @@
+"""A call cut in time: one stretch of steps after another, the states handed on from each to the
+next; backward, the last stretch first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from elman.engines.call import Call, Cotangents, Gradients, Result
+
+if TYPE_CHECKING:
+    from elman.engines.packed import Packed
+
+
+class Stretch(NamedTuple):
+    """Some steps of a call.
+
+    Attributes:
+        rows: its part of the first axis of inputs and output.
+        batch: sequences that have its first step.
+        after: those of them that go on behind its last one.
+        packed: how its rows lie; None where all its sequences have all its steps.
+        dense: (steps, sequences) of packed rows that are given as [steps, sequences, ...].
+    """
+
+    rows: slice
+    batch: int
+    after: int
+    packed: Packed | None = None
+    dense: tuple[int, int] | None = None
+
+    def part(self, value: Tensor) -> Tensor:
+        """The part of an input, or of the output's cotangent."""
+        part = value[self.rows]
+        return part if self.dense is None else part.unflatten(0, self.dense)
+
+    def flat(self, value: Tensor | None) -> Tensor | None:
+        """The stretch's own output, or gradient of an input, as it lies in the whole."""
+        return value if value is None or self.dense is None else value.flatten(0, 1)
+
+    def call(self, call: Call, states: Sequence[Tensor]) -> Call:
+        """The stretch as a call of its own, from the states that its first step reads."""
+        return Call(tuple(map(self.part, call.inputs)), tuple(states), call.weights, self.packed)
+
+
+def same_sequences(packed: Packed) -> list[Stretch]:
+    """Dense stretches: runs of steps that the same sequences have."""
+    after = (*(run[2] for run in packed.runs[1:]), 0)
+    return [
+        Stretch(rows, size, going, None, (steps, size))
+        for (rows, steps, size), going in zip(packed.runs, after, strict=True)
+    ]
+
+
+class Whole:
+    """A tensor that is put together from its stretches, in memory that is taken once."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows, self._made = rows, None
+        self._missing: list[slice] = []
+
+    def put(self, rows: slice, part: Tensor | None) -> None:
+        """Take in a part; None for zeros."""
+        if part is None:
+            self._missing.append(rows)
+            return
+        if self._made is None:
+            self._made = part.new_empty((self._rows, *part.shape[1:]))
+        self._made[rows] = part
+
+    @property
+    def made(self) -> Tensor | None:
+        """The whole; None if all parts were."""
+        if self._made is not None:
+            for rows in self._missing:
+                self._made[rows] = 0
+        return self._made
+
+
+def forward_in(
+    stretches: Sequence[Stretch], call: Call, run: Callable[[Call], Result]
+) -> tuple[Result, list[tuple[Tensor, ...]]]:
+    """Run stretches one after another.
+
+    Args:
+        stretches: all of the call, the first one first.
+        call: the whole.
+        run: runs the call of one stretch.
+
+    Returns:
+        The result of the whole, all that was saved by each stretch in order; and the states that
+        each stretch began with.
+    """
+    states = call.states
+    output = Whole(stretches[-1].rows.stop)
+    ends: list[list[Tensor]] = [[] for _ in states]
+    starts: list[tuple[Tensor, ...]] = []
+    saved: list[Tensor] = []
+    for stretch in stretches:
+        states = tuple([state[: stretch.batch] for state in states])
+        starts.append(states)
+        result = run(stretch.call(call, states))
+        output.put(stretch.rows, stretch.flat(result.output))
+        if stretch.after < stretch.batch:
+            for end, state in zip(ends, result.last, strict=True):
+                end.append(state[stretch.after :])
+        saved += result.saved
+        states = result.last
+    assert output.made is not None, "an output is never None"
+    last = tuple([torch.cat(end[::-1]) for end in ends])
+    return Result(output.made, last, tuple(saved)), starts
+
+
+def backward_in(
+    stretches: Sequence[Stretch],
+    call: Call,
+    starts: Sequence[Sequence[Tensor]],
+    cotangents: Cotangents,
+    run: Callable[[int, Call, Cotangents], Gradients],
+) -> Gradients:
+    """Gradients of the whole from those of its stretches.
+
+    Args:
+        stretches, call: as of :func:`forward_in`.
+        starts: the states that each stretch began with.
+        cotangents: of the whole.
+        run: gives the gradients of one stretch, of a place, call and cotangents.
+    """
+    d_inputs = [Whole(stretches[-1].rows.stop) for _ in call.inputs]
+    d_states: tuple[Tensor | None, ...] = (None,) * len(call.states)
+    d_weights: tuple[Tensor | None, ...] = (None,) * len(call.weights)
+    for index in reversed(range(len(stretches))):
+        stretch, first = stretches[index], starts[index]
+        d_last = tuple(
+            [
+                _joined(going, end, start, stretch.after)
+                for going, end, start in zip(d_states, cotangents.last, first, strict=True)
+            ]
+        )
+        d_output = None if cotangents.output is None else stretch.part(cotangents.output)
+        own, d_states, more = run(index, stretch.call(call, first), Cotangents(d_output, d_last))
+        for whole, d in zip(d_inputs, own, strict=True):
+            whole.put(stretch.rows, stretch.flat(d))
+        d_weights = tuple(map(added, d_weights, more))
+    return Gradients(tuple([whole.made for whole in d_inputs]), d_states, d_weights)
+
+
+def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """The sum of two gradients, None being zero."""
+    return b if a is None else a if b is None else a + b
+
+
+def _joined(going: Tensor | None, ended: Tensor | None, like: Tensor, after: int) -> Tensor | None:
+    """The cotangent of a stretch's last states: of sequences that go on, and of those that end.
+
+    Args:
+        going: of those that go on [after, ...].
+        ended: of the last states of all sequences [B, ...].
+        like: the states that the stretch began with.
+        after: how many go on.
+    """
+    if after == len(like):
+        return going
+    ended = None if ended is None else ended[after : len(like)]
+    if going is None and ended is None:
+        return None
+    joined = torch.zeros_like(like)
+    if going is not None:
+        joined[:after] = going
+    if ended is not None:
+        joined[after:] = ended
+    return joined

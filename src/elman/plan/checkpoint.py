@@ -1,0 +1,166 @@
+"""How many steps a checkpoint stands for: as asked, or as fits into a number of bytes."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Literal, NamedTuple
+
+from elman.errors import InputError, diagnostic
+
+Steps = int | Literal["auto"] | None
+_UNITS = {
+    **{unit: 1 << 10 * power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))},
+    **{unit: 1000**power for power, unit in enumerate(("", "KB", "MB", "GB", "TB"))},
+}
+
+
+class Checkpoint(NamedTuple):
+    """What is asked of the backward's memory.
+
+    Attributes:
+        steps: between two kept states; 0: what fits into the budget, or everything is kept.
+        budget: bytes that all layers may keep, their tapes in time included; 0: any.
+        groups: groups of layers that share the budget, each with kept states of its own.
+    """
+
+    steps: int = 0
+    budget: int = 0
+    groups: int = 1
+
+    def __bool__(self) -> bool:
+        return bool(self.steps or self.budget)
+
+
+EVERYTHING = Checkpoint()  # is kept
+
+
+class Sizes(NamedTuple):
+    """What one group of layers keeps for its backward, in bytes.
+
+    Attributes:
+        state: the states between two steps.
+        step: states and tape of a step.
+    """
+
+    state: int
+    step: int
+
+    def whole(self, steps: int) -> int:
+        """Everything is kept."""
+        return steps * self.step + self.state
+
+    def kept(self, steps: int, between: int) -> int:
+        """The states that stretches of ``between`` steps begin with."""
+        return -(-steps // between) * self.state
+
+
+def checked(steps: Any, budget: Any) -> tuple[Steps, int | None]:
+    """``checkpoint=`` and ``memory_budget=`` of a module, the budget in bytes.
+
+    Raises:
+        InputError: they are none, or do not go together.
+    """
+    number = isinstance(steps, int) and not isinstance(steps, bool)
+    if not (steps is None or steps == "auto" or (number and steps > 0)):
+        raise InputError(
+            diagnostic(
+                f'checkpoint is a number of steps, "auto" or None, got {steps!r}',
+                [],
+                "checkpoint=100 keeps the states of every 100th step and no tape",
+            )
+        )
+    if steps == "auto" and budget is None:
+        raise InputError(
+            diagnostic(
+                'checkpoint="auto" has to know how many bytes may be kept',
+                [],
+                'checkpoint="auto", memory_budget="2GiB"',
+            )
+        )
+    if budget is None:
+        return steps, None
+    if steps != "auto":
+        raise InputError(
+            diagnostic(
+                f"memory_budget={budget!r} does not go with checkpoint={steps!r}",
+                [],
+                f'checkpoint="auto", memory_budget={budget!r}',
+            )
+        )
+    return steps, _bytes(budget)
+
+
+def _bytes(budget: Any) -> int:
+    """A number of bytes, or ``"2GiB"``, as an int."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(budget))
+    count = int(float(found[1]) * _UNITS.get(found[2], 0)) if found else 0
+    if not count:
+        raise InputError(
+            diagnostic(
+                f"memory_budget is a number of bytes, got {budget!r}",
+                [("units", ", ".join(filter(None, _UNITS)))],
+                'memory_budget="2GiB"',
+            )
+        )
+    return count
+
+
+def least(sizes: Sizes, steps: int, groups: int = 1) -> tuple[int, int]:
+    """Steps between kept states with which the most that is held at once is least, and that.
+
+    What is held are the kept states of all groups, and tape and states of one stretch of K steps:
+    ``groups · ceil(T / K) · state + K · step + state``, which is least near
+    ``K = sqrt(groups · T · state / step)``.
+    """
+    near = math.isqrt(max(1, groups * steps * sizes.state // max(1, sizes.step)))
+    few = max(1, -(-steps // max(1, near)))
+    counts = {max(1, few - 1), few, min(steps, few + 1)}
+    return min(
+        ((between, held(sizes, steps, between, groups)) for between in _between(steps, counts)),
+        key=lambda found: found[1],
+    )
+
+
+def held(sizes: Sizes, steps: int, between: int, groups: int = 1) -> int:
+    """The most bytes that are held at once: in a backward, of stretches of ``between`` steps."""
+    return groups * sizes.kept(steps, between) + sizes.whole(min(steps, between))
+
+
+def fitting(sizes: Sizes, steps: int, asked: Checkpoint) -> int:
+    """Steps between kept states as asked for; 0 where everything is kept.
+
+    Within a budget that is the largest number that fits, and so the fewest stretches m, the least
+    root of ``groups · state · m² - (budget - step - state) · m + T · step``.
+
+    Raises:
+        InputError: nothing fits.
+    """
+    if asked.steps:
+        return asked.steps
+    if not asked.budget or asked.groups * sizes.whole(steps) <= asked.budget:
+        return 0
+    best, least_bytes = least(sizes, steps, asked.groups)
+    if least_bytes > asked.budget:
+        raise InputError(
+            diagnostic(
+                f"memory_budget is {asked.budget:,} bytes, and {steps:,} steps cannot be run in it",
+                [("least", f"{least_bytes:,} bytes, with checkpoint={best}")],
+                f'checkpoint="auto", memory_budget={least_bytes}',
+            )
+        )
+    per_stretch, free = asked.groups * sizes.state, asked.budget - sizes.state
+    counts: set[int] = set()
+    for spare in (free, free - sizes.step):  # rounded up, a stretch is up to a step longer
+        under = spare * spare - 4 * per_stretch * steps * sizes.step
+        if spare > 0 and under >= 0:
+            counts.add(math.ceil((spare - math.sqrt(under)) / max(1, 2 * per_stretch)))
+    able = [
+        k for k in _between(steps, counts) if held(sizes, steps, k, asked.groups) <= asked.budget
+    ]
+    return max(able, default=best)
+
+
+def _between(steps: int, counts: set[int]) -> list[int]:
+    """Steps of a stretch where there are so many stretches."""
+    return [-(-steps // min(steps, max(1, count))) for count in sorted(counts)]

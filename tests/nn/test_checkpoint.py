@@ -1,0 +1,405 @@
+"""``checkpoint=``: results and every gradient are those of the whole tape, which is not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.func import functional_call, grad, jvp, vmap
+from torch.nn.utils.rnn import pack_padded_sequence
+
+import elman
+import elman.nn
+from elman import cells
+from elman.errors import EngineError, InputError
+from elman.plan.checkpoint import Checkpoint, Sizes, checked, fitting, held, least
+from helpers import assert_close, need_engine
+
+F64 = torch.float64
+TORCHS_OWN = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning"
+)  # of jvp and of compiling
+KINDS = ("RNN", "GRU", "LSTM")
+STACKS: list[dict[str, Any]] = [
+    {"num_layers": 3},
+    {"bidirectional": True},
+    {"num_layers": 2, "bidirectional": True},
+    {"num_layers": 2, "residual": True},
+]
+
+
+def states_of(net: Any, B: int) -> tuple[torch.Tensor, ...]:
+    """Random initial states [layers · directions, B, n], with gradients."""
+    with torch.no_grad():
+        _, last = net(torch.zeros(2, B, 5, dtype=F64))
+    last = last if isinstance(last, tuple) else (last,)
+    source = torch.Generator().manual_seed(3)
+    drawn = [torch.randn(s.shape, generator=source, dtype=F64) for s in last]
+    if getattr(net, "cell", None) is cells.slstm:
+        drawn[2] = drawn[2].abs() + 1  # a sum of exponentials, and what is divided by
+    return tuple(state.requires_grad_() for state in drawn)
+
+
+def step(net: Any, x: torch.Tensor, states: Any, **call: Any) -> dict[str, torch.Tensor]:
+    """Output, last states and every gradient of one call, by name."""
+    packed = call.pop("packed", None)
+    given = x if packed is None else pack_padded_sequence(x, packed, enforce_sorted=False)
+    out, last = net(
+        given, None if states is None else states[0] if len(states) < 2 else states, **call
+    )
+    out = out if packed is None else out.data
+    last = last if isinstance(last, tuple) else (last,)
+    loss = out.sin().sum() + sum((end * (k + 2)).cos().sum() for k, end in enumerate(last))
+    leaves = {"x": x, **{f"state {k}": s for k, s in enumerate(states or ())}}
+    leaves |= {name: w for name, w in net.named_parameters() if w.requires_grad}
+    grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+    found = {"out": out, **{f"last {k}": end for k, end in enumerate(last)}}
+    return {k: v.detach() for k, v in found.items()} | dict(zip(leaves, grads, strict=True))
+
+
+def x_of(T: int, B: int, dtype: torch.dtype = F64) -> torch.Tensor:
+    source = torch.Generator().manual_seed(1)
+    return torch.randn(T, B, 5, dtype=dtype, generator=source).requires_grad_()
+
+
+def agree(net: Any, T: int = 7, B: int = 3, **call: Any) -> None:
+    """With checkpoints as made, against engine reference with everything kept."""
+    x, states, steps = x_of(T, B), states_of(net, B), net.checkpoint
+    got = step(net, x, states, **call)
+    net.checkpoint = None
+    with elman.using(engine="reference"):
+        want = step(net, x, states, **call)
+    net.checkpoint = steps
+    assert got.keys() == want.keys()
+    for name, value in want.items():
+        assert_close(got[name], value, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@contextmanager
+def kept() -> Iterator[list[int]]:
+    """Inside, the bytes of every tensor that autograd keeps, once per memory."""
+    seen: dict[int, Any] = {}
+    sizes: list[int] = []
+
+    def pack(value: torch.Tensor) -> torch.Tensor:
+        if value.untyped_storage().data_ptr() not in seen:
+            seen[value.untyped_storage().data_ptr()] = value
+            sizes.append(value.untyped_storage().nbytes())
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        yield sizes
+
+
+@pytest.mark.parametrize("steps", [1, 3, 7, 50])
+@pytest.mark.parametrize("cell", [c for c in cells.ALL if len(c.inputs) == 1], ids=lambda c: c.name)
+def test_every_cell(cell, steps):
+    """K divides T, does not, is T, is more."""
+    need_engine("c")
+    agree(elman.Recurrent(cell, 5, 5, engine="c", dtype=F64, checkpoint=steps))
+
+
+@pytest.mark.parametrize("engine", ["reference", "aten", "deer", "scan-backward", "auto"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_engine(kind, engine):
+    """Kernels with a backward of their own, and those that autograd sees through."""
+    agree(getattr(elman, kind)(5, 5, engine=engine, dtype=F64, checkpoint=3))
+    agree(getattr(elman, kind)(5, 5, 2, engine=engine, dtype=F64, checkpoint=3, bidirectional=True))
+
+
+@pytest.mark.parametrize("options", STACKS, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_stacks_and_directions(kind, options):
+    need_engine("c")
+    net = getattr(elman, kind)(5, 5, engine="c", dtype=F64, checkpoint=3, **options)
+    if options.get("residual"):
+        net = elman.Recurrent(
+            getattr(cells, kind.lower()), 5, 5, dtype=F64, checkpoint=3, **options
+        )
+    agree(net)
+
+
+@pytest.mark.parametrize("to", ["zeros", "initial"])
+@pytest.mark.parametrize("options", [{}, *STACKS[:3]], ids=str)
+def test_lengths_and_resets(options, to):
+    """Packed rows, padded batches in any order, resets, alone and together."""
+    need_engine("c")
+    net = elman.GRU(5, 5, engine="c", dtype=F64, checkpoint=2, **options)
+    lengths = torch.tensor([3, 7, 1, 6])
+    mask = torch.rand(7, 4, generator=torch.Generator().manual_seed(5)) < 0.3
+    agree(net, B=4, lengths=lengths)
+    agree(net, B=4, packed=lengths)
+    agree(net, B=4, reset=mask, reset_to=to)
+    agree(net, B=4, reset=mask, reset_to=to, lengths=lengths)
+
+
+@pytest.mark.parametrize("engine", ["reference", "aten", "deer"])
+def test_lengths_on_engines_that_pack_nothing(engine):
+    """Stretches of packed rows are runs of dense ones in turn."""
+    lengths = torch.tensor([3, 7, 1, 6])
+    net = elman.Recurrent(cells.gru_before if engine == "deer" else cells.rnn, 5, 5, dtype=F64)
+    net.engine, net.checkpoint = engine, 2
+    agree(net, B=4, lengths=lengths)
+    net = elman.GRU(5, 5, dtype=F64, engine=engine, checkpoint=2, bidirectional=True)
+    agree(net, B=4, packed=lengths)
+
+
+@given(
+    T=st.integers(1, 12),
+    B=st.integers(1, 4),
+    steps=st.integers(1, 14),
+    layers=st.integers(1, 2),
+    two=st.booleans(),
+    data=st.data(),
+)
+def test_any_sizes(T, B, steps, layers, two, data):
+    """Whatever T, B, K and lengths are."""
+    need_engine("c")
+    net = elman.LSTM(5, 5, layers, bidirectional=two, engine="c", dtype=F64, checkpoint=steps)
+    lengths = data.draw(st.lists(st.integers(1, T), min_size=B, max_size=B))
+    agree(net, T, B)
+    agree(net, T, B, lengths=torch.tensor(lengths))
+
+
+def test_what_needs_no_gradient():
+    """A layer or direction that nothing asks of; without gradients nothing is cut."""
+    need_engine("c")
+    x = x_of(7, 3).detach()
+    for options in STACKS[:3]:
+        net = elman.GRU(5, 5, engine="c", dtype=F64, checkpoint=2, **options)
+        frozen = "reverse" if "bidirectional" in options else "l0"
+        for name, weight in net.named_parameters():
+            weight.requires_grad_(frozen not in name)
+        got = trained(net, x)
+        net.checkpoint = None
+        want = trained(net, x)
+        assert got.keys() == want.keys() != set()
+        for name, value in want.items():
+            assert_close(got[name], value)
+    with torch.no_grad():
+        net(x)
+
+
+def trained(net: Any, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    net.zero_grad()
+    net(x)[0].sin().sum().backward()
+    return {name: w.grad for name, w in net.named_parameters() if w.grad is not None}
+
+
+def test_dropout_is_drawn_once():
+    """The mask between layers is that of the forward."""
+    need_engine("c")
+    net = elman.GRU(5, 5, 3, dropout=0.5, engine="c", dtype=F64, checkpoint=2)
+    x, states, found = x_of(7, 3), states_of(net, 3), []
+    for steps in (2, None):
+        net.checkpoint = steps
+        torch.manual_seed(0)
+        found.append(step(net, x, states))
+    for name, value in found[1].items():
+        assert_close(found[0][name], value)
+
+
+def test_the_tape_is_not_kept():
+    """What autograd keeps: arguments, and the states of every K-th step; output and tape are not.
+
+    Without checkpoints the tape is there, so the count would show it."""
+    need_engine("c")
+    T, B, H, steps = 60, 2, 5, 7
+    net = elman.LSTM(5, H, engine="c", checkpoint=steps)
+    x = x_of(T, B, torch.float32)
+    arguments = 4 * (x.numel() + sum(w.numel() for w in net.parameters()) + 2 * B * H)
+    with kept() as sizes:
+        net(x)
+    assert sum(sizes) == arguments + 4 * 2 * B * H * -(-T // steps)
+    net.checkpoint = None
+    with kept() as sizes:
+        net(x)
+    assert sum(sizes) > arguments + 4 * 5 * T * B * H
+
+
+@pytest.mark.parametrize("engine", ["c", "reference", "aten"])
+def test_backward_twice(engine):
+    """``retain_graph``: the second backward gives the same bits."""
+    if engine == "c":
+        need_engine("c")
+    net, x = elman.GRU(5, 5, engine=engine, dtype=F64, checkpoint=3), x_of(8, 2)
+    out, _ = net(x)
+    first, second = (
+        torch.autograd.grad(out.sin().sum(), [x, *net.parameters()], retain_graph=True)
+        for _ in range(2)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@TORCHS_OWN
+@pytest.mark.parametrize("engine", ["auto", "reference", "aten"])
+def test_transforms(engine):
+    """Second derivatives, forward mode, gradients by sample: as without checkpoints."""
+    made = elman.GRU(5, 5, engine=engine, dtype=F64, checkpoint=3)
+    plain = elman.GRU(5, 5, engine="reference", dtype=F64)
+    plain.load_state_dict(made.state_dict())
+    x = x_of(7, 3)
+    v = torch.randn(x.shape, dtype=F64, generator=torch.Generator().manual_seed(2))
+    found = []
+    for net in (made, plain):
+        (dx,) = torch.autograd.grad(net(x)[0].sin().sum(), x, create_graph=True)
+        second = torch.autograd.grad(dx.square().sum(), [x, *net.parameters()])
+
+        def loss(weights: Any, row: Any, net: Any = net) -> Any:
+            return functional_call(net, weights, (row.unsqueeze(1),))[0].sin().sum()
+
+        weights = {name: w.detach() for name, w in net.named_parameters()}
+        rows = []
+        if engine != "aten":
+            rows = list(vmap(grad(loss), in_dims=(None, 1))(weights, x.detach()).values())
+            rows.append(jvp(lambda value, net=net: net(value)[0], (x.detach(),), (v,))[1])
+        found.append([*second, *rows])
+    for mine, theirs in zip(*found, strict=False):
+        assert_close(mine, theirs)
+
+
+@TORCHS_OWN
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}], ids=str)
+def test_compiled(options):
+    """The compiled call, without a break of the graph."""
+    need_engine("c")
+    net = elman.GRU(5, 5, engine="c", dtype=F64, checkpoint=3, **options)
+    x, states = x_of(8, 2), states_of(net, 2)
+    want = step(net, x, states)
+    torch._dynamo.reset()
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    compiled.named_parameters = net.named_parameters
+    for name, value in step(compiled, x, states).items():
+        assert_close(value, want[name.removeprefix("_orig_mod.")])
+
+
+def test_autocast():
+    """Results have autocast's type; gradients are those without checkpoints."""
+    need_engine("c")
+    net, found = elman.GRU(5, 5, checkpoint=3), []
+    for steps in (3, None):
+        net.checkpoint, net.residual = steps, steps is None  # so that torch does not run it
+        with torch.autocast("cpu", torch.bfloat16):
+            out, _ = net(x_of(7, 2, torch.float32))
+        assert out.dtype is torch.bfloat16
+        found.append(torch.autograd.grad(out.float().sum(), list(net.parameters())))
+    for mine, theirs in zip(*found, strict=True):
+        assert_close(mine, theirs)
+
+
+@given(
+    state=st.integers(1, 50),
+    tape=st.integers(0, 300),
+    steps=st.integers(1, 200),
+    groups=st.integers(1, 4),
+    budget=st.integers(1, 100_000),
+)
+def test_a_budget_is_kept_with_the_fewest_stretches(state, tape, steps, groups, budget):
+    """The closed formulas against all K: the fewest stretches that fit; the least bytes."""
+    sizes = Sizes(state, state + tape)
+    all_held = {k: held(sizes, steps, k, groups) for k in range(1, steps + 1)}
+    assert least(sizes, steps, groups)[1] == min(all_held.values())
+    able = [k for k, size in all_held.items() if size <= budget]
+    asked = Checkpoint(0, budget, groups)
+    if groups * sizes.whole(steps) <= budget:
+        assert fitting(sizes, steps, asked) == 0
+    elif able:
+        found = fitting(sizes, steps, asked)
+        assert all_held[found] <= budget
+        fewest = min(-(-steps // k) for k in able)
+        assert -(-steps // found) <= fewest + 1
+    else:
+        with pytest.raises(InputError, match=f"least  *{min(all_held.values()):,} bytes"):
+            fitting(sizes, steps, asked)
+
+
+def test_auto():
+    """Within the budget as explain tells it; everything is kept where that fits."""
+    need_engine("c")
+    x = x_of(400, 2)
+    net = elman.GRU(5, 5, dtype=F64, checkpoint="auto", memory_budget="1GiB")
+    whole = elman.explain(net, x, measure=False)
+    assert whole.tape_bytes == whole.peak_bytes
+    net.memory_budget = whole.peak_bytes // 4
+    found = elman.explain(net, x, measure=False)
+    assert found.tape_bytes < found.peak_bytes <= net.memory_budget
+    assert "without checkpoint" in found.stages["cost"]
+    agree(net, 40)
+    net.memory_budget = 1
+    with pytest.raises(
+        InputError, match=r"400 steps cannot be run in it\n  least .*checkpoint="
+    ) as no:
+        net(x)
+    net.memory_budget = int(str(no.value).rpartition("=")[2])
+    net(x)[0].sum().backward()
+
+
+@pytest.mark.parametrize("options", STACKS, ids=str)
+def test_auto_shares_the_budget(options):
+    """Of all layers, whether they run together or one after another."""
+    need_engine("c")
+    net = elman.GRU(5, 5, dtype=F64, checkpoint=400, **options)
+    x = x_of(400, 2)
+    net.checkpoint, net.memory_budget = "auto", elman.explain(net, x, measure=False).peak_bytes // 3
+    found = elman.explain(net, x, measure=False)
+    assert found.peak_bytes <= net.memory_budget
+    agree(net, 400)
+
+
+def test_engines_that_do_not_tell():
+    """``auto`` with a named engine that does not know its bytes is refused, with a way out."""
+    x = x_of(7, 2)
+    for engine in ("aten", "deer", "reference"):
+        net = elman.GRU(5, 5, dtype=F64, engine=engine, checkpoint="auto", memory_budget=1000)
+        with pytest.raises(
+            EngineError, match=rf"engine {engine} does not say(.|\n)*checkpoint=100"
+        ):
+            net(x)
+        with torch.no_grad():
+            net(x)
+    half = elman.GRU(5, 5, dtype=torch.float16, checkpoint=3)
+    with pytest.raises(EngineError, match=r"with checkpoint: dtype torch\.float16"):
+        half(x_of(7, 2, torch.float16))
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"checkpoint": 0}, "number of steps"),
+        ({"checkpoint": True}, "number of steps"),
+        ({"checkpoint": 2.0}, "number of steps"),
+        ({"checkpoint": "yes"}, "number of steps"),
+        ({"checkpoint": "auto"}, "how many bytes"),
+        ({"memory_budget": 100}, "does not go with"),
+        ({"checkpoint": 3, "memory_budget": 100}, "does not go with"),
+        ({"checkpoint": "auto", "memory_budget": "much"}, "number of bytes(.|\n)*GiB"),
+        ({"checkpoint": "auto", "memory_budget": "2 gigs"}, "number of bytes"),
+        ({"checkpoint": "auto", "memory_budget": 0}, "number of bytes"),
+        ({"checkpoint": "auto", "memory_budget": -5}, "number of bytes"),
+        ({"checkpoint": "auto", "memory_budget": True}, "number of bytes"),
+    ],
+    ids=str,
+)
+def test_mistakes(options, text):
+    with pytest.raises(InputError, match=text):
+        elman.GRU(3, 4, **options)
+    with pytest.raises(InputError, match=text):
+        elman.Recurrent(cells.gru, 3, 4, **options)
+
+
+def test_bytes():
+    """Units of 1024 and of 1000."""
+    assert checked("auto", "1.5GiB") == ("auto", 3 << 29)
+    assert checked("auto", " 2 MB ") == ("auto", 2_000_000)
+    assert checked("auto", 77) == checked("auto", "77") == ("auto", 77)
+
+
+def test_shown():
+    net = elman.GRU(3, 4, checkpoint="auto", memory_budget="1KiB")
+    assert "checkpoint='auto', memory_budget=1024" in repr(net)
+    assert "checkpoint=5" in repr(elman.Recurrent(cells.gru, 3, 4, checkpoint=5))
