@@ -107,7 +107,7 @@ class Explanation:
         peak_bytes: the most that states and tapes take at once in a training step: more than
             ``tape_bytes`` with ``checkpoint=`` alone, by what is computed again at a time.
         step_bytes: the most that a training step takes beside its arguments and the output's
-            cotangent: ``peak_bytes``, outputs and gradients.
+            cotangent: ``peak_bytes``, outputs, gradients, and what kernels work in.
     """
 
     title: str
@@ -224,7 +224,7 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
         flops,
         programs,
         _peak(layers, told) if all_told else None,
-        _peak(layers, told) + _around(layers, programs) if all_told else None,
+        _peak(layers, told) + _around(chosen, programs) if all_told else None,
     )
 
 
@@ -404,12 +404,21 @@ def _peak(layers: Sequence[Layer], kept: Sequence[Kept]) -> int:
     return sum(one.forward for one in kept) + max(groups.values())
 
 
-def _around(layers: Sequence[Layer], programs: Mapping[str, Program]) -> int:
-    """Outputs and gradients of a training step (bytes), as far as they are there at once.
+def _around(
+    chosen: Sequence[tuple[Layer, Choice | dict[str, str]]], programs: Mapping[str, Program]
+) -> int:
+    """Outputs, gradients and workspace of a training step (bytes), as far as they are there at
+    once.
 
     An output that is a state is part of the states, unless these are not kept, or the outputs of
     two directions are joined; between layers, a gradient of a layer's output ends with its layer.
     """
+    layers = [layer for layer, _ in chosen]
+    spaces = {
+        choice.kernel: choice.kernel.workspace_bytes(layer.at_once, layer.batch)
+        for layer, choice in chosen
+        if isinstance(choice, Choice)
+    }
     outputs = weights = 0
     d_inputs: list[int] = []
     two = any(layer.name.endswith("_reverse") for layer in layers)
@@ -424,7 +433,8 @@ def _around(layers: Sequence[Layer], programs: Mapping[str, Program]) -> int:
         weights += item * sum(width(leaf, sizes) for leaf in graph.weights if leaf.name in wants)
         of_inputs = [width(leaf, sizes) for leaf in graph.inputs if leaf.name in wants]
         d_inputs.append(item * rows * sum(of_inputs))
-    return outputs + weights + max(map(sum, pairwise((0, *d_inputs))), default=0)
+    most = max(map(sum, pairwise((0, *d_inputs))), default=0)
+    return outputs + weights + most + sum(spaces.values())
 
 
 def _cost(

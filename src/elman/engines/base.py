@@ -83,6 +83,11 @@ class Kernel(ABC):
         known."""
         return None
 
+    def workspace_bytes(self, T: int, B: int) -> int:
+        """What a call works in, and ends with it or is kept for the next one (bytes), as far as it
+        is known."""
+        return 0
+
     def stressed(self) -> tuple[Kernel, ...]:
         """This program as small sizes alone do not run it: cut into the shortest pieces, shared by
         all workers. Compared with the oracle beside the kernel itself."""

@@ -4,7 +4,6 @@ steps and no tape; the backward runs a stretch again for its tape, the last one 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -51,8 +50,7 @@ class Checkpointed(Kernel):
         """See :meth:`Kernel.forward`. What is saved: the first states of all stretches, one tensor
         per state."""
         whole = _unstacked(call)
-        result, starts = forward_in(stretches_of(whole, self.steps), whole, self._tapeless)
-        saved = tuple([torch.cat(parts) for parts in zip(*starts, strict=True)])
+        result, saved = forward_in(stretches_of(whole, self.steps), whole, self._tapeless)
         if not call.stacked:
             return result._replace(saved=saved)
         # stacked, not viewed: a user may detach_() a state, and no view allows that
@@ -67,9 +65,6 @@ class Checkpointed(Kernel):
     ) -> Gradients:
         """See :meth:`Kernel.backward`; nothing of ``saved`` is destroyed."""
         whole = _unstacked(call)
-        stretches = stretches_of(whole, self.steps)
-        places = list(pairwise(accumulate([one.batch for one in stretches], initial=0)))
-        starts = [tuple([kept[a:b] for kept in saved]) for a, b in places]
         shapes = [state.shape for state in whole.states]
         d_last = tuple(
             None if d is None else d.reshape(shape)
@@ -77,7 +72,7 @@ class Checkpointed(Kernel):
         )
         run = self._by_torch if self.kernel.differentiable else self._again
         d = cotangents._replace(last=d_last)
-        found = backward_in(stretches, whole, starts, d, run)
+        found = backward_in(stretches_of(whole, self.steps), whole, saved, d, run)
         if not call.stacked:
             return found
         return found._replace(

@@ -135,21 +135,20 @@ class DenseRuns(Kernel):
         result, starts = forward_in(runs, call, self.kernel.forward)
         if not result.saved:
             return result
-        return result._replace(saved=(*[one for first in starts for one in first], *result.saved))
+        return result._replace(saved=(*starts, *result.saved))
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
         """See :meth:`Kernel.backward`."""
         runs, count = same_sequences(_packed(call)), len(call.states)
-        kept = saved[count * len(runs) :]
+        kept = saved[count:]
         each = len(kept) // len(runs)
 
         def of_run(index: int, own: Call, d: Cotangents) -> Gradients:
             return self.kernel.backward(own, kept[each * index : each * (index + 1)], d, keep)
 
-        starts = [saved[count * index : count * (index + 1)] for index in range(len(runs))]
-        return backward_in(runs, call, starts, cotangents, of_run)
+        return backward_in(runs, call, saved[:count], cotangents, of_run)
 
     def describe(self) -> dict[str, object]:
         """The kernel's own facts."""

@@ -4,6 +4,7 @@ next; backward, the last stretch first."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -56,16 +57,22 @@ def same_sequences(packed: Packed) -> list[Stretch]:
 
 
 class Whole:
-    """A tensor that is put together from its stretches, in memory that is taken once."""
+    """A tensor put together from its stretches: in memory that is taken once, or if autograd
+    looks on, which would copy all of it for each of them, at the end."""
 
     def __init__(self, rows: int) -> None:
-        self._rows, self._made = rows, None
+        self._rows = rows
+        self._made: Tensor | None = None
         self._missing: list[slice] = []
+        self._parts: list[Tensor] = []
 
     def put(self, rows: slice, part: Tensor | None) -> None:
-        """Take in a part; None for zeros."""
+        """Take in a part; None for zeros. Where autograd looks on, in order."""
         if part is None:
             self._missing.append(rows)
+            return
+        if torch.is_grad_enabled():
+            self._parts.append(part)
             return
         if self._made is None:
             self._made = part.new_empty((self._rows, *part.shape[1:]))
@@ -74,6 +81,8 @@ class Whole:
     @property
     def made(self) -> Tensor | None:
         """The whole; None if all parts were."""
+        if self._parts:
+            return torch.cat(self._parts)
         if self._made is not None:
             for rows in self._missing:
                 self._made[rows] = 0
@@ -82,7 +91,7 @@ class Whole:
 
 def forward_in(
     stretches: Sequence[Stretch], call: Call, run: Callable[[Call], Result]
-) -> tuple[Result, list[tuple[Tensor, ...]]]:
+) -> tuple[Result, tuple[Tensor, ...]]:
     """Run stretches one after another.
 
     Args:
@@ -91,33 +100,36 @@ def forward_in(
         run: runs the call of one stretch.
 
     Returns:
-        The result of the whole, all that was saved by each stretch in order; and the states that
-        each stretch began with.
+        The result of the whole, all that was saved by each stretch in order; and of each state the
+        rows that all stretches began with: in one tensor, as many small ones between large ones
+        that come and go would leave holes in the heap.
     """
-    states = call.states
+    states: Sequence[Tensor] = call.states
+    places = _places(stretches)
     output = Whole(stretches[-1].rows.stop)
     ends: list[list[Tensor]] = [[] for _ in states]
-    starts: list[tuple[Tensor, ...]] = []
+    starts = tuple([state.new_empty((places[-1][1], *state.shape[1:])) for state in states])
     saved: list[Tensor] = []
-    for stretch in stretches:
-        states = tuple([state[: stretch.batch] for state in states])
-        starts.append(states)
+    for stretch, (first, end) in zip(stretches, places, strict=True):
+        states = [state[: stretch.batch] for state in states]
+        for start, state in zip(starts, states, strict=True):
+            start[first:end] = state.detach()
         result = run(stretch.call(call, states))
         output.put(stretch.rows, stretch.flat(result.output))
         if stretch.after < stretch.batch:
-            for end, state in zip(ends, result.last, strict=True):
-                end.append(state[stretch.after :])
+            for parts, state in zip(ends, result.last, strict=True):
+                parts.append(state[stretch.after :])
         saved += result.saved
         states = result.last
     assert output.made is not None, "an output is never None"
-    last = tuple([torch.cat(end[::-1]) for end in ends])
+    last = tuple([torch.cat(parts[::-1]) for parts in ends])
     return Result(output.made, last, tuple(saved)), starts
 
 
 def backward_in(
     stretches: Sequence[Stretch],
     call: Call,
-    starts: Sequence[Sequence[Tensor]],
+    starts: Sequence[Tensor],
     cotangents: Cotangents,
     run: Callable[[int, Call, Cotangents], Gradients],
 ) -> Gradients:
@@ -125,15 +137,15 @@ def backward_in(
 
     Args:
         stretches, call: as of :func:`forward_in`.
-        starts: the states that each stretch began with.
+        starts: of each state, the rows that all stretches began with.
         cotangents: of the whole.
         run: gives the gradients of one stretch, of a place, call and cotangents.
     """
     d_inputs = [Whole(stretches[-1].rows.stop) for _ in call.inputs]
     d_states: tuple[Tensor | None, ...] = (None,) * len(call.states)
     d_weights: tuple[Tensor | None, ...] = (None,) * len(call.weights)
-    for index in reversed(range(len(stretches))):
-        stretch, first = stretches[index], starts[index]
+    for index, (a, b) in reversed(list(enumerate(_places(stretches)))):
+        stretch, first = stretches[index], [start[a:b] for start in starts]
         d_last = tuple(
             [
                 _joined(going, end, start, stretch.after)
@@ -146,6 +158,11 @@ def backward_in(
             whole.put(stretch.rows, stretch.flat(d))
         d_weights = tuple(map(added, d_weights, more))
     return Gradients(tuple([whole.made for whole in d_inputs]), d_states, d_weights)
+
+
+def _places(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
+    """Which rows of all states that stretches begin with are whose."""
+    return list(pairwise(accumulate([stretch.batch for stretch in stretches], initial=0)))
 
 
 def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:

@@ -167,16 +167,16 @@ class Together(Kernel):
         self, counts: tuple[int, ...], packed: Packed | None, whole: bool
     ) -> tuple[int, ...]:
         """From how many tensors each kernel saves of a call it takes whole to how many it saved of
-        one that lies so, and back: of packed rows some take a call per run, each with states."""
+        one that lies so, and back: of packed rows some take a call per run, and keep states."""
         if packed is None or all(kernel.packs for kernel in self.kernels):
             return counts
         runs = len(packed.runs)
         return tuple(
             count
             if kernel.packs or not count
-            else runs * (count + states)
+            else runs * count + states
             if whole
-            else count // runs - states
+            else (count - states) // runs
             for kernel, count, states in zip(
                 self.kernels, counts, self.arrangement.states, strict=True
             )
@@ -196,8 +196,10 @@ class Together(Kernel):
                     gradients = launched(kernels[index]).backward(
                         own, kept, Cotangents(d, d_last), keep
                     )
+                d_output, *others = gradients.inputs
+                if index and not self.arrangement.directions:  # only the layer below reads it
+                    gradients = gradients._replace(inputs=(None, *others))
                 results[index] = gradients
-                d_output = gradients.inputs[0]
             if results[-1] is not None:
                 streams.hand_over(results[-1].tensors)
         return self._gradients(call, results)

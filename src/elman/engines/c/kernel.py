@@ -197,6 +197,11 @@ class CKernel(Kernel):
         item = 8 if self.spec.dtype == "float64" else 4
         return item * (T * B * self.tape_row + (T + 1) * B * sum(self.state_widths))
 
+    def workspace_bytes(self, T: int, B: int) -> int:
+        """Packed weights, chunks, scratch: of the larger direction (bytes)."""
+        plan = self._plan(T, B)
+        return self.dtype.itemsize * max(plan.forward, plan.backward)
+
     @staticmethod
     def _gradient(given: Tensor, make: Maker | None) -> Tensor | None:
         return None if make is None else make(given)
