@@ -62,17 +62,27 @@ def test_words():
     assert len(peak) == len(step) == len(start) == len(HEADERS)
     assert step == (
         *("gru 10,1,64", "80.0 µs", "2.00 µs", "40.0x (36.0–44.0)", "3.40 µs (25.0x)", "≥ 30x"),
-        *("36.0x", "4.2e-07", "30 (30%)", "jax 4.00x", NOTHING),
+        *("36.0x", "4.2e-07", "30 (30%)", "jax 4.00x", NOTHING, NOTHING),
     )
-    assert start == ("import elman", "1 s", "0.05 s", *[NOTHING] * 2, "≤ 0.3 s", *[NOTHING] * 5)
-    assert peak[-3] == "50 on 1; 100 on 2"
+    assert start == ("import elman", "1 s", "0.05 s", *[NOTHING] * 2, "≤ 0.3 s", *[NOTHING] * 6)
+    assert peak[-4] == "50 on 1; 100 on 2"
+
+
+def test_memory():
+    """Peak beside what was forecast; who has no forecast has the peak alone."""
+    step = measured()["gru 10,1,64"]
+    step["memory"] = {
+        "torch": {"peak": 5 << 20, "forecast": None},
+        "elman-checkpoint": {"peak": 1 << 20, "forecast": 3 << 19},
+    }
+    assert words(step)[-1] == "torch 5.00, checkpoint 1.00 (1.50) MiB"
 
 
 def test_empty_columns_are_left_out():
     """What no row has is no column."""
     found = measured()
     headers, told = filled(list(found.values()))
-    assert headers == list(HEADERS[:-1])
+    assert headers == list(HEADERS[:-2])
     headers, told = filled([found["import elman"]])
     assert headers == ["case (T,B,H)", "torch, per step", "elman, per step", "asked"]
     assert told == [["import elman", "1 s", "0.05 s", "≤ 0.3 s"]]
@@ -131,9 +141,9 @@ def test_studies_in_words():
         "picard": {"iterations": None, "replaced": 7},
     }
     study = row(Case("a study", "convergence"), solvers=solvers, solved_by="newton")
-    assert words(study)[-1] == f"newton 3, picard {NOTHING} (7 values replaced); returned: newton"
+    assert words(study)[-2] == f"newton 3, picard {NOTHING} (7 values replaced); returned: newton"
     lengths = row(Case("lengths", "lengths"), lengths={"untrained": ([10, 100], [3, None])})
-    assert words(lengths)[-1] == "untrained 10: 3, 100: None"
+    assert words(lengths)[-2] == "untrained 10: 3, 100: None"
 
 
 def test_our_own_baseline():
@@ -142,4 +152,4 @@ def test_our_own_baseline():
         "gru 10,1,1", "train", T=10, contestants=("elman-c", "elman-deer"), baseline="elman-c"
     )
     found = row(case, seconds={"elman-c": times(1e-5)}, ratio={"elman-deer": times(0.25)})
-    assert words(found)[-2] == "deer 4.00x"
+    assert words(found)[-3] == "deer 4.00x"

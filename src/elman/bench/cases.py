@@ -32,6 +32,8 @@ class Case:
         kind: of a study: which weights (``converging.WEIGHTS``); of layers: what they do
             (``bench/layered``).
         quick: whether ``--quick`` measures it too.
+        layers: of the module.
+        checkpoint: steps between two kept states of ``elman-checkpoint``.
     """
 
     name: str
@@ -49,6 +51,8 @@ class Case:
     threads: int = 2
     kind: str = ""
     quick: bool = False
+    layers: int = 1
+    checkpoint: int = 0
 
     @property
     def input_size(self) -> int:

@@ -64,8 +64,8 @@ class Contestant:
 
 
 def named(output: Tensor, last: Any) -> Results:
-    """Output and last states by name; torch's leading axis of layers is dropped."""
+    """Output and last states by name; torch's leading axis of layers is no axis of its own."""
     states = last if isinstance(last, tuple) else (last,)
     named = {f"last {k}": state.detach() for k, state in enumerate(states)}
-    flat = {name: state.reshape(state.shape[-2:]) for name, state in named.items()}
+    flat = {name: state.reshape(-1, state.shape[-1]) for name, state in named.items()}
     return {"output": output.detach(), **flat}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import elman.nn
-from elman.bench.cases import Case
+from elman.bench.cases import OURS, Case
 from elman.bench.contest import Contestant, Problem, Results, named
 from elman.bench.layered import draw_layers, layered
 from elman.bench.loops import PLAIN, TUNED, Loop
@@ -25,6 +25,11 @@ BUILT_IN: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "gru": (nn.GRU, elman.nn.GRU),
     "lstm": (nn.LSTM, elman.nn.LSTM),
 }
+CHECKPOINT = f"{OURS}-checkpoint"  # keeps the states of every case.checkpoint steps
+MODULES = (
+    *(OURS, CHECKPOINT),
+    *(f"{OURS}-{engine}" for engine in ("c", "aten", "deer", "scan-backward")),
+)
 Call = Callable[[Tensor], tuple[Tensor, Any]]
 
 
@@ -35,7 +40,7 @@ def draw_problem(case: Case, seed: int = 0) -> Problem:
     dtype = getattr(torch, case.dtype)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = _torch_layer(case) if case.cell in BUILT_IN else _recurrent(case, "auto")
+        module = _torch_layer(case) if case.cell in BUILT_IN else _own(case, "auto")
         x = torch.randn(case.T, case.B, case.input_size, dtype=dtype)
         dy = torch.randn(case.T, case.B, case.H, dtype=dtype)
     weights = {name: _tamed(w.detach()).to(dtype) for name, w in module.state_dict().items()}
@@ -68,28 +73,43 @@ def local(name: str, problem: Problem) -> Contestant | str:
 
 
 def _torch_layer(case: Case) -> nn.Module:
-    return BUILT_IN[case.cell][0](case.input_size, case.H)
+    return BUILT_IN[case.cell][0](case.input_size, case.H, case.layers)
 
 
-def _recurrent(case: Case, engine: str) -> nn.Module:
-    return elman.nn.Recurrent(find_cell(case.cell), case.input_size, case.H, engine=engine)
-
-
-def _torch(problem: Problem) -> Contestant | str:
-    """torch's own layer."""
-    if problem.case.cell not in BUILT_IN:
-        return f"torch.nn has no {problem.case.cell}"
-    return _of_module(problem, _torch_layer(problem.case), dict)
-
-
-def _elman(problem: Problem, engine: str) -> Contestant | str:
-    """elman's module on one engine, or on the one that measures best."""
-    case = problem.case
+def _own(case: Case, engine: str, **options: Any) -> nn.Module:
+    sizes = (case.input_size, case.H, case.layers)
     if case.cell in BUILT_IN:
-        module: nn.Module = BUILT_IN[case.cell][1](case.input_size, case.H, engine=engine)
+        return BUILT_IN[case.cell][1](*sizes, engine=engine, **options)
+    return elman.nn.Recurrent(find_cell(case.cell), *sizes, engine=engine, **options)
+
+
+def module_of(name: str, problem: Problem) -> nn.Module | str:
+    """torch's own layers, or elman's on one engine or on the one that measures best, with the
+    problem's weights; or why there are none.
+
+    Args:
+        name: ``torch``, or a contestant of elman's.
+    """
+    case = problem.case
+    if name == "torch" and case.cell not in BUILT_IN:
+        return f"torch.nn has no {case.cell}"
+    if name == "torch":
+        module = _torch_layer(case)
     else:
-        module = _recurrent(case, engine)
-    return _of_module(problem, module, partial(elman.nn.choices, module))
+        checkpoint = case.checkpoint if name == CHECKPOINT else None
+        engine = "auto" if name in (OURS, CHECKPOINT) else name.removeprefix(f"{OURS}-")
+        module = _own(case, engine, checkpoint=checkpoint)
+    module.to(problem.x.dtype).load_state_dict(dict(problem.weights))
+    return module
+
+
+def _named(problem: Problem, name: str) -> Contestant | str:
+    """A contestant that is a module."""
+    module = module_of(name, problem)
+    if isinstance(module, str):
+        return module
+    facts = dict if name == "torch" else partial(elman.nn.choices, module)
+    return _contestant(problem, module, dict(module.named_parameters()), facts)
 
 
 def _loop(problem: Problem, loops: Mapping[str, Loop]) -> Contestant | str:
@@ -110,13 +130,6 @@ def _compiled(problem: Problem) -> Contestant | str:
     weights = {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
     step = compile_step(cell)
     return _contestant(problem, lambda x: compiled_step(x, weights, cell, step), weights, dict)
-
-
-def _of_module(
-    problem: Problem, module: nn.Module, facts: Callable[[], dict[str, Any]]
-) -> Contestant:
-    module.to(problem.x.dtype).load_state_dict(dict(problem.weights))
-    return _contestant(problem, module, dict(module.named_parameters()), facts)
 
 
 def _contestant(
@@ -148,17 +161,13 @@ def _forward(problem: Problem, call: Call, facts: Callable[[], dict[str, Any]]) 
 
 
 CONTESTANTS: dict[str, Callable[[Problem], Contestant | str]] = {
-    "torch": _torch,
+    "torch": partial(_named, name="torch"),
     "loop": partial(_loop, loops=PLAIN),
     "tuned-loop": partial(_loop, loops=TUNED),
     "compiled": _compiled,
     "jax": jax_scan,
     "onnxruntime": onnxruntime,
-    "elman": partial(_elman, engine="auto"),
-    "elman-c": partial(_elman, engine="c"),
-    "elman-aten": partial(_elman, engine="aten"),
-    "elman-deer": partial(_elman, engine="deer"),
-    "elman-scan-backward": partial(_elman, engine="scan-backward"),
+    **{name: partial(_named, name=name) for name in MODULES},
 }
 SCANS: dict[str, Callable[[Problem], Contestant | str]] = {
     "loop": loop_scan,

@@ -19,6 +19,7 @@ HEADERS = (
     "GFLOP/s (of peak)",
     "elman beside others",
     "iterations",
+    "memory of a step (forecast)",
 )
 NOTHING = "–"
 LARGE = 32  # units from which a speed says something about the arithmetic
@@ -28,14 +29,14 @@ def words(row: Row) -> tuple[str, ...]:
     """A row under :data:`HEADERS`."""
     case = row["case"]
     if "failed" in row:
-        return (case, NOTHING, "failed", *[NOTHING] * 8)
+        return (case, NOTHING, "failed", *[NOTHING] * 9)
     if "bandwidth_gbs" in row:
         bandwidth = f"{row['bandwidth_gbs']:.1f} GB/s"
-        return (case, *[NOTHING] * 7, bandwidth, NOTHING, NOTHING)
+        return (case, *[NOTHING] * 7, bandwidth, *[NOTHING] * 3)
     if "solvers" in row or "lengths" in row:
-        return (case, *[NOTHING] * 9, _iterations(row))
+        return (case, *[NOTHING] * 9, _iterations(row), NOTHING)
     if "peak_gflops" in row:
-        return (case, *[NOTHING] * 7, "; ".join(_peaks(row["peak_gflops"])), NOTHING, NOTHING)
+        return (case, *[NOTHING] * 7, "; ".join(_peaks(row["peak_gflops"])), *[NOTHING] * 3)
     asked = row["asked"]
     ratios, seconds = row.get("ratio", {}), row["seconds"]
     steps = asked["T"] if ratios else None
@@ -51,7 +52,18 @@ def words(row: Row) -> tuple[str, ...]:
         _speed(row),
         _others(ratios, asked["baseline"]),
         NOTHING,
+        _memory(row.get("memory", {})),
     )
+
+
+def _memory(memory: dict[str, Any]) -> str:
+    """Peaks beside weights and arguments, and what was forecast."""
+    texts = [
+        f"{name.removeprefix(f'{OURS}-')} {_three(one['peak'] / (1 << 20))}"
+        + ("" if one["forecast"] is None else f" ({_three(one['forecast'] / (1 << 20))})")
+        for name, one in memory.items()
+    ]
+    return f"{', '.join(texts)} MiB" if texts else NOTHING
 
 
 def _iterations(row: Row) -> str:

@@ -15,6 +15,7 @@ import torch
 from elman.bench.cases import Case, Effort
 from elman.bench.converging import measure_convergence, measure_lengths
 from elman.bench.machine import facts
+from elman.bench.memory import measure_memory
 from elman.bench.peak import peak_gflops
 from elman.bench.scanning import measure_bandwidth
 from elman.bench.starting import measure_cold, measure_import, measure_warm
@@ -40,6 +41,7 @@ MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
     "warm": measure_warm,
     "import": measure_import,
     "peak": measure_peak,
+    "memory": measure_memory,
 }
 
 

@@ -24,13 +24,14 @@ PIPED_WIDTH = 160
 FAILED = 1
 SHORT = (  # HEADERS in a word, without the case
     *("torch", "elman", "ratio", "first call", "asked", "engine c", "error"),
-    *("GFLOP/s", "beside", "iterations"),
+    *("GFLOP/s", "beside", "iterations", "memory"),
 )
 
 
 def bench(
     suite: Annotated[
-        str, typer.Argument(help="Which suite: foundation, cpu, layers, streams, deer, scan.")
+        str,
+        typer.Argument(help="Which suite: foundation, cpu, layers, streams, deer, scan, memory."),
     ] = "foundation",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, under a minute.")] = False,
     seconds: Annotated[

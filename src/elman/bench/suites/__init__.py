@@ -7,10 +7,11 @@ from elman.bench.suites.cpu import CPU
 from elman.bench.suites.deer import DEER
 from elman.bench.suites.foundation import FOUNDATION
 from elman.bench.suites.layers import LAYERS, STREAMS
+from elman.bench.suites.memory import MEMORY
 from elman.bench.suites.scan import SCAN
 from elman.errors import InputError
 
-SUITES = {suite.name: suite for suite in (FOUNDATION, CPU, LAYERS, STREAMS, DEER, SCAN)}
+SUITES = {suite.name: suite for suite in (FOUNDATION, CPU, LAYERS, STREAMS, DEER, SCAN, MEMORY)}
 
 
 def find_suite(name: str) -> Suite:
