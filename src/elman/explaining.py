@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -149,6 +149,7 @@ def explain(
     device: str = "cpu",
     training: bool = True,
     tape: Tape = "auto",
+    without: Collection[str] = (),
     engine: str = "auto",
     measure: bool = True,
     **dims: int,
@@ -161,19 +162,22 @@ def explain(
         input_size, hidden_size: of a cell; input_size is hidden_size if omitted.
         steps, batch: T and B for a cell.
         dtype, device, training, tape: of a cell; all gradients are wanted in training.
+        without: of a cell, optimizations that are left out (``plan.spec.OPTIMIZATIONS``).
         engine: for a cell, a name or ``auto``.
         measure: whether engines are timed (and compiled) where the choice is not known yet.
         dims: sizes of a cell's other dims.
 
     Raises:
-        InputError: ``what`` is nothing that can be explained.
+        InputError: ``what`` is nothing that can be explained, or ``without`` names something
+            that is no optimization.
         EngineError: an engine asked for by name cannot run this; the text says why.
     """
     if isinstance(what, Cell):
         sizes = what.bind(hidden_size if input_size is None else input_size, hidden_size, **dims)
         wants = frozenset(entry.name for entry in (*what.inputs, *what.weights))
         wants = wants if training else frozenset()
-        spec = Spec(tuple(sorted(sizes.items())), dtype, device, wants, training, PlanOptions(tape))
+        options = PlanOptions.of(tape, without)
+        spec = Spec(tuple(sorted(sizes.items())), dtype, device, wants, training, options)
         layers: Sequence[Layer] = [Layer(what.name, what, spec, steps, batch, engine)]
     elif isinstance(what, Sequence) and all(isinstance(layer, Layer) for layer in what):
         layers = what
@@ -235,7 +239,7 @@ def _choice(layer: Layer, measure: bool) -> Choice | dict[str, str]:
     if layer.choice is not None:
         return layer.choice
     of = compiler.job(layer.cell, layer.spec)
-    if measure:
+    if measure and layer.cell.states:
         return choose(of, layer.at_once, layer.batch, layer.engine)
     return candidates(of, _asked(layer), layer.at_once, layer.batch)[1]
 

@@ -1,6 +1,7 @@
 """Prices and schedules are free to be wrong about speed, never about values.
 
-Random prices, blocks, tapes and schedules for every cell of the library, and for random cells.
+Random prices, blocks, tapes and schedules, and optimizations left out, for every cell of the
+library, and for random cells.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from calls import call
 from elman import cells
 from elman.plan.prices import Prices
 from elman.plan.schedule import Blocks
+from elman.plan.spec import OPTIMIZATIONS
 from helpers import Case, Sizes, assert_all_same, random_case
 from kernels import c_kernel, case_of, ill_conditioned, oracle, scheduled
 from random_cells import drawn_cells, reusing_cells
@@ -24,6 +26,7 @@ PRICE = st.sampled_from([0.001, 0.04, 0.4, 1.0, 5.0, 50.0])
 PRICES = st.builds(Prices, PRICE, PRICE, PRICE, PRICE, PRICE)
 BLOCKS = st.builds(Blocks, rows=st.sampled_from([1, 3, 48]), k=st.sampled_from([1, 4, 256]))
 TAPES = st.sampled_from(["auto", "save", "recompute"])
+WITHOUT = st.one_of(st.just(frozenset[str]()), st.frozensets(st.sampled_from([*OPTIMIZATIONS])))
 SCHEDULE = st.tuples(
     st.sampled_from(["one", "batch", "units"]), st.integers(1, 3), st.sampled_from([1, 2, 3, 100])
 )
@@ -64,9 +67,9 @@ def test_prices_and_schedules_change_no_result(cell):
     case = random_case(cell, Sizes(T=6, B=5, I=5, H=11), 3, torch.float64)
 
     @settings(max_examples=max(2, settings().max_examples // 10))
-    @given(prices=PRICES, blocks=BLOCKS, tape=TAPES, schedules=SCHEDULES)
-    def holds(prices, blocks, tape, schedules):
-        check(case, schedules, prices=prices, blocks=blocks, tape=tape)
+    @given(prices=PRICES, blocks=BLOCKS, tape=TAPES, without=WITHOUT, schedules=SCHEDULES)
+    def holds(schedules, **options):
+        check(case, schedules, **options)
 
     holds()
 
@@ -80,6 +83,7 @@ def test_prices_and_schedules_change_no_result(cell):
     prices=PRICES,
     blocks=BLOCKS,
     tape=TAPES,
+    without=WITHOUT,
     training=st.sampled_from([True, True, True, False]),
     frozen=st.one_of(st.just(0), st.integers(0, 255)),
     schedules=SCHEDULES,

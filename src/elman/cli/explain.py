@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from elman.nn.explain import explain as explained
+from elman.plan.spec import OPTIMIZATIONS
 from elman.train.layers import find_cell
 
 PIPED_WIDTH = 160
@@ -59,6 +60,9 @@ def explain(
     dtype: Annotated[DType, typer.Option(help="Of the computation.")] = DType.FLOAT32,
     device: Annotated[Device, typer.Option(help="Where it is to run.")] = Device.CPU,
     tape: Annotated[Tape, typer.Option(help="What the forward keeps.")] = Tape.AUTO,
+    without: Annotated[
+        list[str] | None, typer.Option(help=f"Leave out one of {', '.join(OPTIMIZATIONS)}.")
+    ] = None,
     engine: Annotated[str, typer.Option(help="auto, or the name of an engine.")] = "auto",
     training: Annotated[bool, typer.Option(help="With a backward.")] = True,
     measure: Annotated[bool, typer.Option(help="Time the engines.")] = True,
@@ -79,6 +83,7 @@ def explain(
         dtype=str(dtype),
         device=measurable(device) if measure else str(device),
         tape=str(tape),
+        without=without or [],
         engine=engine,
         training=training,
         measure=measure,

@@ -31,7 +31,8 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
         what: a cell, or one of elman's modules.
         x: an example input of the module, as its ``forward`` takes it.
         options: for a cell ``input_size``, ``hidden_size``, ``steps``, ``batch``, ``dtype``,
-            ``device``, ``training``, ``tape``, ``engine``, its dims; for both ``measure=False``.
+            ``device``, ``training``, ``tape``, ``without``, ``engine``, its dims; for both
+            ``measure=False``.
 
     Returns:
         An object to print, with ``stages``, ``engines``, ``tape_bytes``, ``peak_bytes`` and

@@ -113,7 +113,7 @@ class SequenceModule:
         Raises:
             InputError, EngineError: one cannot be so.
         """
-        plan = PlanOptions(options.get("tape", "auto"), frozenset(options.get("without", ())))
+        plan = PlanOptions.of(options.get("tape", "auto"), options.get("without", ()))
         self.engine, self.heads = checked(options.get("engine", "auto")), options.get("heads", 1)
         self.tape, self.without = plan.tape, tuple(sorted(plan.without))
         self.residual = bool(options.get("residual", False))

@@ -29,11 +29,14 @@ class _PhaseDraft:
     place: int
     given: dict[Node, Buffer | None]
     roots: list[Node]
+    without: Collection[str]
     late_products: bool = False
 
     def __post_init__(self) -> None:
         computed = [root for root in self.roots if not loop_invariant(root)]
-        self.segments, self.level = draft(computed, self.given, late_products=self.late_products)
+        self.segments, self.level = draft(
+            computed, self.given, late_products=self.late_products, without=self.without
+        )
 
     @property
     def writes(self) -> Collection[Node]:
@@ -223,6 +226,8 @@ def _targets(*groups: Iterable[tuple[Node, Buffer]]) -> dict[Node, list[Buffer]]
 def output_is_state(pair: Pair) -> bool:
     """Whether the output is the first state itself, so that one array serves both."""
     step = pair.step
+    if not step.states:
+        return False
     first = [leaf for leaf in step.states if leaf.data[0] == step.states[0].data[0]]
     return step.outputs == step.next_states[: len(first)]
 
@@ -244,10 +249,11 @@ class _Direction:
     sums: tuple[Sum, ...] = ()
 
 
-def _forward(pair: Pair, cuts: Cuts) -> _Direction:
+def _forward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
     step = pair.step
-    early_tape = [v for v in cuts.tape if v.rate == Rate.INPUT]
-    late_tape = [v for v in cuts.tape if v.rate == Rate.STATE]
+    early = () if "hoisting" in without else (Rate.INPUT,)
+    early_tape = [v for v in cuts.tape if v.rate in early]
+    late_tape = [v for v in cuts.tape if v.rate not in early]
     prologue = [*cuts.hoisted, *early_tape]
     looped = [*late_tape, *cuts.emitted]
     nexts = [(v, Buffer("next", i)) for i, v in enumerate(step.next_states)]
@@ -262,38 +268,40 @@ def _forward(pair: Pair, cuts: Cuts) -> _Direction:
     kept = {**dict.fromkeys([*prologue, *looped]), **_leaf_buffers(pair, known_next=True)}
     return _Direction(
         (
-            _PhaseDraft("forward before", 0, dict(leaves), prologue),
-            _PhaseDraft("forward step", 1, {**leaves, **dict.fromkeys(prologue)}, roots),
-            _PhaseDraft("forward after", 2, kept, [v for v, _ in late_outputs]),
+            _PhaseDraft("forward before", 0, dict(leaves), prologue, without),
+            _PhaseDraft("forward step", 1, {**leaves, **dict.fromkeys(prologue)}, roots, without),
+            _PhaseDraft("forward after", 2, kept, [v for v, _ in late_outputs], without),
         ),
         ([], [*nexts, *outputs], late_outputs),
         (prologue, looped, []),
     )
 
 
-def _backward(pair: Pair, cuts: Cuts) -> _Direction:
+def _backward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
     available: dict[Node, Buffer | None] = {
         **dict.fromkeys(cuts.tape),
         **_leaf_buffers(pair, known_next=True),
         **{v: Buffer("d_output", i) for i, v in enumerate(pair.d_outputs)},
     }
-    before = _PhaseDraft("backward before", 3, dict(available), list(cuts.rematerialised))
+    rematerialised = list(cuts.rematerialised)
+    before = _PhaseDraft("backward before", 3, dict(available), rematerialised, without)
     available.update(dict.fromkeys(cuts.rematerialised))
     carry = {v: Buffer("carry", i) for i, v in enumerate(pair.d_next)}
     roots = [*pair.d_states, *cuts.stored]
-    step = _PhaseDraft("backward step", 4, {**available, **carry}, roots, late_products=True)
+    given = {**available, **carry}
+    step = _PhaseDraft("backward step", 4, given, roots, without, late_products=True)
     available.update(dict.fromkeys(cuts.stored))
     read = dict.fromkeys(v for t in cuts.sums for v in (t.left, t.right) if v is not None)
     operands = [v for v in read if v not in available]
     late = [*(d for _, d in cuts.d_inputs), *operands]
     return _Direction(
-        (before, step, _PhaseDraft("backward after", 5, dict(available), late)),
+        (before, step, _PhaseDraft("backward after", 5, dict(available), late, without)),
         (
             [],
             [(v, Buffer("d_state", i)) for i, v in enumerate(pair.d_states)],
             [(d, Buffer("d_input", i)) for i, d in cuts.d_inputs],
         ),
-        (list(cuts.rematerialised), list(cuts.stored), operands),
+        (rematerialised, list(cuts.stored), operands),
         cuts.sums,
     )
 
@@ -326,9 +334,10 @@ def _sweep(way: _Direction, taped: Mapping[Node, Buffer], tape: list[Slot]) -> S
 def program(pair: Pair, spec: Spec, prices: Prices = BALANCED) -> Program:
     """Partition a pair: everything that is decided without an engine but with its prices."""
     cuts = partition(pair, spec, prices)
-    ways = [_forward(pair, cuts)]
+    without = spec.options.without
+    ways = [_forward(pair, cuts, without)]
     if spec.training:
-        ways.append(_backward(pair, cuts))
+        ways.append(_backward(pair, cuts, without))
     phases = [phase for way in ways for phase in way.phases]
     tape: list[Slot] = []
     assign(cuts.tape, _lives(phases, cuts.sums, cuts.tape), [], tape)

@@ -192,7 +192,9 @@ def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:
     loop = [*next_states, *early, *tape]
     emitted = cutter.sink(loop, late, {*leaves, *tape}) if late else ()
     taped_inputs = {v for v in tape if v.rate == Rate.INPUT}
-    hoisted = cutter.hoist([*loop, *emitted], {*step.inputs, *taped_inputs})
+    hoisted: tuple[Node, ...] = ()
+    if "hoisting" not in spec.options.without:
+        hoisted = cutter.hoist([*loop, *emitted], {*step.inputs, *taped_inputs})
     if not spec.training:
         return Cuts((), hoisted, emitted, (), (), (), (), late_outputs)
     free = {*cutter.given, *tape}

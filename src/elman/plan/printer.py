@@ -204,7 +204,8 @@ def show_header(program: Program) -> str:
     sizes = " ".join(f"{name}={size}" for name, size in spec.dims)
     wants = " ".join(sorted(spec.wants)) or "the states alone"
     mode = f"gradients of {wants}, tape {spec.options.tape}" if spec.training else "no gradients"
-    return f"{sizes}, {spec.dtype} on {spec.device}, {mode}"
+    without = "".join(f", without {name}" for name in sorted(spec.options.without))
+    return f"{sizes}, {spec.dtype} on {spec.device}, {mode}{without}"
 
 
 def show_program(program: Program, hints: Hints | None = None) -> str:

@@ -67,6 +67,34 @@ def levels(order: list[Node], *, late_products: bool) -> dict[Node, int]:
     return _earliest(order, {value: latest[value] for value in order if value.op == "matmul"})
 
 
+def _apart(order: list[Node], level: Mapping[Node, int]) -> dict[Node, int]:
+    """A segment for each operation: what a plan is without fusion.
+
+    Scalars, and products, of one segment remain together, before its other operations.
+    """
+    found: dict[Node, int] = {}
+    count = 0
+    for index in range(max(level.values(), default=-1) + 1):
+        mine = [value for value in order if level[value] == index]
+        together = [value for value in mine if value.op == "matmul" or not value.shape]
+        found.update(dict.fromkeys(together, count))
+        count += bool(together)
+        for value in mine:
+            if value not in found:
+                found[value] = count
+                count += 1
+    return found
+
+
+def _single(vectors: tuple[Node, ...]) -> tuple[Bundle, ...]:
+    """Each product by itself: what a plan is without merging."""
+    return tuple(
+        Bundle((value.args[1],), (Acc(value, (value,)),))
+        for value in vectors
+        if value.op == "matmul"
+    )
+
+
 def _joined(
     vectors: tuple[Node, ...], used: Mapping[Node, list[Node]], roots: Collection[Node]
 ) -> tuple[Bundle, ...]:
@@ -101,15 +129,26 @@ def _joined(
 
 
 def draft(
-    roots: Collection[Node], given: Collection[Node], *, late_products: bool = False
+    roots: Collection[Node],
+    given: Collection[Node],
+    *,
+    late_products: bool = False,
+    without: Collection[str] = (),
 ) -> tuple[list[SegmentDraft], dict[Node, int]]:
     """Cut a phase that computes ``roots`` from ``given`` values into segments.
+
+    Args:
+        roots, given: values.
+        late_products: as for :func:`levels`.
+        without: of ``spec.OPTIMIZATIONS``, what is left out.
 
     Returns:
         the segments in order, and the segment of every value computed in the phase.
     """
     order = [value for value in below(roots, given) if value not in given]
     level = levels(order, late_products=late_products)
+    if "fusion" in without:
+        level = _apart(order, level)
     used = readers(order)
     drafts: list[SegmentDraft] = []
     for index in range(max(level.values(), default=-1) + 1):
@@ -119,11 +158,10 @@ def draft(
             if value.shape:
                 vectors.setdefault(value.shape[0][0], []).append(value)
         fixed = {gate_block: tuple(values) for gate_block, values in vectors.items()}
-        drafts.append(
-            SegmentDraft(
-                tuple(value for value in mine if not value.shape),
-                fixed,
-                {gate_block: _joined(values, used, roots) for gate_block, values in fixed.items()},
-            )
-        )
+        bundles = {
+            gate_block: _single(values) if "merging" in without else _joined(values, used, roots)
+            for gate_block, values in fixed.items()
+        }
+        scalars = tuple(value for value in mine if not value.shape)
+        drafts.append(SegmentDraft(scalars, fixed, bundles))
     return drafts, level

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
@@ -10,7 +10,11 @@ from elman.errors import InputError, diagnostic
 
 Tape = Literal["save", "auto", "recompute"]
 # What `without=` can leave out, to measure what it gains: name -> what it does.
-OPTIMIZATIONS: Mapping[str, str] = {}
+OPTIMIZATIONS: Mapping[str, str] = {
+    "merging": "products of one value, and products that are added up, run as one product",
+    "fusion": "all operations on a unit between two products run in one pass, sums of products too",
+    "hoisting": "what inputs alone decide is computed for all steps at once, before the loop",
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,11 @@ class PlanOptions:
                     [(name, what) for name, what in OPTIMIZATIONS.items()],
                 )
             )
+
+    @classmethod
+    def of(cls, tape: Tape, without: Collection[str]) -> Self:
+        """As modules and ``explain`` take them: one name is as good as a list of it."""
+        return cls(tape, frozenset([without] if isinstance(without, str) else without))
 
     def to_json(self) -> dict[str, Any]:
         """All fields, JSON-able."""

@@ -20,6 +20,7 @@ from elman.plan.forecast import ranked
 from elman.plan.prices import Prices
 from elman.plan.program import Program
 from elman.plan.schedule import Schedule
+from elman.plan.spec import OPTIMIZATIONS
 
 PRICES = Prices()
 _PRUNE_RATIO = 1.6  # times the forecast of one after another
@@ -30,6 +31,7 @@ class CEngine(Engine):
 
     name = "c"
     fuses = packs = True
+    leaves_out = frozenset(OPTIMIZATIONS)
     dtypes: ClassVar[Mapping[str, tuple[str, ...]]] = {"cpu": tuple(DTYPES)}
 
     def __init__(self) -> None:
