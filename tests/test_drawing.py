@@ -1,20 +1,24 @@
-"""Pictures: everything is there, nothing lies on anything else, the tape is red."""
+"""Pictures: everything is there, nothing lies on anything else, what the backward reads is red."""
 
 from __future__ import annotations
 
 import shutil
 import xml.etree.ElementTree as ElementTree
+from xml.sax.saxutils import escape
 
 import pytest
 
 import elman
 from elman import cell, cells, compiler
-from elman.drawing import _picture, draw
+from elman.autodiff.rules import VJP
+from elman.drawing import _picture, draw, draw_ops
 from elman.drawing.layout import columns, layout, width_of
 from elman.drawing.picture import BEFORE, spoken
 from elman.drawing.svg import _overlap, _Writer
+from elman.drawing.table import rules
 from elman.errors import InputError
 from elman.ops import layer_norm, mean, tanh, where
+from elman.plan.spec import PlanOptions
 
 SVG = "{http://www.w3.org/2000/svg}"
 by_name = pytest.mark.parametrize("of", cells.ALL, ids=lambda of: of.name)
@@ -47,11 +51,14 @@ def test_everything_is_shown(of):
     assert {mark.tag for mark in products} == {mark.back_tag.strip("∂") for mark in products}
 
 
-def test_the_tape_is_red():
-    """The GRU keeps r, z, n and the recurrent product; their readers in the backward say so."""
+def test_what_the_backward_reads_is_red():
+    """The GRU needs r, z, n, the recurrent product, x and h; their readers in the backward say
+    so."""
     picture = made(cells.gru)
+    needed = {mark.name or mark.label for mark in picture.marks.values() if mark.needed}
+    assert needed == {"r", "z", "n", "hn", "x", "h", "1 - ·"}
     assert {mark.name for mark in picture.marks.values() if mark.taped} == {"r", "z", "n", "hn"}
-    inside = {mark.back for mark in picture.marks.values() if mark.reads_tape}
+    inside = {mark.back for mark in picture.marks.values() if mark.reads}
     assert inside == {"× r·(1 - r)", "× z·(1 - z)", "× (1 - n·n)"}
     assert {line.back for line in picture.lines if line.red} == {
         "× r",
@@ -59,14 +66,90 @@ def test_the_tape_is_red():
         "× z",
         "× n",
         "× (1 - z)",
+        "× h",
     }
 
 
-def test_what_is_there_anyway_is_not_red():
-    """An RNN reads its derivative off the state sequence: nothing is red."""
-    text = draw(cells.rnn).svg
-    assert 'class="red"' not in text
-    assert not [mark for mark in made(cells.rnn).marks.values() if mark.taped]
+@by_name
+def test_all_that_is_read_may_be_kept(of):
+    """What is outlined is what the plan would keep if keeping were free, and what is there
+    anyway."""
+    picture = _picture(of, of.bind(128, 128), PlanOptions("save"))
+    step = compiler.pair_of(of).step
+    there = {*step.inputs, *step.states, *step.next_states}
+    for index, value in enumerate(v for v in step.walk() if v.rate > 0):
+        mark = picture.marks[f"n{index}"]
+        assert mark.taped == (mark.needed and value not in there)
+
+
+def test_the_tape_is_filled():
+    """What a tape keeps is filled, whatever the backward needs: more, or nothing."""
+
+    def filled(tape):
+        picture = _picture(cells.lstm, cells.lstm.bind(128, 128), PlanOptions(tape))
+        return [mark.label for mark in picture.marks.values() if mark.taped]
+
+    assert filled("recompute") == []
+    assert sorted(filled("auto")) == ["tanh", "σ", "σ", "σ"]
+    assert sorted(filled("save")) == ["tanh", "tanh", "σ", "σ", "σ"]
+    text = draw(cells.lstm, tape="recompute").svg
+    assert 'class="shape needed"' in text
+    assert 'class="shape taped needed"' not in text
+    net = elman.Recurrent(cells.lstm, 3, 5, tape="recompute")
+    assert draw(net).svg == draw(cells.lstm, input_size=3, hidden_size=5, tape="recompute").svg
+
+
+def test_what_is_there_anyway_is_not_filled():
+    """An RNN reads its derivative off the state sequence: it keeps nothing else."""
+    marks = made(cells.rnn).marks.values()
+    assert not [mark for mark in marks if mark.taped]
+    assert {mark.label for mark in marks if mark.needed} == {"x", "h", "tanh"}
+
+
+def test_a_formula_without_a_state():
+    """A fully connected layer is drawn and explained; who would run it says why not."""
+
+    @cell(input="x[I]", weights="W[H, I], b[H]", output="y[H]")
+    def layer(x, W, b):
+        """A layer."""
+        return tanh(W @ x + b)
+
+    text = draw(layer, input_size=3, hidden_size=5).svg
+    for word in ("tanh", "∂W", "∂b", "× (1 - tanh1·tanh1)", "dout"):
+        assert word in text
+    told = elman.explain(layer, input_size=3, hidden_size=5)
+    assert "none: no step depends on the one before" in told.stages["step"]
+    assert all(one.refusal for one in told.engines)
+    assert "it has no state: nothing recurs" in {one.refusal for one in told.engines}
+    with pytest.raises(InputError, match="layer has no state"):
+        elman.Recurrent(layer, 3, 5)
+
+
+def test_every_rule_is_in_the_table(tmp_path):
+    """Each operation with a VJP row stands in the picture of operations, with the row's formula."""
+    found = {name: rule for rule in rules() for name in rule.names}
+    assert found.keys() == VJP.keys()
+    assert found["mul"].back == ("δ·y", "δ·x")
+    assert found["mul"].needed == {"x", "y"}
+    assert found["lin"].back == ("δ", "δ")
+    assert found["matmul"].back == ("δ ⊗ x", "Wᵀ @ δ")
+    assert (found["tanh"].back, found["tanh"].needed) == (("δ·(1 - h·h)",), {"h"})
+    assert found["lt"].back == (None, None)
+    text = draw_ops(tmp_path / "ops.svg").svg
+    assert (tmp_path / "ops.svg").read_text(encoding="utf-8") == text
+    ElementTree.fromstring(text)
+    for rule in found.values():
+        for part in rule.back:
+            assert part is None or escape(part) in text
+    with pytest.raises(InputError, match=r"draw writes \.svg, not \.dot"):
+        draw_ops(tmp_path / "ops.dot")
+
+
+def test_the_table_follows_the_rows(monkeypatch):
+    """There is no second list: another row is another picture."""
+    monkeypatch.setitem(VJP, "exp", lambda b, n, d: (b.mul(d, b.mul(n, n)),))
+    (rule,) = [rule for rule in rules() if rule.names == ("exp",)]
+    assert rule.back == ("δ·h·h",)
 
 
 def test_hoisted_values_stand_in_the_band():

@@ -45,6 +45,20 @@ def test_explain_own_cell_and_one_stage(elman, own):
     assert "Engines" not in said
 
 
+def test_explain_without(elman):
+    """What is left out is gone from the program; what there is to leave out is listed."""
+    words = ("explain", "gru", "--hidden=16", "--no-measure", "--stage=program")
+    _, usual, _ = elman(*words)
+    code, said, _ = elman(*words, "--without=merging", "--without", "hoisting")
+    assert code == 0
+    assert "without hoisting, without merging" in said
+    assert "[R.1 R.2 R.0] @ h" in usual
+    assert "[R.1] @ h ; [W.1] @ x" in said
+    code, _, told = elman(*words, "--without=speed")
+    assert code != 0
+    assert "there is no optimization 'speed'" in told
+
+
 @pytest.fixture
 def beside(tmp_path, monkeypatch):
     """A user's file that imports its neighbours, one of them only when the cell is traced."""
@@ -137,6 +151,24 @@ def test_draw_mistakes(elman, tmp_path):
     code, _, err = elman("draw", "gru", str(tmp_path / "none" / "gru.svg"))
     assert code == 1
     assert "cannot write the picture" in err
+    for words in (("gru",), (), ("gru", "--ops", str(tmp_path / "ops.svg"))):
+        code, _, err = elman("draw", *words)
+        assert code == 2
+        assert "--ops" in err
+
+
+def test_draw_operations_and_tapes(elman, tmp_path):
+    """The table of operations; a cell with another tape."""
+    path = tmp_path / "ops.svg"
+    code, said, _ = elman("draw", "--ops", str(path))
+    assert (code, said.strip()) == (0, str(path))
+    assert "softplus" in path.read_text(encoding="utf-8")
+    for tape in ("save", "recompute"):
+        code, _, _ = elman("draw", "lstm", str(path), "--tape", tape)
+        assert code == 0
+        assert ('class="shape taped needed"' in path.read_text(encoding="utf-8")) == (
+            tape == "save"
+        )
 
 
 def test_doctor(elman):

@@ -1,4 +1,4 @@
-"""Draw the differentiable graph of a cell as SVG."""
+"""Draw the differentiable graph of a cell, or the table of operations, as SVG."""
 
 from __future__ import annotations
 
@@ -8,23 +8,44 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from elman.cli.explain import sizes
+from elman.cli.explain import Tape, sizes
 from elman.drawing import draw as drawn
+from elman.drawing import draw_ops
 from elman.errors import RunError, diagnostic
 from elman.train.layers import find_cell
 
 
 def draw(
-    cell: Annotated[str, typer.Argument(help="gru, lstm, another cell, or file.py:cell.")],
-    path: Annotated[Path, typer.Argument(help="The .svg file; .dot for graphviz' language.")],
+    cell: Annotated[
+        str | None, typer.Argument(help="gru, lstm, another cell, or file.py:cell.")
+    ] = None,
+    path: Annotated[
+        Path | None, typer.Argument(help="The .svg file; .dot for graphviz' language.")
+    ] = None,
     hidden: Annotated[int, typer.Option(help="Units: the first state's size.")] = 128,
     inputs: Annotated[int | None, typer.Option(help="Size of the input; as --hidden.")] = None,
     dim: Annotated[list[str] | None, typer.Option(help="Another size of the cell: P=32.")] = None,
+    tape: Annotated[Tape, typer.Option(help="What the forward keeps.")] = Tape.AUTO,
+    ops: Annotated[
+        Path | None, typer.Option(help="Draw the table of operations into this .svg file instead.")
+    ] = None,
 ) -> None:
-    """Draw the differentiable graph: forward above, backward below, taped values in red."""
+    """Draw the differentiable graph: forward above, backward below.
+
+    Red outline: the backward reads it. Filled: the tape keeps it.
+    """
+    if ops is not None and cell is not None:
+        raise typer.BadParameter("the table is of no cell: give it alone", param_hint="--ops")
+    if ops is None and (cell is None or path is None):
+        raise typer.BadParameter("elman draw CELL FILE.svg, or elman draw --ops FILE.svg")
     try:
-        options: dict[str, Any] = sizes(dim or [])
-        drawn(find_cell(cell), path, hidden_size=hidden, input_size=inputs, **options)
+        if ops is not None:
+            made = draw_ops(ops)
+        else:
+            options: dict[str, Any] = {"tape": str(tape), **sizes(dim or [])}
+            made = drawn(
+                find_cell(cell or ""), path, hidden_size=hidden, input_size=inputs, **options
+            )
     except OSError as error:
         raise RunError(diagnostic("cannot write the picture", [("error", str(error))])) from error
-    Console().print(str(path), highlight=False, markup=False, soft_wrap=True)
+    Console().print(str(made.path), highlight=False, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The differentiable graph of a cell: forward above, backward below, taped values in red."""
+"""The differentiable graph of a cell: forward above, backward below, what is kept filled."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from elman import compiler
 from elman.drawing.layout import columns, dot_text, layout
 from elman.drawing.picture import Picture, picture
 from elman.drawing.svg import svg
+from elman.drawing.table import table
 from elman.errors import InputError, diagnostic
 from elman.frontend.cell import Cell
 from elman.passes.names import step_names
 from elman.plan.build import program
 from elman.plan.printer import program_names
-from elman.plan.spec import Spec
+from elman.plan.spec import USUAL, PlanOptions, Spec, Tape
 
 
 @dataclass(frozen=True)
@@ -42,53 +43,83 @@ def draw(
     *,
     input_size: int | None = None,
     hidden_size: int = 128,
+    tape: Tape | None = None,
     use_dot: bool | None = None,
     **dims: int,
 ) -> Drawing:
-    """Draw the differentiable graph: forward above, backward below, taped values in red.
+    """Draw the differentiable graph: forward above, backward below.
 
     Each shape of the forward has its mirror in the backward, where the cotangent goes the other way
-    and is multiplied by what stands there. Shaded: what leaves the time loop.
+    and is multiplied by what stands there. Outlined in red: activations that the backward reads;
+    filled: those that the tape keeps for it. Inputs and states are there anyway, others are
+    computed again. Shaded: what leaves the time loop.
 
     Args:
         what: a cell, or a module of elman's (its first layer).
         path: where to write it: ``.svg``, or ``.dot`` or ``.gv`` for graphviz' language.
         input_size, hidden_size: of a cell; they decide what is taped and what is hoisted.
+        tape: how much is kept, ``"save"``, ``"auto"`` or ``"recompute"``; None: as the module does,
+            or ``"auto"``.
         use_dot: whether graphviz lays it out; None: if it is installed.
         dims: sizes of a cell's other dims.
 
     Raises:
         InputError: nothing that can be drawn, or a file of another kind.
     """
-    cell, sizes = _subject(what, input_size, hidden_size, dims)
-    target = None if path is None else Path(path)
-    if target is not None and target.suffix not in (".svg", ".dot", ".gv"):
-        raise InputError(
-            diagnostic(
-                f"draw writes .svg, .dot or .gv, not {target.suffix or 'a file without a suffix'}",
-                [("path", str(target))],
-                str(target.with_suffix(".svg")),
-            )
-        )
-    made = _picture(cell, sizes)
+    cell, sizes, own = _subject(what, input_size, hidden_size, dims)
+    target = _target(path, ".svg", ".dot", ".gv")
+    made = _picture(cell, sizes, PlanOptions(tape or own))
     found = Drawing(svg(made, layout(made, use_dot=use_dot)), dot_text(made, columns(made)), target)
     if target is not None:
         target.write_text(found.svg if target.suffix == ".svg" else found.dot, encoding="utf-8")
     return found
 
 
+def draw_ops(path: str | Path | None = None) -> Drawing:
+    """Draw the table of basic operations: what each does, and what its backward does.
+
+    Forward at the top, up and to the right; backward below, down and to the left, with the formula
+    of each cotangent. Red: activations that the backward reads.
+
+    Args:
+        path: where to write it, ``.svg``.
+
+    Raises:
+        InputError: a file of another kind.
+    """
+    target = _target(path, ".svg")
+    found = Drawing(table(), "", target)
+    if target is not None:
+        target.write_text(found.svg, encoding="utf-8")
+    return found
+
+
+def _target(path: str | Path | None, *suffixes: str) -> Path | None:
+    """Where to write. Raises InputError for a suffix that is none of these."""
+    target = None if path is None else Path(path)
+    if target is not None and target.suffix not in suffixes:
+        told = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
+        raise InputError(
+            diagnostic(
+                f"draw writes {told}, not {target.suffix or 'a file without a suffix'}",
+                [("path", str(target))],
+                str(target.with_suffix(".svg")),
+            )
+        )
+    return target
+
+
 def _subject(
     what: Any, input_size: int | None, hidden_size: int, dims: dict[str, int]
-) -> tuple[Cell, dict[str, int]]:
-    """The cell and its sizes; a module has both in its ``runners``."""
+) -> tuple[Cell, dict[str, int], Tape]:
+    """The cell, its sizes and its tape; a module has all in its ``runners``."""
     if isinstance(what, Cell):
-        return what, what.bind(
-            hidden_size if input_size is None else input_size, hidden_size, **dims
-        )
+        inputs = hidden_size if input_size is None else input_size
+        return what, what.bind(inputs, hidden_size, **dims), "auto"
     runners = getattr(what, "runners", None)
     if isinstance(runners, dict) and runners:
         first = next(iter(runners.values()))
-        return first.cell, dict(first.dims)
+        return first.cell, dict(first.dims), first.options.tape
     raise InputError(
         diagnostic(
             f"draw takes a cell or a module of elman's, not {type(what).__name__}",
@@ -98,10 +129,10 @@ def _subject(
     )
 
 
-def _picture(cell: Cell, sizes: dict[str, int]) -> Picture:
+def _picture(cell: Cell, sizes: dict[str, int], options: PlanOptions = USUAL) -> Picture:
     pair = compiler.pair_of(cell)
     wants = frozenset(entry.name for entry in (*cell.inputs, *cell.weights))
-    of = program(pair, Spec(tuple(sorted(sizes.items())), wants=wants))
+    of = program(pair, Spec(tuple(sorted(sizes.items())), wants=wants, options=options))
     names = program_names(of, step_names(cell.graph, pair.step))
     about = cell.__doc__.partition("\n")[0].replace("``", "")
     shown = ", ".join(f"{name} = {size}" for name, size in sorted(sizes.items()))

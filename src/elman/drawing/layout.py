@@ -119,7 +119,7 @@ def dot_text(picture: Picture, column: Mapping[str, int]) -> str:
         wide, above, below = _room(mark)
         size = f"width={wide / _INCH:.3f}, height={2 * max(above, below) / _INCH:.3f}"
         text = f"{mark.label}\\n{mark.name}" if mark.name else mark.label
-        colour = ', color="red"' if mark.taped else ""
+        colour = ', color="red"' * mark.needed + ', style="filled", fillcolor="pink"' * mark.taped
         lines.append(f'  "{key}" [label="{text}", {size}{colour}];')
     for line in picture.lines:
         lines.append(f'  "{line.tail}" -> "{line.head}";')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -40,8 +40,10 @@ class Mark:
         label, back: text inside, forward and backward.
         name, back_name: the value's own name, beside the shape.
         tag, back_tag: weights (and their gradients) that hang on the shape.
-        taped: whether the value is kept from forward to backward.
-        reads_tape: whether the backward's factor inside reads a kept value.
+        needed: whether the backward reads the value (an activation).
+        taped: whether it is kept from forward to backward; what is needed and not kept is there
+            anyway (inputs, states) or computed again.
+        reads: whether the backward's factor inside reads an activation.
         zone: before, in or after the time loop.
     """
 
@@ -53,8 +55,9 @@ class Mark:
     back_name: str = ""
     tag: str = ""
     back_tag: str = ""
+    needed: bool = False
     taped: bool = False
-    reads_tape: bool = False
+    reads: bool = False
     zone: int = STEP
 
 
@@ -62,7 +65,7 @@ class Mark:
 class Line:
     """``head`` reads ``tail``; the backward runs the other way, times ``back``.
 
-    ``red``: the factor reads a kept value.
+    ``red``: the factor reads an activation.
     """
 
     tail: str
@@ -98,10 +101,17 @@ class _Collector:
         self.made, self.names, self.program = made, names, program
         self.pair: Pair = program.pair
         self.kept = set(program.kept)
-        self.there = self.kept | set(program.pair.step.next_states)
+        self.values = {v for v in self.pair.step.walk() if not loop_invariant(v)}
+        self.needed = self._activations(backward_roots(self.pair))
         self.key: dict[Node, str] = {}
         self.zone = self._zones()
         self.build = Builder()
+
+    def _activations(self, roots: Iterable[Node]) -> set[Node]:
+        """The values of the forward that ``roots`` are computed from, through values that only a
+        backward has."""
+        below = walk(roots, stop=lambda v: v in self.values or loop_invariant(v))
+        return self.values.intersection(below)
 
     def _zones(self) -> Mapping[Node, int]:
         zones: dict[Node, int] = {}
@@ -132,7 +142,7 @@ class _Collector:
             tags.append(f"{value.bias:g}")
         mark = Mark(key, self._kind(value), self._label(value), "", tag=", ".join(tags))
         mark.zone = self.zone.get(value, STEP)
-        mark.taped = value in self.kept
+        mark.needed, mark.taped = value in self.needed, value in self.kept
         if value in self.names and value not in self.pair.step.next_states:
             mark.name = self.names.short(value)
             back = f"d{mark.name}" if value.op in ("lin", "matmul") else f"δ{mark.name}"
@@ -146,9 +156,9 @@ class _Collector:
             back = "" if inside or reduced or mark.kind == "product" else factor
             self.made.lines.append(Line(self.key[arg], key, coef, back, red and bool(back)))
             if inside:
-                mark.back, mark.reads_tape = _bare(factor) or "1", red
+                mark.back, mark.reads = _bare(factor) or "1", red
         if reduced:
-            mark.back, mark.reads_tape = _REDUCED[value.op], False
+            mark.back, mark.reads = _REDUCED[value.op], False
         self._backward(mark, value)
         self.made.marks[key] = mark
 
@@ -157,7 +167,8 @@ class _Collector:
         kind: BoxKind = "input" if leaf.op == "input" else "state"
         readers = [v for v in self.zone if leaf in v.args]
         zone = min((self.zone[v] for v in readers), default=STEP) if kind == "input" else STEP
-        self.made.marks[key] = Mark(key, kind, name, f"d{name}", zone=zone)
+        mark = self.made.marks[key] = Mark(key, kind, name, f"d{name}", zone=zone)
+        mark.needed = leaf in self.needed
 
     def _kind(self, value: Node) -> BoxKind:
         if value.op == "matmul":
@@ -182,10 +193,10 @@ class _Collector:
         return label
 
     def _factor(self, part: Node, d: Node) -> tuple[str, bool]:
-        """What a cotangent is multiplied by on its way down; whether that reads the tape."""
+        """What a cotangent is multiplied by on its way down; whether that reads an activation."""
         if part is d:
             return "", False
-        red = any(value in self.kept for value in walk([part], stop=self.there.__contains__))
+        red = bool(self._activations([part]))
         if part.op == "mul" and d in part.args:
             other = part.args[1] if part.args[0] is d else part.args[0]
             return f"× {spoken(self.names.inner(other))}", red
@@ -232,6 +243,12 @@ class _Collector:
         zone = AFTER if self.zone.get(root) == AFTER else STEP
         self.made.marks[key] = Mark(key, "next", name, back, zone=zone)
         self.made.lines.append(Line(self.key[root], key))
+
+
+def backward_roots(pair: Pair) -> list[Node]:
+    """What a backward step computes: cotangents of states and inputs, and operands of sums."""
+    operands = [v for term in pair.sums for v in (term.left, term.right) if v is not None]
+    return [*pair.d_states, *(d for d in pair.d_inputs if d is not None), *operands]
 
 
 def _shifts(value: Node) -> bool:

@@ -17,7 +17,7 @@ _DOT = 5.0
 _SHARES = (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1)  # where along a line its factor may stand
 _MIDDLE = 'dy="0.35em"'  # not every viewer knows dominant-baseline
 
-_STYLE = """
+STYLE = """
 text { font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; font-size: 12px; fill: #1f2933;
        text-anchor: middle; }
 .title { font-size: 20px; font-weight: bold; text-anchor: start; }
@@ -29,10 +29,11 @@ text { font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; font-size: 12px
 .leaf { fill: #e3f5e8; stroke: #2f8f5b; } .state { fill: #fff4d6; stroke: #b7862b; }
 .product { fill: #2c5282; stroke: #1a365d; } .inproduct { fill: #ffffff; font-weight: bold; }
 .tag { fill: #e8e4f5; stroke: #6b5ca5; stroke-width: 1; } .intag { font-size: 11px; fill: #44337a; }
-.taped { fill: #fff0f0; stroke: #d21f1f; stroke-width: 2.4; }
+.taped { fill: #f9c4c4; } .needed { stroke: #d21f1f; stroke-width: 2.4; }
 .red { fill: #d21f1f; font-weight: bold; }
 .name { font-size: 12px; font-style: italic; }
 .factor { font-size: 11px; }
+.card { fill: none; stroke: #cbd2d9; } .faint { fill: #cbd2d9; }
 .axis { stroke: #cbd2d9; stroke-dasharray: 5 5; }
 """
 
@@ -63,7 +64,7 @@ class _Writer:
         parts = [
             head,
             f"<title>{escape(self.picture.title)}</title>",
-            f"<style>{_STYLE}</style>",
+            f"<style>{STYLE}</style>",
             '<defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" '
             'markerHeight="7" orient="auto"><path d="M0,0.6 L8,4 L0,7.4 z" fill="#52606d"/>'
             "</marker></defs>",
@@ -192,19 +193,18 @@ class _Writer:
         x, y = self._at(self.placed.centre[mark.key], back)
         label = mark.back if back else mark.label
         wide, half = width_of(mark), HEIGHT / 2
-        taped = mark.taped and not back
-        inner = "red" if back and mark.reads_tape else ""
+        inner = "red" if back and mark.reads else ""
+        marked = "" if back else " taped" * mark.taped + " needed" * mark.needed
         if mark.kind == "sum" and back:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_DOT}" fill="#52606d"/>'
         elif mark.kind in ("sum", "times"):
-            name = "shape taped" if taped else "shape"
-            yield f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="{half}"/>'
+            yield f'<circle class="shape{marked}" cx="{x:.1f}" cy="{y:.1f}" r="{half}"/>'
             yield f'<text x="{x:.1f}" y="{y:.1f}" {_MIDDLE} style="font-size: 16px">'
             yield f"{escape(label)}</text>"
         else:
             own = {"input": "leaf", "state": "state", "next": "state", "product": "product"}
-            name = f"shape {own.get(mark.kind, '')} {'taped' if taped else ''}".rstrip()
-            if mark.kind == "product":
+            name = f"shape {own.get(mark.kind, '')}".rstrip() + marked
+            if mark.kind == "product" and (back or not mark.taped):
                 inner = "inproduct"
             round_ = half if mark.kind in ("input", "state", "next") else 5
             yield (
@@ -235,7 +235,7 @@ class _Writer:
             yield "</text>"
         if name:
             at = y - down * (HEIGHT / 2 + NAME / 2)
-            colour = " red" if mark.taped and not back else ""
+            colour = " red" if mark.needed and not back else ""
             yield f'<text class="name{colour}" x="{x:.1f}" y="{at:.1f}" {_MIDDLE}>{escape(name)}'
             yield "</text>"
 
@@ -264,9 +264,14 @@ class _Writer:
                 "product",
             ),
             (
+                '<rect class="shape needed" x="{x}" y="{t}" width="26" height="16" rx="4"/>',
+                26,
+                "read by the backward, where red",
+            ),
+            (
                 '<rect class="shape taped" x="{x}" y="{t}" width="26" height="16" rx="4"/>',
                 26,
-                "kept from forward to backward (taped), read where red",
+                "kept on the tape",
             ),
         ]
         for shape, wide, words in entries:

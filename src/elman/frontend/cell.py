@@ -158,7 +158,8 @@ class Cell:
                     f"{self.name} divides {first[0].name}: a weight multiplies it and the state"
                 )
             dims = sizes_per_head(dims, self.heads, self.whole.division)
-        return bind_dims(self.inputs, self.states, self.weights, input_size, hidden_size, dims)
+        sized = self.states or ((self.output,) if self.output else ())
+        return bind_dims(self.inputs, sized, self.weights, input_size, hidden_size, dims)
 
     @cached_property
     def graph(self) -> Graph:
@@ -369,7 +370,8 @@ def cell(
     Args:
         input: per-step inputs, e.g. ``"x[I]"`` or ``"x[I], m"``; a bare name is a scalar per
         sample.
-        state: states in order, e.g. ``"h[H], c[H]"``; the function returns them in this order.
+        state: states in order, e.g. ``"h[H], c[H]"``; the function returns them in this order. A
+            formula without any, of a layer that is not recurrent, can be drawn and explained.
         weights: weights in order, matrices and vectors, e.g. ``"W[4H, I], R[4H, H], b[4H]"``.
         output: a value returned *first* that is no state, e.g. ``"y[P]"``; else the first state
             is the output.
@@ -406,9 +408,10 @@ def cell(
             raise TraceError(
                 diagnostic(f"output={output!r} names {len(outputs)} values, not 1", [("at", where)])
             )
-        if not parsed[1]:
+        if not parsed[1] and not outputs:
             what = "a recurrent cell has at least one state"
-            raise TraceError(diagnostic(what, [("at", where)], _EXAMPLE))
+            others = ("without one", 'output="y[H]" names what a formula returns')
+            raise TraceError(diagnostic(what, [("at", where), others], _EXAMPLE))
         for name in declared:
             if declared.count(name) > 1:
                 raise TraceError(diagnostic(f"{name!r} is declared twice", [("at", where)]))

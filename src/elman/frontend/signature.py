@@ -126,7 +126,8 @@ def bind_dims(
     hidden_size: int,
     given: Mapping[str, int],
 ) -> dict[str, int]:
-    """Bind every named dim: the first input and the first state give theirs, all others by keyword.
+    """Bind every named dim: the first input and the first state (without states: the output) give
+    theirs, all others by keyword.
 
     Raises:
         ShapeError: a size does not fit its dim, a dim stays unknown, or a keyword names none.

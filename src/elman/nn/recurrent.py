@@ -226,6 +226,15 @@ def _separated(cell: Any, given: dict[str, Any]) -> tuple[Cell, dict[str, int]]:
                 "decorate the formula: @elman.cell(input=…, state=…, weights=…)",
             )
         )
+    if not cell.states:
+        raise InputError(
+            diagnostic(
+                f"{cell.name} has no state: there is nothing for Recurrent to hand on",
+                [("at", cell.where)],
+                'a state that the formula returns too: state="h[H]"; elman.draw and elman.explain '
+                "show it as it is",
+            )
+        )
     options = {name: value for name, value in given.items() if name in cell.defaults}
     bound = cell.with_options(**options)
     dims = {name: value for name, value in given.items() if name not in options}

@@ -30,6 +30,8 @@ def engine_for(name: str, job: Job) -> Engine | str:
     engine = registry.installed(name)
     if isinstance(engine, str):
         return engine
+    if not job.graph.states:
+        return "it has no state: nothing recurs"
     if always := job.spec.options.without - engine.leaves_out:
         return f"it cannot leave out {', '.join(sorted(always))}"
     return engine.supports(job) or engine
