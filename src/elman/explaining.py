@@ -26,6 +26,7 @@ from elman.plan.program import Program
 from elman.plan.spec import PlanOptions, Spec, Tape
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import candidates, label
+from elman.tuning.phases import phases
 
 WHY = {  # Choice.why -> where a choice comes from, in words
     "named": "asked for by name",
@@ -207,7 +208,7 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
         "step": f"{_recurrence(pair.step)}\n{show_step(pair.step, names)}",
         "backward": show_backward(pair, names),
         "program": "\n".join([*_unused(chosen), _programs(programs, hints)]),
-        "engines": "\n".join(line for found_ in chosen for line in _engine_lines(*found_)),
+        "engines": "\n".join(_engine_texts(chosen, measure)),
         "cost": _cost(layers, programs, [choice for _, choice in chosen]),
     }
     kept = [_kept(layer, choice) for layer, choice in chosen]
@@ -309,6 +310,25 @@ def _candidates(layer: Layer, choice: Choice | dict[str, str]) -> Iterable[Candi
             yield Candidate(layer.name, label(candidate), None, None, False)
     for name, reason in refusals.items():
         yield Candidate(layer.name, name, None, reason, False)
+
+
+def _engine_texts(
+    chosen: Sequence[tuple[Layer, Choice | dict[str, str]]], measure: bool
+) -> Iterable[str]:
+    """Who runs the layers and, if something may be measured, where the time of a call goes."""
+    for layer, choice in chosen:
+        yield from _engine_lines(layer, choice)
+        if measure and isinstance(choice, Choice):
+            yield from _phase_lines(layer, choice)
+
+
+def _phase_lines(layer: Layer, choice: Choice) -> Iterable[str]:
+    of = compiler.job(layer.cell, layer.spec)
+    taken = phases(of, choice.engine, choice.schedule, layer.steps, layer.batch)
+    if total := sum(taken.values()):
+        yield "  where the time of a call goes, of all threads together:"
+        for name, seconds in taken.items():
+            yield f"    {seconds / total:5.1%}  {name}"
 
 
 def _engine_lines(layer: Layer, choice: Choice | dict[str, str]) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""A cell that elman does not have: what a user might bring."""
+"""Cells that elman does not have: what a user might bring."""
 
 from __future__ import annotations
 
@@ -18,9 +18,25 @@ def leaky_memory(x, h, m, W, R, b):
     return h, m
 
 
+@cell(
+    input="x[I]",
+    state="h[H]",
+    weights="W[H, I], R[H, H], V[H, H]",
+    output="y[H]",
+    source="Han & Uboweja 2016, Parallel Training of Recurrent Neural Networks, section 2.1",
+)
+def tanh_readout(x, h, W, R, V):
+    """A tanh network without biases, and what another tanh reads out of it."""
+    h = tanh(W @ x + R @ h)
+    return tanh(V @ h), h
+
+
+OWN = {"leaky_memory": leaky_memory, "tanh_readout": tanh_readout}
+
+
 def find_cell(name: str) -> Cell:
-    """A cell of elman's, or the one above. Raises InputError for a name that is neither."""
-    found = {"leaky_memory": leaky_memory}.get(name) or getattr(elman.cells, name, None)
+    """A cell of elman's, or one of those above. Raises InputError for a name that is neither."""
+    found = OWN.get(name) or getattr(elman.cells, name, None)
     if not isinstance(found, Cell):
         raise InputError(f"no cell {name!r}")
     return found

@@ -97,6 +97,11 @@ class Kernel(ABC):
         """Facts for records and ``explain``: engine, plan digest, schedule; JSON-able."""
         return {"engine": self.engine}
 
+    def phases(self) -> Mapping[str, float]:
+        """How long each phase of the calls since the last question took, all threads together (s);
+        nothing unless :meth:`Engine.timed` made it."""
+        return {}
+
     def counters(self) -> dict[str, int]:
         """What happened in this kernel's calls so far, by name: ``fallbacks`` …"""
         return {}
@@ -154,6 +159,11 @@ class Engine(ABC):
         Raises:
             EngineError: with the reason of ``supports``.
         """
+
+    def timed(self, job: Job, schedule: str = "") -> Kernel | None:
+        """A kernel as of :meth:`compile` that says how long its phases take; None if there is no
+        such."""
+        return None
 
     def prune_reason(self, job: Job, steps: int, batch: int) -> str | None:
         """Why ``auto`` need not even benchmark this engine for a job that it can run, or None."""

@@ -14,6 +14,10 @@ OPTIMIZATIONS: Mapping[str, str] = {
     "merging": "products of one value, and products that are added up, run as one product",
     "fusion": "all operations on a unit between two products run in one pass, sums of products too",
     "hoisting": "what inputs alone decide is computed for all steps at once, before the loop",
+    "tiling": "products are cut into blocks that stay in registers and caches, of packed weights",
+    "simd": "an instruction computes a vector of units",
+    "threads": "several threads share a call",
+    "specialization": "exp, tanh and what is made of them are the kernel's own code, without calls",
 }
 
 

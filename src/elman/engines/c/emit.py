@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from functools import cached_property
 
+from elman.engines.c.clock import Clock
 from elman.engines.c.context import Arity
 from elman.engines.c.isa import Isa
 from elman.engines.c.layout import CLayout, product_parts
@@ -23,10 +24,13 @@ _TILES = re.compile(r"\b(?:rows|outer)[1-9]\b")  # products that a text calls
 
 
 class Emitter:
-    """Spells one program for one instruction set."""
+    """Spells one program for one instruction set; with a clock in it if it is to be ``timed``."""
 
-    def __init__(self, program: Program, isa: Isa, blocks: Blocks | None = None) -> None:
+    def __init__(
+        self, program: Program, isa: Isa, blocks: Blocks | None = None, *, timed: bool = False
+    ) -> None:
         self.program, self.isa, self.blocks = program, isa, blocks or Blocks()
+        self.clock = Clock(timed)
         self.layout = CLayout(program, isa)
         self.arrays = WeightArrays(self.layout, program.pair)
         self.shape = Arity(
@@ -68,7 +72,9 @@ class Emitter:
         return "\n\n".join([*arena, *parts, *entries])
 
     def _sweep(self, name: str, sweep: Sweep, *, direct: bool = False) -> SweepWriter:
-        return SweepWriter(name, sweep, self.layout, self.arrays, self.blocks, direct=direct)
+        return SweepWriter(
+            name, sweep, self.layout, self.arrays, self.blocks, self.clock, direct=direct
+        )
 
     def _head(self) -> str:
         spec = self.program.spec
@@ -96,7 +102,7 @@ class Emitter:
             "    }\n"
             "}"
         )
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.clock.head()])
 
     def _granules(self) -> list[int]:
         """Per gate block, the widest panel of any product: unit ranges are whole panels
@@ -163,6 +169,7 @@ class Emitter:
             "    ranges(w, lo, hi, zero, full);",
             "    T *sc = c->scalars + w->id * c->scalars_size;",
             "    (void)sc;",
+            *("    " + line for line in self.clock.start()),
         ]
         return "\n".join([*head, *("    " + line for line in body), "}"])
 
@@ -224,7 +231,7 @@ class Emitter:
             f"    T *const {base} = (T *)({text}); (void){base};"
             for base, text in writer.bases.items()
         ]
-        layout = self.layout
+        layout, summed_up = self.layout, self.clock.mark("weight gradients")
         start: list[str] = []
         end: list[str] = []
         row = layout.carry_row
@@ -254,8 +261,10 @@ class Emitter:
             *bases,
             *("    " + line for line in pack),
             *("    " + line for line in vectors),
+            *summed_up,
             "    barrier(w);",
             *("    " + line for line in products),
+            *summed_up,
             "}",
             "barrier(w);",
         ]
@@ -280,6 +289,7 @@ class Emitter:
                 *("    " + line for line in end),
                 *("    " + line for line in self._finish(sweep)),
                 "}",
+                *summed_up,
             ],
         )
 

@@ -59,7 +59,7 @@ class CEngine(Engine):
 
         Those of a quiet machine, even if it is not quiet now: a choice outlives a contest.
         """
-        return tuple(s.name for s in ranked(self._program(job), batch, threads()))
+        return tuple(s.name for s in ranked(self._program(job), batch, _threads(job)))
 
     def together(
         self,
@@ -70,7 +70,7 @@ class CEngine(Engine):
         arrangement: Arrangement,
     ) -> tuple[Kernel, float] | None:
         """Layers behind one another, directions side by side, on teams of threads."""
-        free = threads()
+        free = min(map(_threads, jobs), default=1)
         if free == 1 or len(jobs) == 1 or any(self.supports(job) for job in jobs):
             return None
         own = [self._kernel(job) for job in jobs]
@@ -85,6 +85,11 @@ class CEngine(Engine):
         chosen = Schedule.parse(schedule) if schedule else None
         return self._kernel(job).scheduled(chosen)
 
+    def timed(self, job: Job, schedule: str = "") -> Kernel:
+        """See :meth:`Engine.timed`."""
+        kernel = CKernel(job, self._program(job), timed=True)
+        return kernel.scheduled(Schedule.parse(schedule) if schedule else None)
+
     def _kernel(self, job: Job) -> CKernel:
         kernel = self._kernels.get(job)
         if kernel is None:
@@ -96,6 +101,11 @@ class CEngine(Engine):
         if made is None:
             made = self._programs[job] = program(job.pair, job.spec, PRICES)
         return made
+
+
+def _threads(job: Job) -> int:
+    """How many share a call of a job on a quiet machine."""
+    return 1 if "threads" in job.spec.options.without else threads()
 
 
 ENGINE = CEngine()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +18,7 @@ class Isa:
 
     Attributes:
         name: as printed and as taken by the environment variable ELMAN_ISA.
-        vector_bytes: width of one vector (bytes).
+        vector_bytes: width of one vector (bytes); 0: numbers, not vectors.
         registers: how many vector registers there are.
         flags: what the compiler needs to know.
     """
@@ -28,8 +29,21 @@ class Isa:
     flags: tuple[str, ...]
 
     def lanes(self, dtype: str) -> int:
-        """Elements per vector."""
-        return self.vector_bytes // (8 if dtype == "float64" else 4)
+        """Elements per vector; one without vectors."""
+        return max(1, self.vector_bytes // (8 if dtype == "float64" else 4))
+
+    def without(self, optimizations: Collection[str]) -> Isa:
+        """The same without some of ``plan.spec.OPTIMIZATIONS``: how the compiler is called."""
+        found = self
+        if "simd" in optimizations:
+            flags = (*found.flags, "-fno-tree-vectorize", "-fno-tree-slp-vectorize")
+            found = replace(
+                found, name=f"{found.name} without vectors", vector_bytes=0, flags=flags
+            )
+        if "specialization" in optimizations:
+            flags = (*found.flags, "-DELMAN_LIBM")
+            found = replace(found, name=f"{found.name} with libm", flags=flags)
+        return found
 
     @property
     def accumulators(self) -> int:

@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -93,23 +93,26 @@ class CKernel(Kernel):
     engine = "c"
     packs = True
 
-    def __init__(self, job: Job, made: Program, blocks: Blocks | None = None) -> None:
+    def __init__(
+        self, job: Job, made: Program, blocks: Blocks | None = None, *, timed: bool = False
+    ) -> None:
         self.program, self.spec = made, job.spec
         self.fixed: Schedule | None = None
         self._load = load_of(made)
-        self.isa = detect()
-        self.emitter = Emitter(made, self.isa, blocks)
+        self.isa = detect().without(job.spec.options.without)
+        self._alone = "threads" in job.spec.options.without
+        self.emitter = Emitter(made, self.isa, blocks, timed=timed)
         text, parts = self.emitter.text(), self.emitter.parts()
         self.digest = hashlib.sha256("".join((text, *parts)).encode()).hexdigest()[:16]
         library, self._fingerprint = built(text, self.isa, parts)
-        shared = pool()
+        self._library, shared = library, pool()
         library.elman_threads.argtypes = [ctypes.c_void_p] * 3
         library.elman_threads.restype = None
         library.elman_threads(shared.parallel, shared.number, shared.count)
         self._forward = Entry.of(library, "forward")
         self._backward = Entry.of(library, "backward") if made.backward is not None else None
         self._direct = Entry.of(library, "direct") if made.backward is None else None
-        self._team = 0  # workers of a call at most; 0: as many as there are
+        self._team = int(self._alone)  # workers of a call at most; 0: as many as there are
         shape = self.emitter.shape
         self._frame = Frame(shape)
         counts = (shape.inputs, shape.states, shape.weights)
@@ -155,6 +158,10 @@ class CKernel(Kernel):
         schedule = self.fixed.name if self.fixed else ""
         return {"engine": "c", "plan": self.digest, "isa": self.isa.name, "schedule": schedule}
 
+    def phases(self) -> Mapping[str, float]:
+        """See :meth:`Kernel.phases`."""
+        return self.emitter.clock.taken(self._library) if self.emitter.clock.on else {}
+
     def fingerprint(self) -> str:
         """The hash of the library."""
         return self._fingerprint
@@ -172,7 +179,7 @@ class CKernel(Kernel):
         ``team``: workers at most (0: as many as there are).
         """
         other = copy(self)
-        other.fixed, other._team, other._plans = schedule, team, {}
+        other.fixed, other._team, other._plans = schedule, int(self._alone) or team, {}
         return other
 
     def workers(self) -> int:

@@ -24,6 +24,7 @@ class CLayout(Columns):
         super().__init__(program)
         self.lanes = isa.lanes(program.spec.dtype)
         self.isa = isa
+        self.tiled = "tiling" not in program.spec.options.without
         step = program.pair.step
         self.gate_blocks: list[GateBlock] = []
         self.vectors: dict[Node, int] = {}  # loop-invariant value -> its offset

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from elman.engines.c.layout import CLayout
+from elman.engines.c.clock import Clock
+from elman.engines.c.layout import CLayout, product_parts
 from elman.engines.c.ops import SPELL, number, spell_reduce, spell_sum
-from elman.engines.c.products import Matrix, Panels, direct_code, product_code
+from elman.engines.c.products import Panels, Weights, direct_code, product_code
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
 from elman.ir.pair import loop_invariant
@@ -47,12 +48,16 @@ class PhaseWriter:
         loop: bool,
         row_block: int,
         k_block: int,
-        direct: Matrix | None = None,
+        direct: Weights | None = None,
+        clock: Clock,
+        label: str,
     ) -> None:
         """``direct`` tells where weights lie, for products that do not use the packed panels."""
         self.layout, self.phase, self.loop = layout, phase, loop
         self.chunk, self.panels = chunk, panels
         self.row_block, self.k_block, self.direct = row_block, k_block, direct
+        self.multiplied = clock.mark(f"{label}: products") if product_parts([phase]) else []
+        self.computed = clock.mark(f"{label}: pointwise") if phase.segments else []
         self.scratch, self.scratch_row = layout.scratch(phase)
         self.scalars = sum(1 for buffer in phase.buffers.values() if buffer.where == "scalar")
         self.bases: dict[str, str] = {}
@@ -188,6 +193,7 @@ class PhaseWriter:
                 "        long u = v * VL; (void)u;",
                 f"            {body}",
                 "    }",
+                *self.computed,
             ]
         panels = [self.panels[bundle] for bundle in part.bundles]
         width = panels[0].width
@@ -216,6 +222,7 @@ class PhaseWriter:
             f"        for (long v = lo[{gate_block}]; v < hi[{gate_block}]; v += {width}) {{",
             f"            long nv = {vectors} - v < {width} ? {vectors} - v : {width};",
             f"            {call}",
+            *self.multiplied,
             "            for (long r = rb; r < rb + m; r++) {",
             "                const T *row = buf + (r - rb) * LDB;",
             "                for (long j = 0; j < nv; j++) {",
@@ -223,6 +230,7 @@ class PhaseWriter:
             f"                {body}",
             "                }",
             "            }",
+            *self.computed,
             "        }",
             "    }",
             "}",
@@ -263,14 +271,14 @@ class PhaseWriter:
                 text = spell_sum(value.coefs, value.bias, args)
             else:
                 text = SPELL[value.op].format(*args)
-            lines.append(f"    {{ const V x = {text}; {target} = x[0]; }}")
+            lines.append(f"    {{ const V x = {text}; {target} = LANE(x, 0); }}")
         for value, buffer in segment.scalar_writes:
             place = self.place(buffer, value)
+            target = f"*({place.at('r')})"
             lines.append(
-                f"    if (lead) {{ const V x = {self._load(value)}; *({place.at('r')}) = x[0]; }}"
+                f"    if (lead) {{ const V x = {self._load(value)}; {target} = LANE(x, 0); }}"
             )
-        lines.append("}")
-        return lines
+        return [*lines, "}", *self.computed]
 
     def segment(self, name: str, segment: Segment) -> str:
         """The C function of one segment."""

@@ -95,6 +95,19 @@ def plan_panels(layout: CLayout, parts: list[Part]) -> dict[Bundle, Panels]:
 Matrix = Callable[[Node], tuple[str, str]]
 
 
+@dataclass(frozen=True)
+class Weights:
+    """Weights that products read as they lie.
+
+    Attributes:
+        matrix: C text of a block's address and of its row length.
+        dots: the C function that multiplies by their rows.
+    """
+
+    matrix: Matrix
+    dots: str = "dots"
+
+
 def pack_code(panels: Panels, size: int, matrix: Matrix) -> list[str]:
     """C lines that pack this worker's share of the panels.
 
@@ -141,7 +154,7 @@ def product_code(
             if not panels.total:
                 lines.append(
                     f"    for (long r = 0; r < m; r++) for (long i = 0; i < {count}; i++)"
-                    f" st({target} + r * LDB + i * VL, (V){{}});"
+                    f" st({target} + r * LDB + i * VL, (V){{0}});"
                 )
             for value, inner in zip(panels.bundle.operands, panels.inner, strict=True):
                 address, stride = operand(value)
@@ -163,7 +176,7 @@ def direct_code(
     first: int,
     size: int,
     operand: Callable[[Node], tuple[str, str]],
-    matrix: Matrix,
+    weights: Weights,
 ) -> list[str]:
     """The same as :func:`product_code`, from the weights as they lie in the caller's arrays.
 
@@ -171,18 +184,18 @@ def direct_code(
         panels: the bundle; nothing of it is packed.
         first, operand: as for :func:`product_code`.
         size: units of the gate block.
-        matrix: as for :func:`pack_code`.
+        weights: where they lie, and how they are multiplied.
     """
     lines = ["for (long j = 0; j < nv; j++) {", f"    long units = {size} - (v + j) * VL;"]
     for number, acc in enumerate(panels.bundle.accs):
         target = f"buf + ({first} + {number} * nv + j) * VL"
         if not panels.total:
-            lines.append(f"    for (long r = 0; r < m; r++) st({target} + r * LDB, (V){{}});")
+            lines.append(f"    for (long r = 0; r < m; r++) st({target} + r * LDB, (V){{0}});")
         done = 0
         for term, value, inner in zip(acc.terms, panels.bundle.operands, panels.inner, strict=True):
             address, stride = operand(value)
-            base, row = matrix(term.args[0])
-            name, unit = ("scaled_rows", "1") if term.transposed else ("dots", row)
+            base, row = weights.matrix(term.args[0])
+            name, unit = ("scaled_rows", "1") if term.transposed else (weights.dots, row)
             lines.append(
                 f"    {name}(m, {address}, {stride}, {base} + (v + j) * VL * ({unit}), {row},"
                 f" units, {inner}, {target}, LDB, {int(done > 0)});"

@@ -3,7 +3,7 @@
 /* one lane at a time */
 #define LANES(name, call)                                                                              \
     SHARED V name(V x) {                                                                      \
-        for (int i = 0; i < VL; i++) x[i] = (T)call((double)x[i]);                                     \
+        for (int i = 0; i < VL; i++) LANE(x, i) = (T)call((double)LANE(x, i));                         \
         return x;                                                                                      \
     }
 LANES(v_log, log)
@@ -15,7 +15,7 @@ LANES(v_softplus, softplus_)
 
 /* reductions over the units of some arrays: one sum over lanes at the end */
 SHARED T sum_of(const Units *arrays, long count) {
-    V even = {}, odd = {};
+    V even = {0}, odd = {0};
     T rest = 0;
     for (long i = 0; i < count; i++) {
         const T *p = arrays[i].p;
@@ -27,7 +27,7 @@ SHARED T sum_of(const Units *arrays, long count) {
     return total_of(even + odd) + rest;
 }
 SHARED T square_of(const Units *arrays, long count, T mean) {
-    V even = {}, odd = {};
+    V even = {0}, odd = {0};
     T rest = 0;
     for (long i = 0; i < count; i++) {
         const T *p = arrays[i].p;
@@ -52,7 +52,7 @@ SHARED T max_of(const Units *arrays, long count) {
 
 /* sum over rows of a column of vectors, added to what stands there if acc */
 NOINLINE void column_sum(const T *p, long stride, long rows, long u, long n, T *out, int acc) {
-    V a = acc ? ld(out) : (V){}, b = {};
+    V a = acc ? ld(out) : (V){0}, b = {0};
     long r = 0;
     if (u + VL <= n) {
         for (; r + 1 < rows; r += 2) { a += ld(p + r * stride + u); b += ld(p + (r + 1) * stride + u); }
@@ -71,7 +71,7 @@ NOINLINE void pack_column(T *dst, long columns, const T *src, long unit, long in
         for (long k = 0; k < K; k++) st(dst + k * step, ldn(src + k * inner, 0, units));
         return;
     }
-    if (units < VL) for (long k = 0; k < K; k++) st(dst + k * step, (V){});
+    if (units < VL) for (long k = 0; k < K; k++) st(dst + k * step, (V){0});
     long n = units < VL ? units : VL, done = 0;
     if (n == VL && inner == 1)
         for (; done + VL <= K; done += VL) transpose(dst + done * step, step, src + done, unit);
@@ -86,9 +86,9 @@ NOINLINE void pack_rows(T *dst, const T *src, long stride, long K, long count) {
     enum { WIDE = 32 / sizeof(T) };
     long k = 0;
     /* a whole vector per row: what it writes too much, the next row overwrites */
-    if (count <= WIDE / 2 && stride >= WIDE)
+    if (VL > 1 && count <= WIDE / 2 && stride >= WIDE)
         for (; k + 2 < K; k++) memcpy(dst + k * count, src + k * stride, 16);
-    else if (count <= WIDE && stride >= WIDE)
+    else if (VL > 1 && count <= WIDE && stride >= WIDE)
         for (; k + 4 < K; k++) memcpy(dst + k * count, src + k * stride, 32);
     for (; k < K; k++)
         for (long i = 0; i < count; i++) dst[k * count + i] = src[k * stride + i];
@@ -98,13 +98,13 @@ NOINLINE void pack_rows(T *dst, const T *src, long stride, long K, long count) {
  * C[r, i] (+)= sum over k of A[r, k] W[i, k] for one vector of units; W's rows are dotted with A's */
 SHARED void dots(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc) {
     long n = units < VL ? units : VL;
-    if (!acc) for (long r = 0; r < m; r++) st(C + r * ldc, (V){});
+    if (!acc) for (long r = 0; r < m; r++) st(C + r * ldc, (V){0});
     for (long i = 0; i < n; i += 4) {
         long left = n - i;
         const T *w0 = W + i * ldw, *w1 = left > 1 ? w0 + ldw : w0, *w2 = left > 2 ? w1 + ldw : w0, *w3 = left > 3 ? w2 + ldw : w0;
         for (long r = 0; r < m; r++) {
             const T *a = A + r * lda;
-            V s0 = {}, s1 = {}, s2 = {}, s3 = {};
+            V s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
             long k = 0;
             for (; k + VL <= K; k += VL) {
                 V x = ld(a + k);
@@ -120,10 +120,23 @@ SHARED void dots(long m, const T *A, long lda, const T *W, long ldw, long units,
         }
     }
 }
+/* the same as a triple loop: one sum at a time */
+SHARED void plain_dots(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc) {
+    if (!acc) for (long r = 0; r < m; r++) st(C + r * ldc, (V){0});
+    for (long r = 0; r < m; r++)
+        for (long i = 0; i < (units < VL ? units : VL); i++) {
+            const T *a = A + r * lda, *w = W + i * ldw;
+            V s = {0};
+            long k = 0;
+            for (; k + VL <= K; k += VL) s += ld(a + k) * ld(w + k);
+            if (k < K) s += ldn(a, k, K) * ldn(w, k, K);
+            C[r * ldc + i] += total_of(s);
+        }
+}
 /* C[r, i] (+)= sum over k of A[r, k] W[k, i]: rows of W are scaled and added */
 SHARED void scaled_rows(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc) {
     for (long r = 0; r < m; r++) {
-        V s = acc ? ld(C + r * ldc) : (V){};
+        V s = acc ? ld(C + r * ldc) : (V){0};
         for (long k = 0; k < K; k++) s += A[r * lda + k] * ldn(W + k * ldw, 0, units);
         st(C + r * ldc, s);
     }
@@ -209,7 +222,7 @@ __attribute__((visibility("default"))) long elman_launch_tasks(Task *items, long
 }
 
 SHARED void copy_in(T *to, const T *from, long n) {
-    for (long u = 0; u < n; u += VL) st(to + u, from ? ldn(from, u, n) : (V){});
+    for (long u = 0; u < n; u += VL) st(to + u, from ? ldn(from, u, n) : (V){0});
 }
 /* this worker's vectors of a block of weights into the panels of a product (products.py): it is summed into
  * accumulator `acc` of `accs`, and `done` of `total` k stand before it */
@@ -257,4 +270,13 @@ SHARED void add_outer(const Left *left, const T *right, long vectors, long block
                                       rows - k < block ? rows - k : block, C + left->m0 * ldc + p * WIDEST * VL, ldc,
                                       acc || k > 0, k);
     }
+}
+SHARED void plain_outer(const Worker *w, const T *left, long left_row, long size, const T *right, long right_row, long units,
+                        long rows, T *C, long ldc, int acc) {
+    for (long i = share(size, w->id, w->workers); i < share(size, w->id + 1, w->workers); i++)
+        for (long u = 0; u < units; u += VL) {
+            V s = acc ? ldn(C + i * ldc, u, units) : (V){0};
+            for (long r = 0; r < rows; r++) s += left[r * left_row + i] * ldn(right + r * right_row, u, units);
+            stn(C + i * ldc, u, units, s);
+        }
 }

@@ -8,8 +8,17 @@
 #include <string.h>
 #include <time.h>
 
+#if VL > 1
+INLINE M bits(V x) { return (M)x; }
+INLINE V value(M m) { return (V)m; }
 INLINE V pick(M m, V a, V b) { return (V)((m & (M)a) | (~m & (M)b)); }
-INLINE V truth(M m) { return (V)(m & (M)bc(1)); }
+#else
+INLINE M bits(V x) { M m; __builtin_memcpy(&m, &x, sizeof m); return m; }
+INLINE V value(M m) { V x; __builtin_memcpy(&x, &m, sizeof x); return x; }
+INLINE V pick(M m, V a, V b) { return m ? a : b; }
+#endif
+INLINE V truth(M m) { return pick(m, bc(1), bc(0)); }
+INLINE V v_abs(V x) { return value(bits(x) & ~bits(bc((T)-0.0))); }
 /* the second operand wins where the first is NaN or they are unordered, as in x86's min and max */
 #if defined(__AVX512F__) && VL * 4 == 64 && !defined(ELMAN_F64)
 #define WIDE(name) _mm512_##name
@@ -44,11 +53,27 @@ INLINE V v_sqrt(V x) { return (V)WIDE(sqrt_ps)((F)x); }
 INLINE V lesser(V a, V b) { return pick(a < b, a, b); }
 INLINE V larger(V a, V b) { return pick(a > b, a, b); }
 INLINE V v_sqrt(V x) {
-    for (int i = 0; i < VL; i++) x[i] = (T)sqrt((double)x[i]);
+    for (int i = 0; i < VL; i++) LANE(x, i) = (T)sqrt((double)LANE(x, i));
     return x;
 }
 #endif
 
+/* without specialization (isa.py) exp and tanh are libm's, one lane at a time */
+#ifdef ELMAN_LIBM
+#ifdef ELMAN_F64
+#define LIBM(name) name
+#else
+#define LIBM(name) name##f
+#endif
+INLINE V v_exp(V x) {
+    for (int i = 0; i < VL; i++) LANE(x, i) = LIBM(exp)(LANE(x, i));
+    return x;
+}
+INLINE V v_tanh(V x) {
+    for (int i = 0; i < VL; i++) LANE(x, i) = LIBM(tanh)(LANE(x, i));
+    return x;
+}
+#else
 /* exp: x = n ln 2 + r, a polynomial in r, and 2^n in two factors so that 0, subnormals and infinity come
  * out right. Constants: Cephes (Moshier), expf.c; float64: the Taylor polynomial, |r| <= ln 2 / 2. */
 #ifdef ELMAN_F64
@@ -93,14 +118,12 @@ INLINE V v_exp(V x) {
     p = p * r + 5.0000001201e-1f;
 #endif
     p = p * (r * r) + (r + (T)1);
-    M k = (M)m - (M)bc((T)EXP_MAGIC);
+    M k = bits(m) - bits(bc((T)EXP_MAGIC));
     M half = k >> 1;
-    V low = (V)((half + EXP_BIAS) << EXP_SHIFT);
-    V high = (V)((k - half + EXP_BIAS) << EXP_SHIFT);
+    V low = value((half + EXP_BIAS) << EXP_SHIFT);
+    V high = value((k - half + EXP_BIAS) << EXP_SHIFT);
     return p * low * high;
 }
-INLINE V v_sigmoid(V x) { return (T)1 / ((T)1 + v_exp(-x)); }
-INLINE V v_abs(V x) { return (V)((M)x & ~(M)bc((T)-0.0)); }
 /* tanh: an odd polynomial or rational near 0 (Cephes, tanhf.c and tanh.c), 1 - 2 / (exp(2|x|) + 1) beyond */
 INLINE V v_tanh(V x) {
     V a = v_abs(x);
@@ -120,14 +143,16 @@ INLINE V v_tanh(V x) {
     V near = a + a * s * p;
 #endif
     V far = (T)1 - (T)2 / (v_exp(a + a) + (T)1);
-    return (V)((M)pick(a < (T)0.625, near, far) | ((M)x & (M)bc((T)-0.0)));
+    return value(bits(pick(a < (T)0.625, near, far)) | (bits(x) & bits(bc((T)-0.0))));
 }
+#endif
+INLINE V v_sigmoid(V x) { return (T)1 / ((T)1 + v_exp(-x)); }
 INLINE V v_relu(V x) { return larger(bc(0), x); }
 INLINE V v_min(V a, V b) { return pick(a != a, a, pick(a < b, a, b)); }
 INLINE V v_max(V a, V b) { return pick(a != a, a, pick(a > b, a, b)); }
 INLINE V v_sign(V x) { return pick(x > (T)0, bc(1), pick(x < (T)0, bc(-1), bc(0))); }
 /* not `c != 0`: gcc 12 without SSE4 stops with an internal error when c is itself a comparison */
-INLINE V v_where(V c, V a, V b) { return pick((M)v_abs(c) != 0, a, b); }
+INLINE V v_where(V c, V a, V b) { return pick(bits(v_abs(c)) != 0, a, b); }
 /* one lane at a time */
 SHARED V v_log(V x);
 SHARED V v_sin(V x);
@@ -142,6 +167,7 @@ SHARED T max_of(const Units *arrays, long count);
 
 /* products with weights as they lie, for calls of so few rows that packing would cost more than it gains */
 SHARED void dots(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc);
+SHARED void plain_dots(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc);
 SHARED void scaled_rows(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc);
 
 /* workers: the process's one OpenMP pool (torch's own), found at run time and handed in once */
@@ -184,4 +210,7 @@ SHARED void column_sums(const Worker *w, const T *src, long stride, long vectors
 typedef struct { T *A; long m0, m1, most, rows; } Left;
 SHARED Left pack_left(const Worker *w, T *area, const T *src, long stride, long size, long rows, long most);
 typedef void Outer(long m, const T *A, long skip, const T *P, long K, T *C, long ldc, int acc, long done);
+/* the same as a triple loop over memory, nothing packed: this worker's rows of C, all of right's units */
+SHARED void plain_outer(const Worker *w, const T *left, long left_row, long size, const T *right, long right_row, long units,
+                        long rows, T *C, long ldc, int acc);
 SHARED void add_outer(const Left *left, const T *right, long vectors, long block, T *C, long ldc, int acc, Outer *full, Outer *rest);

@@ -58,11 +58,15 @@ class SumWriter:
     @property
     def right_row(self) -> int:
         """Elements of the packed right operands per row of the chunk."""
+        if not self.layout.tiled:
+            return 0
         return sum(self.layout.padded(value.shape[0][0]) for value in self.rights)
 
     @property
     def left_row(self) -> int:
-        """Elements of the largest left operand per row of the chunk."""
+        """Elements of the largest packed left operand per row of the chunk."""
+        if not self.layout.tiled:
+            return 0
         return max((self.size(value) for value in self.lefts), default=0)
 
     def target(self, term: Sum) -> tuple[str, str]:
@@ -78,7 +82,9 @@ class SumWriter:
         return "!first" if first is term else "1"
 
     def pack(self) -> list[str]:
-        """Pack the right operands into panels shared by all workers."""
+        """Pack the right operands into panels shared by all workers, if products are tiled."""
+        if not self.layout.tiled:
+            return []
         lines: list[str] = []
         done = 0
         for value in self.rights:
@@ -93,6 +99,8 @@ class SumWriter:
 
     def products(self, k_block: int) -> list[str]:
         """Accumulate this worker's rows of every matrix sum."""
+        if not self.layout.tiled:
+            return [self._plain(term) for term in self.matrix]
         most = tile_rows(self.layout.isa, WIDEST)
         offsets: dict[Node, int] = {}
         done = 0
@@ -114,6 +122,16 @@ class SumWriter:
                     lines.append(self._product(term, offsets[term.right], k_block))
             lines.append("}")
         return lines
+
+    def _plain(self, term: Sum) -> str:
+        assert term.right is not None
+        base, row = self.target(term)
+        operands = [
+            f"{place.at('0')}, {place.stride}, {self.size(value)}"
+            for value in (term.left, term.right)
+            for place in (self.place(value),)
+        ]
+        return f"plain_outer(w, {', '.join(operands)}, rows, {base}, {row}, {self._acc(term)});"
 
     def _product(self, term: Sum, offset: int, k_block: int) -> str:
         base, row = self.target(term)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from elman.engines.c.clock import Clock
 from elman.engines.c.layout import CLayout, invariant_reads, product_parts
 from elman.engines.c.phases import PhaseWriter
-from elman.engines.c.products import Panels, pack_code, plan_panels
+from elman.engines.c.products import Panels, Weights, pack_code, plan_panels
 from elman.engines.c.weights import WeightArrays, WeightCode
 from elman.plan.program import Bundle, Sweep
 from elman.plan.schedule import Blocks
 
+_WAYS = {"fwd": "forward", "dir": "forward", "bwd": "backward"}
+_WHERE = ("before the loop", "steps", "after the loop")
 _MANY_ROWS = 16  # a batched phase is split by rows when every worker gets this many, else by units
 
 
@@ -22,15 +25,21 @@ class SweepWriter:
         layout: CLayout,
         arrays: WeightArrays,
         blocks: Blocks,
+        clock: Clock,
         *,
         direct: bool = False,
     ) -> None:
-        """``direct``: products read the weights as they lie, and nothing is packed."""
-        self.name, self.sweep, self.layout, self.direct = name, sweep, layout, direct
+        """``direct``: products read the weights as they lie, and nothing is packed; always so if
+        there is no tiling."""
+        self.name, self.sweep, self.layout = name, sweep, layout
+        self.packed = clock.mark(f"{_WAYS[name]}, weights packed")
+        self.direct = direct or not layout.tiled
         self.chunk = layout.chunk(sweep.chunk)
         self.phases = (sweep.before, sweep.step, sweep.after)
         self.panels: dict[Bundle, Panels] = plan_panels(layout, product_parts(self.phases))
         self.code = WeightCode(layout, arrays)
+        dots = "dots" if layout.tiled else "plain_dots"
+        weights = Weights(self.code.matrix, dots) if self.direct else None
         self.writers = [
             PhaseWriter(
                 layout,
@@ -38,11 +47,13 @@ class SweepWriter:
                 self.chunk,
                 self.panels,
                 loop=phase is sweep.step,
-                row_block=blocks.rows,
+                row_block=blocks.rows if layout.tiled else 1,
                 k_block=blocks.k,
-                direct=self.code.matrix if direct else None,
+                direct=weights,
+                clock=clock,
+                label=f"{_WAYS[name]}, {where}",
             )
-            for phase in self.phases
+            for phase, where in zip(self.phases, _WHERE, strict=True)
         ]
 
     def segments(self) -> list[str]:
@@ -69,6 +80,7 @@ class SweepWriter:
             "if (!w->id) {",
             *("    " + line for line in self.code.compute(roots)),
             "}",
+            *self.packed,
             "barrier(w);",
         ]
         if self.direct:
@@ -76,7 +88,7 @@ class SweepWriter:
         for panels in self.panels.values():
             size = self.layout.size(panels.gate_block)
             lines.extend(pack_code(panels, size, self.code.matrix))
-        return [*lines, "barrier(w);"]
+        return [*lines, *self.packed, "barrier(w);"]
 
     @property
     def gathers(self) -> bool:

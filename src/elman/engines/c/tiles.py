@@ -48,7 +48,7 @@ def shuffles(lanes: int) -> str:
         distance //= 2
         other = ", ".join(str(i ^ distance) for i in range(lanes))
         lines.append(f"    v += SHUFFLE(v, v, {other});")
-    return "\n".join([*lines, "    return v[0];", "}"])
+    return "\n".join([*lines, "    return LANE(v, 0);", "}"])
 
 
 def _splits(isa: Isa, rows: int, vectors: int) -> int:
@@ -81,7 +81,7 @@ def tile(isa: Isa, rows: int, vectors: int, *, packed: bool) -> str:
     lines = [
         f"NOINLINE void {name}(const T *restrict A, {stride}const T *restrict P, long K,"
         " T *restrict C, long ldc, int acc) {",
-        "    V " + ", ".join(f"{name} = {{}}" for name in sums) + ";",
+        "    V " + ", ".join(f"{name} = {{0}}" for name in sums) + ";",
     ]
 
     def one(offset: int, part: int) -> str:

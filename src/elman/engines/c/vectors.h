@@ -14,9 +14,16 @@ typedef int64_t Int;
 typedef float T;
 typedef int32_t Int;
 #endif
+#if VL > 1
 typedef T V __attribute__((vector_size(VL * sizeof(T)), may_alias));
 typedef T VU __attribute__((vector_size(VL * sizeof(T)), aligned(sizeof(T)), may_alias));
 typedef Int M __attribute__((vector_size(VL * sizeof(T)), may_alias));
+#define LANE(x, i) (x)[i]
+#else /* scalar code: a number stands for a vector of one */
+typedef T V, VU;
+typedef Int M;
+#define LANE(x, i) (x)
+#endif
 
 #define INLINE static inline __attribute__((always_inline))
 #define NOINLINE static __attribute__((noinline))
@@ -26,11 +33,11 @@ typedef Int M __attribute__((vector_size(VL * sizeof(T)), may_alias));
 
 INLINE V ld(const T *p) { return *(const VU *)p; }
 INLINE void st(T *p, V v) { *(VU *)p = v; }
-INLINE V bc(T x) { return x - (V){}; }
+INLINE V bc(T x) { return x - (V){0}; }
 /* a vector at unit u of an array of n units: what lies behind the end is neither read nor written */
 INLINE V ldn(const T *p, long u, long n) {
     if (__builtin_expect(u + VL <= n, 1)) return ld(p + u);
-    V v = {};
+    V v = {0};
     if (n > u) __builtin_memcpy(&v, p + u, (unsigned long)(n - u) * sizeof(T));
     return v;
 }

@@ -183,7 +183,7 @@ class WeightCode:
         units = self.arrays.size(leaf, len(leaf.shape) - 1) if leaf.shape else 1
         if d is not None and len(d.shape) == 1 and d.op not in _CONSTANTS:
             return [f"memcpy({target}, c->vec + {self.layout.vector(d)}, sizeof(T) * {units});"]
-        text = self._use(d) if d is not None else "(V){}"
+        text = self._use(d) if d is not None else "(V){0}"
         return [
             f"for (long r = 0; r < {rows}; r++) for (long u = 0; u < {units}; u += VL)"
             f" {{ const V x = {text}; stn({target} + r * {row}, u, {units}, x); }}"

@@ -1,0 +1,155 @@
+"""Engine c without tiling, vectors, threads or its own functions: slower, and as right."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from itertools import chain, combinations
+
+import pytest
+import torch
+
+import elman
+from calls import call
+from elman import cells, compiler
+from elman.bench.unknown import tanh_readout
+from elman.engines.c.build import build
+from elman.engines.c.emit import Emitter
+from elman.engines.c.engine import ENGINE, PRICES
+from elman.engines.c.isa import AVX2, ISAS, detect
+from elman.plan.build import program
+from elman.plan.spec import OPTIMIZATIONS
+from helpers import Sizes, assert_all_same, random_case
+from kernels import c_kernel, oracle, scheduled
+from specs import spec_of
+
+F32, F64 = torch.float32, torch.float64
+SWITCHES = ("tiling", "simd", "threads")
+ALL_OUT = frozenset(SWITCHES)
+EVERY = [frozenset(c) for c in chain(*(combinations(SWITCHES, n) for n in range(4)))]
+ODD = Sizes(T=7, B=3, I=5, H=19)
+SCHEDULES = [("batch", 2, 100), ("units", 2, 3)]
+CELLS = [cells.lstm_layernorm, cells.gru, tanh_readout]
+
+
+def named(value):
+    if isinstance(value, frozenset):
+        return "+".join(sorted(value)) or "nothing"
+    return getattr(value, "name", None) or str(value).removeprefix("torch.")
+
+
+def agree(monkeypatch, cell, dtype, without, sizes=ODD):
+    """Several sizes of one kernel, all of its results under every split, and a step alone."""
+    for T, B in ((sizes.T, sizes.B), (1, 1), (20, 17)):
+        case = random_case(cell, Sizes(T, B, sizes.I, sizes.H), 1, dtype)
+        kernel, want = c_kernel(case, without=without), oracle(case)
+        assert_all_same(call(kernel, case), want, dtype, T)
+        for schedule in SCHEDULES:
+            with monkeypatch.context() as patch:
+                scheduled(patch, kernel, *schedule)
+                assert_all_same(call(kernel, case), want, dtype, T)
+
+
+@pytest.mark.parametrize("without", EVERY, ids=named)
+@pytest.mark.parametrize("cell", CELLS, ids=named)
+def test_all_combinations_agree(cell, without, monkeypatch):
+    """Outputs, last states and every gradient; units that fill no vector; also T = B = 1."""
+    agree(monkeypatch, cell, F32, without)
+
+
+@pytest.mark.parametrize("without", [{"specialization"}, {"specialization", *ALL_OUT}], ids=str)
+def test_libm_agrees(without, monkeypatch):
+    """exp and tanh called one by one, in vectors and without."""
+    for dtype in (F32, F64):
+        agree(monkeypatch, cells.lstm, dtype, frozenset(without))
+
+
+@pytest.mark.parametrize("cell", [cells.lem, cells.slstm, cells.lru], ids=named)
+def test_plain_code_agrees_in_float64(cell, monkeypatch):
+    """Every operation on a number is written as it is on a vector."""
+    agree(monkeypatch, cell, F64, frozenset({"simd"}))
+    agree(monkeypatch, cell, F64, ALL_OUT)
+
+
+def test_inference_agrees():
+    """Calls of a few rows have a way of their own through a kernel without gradients."""
+    for T, B in ((1, 1), (7, 3)):
+        case = random_case(tanh_readout, Sizes(T, B, 5, 19), 0, F32)
+        kernel = c_kernel(case, wants=frozenset(), training=False, without=ALL_OUT)
+        want = {name: value for name, value in oracle(case).items() if name[0] != "d"}
+        assert_all_same(call(kernel, case), want, F32, T)
+
+
+def emitted(without):
+    spec = spec_of({"I": 32, "H": 48}.items(), wants=frozenset({"W", "R", "V"}), without=without)
+    made = program(compiler.job(tanh_readout, spec).pair, spec, PRICES)
+    return Emitter(made, detect().without(spec.options.without))
+
+
+def test_what_is_left_out_is_not_in_the_text():
+    """No tiles and no packed weights without tiling; numbers in the place of vectors."""
+    usual, plain = emitted(frozenset()), emitted(frozenset({"tiling"}))
+    assert re.search(r"\bpack_block\(w", usual.text())
+    assert len(usual.parts()) > 1
+    assert not re.search(r"\b(pack_block|pack_right|rows\d|outer\d)\(w", plain.text())
+    assert len(plain.parts()) == 1
+    assert "#define VL 1\n" in emitted(frozenset({"simd"})).text()
+    assert AVX2.without({"simd"}).lanes("float32") == AVX2.without({"simd"}).lanes("float64") == 1
+    assert AVX2.without(()) is AVX2
+    assert len({isa.without(out).name for isa in ISAS.values() for out in EVERY}) == 2 * len(ISAS)
+
+
+PACKED = re.compile(r"\bv?(add|sub|mul|fn?m(add|sub)\w*?)p[sd]\b")  # arithmetic of several numbers
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not installed")
+@pytest.mark.skipif(detect().name not in ("avx512", "avx2"), reason="x86's names of instructions")
+@pytest.mark.parametrize("without", [{"simd"}, {"simd", "tiling"}], ids=str)
+def test_the_compiler_finds_no_vectors_either(without):
+    """Scalar code has no arithmetic on vectors, and the usual kernel is full of it."""
+
+    def code(left_out):
+        kernel = c_kernel(random_case(tanh_readout, ODD, 1, F32), without=frozenset(left_out))
+        path = build(kernel.emitter.text(), kernel.isa, kernel.emitter.parts())
+        return subprocess.run(["objdump", "-d", path], capture_output=True, text=True).stdout
+
+    assert PACKED.search(code(()))
+    assert not PACKED.search(code(without))
+
+
+def test_one_worker_without_threads(monkeypatch):
+    """However many threads there are, whatever is asked of the kernel."""
+    monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 4)
+    monkeypatch.setattr("elman.engines.c.kernel.threads", lambda: 4)
+    monkeypatch.setattr("elman.engines.c.kernel.workers", lambda: 4)
+    case = random_case(tanh_readout, Sizes(50, 64, 32, 64), 1, F32)
+    usual, alone = (c_kernel(case, without=frozenset(out)) for out in ((), ("threads",)))
+    assert usual.schedule(50, 64).workers == 4
+    for kernel in (alone, *alone.stressed(), alone.scheduled(None, 3)):
+        assert (kernel.schedule(50, 64).workers, kernel.workers()) == (1, 1)
+    spec = spec_of(case.dims.items(), without=frozenset({"threads"}))
+    assert ENGINE.schedules(compiler.job(tanh_readout, spec), 50, 64) == ("one",)
+
+
+def test_kernels_are_kept_apart():
+    """A kernel that lacks something is never taken for the usual one, on disk or in a record."""
+    case = random_case(tanh_readout, ODD, 1, F32)
+    left_out = ((), ("tiling",), ("simd",), ("specialization",), ("simd", "specialization"))
+    kernels = [c_kernel(case, without=frozenset(out)) for out in left_out]
+    assert len({kernel.fingerprint() for kernel in kernels}) == len(kernels)
+    told = {(one.describe()["plan"], one.describe()["isa"]) for one in kernels}
+    assert len(told) == len(kernels)
+
+
+def test_modules_leave_out_what_they_are_told():
+    """The same results by a module, on engine c and on no other."""
+    torch.manual_seed(0)
+    usual = elman.Recurrent(cells.gru, 5, 19, engine="reference")
+    plain = elman.Recurrent(cells.gru, 5, 19, without=sorted(ENGINE.leaves_out))
+    plain.load_state_dict(usual.state_dict())
+    x = torch.randn(6, 3, 5)
+    torch.testing.assert_close(plain(x)[0], usual(x)[0])
+    (record,) = next(iter(elman.nn.choices(plain).values())).values()
+    assert record["engine"] in ("c", "reference")
+    assert ENGINE.leaves_out <= {*OPTIMIZATIONS}
