@@ -145,4 +145,4 @@ def test_real_processes(tmp_path):
     assert good["wants"][0] == "x"
     assert "torch.nn has no mgu" in failed["failed"]
     assert failed["met"] is False
-    assert words(failed)[2] == "failed"
+    assert words(failed)["elman"] == "failed"

@@ -8,6 +8,7 @@ import pytest
 
 from elman.bench.cases import Case, Effort
 from elman.bench.contestants import CONTESTANTS
+from elman.bench.fitting import FITTERS
 from elman.bench.layered import LAYERED
 from elman.bench.suites import SUITES, find_suite
 from elman.bench.unknown import find_cell
@@ -78,7 +79,7 @@ def test_suite_is_consistent(suite):
     for case in suite.cases:
         assert case.measure in MEASURES, case.name
         assert find_cell(case.cell), case.name
-        assert set(case.contestants) <= {*CONTESTANTS, *LAYERED}, case.name
+        assert set(case.contestants) <= {*CONTESTANTS, *LAYERED, *FITTERS}, case.name
         assert case.baseline in {"", *case.contestants}, case.name
         assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
 

@@ -8,7 +8,7 @@ import pytest
 
 from elman.bench.cases import Case, Effort, Suite
 from elman.bench.readme import complaints, markdown, rewritten
-from elman.bench.table import HEADERS, NOTHING, filled, words
+from elman.bench.table import CASE, COLUMNS, NOTHING, filled, words
 from elman.bench.timing import Quartiles
 from elman.errors import InputError, RunError
 
@@ -59,13 +59,25 @@ def measured() -> dict[str, dict]:
 def test_words():
     """Times per step, ratio with quartiles, aim, error, speed and share of the peak."""
     peak, step, start = (words(one) for one in measured().values())
-    assert len(peak) == len(step) == len(start) == len(HEADERS)
-    assert step == (
-        *("gru 10,1,64", "80.0 µs", "2.00 µs", "40.0x (36.0–44.0)", "3.40 µs (25.0x)", "≥ 30x"),
-        *("36.0x", "4.2e-07", "30 (30%)", "jax 4.00x", NOTHING, NOTHING),
-    )
-    assert start == ("import elman", "1 s", "0.05 s", *[NOTHING] * 2, "≤ 0.3 s", *[NOTHING] * 6)
-    assert peak[-4] == "50 on 1; 100 on 2"
+    assert step == {
+        CASE: "gru 10,1,64",
+        "baseline": "80.0 µs",
+        "elman": "2.00 µs",
+        "ratio": "40.0x (36.0–44.0)",
+        "first": "3.40 µs (25.0x)",
+        "asked": "≥ 30x",
+        "c": "36.0x",
+        "error": "4.2e-07",
+        "speed": "30 (30%)",
+        "others": "jax 4.00x",
+    }
+    assert start == {
+        CASE: "import elman",
+        "baseline": "1 s",
+        "elman": "0.05 s",
+        "asked": "≤ 0.3 s",
+    }
+    assert peak == {CASE: "peak", "speed": "50 on 1; 100 on 2"}
 
 
 def test_memory():
@@ -75,14 +87,14 @@ def test_memory():
         "torch": {"peak": 5 << 20, "forecast": None},
         "elman-checkpoint": {"peak": 1 << 20, "forecast": 3 << 19},
     }
-    assert words(step)[-1] == "torch 5.00, checkpoint 1.00 (1.50) MiB"
+    assert words(step)["memory"] == "torch 5.00, checkpoint 1.00 (1.50) MiB"
 
 
 def test_empty_columns_are_left_out():
     """What no row has is no column."""
     found = measured()
     headers, told = filled(list(found.values()))
-    assert headers == list(HEADERS[:-2])
+    assert headers == [COLUMNS[name][0] for name in words(found["gru 10,1,64"])]
     headers, told = filled([found["import elman"]])
     assert headers == ["case (T,B,H)", "torch, per step", "elman, per step", "asked"]
     assert told == [["import elman", "1 s", "0.05 s", "≤ 0.3 s"]]
@@ -92,13 +104,12 @@ def test_rows_without_first_calls():
     """Rows that were measured before first calls were timed, or whose baseline runs in a process of
     its own, are as readable as all others."""
     found = measured()
-    place = HEADERS.index("first call after others (times as fast)")
     step = found["gru 10,1,64"]
     del step["first"]["torch"]
-    assert words(step)[place] == "3.40 µs"
+    assert words(step)["first"] == "3.40 µs"
     del step["first"]
-    assert words(step)[place] == NOTHING
-    assert HEADERS[place] not in filled(list(found.values()))[0]
+    assert "first" not in words(step)
+    assert COLUMNS["first"][0] not in filled(list(found.values()))[0]
 
 
 def test_table_between_markers():
@@ -141,9 +152,12 @@ def test_studies_in_words():
         "picard": {"iterations": None, "replaced": 7},
     }
     study = row(Case("a study", "convergence"), solvers=solvers, solved_by="newton")
-    assert words(study)[-2] == f"newton 3, picard {NOTHING} (7 values replaced); returned: newton"
+    assert (
+        words(study)["study"]
+        == f"iterations newton 3, picard {NOTHING} (7 values replaced); returned: newton"
+    )
     lengths = row(Case("lengths", "lengths"), lengths={"untrained": ([10, 100], [3, None])})
-    assert words(lengths)[-2] == "untrained 10: 3, 100: None"
+    assert words(lengths)["study"] == "iterations untrained 10: 3, 100: None"
 
 
 def test_our_own_baseline():
@@ -152,4 +166,22 @@ def test_our_own_baseline():
         "gru 10,1,1", "train", T=10, contestants=("elman-c", "elman-deer"), baseline="elman-c"
     )
     found = row(case, seconds={"elman-c": times(1e-5)}, ratio={"elman-deer": times(0.25)})
-    assert words(found)[-3] == "deer 4.00x"
+    assert words(found)["others"] == "deer 4.00x"
+
+
+def test_phases_in_words():
+    """The largest shares of the time, in a column of their own."""
+    some = {f"steps {k}": k / 1000 for k in range(1, 9)}
+    found = row(Case("phases", "phases"), phases={**some, "products": 0.875, "waiting": 0.125})
+    headers, told = filled([found])
+    assert headers == ["case (T,B,H)", "where the time goes"]
+    assert told == [["phases", "products 87.5%, waiting 12.5%, steps 8 0.8%, steps 7 0.7%"]]
+
+
+def test_engine_c_beside_what_it_leaves_out():
+    """Where engine c alone runs, others are told beside it."""
+    case = Case("switches", "fit", contestants=("serial", "simd", "elman-c"), baseline="serial")
+    ratio = {"simd": times(4.0), "elman-c": times(16.0)}
+    found = words(row(case, seconds={"serial": times(1.0), "elman-c": times(0.0625)}, ratio=ratio))
+    assert found["others"] == "simd 4.00x"
+    assert found["baseline"].endswith("by serial code")

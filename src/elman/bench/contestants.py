@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import elman.nn
 from elman.bench.cases import OURS, Case
 from elman.bench.contest import Contestant, Problem, Results, named
+from elman.bench.fitting import fitted
 from elman.bench.layered import draw_layers, layered
 from elman.bench.loops import PLAIN, TUNED, Loop
 from elman.bench.peers import compile_step, compiled_step, jax_scan, onnxruntime
@@ -69,6 +70,8 @@ def local(name: str, problem: Problem) -> Contestant | str:
     """A contestant in this process, or why it is absent."""
     if problem.case.measure == "layers":
         return layered(name, problem)
+    if problem.case.measure == "fit":
+        return fitted(name, problem)
     return (SCANS if problem.case.measure == "scan" else CONTESTANTS)[name](problem)
 
 
@@ -176,4 +179,4 @@ SCANS: dict[str, Callable[[Problem], Contestant | str]] = {
     "elman": own_scan,
 }
 _DRAWN: dict[str, Callable[[Case, int], Problem]] = {"scan": draw_scan, "layers": draw_layers}
-_ELSEWHERE = ("jax", "onnxruntime")
+_ELSEWHERE = ("jax", "onnxruntime", "numpy", "quadratic", "numba", "halide")

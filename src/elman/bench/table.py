@@ -7,53 +7,61 @@ from typing import Any
 from elman.bench.cases import OURS
 from elman.bench.results import Row
 
-HEADERS = (
-    "case (T,B,H)",
-    "torch, per step",
-    "elman, per step",
-    "times as fast (quartiles)",
-    "first call after others (times as fast)",
-    "asked",
-    "engine c alone",
-    "error",
-    "GFLOP/s (of peak)",
-    "elman beside others",
-    "iterations",
-    "memory of a step (forecast)",
-)
+CASE = "case"
+COLUMNS = {  # name -> header, and the name for a line about one row
+    CASE: ("case (T,B,H)", ""),
+    "baseline": ("torch, per step", "torch"),
+    OURS: ("elman, per step", "elman"),
+    "ratio": ("times as fast (quartiles)", "ratio"),
+    "first": ("first call after others (times as fast)", "first call"),
+    "asked": ("asked", "asked"),
+    "c": ("engine c alone", "engine c"),
+    "error": ("error", "error"),
+    "speed": ("GFLOP/s (of peak)", "GFLOP/s"),
+    "others": ("elman beside others", "beside"),
+    "study": ("study", "study"),
+    "memory": ("memory of a step (forecast)", "memory"),
+    "phases": ("where the time goes", "time in"),
+}
 NOTHING = "–"
+PHASES = 4  # that are told of all
 LARGE = 32  # units from which a speed says something about the arithmetic
 
 
-def words(row: Row) -> tuple[str, ...]:
-    """A row under :data:`HEADERS`."""
-    case = row["case"]
+def words(row: Row) -> dict[str, str]:
+    """What there is to tell of a row, by name of :data:`COLUMNS`."""
+    told = {CASE: row[CASE]} | _told(row)
+    return {name: text for name, text in told.items() if text != NOTHING}
+
+
+def _told(row: Row) -> dict[str, str]:
     if "failed" in row:
-        return (case, NOTHING, "failed", *[NOTHING] * 9)
+        return {OURS: "failed"}
     if "bandwidth_gbs" in row:
-        bandwidth = f"{row['bandwidth_gbs']:.1f} GB/s"
-        return (case, *[NOTHING] * 7, bandwidth, *[NOTHING] * 3)
+        return {"speed": f"{row['bandwidth_gbs']:.1f} GB/s"}
     if "solvers" in row or "lengths" in row:
-        return (case, *[NOTHING] * 9, _iterations(row), NOTHING)
+        return {"study": _iterations(row)}
+    if "told" in row:
+        return {"study": row["told"]}
+    if "phases" in row:
+        return {"phases": _phases(row["phases"])}
     if "peak_gflops" in row:
-        return (case, *[NOTHING] * 7, "; ".join(_peaks(row["peak_gflops"])), *[NOTHING] * 3)
+        return {"speed": "; ".join(_peaks(row["peak_gflops"]))}
     asked = row["asked"]
     ratios, seconds = row.get("ratio", {}), row["seconds"]
     steps = asked["T"] if ratios else None
-    return (
-        case,
-        _time(seconds.get(asked["baseline"] or "torch"), steps) + _loop(asked),
-        _time(seconds.get(OURS), steps),
-        _ratio(ratios.get(OURS)),
-        _first(row.get("first", {}), asked["baseline"], steps),
-        _asked(asked),
-        _ratio(ratios.get("elman-c"), spread=False),
-        _number(row.get("error", {}).get(OURS), ".1e"),
-        _speed(row),
-        _others(ratios, asked["baseline"]),
-        NOTHING,
-        _memory(row.get("memory", {})),
-    )
+    return {
+        "baseline": _time(seconds.get(asked["baseline"] or "torch"), steps) + _loop(asked),
+        OURS: _time(seconds.get(OURS), steps),
+        "ratio": _ratio(ratios.get(OURS)),
+        "first": _first(row.get("first", {}), asked["baseline"], steps),
+        "asked": _asked(asked),
+        "c": _ratio(ratios.get("elman-c"), spread=False),
+        "error": _number(row.get("error", {}).get(OURS), ".1e"),
+        "speed": _speed(row),
+        "others": _others(ratios, asked["baseline"]),
+        "memory": _memory(row.get("memory", {})),
+    }
 
 
 def _memory(memory: dict[str, Any]) -> str:
@@ -70,7 +78,8 @@ def _iterations(row: Row) -> str:
     """Iterations of each solver, or why it did not end; or of Newton's method at each length."""
     if "lengths" in row:
         texts = [
-            f"{kind} " + ", ".join(f"{T}: {count}" for T, count in zip(*line, strict=True))
+            f"iterations {kind} "
+            + ", ".join(f"{T}: {count}" for T, count in zip(*line, strict=True))
             for kind, line in row["lengths"].items()
         ]
         return "; ".join(texts)
@@ -79,14 +88,21 @@ def _iterations(row: Row) -> str:
         + (f" ({one['replaced']} values replaced)" if one["replaced"] else "")
         for name, one in row["solvers"].items()
     ]
-    return f"{', '.join(texts)}; returned: {row['solved_by']}"
+    return f"iterations {', '.join(texts)}; returned: {row['solved_by']}"
+
+
+def _phases(shares: dict[str, float]) -> str:
+    """The largest shares first."""
+    largest = sorted(shares.items(), key=lambda item: -item[1])[:PHASES]
+    return ", ".join(f"{name} {share:.1%}" for name, share in largest)
 
 
 def filled(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
     """Headers and rows as words, without the columns in which no row has anything."""
     lines = [words(row) for row in rows]
-    kept = [k for k in range(len(HEADERS)) if any(line[k] != NOTHING for line in lines)]
-    return [HEADERS[k] for k in kept], [[line[k] for k in kept] for line in lines]
+    kept = [name for name in COLUMNS if any(name in line for line in lines)]
+    headers = [COLUMNS[name][0] for name in kept]
+    return headers, [[line.get(name, NOTHING) for name in kept] for line in lines]
 
 
 def _others(ratios: dict[str, Any], baseline: str) -> str:
@@ -95,6 +111,8 @@ def _others(ratios: dict[str, Any], baseline: str) -> str:
         ours = ratios[OURS]["median"]
     elif ratios and baseline.startswith(OURS):  # one of our engines is what all are compared with
         ours = 1.0
+    elif f"{OURS}-c" in ratios:
+        ours = ratios[f"{OURS}-c"]["median"]
     else:
         return NOTHING
     peers = {
@@ -165,6 +183,7 @@ def _loop(asked: dict[str, Any]) -> str:
         "loop": " in a loop",
         "tuned-loop": " in a tuned loop",
         "elman-c": " by engine c",
+        "serial": " by serial code",
     }.get(asked["baseline"], "")
 
 

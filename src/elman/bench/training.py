@@ -50,7 +50,7 @@ def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
         contestant.close()
     return {
         "wants": list(present[case.baseline].wants),
-        "dy": "dense" if case.measure in ("train", "memory") else "none",
+        "dy": "dense" if case.measure in ("train", "memory", "fit") else "none",
         "flop": problem.flop,
         **({"bytes": scanned_bytes(case)} if case.measure == "scan" else {}),
         "seconds": {name: asdict(quartiles(taken)) for name, taken in steady.items()},

@@ -17,6 +17,7 @@ from elman.bench.converging import measure_convergence, measure_lengths
 from elman.bench.machine import facts
 from elman.bench.memory import measure_memory
 from elman.bench.peak import peak_gflops
+from elman.bench.phased import measure_phases
 from elman.bench.scanning import measure_bandwidth
 from elman.bench.starting import measure_cold, measure_import, measure_warm
 from elman.bench.training import measure_steps
@@ -32,7 +33,9 @@ def measure_peak(case: Case, effort: Effort) -> dict[str, Any]:
 MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
     "train": measure_steps,
     "forward": measure_steps,
+    "fit": measure_steps,
     "layers": measure_steps,
+    "phases": measure_phases,
     "scan": measure_steps,
     "bandwidth": measure_bandwidth,
     "convergence": measure_convergence,

@@ -16,23 +16,16 @@ from elman.bench.claims import HEADERS as CLAIM_HEADERS
 from elman.bench.claims import Rows, judged
 from elman.bench.results import Row
 from elman.bench.running import run_suite
-from elman.bench.suites import find_suite
-from elman.bench.table import HEADERS, LARGE, NOTHING, filled, machine_line, share_of_peak, words
+from elman.bench.suites import SUITES, find_suite
+from elman.bench.table import CASE, COLUMNS, LARGE, filled, machine_line, share_of_peak, words
 from elman.report import BenchPage, Plot, write_benchmark
 
 PIPED_WIDTH = 160
 FAILED = 1
-SHORT = (  # HEADERS in a word, without the case
-    *("torch", "elman", "ratio", "first call", "asked", "engine c", "error"),
-    *("GFLOP/s", "beside", "iterations", "memory"),
-)
 
 
 def bench(
-    suite: Annotated[
-        str,
-        typer.Argument(help="Which suite: foundation, cpu, layers, streams, deer, scan, memory."),
-    ] = "foundation",
+    suite: Annotated[str, typer.Argument(help=f"Which suite: {', '.join(SUITES)}.")] = "foundation",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, under a minute.")] = False,
     seconds: Annotated[
         float | None, typer.Option(help="Timing per case, instead of the usual.")
@@ -83,8 +76,7 @@ def measure(
 
 def summary(row: Row) -> str:
     """A row in a few words."""
-    named = zip(SHORT, words(row)[1:], strict=True)
-    told = [f"{name} {text}" for name, text in named if text != NOTHING]
+    told = [f"{COLUMNS[name][1]} {text}" for name, text in words(row).items() if name != CASE]
     return row["failed"] if "failed" in row else ", ".join(told)
 
 
@@ -93,7 +85,7 @@ def table_of(suite: Suite, found: list[Row]) -> Table:
     table = Table(title=suite.question, title_justify="left")
     headers, told = filled(found)
     for header in headers:
-        table.add_column(header, justify="left" if header == HEADERS[0] else "right")
+        table.add_column(header, justify="left" if header == COLUMNS[CASE][0] else "right")
     for row, line in zip(found, told, strict=True):
         missed = "failed" in row or row.get("met") is False
         table.add_row(*line, style="red" if missed else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from elman.bench.cases import Suite
+from elman.bench.suites.cmu import CMU
 from elman.bench.suites.cpu import CPU
 from elman.bench.suites.deer import DEER
 from elman.bench.suites.foundation import FOUNDATION
@@ -11,7 +12,8 @@ from elman.bench.suites.memory import MEMORY
 from elman.bench.suites.scan import SCAN
 from elman.errors import InputError
 
-SUITES = {suite.name: suite for suite in (FOUNDATION, CPU, LAYERS, STREAMS, DEER, SCAN, MEMORY)}
+_ALL = (FOUNDATION, CPU, LAYERS, STREAMS, DEER, SCAN, MEMORY, CMU)
+SUITES = {suite.name: suite for suite in _ALL}
 
 
 def find_suite(name: str) -> Suite:

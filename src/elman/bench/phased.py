@@ -1,0 +1,42 @@
+"""Where the time of a training step goes, phase by phase."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elman import compiler
+from elman.bench.cases import Case, Effort
+from elman.bench.unknown import find_cell
+from elman.engines.base import Job
+from elman.errors import EngineError
+from elman.plan.spec import Spec
+from elman.tuning.kernels import refusal
+from elman.tuning.phases import phases
+
+
+def fitting_job(case: Case) -> Job:
+    """A training step of a case that wants the gradients of the weights alone."""
+    cell = find_cell(case.cell)
+    names = frozenset(entry.name for entry in cell.weights)
+    dims = tuple(sorted(cell.bind(case.input_size, case.H).items()))
+    return compiler.job(cell, Spec(dims, case.dtype, wants=names))
+
+
+def measure_phases(case: Case, effort: Effort) -> dict[str, Any]:
+    """Shares of engine c's time, gradients of the weights wanted.
+
+    Raises:
+        EngineError: engine c cannot run the case.
+    """
+    del effort
+    job = fitting_job(case)
+    reason = refusal("c", job)
+    if reason is not None:
+        raise EngineError(reason)
+    taken = phases(job, "c", "", case.T, case.B)
+    total = sum(taken.values())
+    return {
+        "phases": {name: seconds / total for name, seconds in taken.items()},
+        "wants": sorted(job.spec.wants),
+        "dy": "dense",
+    }
