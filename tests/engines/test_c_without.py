@@ -20,7 +20,7 @@ from elman.engines.c.engine import ENGINE, PRICES
 from elman.engines.c.isa import AVX2, ISAS, detect
 from elman.plan.build import program
 from elman.plan.spec import OPTIMIZATIONS
-from helpers import Sizes, assert_all_same, random_case
+from helpers import Sizes, assert_all_same, assert_close, need_engine, random_case
 from kernels import c_kernel, oracle, scheduled
 from specs import spec_of
 
@@ -142,14 +142,23 @@ def test_kernels_are_kept_apart():
     assert len(told) == len(kernels)
 
 
-def test_modules_leave_out_what_they_are_told():
-    """The same results by a module, on engine c and on no other."""
+@pytest.mark.parametrize("lengths", [None, [6, 2, 4]], ids=["dense", "ragged"])
+def test_modules_leave_out_what_they_are_told(lengths):
+    """The same results by layers in both directions, none of which run at once, padded or not."""
+    need_engine("c")
+    sizes = {"num_layers": 2, "bidirectional": True}
     torch.manual_seed(0)
-    usual = elman.Recurrent(cells.gru, 5, 19, engine="reference")
-    plain = elman.Recurrent(cells.gru, 5, 19, without=sorted(ENGINE.leaves_out))
+    usual = elman.Recurrent(cells.gru, 5, 19, engine="reference", **sizes)
+    out = sorted(ENGINE.leaves_out)
+    plain = elman.Recurrent(cells.gru, 5, 19, engine="c", without=out, **sizes)
     plain.load_state_dict(usual.state_dict())
-    x = torch.randn(6, 3, 5)
-    torch.testing.assert_close(plain(x)[0], usual(x)[0])
-    (record,) = next(iter(elman.nn.choices(plain).values())).values()
-    assert record["engine"] in ("c", "reference")
+    x, found = torch.randn(6, 3, 5), []
+    for net in (plain, usual):
+        output, last = net(x, lengths=None if lengths is None else torch.tensor(lengths))
+        grads = torch.autograd.grad(output.square().sum(), list(net.parameters()))
+        found.append((output.detach(), last.detach(), *grads))
+    for ours, wanted in zip(*found, strict=True):
+        assert_close(ours, wanted)
+    records = [r for layer in elman.nn.choices(plain).values() for r in layer.values()]
+    assert {record["engine"] for record in records} == {"c"}
     assert ENGINE.leaves_out <= {*OPTIMIZATIONS}

@@ -136,10 +136,13 @@ def machine_line(row: Row) -> str:
 
 
 def share_of_peak(row: Row) -> tuple[float, float | None] | None:
-    """GFLOP/s of elman's median and, if the peak is known, their share of it."""
-    if not row.get("flop") or OURS not in row["seconds"]:
+    """GFLOP/s of elman's median (of engine c's where it alone runs) and, if the peak is known,
+    their share of it."""
+    seconds = row.get("seconds", {})
+    ours = seconds.get(OURS) or seconds.get(f"{OURS}-c")
+    if not row.get("flop") or ours is None:
         return None
-    gflops = row["flop"] / row["seconds"][OURS]["median"] / 1e9
+    gflops = row["flop"] / ours["median"] / 1e9
     peaks = row["machine"].get("peak_gflops", {})
     threads = min(row["asked"]["threads"], row["machine"]["cores"])
     peak = peaks.get(str(threads))
