@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from elman import compiler
 from elman.autodiff.structure import structure
 from elman.engines import registry
+from elman.engines.base import WAITING
 from elman.errors import InputError, diagnostic
 from elman.frontend.cell import Cell
 from elman.ir.pair import Step
@@ -26,7 +27,7 @@ from elman.plan.program import Program
 from elman.plan.spec import PlanOptions, Spec, Tape
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import candidates, label
-from elman.tuning.phases import phases
+from elman.tuning.phases import phases, shares
 
 WHY = {  # Choice.why -> where a choice comes from, in words
     "named": "asked for by name",
@@ -325,10 +326,11 @@ def _engine_texts(
 def _phase_lines(layer: Layer, choice: Choice) -> Iterable[str]:
     of = compiler.job(layer.cell, layer.spec)
     taken = phases(of, choice.engine, choice.schedule, layer.steps, layer.batch)
-    if total := sum(taken.values()):
-        yield "  where the time of a call goes, of all threads together:"
-        for name, seconds in taken.items():
-            yield f"    {seconds / total:5.1%}  {name}"
+    if taken:
+        found = shares(taken)
+        waiting = found.pop(WAITING)
+        yield f"  where the time of a call goes (besides, threads wait {waiting:.0%} of the time):"
+        yield from (f"    {share:5.1%}  {name}" for name, share in found.items())
 
 
 def _engine_lines(layer: Layer, choice: Choice | dict[str, str]) -> Iterable[str]:

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from calls import call
+from calls import call, call_of, given_of
 from elman import cells, compiler
 from elman.bench.unknown import tanh_readout
 from elman.engines.c.emit import Emitter
@@ -44,16 +44,17 @@ def test_a_clock_changes_no_result(cell):
 
 
 def test_phases_add_up():
-    """By one thread, phases take the time of the calls but for what Python does around them."""
+    """By one thread, phases take the time of a call but for what Python does around it."""
     case = random_case(tanh_readout, Sizes(50, 32, 256, 256), 1, torch.float32)
-    kernel = timed(case, without=frozenset({"threads"}))
-    call(kernel, case)
-    kernel.phases()
-    start = time.perf_counter()
-    for _ in range(5):
-        call(kernel, case)
-    elapsed, inside = time.perf_counter() - start, sum(kernel.phases().values())
-    assert 0.3 * elapsed < inside <= elapsed
+    kernel, given = timed(case, without=frozenset({"threads"})), call_of(given_of(case))
+    found = []
+    for _ in range(8):  # whoever else takes the core makes one or another of them long
+        start = time.perf_counter()
+        kernel.forward(given)
+        elapsed, inside = time.perf_counter() - start, sum(kernel.phases().values())
+        assert inside <= elapsed
+        found.append(inside / elapsed)
+    assert max(found) > 0.5
 
 
 def test_no_clock_without_asking():

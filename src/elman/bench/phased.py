@@ -11,7 +11,7 @@ from elman.engines.base import Job
 from elman.errors import EngineError
 from elman.plan.spec import Spec
 from elman.tuning.kernels import refusal
-from elman.tuning.phases import phases
+from elman.tuning.phases import phases, shares
 
 
 def fitting_job(case: Case) -> Job:
@@ -23,7 +23,7 @@ def fitting_job(case: Case) -> Job:
 
 
 def measure_phases(case: Case, effort: Effort) -> dict[str, Any]:
-    """Shares of engine c's time, gradients of the weights wanted.
+    """Shares of engine c's time by phase (``tuning.phases.shares``).
 
     Raises:
         EngineError: engine c cannot run the case.
@@ -33,10 +33,8 @@ def measure_phases(case: Case, effort: Effort) -> dict[str, Any]:
     reason = refusal("c", job)
     if reason is not None:
         raise EngineError(reason)
-    taken = phases(job, "c", "", case.T, case.B)
-    total = sum(taken.values())
     return {
-        "phases": {name: seconds / total for name, seconds in taken.items()},
+        "phases": shares(phases(job, "c", "", case.T, case.B)),
         "wants": sorted(job.spec.wants),
         "dy": "dense",
     }

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from elman.engines.call import Call, Cotangents, Gradients, Result
     from elman.engines.together import Arrangement
 
+WAITING = "waiting for other threads"  # among the phases of a call
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
@@ -99,7 +101,7 @@ class Kernel(ABC):
 
     def phases(self) -> Mapping[str, float]:
         """How long each phase of the calls since the last question took, all threads together (s);
-        nothing unless :meth:`Engine.timed` made it."""
+        nothing unless :meth:`Engine.timed` made it. One of them is :data:`WAITING`."""
         return {}
 
     def counters(self) -> dict[str, int]:

@@ -188,9 +188,7 @@ def _fastest(rows: Rows) -> Verdict:
 
 
 def _phases(rows: Rows) -> Verdict:
-    found: dict[str, float] = rows[_first(rows, PHASES, PHASES_QUICK)]["phases"]
-    busy = sum(share for name, share in found.items() if "waiting" not in name)
-    shares = {name: share / busy for name, share in found.items() if "waiting" not in name}
+    shares: dict[str, float] = rows[_first(rows, PHASES, PHASES_QUICK)]["phases"]
     multiplied = sum(
         share for name, share in shares.items() if "products" in name or "gradients" in name
     )

@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Mapping
 from typing import Any
 
+from elman.engines.base import WAITING
+
 _TEXT = """\
 __attribute__((visibility("default"))) long elman_spent[{count}];
 static __thread long clock_since;
@@ -17,7 +19,6 @@ INLINE void spent(int phase) {{ /* what has passed since the last one, by all wo
     clock_since = now;
 }}
 #define barrier(w) do {{ barrier(w); spent({waiting}); }} while (0)"""
-WAITING = "waiting for other threads"
 
 
 class Clock:
