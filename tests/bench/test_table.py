@@ -146,7 +146,8 @@ def test_only_whole_results_are_shown():
 
 
 def test_studies_in_words():
-    """Iterations of each solver, values replaced, what was returned; iterations at each length."""
+    """Iterations of each solver, values replaced, what was returned; iterations at each length;
+    what a study tells of itself."""
     solvers = {
         "newton": {"iterations": 3, "replaced": 0},
         "picard": {"iterations": None, "replaced": 7},
@@ -158,6 +159,7 @@ def test_studies_in_words():
     )
     lengths = row(Case("lengths", "lengths"), lengths={"untrained": ([10, 100], [3, None])})
     assert words(lengths)["study"] == "iterations untrained 10: 3, 100: None"
+    assert words(row(Case("kept", "kept"), told="so many bytes"))["study"] == "so many bytes"
 
 
 def test_our_own_baseline():

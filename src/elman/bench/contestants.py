@@ -27,10 +27,16 @@ BUILT_IN: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "lstm": (nn.LSTM, elman.nn.LSTM),
 }
 CHECKPOINT = f"{OURS}-checkpoint"  # keeps the states of every case.checkpoint steps
-MODULES = (
-    *(OURS, CHECKPOINT),
-    *(f"{OURS}-{engine}" for engine in ("c", "aten", "deer", "scan-backward")),
-)
+MODULES: dict[str, dict[str, Any]] = {  # elman's, by what they are told
+    OURS: {},
+    CHECKPOINT: {},
+    **{f"{OURS}-{e}": {"engine": e} for e in ("c", "aten", "deer", "scan-backward")},
+    f"{OURS}-unmerged": {"engine": "c", "without": ("merging",)},
+    f"{OURS}-apart": {"engine": "c", "without": ("merging", "hoisting")},
+    f"{OURS}-unfused": {"engine": "c", "without": ("fusion",)},
+    f"{OURS}-save": {"engine": "c", "tape": "save"},
+    f"{OURS}-recompute": {"engine": "c", "tape": "recompute"},
+}
 Call = Callable[[Tensor], tuple[Tensor, Any]]
 
 
@@ -41,7 +47,7 @@ def draw_problem(case: Case, seed: int = 0) -> Problem:
     dtype = getattr(torch, case.dtype)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = _torch_layer(case) if case.cell in BUILT_IN else _own(case, "auto")
+        module = _torch_layer(case) if case.cell in BUILT_IN else _own(case)
         x = torch.randn(case.T, case.B, case.input_size, dtype=dtype)
         dy = torch.randn(case.T, case.B, case.H, dtype=dtype)
     weights = {name: _tamed(w.detach()).to(dtype) for name, w in module.state_dict().items()}
@@ -79,11 +85,11 @@ def _torch_layer(case: Case) -> nn.Module:
     return BUILT_IN[case.cell][0](case.input_size, case.H, case.layers)
 
 
-def _own(case: Case, engine: str, **options: Any) -> nn.Module:
+def _own(case: Case, **options: Any) -> nn.Module:
     sizes = (case.input_size, case.H, case.layers)
     if case.cell in BUILT_IN:
-        return BUILT_IN[case.cell][1](*sizes, engine=engine, **options)
-    return elman.nn.Recurrent(find_cell(case.cell), *sizes, engine=engine, **options)
+        return BUILT_IN[case.cell][1](*sizes, **options)
+    return elman.nn.Recurrent(find_cell(case.cell), *sizes, **options)
 
 
 def module_of(name: str, problem: Problem) -> nn.Module | str:
@@ -99,9 +105,8 @@ def module_of(name: str, problem: Problem) -> nn.Module | str:
     if name == "torch":
         module = _torch_layer(case)
     else:
-        checkpoint = case.checkpoint if name == CHECKPOINT else None
-        engine = "auto" if name in (OURS, CHECKPOINT) else name.removeprefix(f"{OURS}-")
-        module = _own(case, engine, checkpoint=checkpoint)
+        checkpoint = {"checkpoint": case.checkpoint} if name == CHECKPOINT else {}
+        module = _own(case, **MODULES[name], **checkpoint)
     module.to(problem.x.dtype).load_state_dict(dict(problem.weights))
     return module
 

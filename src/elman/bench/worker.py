@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from elman.bench.cases import Case, Effort
+from elman.bench.characters import measure_characters
 from elman.bench.converging import measure_convergence, measure_lengths
+from elman.bench.kept import measure_kept
 from elman.bench.machine import facts
 from elman.bench.memory import measure_memory
 from elman.bench.peak import peak_gflops
@@ -40,6 +42,8 @@ MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
     "bandwidth": measure_bandwidth,
     "convergence": measure_convergence,
     "lengths": measure_lengths,
+    "kept": measure_kept,
+    "characters": measure_characters,
     "cold": measure_cold,
     "warm": measure_warm,
     "import": measure_import,

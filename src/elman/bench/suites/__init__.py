@@ -10,9 +10,10 @@ from elman.bench.suites.foundation import FOUNDATION
 from elman.bench.suites.layers import LAYERS, STREAMS
 from elman.bench.suites.memory import MEMORY
 from elman.bench.suites.scan import SCAN
+from elman.bench.suites.svail import SVAIL
 from elman.errors import InputError
 
-_ALL = (FOUNDATION, CPU, LAYERS, STREAMS, DEER, SCAN, MEMORY, CMU)
+_ALL = (FOUNDATION, CPU, LAYERS, STREAMS, DEER, SCAN, MEMORY, CMU, SVAIL)
 SUITES = {suite.name: suite for suite in _ALL}
 
 

@@ -1,0 +1,248 @@
+"""Suite ``svail``: four variants of a GRU, each faster than the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from elman.bench.cases import Case, Suite
+from elman.bench.claims import Claim, Rows, UnmeasuredError, Verdict, curve
+
+T, FEW = 16, 4  # the post does not tell its own; few steps where one takes 0.1 s
+LARGE = 2048
+PLACES = (  # units, minibatch; further places of the post's grid take minutes a call on two cores
+    *((H, 128) for H in (128, 256, 512, 1024, 2048)),
+    *((512, B) for B in (64, 32, 8)),
+    (1024, 64),
+)
+BARS = tuple(place for place in PLACES if place[1] == 128)  # of the post's second figure
+# Variants 1 to 4: the cell, and how it is compiled.
+ORIGINAL = ("gru_before", "elman-apart")
+CONCATENATED = ("gru_before", "elman-c")
+MOVED = ("gru", "elman-save")
+CHOSEN = ("gru", "elman-c")
+# Relative speed at minibatch 128 on a TitanX: variants 2 to 4, read off the figure (± 0.005).
+THERE = {
+    128: (1.155, 1.287, 1.292),
+    256: (1.18, 1.292, 1.31),
+    512: (1.15, 1.27, 1.335),
+    1024: (1.153, 1.275, 1.395),
+    2048: (1.035, 1.114, 1.195),
+}
+_SAME = 0.02  # a difference of less is none
+Variant = tuple[str, str]
+Place = tuple[int, int]
+
+
+def case_name(cell: str, place: Place) -> str:
+    """The case that runs a cell at a place."""
+    H, B = place
+    return f"{cell} {_steps(H)},{B},{H}"
+
+
+def _steps(H: int) -> int:
+    return FEW if H >= LARGE else T
+
+
+def _case(cell: str, others: tuple[str, ...], place: Place) -> Case:
+    H, B = place
+    return Case(
+        case_name(cell, place),
+        "train",
+        cell,
+        *(_steps(H), B, H),
+        contestants=("elman-c", *others),
+        baseline="elman-c",
+        quick=place == (128, 128),
+    )
+
+
+def _pair(place: Place) -> tuple[Case, Case]:
+    """Variants 1 and 2, which are one formula, and variants 3 and 4, which are another."""
+    return (
+        _case("gru_before", ("elman-apart", "elman-unmerged"), place),
+        _case("gru", ("elman-save", "elman-recompute"), place),
+    )
+
+
+def _seconds(rows: Rows, variant: Variant, place: Place) -> float:
+    cell, contestant = variant
+    return rows.seconds(case_name(cell, place), contestant)
+
+
+def _faster(rows: Rows, later: Variant, earlier: Variant, place: Place) -> float:
+    """How many times as fast one variant is as another at a place."""
+    return _seconds(rows, earlier, place) / _seconds(rows, later, place)
+
+
+def _everywhere(
+    rows: Rows, later: Variant, earlier: Variant, places: Iterable[Place]
+) -> dict[Place, float]:
+    """The same wherever both were measured.
+
+    Raises:
+        UnmeasuredError: nowhere.
+    """
+    found: dict[Place, float] = {}
+    for place in places:
+        if all(case_name(cell, place) in rows for cell in (later[0], earlier[0])):
+            found[place] = _faster(rows, later, earlier, place)
+    if not found:
+        raise UnmeasuredError("both variants were measured at none of its sizes")
+    return found
+
+
+def _list(found: dict[Place, float]) -> str:
+    return ", ".join(f"{ratio:.2f} ({H}, {B})" for (H, B), ratio in found.items())
+
+
+def _there(step: int) -> str:
+    """What one step of the ladder gains in the post, by units."""
+    texts = []
+    for H, bars in THERE.items():
+        before = bars[step - 1] if step else 1.0
+        texts.append(f"{bars[step] / before:.2f} ({H}, 128)")
+    return f"{', '.join(texts)}, TitanX"
+
+
+def _whole(rows: Rows) -> Verdict:
+    found = _everywhere(rows, CHOSEN, ORIGINAL, PLACES)
+    best = max(found, key=found.__getitem__)
+    return Verdict(
+        found[best] >= THERE[1024][2] - _SAME,
+        _list({best: found[best]}),
+        "the best of all sizes; one compiled loop has no launches of kernels to save",
+    )
+
+
+def _ladder(rows: Rows) -> Verdict:
+    found = _everywhere(rows, CHOSEN, ORIGINAL, BARS)
+    return Verdict(
+        min(found.values()) >= 1.2,
+        _list(found),
+        "the whole ladder, variant 4 beside variant 1",
+    )
+
+
+def _concatenate(rows: Rows) -> Verdict:
+    found = _everywhere(rows, CONCATENATED, ORIGINAL, BARS)
+    hoisted = _everywhere(rows, ("gru_before", "elman-unmerged"), ORIGINAL, found)
+    return Verdict(
+        min(found.values()) > 1 + _SAME,
+        _list(found),
+        f"of it by the inputs' products for all steps at once: {_list(hoisted)}",
+    )
+
+
+def _reset(rows: Rows) -> Verdict:
+    found = _everywhere(rows, CHOSEN, CONCATENATED, BARS)
+    smaller = _everywhere(rows, CHOSEN, CONCATENATED, PLACES)
+    return Verdict(
+        min(found.values()) >= 1.05,
+        _list(smaller),
+        "at minibatch 128 everywhere; both with the tape that the plan chooses: one product a "
+        "step instead of two that wait for each other",
+    )
+
+
+def _activations(rows: Rows) -> Verdict:
+    found = _everywhere(rows, CHOSEN, MOVED, BARS)
+    again = _everywhere(rows, CHOSEN, ("gru", "elman-recompute"), found)
+    return Verdict(
+        min(found.values()) > 1 - _SAME and max(found.values()) > 1 + _SAME,
+        _list(found),
+        'tape="auto" beside "save", which recomputes no product either; beside "recompute", which '
+        f"recomputes it as variant 3 does: {_list(again)}",
+    )
+
+
+def _memory(rows: Rows) -> Verdict:
+    row = rows["kept"]
+    auto, save = row["kept"]["gru auto"], row["kept"]["gru save"]
+    return Verdict(
+        auto["bytes"] <= save["bytes"] and auto["products"] <= save["products"],
+        f"{auto['bytes']} bytes beside {save['bytes']} per step and sample, "
+        f"H = {row['asked']['H']}",
+        "the minimum cut keeps the recurrent product and recomputes what is elementwise; "
+        "no product is recomputed",
+    )
+
+
+def _minibatch(rows: Rows) -> Verdict:
+    found: dict[Place, float] = {}
+    for H in (512, 1024):
+        names = [case_name(CHOSEN[0], (H, 64)), case_name(ORIGINAL[0], (H, 128))]
+        if all(name in rows for name in names):
+            half, whole = _seconds(rows, CHOSEN, (H, 64)), _seconds(rows, ORIGINAL, (H, 128))
+            found[H, 64] = whole / (2 * half)
+    if not found:
+        raise UnmeasuredError("minibatches of 64 and 128 were not measured")
+    return Verdict(
+        min(found.values()) >= 1 - 0.05,
+        _list(found),
+        "samples per second of variant 4 at 64 beside those of variant 1 at 128",
+    )
+
+
+def _accuracy(rows: Rows) -> Verdict:
+    bits = rows["characters"]["bits"]
+    before, after = bits["gru_before"], bits["gru"]
+    off = sum(after) / len(after) - sum(before) / len(before)
+    spread = max(max(values) - min(values) for values in (before, after))
+    return Verdict(
+        off <= spread,
+        f"{off:+.3f} bits per character",
+        f"means over {len(after)} seeds of equal steps; seeds differ by up to {spread:.3f}",
+    )
+
+
+def _plots(rows: Rows) -> list[dict[str, Any]]:
+    """The post's second figure, there and here; and its first one, here."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for index, (name, variant) in enumerate(
+        (("concatenate", CONCATENATED), ("+ reset moved", MOVED), ("+ activations", CHOSEN))
+    ):
+        lines[f"{name}, TitanX"] = [(H, bars[index]) for H, bars in THERE.items()]
+        lines[f"{name}, here"] = [
+            (place[0], _faster(rows, variant, ORIGINAL, place))
+            for place in BARS
+            if case_name("gru", place) in rows and case_name("gru_before", place) in rows
+        ]
+    rates = {
+        f"variant {number}": [
+            (place[0], rows[name]["flop"] / _seconds(rows, variant, place) / 1e9)
+            for place in BARS
+            if (name := case_name(variant[0], place)) in rows
+        ]
+        for number, variant in ((1, ORIGINAL), (4, CHOSEN))
+    }
+    plots = [
+        curve("Speed at minibatch 128, beside the original", "units", "times as fast", "x", lines),
+        curve("Products at minibatch 128", "units", "GFLOP/s", "xy", rates),
+    ]
+    return [plot for plot in plots if plot["lines"]]
+
+
+SVAIL = Suite(
+    "svail",
+    "What does each step of the SVAIL post's ladder of GRUs gain here?",
+    (
+        Case("peak", "peak", quick=True),
+        *(case for place in PLACES for case in _pair(place)),
+        Case("kept", "kept", "gru", T, 64, 512, quick=True),
+        Case("characters", "characters", "gru", 64, 16, 128),
+    ),
+    seconds=1.0,
+    source="Engel, Optimizing RNNs with Differentiable Graphs (Baidu SVAIL, 2016): TitanX, fp32",
+    claims=(
+        Claim("2", "GRUs are accelerated by up to 40 %", "1.40 (1024, 128), TitanX", _whole),
+        Claim("6", "all four: 20 to 40 %, minibatch 128", "1.20 to 1.40, TitanX", _ladder),
+        Claim("5.2.2", "concatenating products gains", _there(0), _concatenate),
+        Claim("2, 5.2.3", "moving the reset gate gains ~10 %", _there(1), _reset),
+        Claim("5.2.4", "saving other activations gains", _there(2), _activations),
+        Claim("5.2.4", "… without more memory, no product recomputed", "3 H values", _memory),
+        Claim("6", "optimized at 64 as fast as original at 128", "1.0, TitanX", _minibatch),
+        Claim("2", "the reset gate moves without loss in accuracy", "", _accuracy),
+    ),
+    plots=_plots,
+)

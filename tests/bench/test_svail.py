@@ -1,0 +1,94 @@
+"""Suite svail: variants are what the post's are, claims are judged on rows, models are trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from elman.bench import characters
+from elman.bench.cases import Effort
+from elman.bench.characters import measure_characters
+from elman.bench.claims import Rows, judged
+from elman.bench.kept import measure_kept
+from elman.bench.suites.svail import BARS, PLACES, SVAIL, T, case_name
+from elman.bench.training import measure_steps
+
+LEAST = Effort(1e-9, 1, 1)
+BY_NAME = {case.name: case for case in SVAIL.cases}
+
+
+def rows(before: dict[str, float], after: dict[str, float]) -> list[dict]:
+    """A row for every place, with these seconds."""
+    return [
+        {
+            "case": case_name(cell, place),
+            "flop": 10**9,
+            "seconds": {name: {"median": value} for name, value in seconds.items()},
+        }
+        for place in PLACES
+        for cell, seconds in (("gru_before", before), ("gru", after))
+    ]
+
+
+BEFORE = {"elman-apart": 1.4, "elman-unmerged": 1.3, "elman-c": 1.2}
+AFTER = {"elman-save": 1.05, "elman-recompute": 1.3, "elman-c": 1.0}
+
+
+@pytest.mark.parametrize("cell", ["gru_before", "gru"])
+def test_variants_agree(cell):
+    """All variants of one formula compute the same at a small size."""
+    found = measure_steps(replace(BY_NAME[f"{cell} {T},8,512"], T=3, B=2, H=9), LEAST)
+    assert not found["absent"]
+    assert len(found["seconds"]) == 3
+
+
+def test_claims_are_judged():
+    """A ladder as the post's holds; one without any gain does not."""
+    kept = {"case": "kept", "asked": {"H": 512}, **measure_kept(BY_NAME["kept"], LEAST)}
+    bits = {"gru_before": [2.0, 2.1], "gru": [2.02, 2.05]}
+    study = {"case": "characters", "bits": bits}
+    every = [*rows(BEFORE, AFTER), kept, study]
+    verdicts = {line[1]: line for line in judged(SVAIL.claims, Rows(every))}
+    assert {line[4] for line in verdicts.values()} <= {"holds", "does not hold"}
+    held = {says for says, line in verdicts.items() if line[4] == "holds"}
+    assert held >= {claim.says for claim in SVAIL.claims if "optimized at 64" not in claim.says}
+    flat = [*rows(dict.fromkeys(BEFORE, 1.0), dict.fromkeys(AFTER, 1.0)), kept]
+    flat.append({**study, "bits": {**bits, "gru": [3.0, 3.1]}})
+    lost = [line for line in judged(SVAIL.claims, Rows(flat)) if line[4] == "does not hold"]
+    assert len(lost) >= len(SVAIL.claims) - 2
+    told = {line[4] for line in judged(SVAIL.claims, Rows([]))}
+    assert told == {"not measured"}
+
+
+def test_plots_have_both_machines():
+    """The post's bars beside ours, and nothing where nothing was measured."""
+    bars, rates = SVAIL.plots(Rows(rows(BEFORE, AFTER)))
+    assert bars["lines"]["concatenate, here"] == [
+        [H for H, _ in BARS],
+        [pytest.approx(1.4 / 1.2)] * 5,
+    ]
+    assert rates["lines"].keys() == {"variant 1", "variant 4"}
+    (bars,) = SVAIL.plots(Rows([]))
+    assert all("TitanX" in name for name in bars["lines"])
+
+
+@pytest.mark.slow
+def test_characters(monkeypatch, tmp_path):
+    """Both cells from every seed on equal steps; bits and curves of each."""
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"line {k} of {k * k}\n" for k in range(4000)))
+    monkeypatch.setattr(characters, "STEPS", 10)
+    monkeypatch.setattr(characters, "_CHARS", 4096)
+    monkeypatch.setattr(characters, "SEEDS", (0, 1))
+    small = replace(BY_NAME["characters"], T=8, B=4, H=9)
+    found = measure_characters(small, LEAST, data=str(text))
+    assert {name: len(values) for name, values in found["bits"].items()} == {
+        "gru_before": 2,
+        "gru": 2,
+    }
+    (plot,) = found["plots"]
+    assert len(plot["lines"]) == 4
+    for places, values in plot["lines"].values():
+        assert places[-1] == 10
+        assert len(places) == len(values) > 1
