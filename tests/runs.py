@@ -31,5 +31,14 @@ def assert_equal_runs(left: RunFolder, right: RunFolder) -> None:
     same = [dataclasses.replace(row, **dict.fromkeys(TIMES, 0.0)) for row in rows]
     assert same == [dataclasses.replace(row, **dict.fromkeys(TIMES, 0.0)) for row in others]
     result, other = left.read("result"), right.read("result")
-    for name in ("valid_loss", "valid_accuracy", "baseline", "sample", "table", "steps"):
+    for name in (
+        "valid_loss",
+        "valid_accuracy",
+        "valid_r2",
+        "baseline",
+        "sample",
+        "table",
+        "shown",
+        "steps",
+    ):
         assert result.get(name) == other.get(name), name

@@ -27,6 +27,8 @@ def check(said: str, damage: str) -> None:
     assert damage in lines[0]
 
 
+FRAMES = {"name": "", "height": 1, "width": 2, "true_pixels": "AAAAAAAA"}
+FRAMES |= {"predicted_pixels": FRAMES["true_pixels"]}
 VALUES = [  # file, place, another value, what is said of it
     ("config.json", "hidden", "8", "hidden: a whole number is wanted, not '8'"),
     ("config.json", "cell", ["gru"], "cell: a text is wanted, not ['gru']"),
@@ -56,6 +58,13 @@ VALUES = [  # file, place, another value, what is said of it
     ("result.json", "speed.items_per_s.torch.q1", 1e17, "speed.items_per_s.torch: the quartiles"),
     ("result.json", "choices", "aten", "choices: an object is wanted, not 'aten'"),
     ("result.json", "sample", 7, "sample: a text is wanted, not 7"),
+    ("result.json", "valid_r2", "high", "valid_r2: a number is wanted, not 'high'"),
+    ("result.json", "shown", {}, "shown: a list is wanted, not {}"),
+    ("result.json", "shown", [7], "shown.0: an object is wanted, not 7"),
+    ("result.json", "shown", [{"name": "", "true": [1, 2], "predicted": [1]}], "shown.0"),
+    ("result.json", "shown", [FRAMES | {"true_pixels": "AAAA"}], "shown.0: [3, 6] pixels are no"),
+    ("result.json", "shown", [FRAMES | {"true_pixels": "?"}], "shown.0: "),
+    ("result.json", "shown", [FRAMES | {"height": 0}], "shown.0.height: 0 is not in [1, 65536]"),
     ("result.json", "table", [], "table: an object is wanted, not []"),
 ]  # fmt: skip
 

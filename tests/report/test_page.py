@@ -10,7 +10,18 @@ from html.parser import HTMLParser
 import pytest
 
 from elman.errors import RunError
-from elman.report import BenchPage, Level, Plot, RunPage, write_benchmark, write_report
+from elman.report import (
+    BenchPage,
+    Level,
+    Pairs,
+    Pictures,
+    Plot,
+    RunPage,
+    Scale,
+    write_benchmark,
+    write_report,
+)
+from elman.report.shown import GAP, row_of_images
 
 CURVES = {
     "step": [1, 2, 3],
@@ -19,7 +30,7 @@ CURVES = {
     "grad_norm": [1.0, 0.5, 0.7],
     "lr": [0.1, 0.2, 0.1],
     "valid_loss": [None, 4.5, 3.5],
-    "valid_accuracy": [None, 0.25, 0.5],
+    "valid_score": [None, 0.25, 0.5],
     "items_per_s": [100.0, 120.0, 110.0],
     "train_seconds": [0.1, 0.2, 0.3],
 }
@@ -38,7 +49,8 @@ def made(**changes) -> RunPage:
         "curves": CURVES,
         "baseline": Level("trigram", 3.456, 0.125),
         "items": "characters",
-        "loss": "bits per character",
+        "loss": Scale("Loss", "bits per character", ".3f"),
+        "score": Scale("Accuracy", "share predicted right", ".1%", (0, 1)),
         "speeds": SPEEDS,
         "sample": "def sample():\n    <b>&</b>",
         "tables": {"Configuration": {"lr": 0.004}},
@@ -125,6 +137,41 @@ def test_plots_of_any_name(tmp_path, name):
     shown = name.encode("unicode_escape").decode()
     text = write_report(tmp_path / "report.html", page).read_text(encoding="utf-8")
     assert f"{html.escape(shown)} 3.456" in text
+
+
+PICTURES = Pictures("a <turn>", 2, 3, bytes(range(24)), bytes(24))
+
+
+def test_predictions_beside_their_targets(tmp_path):
+    """Curves, points and images are drawn inside the page; titles are escaped."""
+    shown = (Pairs("curves", [1, 2], [1, 3], True), Pairs("points", [1], [2], False), PICTURES)
+    text = write_report(tmp_path / "report.html", made(shown=shown)).read_text(encoding="utf-8")
+    tags = Tags()
+    tags.feed(text)
+
+    assert tags.open == []
+    assert tags.seen.count("svg") == 9
+    assert "a &lt;turn&gt;" in text
+    assert all(target.startswith(("#", "data:image/png;base64,")) for target in tags.refers)
+    assert any(target.startswith("data:") for target in tags.refers)
+
+
+def test_rows_of_images():
+    """Side by side, a white gap to the right of each and below."""
+    row = row_of_images(PICTURES, PICTURES.true)
+    assert row.shape == (2 + GAP, 4 * (3 + GAP))
+    assert row[:2, :3].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert (row[2:] == 255).all()
+    assert row[:2, 5:8].tolist() == [[6, 7, 8], [9, 10, 11]]
+
+
+@pytest.mark.parametrize("over_time", [True, False])
+@pytest.mark.parametrize("value", EXTREMES)
+def test_predictions_of_any_number(tmp_path, value, over_time):
+    """A model that diverged has a page too."""
+    for values in ([1.0, value, 2.0], [value] * 3):
+        page = made(shown=(Pairs("p", [0.0, 1.0, 2.0], values, over_time),))
+        assert write_report(tmp_path / "report.html", page).read_text().count("<svg") == 7
 
 
 def test_page_that_cannot_be_written(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from elman.errors import InputError, RunError
 from elman.train.pace import LEAST_STEPS, settle, time_interleaved
-from elman.train.schedule import learning_rate
+from elman.train.schedule import SCHEDULES, learning_rate
 from elman.train.sequences.config import ImagesConfig, SeriesConfig
 from elman.train.tasks import TASKS, read_config
 from elman.train.text.config import TextConfig
@@ -31,6 +31,11 @@ def test_round_trip(task):
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\)"),
         ({"temperature": -1.0}, "temperature"),
         ({"bptt": 0}, "bptt must be positive, not 0"),
+        ({"optimizer": "rmsprop"}, "^optimizer must be one of adamw, sgd, not rmsprop$"),
+        ({"schedule": "step"}, "^schedule must be one of cosine, linear, constant, not step$"),
+        ({"momentum": 1.0, "optimizer": "sgd"}, r"momentum must be in \[0, 1\), not 1.0"),
+        ({"momentum": 0.9}, "^adamw has no momentum to set: --momentum 0, or"),
+        ({"nesterov": True, "optimizer": "sgd"}, "nesterov needs a momentum above 0"),
         ({"batch": 3, "devices": 2}, "batch 3 does not divide among 2 devices"),
     ],
 )
@@ -57,7 +62,7 @@ def test_nonsense_about_sequences_is_refused(name):
         ({"steps": 2.5}, "steps: a whole number is wanted, not 2.5"),
         ({"lr": 10**400}, "lr: a number is wanted, not 1000000"),
         ({"cell": None}, "cell: a text is wanted, not None"),
-        ({"task": "chess"}, "an unknown task: 'chess', not one of text, series, images"),
+        ({"task": "chess"}, "an unknown task: 'chess', not one of text, series, images, "),
         ({"task": None}, "an unknown task: None"),
     ],
 )
@@ -104,12 +109,13 @@ def test_time_in_turn_alternates():
     assert timings["a"].q1_s <= timings["a"].median_s <= timings["a"].q3_s
 
 
-def test_learning_rate_rises_and_falls():
-    """Up to the peak at the end of the warm-up, then down, always positive."""
-    rates = [learning_rate(step, 100, 0.5, 0.1) for step in range(100)]
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_learning_rate_rises_and_falls(schedule):
+    """Up to the peak at the end of the warm-up, then never up again, always positive."""
+    rates = [learning_rate(step, 100, 0.5, 0.1, schedule) for step in range(100)]
 
     assert rates[9] == 0.5
     assert rates[:10] == sorted(rates[:10])
     assert rates[10:] == sorted(rates[10:], reverse=True)
-    assert 0 < rates[-1] < 0.02
-    assert learning_rate(0, 1, 0.5, 0.0) == 0.5
+    assert rates[-1] == 0.5 if schedule == "constant" else 0 < rates[-1] < 0.02
+    assert learning_rate(0, 1, 0.5, 0.0, schedule) == 0.5

@@ -6,11 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from elman.errors import RunError, diagnostic
-from elman.report import Level, RunPage, write_report
+from elman.report import Level, Pairs, Pictures, RunPage, Scale, write_report
 from elman.train.config import Config
 from elman.train.metrics import COLUMNS
 from elman.train.outcome import in_words, speed_in_words
 from elman.train.record import Compared, Record, Skipped
+from elman.train.shown import Frames, Points, Traces, unpacked
 from elman.train.summary import Summary, summarise
 
 
@@ -30,7 +31,8 @@ def page_of(record: Record, config: Config) -> RunPage:
     """Collect what the report of a run tells; what is damaged is named, and the rest is shown."""
     summary, facts, result = summarise(record, config), record.facts, record.result
     speed = result.speed if result else Skipped("there is no result yet")
-    baseline = summary.baseline
+    baseline, words = summary.baseline, summary.words
+    columns = {name: [getattr(row, name) for row in record.rows] for name in COLUMNS}
     return RunPage(
         name=summary.name,
         headlines=headlines(summary),
@@ -39,10 +41,13 @@ def page_of(record: Record, config: Config) -> RunPage:
             speed_in_words(speed, config.cell, summary.words),
             *([damage_in_words(record)] if record.damages else ()),
         ),
-        curves={name: [getattr(row, name) for row in record.rows] for name in COLUMNS},
-        baseline=None if baseline is None else Level(**asdict(baseline)),
-        items=summary.words.items,
-        loss=summary.words.loss,
+        curves=columns | {"valid_score": columns[words.score.column]},
+        baseline=baseline and Level(baseline.name, baseline.loss, baseline.score(words.score)),
+        items=words.items,
+        loss=Scale("Loss", words.loss, words.form),
+        score=Scale(
+            words.score.title.capitalize(), words.score.axis, words.score.form, words.score.limits
+        ),
         speeds=asdict(speed.items_per_s) if isinstance(speed, Compared) else {},
         sample=result.sample if result else "",
         tables={
@@ -54,7 +59,18 @@ def page_of(record: Record, config: Config) -> RunPage:
             "Machine": facts.machine if facts else {},
         },
         choices=result.choices if result else {},
+        shown=tuple(map(pictured, result.shown)) if result else (),
     )
+
+
+def pictured(shown: Traces | Points | Frames) -> Pairs | Pictures:
+    """Turn predictions beside their targets into what a report draws."""
+    if isinstance(shown, Traces):
+        return Pairs(shown.name, shown.true_steps, shown.predicted_steps, over_time=True)
+    if isinstance(shown, Points):
+        return Pairs(shown.name, shown.true, shown.predicted, over_time=False)
+    pixels = [unpacked(text) for text in (shown.true_pixels, shown.predicted_pixels)]
+    return Pictures(shown.name, shown.height, shown.width, *pixels)
 
 
 def damage_in_words(record: Record) -> str:
@@ -67,9 +83,10 @@ def headlines(summary: Summary) -> tuple[tuple[str, str], ...]:
     words, found = summary.words, []
     beside = f"; {in_words(summary.baseline, words)}" if summary.baseline else ""
     if summary.valid_loss is not None and words.headline == "loss":
-        found.append((f"{summary.valid_loss:.3f}", f"{words.loss} in validation{beside}"))
-    elif summary.valid_accuracy is not None:
-        found.append((f"{summary.valid_accuracy:.1%}", f"right in validation{beside}"))
+        found.append((f"{summary.valid_loss:{words.form}}", f"{words.loss} in validation{beside}"))
+    elif summary.valid_score is not None:
+        number = format(summary.valid_score, words.score.form)
+        found.append((number, f"{words.score.title} in validation{beside}"))
     if summary.items_per_s is not None:
         text = f"{words.items}/s in training; step {summary.step} of {summary.steps}"
         found.append((f"{summary.items_per_s:,.0f}", text))

@@ -61,15 +61,15 @@ def reported(record: Record) -> str:
 def table_of(summaries: list[Summary]) -> Table:
     """Lay summaries out, one run per row."""
     table = Table(
-        "run", "model", "steps", "loss", "accuracy", "baseline", "per s", "x torch", "engine"
+        "run", "model", "steps", "loss", "score", "baseline", "per s", "x torch", "engine"
     )
     for summary in summaries:
         table.add_row(
             plain(summary.name),
             plain(summary.model),
             f"{summary.step}/{summary.steps}",
-            f"{number(summary.valid_loss, '.3f')} {summary.words.brief}",
-            number(summary.valid_accuracy, ".1%"),
+            f"{number(summary.valid_loss, summary.words.form)} {summary.words.brief}",
+            score_of(summary, summary.valid_score),
             baseline_of(summary),
             f"{number(summary.items_per_s, ',.0f')} {summary.words.items}",
             number(summary.ratio, ".2f"),
@@ -82,9 +82,15 @@ def baseline_of(summary: Summary) -> str:
     """Write what a run has to beat, as its task tells it."""
     if summary.baseline is None:
         return "-"
-    if summary.words.headline == "accuracy":
-        return number(summary.baseline.accuracy, ".1%")
-    return number(summary.baseline.loss, ".3f")
+    words = summary.words
+    if words.headline == "score":
+        return score_of(summary, summary.baseline.score(words.score))
+    return number(summary.baseline.loss, words.form)
+
+
+def score_of(summary: Summary, value: float | None) -> str:
+    """Write a score of a run, with its name."""
+    return "-" if value is None else summary.words.score.told(value)
 
 
 def table_of_differences(summaries: list[Summary]) -> Table:

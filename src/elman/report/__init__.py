@@ -4,5 +4,8 @@ from elman.report.benchmark import BenchPage as BenchPage
 from elman.report.benchmark import Plot as Plot
 from elman.report.benchmark import write_benchmark as write_benchmark
 from elman.report.charts import Level as Level
+from elman.report.charts import Scale as Scale
 from elman.report.page import RunPage as RunPage
 from elman.report.page import write_report as write_report
+from elman.report.shown import Pairs as Pairs
+from elman.report.shown import Pictures as Pictures

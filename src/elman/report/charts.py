@@ -44,7 +44,24 @@ class Level:
 
     name: str
     loss: float
-    accuracy: float | None
+    score: float | None
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How values of a plot are called and written.
+
+    Attributes:
+        title: of the plot.
+        axis: beside it.
+        form: of the baseline's value.
+        limits: ends of the axis; None lets the values decide.
+    """
+
+    title: str
+    axis: str
+    form: str
+    limits: tuple[float, float] | None = None
 
 
 def draw_charts(
@@ -52,22 +69,24 @@ def draw_charts(
     baseline: Level | None,
     speeds: Mapping[str, Quartiles],
     items: str,
-    loss: str,
+    loss: Scale,
+    score: Scale,
 ) -> list[Chart]:
     """Draw all plots there are data for.
 
     Args:
-        items, loss: what is counted, and the unit of the loss, for the axes.
+        items: what is counted, for the axes.
+        loss, score: what is measured.
     """
     charts = []
     curves = {name: [bounded(value) for value in values] for name, values in curves.items()}
     if curves.get("step"):
         charts.append(
-            Chart("Loss", drawn(lambda axes: draw_loss(axes, curves, baseline, items, loss)))
+            Chart(loss.title, drawn(lambda axes: draw_loss(axes, curves, baseline, items, loss)))
         )
-    if any(value is not None for value in curves.get("valid_accuracy", ())):
+    if any(value is not None for value in curves.get("valid_score", ())):
         charts.append(
-            Chart("Accuracy", drawn(lambda axes: draw_accuracy(axes, curves, baseline, items)))
+            Chart(score.title, drawn(lambda axes: draw_score(axes, curves, baseline, items, score)))
         )
     if speeds:
         charts.append(
@@ -95,26 +114,28 @@ def drawn(draw: Callable[[Axes], None], height: float = 3.4) -> str:
     return text[text.index("<svg") :]
 
 
-def draw_loss(axes: Axes, curves: Curves, baseline: Level | None, items: str, loss: str) -> None:
+def draw_loss(axes: Axes, curves: Curves, baseline: Level | None, items: str, loss: Scale) -> None:
     """Draw training and validation loss, and the baseline's."""
     axes.plot(curves["items"], curves["train_loss"], color=BLUE, lw=0.8, label="training")
     if valid := known(curves, "valid_loss"):
         axes.plot(*zip(*valid, strict=True), "o-", color=RED, ms=4, label="validation")
     if baseline is not None and abs(baseline.loss) <= BEYOND:
-        label = f"{in_ascii(baseline.name)} {baseline.loss:.3f}"
+        label = f"{in_ascii(baseline.name)} {baseline.loss:{loss.form}}"
         axes.axhline(baseline.loss, color=GREY, ls="--", label=label)
-    axes.set(xlabel=f"{items} trained on", ylabel=loss)
+    axes.set(xlabel=f"{items} trained on", ylabel=loss.axis)
     axes.legend(frameon=False)
 
 
-def draw_accuracy(axes: Axes, curves: Curves, baseline: Level | None, items: str) -> None:
-    """Draw the accuracy in validation, and the baseline's."""
-    valid = known(curves, "valid_accuracy")
+def draw_score(
+    axes: Axes, curves: Curves, baseline: Level | None, items: str, score: Scale
+) -> None:
+    """Draw the score in validation, and the baseline's."""
+    valid = known(curves, "valid_score")
     axes.plot(*zip(*valid, strict=True), "o-", color=RED, ms=4, label="validation")
-    if baseline is not None and baseline.accuracy is not None:
-        label = f"{in_ascii(baseline.name)} {baseline.accuracy:.1%}"
-        axes.axhline(baseline.accuracy, color=GREY, ls="--", label=label)
-    axes.set(xlabel=f"{items} trained on", ylabel="share predicted right", ylim=(0, 1))
+    if baseline is not None and baseline.score is not None and abs(baseline.score) <= BEYOND:
+        label = f"{in_ascii(baseline.name)} {baseline.score:{score.form}}"
+        axes.axhline(baseline.score, color=GREY, ls="--", label=label)
+    axes.set(xlabel=f"{items} trained on", ylabel=score.axis, ylim=score.limits)
     axes.legend(frameon=False)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from elman.errors import RunError, diagnostic
-from elman.report.charts import Curves, Level, Quartiles, draw_charts
+from elman.report.charts import Curves, Level, Quartiles, Scale, draw_charts
+from elman.report.shown import Pairs, Pictures, draw_shown
 
 PAGES = Environment(
     loader=PackageLoader("elman.report", "templates"),
@@ -30,11 +31,13 @@ class RunPage:
         name: of the run, the title.
         headlines: (number, words), the most important first.
         notes: lines of text below them.
-        curves: columns of metrics.csv.
-        baseline: a line in the plots of loss and accuracy.
-        items, loss: what is counted, and the unit of the loss.
+        curves: columns of metrics.csv, and `valid_score`.
+        baseline: a line in the plots of loss and score.
+        items: what is counted.
+        loss, score: what is measured.
         speeds: items/s by name, measured interleaved.
         sample: generated text; empty if there is none.
+        shown: predictions beside their targets.
         tables: by title, names and values.
         choices: which engine and plan each recurrent module uses.
     """
@@ -45,11 +48,13 @@ class RunPage:
     curves: Curves
     baseline: Level | None
     items: str
-    loss: str
+    loss: Scale
+    score: Scale
     speeds: Mapping[str, Quartiles]
     sample: str
     tables: Mapping[str, Mapping[str, Any]]
     choices: Mapping[str, Any]
+    shown: tuple[Pairs | Pictures, ...] = ()
 
 
 def write_report(path: Path, page: RunPage) -> Path:
@@ -58,8 +63,9 @@ def write_report(path: Path, page: RunPage) -> Path:
     Raises:
         RunError: if the disk does not take it.
     """
-    charts = draw_charts(page.curves, page.baseline, page.speeds, page.items, page.loss)
-    return write_page(path, "run.html", page=page, charts=charts)
+    charts = draw_charts(page.curves, page.baseline, page.speeds, page.items, page.loss, page.score)
+    shown = [draw_shown(part) for part in page.shown]
+    return write_page(path, "run.html", page=page, charts=charts, shown=shown)
 
 
 def write_page(path: Path, template: str, **values: Any) -> Path:

@@ -25,7 +25,7 @@ def compare(stepper: Stepper, task: Task, config: Config, data: Data) -> dict[st
 
     Returns:
         Items per second (median, quartiles) of both, the ratio of the medians, and by how much
-        the two models' logits differ; or a text under "skipped".
+        the two models' outputs differ; or a text under "skipped".
     """
     if reason := without_twin(config):
         return {"skipped": reason}
@@ -38,7 +38,7 @@ def compare(stepper: Stepper, task: Task, config: Config, data: Data) -> dict[st
         for name, baseline in (("elman", False), ("torch", True))
     }
     elman.nn.pin(twins["elman"].plain, chosen)
-    logits = [first_logits(twin, data).double() for twin in twins.values()]
+    outputs = [first_outputs(twin, data).double() for twin in twins.values()]
     runs = {
         name: next_step(twin, data, slice(0, config.batch), 0.0) for name, twin in twins.items()
     }
@@ -47,18 +47,18 @@ def compare(stepper: Stepper, task: Task, config: Config, data: Data) -> dict[st
         "items_per_s": {name: speed(config, timing) for name, timing in timings.items()},
         "timings": {name: asdict(timing) for name, timing in timings.items()},
         "ratio": timings["torch"].median_s / timings["elman"].median_s,
-        "largest_logit_difference": float((logits[0] - logits[1]).abs().max()),
+        "largest_logit_difference": float((outputs[0] - outputs[1]).abs().max()),
     }
 
 
 @torch.no_grad()
-def first_logits(stepper: Stepper, data: Data) -> torch.Tensor:
-    """Return the logits [..., C] for a batch, without dropout."""
+def first_outputs(stepper: Stepper, data: Data) -> torch.Tensor:
+    """Return the outputs (logits of a classifier) for a batch, without dropout."""
     inputs = stepper.fabric.to_device(next(data.held_out()).inputs)
     stepper.model.eval()
-    logits, _ = stepper.model(inputs)
+    outputs, _ = stepper.model(inputs)
     stepper.model.train()
-    return logits
+    return outputs
 
 
 def twin(
@@ -68,7 +68,7 @@ def twin(
     with torch.random.fork_rng():
         model = task.build(config, data, baseline=baseline)
     model.load_state_dict(weights)
-    return make_stepper(fabric, model, config)
+    return make_stepper(fabric, model, config, task.objective)
 
 
 def speed(config: Config, timing: Timing) -> dict[str, float]:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from elman.errors import InputError
+from elman.train.optimizer import OPTIMIZERS
+from elman.train.schedule import SCHEDULES
 from elman.train.stored import DamageError, filled
 
 POSITIVE = ("layers", "hidden", "batch", "lr", "minutes", "clip", "devices")
@@ -43,7 +45,11 @@ class Config:
     batch: int = setting(32, "Rows side by side.")
     lr: float = setting(4e-3, "Highest learning rate.")
     warmup: float = setting(0.05, "Share of steps to reach it.")
-    weight_decay: float = setting(0.01, "AdamW's.")
+    schedule: str = setting("cosine", f"The learning rate from there: {', '.join(SCHEDULES)}.")
+    optimizer: str = setting("adamw", f"{' or '.join(OPTIMIZERS)}.")
+    momentum: float = setting(0.0, "Of sgd.")
+    nesterov: bool = setting(False, "Nesterov's momentum.")
+    weight_decay: float = setting(0.01, "Of all matrices; with sgd a part of the gradient.")
     clip: float = setting(1.0, "Largest norm of the gradient.")
     seed: int = setting(0, "Of weights, dropout, order and sample.")
     minutes: float = setting(2.0, "Time for everything.")
@@ -64,9 +70,16 @@ class Config:
         for name in COUNTS:
             value = getattr(self, name)
             self.check(name, value is None or value >= 1, "must be at least 1")
-        for name in ("dropout", "warmup"):
+        for name in ("dropout", "warmup", "momentum"):
             self.check(name, 0 <= getattr(self, name) < 1, "must be in [0, 1)")
         self.check("weight_decay", self.weight_decay >= 0, "must not be negative")
+        for name, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+            self.check(name, getattr(self, name) in known, f"must be one of {', '.join(known)}")
+        if self.nesterov and not self.momentum:
+            raise InputError("nesterov needs a momentum above 0, as in --momentum 0.9 --nesterov")
+        if self.momentum and self.optimizer != "sgd":
+            hint = "--momentum 0, or --optimizer sgd"
+            raise InputError(f"{self.optimizer} has no momentum to set: {hint}")
         for name, value in vars(self).items():
             finite = not isinstance(value, float) or math.isfinite(value)
             self.check(name, finite, "must be finite")

@@ -51,7 +51,8 @@ class Display:
 
     def update(self, done: int, total: int, train_loss: float, items_per_s: float) -> None:
         """Show the state after a step."""
-        text = f"{train_loss:.3f} {self.words.brief}, {items_per_s:,.0f} {self.words.items}/s"
+        words = self.words
+        text = f"{train_loss:{words.form}} {words.brief}, {items_per_s:,.0f} {words.items}/s"
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, description=text)
             return

@@ -20,16 +20,19 @@ from elman.train.config import Config
 BUILT_IN = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
 
 
-def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = False) -> nn.Module:
+def recurrent(
+    config: Config, inputs: int, layers: int, *, baseline: bool = False, bias: bool = True
+) -> nn.Module:
     """Build recurrent layers called as torch.nn.GRU is; with `baseline` torch's own.
 
     Args:
         inputs: size of the first layer's input.
+        bias: of layers that torch has too; other cells are as their formula says.
     """
     dropout = config.dropout if layers > 1 else 0.0  # torch warns where there is no between
     if baseline:
         layer = getattr(nn, BUILT_IN[config.cell])
-        return layer(inputs, config.hidden, num_layers=layers, dropout=dropout)
+        return layer(inputs, config.hidden, num_layers=layers, dropout=dropout, bias=bias)
     options: dict[str, Any] = {
         "num_layers": layers,
         "dropout": dropout,
@@ -37,7 +40,7 @@ def recurrent(config: Config, inputs: int, layers: int, *, baseline: bool = Fals
         "heads": heads(config),
     }
     if config.cell in BUILT_IN:
-        return getattr(elman.nn, BUILT_IN[config.cell])(inputs, config.hidden, **options)
+        return getattr(elman.nn, BUILT_IN[config.cell])(inputs, config.hidden, bias=bias, **options)
     return elman.nn.Recurrent(find_cell(config.cell), inputs, config.hidden, **options)
 
 

@@ -33,7 +33,8 @@ class Tally:
         seconds: time in training steps, all of them (s).
         loss, norm, since_s: sums since the last row of metrics.csv.
         count: steps since that row.
-        valid_loss, valid_accuracy: of the last validation; None before the first.
+        valid_loss: of the last validation; None before the first.
+        valid_accuracy, valid_r2: its score, by the task's measure.
         fallbacks: calls since that row that engine deer had to run step by step.
         all_fallbacks: the same since the beginning.
     """
@@ -46,6 +47,7 @@ class Tally:
     count: int = 0
     valid_loss: float | None = None
     valid_accuracy: float | None = None
+    valid_r2: float | None = None
     fallbacks: int = 0
     all_fallbacks: int = 0
 
@@ -127,7 +129,7 @@ class Loop:
     def step(self) -> None:
         """Do one training step and what is due after it."""
         config, before = self.config, self.tally.step
-        lr = learning_rate(before, self.steps, config.lr, config.warmup)
+        lr = learning_rate(before, self.steps, config.lr, config.warmup, config.schedule)
         fell = self.fallbacks()
         began = time.perf_counter()
         loss, norm = self.stepper.train(self.data.batch(before, self.mine), lr)
@@ -161,13 +163,13 @@ class Loop:
         return fabric.strategy.reduce_boolean_decision(wished, all=False)
 
     def validate(self) -> None:
-        """Measure loss and accuracy on the validation data."""
-        score = self.stepper.validate(self.data.held_out())
-        loss = score.loss * self.words.scale
-        self.tally = replace(self.tally, valid_loss=loss, valid_accuracy=score.accuracy)
+        """Measure loss and score on the validation data."""
+        found, words = self.stepper.validate(self.data.held_out()), self.words
+        loss = found.loss * words.scale
+        self.tally = replace(self.tally, valid_loss=loss, **{words.score.column: found.score})
         self.display.say(
-            f"step {self.tally.step}/{self.steps}: validation {loss:.3f} {self.words.loss}, "
-            f"accuracy {score.accuracy:.1%}"
+            f"step {self.tally.step}/{self.steps}: validation {words.told(loss)}, "
+            f"{words.score.told(found.score)}"
         )
 
     def log(self, lr: float, validated: bool) -> None:
@@ -181,6 +183,7 @@ class Loop:
             lr=lr,
             valid_loss=tally.valid_loss if validated else None,
             valid_accuracy=tally.valid_accuracy if validated else None,
+            valid_r2=tally.valid_r2 if validated else None,
             items_per_s=items * tally.count / tally.since_s,
             train_seconds=tally.seconds,
             fallbacks=tally.fallbacks,

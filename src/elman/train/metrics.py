@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 
 from elman.train.atomic import write_file
@@ -19,7 +19,8 @@ class Row:
         step, items: training steps done, characters (or sequences) trained on.
         train_loss, grad_norm: means since the row before (unit of the task, stored in facts.json).
         lr: learning rate of the last step.
-        valid_loss, valid_accuracy: in validation, where one was due.
+        valid_loss: in validation, where one was due.
+        valid_accuracy, valid_r2: its score, by the task's measure.
         items_per_s: of training steps since the row before.
         train_seconds: all training steps so far (s).
         fallbacks: layers that engine deer had to run step by step, since the row before.
@@ -35,9 +36,11 @@ class Row:
     items_per_s: Positive
     train_seconds: Positive
     fallbacks: Count = 0
+    valid_r2: float | None = None
 
 
 COLUMNS = tuple(column.name for column in fields(Row))
+NEEDED = tuple(column.name for column in fields(Row) if column.default is MISSING)  # in any run
 TIMES = ("items_per_s", "train_seconds")  # the columns that no two runs share
 
 
@@ -51,8 +54,7 @@ class MetricsFile:
 
     def append(self, row: Row) -> OSError | None:
         """Add a row; returns the error if the disk did not take it."""
-        values = ["" if value is None else repr(value) for value in vars(row).values()]
-        line = ",".join(values) + "\n"
+        line = line_of(row)
         self.text += line
         if not self.complete:
             return self.rewrite()
@@ -74,6 +76,25 @@ class MetricsFile:
         return None
 
 
+def resumed(path: Path, text: str) -> MetricsFile:
+    """Go on with the rows of a checkpoint; those of an older elman get the columns of this one.
+
+    Raises:
+        DamageError: if the text is not what a run writes.
+    """
+    file = MetricsFile(path)
+    if text.startswith(file.text):
+        file.text = text
+    else:
+        file.text += "".join(map(line_of, parse_metrics(text.encode())))
+    return file
+
+
+def line_of(row: Row) -> str:
+    """Write a row as it stands in the file."""
+    return ",".join("" if value is None else repr(value) for value in vars(row).values()) + "\n"
+
+
 def read_metrics(path: Path) -> list[Row]:
     """Read the rows of a metrics.csv; none if there is no file yet.
 
@@ -83,13 +104,20 @@ def read_metrics(path: Path) -> list[Row]:
         DamageError: if the file, or a line of it, is not what a run writes.
     """
     held = read_bytes(path)
-    if held is None:
-        return []
+    return [] if held is None else parse_metrics(held)
+
+
+def parse_metrics(held: bytes) -> list[Row]:
+    """Read the rows of a metrics.csv from its bytes.
+
+    Raises:
+        DamageError: if they, or a line of them, are not what a run writes.
+    """
     whole = held[: held.rfind(b"\n") + 1]
     try:
         lines = csv.reader(io.StringIO(whole.decode("utf-8")), strict=True)
         columns = next(lines, [])
-        if absent := [name for name in COLUMNS[:-1] if name not in columns]:
+        if absent := [name for name in NEEDED if name not in columns]:
             raise DamageError(f"there is no column {absent[0]}" if whole else "it is empty")
         return [parse_row(columns, texts, lines.line_num) for texts in lines if texts]
     except UnicodeDecodeError as error:

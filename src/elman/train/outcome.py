@@ -48,7 +48,7 @@ def conclude(
     result = {
         "steps": tally.step,
         "valid_loss": tally.valid_loss,
-        "valid_accuracy": tally.valid_accuracy,
+        loop.words.score.column: getattr(tally, loop.words.score.column),
         "baseline": facts["baseline"],
         "train_seconds": tally.seconds,
         "total_seconds": total + earlier,
@@ -79,18 +79,19 @@ def told_at_end(result: dict[str, Any], cell: str, words: Words) -> str:
     """Write a result for the terminal."""
     baseline = filled(Baseline, result["baseline"])
     speed = typed(Skipped | Compared, result["speed"])
-    ours, theirs = (result["valid_loss"], baseline.loss)
-    if words.headline == "accuracy" and baseline.accuracy is not None:
-        ours, theirs = (-result["valid_accuracy"], -baseline.accuracy)
-    verdict = "better" if ours < theirs else "NOT better"
+    score, other = result[words.score.column], baseline.score(words.score)
+    better = result["valid_loss"] < baseline.loss
+    if words.headline == "score" and score is not None and other is not None:
+        better = score > other
+    verdict = "better" if better else "NOT better"
     share = result["train_seconds"] / result["total_seconds"]
     lines = [
         "",
         *("  | " + line for line in result.get("sample", "").splitlines()),
         *table_in_words(result.get("table", {})),
         "",
-        f"validation: {result['valid_loss']:.3f} {words.loss}, accuracy "
-        f"{result['valid_accuracy']:.1%}, {verdict} than the {in_words(baseline, words)}",
+        f"validation: {words.told(result['valid_loss'])}, {words.score.told(score)}, "
+        f"{verdict} than the {in_words(baseline, words)}",
         f"training:   {result['items_per_s']:,.0f} {words.items}/s; "
         f"{result['train_seconds']:.0f} s of {result['total_seconds']:.0f} s in all ({share:.0%})",
         f"speed:      {speed_in_words(speed, cell, words)}",
@@ -106,8 +107,8 @@ def table_in_words(table: dict[str, Any]) -> list[str]:
 
 def in_words(baseline: Baseline, words: Words) -> str:
     """Write a baseline on one line."""
-    text = f"{baseline.name}: {baseline.loss:.3f} {words.loss}"
-    return text if baseline.accuracy is None else f"{text}, accuracy {baseline.accuracy:.1%}"
+    text, score = f"{baseline.name}: {words.told(baseline.loss)}", baseline.score(words.score)
+    return text if score is None else f"{text}, {words.score.told(score)}"
 
 
 def speed_in_words(speed: Skipped | Compared, cell: str, words: Words) -> str:
@@ -119,5 +120,5 @@ def speed_in_words(speed: Skipped | Compared, cell: str, words: Words) -> str:
         f"{ours.median:,.0f} {words.items}/s ({ours.q1:,.0f} to {ours.q3:,.0f}) beside "
         f"torch.nn.{cell.upper()}'s {other.median:,.0f} ({other.q1:,.0f} to "
         f"{other.q3:,.0f}): {speed.ratio:.2f}x, "
-        f"logits within {speed.largest_logit_difference:.1e}"
+        f"outputs within {speed.largest_logit_difference:.1e}"
     )

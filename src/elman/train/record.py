@@ -10,6 +10,7 @@ from elman.errors import RunError, diagnostic
 from elman.train.config import Config
 from elman.train.folder import RunFolder
 from elman.train.metrics import Row, read_metrics
+from elman.train.shown import Frames, Points, Traces
 from elman.train.stored import Count, DamageError, Positive, Share, filled
 from elman.train.task import Baseline
 from elman.train.tasks import read_config
@@ -78,21 +79,25 @@ class Result:
 
     Attributes:
         steps: training steps done.
-        valid_loss, valid_accuracy: of the trained model.
+        valid_loss: of the trained model.
+        valid_accuracy, valid_r2: its score, by the task's measure.
         speed: beside torch.nn.
         choices: which engine and plan each recurrent module uses.
         sample: generated text.
         table: what the task shows, by name.
+        shown: predictions beside their targets.
         told: all of the file.
     """
 
     steps: Count
     valid_loss: float
-    valid_accuracy: Share
     speed: Skipped | Compared
     choices: dict[str, Any]
+    valid_accuracy: Share | None = None
+    valid_r2: float | None = None
     sample: str = ""
     table: dict[str, Any] = field(default_factory=dict)
+    shown: list[Traces | Points | Frames] = field(default_factory=list)
     told: dict[str, Any] = field(default_factory=dict)
 
 

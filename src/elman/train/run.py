@@ -24,7 +24,7 @@ from elman.train.interrupt import heeding_interrupts
 from elman.train.launch import launch, noticing_loss, rows_of
 from elman.train.loop import Loop, Tally
 from elman.train.machine import machine_facts
-from elman.train.metrics import MetricsFile, Row
+from elman.train.metrics import MetricsFile, Row, resumed
 from elman.train.outcome import Outcome, conclude, in_words
 from elman.train.pace import next_step, settle, time_interleaved
 from elman.train.record import Facts, read_record
@@ -117,7 +117,8 @@ def with_steps(config: Config, fabric: Fabric, data: Data) -> Config:
     if config.steps is None:
         config = replace(config, steps=data.steps())
     if config.steps is None:
-        twin = make_stepper(fabric, task_of(config).build(config, data), config)
+        task = task_of(config)
+        twin = make_stepper(fabric, task.build(config, data), config, task.objective)
         step = next_step(twin, data, rows_of(fabric, config.batch), 0.0)
         timing = time_interleaved({"step": step}, budget_s=PACE_SHARE * 60 * config.minutes)
         step_s = fabric.broadcast(timing["step"].median_s)
@@ -135,7 +136,7 @@ def assemble(
 ) -> Loop:
     """Build the model and everything that trains it, before the first step."""
     task = task_of(config)
-    stepper = make_stepper(fabric, task.build(config, data), config)
+    stepper = make_stepper(fabric, task.build(config, data), config, task.objective)
     torch.manual_seed(config.seed + 1 + fabric.global_rank)  # each process drops other values
     return Loop(
         config=config,
@@ -167,7 +168,7 @@ def take_up(loop: Loop, was: dict[str, Any]) -> None:
         if was.get(name) != now[name]:
             say(f"{name} was {was.get(name)}, is {now[name]}: results may differ in rounding")
     loop.tally = Tally(**point.facts["tally"])
-    loop.metrics = MetricsFile(loop.folder.metrics, point.metrics)
+    loop.metrics = resumed(loop.folder.metrics, point.metrics)
     if error := loop.metrics.rewrite():
         say(f"metrics.csv not written: {error.strerror}; tried again later")
     say(f"resumed at step {point.step} of {loop.steps}")

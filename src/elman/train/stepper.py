@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.optim import AdamW
 
 from elman.train.config import Config
+from elman.train.objective import Objective, Score, judged
+from elman.train.optimizer import OPTIMIZERS
 from elman.train.task import Batch
-
-
-@dataclass(frozen=True)
-class Score:
-    """What a validation found: the loss (nats) and the share that was predicted right."""
-
-    loss: float
-    accuracy: float
 
 
 @dataclass
@@ -31,6 +23,7 @@ class Stepper:
     fabric: Fabric
     model: Any
     optimizer: Any
+    objective: Objective
     clip: float
     state: Any = field(default=None)
 
@@ -48,7 +41,7 @@ class Stepper:
             lr: learning rate of this step.
 
         Returns:
-            The loss (nats) before the update, over all processes, and the gradient's norm.
+            The objective's loss before the update, over all processes, and the gradient's norm.
         """
         if batch.begins:
             self.state = None
@@ -56,8 +49,8 @@ class Stepper:
             group["lr"] = lr
         inputs, targets = self.fabric.to_device((batch.inputs, batch.targets))
         self.optimizer.zero_grad()
-        logits, state = self.model(inputs, detached(self.state))
-        loss = cross_entropy(logits, targets)
+        outputs, state = self.model(inputs, detached(self.state))
+        loss = self.objective.loss(outputs, targets)
         self.fabric.backward(loss)
         norm = self.fabric.clip_gradients(
             self.model, self.optimizer, max_norm=self.clip, error_if_nonfinite=False
@@ -73,35 +66,33 @@ class Stepper:
 
     @torch.no_grad()
     def validate(self, batches: Iterable[Batch]) -> Score:
-        """Return the mean loss and accuracy over some batches; the own state stays as it is."""
+        """Return mean loss and score over some batches; the own state stays as it is."""
         self.model.eval()
-        state, total, right, count = None, 0.0, 0, 0
+        found = judged(self.objective, self.predicted(batches))
+        self.model.train()
+        return found
+
+    def predicted(self, batches: Iterable[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Walk through batches with the state carried on; outputs and targets of each."""
+        state = None
         for batch in batches:
             inputs, targets = self.fabric.to_device((batch.inputs, batch.targets))
-            logits, state = self.model(inputs, None if batch.begins else state)
-            total += cross_entropy(logits, targets).item() * targets.numel()
-            right += int((logits.argmax(-1) == targets).sum())
-            count += targets.numel()
-        self.model.train()
-        return Score(total / count, right / count)
+            outputs, state = self.model(inputs, None if batch.begins else state)
+            yield outputs, targets
 
 
-def make_stepper(fabric: Fabric, model: nn.Module, config: Config) -> Stepper:
-    """Give a model to Fabric (device, precision, data-parallel launch) with AdamW."""
+def make_stepper(fabric: Fabric, model: nn.Module, config: Config, objective: Objective) -> Stepper:
+    """Give a model to Fabric (device, precision, data-parallel launch) with its optimizer."""
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     groups = [
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    optimizer = AdamW(groups, lr=config.lr, betas=(0.9, 0.99), fused=True)
+    make = OPTIMIZERS[config.optimizer]
+    optimizer = make(groups, config.lr, config.momentum, config.nesterov)
     wrapped, stepping = fabric.setup(model, optimizer)
-    return Stepper(fabric, wrapped, stepping, config.clip)
-
-
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean of -ln P(target), [] from logits [..., C] and targets [...]."""
-    return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.flatten())
+    return Stepper(fabric, wrapped, stepping, objective, config.clip)
 
 
 def detached(state: Any) -> Any:

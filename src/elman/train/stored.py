@@ -27,6 +27,7 @@ WANTED = {
     float: "a number",
     bool: "true or false",
     dict: "an object",
+    list: "a list",
     NoneType: "null",
 }
 
@@ -112,8 +113,8 @@ def typed(hint: Any, value: Any, where: str = "") -> Any:
     """Return a value of JSON as its type hint has it.
 
     Args:
-        hint: str, int, float, bool, Any, None, `dict[str, T]`, a dataclass, unions of these, or
-            `Annotated[T, Range]`. A whole number may stand for a float.
+        hint: str, int, float, bool, Any, None, `dict[str, T]`, `list[T]`, a dataclass, unions of
+            these, or `Annotated[T, Range]`. A whole number may stand for a float.
         where: names of the fields on the way to the value, for the message.
 
     Raises:
@@ -134,6 +135,8 @@ def typed(hint: Any, value: Any, where: str = "") -> Any:
         return {
             name: typed(arguments[1], part, within(where, name)) for name, part in value.items()
         }
+    if origin is list and isinstance(value, list):
+        return [typed(arguments[0], part, within(where, str(k))) for k, part in enumerate(value)]
     if hint is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
     if type(value) is not hint:

@@ -23,7 +23,7 @@ class Summary:
     steps: int | None
     words: Words
     valid_loss: float | None
-    valid_accuracy: float | None
+    valid_score: float | None
     baseline: Baseline | None
     items_per_s: float | None
     ratio: float | None
@@ -35,16 +35,16 @@ def summarise(record: Record, config: Config) -> Summary:
     rows, facts, result = record.rows, record.facts, record.result
     last = rows[-1] if rows else None
     scored = result or next((row for row in reversed(rows) if row.valid_loss is not None), None)
-    speed = result.speed if result else None
+    speed, words = result.speed if result else None, task_of(config).words
     return Summary(
         name=record.name,
         config=config,
         model=f"{config.cell} {config.layers} x {config.hidden}",
         step=last.step if last else 0,
         steps=config.steps,
-        words=task_of(config).words,
+        words=words,
         valid_loss=scored.valid_loss if scored else None,
-        valid_accuracy=scored.valid_accuracy if scored else None,
+        valid_score=getattr(scored, words.score.column) if scored else None,
         baseline=facts.baseline if facts else None,
         items_per_s=last.items / last.train_seconds if last else None,
         ratio=speed.ratio if isinstance(speed, Compared) else None,

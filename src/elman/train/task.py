@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self
 from torch import Tensor, nn
 
 from elman.train.config import Config
+from elman.train.objective import Measure, Objective
 from elman.train.stored import Share
 
 
@@ -19,8 +20,10 @@ class Words:
     Attributes:
         items: what a step consumes ("characters").
         loss: the unit of the loss ("bits per character"); `brief` on a narrow line.
-        scale: from nats to that unit.
-        headline: which is told first, "loss" or "accuracy".
+        scale: from the objective's loss to that unit.
+        headline: which is told first, "loss" or "score".
+        score: what is scored in validation.
+        form: how a loss is written.
     """
 
     items: str
@@ -28,6 +31,12 @@ class Words:
     brief: str
     scale: float
     headline: str
+    score: Measure
+    form: str = ".3f"
+
+    def told(self, loss: float) -> str:
+        """Write a loss with its unit."""
+        return f"{loss:{self.form}} {self.loss}"
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,8 @@ class Batch:
 
     Attributes:
         inputs: the model's first argument, a tensor or a tuple of tensors.
-        targets: the right classes, int64, shaped as the logits without their last axis.
+        targets: what the objective compares the outputs with: of classifiers the right classes,
+            int64, shaped as the logits without their last axis.
         begins: whether the state carried over from the batch before is dropped.
     """
 
@@ -47,11 +57,22 @@ class Batch:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a model has to beat: a name, its loss in the task's unit, its accuracy if known."""
+    """What a model has to beat.
+
+    Attributes:
+        name: what it does.
+        loss: in the task's unit.
+        accuracy, r2: its score by the task's measure, if known.
+    """
 
     name: str
     loss: float
     accuracy: Share | None = None
+    r2: float | None = None
+
+    def score(self, measure: Measure) -> float | None:
+        """Return its score by a measure, None if that is not known."""
+        return getattr(self, measure.name)
 
 
 class Data(Protocol):
@@ -102,18 +123,22 @@ class Task:
 
     Attributes:
         about: one line for the help.
+        words: how it calls what it counts and measures.
+        objective: what training minimises, and what is scored.
         config: the class of its configurations; its TASK is the task's name.
         positional: options that are given without a name on the command line.
         prepare: reads the data of a configuration.
         build: the model; with `baseline=True` the same on torch.nn's recurrent layers. Called as
-            ``logits, state = model(inputs, state)``.
+            ``outputs, state = model(inputs, state)``.
         conclude: looks at a trained model (evaluation mode, no gradients): what else belongs
-            into result.json. "sample" is a text, "table" a table for people; "valid_loss" and
-            "valid_accuracy" take the place of the last validation's.
+            into result.json. "sample" is a text, "table" a table for people, "shown" predictions
+            beside their targets (`shown.py`); "valid_loss" and the score's column take the place
+            of the last validation's.
     """
 
     about: str
     words: Words
+    objective: Objective
     config: type[Config]
     prepare: Callable[[Any], Data]
     build: Callable[..., nn.Module]

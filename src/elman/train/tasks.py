@@ -6,12 +6,14 @@ import reprlib
 from typing import Any
 
 from elman.train.config import Config
+from elman.train.regression.task import REGRESSION
+from elman.train.rotate.task import ROTATE
 from elman.train.sequences.task import IMAGES, SERIES
 from elman.train.stored import DamageError
 from elman.train.task import Task
 from elman.train.text.task import TEXT
 
-TASKS = {task.name: task for task in (TEXT, SERIES, IMAGES)}
+TASKS = {task.name: task for task in (TEXT, SERIES, IMAGES, REGRESSION, ROTATE)}
 
 
 def task_of(config: Config) -> Task:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import math
-import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from elman.train.npz import load_npz
 from elman.train.sequences.source import Half, Source, Values, unreadable
 
 # The idx format's type codes (yann.lecun.com/exdb/mnist): big-endian numbers.
@@ -35,11 +35,7 @@ def read_npz(path: Path) -> Source:
     Raises:
         RunError: if the file is none, or arrays are missing or do not fit each other.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise unreadable(path, error, NPZ_HINT) from error
+    arrays = load_npz(path, NPZ_HINT)
     halves = [npz_half(path, arrays, half) for half in ("train", "test")]
     kind = "wave" if "audio_train" in arrays else "values"
     if kind == "values" and arrays["x_train"].dtype == np.uint8:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from elman.train.config import Config, other, setting
+from elman.train.config import other, setting
+from elman.train.walks import WalkConfig
 
 
 @dataclass(frozen=True)
-class SequenceConfig(Config):
+class SequenceConfig(WalkConfig):
     """A classifier's run."""
-
-    VALIDATED: ClassVar[str] = "validation_sequences"
-    LEAST_VALIDATED: ClassVar[int] = 50
 
     layers: int = other("layers", 1)
     hidden: int = other("hidden", 64)
@@ -22,15 +20,12 @@ class SequenceConfig(Config):
     heads: int = setting(1, "Groups of units that do not see each other's past.")
     residual: bool = setting(False, "Layers with layer norm, and their input added to the output.")
     noise: float = setting(0.0, "Standard deviation of noise added to the input in training.")
-    epochs: int | None = setting(None, "Walks through the training data, instead of --minutes.")
-    validation_sequences: int = setting(1000, "Sequences predicted per validation.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("patch", "heads", "validation_sequences"):
+        for name in ("patch", "heads"):
             self.check(name, getattr(self, name) >= 1, "must be at least 1")
         self.check("noise", self.noise >= 0, "must not be negative")
-        self.check("epochs", self.epochs is None or self.epochs >= 1, "must be at least 1")
 
 
 @dataclass(frozen=True)

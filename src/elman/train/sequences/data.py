@@ -101,25 +101,15 @@ class SequenceData:
 
     def steps(self) -> int | None:
         """Steps that the epochs make."""
-        epochs = self.config.epochs
-        return None if epochs is None else math.ceil(epochs * len(self.fit) / self.config.batch)
+        return self.config.steps_of(len(self.fit))
 
     def validating(self, config: SequenceConfig) -> SequenceData:
         """Return the same data with a part of the held-out half, evenly chosen."""
-        count = min(config.validation_sequences, len(self.held))
-        chosen = torch.linspace(0, len(self.held) - 1, count).round().long()
-        return replace(self, config=config, rows=chosen)
+        return replace(self, config=config, rows=config.validated(len(self.held)))
 
     def batch(self, step: int, mine: slice) -> Batch:
         """Return a step's batch: the next rows of an endless row of shuffled walks."""
-        first = step * self.config.batch
-        places = torch.arange(first + mine.start, first + mine.stop)
-        walks, within = places // len(self.fit), places % len(self.fit)
-        chosen = torch.empty_like(places)
-        for walk in walks.unique():
-            inside = walks == walk
-            chosen[inside] = self._order(int(walk))[within[inside]]
-        return self._cut(self.fit, chosen)
+        return self._cut(self.fit, self.config.chosen(len(self.fit), step, mine))
 
     def held_out(self) -> Iterator[Batch]:
         """Walk through the part that is validated on."""
@@ -130,10 +120,6 @@ class SequenceData:
         """Walk through the whole held-out half, in its order."""
         for chosen in torch.arange(len(self.held)).split(self.config.batch):
             yield self._cut(self.held, chosen)
-
-    def _order(self, walk: int) -> Tensor:
-        source = torch.Generator().manual_seed(1_000_003 * self.config.seed + walk)
-        return torch.randperm(len(self.fit), generator=source)
 
     def _cut(self, half: Laid, chosen: Tensor) -> Batch:
         """Take some sequences, [T, B, I], cut to the longest."""

@@ -8,12 +8,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from elman.train.objective import ACCURACY, CLASSES
 from elman.train.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.sequences.data import SequenceData, by_name, prepare_images, prepare_series
 from elman.train.sequences.model import build_model
 from elman.train.task import Task, Words
 
-WORDS = Words("sequences", "nats per sequence", "nats", 1.0, "accuracy")
+WORDS = Words("sequences", "nats per sequence", "nats", 1.0, "score", ACCURACY)
 
 
 def conclude(model: nn.Module, data: SequenceData, config: SequenceConfig) -> dict[str, Any]:
@@ -40,6 +41,7 @@ def conclude(model: nn.Module, data: SequenceData, config: SequenceConfig) -> di
 SERIES = Task(
     about="A classifier of time series or raw audio.",
     words=WORDS,
+    objective=CLASSES,
     config=SeriesConfig,
     prepare=prepare_series,
     build=build_model,
@@ -49,6 +51,7 @@ SERIES = Task(
 IMAGES = Task(
     about="A classifier of images that reads them pixel by pixel.",
     words=WORDS,
+    objective=CLASSES,
     config=ImagesConfig,
     prepare=prepare_images,
     build=build_model,

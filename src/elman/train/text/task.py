@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from elman.train.objective import ACCURACY, CLASSES
 from elman.train.task import Task, Words
 from elman.train.text.config import TextConfig
 from elman.train.text.data import TextData, prepare
@@ -24,7 +25,8 @@ def conclude(model: nn.Module, data: TextData, config: TextConfig) -> dict[str, 
 
 TEXT = Task(
     about="A character model; without arguments on Python's own sources, in about two minutes.",
-    words=Words("characters", "bits per character", "bits/char", 1 / math.log(2), "loss"),
+    words=Words("characters", "bits per character", "bits/char", 1 / math.log(2), "loss", ACCURACY),
+    objective=CLASSES,
     config=TextConfig,
     prepare=prepare,
     build=build_model,

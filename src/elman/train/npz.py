@@ -1,0 +1,37 @@
+"""Arrays of a `.npz` file, by name."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from elman.train.sequences.source import unreadable
+
+
+def load_npz(path: Path, hint: str) -> dict[str, np.ndarray]:
+    """Read all arrays of a file.
+
+    Args:
+        hint: what the file should hold, for the message.
+
+    Raises:
+        RunError: if it is no such file; with the array's name, if one cannot be read.
+    """
+    try:
+        if not zipfile.is_zipfile(path):
+            raise unreadable(path, "it is no .npz", hint)
+        with np.load(path, allow_pickle=False) as file:
+            return {name: member(path, file, name, hint) for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise unreadable(path, error, hint) from error
+
+
+def member(path: Path, file: np.lib.npyio.NpzFile, name: str, hint: str) -> np.ndarray:
+    """Read one array."""
+    try:
+        return file[name]
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+        raise unreadable(path, f"{name}: {error}", hint) from error

@@ -1,0 +1,125 @@
+"""What training minimises and what a validation counts: the loss of a task, and its score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+CONSTANT = 1e-12  # share of the mean square below which targets do not vary
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A score of predictions; more is better.
+
+    Attributes:
+        name: in files: `valid_<name>` of metrics.csv, `<name>` of a baseline.
+        title: for people, before its value ("accuracy").
+        axis: what a plot has beside it.
+        form: how its values are written.
+        limits: ends of its axis in a plot; None lets the values decide.
+    """
+
+    name: str
+    title: str
+    axis: str
+    form: str
+    limits: tuple[float, float] | None = None
+
+    @property
+    def column(self) -> str:
+        """Its column of metrics.csv, and its name in result.json and checkpoints."""
+        return f"valid_{self.name}"
+
+    def told(self, value: float | None) -> str:
+        """Write a value behind the score's name; where there is none, say so."""
+        return f"{self.title} " + ("unknown" if value is None else format(value, self.form))
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a model is trained and judged by; targets are of any dtype and shape.
+
+    Attributes:
+        loss: mean over all targets of a batch, [], from the model's outputs and the targets.
+        sums: what the score is made of, float64; added over batches.
+        score: from these sums; None where it is not defined.
+    """
+
+    loss: Callable[[Tensor, Tensor], Tensor]
+    sums: Callable[[Tensor, Tensor], Tensor]
+    score: Callable[[Tensor], float | None]
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a validation found: the objective's loss, and its score where that is defined."""
+
+    loss: float
+    score: float | None
+
+
+def judged(objective: Objective, pairs: Iterable[tuple[Tensor, Tensor]]) -> Score:
+    """Return mean loss and score over pairs of a model's outputs and targets."""
+    total, count, sums = 0.0, 0, torch.zeros((), dtype=torch.float64)
+    for outputs, targets in pairs:
+        total += objective.loss(outputs, targets).item() * targets.numel()
+        sums = sums + objective.sums(outputs, targets).cpu()
+        count += targets.numel()
+    return Score(total / count, objective.score(sums))
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of -ln P(target), [] from logits [..., C] and targets [...]."""
+    return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.flatten())
+
+
+def hits(logits: Tensor, targets: Tensor) -> Tensor:
+    """Count [2] right predictions, and all: of logits [..., C] and targets [...]."""
+    right = (logits.argmax(-1) == targets).sum()
+    return torch.stack((right, right.new_tensor(targets.numel()))).double()
+
+
+def share(sums: Tensor) -> float:
+    """Return the accuracy from what `hits` counted."""
+    right, count = sums.tolist()
+    return right / count
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of (output - target)², [] from two tensors [..., O]."""
+    return (outputs - targets).square().mean()
+
+
+def moments(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Sum [4, O] over two tensors [..., O]: ones, squared errors, targets, squared targets."""
+    right = targets.double().reshape(-1, targets.shape[-1])
+    errors = outputs.double().reshape(right.shape) - right
+    ones = torch.full_like(right[0], len(right))
+    return torch.stack((ones, errors.square().sum(0), right.sum(0), right.square().sum(0)))
+
+
+def explained(sums: Tensor) -> float | None:
+    """Return R² = 1 - Σ (output - target)² / Σ (target - its mean)², all outputs together.
+
+    Args:
+        sums: of `moments`.
+
+    Returns:
+        None if the targets do not vary.
+    """
+    count, errors, total, squares = sums
+    around = (squares - total.square() / count).clamp(min=0)
+    if float(around.sum()) <= CONSTANT * float(squares.sum()):
+        return None
+    return 1 - float(errors.sum() / around.sum())
+
+
+ACCURACY = Measure("accuracy", "accuracy", "share predicted right", ".1%", (0, 1))
+R2 = Measure("r2", "R²", "R²", ".3f")
+CLASSES = Objective(cross_entropy, hits, share)
+SQUARES = Objective(squared_error, moments, explained)

@@ -1,0 +1,1 @@
+"""Task `regression`: numbers predicted from sequences; arrays -> data -> model."""

@@ -1,0 +1,146 @@
+"""Images turned step by step, cut into batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from elman.train.regression.data import predicting
+from elman.train.rotate.config import RotateConfig
+from elman.train.rotate.images import find_images
+from elman.train.task import Baseline, Batch
+
+
+@dataclass(frozen=True)
+class RotateData:
+    """Images ready to be turned.
+
+    Attributes:
+        fit, held [N, H, W]: grey values, uint8.
+        rows [M]: which held-out images are validated on.
+    """
+
+    config: RotateConfig
+    name: str
+    digest: str
+    fit: Tensor
+    held: Tensor
+    rows: Tensor
+
+    per_step = True
+
+    @property
+    def size(self) -> str:
+        """How many images there are."""
+        return f"{len(self.fit)} + {len(self.held)} images"
+
+    @property
+    def height(self) -> int:
+        """H, rows of an image."""
+        return self.fit.shape[1]
+
+    @property
+    def width(self) -> int:
+        """W, columns of an image."""
+        return self.fit.shape[2]
+
+    @property
+    def inputs(self) -> int:
+        """n, pixels of an image that are read and predicted."""
+        return min(self.config.pixels, self.height * self.width)
+
+    @property
+    def outputs(self) -> int:
+        """As many as are read."""
+        return self.inputs
+
+    def about(self) -> str:
+        """Say in one line what the data are."""
+        return (
+            f"data: {self.name}: {len(self.fit):,} images of {self.height} x {self.width} to learn "
+            f"from, {len(self.held):,} held out; {self.inputs} pixels of each, turned by "
+            f"{self.config.degrees:g} degrees {self.config.turns} times"
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a report says about the data."""
+        return {
+            "source": self.name,
+            "train_images": len(self.fit),
+            "held_out_images": len(self.held),
+            "validated": len(self.rows),
+            "image": [self.height, self.width],
+            "pixels": self.inputs,
+            "steps": self.config.turns,
+        }
+
+    def baseline(self) -> Baseline:
+        """Repeat the input."""
+        pairs = ((batch.inputs, batch.targets) for batch in self.all_held_out())
+        return predicting("repeated input", pairs)
+
+    def steps(self) -> int | None:
+        """Steps that the epochs make."""
+        return self.config.steps_of(len(self.fit))
+
+    def validating(self, config: RotateConfig) -> RotateData:
+        """Return the same images with a part of the held-out half, evenly chosen."""
+        return replace(self, config=config, rows=config.validated(len(self.held)))
+
+    def batch(self, step: int, mine: slice) -> Batch:
+        """Return a step's batch: the next rows of an endless row of shuffled walks."""
+        return self.cut(self.fit[self.config.chosen(len(self.fit), step, mine)])
+
+    def held_out(self) -> Iterator[Batch]:
+        """Walk through the part that is validated on."""
+        return (self.cut(self.held[chosen]) for chosen in self.rows.split(self.config.batch))
+
+    def all_held_out(self) -> Iterator[Batch]:
+        """Walk through the whole held-out half, in its order."""
+        return (self.cut(images) for images in self.held.split(self.config.batch))
+
+    def cut(self, images: Tensor) -> Batch:
+        """Turn images [B, H, W]: inputs x and targets y [T, B, n], y[t] = x[t + 1]."""
+        frames = turned(images, self.config.turns, self.config.degrees).flatten(2)
+        frames = frames[:, :, : self.inputs] * 2 - 1  # what tanh can reach
+        return Batch(frames[:-1].contiguous(), frames[1:].contiguous(), begins=True)
+
+
+def prepare(config: RotateConfig) -> RotateData:
+    """Read the images of a run.
+
+    Raises:
+        RunError: if there are none.
+    """
+    found = find_images(config.data)
+    fit, held = (torch.from_numpy(half) for half in (found.train, found.test))
+    empty = torch.empty(0, dtype=torch.long)
+    return RotateData(config, found.name, found.digest, fit, held, empty).validating(config)
+
+
+def turned(images: Tensor, turns: int, degrees: float) -> Tensor:
+    """Turn images anti-clockwise, again and again.
+
+    Each turn is of the image before it, bilinear, about the middle; black comes in from outside.
+
+    Args:
+        images [B, H, W]: grey values, uint8.
+
+    Returns:
+        frames [turns + 1, B, H, W] in [0, 1], float32; the first is the image as it is.
+    """
+    height, width = images.shape[1:]
+    sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
+    # Where a pixel comes from, in units of half a width and half a height; y points downward.
+    matrix = torch.tensor([[cosine, -sine * height / width, 0], [sine * width / height, cosine, 0]])
+    grid = functional.affine_grid(matrix[None], [1, 1, height, width], align_corners=False)
+    frames = [images.float() / 255]
+    for _ in range(turns):
+        frames.append(functional.grid_sample(frames[-1][None], grid, align_corners=False)[0])
+    return torch.stack(frames)

@@ -1,0 +1,120 @@
+"""Grey images to be turned: of a `.npz`, of CIFAR-10's python batches, or parts of a photograph."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.image import imread
+
+from elman.errors import RunError, diagnostic
+from elman.train.npz import load_npz
+from elman.train.rotate.batches import is_cifar, read_cifar
+from elman.train.sequences.source import unreadable
+
+HINT = "an .npz needs x_train, uint8 [N, H, W] or [N, H, W, 3], and x_test"
+LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue: ITU-R BT.601
+PHOTOGRAPH = "grace_hopper.jpg"  # of matplotlib's sample data; 600 x 512
+SIDE, STRIDE, HELD_OUT = 32, 4, 64  # of the parts; columns on the right that are held out
+
+
+@dataclass(frozen=True)
+class Images:
+    """Grey images: a name for people, and two halves [N, H, W], uint8."""
+
+    name: str
+    train: np.ndarray
+    test: np.ndarray
+
+    @property
+    def digest(self) -> str:
+        """Hash of all pixels."""
+        hashed = hashlib.sha256()
+        for half in (self.train, self.test):
+            hashed.update(repr(half.shape).encode())
+            hashed.update(np.ascontiguousarray(half).data)
+        return hashed.hexdigest()
+
+
+def find_images(data: str | None) -> Images:
+    """Read what a user named, or parts of a photograph.
+
+    Raises:
+        RunError: if there are no images in it.
+    """
+    if data is None:
+        return photograph()
+    path = Path(data).expanduser()
+    if not path.exists():
+        raise RunError(diagnostic("the data file or folder does not exist", [("path", str(path))]))
+    if path.is_file():
+        return of_npz(path)
+    if is_cifar(path):
+        return Images(str(path), *map(grey, read_cifar(path)))
+    files = sorted(path.glob("*.npz"))
+    if len(files) != 1:
+        found = ", ".join(file.name for file in files[:5]) or "none"
+        details = [("path", str(path)), ("wanted", "data_batch_1 … test_batch, or one .npz")]
+        raise RunError(diagnostic("the folder holds no images", [*details, ("found", found)]))
+    return of_npz(files[0])
+
+
+def of_npz(path: Path) -> Images:
+    """Read images by name.
+
+    Raises:
+        RunError: with the array's name, if one is missing or holds no images.
+    """
+    arrays = load_npz(path, HINT)
+    halves = []
+    for name in ("x_train", "x_test"):
+        if name not in arrays:
+            raise unreadable(path, f"no {name}: {', '.join(arrays) or 'no array at all'}", HINT)
+        held = arrays[name]
+        if held.dtype != np.uint8:
+            raise unreadable(path, f"{name} holds {held.dtype}, not uint8", HINT)
+        colours = held.shape[3:] in ((), (1,), (3,))
+        if held.ndim < 3 or not colours or min(held.shape[:1]) < 1 or min(held.shape[1:3]) < 2:
+            raise unreadable(path, f"{name} is of shape {list(held.shape)}", HINT)
+        halves.append(grey(held))
+    if halves[0].shape[1:] != halves[1].shape[1:]:
+        sizes = " and ".join(str(list(half.shape[1:])) for half in halves)
+        raise unreadable(path, f"images of x_train and x_test differ in size: {sizes}", HINT)
+    return Images(str(path), *halves)
+
+
+def grey(images: np.ndarray) -> np.ndarray:
+    """Return the luminance, uint8 [N, H, W], of images [N, H, W], [N, H, W, 1] or [N, H, W, 3]."""
+    if images.ndim == 3:
+        return images
+    if images.shape[3] == 1:
+        return images[..., 0]
+    weights = np.array(LUMINANCE, np.float32)
+    return np.rint(images.astype(np.float32) @ weights).astype(np.uint8)
+
+
+def photograph() -> Images:
+    """Cut the photograph that comes with matplotlib into parts of 32 x 32, at half its size.
+
+    Raises:
+        RunError: if this matplotlib has come without it.
+    """
+    path = Path(mpl.get_data_path()) / "sample_data" / PHOTOGRAPH
+    try:
+        whole = grey(imread(path)[None])[0].astype(np.float32)
+    except (OSError, SyntaxError) as error:
+        hint = "elman train rotate --data FILE.npz"
+        raise unreadable(path, error, hint) from error
+    half = whole.reshape(whole.shape[0] // 2, 2, whole.shape[1] // 2, 2).mean((1, 3))
+    small = np.rint(half).astype(np.uint8)
+    train, test = (parts(piece) for piece in (small[:, :-HELD_OUT], small[:, -HELD_OUT:]))
+    return Images("a photograph of matplotlib's sample data, in parts", train, test)
+
+
+def parts(picture: np.ndarray) -> np.ndarray:
+    """Cut a picture [H, W] into overlapping parts [N, SIDE, SIDE]."""
+    windows = np.lib.stride_tricks.sliding_window_view(picture, (SIDE, SIDE))
+    return windows[::STRIDE, ::STRIDE].reshape(-1, SIDE, SIDE).copy()

@@ -1,0 +1,158 @@
+"""The task regression, from a file to a result: it learns, resumes, and tells."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elman.cli._reporting import report_run
+from elman.train.metrics import read_metrics
+from elman.train.record import read_record
+from elman.train.regression.config import RegressionConfig
+from elman.train.regression.data import prepare
+from elman.train.regression.model import build_model
+from elman.train.shown import Points, Traces
+from runs import assert_equal_runs
+
+
+def test_learns(config, train, console):
+    """Far better than the mean; loss, R² and its column, table, plots, all of one story."""
+    longer = dataclasses.replace(config, steps=150, hidden=24, lr=2e-2)
+    outcome = train(longer, comparing=True)
+    result, said = outcome.result, console.file.getvalue()
+    record, rows = read_record(outcome.folder), read_metrics(outcome.folder.metrics)
+
+    assert result["valid_r2"] > 0.8 > 0.1 > result["baseline"]["r2"]
+    assert result["valid_loss"] < 0.3 < result["baseline"]["loss"]
+    assert "better than the mean of the training targets" in said
+    assert result["speed"]["largest_logit_difference"] < 1e-4
+    assert rows[-1].valid_r2 == pytest.approx(result["valid_r2"])
+    assert all(row.valid_accuracy is None for row in rows)
+    assert set(result["table"]) == {"output 0", "output 1"}
+    assert not record.damages
+    assert all(isinstance(part, Traces | Points) for part in record.result.shown)
+    page = report_run(record).read_text(encoding="utf-8")
+    assert page.count("<svg") == 6 + len(record.result.shown)
+    assert "R² in validation; mean of the training targets" in page
+
+
+def test_shown_values_are_in_the_unit_of_the_data(config, train):
+    """True values as they stand in the file, predictions near them."""
+    outcome = train(dataclasses.replace(config, steps=150, hidden=24, lr=2e-2))
+    first = read_record(outcome.folder).result.shown[0]
+    with np.load(config.data) as file:
+        y = file["y_test"]
+    if isinstance(first, Traces):
+        true, predicted, held = first.true_steps, first.predicted_steps, y[0, :, 0]
+    else:
+        true, predicted, held = first.true, first.predicted, y[:, 0]
+    np.testing.assert_allclose(true, held, rtol=1e-6)
+    assert np.median(np.abs(np.array(predicted) - held)) < 0.3 * y.std()
+
+
+@pytest.mark.parametrize("options", [{}, {"engine": "aten", "optimizer": "sgd", "momentum": 0.5}])
+def test_resumed_equals_uninterrupted(config, train, resume, interrupt_at, options):
+    """Bit for bit, with dropout and shuffled walks."""
+    config = dataclasses.replace(config, dropout=0.2, **options)
+    whole = train(config)
+    interrupt_at(6)
+    stopped = train(config)
+    assert not stopped.complete
+    assert_equal_runs(resume(stopped.folder.path).folder, whole.folder)
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
+def test_other_precisions(config, train, precision):
+    """Targets are float32 whatever the weights are."""
+    assert train(dataclasses.replace(config, precision=precision, engine="aten")).complete
+
+
+def saved(folder, shapes, seed=0):
+    """Write random arrays of given shapes to a file."""
+    draw = np.random.default_rng(seed)
+    path = folder / "made.npz"
+    np.savez(path, **{name: draw.normal(0, 1, shape) for name, shape in shapes.items()})
+    return RegressionConfig(data=str(path), batch=3, hidden=4, engine="reference", steps=2)
+
+
+@given(
+    counts=st.tuples(st.integers(2, 7), st.integers(2, 7)),
+    steps=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    sizes=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    rank=st.integers(1, 3),
+    flat=st.booleans(),
+)
+def test_any_shapes(tmp_path_factory, counts, steps, sizes, rank, flat):
+    """Batches and outputs have the shape of their targets; halves may differ in length."""
+    shapes = {}
+    for half, n, t in zip(("train", "test"), counts, steps, strict=True):
+        shapes[f"x_{half}"] = (n, t) if flat else (n, t, sizes[0])
+        shapes[f"y_{half}"] = {1: (n,), 2: (n, sizes[1]), 3: (n, t, sizes[1])}[rank]
+    config = saved(tmp_path_factory.mktemp("any"), shapes)
+    data = prepare(config)
+    model = build_model(config, data)
+    for batch in (data.batch(0, slice(0, 3)), next(data.held_out())):
+        outputs, state = model(batch.inputs)
+        assert outputs.shape == batch.targets.shape
+        assert state is None
+        assert batch.targets.shape[-1] == (1 if rank == 1 else sizes[1])
+    assert sum(batch.inputs.shape[1] for batch in data.all_held_out()) == counts[1]
+    assert data.fit.y.double().mean() == pytest.approx(0, abs=1e-6)
+
+
+def test_targets_stay_with_their_inputs(tmp_path):
+    """After the shuffle too, at every step."""
+    x = np.arange(2 * 5 * 3, dtype=float).reshape(10, 3)
+    config = RegressionConfig(data=str(tmp_path / "same.npz"), batch=4)
+    np.savez(config.data, x_train=x, y_train=x[:, :, None], x_test=x[:4], y_test=x[:4, :, None])
+    for step in range(5):
+        batch = prepare(config).batch(step, slice(1, 4))
+        assert batch.inputs.shape == (3, 3, 1)
+        torch.testing.assert_close(batch.inputs, batch.targets)
+
+
+def test_baseline_repeats_the_input_where_that_is_better(tmp_path):
+    """In the unit of the data, whatever the scales of inputs and targets are."""
+    draw = np.random.default_rng(0)
+    walks = 100 + np.cumsum(draw.normal(0, 1, (20, 30, 2)), 1)
+    x, y = walks[:, :-1], walks[:, 1:]
+    path = tmp_path / "walks.npz"
+    np.savez(path, x_train=x[:10], y_train=y[:10], x_test=x[10:], y_test=y[10:])
+    found = prepare(RegressionConfig(data=str(path))).baseline()
+    error = np.mean((x[10:] - y[10:]) ** 2 / y[:10].std((0, 1)) ** 2)
+    assert found.name == "repeated input"
+    assert found.loss == pytest.approx(error, rel=1e-4)
+    np.savez(path, x_train=-x[:10], y_train=y[:10], x_test=-x[10:], y_test=y[10:])
+    assert prepare(RegressionConfig(data=str(path))).baseline().name.startswith("mean of")
+
+
+def test_missing_inputs_count_as_their_mean(tmp_path):
+    """NaN among inputs is told, and trained on."""
+    config = saved(
+        tmp_path, {"x_train": (4, 5, 2), "y_train": (4,), "x_test": (4, 5, 2), "y_test": (4,)}
+    )
+    with np.load(config.data) as file:
+        made = {name: file[name] for name in file.files}
+    made["x_train"][1, 2, 0] = np.nan
+    np.savez(config.data, **made)
+    data = prepare(config)
+    assert data.fit.x[1, 2, 0] == 0
+    assert "1.2% of the inputs are missing" in data.about()
+
+
+def test_held_out_targets_that_do_not_vary(tmp_path, train):
+    """R² is unknown, and the run ends with its loss."""
+    config = saved(
+        tmp_path, {"x_train": (4, 5, 2), "y_train": (4,), "x_test": (4, 5, 2), "y_test": (4,)}
+    )
+    with np.load(config.data) as file:
+        made = {name: file[name] for name in file.files}
+    np.savez(config.data, **made | {"y_test": np.ones(4)})
+    outcome = train(dataclasses.replace(config, accelerator="cpu"))
+    assert outcome.result["valid_r2"] is None
+    assert "squared error" in report_run(read_record(outcome.folder)).read_text()
