@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
+import numpy as np
 import pytest
 
 from elman.train.interrupt import Wish
@@ -133,6 +134,53 @@ def test_train_series_and_resume(elman, tmp_path):
     assert "nats" in elman("runs", out)[1]
 
 
+@pytest.mark.parametrize("task", ["regression", "rotate"])
+def test_train_on_numbers(elman, tmp_path, task):
+    """Loss and R² on the screen, in the list and in the report, with what was predicted."""
+    draw = np.random.default_rng(0)
+    if task == "regression":
+        x = draw.normal(0, 1, (20, 6, 2))
+        arrays = {"x": x, "y": x.sum(2, keepdims=True)}
+    else:
+        arrays = {"x": draw.integers(0, 256, (20, 6, 6), np.uint8)}
+    path = tmp_path / "data.npz"
+    np.savez(path, **{f"{k}_{half}": v for k, v in arrays.items() for half in ("train", "test")})
+    out = f"--out={tmp_path / 'runs'}"
+    data = [str(path)] if task == "regression" else [f"--data={path}"]
+    small = ("--hidden=4", "--steps=4", "--batch=5", "--engine=aten", "--accelerator=cpu")
+    ways = ("--optimizer=sgd", "--momentum=0.9", "--nesterov", "--schedule=linear", "--lr=0.1")
+    code, said, _ = elman("train", task, *data, out, *small, *ways, "--threads=1", "--no-compare")
+    assert code == 0
+    assert "squared error" in said
+    assert ", R² " in said
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.endswith(f"-{task}")
+    page = (folder / "report.html").read_text()
+    assert "Held-out " in page
+    assert '"nesterov": true' in (folder / "config.json").read_text()
+    listed = elman("runs", out)[1]
+    assert "R² " in listed
+    assert "squared error" in listed
+
+
+@pytest.mark.parametrize(
+    "words, reason",
+    [
+        (("regression",), "the task regression needs data"),
+        (("regression", "none.npz"), "the data file does not exist"),
+        (("rotate", "--data=none.npz"), "does not exist"),
+        (("rotate", "--optimizer=adam"), "optimizer must be one of adamw, sgd, not adam"),
+        (("rotate", "--schedule=step"), "schedule must be one of cosine, linear, constant, not"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(elman, tmp_path, words, reason):
+    """Exit 1, and no run folder."""
+    code, _, err = elman("train", *words, f"--out={tmp_path / 'runs'}")
+    assert code == 1
+    assert reason in err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_options_before_a_task_are_refused(elman):
     """They would be read as the character model's."""
     code, _, err = elman("train", "--lr=1", "series", "nowhere")
@@ -143,7 +191,8 @@ def test_options_before_a_task_are_refused(elman):
 def test_help_of_a_task(elman):
     """Options are the fields of its configuration, with their words."""
     said = elman("train", "images", "--help")[1]
-    for word in ("--permute", "--residual", "--heads", "Walks through"):
+    common = ("--optimizer", "--momentum", "--nesterov", "--schedule")
+    for word in ("--permute", "--residual", "--heads", "Walks through", *common):
         assert word in said
     assert "--bptt" not in said
     assert "--bptt" in elman("train", "--help")[1]
