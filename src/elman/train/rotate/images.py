@@ -18,7 +18,8 @@ from elman.train.sequences.source import unreadable
 HINT = "an .npz needs x_train, uint8 [N, H, W] or [N, H, W, 3], and x_test"
 LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue: ITU-R BT.601
 PHOTOGRAPH = "grace_hopper.jpg"  # of matplotlib's sample data; 600 x 512
-SIDE, STRIDE, HELD_OUT = 32, 4, 64  # of the parts; columns on the right that are held out
+SHRINK = 3  # so that a part shows as much as a small photograph does
+SIDE, STRIDE, HELD_OUT = 32, 2, 48  # of the parts; columns on the left that are held out
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def grey(images: np.ndarray) -> np.ndarray:
 
 
 def photograph() -> Images:
-    """Cut the photograph that comes with matplotlib into parts of 32 x 32, at half its size.
+    """Cut the photograph that comes with matplotlib, made smaller, into parts of 32 x 32.
 
     Raises:
         RunError: if this matplotlib has come without it.
@@ -108,9 +109,10 @@ def photograph() -> Images:
     except (OSError, SyntaxError) as error:
         hint = "elman train rotate --data FILE.npz"
         raise unreadable(path, error, hint) from error
-    half = whole.reshape(whole.shape[0] // 2, 2, whole.shape[1] // 2, 2).mean((1, 3))
-    small = np.rint(half).astype(np.uint8)
-    train, test = (parts(piece) for piece in (small[:, :-HELD_OUT], small[:, -HELD_OUT:]))
+    height, width = (size // SHRINK for size in whole.shape)
+    blocks = whole[: height * SHRINK, : width * SHRINK].reshape(height, SHRINK, width, SHRINK)
+    small = np.rint(blocks.mean((1, 3))).astype(np.uint8)
+    train, test = (parts(piece) for piece in (small[:, HELD_OUT:], small[:, :HELD_OUT]))
     return Images("a photograph of matplotlib's sample data, in parts", train, test)
 
 
