@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -21,18 +21,17 @@ SEQUENCES, OUTPUTS = 4, 8  # at most so many are shown
 STEPS, POINTS = 2000, 500  # of each
 
 
-def predictions(model: nn.Module, batches: Iterable[Batch]) -> list[tuple[Tensor, Tensor]]:
-    """Return outputs and targets of batches, on the CPU."""
+def predictions(model: nn.Module, batches: Iterable[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Walk through batches; outputs and targets of each, on the CPU."""
     weight = next(model.parameters())
-    return [
-        (model(batch.inputs.to(weight.device, weight.dtype))[0].float().cpu(), batch.targets)
-        for batch in batches
-    ]
+    for batch in batches:
+        outputs, _ = model(batch.inputs.to(weight.device, weight.dtype))
+        yield outputs.float().cpu(), batch.targets
 
 
 def conclude(model: nn.Module, data: RegressionData, config: RegressionConfig) -> dict[str, Any]:
     """Predict the whole held-out half: loss and R², the error by output, true beside predicted."""
-    pairs = predictions(model, data.all_held_out())
+    pairs = list(predictions(model, data.all_held_out()))
     found = judged(SQUARES, pairs)
     axis = 1 if data.per_step else 0  # of the sequences
     outputs, targets = (torch.cat(parts, axis) for parts in zip(*pairs, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -22,10 +23,14 @@ SHOWN = 3  # held-out images
 
 def conclude(model: nn.Module, data: RotateData, config: RotateConfig) -> dict[str, Any]:
     """Turn the whole held-out half: loss and R², the error by step, some images beside the true."""
-    pairs = predictions(model, data.all_held_out())
-    found = judged(SQUARES, pairs)
-    errors = sum((output - target).square().mean(2).sum(1) for output, target in pairs)
-    assert isinstance(errors, Tensor), "there is an image at least"
+    errors = torch.zeros(config.turns)
+
+    def pairs() -> Iterator[tuple[Tensor, Tensor]]:
+        for outputs, targets in predictions(model, data.all_held_out()):
+            errors.add_((outputs - targets).square().mean(2).sum(1))
+            yield outputs, targets
+
+    found = judged(SQUARES, pairs())
     table = {
         f"after turn {k}": f"squared error per pixel {error:.3g}"
         for k, error in enumerate((errors / len(data.held)).tolist(), 1)
