@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from elman.bench import fitting
 from elman.bench.cases import Case, Effort
 from elman.bench.claims import Rows, judged
 from elman.bench.contestants import draw_problem, enter
@@ -32,7 +31,7 @@ def test_contestants_agree(name):
     want = enter("torch", draw_problem(SMALL).double()).results()
     made = enter(name, draw_problem(SMALL))
     if isinstance(made, str):
-        assert "not installed" in made or made == "engine c cannot leave out fusion"
+        assert "not installed" in made
         return
     for _ in range(2):  # a second run finds what the first one left
         got = made.results()
@@ -50,11 +49,6 @@ def test_combinations_are_all_there():
     assert COMBINATIONS["serial"] == SWITCHES
     assert COMBINATIONS["elman-c"] == ()
     assert COMBINATIONS["simd"] == ("tiling", "threads")
-
-
-def test_an_optimization_that_is_none_is_absent():
-    """A row says which one cannot be left out, and measures the others."""
-    assert fitting._own(draw_problem(SMALL), "c", ("sham",)) == "engine c cannot leave out sham"
 
 
 def test_work_is_counted():
