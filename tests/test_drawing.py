@@ -82,6 +82,12 @@ def test_all_that_is_read_may_be_kept(of):
         assert mark.taped == (mark.needed and value not in there)
 
 
+def test_reductions_read_what_their_rules_read():
+    """The backward of a variance reads its operands; that of a mean nothing."""
+    marks = [m for m in made(cells.lstm_layernorm).marks.values() if m.label in ("mean", "var")]
+    assert {mark.label: mark.reads for mark in marks} == {"mean": False, "var": True}
+
+
 def test_the_tape_is_filled():
     """What a tape keeps is filled, whatever the backward needs: more, or nothing."""
 

@@ -158,7 +158,8 @@ class _Collector:
             if inside:
                 mark.back, mark.reads = _bare(factor) or "1", red
         if reduced:
-            mark.back, mark.reads = _REDUCED[value.op], False
+            mark.back = _REDUCED[value.op]
+            mark.reads = bool(self._activations(part for part in rows if part is not None))
         self._backward(mark, value)
         self.made.marks[key] = mark
 
