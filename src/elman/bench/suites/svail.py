@@ -140,8 +140,9 @@ def _reset(rows: Rows) -> Verdict:
     return Verdict(
         min(found.values()) >= 1.05,
         _list(smaller),
-        "at minibatch 128 everywhere; both with the tape that the plan chooses: one product a "
-        "step instead of two that wait for each other",
+        "one product a step instead of two that wait for each other, both with the tape that the "
+        "plan chooses; judged at minibatch 128. Two formulas are two processes, one after the "
+        "other: what the machine does between them is in it",
     )
 
 
