@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -10,37 +11,36 @@ from elman.bench import characters
 from elman.bench.cases import Effort
 from elman.bench.characters import measure_characters
 from elman.bench.claims import Rows, judged
+from elman.bench.contestants import CONTESTANTS
 from elman.bench.kept import measure_kept
-from elman.bench.suites.svail import BARS, PLACES, SVAIL, T, case_name
-from elman.bench.training import measure_steps
+from elman.bench.suites.svail import BARS, PLACES, SVAIL, VARIANTS, case_name
+from elman.bench.training import measure_variants
+from elman.errors import VerifyError
 
 LEAST = Effort(1e-9, 1, 1)
 BY_NAME = {case.name: case for case in SVAIL.cases}
 
 
-def rows(before: dict[str, float], after: dict[str, float]) -> list[dict]:
-    """A row for every place, with these seconds."""
-    return [
-        {
-            "case": case_name(cell, place),
-            "flop": 10**9,
-            "seconds": {name: {"median": value} for name, value in seconds.items()},
-        }
-        for place in PLACES
-        for cell, seconds in (("gru_before", before), ("gru", after))
-    ]
+def rows(seconds: Iterable[float]) -> list[dict]:
+    """A row for every place, with these seconds of the variants."""
+    timed = {name: {"median": value} for name, value in zip(VARIANTS, seconds, strict=True)}
+    return [{"case": case_name(place), "flop": 10**9, "seconds": timed} for place in PLACES]
 
 
-BEFORE = {"elman-apart": 1.4, "elman-unmerged": 1.3, "elman-c": 1.2}
-AFTER = {"elman-save": 1.05, "elman-recompute": 1.3, "elman-c": 1.0}
+LADDER = (1.0, 1.05, 1.3, 1.2, 1.3, 1.4)
 
 
-@pytest.mark.parametrize("cell", ["gru_before", "gru"])
-def test_variants_agree(cell):
-    """All variants of one formula compute the same at a small size."""
-    found = measure_steps(replace(BY_NAME[f"{cell} {T},8,512"], T=3, B=2, H=9), LEAST)
+def test_variants_agree(monkeypatch):
+    """All variants of one formula compute the same; one that does not is found."""
+    small = replace(BY_NAME[case_name(PLACES[0])], T=3, B=2, H=9)
+    found = measure_variants(small, LEAST)
     assert not found["absent"]
-    assert len(found["seconds"]) == 3
+    assert [*found["seconds"]] == [*VARIANTS]
+    assert found["ratio"].keys() == {*VARIANTS} - {small.baseline}
+    other = CONTESTANTS["elman-c"]
+    monkeypatch.setitem(CONTESTANTS, "elman-save", lambda p: other(replace(p, x=p.x + 0.1)))
+    with pytest.raises(VerifyError, match="elman-save disagrees with elman-c"):
+        measure_variants(small, LEAST)
 
 
 def test_claims_are_judged():
@@ -48,12 +48,12 @@ def test_claims_are_judged():
     kept = {"case": "kept", "asked": {"H": 512}, **measure_kept(BY_NAME["kept"], LEAST)}
     bits = {"gru_before": [2.0, 2.1], "gru": [2.02, 2.05]}
     study = {"case": "characters", "bits": bits}
-    every = [*rows(BEFORE, AFTER), kept, study]
+    every = [*rows(LADDER), kept, study]
     verdicts = {line[1]: line for line in judged(SVAIL.claims, Rows(every))}
     assert {line[4] for line in verdicts.values()} <= {"holds", "does not hold"}
     held = {says for says, line in verdicts.items() if line[4] == "holds"}
     assert held >= {claim.says for claim in SVAIL.claims if "optimized at 64" not in claim.says}
-    flat = [*rows(dict.fromkeys(BEFORE, 1.0), dict.fromkeys(AFTER, 1.0)), kept]
+    flat = [*rows([1.0] * 6), kept]
     flat.append({**study, "bits": {**bits, "gru": [3.0, 3.1]}})
     lost = [line for line in judged(SVAIL.claims, Rows(flat)) if line[4] == "does not hold"]
     assert len(lost) >= len(SVAIL.claims) - 2
@@ -63,7 +63,7 @@ def test_claims_are_judged():
 
 def test_plots_have_both_machines():
     """The post's bars beside ours, and nothing where nothing was measured."""
-    bars, rates = SVAIL.plots(Rows(rows(BEFORE, AFTER)))
+    bars, rates = SVAIL.plots(Rows(rows(LADDER)))
     assert bars["lines"]["concatenate, here"] == [
         [H for H, _ in BARS],
         [pytest.approx(1.4 / 1.2)] * 5,

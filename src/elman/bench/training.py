@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from elman.bench.cases import Case, Effort
@@ -13,6 +13,24 @@ from elman.bench.timing import quartiles, ratios, time_side_by_side
 from elman.errors import EngineError, VerifyError
 from elman.tuning.agreement import disagreement
 
+# Measures whose contestants are given a cotangent of every output.
+_DENSE = ("train", "memory", "fit", "variants")
+
+
+@dataclass(frozen=True)
+class Entered:
+    """Who is to be timed, by name: those that are there, and have agreed; why others are not.
+
+    Attributes:
+        errors: the largest relative RMS error of each.
+        flop: of the products.
+    """
+
+    present: dict[str, Contestant]
+    absent: dict[str, str]
+    errors: dict[str, float]
+    flop: int
+
 
 def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
     """Time the contestants interleaved, after each has agreed with the baseline's float64 run.
@@ -21,6 +39,37 @@ def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
         VerifyError: a contestant computes something else.
         EngineError: the baseline, or elman itself, cannot run the case.
     """
+    return _timed(case, effort, _entered(case))
+
+
+def measure_variants(case: Case, effort: Effort) -> dict[str, Any]:
+    """Time training steps of several formulas interleaved.
+
+    A contestant is a name and its cell, ``elman-c gru``; it has agreed with the float64 run of the
+    first one of its own formula.
+
+    Raises:
+        VerifyError, EngineError: as :func:`measure_steps`.
+    """
+    groups: dict[str, list[str]] = {}
+    for contestant in case.contestants:
+        name, cell = contestant.split()
+        groups.setdefault(cell, []).append(name)
+    every = Entered({}, {}, {}, 0)
+    for cell, names in groups.items():
+        one = _entered(
+            replace(case, measure="train", cell=cell, contestants=tuple(names), baseline=names[0])
+        )
+        every = Entered(
+            every.present | {f"{name} {cell}": who for name, who in one.present.items()},
+            every.absent | {f"{name} {cell}": why for name, why in one.absent.items()},
+            every.errors | {f"{name} {cell}": error for name, error in one.errors.items()},
+            max(every.flop, one.flop),
+        )
+    return _timed(case, effort, every)
+
+
+def _entered(case: Case) -> Entered:
     problem = draw_problem(case)
     present: dict[str, Contestant] = {}
     absent: dict[str, str] = {}
@@ -42,6 +91,11 @@ def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
             present[name] = entered
     if case.baseline not in present:
         raise EngineError(absent[case.baseline])
+    return Entered(present, absent, errors, problem.flop)
+
+
+def _timed(case: Case, effort: Effort, entered: Entered) -> dict[str, Any]:
+    present = entered.present
     runs = {name: contestant.run for name, contestant in present.items()}
     far = {name: one.sample for name, one in present.items() if one.sample is not None}
     samples = time_side_by_side(runs, effort.seconds, effort.rounds, far)
@@ -50,15 +104,15 @@ def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
         contestant.close()
     return {
         "wants": list(present[case.baseline].wants),
-        "dy": "dense" if case.measure in ("train", "memory", "fit") else "none",
-        "flop": problem.flop,
+        "dy": "dense" if case.measure in _DENSE else "none",
+        "flop": entered.flop,
         **({"bytes": scanned_bytes(case)} if case.measure == "scan" else {}),
         "seconds": {name: asdict(quartiles(taken)) for name, taken in steady.items()},
         "first": {n: asdict(quartiles(one.first)) for n, one in samples.items() if one.first},
         "ratio": {name: asdict(ratio) for name, ratio in ratios(steady, case.baseline).items()},
-        "error": errors,
+        "error": entered.errors,
         "facts": {name: facts for name, one in present.items() if (facts := one.facts())},
-        "absent": absent,
+        "absent": entered.absent,
     }
 
 

@@ -22,7 +22,7 @@ from elman.bench.peak import peak_gflops
 from elman.bench.phased import measure_phases
 from elman.bench.scanning import measure_bandwidth
 from elman.bench.starting import measure_cold, measure_import, measure_warm
-from elman.bench.training import measure_steps
+from elman.bench.training import measure_steps, measure_variants
 from elman.errors import ElmanError
 
 
@@ -34,6 +34,7 @@ def measure_peak(case: Case, effort: Effort) -> dict[str, Any]:
 
 MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
     "train": measure_steps,
+    "variants": measure_variants,
     "forward": measure_steps,
     "fit": measure_steps,
     "layers": measure_steps,

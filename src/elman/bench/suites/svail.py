@@ -16,11 +16,14 @@ PLACES = (  # units, minibatch; further places of the post's grid take minutes a
     (1024, 64),
 )
 BARS = tuple(place for place in PLACES if place[1] == 128)  # of the post's second figure
-# Variants 1 to 4: the cell, and how it is compiled.
-ORIGINAL = ("gru_before", "elman-apart")
-CONCATENATED = ("gru_before", "elman-c")
-MOVED = ("gru", "elman-save")
-CHOSEN = ("gru", "elman-c")
+# Variants 1 to 4: how it is compiled, and the cell; then what lies between them.
+ORIGINAL = "elman-apart gru_before"
+CONCATENATED = "elman-c gru_before"
+MOVED = "elman-save gru"
+CHOSEN = "elman-c gru"
+UNMERGED = "elman-unmerged gru_before"
+RECOMPUTED = "elman-recompute gru"
+VARIANTS = (CHOSEN, MOVED, RECOMPUTED, CONCATENATED, UNMERGED, ORIGINAL)
 # Relative speed at minibatch 128 on a TitanX: variants 2 to 4, read off the figure (± 0.005).
 THERE = {
     128: (1.155, 1.287, 1.292),
@@ -30,65 +33,47 @@ THERE = {
     2048: (1.035, 1.114, 1.195),
 }
 _SAME = 0.02  # a difference of less is none
-Variant = tuple[str, str]
 Place = tuple[int, int]
 
 
-def case_name(cell: str, place: Place) -> str:
-    """The case that runs a cell at a place."""
+def case_name(place: Place) -> str:
+    """The case that runs all variants at a place."""
     H, B = place
-    return f"{cell} {_steps(H)},{B},{H}"
+    return f"ladder {FEW if H >= LARGE else T},{B},{H}"
 
 
-def _steps(H: int) -> int:
-    return FEW if H >= LARGE else T
-
-
-def _case(cell: str, others: tuple[str, ...], place: Place) -> Case:
+def _case(place: Place) -> Case:
     H, B = place
     return Case(
-        case_name(cell, place),
-        "train",
-        cell,
-        *(_steps(H), B, H),
-        contestants=("elman-c", *others),
-        baseline="elman-c",
+        case_name(place),
+        "variants",
+        "gru",
+        *(FEW if H >= LARGE else T, B, H),
+        contestants=VARIANTS,
+        baseline=CHOSEN,
         quick=place == (128, 128),
     )
 
 
-def _pair(place: Place) -> tuple[Case, Case]:
-    """Variants 1 and 2, which are one formula, and variants 3 and 4, which are another."""
-    return (
-        _case("gru_before", ("elman-apart", "elman-unmerged"), place),
-        _case("gru", ("elman-save", "elman-recompute"), place),
-    )
-
-
-def _seconds(rows: Rows, variant: Variant, place: Place) -> float:
-    cell, contestant = variant
-    return rows.seconds(case_name(cell, place), contestant)
-
-
-def _faster(rows: Rows, later: Variant, earlier: Variant, place: Place) -> float:
-    """How many times as fast one variant is as another at a place."""
-    return _seconds(rows, earlier, place) / _seconds(rows, later, place)
+def _seconds(rows: Rows, variant: str, place: Place) -> float:
+    return rows.seconds(case_name(place), variant)
 
 
 def _everywhere(
-    rows: Rows, later: Variant, earlier: Variant, places: Iterable[Place]
+    rows: Rows, later: str, earlier: str, places: Iterable[Place]
 ) -> dict[Place, float]:
-    """The same wherever both were measured.
+    """How many times as fast one variant is as another, wherever they were measured.
 
     Raises:
         UnmeasuredError: nowhere.
     """
-    found: dict[Place, float] = {}
-    for place in places:
-        if all(case_name(cell, place) in rows for cell in (later[0], earlier[0])):
-            found[place] = _faster(rows, later, earlier, place)
+    found = {
+        place: rows.faster(case_name(place), later, earlier)
+        for place in places
+        if case_name(place) in rows
+    }
     if not found:
-        raise UnmeasuredError("both variants were measured at none of its sizes")
+        raise UnmeasuredError("none of its sizes was measured")
     return found
 
 
@@ -126,7 +111,7 @@ def _ladder(rows: Rows) -> Verdict:
 
 def _concatenate(rows: Rows) -> Verdict:
     found = _everywhere(rows, CONCATENATED, ORIGINAL, BARS)
-    hoisted = _everywhere(rows, ("gru_before", "elman-unmerged"), ORIGINAL, found)
+    hoisted = _everywhere(rows, UNMERGED, ORIGINAL, found)
     return Verdict(
         min(found.values()) > 1 + _SAME,
         _list(found),
@@ -141,14 +126,13 @@ def _reset(rows: Rows) -> Verdict:
         min(found.values()) >= 1.05,
         _list(smaller),
         "one product a step instead of two that wait for each other, both with the tape that the "
-        "plan chooses; judged at minibatch 128. Two formulas are two processes, one after the "
-        "other: what the machine does between them is in it",
+        "plan chooses; judged at minibatch 128",
     )
 
 
 def _activations(rows: Rows) -> Verdict:
     found = _everywhere(rows, CHOSEN, MOVED, BARS)
-    again = _everywhere(rows, CHOSEN, ("gru", "elman-recompute"), found)
+    again = _everywhere(rows, CHOSEN, RECOMPUTED, found)
     return Verdict(
         min(found.values()) > 1 - _SAME and max(found.values()) > 1 + _SAME,
         _list(found),
@@ -172,8 +156,7 @@ def _memory(rows: Rows) -> Verdict:
 def _minibatch(rows: Rows) -> Verdict:
     found: dict[Place, float] = {}
     for H in (512, 1024):
-        names = [case_name(CHOSEN[0], (H, 64)), case_name(ORIGINAL[0], (H, 128))]
-        if all(name in rows for name in names):
+        if all(case_name((H, B)) in rows for B in (64, 128)):
             half, whole = _seconds(rows, CHOSEN, (H, 64)), _seconds(rows, ORIGINAL, (H, 128))
             found[H, 64] = whole / (2 * half)
     if not found:
@@ -205,15 +188,15 @@ def _plots(rows: Rows) -> list[dict[str, Any]]:
     ):
         lines[f"{name}, TitanX"] = [(H, bars[index]) for H, bars in THERE.items()]
         lines[f"{name}, here"] = [
-            (place[0], _faster(rows, variant, ORIGINAL, place))
+            (place[0], rows.faster(name_of_case, variant, ORIGINAL))
             for place in BARS
-            if case_name("gru", place) in rows and case_name("gru_before", place) in rows
+            if (name_of_case := case_name(place)) in rows
         ]
     rates = {
         f"variant {number}": [
             (place[0], rows[name]["flop"] / _seconds(rows, variant, place) / 1e9)
             for place in BARS
-            if (name := case_name(variant[0], place)) in rows
+            if (name := case_name(place)) in rows
         ]
         for number, variant in ((1, ORIGINAL), (4, CHOSEN))
     }
@@ -229,7 +212,7 @@ SVAIL = Suite(
     "What does each step of the SVAIL post's ladder of GRUs gain here?",
     (
         Case("peak", "peak", quick=True),
-        *(case for place in PLACES for case in _pair(place)),
+        *(_case(place) for place in PLACES),
         Case("kept", "kept", "gru", T, 64, 512, quick=True),
         Case("characters", "characters", "gru", 64, 16, 128),
     ),
