@@ -33,7 +33,6 @@ MODULES: dict[str, dict[str, Any]] = {  # elman's, by what they are told
     **{f"{OURS}-{e}": {"engine": e} for e in ("c", "aten", "deer", "scan-backward")},
     f"{OURS}-unmerged": {"engine": "c", "without": ("merging",)},
     f"{OURS}-apart": {"engine": "c", "without": ("merging", "hoisting")},
-    f"{OURS}-unfused": {"engine": "c", "without": ("fusion",)},
     f"{OURS}-save": {"engine": "c", "tape": "save"},
     f"{OURS}-recompute": {"engine": "c", "tape": "recompute"},
 }

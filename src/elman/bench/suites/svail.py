@@ -115,7 +115,8 @@ def _concatenate(rows: Rows) -> Verdict:
     return Verdict(
         min(found.values()) > 1 + _SAME,
         _list(found),
-        f"of it by the inputs' products for all steps at once: {_list(hoisted)}",
+        "single products are tiles of the same loop over rows and units, no launches; of it by "
+        f"the inputs' products for all steps at once: {_list(hoisted)}",
     )
 
 
