@@ -264,11 +264,12 @@ def test_transforms(engine):
 
 
 @TORCHS_OWN
+@pytest.mark.parametrize("how", [{"checkpoint": 3}, {"checkpoint": "auto", "memory_budget": 4000}])
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}], ids=str)
-def test_compiled(options):
+def test_compiled(options, how):
     """The compiled call, without a break of the graph."""
     need_engine("c")
-    net = elman.GRU(5, 5, engine="c", dtype=F64, checkpoint=3, **options)
+    net = elman.GRU(5, 5, engine="c", dtype=F64, **how, **options)
     x, states = x_of(8, 2), states_of(net, 2)
     want = step(net, x, states)
     torch._dynamo.reset()

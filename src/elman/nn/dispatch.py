@@ -14,19 +14,18 @@ from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Result
 from elman.engines.checkpoint import Checkpointed
 from elman.engines.packed import for_layout
-from elman.errors import EngineError, InputError, ShapeError, VerifyError, diagnostic
+from elman.errors import EngineError, InputError, ShapeError, VerifyError
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
 from elman.nn.autograd.derived import derived
 from elman.nn.autograd.function import run, through
 from elman.nn.autograd.second_order import Differentiable
 from elman.nn.options import RULES
-from elman.plan.build import program
-from elman.plan.checkpoint import EVERYTHING, Checkpoint, Sizes, fitting
-from elman.plan.cost import state_bytes, tape_bytes
+from elman.nn.stretching import in_stretches
+from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.plan.spec import USUAL, PlanOptions, Spec
 from elman.tuning.choose import Choice, choose
-from elman.tuning.kernels import engine_for, first_engine, kernel_of
+from elman.tuning.kernels import first_engine, kernel_of
 from elman.tuning.request import Request, Rule, bucket, nearest
 from elman.tuning.verification import verified
 
@@ -115,41 +114,6 @@ class Runner:
         if between:
             kernel = Checkpointed(kernel, between, [t.requires_grad for t in call.tensors])
         return run(kernel, oracle, call, True)
-
-    def telling(self, request: Request) -> Request:
-        """A request of an engine that follows the program, whose size is known.
-
-        Raises:
-            EngineError: there is none, or another one is asked for by name.
-        """
-        named = request.engine != "auto"
-        job = self.job(request)
-        found = first_engine(job, lambda engine: engine.fuses)
-        if named:
-            engine = engine_for(request.engine, job)
-            found = request.engine if isinstance(engine, str) or engine.fuses else None
-        if found is None:
-            who = f"engine {request.engine} does" if named else "engines that can run this do"
-            raise EngineError(
-                diagnostic(
-                    f"{self.cell.name}: {who} not say how many bytes a step keeps, which "
-                    f'checkpoint="auto" has to know',
-                    [],
-                    "checkpoint=100",
-                )
-            )
-        return request._replace(engine=found)
-
-    def sizes(self, request: Request, batch: int) -> Sizes:
-        """What a step of so many samples keeps for its backward (bytes)."""
-        job = self.job(request)
-        kernel = kernel_of(job, request.engine)
-        state, first = kernel.tape_bytes(0, batch), kernel.tape_bytes(1, batch)
-        if state is None or first is None:
-            of = program(job.pair, job.spec)
-            state = batch * state_bytes(of)
-            first = 2 * state + batch * tape_bytes(of)
-        return Sizes(state, first - state) if request.training else Sizes(0, 0)
 
     def request(self, call: Call, flows: Sequence[bool], engine: str, rules: Rules = ()) -> Request:
         """What a call asks for.
@@ -278,34 +242,3 @@ class Runner:
                     f"but the input is {like.dtype} on {like.device}"
                 )
         raise VerifyError("no weight was wrong after all")
-
-
-def in_stretches(
-    runners: Sequence[Runner],
-    requests: Sequence[Request],
-    sizes: tuple[int, int, int],
-    asked: Checkpoint,
-) -> tuple[list[Request], int]:
-    """What is asked of layers that run together, or of one, if not everything is kept.
-
-    Args:
-        runners, requests: of each layer and direction.
-        sizes: of the call.
-        asked: of the backward's memory.
-
-    Returns:
-        The requests of one stretch, and how many steps that has; 0: everything is kept.
-
-    Raises:
-        EngineError, InputError: as :meth:`Runner.run`.
-    """
-    steps, batch, _ = sizes
-    members, between = list(requests), asked.steps
-    if not between:
-        members = [runner.telling(one) for runner, one in zip(runners, members, strict=True)]
-        each = [runner.sizes(one, batch) for runner, one in zip(runners, members, strict=True)]
-        of_all = Sizes(sum(one.state for one in each), sum(one.step for one in each))
-        between = fitting(of_all, steps, asked)
-    if between:
-        members = [one._replace(steps=bucket(min(steps, between))) for one in members]
-    return members, between

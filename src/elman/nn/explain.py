@@ -12,9 +12,9 @@ from elman.engines.call import Call
 from elman.errors import InputError, diagnostic
 from elman.explaining import Explanation, Layer
 from elman.frontend.cell import Cell
-from elman.nn.dispatch import in_stretches
 from elman.nn.packing import Packing
 from elman.nn.sequence import SequenceModule
+from elman.nn.stretching import in_stretches
 from elman.nn.using import unserved, wanted
 from elman.plan.checkpoint import EVERYTHING
 from elman.tuning.request import Request

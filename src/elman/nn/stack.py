@@ -14,8 +14,9 @@ from elman.engines.checkpoint import all_checkpointed
 from elman.engines.packed import Packed, reversed_in_time
 from elman.engines.together import Arrangement, Together
 from elman.nn.autograd.function import run, through
-from elman.nn.dispatch import BENCHMARKED, Rules, Runner, in_stretches, sizes_for_choosing
+from elman.nn.dispatch import BENCHMARKED, Rules, Runner, sizes_for_choosing
 from elman.nn.options import Option, extended, rules_of
+from elman.nn.stretching import in_stretches
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.tuning.choose import Choice
 from elman.tuning.request import Request, StackRequest, nearest
@@ -129,7 +130,6 @@ class Group:
         if isinstance(choice, str):
             choice = self._chosen[request] = self._choose(request, steps, batch)
         if choice is None or (between and choice.kernel.differentiable):
-            engine = request.members[0].engine
             return self._one_by_one(calls, arrangement.own, engine, rules, Checkpoint(between))
         kernel, joined = choice.kernel, arrangement.joined(calls)
         if between and isinstance(kernel, Together):

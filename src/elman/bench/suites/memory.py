@@ -11,6 +11,7 @@ from elman.bench.contestants import CHECKPOINT
 MIB = 1 << 20
 BATCHES, STEPS = (4, 16, 64), (250, 1000, 4000)
 STACKS = (2, 20, 100)
+_STEPS_OF_ALL = 5000  # of all layers of a stack together, so that all keep as much
 LONG = 100_000
 EVERY = (32, 316, 3162)  # steps between two kept states, of LONG
 _EXACT = 0.10  # share that a forecast may be off
@@ -52,7 +53,7 @@ def _stack(layers: int, B: int) -> Case:
         f"rnn x {layers}, {B} samples",
         "memory",
         "rnn",
-        *(50, B, 128),
+        *(_STEPS_OF_ALL // layers, B, 128),
         contestants=("torch", "elman-c"),
         baseline="torch",
         threads=1,
