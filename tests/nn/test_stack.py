@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +15,11 @@ from hypothesis import strategies as st
 import elman
 import elman.nn
 from elman import cells
+from elman.engines.base import Kernel
 from elman.engines.c.launches import ConcurrentLaunches
 from elman.engines.c.together import Teams
+from elman.engines.call import Call, Cotangents, Gradients, Result
+from elman.engines.together import Arrangement, Together
 from elman.tuning import decisions, together
 from helpers import DIFFERENCES, assert_close, assert_same, need_engine
 
@@ -224,3 +229,34 @@ def test_the_choice_is_measured_and_remembered(monkeypatch):
         wrong = reason()
     assert wrong.schedule == together.APART
     assert "does not agree" in wrong.refusals[together.AT_ONCE]
+
+
+class Counting(Kernel):
+    """Hands its input on, and counts in each backward which gradients of inputs are alive."""
+
+    engine = "counting"
+
+    def __init__(self) -> None:
+        self.made: list[weakref.ref[torch.Tensor]] = []
+        self.alive: list[int] = []
+
+    def forward(self, call: Call) -> Result:
+        return Result(call.inputs[0].clone(), call.states, (call.inputs[0],))
+
+    def backward(self, call: Call, saved: Any, cotangents: Cotangents, keep: bool) -> Gradients:
+        self.alive.append(sum(one() is not None for one in self.made))
+        d = torch.ones_like(call.inputs[0])
+        self.made.append(weakref.ref(d))
+        return Gradients((d,), (None,), ())
+
+
+def test_gradients_between_layers_are_let_go():
+    """Of the inputs of all layers, only that is held which the layer below reads."""
+    kernel, count = Counting(), 5
+    stack = Together([kernel] * count, Arrangement((1,) * count, (0,) * count, False))
+    call = Call((torch.ones(3, 2, 4),), (torch.ones(2, 4),) * count, ())
+    result = stack.forward(call)
+    cotangents = Cotangents(torch.ones(3, 2, 4), (None,) * count)
+    gradients = stack.backward(call, result.saved, cotangents, False)
+    assert kernel.alive == [0, 1, 1, 1, 1]
+    assert gradients.inputs[0] is kernel.made[-1]()
