@@ -61,7 +61,7 @@ def prints() -> dict[str, str]:
         noted(dispatch, "choose") as chosen,
     ):
         net(x)
-    ((_, call, engine, rules), _), (_, request) = runs[0], requests[0]
+    ((_, call, engine, rules, *_), _), (_, request) = runs[0], requests[0]
     (job, *_), choice = chosen[0]
     return {
         "call": _call(call, engine, rules),

@@ -46,7 +46,9 @@ def test_numbers():
     found = explain(
         cells.lstm, input_size=I, hidden_size=H, steps=T, batch=B, measure=False, engine="c"
     )
-    assert found.tape_bytes == 4 * (T * B * 4 * H + (T + 1) * B * 2 * H)
+    assert found.tape_bytes == 4 * (T * B * 4 * H + (T + 1) * B * 2 * H) == found.peak_bytes
+    gradients = 4 * (T * B * I + 4 * H * (I + H + 1))
+    assert found.step_bytes == found.peak_bytes + gradients  # nothing was compiled to work in
     assert found.flops == T * B * 3 * 2 * 4 * H * (I + H)
 
 

@@ -388,12 +388,12 @@ class Kept(NamedTuple):
 
     Attributes:
         forward: of what the forward keeps.
-        stretch: of what the backward computes again at a time.
+        span: of what the backward computes again at a time.
         whole: of everything, without ``checkpoint=``.
     """
 
     forward: int
-    stretch: int
+    span: int
     whole: int
 
 
@@ -423,10 +423,10 @@ def _sizes(layer: Layer, choice: Choice | dict[str, str]) -> Sizes | None:
 
 
 def _peak(layers: Sequence[Layer], kept: Sequence[Kept]) -> int:
-    """The most at once: what is kept, and a stretch of the layers that run together."""
+    """The most at once: what is kept, and a span of the layers that run together."""
     groups: dict[int, int] = {}
     for layer, one in zip(layers, kept, strict=True):
-        groups[layer.group] = groups.get(layer.group, 0) + one.stretch
+        groups[layer.group] = groups.get(layer.group, 0) + one.span
     return sum(one.forward for one in kept) + max(groups.values())
 
 
@@ -492,7 +492,7 @@ def _kept_text(layer: Layer, kept: Kept | None) -> str:
         return f"{_size(kept.forward)} per call"
     return (
         f"{_size(kept.forward)} per call (the states of every {layer.checkpoint} steps), and "
-        f"{_size(kept.stretch)} at a time computed again; {_size(kept.whole)} without checkpoint"
+        f"{_size(kept.span)} at a time computed again; {_size(kept.whole)} without checkpoint"
     )
 
 

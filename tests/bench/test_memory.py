@@ -61,7 +61,7 @@ def test_modules():
 @pytest.mark.parametrize("sizes, checkpoint", [((400, 16, 64), 20), ((30_000, 1, 32), 75)])
 def test_forecasts(sizes, checkpoint):
     """Measured in processes of their own: explain is within a tenth, with and without kept states,
-    which take less; also where there are many stretches, of many small tensors."""
+    which take less; also where there are many spans, of many small tensors."""
     need_engine("c")
     torchs = ("torch",) * (sizes[0] < 1000)
     case = Case(

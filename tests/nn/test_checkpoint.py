@@ -140,7 +140,7 @@ def test_lengths_and_resets(options, to):
 
 @pytest.mark.parametrize("engine", ["reference", "aten", "deer"])
 def test_lengths_on_engines_that_pack_nothing(engine):
-    """Stretches of packed rows are runs of dense ones in turn."""
+    """Spans of packed rows are runs of dense ones in turn."""
     lengths = torch.tensor([3, 7, 1, 6])
     net = elman.Recurrent(cells.gru_before if engine == "deer" else cells.rnn, 5, 5, dtype=F64)
     net.engine, net.checkpoint = engine, 2
@@ -183,6 +183,16 @@ def test_what_needs_no_gradient():
             assert_close(got[name], value)
     with torch.no_grad():
         net(x)
+
+
+def test_an_empty_batch():
+    """Nothing is kept of it by anybody."""
+    need_engine("c")
+    own = elman.Recurrent(cells.gru, 5, 4, engine="c", checkpoint=2)
+    for net in (elman.GRU(5, 4, checkpoint=2), own):
+        out, _ = net(torch.zeros(3, 0, 5, requires_grad=True))
+        assert out.shape == (3, 0, 4)
+        out.sum().backward()
 
 
 def trained(net: Any, x: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -300,8 +310,8 @@ def test_autocast():
     groups=st.integers(1, 4),
     budget=st.integers(1, 100_000),
 )
-def test_a_budget_is_kept_with_the_fewest_stretches(state, tape, steps, groups, budget):
-    """The closed formulas against all K: the fewest stretches that fit; the least bytes."""
+def test_a_budget_is_kept_with_the_fewest_spans(state, tape, steps, groups, budget):
+    """The closed formulas against all K: the fewest spans that fit; the least bytes."""
     sizes = Sizes(state, state + tape)
     all_held = {k: held(sizes, steps, k, groups) for k in range(1, steps + 1)}
     assert least(sizes, steps, groups)[1] == min(all_held.values())

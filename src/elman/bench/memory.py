@@ -84,7 +84,6 @@ def take_peak(problem: Problem, module: nn.Module, engine: str) -> dict[str, int
         torch.autograd.grad(module(few)[0], [few, *leaves], problem.dy[: few.shape[0]])
     del few
     gc.collect()
-    gc.disable()
     if hasattr(_C, "malloc_trim"):
         _C.malloc_trim(0)
     before, _ = resident()

@@ -1,5 +1,5 @@
-"""Gradient checkpointing in time: the forward keeps the states at the beginning of each stretch of
-steps and no tape; the backward runs a stretch again for its tape, the last one first."""
+"""Gradient checkpointing in time: the forward keeps the states at the beginning of each span of
+steps and no tape; the backward runs a span again for its tape, the last one first."""
 
 from __future__ import annotations
 
@@ -12,33 +12,31 @@ from torch import Tensor
 from elman.engines.base import Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed import packed_of
-from elman.engines.stretches import Stretch, backward_in, forward_in
+from elman.engines.spans import Span, backward_in, forward_in
 from elman.engines.together import Together
 from elman.engines.vjp import leaves_of, vjp
 
 
-def stretches_of(call: Call, most: int) -> list[Stretch]:
-    """Stretches of so many steps, the last one of those that are left."""
+def spans_of(call: Call, most: int) -> list[Span]:
+    """Spans of so many steps, the last one of those that are left."""
     steps, batch, _ = call.sizes
     cuts = [(first, min(first + most, steps)) for first in range(0, steps, most)]
     packed = call.packed
     if packed is None:
-        return [Stretch(slice(a, b), batch, batch if b < steps else 0) for a, b in cuts]
+        return [Span(slice(a, b), batch, batch if b < steps else 0) for a, b in cuts]
     sizes = (*packed.sizes, 0)
     return [
-        Stretch(
-            slice(packed.offsets[a], packed.offsets[b]), sizes[a], sizes[b], packed_of(sizes[a:b])
-        )
+        Span(slice(packed.offsets[a], packed.offsets[b]), sizes[a], sizes[b], packed_of(sizes[a:b]))
         for a, b in cuts
     ]
 
 
 class Checkpointed(Kernel):
-    """Any kernel in stretches of steps whose tape is not kept.
+    """Any kernel in spans of steps whose tape is not kept.
 
     Args:
-        kernel: runs each stretch; one that autograd sees through is differentiated by torch.
-        steps: of a stretch.
+        kernel: runs each span; one that autograd sees through is differentiated by torch.
+        steps: of a span.
         wants: which tensors of a call get gradients, for a kernel that autograd sees through.
     """
 
@@ -47,10 +45,10 @@ class Checkpointed(Kernel):
         self.engine, self.packs = kernel.engine, kernel.packs
 
     def forward(self, call: Call) -> Result:
-        """See :meth:`Kernel.forward`. What is saved: the first states of all stretches, one tensor
+        """See :meth:`Kernel.forward`. What is saved: the first states of all spans, one tensor
         per state."""
         whole = _unstacked(call)
-        result, saved = forward_in(stretches_of(whole, self.steps), whole, self._tapeless)
+        result, saved = forward_in(spans_of(whole, self.steps), whole, self._tapeless)
         if not call.stacked:
             return result._replace(saved=saved)
         # stacked, not viewed: a user may detach_() a state, and no view allows that
@@ -72,7 +70,7 @@ class Checkpointed(Kernel):
         )
         run = self._by_torch if self.kernel.differentiable else self._again
         d = cotangents._replace(last=d_last)
-        found = backward_in(stretches_of(whole, self.steps), whole, saved, d, run)
+        found = backward_in(spans_of(whole, self.steps), whole, saved, d, run)
         if not call.stacked:
             return found
         return found._replace(
@@ -80,14 +78,14 @@ class Checkpointed(Kernel):
         )
 
     def _again(self, _: int, call: Call, cotangents: Cotangents) -> Gradients:
-        """Gradients of a stretch by the kernel's own backward, on a tape that is made now."""
+        """Gradients of a span by the kernel's own backward, on a tape that is made now."""
         saved = self.kernel.forward(call).saved
         return self.kernel.backward(call, saved, cotangents, False)
 
     def _by_torch(self, _: int, call: Call, cotangents: Cotangents) -> Gradients:
         """The same by autograd."""
         first, second = len(call.inputs), len(call.inputs) + len(call.states)
-        every = (True,) * len(call.states)  # a stretch hands its own on, whatever is asked for
+        every = (True,) * len(call.states)  # a span hands its own on, whatever is asked for
         wants = (*self._wants[:first], *every, *self._wants[second:])
         return torch_gradients(self.kernel, call, wants, cotangents)
 
@@ -112,7 +110,7 @@ def torch_gradients(
 
 
 def all_checkpointed(kernel: Together, steps: int, training: Sequence[bool]) -> Kernel:
-    """Several kernels in stretches of so many steps: layers at once, directions each by itself, as
+    """Several kernels in spans of so many steps: layers at once, directions each by itself, as
     their time differs.
 
     Args:

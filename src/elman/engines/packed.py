@@ -11,7 +11,7 @@ from torch import Tensor
 
 from elman.engines.base import Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
-from elman.engines.stretches import backward_in, forward_in, same_sequences
+from elman.engines.spans import backward_in, forward_in, same_sequences
 from elman.errors import ShapeError
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed import Packed, for_layout, reversed_in_time
+from elman.engines.spans import added
 from elman.engines.streams import Streams
-from elman.engines.stretches import added
 from elman.errors import VerifyError
 
 

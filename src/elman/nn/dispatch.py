@@ -21,7 +21,7 @@ from elman.nn.autograd.derived import derived
 from elman.nn.autograd.function import run, through
 from elman.nn.autograd.second_order import Differentiable
 from elman.nn.options import RULES
-from elman.nn.stretching import in_stretches
+from elman.nn.spans import in_spans
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.plan.spec import USUAL, PlanOptions, Spec
 from elman.tuning.choose import Choice, choose
@@ -103,7 +103,7 @@ class Runner:
     def _checkpointed(self, call: Call, request: Request, asked: Checkpoint) -> Result:
         """:meth:`run` with less memory than the whole tape; the engine is chosen for the steps that
         it is given at once."""
-        (request,), between = in_stretches([self], [request], call.sizes, asked)
+        (request,), between = in_spans([self], [request], call.sizes, asked)
         steps, batch = sizes_for_choosing(call)
         choice = self.choice(request, min(steps, between or steps), batch)
         own = kernel = for_layout(choice.kernel, call.packed)

@@ -14,7 +14,7 @@ from elman.explaining import Explanation, Layer
 from elman.frontend.cell import Cell
 from elman.nn.packing import Packing
 from elman.nn.sequence import SequenceModule
-from elman.nn.stretching import in_stretches
+from elman.nn.spans import in_spans
 from elman.nn.using import unserved, wanted
 from elman.plan.checkpoint import EVERYTHING
 from elman.tuning.request import Request
@@ -102,7 +102,7 @@ def layers_of(module: nn.Module, x: Any) -> list[Layer]:
         between = 0
         if asked and any(request.training for request in own):
             limits = asked._replace(groups=len(groups))
-            own, between = in_stretches(group.runners, own, (steps, batch, 0), limits)
+            own, between = in_spans(group.runners, own, (steps, batch, 0), limits)
         names = [*module.runners][len(layers) : len(layers) + count]
         for name, runner, request in zip(names, group.runners, own, strict=True):
             spec = request.spec(runner.dims, runner.names(), runner.options)

@@ -121,7 +121,7 @@ class _Layers(SequenceModule):
             engine = fixed_engine(self.engine)
         else:
             engine = wanted(self.engine)
-            more = self._beyond_torch(engine, reset)
+            more = self._beyond_torch(engine, x, reset)
             mistake = self._mistake(x, state, engine)
             reason = mistake or _unsuitable(x, engine, bool(more))
             if reason is not None:
@@ -139,8 +139,7 @@ class _Layers(SequenceModule):
     def _mistake(self: Any, input: Any, hx: Any, engine: str) -> str | None:
         """Why the call is torch's whatever engines there are: it asks for that, or has a mistake
         for which torch has words."""
-        kept = self.checkpoint is None or not torch.is_grad_enabled()
-        if engine == "aten" and self.heads == 1 and not self.residual and kept:
+        if engine == "aten" and not self._beyond_torch(engine, input, None):
             return "it is torch's own layer"
         data = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(data, Tensor) or not is_dense(data):
@@ -151,12 +150,14 @@ class _Layers(SequenceModule):
             return f"its state is a {type(hx).__name__}"
         return None
 
-    def _beyond_torch(self: Any, engine: str, reset: Any) -> list[str]:
+    def _beyond_torch(self: Any, engine: str, input: Any, reset: Any) -> list[str]:
         """What is asked for that torch's own forward would not do."""
         more = [] if engine in ("auto", "aten") else [""]  # an engine by name
         more += [f"{self.heads} heads"] if self.heads != 1 else []
         more += ["residual"] if self.residual else []
-        more += ["checkpoint"] if self.checkpoint is not None and torch.is_grad_enabled() else []
+        if self.checkpoint is not None and torch.is_grad_enabled():
+            nothing = isinstance(input, Tensor) and not input.numel()  # is kept of an empty batch
+            more += [] if nothing else ["checkpoint"]
         return [*more, "reset"] if reset is not None else more
 
     def _of_torch(

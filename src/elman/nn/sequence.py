@@ -41,7 +41,7 @@ class Options(TypedDict, total=False):
             ``elman.plan.spec.OPTIMIZATIONS``.
         checkpoint: the forward keeps the states of every so many steps and no tape, which the
             backward computes again: about one more forward, as long as so many steps of all
-            samples are more rows than a weight has. ``"auto"``: the fewest stretches that fit into
+            samples are more rows than a weight has. ``"auto"``: the fewest spans that fit into
             the budget, or none if the whole tape fits.
         memory_budget: bytes, or as ``"2GiB"``, that states and tapes of all layers may take in a
             training step, beside inputs, outputs and gradients; with ``checkpoint="auto"``.

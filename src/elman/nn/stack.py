@@ -16,7 +16,7 @@ from elman.engines.together import Arrangement, Together
 from elman.nn.autograd.function import run, through
 from elman.nn.dispatch import BENCHMARKED, Rules, Runner, sizes_for_choosing
 from elman.nn.options import Option, extended, rules_of
-from elman.nn.stretching import in_stretches
+from elman.nn.spans import in_spans
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.tuning.choose import Choice
 from elman.tuning.request import Request, StackRequest, nearest
@@ -124,7 +124,7 @@ class Group:
         steps, batch = sizes_for_choosing(calls[0])
         between = 0
         if asked and training:
-            members, between = in_stretches(self.runners, request.members, calls[0].sizes, asked)
+            members, between = in_spans(self.runners, request.members, calls[0].sizes, asked)
             request, steps = StackRequest(tuple(members)), min(steps, between or steps)
         choice = self._chosen.get(request, _UNASKED)
         if isinstance(choice, str):

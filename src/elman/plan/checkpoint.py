@@ -51,7 +51,7 @@ class Sizes(NamedTuple):
         return steps * self.step + self.state
 
     def kept(self, steps: int, between: int) -> int:
-        """The states that stretches of ``between`` steps begin with."""
+        """The states that spans of ``between`` steps begin with."""
         return -(-steps // between) * self.state
 
 
@@ -109,7 +109,7 @@ def _bytes(budget: Any) -> int:
 def least(sizes: Sizes, steps: int, groups: int = 1) -> tuple[int, int]:
     """Steps between kept states with which the most that is held at once is least, and that.
 
-    What is held are the kept states of all groups, and tape and states of one stretch of K steps:
+    What is held are the kept states of all groups, and tape and states of one span of K steps:
     ``groups · ceil(T / K) · state + K · step + state``, which is least near
     ``K = sqrt(groups · T · state / step)``.
     """
@@ -123,14 +123,14 @@ def least(sizes: Sizes, steps: int, groups: int = 1) -> tuple[int, int]:
 
 
 def held(sizes: Sizes, steps: int, between: int, groups: int = 1) -> int:
-    """The most bytes that are held at once: in a backward, of stretches of ``between`` steps."""
+    """The most bytes that are held at once: in a backward, of spans of ``between`` steps."""
     return groups * sizes.kept(steps, between) + sizes.whole(min(steps, between))
 
 
 def fitting(sizes: Sizes, steps: int, asked: Checkpoint) -> int:
     """Steps between kept states as asked for; 0 where everything is kept.
 
-    Within a budget that is the largest number that fits, and so the fewest stretches m, the least
+    Within a budget that is the largest number that fits, and so the fewest spans m, the least
     root of ``groups · state · m² - (budget - step - state) · m + T · step``.
 
     Raises:
@@ -149,12 +149,12 @@ def fitting(sizes: Sizes, steps: int, asked: Checkpoint) -> int:
                 f'checkpoint="auto", memory_budget={least_bytes}',
             )
         )
-    per_stretch, free = asked.groups * sizes.state, asked.budget - sizes.state
+    per_span, free = asked.groups * sizes.state, asked.budget - sizes.state
     counts: set[int] = set()
-    for spare in (free, free - sizes.step):  # rounded up, a stretch is up to a step longer
-        under = spare * spare - 4 * per_stretch * steps * sizes.step
+    for spare in (free, free - sizes.step):  # rounded up, a span is up to a step longer
+        under = spare * spare - 4 * per_span * steps * sizes.step
         if spare > 0 and under >= 0:
-            counts.add(math.ceil((spare - math.sqrt(under)) / max(1, 2 * per_stretch)))
+            counts.add(math.ceil((spare - math.sqrt(under)) / max(1, 2 * per_span)))
     able = [
         k for k in _between(steps, counts) if held(sizes, steps, k, asked.groups) <= asked.budget
     ]
@@ -162,5 +162,5 @@ def fitting(sizes: Sizes, steps: int, asked: Checkpoint) -> int:
 
 
 def _between(steps: int, counts: set[int]) -> list[int]:
-    """Steps of a stretch where there are so many stretches."""
+    """Steps of a span where there are so many spans."""
     return [-(-steps // min(steps, max(1, count))) for count in sorted(counts)]

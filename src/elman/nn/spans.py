@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from elman.nn.dispatch import Runner
 
 
-def in_stretches(
+def in_spans(
     runners: Sequence[Runner],
     requests: Sequence[Request],
     sizes: tuple[int, int, int],
@@ -31,7 +31,7 @@ def in_stretches(
         asked: of the backward's memory.
 
     Returns:
-        The requests of one stretch, and how many steps that has; 0: everything is kept.
+        The requests of one span, and how many steps that has; 0: everything is kept.
 
     Raises:
         EngineError: no engine says how many bytes a step keeps, or the named one does not.

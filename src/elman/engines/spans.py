@@ -1,5 +1,5 @@
-"""A call cut in time: one stretch of steps after another, the states handed on from each to the
-next; backward, the last stretch first."""
+"""A call cut in time: one span of steps after another, the states handed on from each to the
+next; backward, the last span first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elman.engines.packed import Packed
 
 
-class Stretch(NamedTuple):
+class Span(NamedTuple):
     """Some steps of a call.
 
     Attributes:
@@ -39,25 +39,25 @@ class Stretch(NamedTuple):
         return part if self.dense is None else part.unflatten(0, self.dense)
 
     def flat(self, value: Tensor | None) -> Tensor | None:
-        """The stretch's own output, or gradient of an input, as it lies in the whole."""
+        """The span's own output, or gradient of an input, as it lies in the whole."""
         return value if value is None or self.dense is None else value.flatten(0, 1)
 
     def call(self, call: Call, states: Sequence[Tensor]) -> Call:
-        """The stretch as a call of its own, from the states that its first step reads."""
+        """The span as a call of its own, from the states that its first step reads."""
         return Call(tuple(map(self.part, call.inputs)), tuple(states), call.weights, self.packed)
 
 
-def same_sequences(packed: Packed) -> list[Stretch]:
-    """Dense stretches: runs of steps that the same sequences have."""
+def same_sequences(packed: Packed) -> list[Span]:
+    """Dense spans: runs of steps that the same sequences have."""
     after = (*(run[2] for run in packed.runs[1:]), 0)
     return [
-        Stretch(rows, size, going, None, (steps, size))
+        Span(rows, size, going, None, (steps, size))
         for (rows, steps, size), going in zip(packed.runs, after, strict=True)
     ]
 
 
 class Whole:
-    """A tensor put together from its stretches: in memory that is taken once, or if autograd
+    """A tensor put together from its spans: in memory that is taken once, or if autograd
     looks on, which would copy all of it for each of them, at the end."""
 
     def __init__(self, rows: int) -> None:
@@ -90,35 +90,35 @@ class Whole:
 
 
 def forward_in(
-    stretches: Sequence[Stretch], call: Call, run: Callable[[Call], Result]
+    spans: Sequence[Span], call: Call, run: Callable[[Call], Result]
 ) -> tuple[Result, tuple[Tensor, ...]]:
-    """Run stretches one after another.
+    """Run spans one after another.
 
     Args:
-        stretches: all of the call, the first one first.
+        spans: all of the call, the first one first.
         call: the whole.
-        run: runs the call of one stretch.
+        run: runs the call of one span.
 
     Returns:
-        The result of the whole, all that was saved by each stretch in order; and of each state the
-        rows that all stretches began with: in one tensor, as many small ones between large ones
+        The result of the whole, all that was saved by each span in order; and of each state the
+        rows that all spans began with: in one tensor, as many small ones between large ones
         that come and go would leave holes in the heap.
     """
     states: Sequence[Tensor] = call.states
-    places = _places(stretches)
-    output = Whole(stretches[-1].rows.stop)
+    places = _places(spans)
+    output = Whole(spans[-1].rows.stop)
     ends: list[list[Tensor]] = [[] for _ in states]
     starts = tuple([state.new_empty((places[-1][1], *state.shape[1:])) for state in states])
     saved: list[Tensor] = []
-    for stretch, (first, end) in zip(stretches, places, strict=True):
-        states = [state[: stretch.batch] for state in states]
+    for span, (first, end) in zip(spans, places, strict=True):
+        states = [state[: span.batch] for state in states]
         for start, state in zip(starts, states, strict=True):
             start[first:end] = state.detach()
-        result = run(stretch.call(call, states))
-        output.put(stretch.rows, stretch.flat(result.output))
-        if stretch.after < stretch.batch:
+        result = run(span.call(call, states))
+        output.put(span.rows, span.flat(result.output))
+        if span.after < span.batch or span is spans[-1]:
             for parts, state in zip(ends, result.last, strict=True):
-                parts.append(state[stretch.after :])
+                parts.append(state[span.after :])
         saved += result.saved
         states = result.last
     assert output.made is not None, "an output is never None"
@@ -127,42 +127,42 @@ def forward_in(
 
 
 def backward_in(
-    stretches: Sequence[Stretch],
+    spans: Sequence[Span],
     call: Call,
     starts: Sequence[Tensor],
     cotangents: Cotangents,
     run: Callable[[int, Call, Cotangents], Gradients],
 ) -> Gradients:
-    """Gradients of the whole from those of its stretches.
+    """Gradients of the whole from those of its spans.
 
     Args:
-        stretches, call: as of :func:`forward_in`.
-        starts: of each state, the rows that all stretches began with.
+        spans, call: as of :func:`forward_in`.
+        starts: of each state, the rows that all spans began with.
         cotangents: of the whole.
-        run: gives the gradients of one stretch, of a place, call and cotangents.
+        run: gives the gradients of one span, of a place, call and cotangents.
     """
-    d_inputs = [Whole(stretches[-1].rows.stop) for _ in call.inputs]
+    d_inputs = [Whole(spans[-1].rows.stop) for _ in call.inputs]
     d_states: tuple[Tensor | None, ...] = (None,) * len(call.states)
     d_weights: tuple[Tensor | None, ...] = (None,) * len(call.weights)
-    for index, (a, b) in reversed(list(enumerate(_places(stretches)))):
-        stretch, first = stretches[index], [start[a:b] for start in starts]
+    for index, (a, b) in reversed(list(enumerate(_places(spans)))):
+        span, first = spans[index], [start[a:b] for start in starts]
         d_last = tuple(
             [
-                _joined(going, end, start, stretch.after)
+                _joined(going, end, start, span.after)
                 for going, end, start in zip(d_states, cotangents.last, first, strict=True)
             ]
         )
-        d_output = None if cotangents.output is None else stretch.part(cotangents.output)
-        own, d_states, more = run(index, stretch.call(call, first), Cotangents(d_output, d_last))
+        d_output = None if cotangents.output is None else span.part(cotangents.output)
+        own, d_states, more = run(index, span.call(call, first), Cotangents(d_output, d_last))
         for whole, d in zip(d_inputs, own, strict=True):
-            whole.put(stretch.rows, stretch.flat(d))
+            whole.put(span.rows, span.flat(d))
         d_weights = tuple(map(added, d_weights, more))
     return Gradients(tuple([whole.made for whole in d_inputs]), d_states, d_weights)
 
 
-def _places(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
-    """Which rows of all states that stretches begin with are whose."""
-    return list(pairwise(accumulate([stretch.batch for stretch in stretches], initial=0)))
+def _places(spans: Sequence[Span]) -> list[tuple[int, int]]:
+    """Which rows of all states that spans begin with are whose."""
+    return list(pairwise(accumulate([span.batch for span in spans], initial=0)))
 
 
 def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
@@ -171,12 +171,12 @@ def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def _joined(going: Tensor | None, ended: Tensor | None, like: Tensor, after: int) -> Tensor | None:
-    """The cotangent of a stretch's last states: of sequences that go on, and of those that end.
+    """The cotangent of a span's last states: of sequences that go on, and of those that end.
 
     Args:
         going: of those that go on [after, ...].
         ended: of the last states of all sequences [B, ...].
-        like: the states that the stretch began with.
+        like: the states that the span began with.
         after: how many go on.
     """
     if after == len(like):
