@@ -70,6 +70,13 @@ def test_learns(config, train, console):
     assert result["fallbacks"] == 0
 
 
+@pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
+def test_other_precisions(config, train, precision):
+    """The held-out half is read in the weights' type."""
+    short = dataclasses.replace(config, precision=precision, steps=3, engine="aten")
+    assert train(short).complete
+
+
 @pytest.mark.parametrize(
     "options",
     [

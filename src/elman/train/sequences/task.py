@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from elman.train.objective import ACCURACY, CLASSES
@@ -19,10 +19,9 @@ WORDS = Words("sequences", "nats per sequence", "nats", 1.0, "score", ACCURACY)
 
 def conclude(model: nn.Module, data: SequenceData, config: SequenceConfig) -> dict[str, Any]:
     """Classify the whole held-out half: loss and accuracy, by class and by group."""
-    device = next(model.parameters()).device
-    parts = []
+    weight, parts = next(model.parameters()), []
     for batch in data.all_held_out():
-        logits, _ = model(tuple(part.to(device) for part in batch.inputs))
+        logits, _ = model(tuple(_as(weight, part) for part in batch.inputs))
         parts.append(logits.double().cpu())
     logits = torch.cat(parts)
     right = (logits.argmax(-1) == data.held.y).tolist()
@@ -36,6 +35,11 @@ def conclude(model: nn.Module, data: SequenceData, config: SequenceConfig) -> di
         "valid_accuracy": sum(right) / len(right),
         "table": table,
     }
+
+
+def _as(weight: Tensor, part: Tensor) -> Tensor:
+    """An input where a weight is, of its type; lengths stay numbers."""
+    return part.to(weight) if part.is_floating_point() else part.to(weight.device)
 
 
 SERIES = Task(
