@@ -58,20 +58,25 @@ def same_sequences(packed: Packed) -> list[Span]:
 
 class Whole:
     """A tensor put together from its spans: in memory that is taken once, or if autograd
-    looks on, which would copy all of it for each of them, at the end."""
+    looks on, which would copy all of it for each of them, at the end.
 
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
+    Args:
+        rows: of all spans.
+        watched: whether autograd looks on; parts come in order then.
+    """
+
+    def __init__(self, rows: int, watched: bool = False) -> None:
+        self._rows, self._watched = rows, watched
         self._made: Tensor | None = None
         self._missing: list[slice] = []
         self._parts: list[Tensor] = []
 
     def put(self, rows: slice, part: Tensor | None) -> None:
-        """Take in a part; None for zeros. Where autograd looks on, in order."""
+        """Take in a part; None for zeros."""
         if part is None:
             self._missing.append(rows)
             return
-        if torch.is_grad_enabled():
+        if self._watched:
             self._parts.append(part)
             return
         if self._made is None:
@@ -106,7 +111,7 @@ def forward_in(
     """
     states: Sequence[Tensor] = call.states
     places = _places(spans)
-    output = Whole(spans[-1].rows.stop)
+    output = Whole(spans[-1].rows.stop, torch.is_grad_enabled())
     ends: list[list[Tensor]] = [[] for _ in states]
     starts = tuple([state.new_empty((places[-1][1], *state.shape[1:])) for state in states])
     saved: list[Tensor] = []
