@@ -13,7 +13,7 @@ from elman.bench.characters import measure_characters
 from elman.bench.claims import Rows, judged
 from elman.bench.contestants import CONTESTANTS
 from elman.bench.kept import measure_kept
-from elman.bench.suites.svail import BARS, PLACES, SVAIL, VARIANTS, case_name
+from elman.bench.suites.svail import BARS, CHOSEN, PLACES, SVAIL, VARIANTS, case_name
 from elman.bench.training import measure_variants
 from elman.errors import VerifyError
 
@@ -24,7 +24,10 @@ BY_NAME = {case.name: case for case in SVAIL.cases}
 def rows(seconds: Iterable[float]) -> list[dict]:
     """A row for every place, with these seconds of the variants."""
     timed = {name: {"median": value} for name, value in zip(VARIANTS, seconds, strict=True)}
-    return [{"case": case_name(place), "flop": 10**9, "seconds": timed} for place in PLACES]
+    best = timed[CHOSEN]["median"]
+    ratio = {name: {"median": best / one["median"]} for name, one in timed.items()}
+    row = {"flop": 10**9, "seconds": timed, "ratio": ratio}
+    return [{"case": case_name(place), **row} for place in PLACES]
 
 
 LADDER = (1.0, 1.05, 1.3, 1.2, 1.3, 1.4)
