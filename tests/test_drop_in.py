@@ -425,6 +425,8 @@ def test_options_of_every_module():
         elman.GRU(4, 5, tape="some")
     with pytest.raises(InputError, match="no optimization 'loops' to leave out"):
         elman.GRU(4, 5, without=["loops"])
+    with pytest.raises(EngineError, match="cannot leave out merging"):
+        elman.GRU(4, 5, engine="aten", without=["merging"])(torch.zeros(3, 2, 4))
 
 
 def test_batch_first_set_later():

@@ -143,6 +143,6 @@ def _elsewhere(module: Any, like: Tensor, engine: str) -> str | None:
     """Why torch's own layers run a module whatever its engines could do, or None."""
     if not isinstance(module, nn.RNNBase):
         return None
-    if engine == "aten" and module.checkpoint is None:
+    if engine == "aten" and module.checkpoint is None and not module.without:
         return "engine aten, asked for by name"
     return None if engine == "reference" else unserved(like)

@@ -155,6 +155,7 @@ class _Layers(SequenceModule):
         more = [] if engine in ("auto", "aten") else [""]  # an engine by name
         more += [f"{self.heads} heads"] if self.heads != 1 else []
         more += ["residual"] if self.residual else []
+        more += [f"without {name}" for name in self.without]
         if self.checkpoint is not None and torch.is_grad_enabled():
             nothing = isinstance(input, Tensor) and not input.numel()  # is kept of an empty batch
             more += [] if nothing else ["checkpoint"]
