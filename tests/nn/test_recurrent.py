@@ -452,3 +452,15 @@ def test_results_share_no_memory():
         before = h.clone()
         out.zero_()
         assert torch.equal(h, before)
+
+
+@pytest.mark.parametrize("engine", ["auto", "c", "reference"])
+def test_an_empty_batch(engine):
+    """No samples: empty results, and gradients of zero; the first call as any other."""
+    net = elman.Recurrent(elman.cells.lstm, 5, 4, engine=engine)
+    x = torch.zeros(3, 0, 5, requires_grad=True)
+    out, (h, c) = net(x)
+    assert (out.shape, h.shape, c.shape) == ((3, 0, 4), (1, 0, 4), (1, 0, 4))
+    out.sum().backward()
+    assert x.grad.shape == x.shape
+    assert all(not bool(weight.grad.any()) for weight in net.parameters())

@@ -34,11 +34,12 @@ Rules = tuple[Rule, ...]
 
 
 def sizes_for_choosing(call: Call) -> tuple[int, int]:
-    """T and B of a call; of packed sequences their steps, and how many a step has."""
+    """T and B of a call, an empty one's as if it had a sample; of packed sequences their steps, and
+    how many a step has."""
     if call.packed is not None:
         return call.packed.steps, call.packed.mean_batch
     steps, batch, _ = call.sizes
-    return steps, batch
+    return steps, max(1, batch)
 
 
 class Runner:
