@@ -34,7 +34,7 @@ CELLS = [cells.lstm_layernorm, cells.gru, tanh_readout]
 
 
 def named(value):
-    if isinstance(value, frozenset):
+    if isinstance(value, (set, frozenset)):
         return "+".join(sorted(value)) or "nothing"
     return getattr(value, "name", None) or str(value).removeprefix("torch.")
 
@@ -58,7 +58,7 @@ def test_all_combinations_agree(cell, without, monkeypatch):
     agree(monkeypatch, cell, F32, without)
 
 
-@pytest.mark.parametrize("without", [{"specialization"}, {"specialization", *ALL_OUT}], ids=str)
+@pytest.mark.parametrize("without", [{"specialization"}, {"specialization", *ALL_OUT}], ids=named)
 def test_libm_agrees(without, monkeypatch):
     """exp and tanh called one by one, in vectors and without."""
     for dtype in (F32, F64):
@@ -105,7 +105,7 @@ PACKED = re.compile(r"\bv?(add|sub|mul|fn?m(add|sub)\w*?)p[sd]\b")  # arithmetic
 
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not installed")
 @pytest.mark.skipif(detect().name not in ("avx512", "avx2"), reason="x86's names of instructions")
-@pytest.mark.parametrize("without", [{"simd"}, {"simd", "tiling"}], ids=str)
+@pytest.mark.parametrize("without", [{"simd"}, {"simd", "tiling"}], ids=named)
 def test_the_compiler_finds_no_vectors_either(without):
     """Scalar code has no arithmetic on vectors, and the usual kernel is full of it."""
 
