@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from elman.errors import InputError, diagnostic
@@ -109,17 +110,10 @@ def _bytes(budget: Any) -> int:
 def least(sizes: Sizes, steps: int, groups: int = 1) -> tuple[int, int]:
     """Steps between kept states with which the most that is held at once is least, and that.
 
-    What is held are the kept states of all groups, and tape and states of one span of K steps:
-    ``groups · ceil(T / K) · state + K · step + state``, which is least near
-    ``K = sqrt(groups · T · state / step)``.
+    Near ``K = sqrt(groups · T · state / step)``, where the kept states weigh as much as a span.
     """
-    near = math.isqrt(max(1, groups * steps * sizes.state // max(1, sizes.step)))
-    few = max(1, -(-steps // max(1, near)))
-    counts = {max(1, few - 1), few, min(steps, few + 1)}
-    return min(
-        ((between, held(sizes, steps, between, groups)) for between in _between(steps, counts)),
-        key=lambda found: found[1],
-    )
+    able = ((between, held(sizes, steps, between, groups)) for between in _between(steps))
+    return min(able, key=lambda one: one[1])
 
 
 def held(sizes: Sizes, steps: int, between: int, groups: int = 1) -> int:
@@ -127,11 +121,10 @@ def held(sizes: Sizes, steps: int, between: int, groups: int = 1) -> int:
     return groups * sizes.kept(steps, between) + sizes.whole(min(steps, between))
 
 
+@lru_cache(maxsize=256)
 def fitting(sizes: Sizes, steps: int, asked: Checkpoint) -> int:
-    """Steps between kept states as asked for; 0 where everything is kept.
-
-    Within a budget that is the largest number that fits, and so the fewest spans m, the least
-    root of ``groups · state · m² - (budget - step - state) · m + T · step``.
+    """Steps between kept states as asked for; 0 where everything is kept. Within a budget: of the
+    fewest spans that fit.
 
     Raises:
         InputError: nothing fits.
@@ -140,27 +133,23 @@ def fitting(sizes: Sizes, steps: int, asked: Checkpoint) -> int:
         return asked.steps
     if not asked.budget or asked.groups * sizes.whole(steps) <= asked.budget:
         return 0
+    for between in _between(steps):
+        if held(sizes, steps, between, asked.groups) <= asked.budget:
+            return between
     best, least_bytes = least(sizes, steps, asked.groups)
-    if least_bytes > asked.budget:
-        raise InputError(
-            diagnostic(
-                f"memory_budget is {asked.budget:,} bytes, and {steps:,} steps cannot be run in it",
-                [("least", f"{least_bytes:,} bytes, with checkpoint={best}")],
-                f'checkpoint="auto", memory_budget={least_bytes}',
-            )
+    raise InputError(
+        diagnostic(
+            f"memory_budget is {asked.budget:,} bytes, and {steps:,} steps cannot be run in it",
+            [("least", f"{least_bytes:,} bytes, with checkpoint={best}")],
+            f'checkpoint="auto", memory_budget={least_bytes}',
         )
-    per_span, free = asked.groups * sizes.state, asked.budget - sizes.state
-    counts: set[int] = set()
-    for spare in (free, free - sizes.step):  # rounded up, a span is up to a step longer
-        under = spare * spare - 4 * per_span * steps * sizes.step
-        if spare > 0 and under >= 0:
-            counts.add(math.ceil((spare - math.sqrt(under)) / max(1, 2 * per_span)))
-    able = [
-        k for k in _between(steps, counts) if held(sizes, steps, k, asked.groups) <= asked.budget
-    ]
-    return max(able, default=best)
+    )
 
 
-def _between(steps: int, counts: set[int]) -> list[int]:
-    """Steps of a span where there are so many spans."""
-    return [-(-steps // min(steps, max(1, count))) for count in sorted(counts)]
+def _between(steps: int) -> Iterator[int]:
+    """The shortest spans of which there are 1, 2, …, each length once: some 2 · sqrt(T) of them."""
+    between = steps
+    while between:
+        yield between
+        count = -(-steps // (between - 1)) if between > 1 else 0
+        between = -(-steps // count) if count else 0
