@@ -25,7 +25,7 @@ CMU = find_suite("cmu")
 SLOW = {"compiled": [pytest.mark.slow]}  # torch's compiler takes a while to begin
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what torch's compiler imports
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")  # dynamo's
 @pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW.get(n, ())) for n in FITTERS])
 def test_contestants_agree(name):
     """The same output, last state and gradients as autograd's in float64, or a reason why not."""
