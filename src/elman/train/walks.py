@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from elman.train.config import Config, setting
+from elman.train.task import Batch
 
 
 @dataclass(frozen=True)
@@ -49,3 +52,46 @@ class WalkConfig(Config):
     def validated(self, count: int) -> Tensor:
         """Choose evenly which of `count` held-out sequences are validated on, [M]."""
         return torch.linspace(0, count - 1, min(self.validation_sequences, count)).round().long()
+
+
+class Walked(ABC):
+    """Whole sequences, some to learn from, some held out; a dataclass has the fields.
+
+    Attributes:
+        config: of the run.
+        fit, held: both halves, whose lengths are their numbers of sequences.
+        rows [M]: which held-out sequences are validated on.
+    """
+
+    config: Any
+    fit: Any
+    held: Any
+    rows: Tensor
+
+    @abstractmethod
+    def _cut(self, half: Any, chosen: Tensor) -> Batch:
+        """Take some sequences of a half."""
+
+    def steps(self) -> int | None:
+        """Steps that the epochs make."""
+        return self.config.steps_of(len(self.fit))
+
+    def validating(self, config: Any) -> Self:
+        """Return the same data with a part of the held-out half, evenly chosen."""
+        data: Any = self
+        return replace(data, config=config, rows=config.validated(len(self.held)))
+
+    def batch(self, step: int, mine: slice) -> Batch:
+        """Return a step's batch: the next rows of an endless row of shuffled walks."""
+        return self._cut(self.fit, self.config.chosen(len(self.fit), step, mine))
+
+    def held_out(self) -> Iterator[Batch]:
+        """Walk through the part that is validated on."""
+        return self._walked(self.rows)
+
+    def all_held_out(self) -> Iterator[Batch]:
+        """Walk through the whole held-out half, in its order."""
+        return self._walked(torch.arange(len(self.held)))
+
+    def _walked(self, places: Tensor) -> Iterator[Batch]:
+        return (self._cut(self.held, chosen) for chosen in places.split(self.config.batch))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from elman.train.regression.arrays import Half, read_halves
 from elman.train.regression.config import RegressionConfig
 from elman.train.sequences.source import unreadable
 from elman.train.task import Baseline, Batch
+from elman.train.walks import Walked
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Laid:
 
 
 @dataclass(frozen=True)
-class RegressionData:
+class RegressionData(Walked):
     """A data set ready to train on.
 
     Attributes:
@@ -120,27 +120,6 @@ class RegressionData:
         repeated = self.targets_as.to(self.inputs_as.back(self.held.x))
         again = predicting("repeated input", [(repeated, self.held.y)])
         return min(mean, again, key=lambda baseline: baseline.loss)
-
-    def steps(self) -> int | None:
-        """Steps that the epochs make."""
-        return self.config.steps_of(len(self.fit))
-
-    def validating(self, config: RegressionConfig) -> RegressionData:
-        """Return the same data with a part of the held-out half, evenly chosen."""
-        return replace(self, config=config, rows=config.validated(len(self.held)))
-
-    def batch(self, step: int, mine: slice) -> Batch:
-        """Return a step's batch: the next rows of an endless row of shuffled walks."""
-        return self._cut(self.fit, self.config.chosen(len(self.fit), step, mine))
-
-    def held_out(self) -> Iterator[Batch]:
-        """Walk through the part that is validated on."""
-        return (self._cut(self.held, chosen) for chosen in self.rows.split(self.config.batch))
-
-    def all_held_out(self) -> Iterator[Batch]:
-        """Walk through the whole held-out half, in its order."""
-        places = torch.arange(len(self.held))
-        return (self._cut(self.held, chosen) for chosen in places.split(self.config.batch))
 
     def _cut(self, half: Laid, chosen: Tensor) -> Batch:
         """Take some sequences, x [T, B, I], y [T, B, O] or [B, O]."""

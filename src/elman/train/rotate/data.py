@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,10 +14,11 @@ from elman.train.regression.data import predicting
 from elman.train.rotate.config import RotateConfig
 from elman.train.rotate.images import find_images
 from elman.train.task import Baseline, Batch
+from elman.train.walks import Walked
 
 
 @dataclass(frozen=True)
-class RotateData:
+class RotateData(Walked):
     """Images ready to be turned.
 
     Attributes:
@@ -85,25 +85,9 @@ class RotateData:
         pairs = ((batch.inputs, batch.targets) for batch in self.all_held_out())
         return predicting("repeated input", pairs)
 
-    def steps(self) -> int | None:
-        """Steps that the epochs make."""
-        return self.config.steps_of(len(self.fit))
-
-    def validating(self, config: RotateConfig) -> RotateData:
-        """Return the same images with a part of the held-out half, evenly chosen."""
-        return replace(self, config=config, rows=config.validated(len(self.held)))
-
-    def batch(self, step: int, mine: slice) -> Batch:
-        """Return a step's batch: the next rows of an endless row of shuffled walks."""
-        return self.cut(self.fit[self.config.chosen(len(self.fit), step, mine)])
-
-    def held_out(self) -> Iterator[Batch]:
-        """Walk through the part that is validated on."""
-        return (self.cut(self.held[chosen]) for chosen in self.rows.split(self.config.batch))
-
-    def all_held_out(self) -> Iterator[Batch]:
-        """Walk through the whole held-out half, in its order."""
-        return (self.cut(images) for images in self.held.split(self.config.batch))
+    def _cut(self, half: Tensor, chosen: Tensor) -> Batch:
+        """Turn some images."""
+        return self.cut(half[chosen])
 
     def cut(self, images: Tensor) -> Batch:
         """Turn images [B, H, W]: inputs x and targets y [T, B, n], y[t] = x[t + 1]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from elman.train.sequences.config import ImagesConfig, SequenceConfig, SeriesCon
 from elman.train.sequences.finding import find_images, find_series
 from elman.train.sequences.source import Half, Source, Values, holding_out
 from elman.train.task import Baseline, Batch
+from elman.train.walks import Walked
 
 PERMUTATION_SEED = 0  # one order of the pixels for all runs: results can be compared
 
@@ -42,7 +43,7 @@ class Laid:
 
 
 @dataclass(frozen=True)
-class SequenceData:
+class SequenceData(Walked):
     """A data set ready to train on.
 
     Attributes:
@@ -98,28 +99,6 @@ class SequenceData:
         loss = -(counts / counts.sum()).log()[self.held.y].mean()
         right = (self.held.y == counts.argmax()).double().mean()
         return Baseline("largest class", float(loss), float(right))
-
-    def steps(self) -> int | None:
-        """Steps that the epochs make."""
-        return self.config.steps_of(len(self.fit))
-
-    def validating(self, config: SequenceConfig) -> SequenceData:
-        """Return the same data with a part of the held-out half, evenly chosen."""
-        return replace(self, config=config, rows=config.validated(len(self.held)))
-
-    def batch(self, step: int, mine: slice) -> Batch:
-        """Return a step's batch: the next rows of an endless row of shuffled walks."""
-        return self._cut(self.fit, self.config.chosen(len(self.fit), step, mine))
-
-    def held_out(self) -> Iterator[Batch]:
-        """Walk through the part that is validated on."""
-        for chosen in self.rows.split(self.config.batch):
-            yield self._cut(self.held, chosen)
-
-    def all_held_out(self) -> Iterator[Batch]:
-        """Walk through the whole held-out half, in its order."""
-        for chosen in torch.arange(len(self.held)).split(self.config.batch):
-            yield self._cut(self.held, chosen)
 
     def _cut(self, half: Laid, chosen: Tensor) -> Batch:
         """Take some sequences, [T, B, I], cut to the longest."""
