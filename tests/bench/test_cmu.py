@@ -33,7 +33,7 @@ def test_contestants_agree(name):
     made = enter(name, draw_problem(SMALL))
     if isinstance(made, str):
         assert "not installed" in made
-        return
+        pytest.skip(made)
     for _ in range(2):  # a second run finds what the first one left
         got = made.results()
         assert got.keys() == want.keys()

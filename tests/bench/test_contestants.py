@@ -50,7 +50,7 @@ def test_scans_are_the_loop(name, n):
     made = enter(name, problem)
     if isinstance(made, str):
         assert "not installed" in made
-        return
+        pytest.skip(made)
     want, got = enter("loop", problem.double()).results(), made.results()
     made.close()
     assert got.keys() == want.keys()
