@@ -8,7 +8,7 @@ Runge-Kutta steps (inner steps of a fixed size), so a path of T samples is a rec
 whose step is any torch function: elman.deer solves all of them by Newton's iteration and gives
 exact gradients. The other way is a loop over the same function.
 
-Source of the method: Lim, Zhu, Selfridge & Kasim 2024, arXiv:2309.12252v3, section 3.5.
+Source of the method: Lim, Zhu, Selfridge & Kasim 2024, arXiv:2309.12252v3.
 """
 
 from __future__ import annotations
