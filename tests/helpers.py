@@ -296,12 +296,16 @@ class OwnBackwardEngine(Engine):
     """Stands in for a compiled engine, under its name."""
 
     name = "c"
+    fuses = True
 
     def __init__(self, schedules: tuple[str, ...] = ("",)) -> None:
         self.names = schedules
         self.kernels: list[OwnBackwardKernel] = []
 
     def supports(self, job: Job) -> str | None:
+        return None
+
+    def lacks(self, device: str, dtype: str) -> str | None:
         return None
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:

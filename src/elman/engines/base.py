@@ -128,7 +128,7 @@ class Engine(ABC):
     fuses: bool = False  # whether it compiles any step, also such as are derived from a cell's
     packs: bool = False  # whether its kernels run packed rows as they lie
     leaves_out: frozenset[str] = frozenset()  # of plan.spec.OPTIMIZATIONS, what it can do without
-    # device type -> what it computes in; everything if {}
+    # device type -> what it computes in; whoever computes in everything has its own `lacks`
     dtypes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @abstractmethod

@@ -1,13 +1,16 @@
-"""What is known about a choice: from this process, else from disk, else benchmarked now."""
+"""What is known about a choice: from this process, else from disk, else benchmarked now; in a
+distributed run once for all processes."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from elman.folders import cache_folder
 from elman.tuning import cache
 from elman.tuning.evidence import Evidence
+from elman.tuning.ranks import once_for_all
 
 _decided: dict[str, Evidence] = {}  # by folder and key: one process decides once
 
@@ -35,14 +38,20 @@ def decided(
     """
     place = json.dumps([_folder(), key], sort_keys=True)
     known = None if again else _decided.get(place)
-    if known is not None:
-        return known, None
-    evidence = Evidence.of_json(None if again else cache.recall(key), order)
-    failed = None if evidence.settled(order, cautious) else benchmark(evidence)
-    if not failed:  # what failed to build may succeed the next time
-        _decided[place] = evidence
-        if failed is not None:
+
+    def look() -> dict[str, Any]:
+        if known is not None:
+            return {"evidence": known.to_json(), "failed": None}
+        evidence = Evidence.of_json(None if again else cache.recall(key), order)
+        failed = None if evidence.settled(order, cautious) else benchmark(evidence)
+        if failed is not None and not failed:  # what failed to build may succeed the next time
             cache.remember(key, evidence.to_json())
+        return {"evidence": evidence.to_json(), "failed": failed}
+
+    found = look() if again else once_for_all(key, look)
+    evidence, failed = Evidence.of_json(found["evidence"], order), found["failed"]
+    if not failed:
+        _decided[place] = evidence
     return evidence, failed
 
 
