@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 
 import numpy as np
@@ -47,6 +48,21 @@ def test_train_report_and_runs(elman, tmp_path, data):
     code, said, _ = elman("runs", *map(str, sorted((tmp_path / "runs").iterdir())))
     assert "differs in" in said
     assert "0.1" in said
+
+
+def test_train_on_words(elman, tmp_path, data):
+    """A preset's settings but for what is given; perplexities on the screen and in the list."""
+    out = f"--out={tmp_path / 'runs'}"
+    small = [option for option in SMALL if "minutes" not in option]
+    code, said, _ = elman("train", "text", "--preset=small", f"--data={data}", out, *small)
+    assert code == 0
+    for word in ("trigram", "perplexity", "torch.nn.LSTM", "words/s"):
+        assert word in said
+    (folder,) = (tmp_path / "runs").iterdir()
+    config = json.loads((folder / "config.json").read_text())
+    assert [config[name] for name in ("level", "hidden", "lr", "epochs")] == ["word", 8, 20, None]
+    assert "perplexity" in elman("runs", out)[1]
+    assert "perplexity" in (folder / "report.html").read_text()
 
 
 def test_interrupted_run_is_listed_and_resumed(elman, tmp_path, data, monkeypatch):
@@ -170,7 +186,7 @@ def test_train_on_numbers(elman, tmp_path, task):
         (("regression", "none.npz"), "the data file does not exist"),
         (("rotate", "--data=none.npz"), "does not exist"),
         (("rotate", "--optimizer=adam"), "optimizer must be one of adamw, sgd, not adam"),
-        (("rotate", "--schedule=step"), "schedule must be one of cosine, linear, constant, not"),
+        (("rotate", "--schedule=step"), "schedule must be one of cosine, linear, constant, or"),
     ],
 )
 def test_mistakes_are_told_in_a_line(elman, tmp_path, words, reason):

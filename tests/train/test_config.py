@@ -32,7 +32,17 @@ def test_round_trip(task):
         ({"temperature": -1.0}, "temperature"),
         ({"bptt": 0}, "bptt must be positive, not 0"),
         ({"optimizer": "rmsprop"}, "^optimizer must be one of adamw, sgd, not rmsprop$"),
-        ({"schedule": "step"}, "^schedule must be one of cosine, linear, constant, not step$"),
+        (
+            {"schedule": "step"},
+            "^schedule must be one of cosine, linear, constant, or as in stairs",
+        ),
+        ({"schedule": "stairs:4/0:2"}, r"as in stairs:4/13:2, not stairs:4/0:2$"),
+        ({"level": "line"}, "^level must be one of char, word, not line$"),
+        ({"preset": "huge"}, "^preset must be one of small, medium, large, not huge$"),
+        ({"vocabulary": 1}, "^vocabulary must be at least 2, not 1$"),
+        ({"uniform": 0.0}, "^uniform must be positive, not 0.0$"),
+        ({"embedding_dropout": 1.0}, r"^embedding_dropout must be in \[0, 1\), not 1.0$"),
+        ({"tie": True}, "embedding 64 is not hidden 256: --embedding 256$"),
         ({"momentum": 1.0, "optimizer": "sgd"}, r"momentum must be in \[0, 1\), not 1.0"),
         ({"momentum": 0.9}, "^adamw has no momentum to set: --momentum 0, or"),
         ({"nesterov": True, "optimizer": "sgd"}, "nesterov needs a momentum above 0"),
@@ -75,6 +85,14 @@ def test_damaged_configuration(stored, reason):
 def test_a_whole_number_may_stand_for_another():
     """`minutes=2` from Python comes back as it was stored."""
     assert read_config({"task": "text", "minutes": 3, "steps": None}) == TextConfig(minutes=3.0)
+
+
+def test_stairs_fall_after_some_stages():
+    """Four of thirteen epochs at the peak, then half of it from epoch to epoch."""
+    rates = [learning_rate(step, 13 * 7, 8.0, 0.0, "stairs:4/13:2") for step in range(13 * 7)]
+    assert rates == [8.0 * 2.0 ** -max(0, epoch - 3) for epoch in range(13) for _ in range(7)]
+    odd = [learning_rate(step, 10, 1.0, 0.2, "stairs:1/3:1.5") for step in range(10)]
+    assert odd == pytest.approx([0.5, 1, 1, 1, 1, 2 / 3, 2 / 3, 2 / 3, 4 / 9, 4 / 9])
 
 
 def test_steps_follow_from_the_time_of_one():

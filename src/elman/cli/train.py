@@ -60,7 +60,7 @@ def command(task: Task, about: str) -> Callable[..., None]:
             refuse_others(context)
             outcome = run.resume(common["resume"], console, comparing=common["compare"])
         else:
-            config = task.config(**values)
+            config = task.config.of({n: values[n] for n in named(context) if n in values})
             outcome = run.start(config, common["out"], console, comparing=common["compare"])
         finish(outcome, console)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from elman.errors import InputError
 from elman.train.optimizer import OPTIMIZERS
-from elman.train.schedule import SCHEDULES
+from elman.train.schedule import SCHEDULES, STAIRS, find_schedule
 from elman.train.stored import DamageError, filled
 
 POSITIVE = ("layers", "hidden", "batch", "lr", "minutes", "clip", "devices")
@@ -36,6 +37,7 @@ class Config:
     TASK: ClassVar[str] = ""
     VALIDATED: ClassVar[str] = ""  # the field that says how much is predicted per validation
     LEAST_VALIDATED: ClassVar[int] = 1
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # defaults of the field `preset`
 
     data: str | None = setting(None, "A file or folder.")
     cell: str = setting("gru", "gru, lstm, rnn, another of elman.cells, or file.py:cell.")
@@ -45,7 +47,9 @@ class Config:
     batch: int = setting(32, "Rows side by side.")
     lr: float = setting(4e-3, "Highest learning rate.")
     warmup: float = setting(0.05, "Share of steps to reach it.")
-    schedule: str = setting("cosine", f"The learning rate from there: {', '.join(SCHEDULES)}.")
+    schedule: str = setting(
+        "cosine", f"The learning rate from there: {', '.join(SCHEDULES)}, or as in {STAIRS}."
+    )
     optimizer: str = setting("adamw", f"{' or '.join(OPTIMIZERS)}.")
     momentum: float = setting(0.0, "Of sgd.")
     nesterov: bool = setting(False, "Nesterov's momentum.")
@@ -73,8 +77,10 @@ class Config:
         for name in ("dropout", "warmup", "momentum"):
             self.check(name, 0 <= getattr(self, name) < 1, "must be in [0, 1)")
         self.check("weight_decay", self.weight_decay >= 0, "must not be negative")
-        for name, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
-            self.check(name, getattr(self, name) in known, f"must be one of {', '.join(known)}")
+        known = f"must be one of {', '.join(OPTIMIZERS)}"
+        self.check("optimizer", self.optimizer in OPTIMIZERS, known)
+        known = f"must be one of {', '.join(SCHEDULES)}, or as in {STAIRS}"
+        self.check("schedule", find_schedule(self.schedule) is not None, known)
         if self.nesterov and not self.momentum:
             raise InputError("nesterov needs a momentum above 0, as in --momentum 0.9 --nesterov")
         if self.momentum and self.optimizer != "sgd":
@@ -90,6 +96,17 @@ class Config:
         """Raise InputError if a field breaks a rule (NaN breaks every one)."""
         if not holds:
             raise InputError(f"{name} {rule}, not {getattr(self, name)}")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Make a configuration from what is given; a preset among it has other defaults.
+
+        A given length (steps, minutes) takes the place of the preset's epochs.
+        """
+        preset = dict(cls.PRESETS.get(given.get("preset", ""), {}))
+        if {"steps", "minutes"} & set(given):
+            preset.pop("epochs", None)
+        return cls(**preset | dict(given))
 
     @property
     def items_per_step(self) -> int:

@@ -31,7 +31,7 @@ class Tally:
     Attributes:
         step: training steps done.
         seconds: time in training steps, all of them (s).
-        loss, norm, since_s: sums since the last row of metrics.csv.
+        loss, norm, since_s: sums since the last row of metrics.csv; losses are scaled.
         count: steps since that row.
         valid_loss: of the last validation; None before the first.
         valid_accuracy, valid_r2: its score, by the task's measure.
@@ -138,7 +138,8 @@ class Loop:
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise RunError(self.diverged(loss, norm))
         self.tally = self.tally.add(loss, norm, taken, self.fallbacks() - fell)
-        self.display.update(self.tally.step, self.steps, loss, config.items_per_step / taken)
+        told, speed = self.words.of_mean(loss), config.items_per_step / taken
+        self.display.update(self.tally.step, self.steps, told, speed)
         last = self.tally.step == self.steps
         validated = last or self.due(config.validate_every)
         if validated:
@@ -165,7 +166,7 @@ class Loop:
     def validate(self) -> None:
         """Measure loss and score on the validation data."""
         found, words = self.stepper.validate(self.data.held_out()), self.words
-        loss = found.loss * words.scale
+        loss = words.unit(found.loss)
         self.tally = replace(self.tally, valid_loss=loss, **{words.score.column: found.score})
         self.display.say(
             f"step {self.tally.step}/{self.steps}: validation {words.told(loss)}, "
@@ -178,7 +179,7 @@ class Loop:
         row = Row(
             step=tally.step,
             items=tally.step * items,
-            train_loss=tally.loss / tally.count,
+            train_loss=self.words.of_mean(tally.loss / tally.count),
             grad_norm=tally.norm / tally.count,
             lr=lr,
             valid_loss=tally.valid_loss if validated else None,
@@ -233,7 +234,7 @@ class Loop:
         return diagnostic(
             f"training diverged at step {self.tally.step + 1}",
             [
-                ("loss", f"{loss} {self.words.loss}, gradient norm {norm}"),
+                ("loss", f"{self.words.of_mean(loss)} {self.words.loss}, gradient norm {norm}"),
                 ("saved", saved[-1].name if saved else "no checkpoint"),
             ],
             hint="a smaller --lr or --clip",

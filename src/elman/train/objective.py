@@ -48,11 +48,14 @@ class Objective:
         loss: mean over all targets of a batch, [], from the model's outputs and the targets.
         sums: what the score is made of, float64; added over batches.
         score: from these sums; None where it is not defined.
+        inside: whether the model computes the loss itself when it is given the targets: the
+            read-out and the loss can be one operation then.
     """
 
     loss: Callable[[Tensor, Tensor], Tensor]
     sums: Callable[[Tensor, Tensor], Tensor]
     score: Callable[[Tensor], float | None]
+    inside: bool = False
 
 
 @dataclass(frozen=True)

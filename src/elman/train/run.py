@@ -30,7 +30,7 @@ from elman.train.pace import next_step, settle, time_interleaved
 from elman.train.record import Facts, read_record
 from elman.train.stepper import make_stepper
 from elman.train.task import Baseline, Data
-from elman.train.tasks import task_of
+from elman.train.tasks import task_of, words_of
 
 PACE_SHARE = 0.02  # of the whole time, spent on measuring the time of a step
 
@@ -45,13 +45,14 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
     began = time.perf_counter()
     fabric = launch(config)
     task, config = task_of(config), config.absolute()
-    display = Display(console if fabric.global_rank == 0 else Console(quiet=True), task.words)
+    words = words_of(config)
+    display = Display(console if fabric.global_rank == 0 else Console(quiet=True), words)
     data = task.prepare(config)
     display.say(data.about())
     config = with_steps(config, fabric, data)
     data = data.validating(config)
     facts = all_facts(config, data)
-    display.say(f"baseline: {in_words(Baseline(**facts['baseline']), task.words)}")
+    display.say(f"baseline: {in_words(Baseline(**facts['baseline']), words)}")
     folder = shared_folder(fabric, out, task.name)
     loop = assemble(config, fabric, data, folder, display)
     with folder.lock() if loop.first else nullcontext():
@@ -73,7 +74,7 @@ def resume(path: Path, console: Console, *, comparing: bool = True) -> Outcome:
     config, facts = record.require()
     fabric = launch(config)
     first, task = fabric.global_rank == 0, task_of(config)
-    display = Display(console if first else Console(quiet=True), task.words)
+    display = Display(console if first else Console(quiet=True), words_of(config))
     if record.result is not None:
         display.say(f"the run is complete: {record.result.steps} of {config.steps} steps")
         return Outcome(folder, True, first, signal=None, result=record.result.told)
@@ -87,11 +88,10 @@ def resume(path: Path, console: Console, *, comparing: bool = True) -> Outcome:
 
 def all_facts(config: Config, data: Data) -> dict[str, Any]:
     """Collect what facts.json holds."""
-    words = task_of(config).words
     return data.facts() | {
         "digest": data.digest,
         "size": data.size,
-        "loss": words.loss,
+        "loss": words_of(config).loss,
         "baseline": asdict(data.baseline()),
         "machine": machine_facts(),
     }
@@ -140,7 +140,7 @@ def assemble(
     torch.manual_seed(config.seed + 1 + fabric.global_rank)  # each process drops other values
     return Loop(
         config=config,
-        words=task.words,
+        words=words_of(config),
         stepper=stepper,
         data=data,
         folder=folder,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from functools import cache
 
 LAST_SHARE = 0.02
 
@@ -30,6 +32,28 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": constant,
 }
 
+STAIRS = "stairs:4/13:2"  # as one is spelled
+_STAIRS = re.compile(r"stairs:(\d+)/([1-9]\d*):(\d+(?:\.\d+)?)")
+_ROUNDING = 1e-9  # of a share, times the number of stages
+
+
+def stairs(held: int, stages: int, divisor: float) -> Callable[[float], float]:
+    """Stay for some of so many equal stages, then divide at the beginning of each further one."""
+
+    def share(done: float) -> float:
+        stage = math.floor(done * stages * (1 + _ROUNDING))
+        return divisor ** -max(0, min(stage, stages - 1) + 1 - held)
+
+    return share
+
+
+@cache
+def find_schedule(name: str) -> Callable[[float], float] | None:
+    """Find a schedule: a name of SCHEDULES, or stairs:HELD/STAGES:DIVISOR; None for others."""
+    if (found := _STAIRS.fullmatch(name)) and float(found[3]) > 0:
+        return stairs(int(found[1]), int(found[2]), float(found[3]))
+    return SCHEDULES.get(name)
+
 
 def learning_rate(
     step: int, steps: int, peak: float, warmup: float, schedule: str = "cosine"
@@ -41,9 +65,11 @@ def learning_rate(
         steps: number of all steps.
         peak: highest value.
         warmup: share of the steps spent rising.
-        schedule: a name of SCHEDULES.
+        schedule: as :func:`find_schedule` knows it.
     """
     rising = math.ceil(warmup * steps)
     if step < rising:
         return peak * (step + 1) / rising
-    return peak * SCHEDULES[schedule]((step - rising) / max(1, steps - rising))
+    share = find_schedule(schedule)
+    assert share is not None, "configurations name schedules that there are"
+    return peak * share((step - rising) / max(1, steps - rising))

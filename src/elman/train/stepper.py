@@ -49,8 +49,11 @@ class Stepper:
             group["lr"] = lr
         inputs, targets = self.fabric.to_device((batch.inputs, batch.targets))
         self.optimizer.zero_grad()
-        outputs, state = self.model(inputs, detached(self.state))
-        loss = self.objective.loss(outputs, targets)
+        if self.objective.inside:
+            loss, state = self.model(inputs, detached(self.state), targets)
+        else:
+            outputs, state = self.model(inputs, detached(self.state))
+            loss = self.objective.loss(outputs, targets)
         self.fabric.backward(loss)
         norm = self.fabric.clip_gradients(
             self.model, self.optimizer, max_norm=self.clip, error_if_nonfinite=False

@@ -9,7 +9,7 @@ from typing import Any
 from elman.train.config import Config
 from elman.train.record import Compared, Record
 from elman.train.task import Baseline, Words
-from elman.train.tasks import task_of
+from elman.train.tasks import words_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def summarise(record: Record, config: Config) -> Summary:
     rows, facts, result = record.rows, record.facts, record.result
     last = rows[-1] if rows else None
     scored = result or next((row for row in reversed(rows) if row.valid_loss is not None), None)
-    speed, words = result.speed if result else None, task_of(config).words
+    speed, words = result.speed if result else None, words_of(config)
     return Summary(
         name=record.name,
         config=config,

@@ -24,6 +24,7 @@ class Words:
         headline: which is told first, "loss" or "score".
         score: what is scored in validation.
         form: how a loss is written.
+        of_mean: from a mean of scaled losses to what is told, where that is no multiple of it.
     """
 
     items: str
@@ -33,6 +34,11 @@ class Words:
     headline: str
     score: Measure
     form: str = ".3f"
+    of_mean: Callable[[float], float] = float
+
+    def unit(self, loss: float) -> float:
+        """Convert the objective's mean loss into the unit that is told."""
+        return self.of_mean(self.scale * loss)
 
     def told(self, loss: float) -> str:
         """Write a loss with its unit."""
@@ -123,13 +129,14 @@ class Task:
 
     Attributes:
         about: one line for the help.
-        words: how it calls what it counts and measures.
+        words: of a configuration: how it calls what it counts and measures.
         objective: what training minimises, and what is scored.
         config: the class of its configurations; its TASK is the task's name.
         positional: options that are given without a name on the command line.
         prepare: reads the data of a configuration.
         build: the model; with `baseline=True` the same on torch.nn's recurrent layers. Called as
-            ``outputs, state = model(inputs, state)``.
+            ``outputs, state = model(inputs, state)``; with targets behind the state where the
+            objective is ``inside``.
         conclude: looks at a trained model (evaluation mode, no gradients): what else belongs
             into result.json. "sample" is a text, "table" a table for people, "shown" predictions
             beside their targets (`shown.py`); "valid_loss" and the score's column take the place
@@ -137,7 +144,7 @@ class Task:
     """
 
     about: str
-    words: Words
+    words: Callable[[Any], Words]
     objective: Objective
     config: type[Config]
     prepare: Callable[[Any], Data]

@@ -10,7 +10,7 @@ from elman.train.regression.task import REGRESSION
 from elman.train.rotate.task import ROTATE
 from elman.train.sequences.task import IMAGES, SERIES
 from elman.train.stored import DamageError
-from elman.train.task import Task
+from elman.train.task import Task, Words
 from elman.train.text.task import TEXT
 
 TASKS = {task.name: task for task in (TEXT, SERIES, IMAGES, REGRESSION, ROTATE)}
@@ -19,6 +19,11 @@ TASKS = {task.name: task for task in (TEXT, SERIES, IMAGES, REGRESSION, ROTATE)}
 def task_of(config: Config) -> Task:
     """Find the task of a configuration."""
     return TASKS[config.TASK]
+
+
+def words_of(config: Config) -> Words:
+    """Return how the run of a configuration calls what it counts and measures."""
+    return task_of(config).words(config)
 
 
 def read_config(stored: dict[str, Any]) -> Config:

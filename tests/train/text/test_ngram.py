@@ -12,16 +12,16 @@ from elman.train.text.ngram import bucket, fit_ngram, fit_weights
 
 @pytest.fixture(scope="module")
 def markov():
-    """A second-order chain of 5 characters with known probabilities: (ids, entropy rate)."""
+    """A second-order chain of 5 characters with known probabilities: (ids, entropy in nats)."""
     draw = np.random.default_rng(0)
     table = draw.dirichlet([0.3] * 5, size=(5, 5))
     ids = [0, 1]
-    bits = 0.0
+    nats = 0.0
     for chance in draw.random(60_000):
         row = table[ids[-2], ids[-1]]
         ids.append(min(4, int(np.searchsorted(row.cumsum(), chance))))
-        bits -= np.log2(row[ids[-1]])
-    return np.array(ids, dtype=np.int32), bits / 60_000
+        nats -= np.log(row[ids[-1]])
+    return np.array(ids, dtype=np.int32), nats / 60_000
 
 
 def test_reaches_the_entropy_of_a_second_order_chain(markov):
@@ -30,8 +30,8 @@ def test_reaches_the_entropy_of_a_second_order_chain(markov):
     trigram, bigram = (fit_ngram(ids[:50_000], 5, order) for order in (3, 2))
     unseen = ids[50_000:]
 
-    assert trigram.bits(unseen).mean() < 1.01 * entropy + 0.01
-    assert bigram.bits(unseen).mean() > 1.05 * entropy
+    assert trigram.nats(unseen).mean() < 1.01 * entropy + 0.01
+    assert bigram.nats(unseen).mean() > 1.05 * entropy
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.lists(st.integers(0, 5), max_size=3))
@@ -84,3 +84,19 @@ def test_em_finds_the_likeliest_weight():
     likelihood = [np.log(g * share + (1 - g) * lower).sum() for g in grid]
 
     assert lam == pytest.approx(grid[int(np.argmax(likelihood))], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "size, order, name", [(10_000, 3, "trigram"), (5_000_000, 2, "bigram"), (2**40, 1, "unigram")]
+)
+def test_runs_of_large_vocabularies_have_numbers(size, order, name):
+    """Runs are as long as their numbers have 64 bits, and different runs have different ones."""
+    draw = np.random.default_rng(0)
+    last = size - 1 - draw.integers(0, 4, 500)
+    model = fit_ngram(last, size)
+
+    assert (model.order, model.name) == (order, name)
+    assert all((gram.codes >= 0).all() for gram in model.grams)
+    assert len(model.grams[-1].codes) == len(
+        {tuple(last[k : k + order]) for k in range(len(last) - order + 1)}
+    )

@@ -33,8 +33,8 @@ def test_rows_can_be_shared_out():
 def test_shortest_text():
     """One segment per row is enough; one character less is not."""
     assert training_stream(np.zeros(4 * 7, dtype=np.int32), batch=4, bptt=6).segments == 1
-    with pytest.raises(RunError, match=r"27 characters(.|\n)*28 = batch 4 x \(bptt 6 \+ 1\)"):
-        training_stream(np.zeros(27, dtype=np.int32), batch=4, bptt=6)
+    with pytest.raises(RunError, match=r"27 words(.|\n)*28 = batch 4 x \(bptt 6 \+ 1\)"):
+        training_stream(np.zeros(27, dtype=np.int32), batch=4, bptt=6, items="words")
 
 
 @pytest.mark.parametrize("length", [2, 3, 50, 1000, 9999])

@@ -85,7 +85,7 @@ def points(true: np.ndarray, predicted: np.ndarray) -> list[Points]:
 
 REGRESSION = Task(
     about="Numbers predicted from sequences: a target per step, or one per sequence.",
-    words=Words(
+    words=lambda config: Words(
         items="sequences",
         loss="squared error (1 is the variance of the training targets)",
         brief="squared error",

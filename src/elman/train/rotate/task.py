@@ -69,7 +69,7 @@ def pixels_of(frames: Tensor, data: RotateData) -> str:
 
 ROTATE = Task(
     about="The next image of one that is turned step by step; without arguments, of a photograph.",
-    words=Words(
+    words=lambda config: Words(
         items="images",
         loss="squared error per pixel in [-1, 1]",
         brief="squared error",

@@ -44,7 +44,7 @@ def _as(weight: Tensor, part: Tensor) -> Tensor:
 
 SERIES = Task(
     about="A classifier of time series or raw audio.",
-    words=WORDS,
+    words=lambda config: WORDS,
     objective=CLASSES,
     config=SeriesConfig,
     prepare=prepare_series,
@@ -54,7 +54,7 @@ SERIES = Task(
 )
 IMAGES = Task(
     about="A classifier of images that reads them pixel by pixel.",
-    words=WORDS,
+    words=lambda config: WORDS,
     objective=CLASSES,
     config=ImagesConfig,
     prepare=prepare_images,

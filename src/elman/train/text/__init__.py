@@ -1,1 +1,1 @@
-"""Task `text`: a character model; corpus -> vocabulary -> stream."""
+"""Task `text`: a language model of characters or words; corpus -> vocabulary -> stream."""

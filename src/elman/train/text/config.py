@@ -2,34 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from elman.errors import InputError
 from elman.train.config import Config, setting
+from elman.train.text.levels import LEVELS, Level
+from elman.train.text.presets import PRESETS
 
 
 @dataclass(frozen=True)
 class TextConfig(Config):
-    """A character model's run."""
+    """A language model's run."""
 
     TASK: ClassVar[str] = "text"
     VALIDATED: ClassVar[str] = "validation_chars"
     LEAST_VALIDATED: ClassVar[int] = 4096
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
-    data: str | None = setting(None, "A text file, or a folder of them; else Python's own sources.")
-    embedding: int = setting(64, "Size of a character's vector.")
-    bptt: int = setting(64, "Characters per step of truncated BPTT.")
-    validation_chars: int = setting(131072, "Characters predicted per validation.")
+    data: str | None = setting(
+        None,
+        "A text file, or a folder of them; train, valid and test in their names are the parts. "
+        "Else Python's own sources.",
+    )
+    level: str = setting("char", f"What is predicted: {' or '.join(LEVELS)}.")
+    preset: str | None = setting(
+        None, f"Other defaults, of a well-known word model: {', '.join(PRESETS)}."
+    )
+    vocabulary: int | None = setting(None, "Tokens that are known, the most frequent ones.")
+    embedding: int = setting(64, "Size of a token's vector.")
+    embedding_dropout: float = setting(0.0, "Share of these vectors' values dropped.")
+    tie: bool = setting(False, "Read out with the embedding's own weights.")
+    uniform: float | None = setting(None, "Draw all weights from -this to this.")
+    bptt: int = setting(64, "Tokens per step of truncated BPTT.")
+    epochs: int | None = setting(None, "Walks through the training text, instead of --minutes.")
+    validation_chars: int = setting(131072, "Tokens predicted per validation.")
     temperature: float = setting(0.7, "Of the sample.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("embedding", "bptt"):
             self.check(name, getattr(self, name) > 0, "must be positive")
+        for name, known in (("level", LEVELS), ("preset", {None: None, **PRESETS})):
+            text = f"must be one of {', '.join(filter(None, known))}"
+            self.check(name, getattr(self, name) in known, text)
         self.check("temperature", self.temperature >= 0, "must not be negative")
         self.check("validation_chars", self.validation_chars >= 2, "must be at least 2")
+        self.check(
+            "vocabulary", self.vocabulary is None or self.vocabulary >= 2, "must be at least 2"
+        )
+        self.check("epochs", self.epochs is None or self.epochs >= 1, "must be at least 1")
+        self.check("uniform", self.uniform is None or self.uniform > 0, "must be positive")
+        self.check("embedding_dropout", 0 <= self.embedding_dropout < 1, "must be in [0, 1)")
+        if self.tie and self.embedding != self.hidden:
+            sizes = f"embedding {self.embedding} is not hidden {self.hidden}"
+            raise InputError(
+                f"tied weights are of one size, and {sizes}: --embedding {self.hidden}"
+            )
 
     @property
     def items_per_step(self) -> int:
-        """Characters in one training step, over all devices."""
+        """Tokens in one training step, over all devices."""
         return self.batch * self.bptt
+
+    @property
+    def splitting(self) -> Level:
+        """What its tokens are."""
+        return LEVELS[self.level]

@@ -1,21 +1,25 @@
-"""Where the text comes from: the standard library's sources, one file, or a folder of files.
+"""Where the text comes from: the standard library's sources, one file, a folder, or parts.
 
-Files are split into training and validation by the hash of their relative names, so the split
-depends on neither the order of a directory listing nor on a seed.
+Files whose names say that they are the parts of one data set (`ptb.train.txt`, `ptb.valid.txt`,
+`ptb.test.txt`) are these. Other files are split into training and validation by the hash of their
+relative names, so the split depends on neither the order of a directory listing nor on a seed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from elman.errors import RunError, diagnostic
+from elman.train.text.download import NAMED
 
 VALIDATION_SHARE = 0.1
+VALIDATION_NAMES = ("valid", "validation", "val", "dev")
 # Tests and installed packages are not the library; encodings are generated tables, alike in
 # dozens of files, so that validation files would be known from training.
 NOT_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "encodings"}
@@ -36,8 +40,10 @@ class Corpus:
     Attributes:
         source: where it came from, for people.
         train, valid: the two texts; files are joined by a blank line.
-        train_files, valid_files: number of files in each; 0 and 0 where one file was cut.
+        train_files, valid_files: number of files in each; 0 and 0 where one file was cut, and
+            where each is a file of its own.
         skipped: names of files that are not text, with the reason.
+        test: a third text, to be predicted once, at the end; "" if there is none.
     """
 
     source: str
@@ -46,19 +52,23 @@ class Corpus:
     train_files: int
     valid_files: int
     skipped: tuple[str, ...] = ()
+    test: str = ""
 
     @property
     def digest(self) -> str:
-        """Hash of both texts: a resumed run must see what it saw before."""
-        both = f"{len(self.train)}\n{self.train}{self.valid}"
-        return hashlib.sha256(both.encode("utf-8", "surrogatepass")).hexdigest()
+        """Hash of all texts: a resumed run must see what it saw before."""
+        parts = f"{len(self.train)}\n{self.train}{self.valid}"
+        if self.test:
+            parts = f"{len(self.valid)}\n{parts}{self.test}"
+        return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def load(data: str | None) -> Corpus:
     """Read the text to train on: the standard library, a file, or all text files of a folder.
 
     Args:
-        data: path of a file or folder; None for the running Python's standard library.
+        data: path of a file or folder, or a name of `download.NAMED`; None for the running
+            Python's standard library.
 
     Raises:
         RunError: if the path is missing, or holds no text.
@@ -66,11 +76,44 @@ def load(data: str | None) -> Corpus:
     if data is None:
         return standard_library()
     path = Path(data).expanduser()
+    if data in NAMED and not path.exists():
+        return Corpus(data, *NAMED[data]())
+    if parts := parts_of(path):
+        train, valid, *test = map(read_text, parts)
+        return Corpus(str(path), train, valid, 0, 0, test="".join(test))
     if path.is_dir():
         return split(*read_folder(path), source=str(path))
     if path.exists():
         return split([Document(path.name, read_text(path))], [], source=str(path))
     raise RunError(diagnostic("the data file or folder does not exist", [("path", str(path))]))
+
+
+def parts_of(path: Path) -> tuple[Path, ...]:
+    """Find the files of a data set that comes in parts: to train, to validate, and maybe to test.
+
+    Args:
+        path: the training file, beside which the others lie, or the folder of them all.
+
+    Returns:
+        Nothing if names do not tell, or tell of several data sets.
+    """
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    found = [parts for file in files if (parts := parts_beside(file))]
+    return found[0] if len(found) == 1 else ()
+
+
+def parts_beside(file: Path) -> tuple[Path, ...]:
+    """Find the files that are named as a training file is, but for the part."""
+    if "train" not in re.split(r"[^a-z]+", file.name.lower()) or not file.is_file():
+        return ()
+
+    def part(name: str) -> Path:
+        return file.with_name(re.sub(r"train(?![a-z])", name, file.name))
+
+    valid = next((part(name) for name in VALIDATION_NAMES if part(name).is_file()), None)
+    if valid is None or valid == file:
+        return ()
+    return (file, valid, part("test")) if part("test").is_file() else (file, valid)
 
 
 def standard_library() -> Corpus:

@@ -1,4 +1,4 @@
-"""The text of a run, ready to train on, and what a trigram model makes of it."""
+"""The text of a run, ready to train on, and what an n-gram model makes of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elman.train.task import Baseline, Batch
 from elman.train.text.config import TextConfig
 from elman.train.text.corpus import Corpus, load
 from elman.train.text.ngram import fit_ngram
-from elman.train.text.stream import Stream, training_stream, validation_stream
+from elman.train.text.stream import Stream, training_stream, validation_stream, whole_stream
 from elman.train.text.vocabulary import Vocabulary, fit_vocabulary
 
 
@@ -22,9 +22,12 @@ class TextData:
     """A text as streams of numbers.
 
     Attributes:
+        config: of the run.
         places [M]: where the validation stream's targets stand in `valid_ids`.
+        test: of the corpus's third text, if there is one.
     """
 
+    config: TextConfig
     corpus: Corpus
     vocabulary: Vocabulary
     train_ids: np.ndarray
@@ -32,6 +35,7 @@ class TextData:
     train: Stream
     valid: Stream
     places: np.ndarray
+    test: Stream | None = None
 
     @property
     def digest(self) -> str:
@@ -40,22 +44,29 @@ class TextData:
 
     @property
     def size(self) -> str:
-        """How many characters there are."""
-        return f"{len(self.corpus.train)} + {len(self.corpus.valid)} characters"
+        """How many tokens there are."""
+        return f"{len(self.train_ids)} + {len(self.valid_ids)} {self.items}"
+
+    @property
+    def items(self) -> str:
+        """What tokens are called."""
+        return self.vocabulary.level.words.items
 
     def validating(self, config: TextConfig) -> TextData:
         """Return the same text with the validation stream of another configuration."""
         valid, places = validation_stream(self.valid_ids, config.validation_chars, config.bptt)
-        return replace(self, valid=valid, places=places)
+        return replace(self, config=config, valid=valid, places=places)
 
     def baseline(self) -> Baseline:
-        """Fit a trigram to the training text; its bits per character on the same targets."""
+        """Fit a trigram to the training text; its loss on the same targets."""
         model = fit_ngram(self.train_ids, len(self.vocabulary))
-        return Baseline("trigram", float(model.bits(self.valid_ids)[self.places].mean()))
+        nats = float(model.nats(self.valid_ids)[self.places].mean())
+        return Baseline(model.name, self.vocabulary.level.words.unit(nats))
 
     def steps(self) -> int | None:
-        """A text has no epochs."""
-        return None
+        """Steps that the epochs make; a walk ends with the last whole segment."""
+        epochs = self.config.epochs
+        return None if epochs is None else epochs * self.train.segments
 
     def batch(self, step: int, mine: slice) -> Batch:
         """Return the next segment of each row; the state begins anew with each walk."""
@@ -64,11 +75,15 @@ class TextData:
 
     def held_out(self) -> Iterator[Batch]:
         """Walk through the validation stream."""
-        for k in range(self.valid.segments):
-            yield Batch(*self.valid.segment(k), begins=k == 0)
+        return walked(self.valid)
+
+    def tested(self) -> Iterator[Batch]:
+        """Walk through the whole test text; nothing if there is none."""
+        return walked(self.test) if self.test else iter(())
 
     def facts(self) -> dict[str, Any]:
         """Return what a report says about the text, and what a resumed run compares."""
+        known, size = self.vocabulary.known, f"{len(self.vocabulary)} {self.items}"
         return {
             "source": self.corpus.source,
             "train_chars": len(self.corpus.train),
@@ -77,7 +92,7 @@ class TextData:
             "valid_files": self.corpus.valid_files,
             "predicted_chars": int(self.places.size),
             "unknown_share": float((self.valid_ids[self.places] == 0).mean()),
-            "vocabulary": self.vocabulary.characters,
+            "vocabulary": "".join(known) if self.config.level == "char" else size,
         }
 
     def about(self) -> str:
@@ -86,9 +101,15 @@ class TextData:
         files = f" in {corpus.train_files} files" if corpus.train_files else ""
         others = f" in {corpus.valid_files} files" if corpus.valid_files else ""
         return (
-            f"text: {corpus.source}: {len(corpus.train):,} characters{files} to train on, "
-            f"{len(corpus.valid):,}{others} to validate; {len(self.vocabulary)} symbols"
+            f"text: {corpus.source}: {len(self.train_ids):,} {self.items}{files} to train on, "
+            f"{len(self.valid_ids):,}{others} to validate; {len(self.vocabulary):,} symbols"
         )
+
+
+def walked(stream: Stream) -> Iterator[Batch]:
+    """Walk through a stream, the state carried from segment to segment."""
+    for k, piece in enumerate(stream.pieces()):
+        yield Batch(*piece, begins=k == 0)
 
 
 def prepare(config: TextConfig) -> TextData:
@@ -98,11 +119,24 @@ def prepare(config: TextConfig) -> TextData:
         RunError: if there is no text, or too little.
     """
     corpus = load(config.data)
+    level = config.splitting
     if not corpus.train:
-        details = [("source", corpus.source), ("text", "no characters for training")]
+        details = [("source", corpus.source), ("text", f"no {level.words.items} for training")]
         raise RunError(diagnostic("the text is too short to train on", details, "more text"))
-    vocabulary = fit_vocabulary(corpus.train)
+    vocabulary = fit_vocabulary(corpus.train, level, config.vocabulary)
     train_ids, valid_ids = vocabulary.encode(corpus.train), vocabulary.encode(corpus.valid)
-    train = training_stream(train_ids, config.batch, config.bptt)
-    valid, places = validation_stream(valid_ids, config.validation_chars, config.bptt)
-    return TextData(corpus, vocabulary, train_ids, valid_ids, train, valid, places)
+    train = training_stream(train_ids, config.batch, config.bptt, level.words.items)
+    limits = (config.validation_chars, config.bptt)
+    valid, places = validation_stream(valid_ids, *limits, level.words.items)
+    test = vocabulary.encode(corpus.test)
+    return TextData(
+        config=config,
+        corpus=corpus,
+        vocabulary=vocabulary,
+        train_ids=train_ids,
+        valid_ids=valid_ids,
+        train=train,
+        valid=valid,
+        places=places,
+        test=whole_stream(test, config.bptt, level.words.items) if corpus.test else None,
+    )

@@ -1,4 +1,4 @@
-"""The character model: embedding, recurrent layers, and a read-out of the next character."""
+"""The language model: embedding, recurrent layers, and a read-out of the next token."""
 
 from __future__ import annotations
 
@@ -8,47 +8,85 @@ import torch
 from torch import Tensor, nn
 
 from elman.train.layers import recurrent
+from elman.train.objective import cross_entropy
 from elman.train.text.config import TextConfig
 from elman.train.text.data import TextData
 
 
-class CharModel(nn.Module):
-    """Predicts the next character at every step.
+class LanguageModel(nn.Module):
+    """Predicts the next token at every step.
 
     Args:
-        size: V, number of characters.
-        embedding: size of a character's vector.
+        size: V, number of tokens.
+        embedding: size of a token's vector.
         hidden: size of the recurrent layers' output.
         recurrent: a module called as torch.nn.GRU is.
         dropout: share of values dropped before the read-out.
+        embedding_dropout: share of values dropped before the recurrent layers.
+        tie: whether the read-out's weights are the embedding's; both sizes are one then.
     """
 
     def __init__(
-        self, size: int, embedding: int, hidden: int, recurrent: nn.Module, dropout: float = 0.0
-    ):
+        self,
+        size: int,
+        embedding: int,
+        hidden: int,
+        recurrent: nn.Module,
+        dropout: float = 0.0,
+        embedding_dropout: float = 0.0,
+        tie: bool = False,
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(size, embedding)
+        self.embedding_dropout = nn.Dropout(embedding_dropout)
         self.recurrent = recurrent
         self.dropout = nn.Dropout(dropout)
         self.readout = nn.Linear(hidden, size)
+        if tie:
+            self.readout.weight = self.embedding.weight
 
-    def forward(self, ids: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """Predict.
+    def forward(
+        self, ids: Tensor, state: Any = None, targets: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        """Predict, or say how wrong that is.
 
         Args:
-            ids [T, B]: characters as numbers.
+            ids [T, B]: tokens as numbers.
             state: what the previous call returned; zeros if None.
+            targets [T, B]: the token after each.
 
         Returns:
-            logits [T, B, V]: of the character after each.
+            logits [T, B, V] of the token after each; with targets the mean loss, [].
             state: the recurrent layers' last state.
         """
-        out, state = self.recurrent(self.embedding(ids), state)
-        return self.readout(self.dropout(out)), state
+        out, state = self.recurrent(self.embedding_dropout(self.embedding(ids)), state)
+        out = self.dropout(out)
+        return self.readout(out) if targets is None else self.loss(out, targets), state
+
+    def loss(self, out: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean of -ln P(target), [], of outputs [T, B, H] and targets [T, B]."""
+        return cross_entropy(self.readout(out), targets)
 
 
-def build_model(config: TextConfig, data: TextData, *, baseline: bool = False) -> CharModel:
+def build_model(config: TextConfig, data: TextData, *, baseline: bool = False) -> LanguageModel:
     """Build the model of a run; with `baseline` the same on torch.nn's recurrent layer."""
+    return language_model(config, len(data.vocabulary), baseline=baseline)
+
+
+def language_model(config: TextConfig, size: int, *, baseline: bool = False) -> LanguageModel:
+    """Build a model of so many tokens; with `baseline` on torch.nn's recurrent layer."""
     torch.manual_seed(config.seed)
     layers = recurrent(config, config.embedding, config.layers, baseline=baseline)
-    return CharModel(len(data.vocabulary), config.embedding, config.hidden, layers, config.dropout)
+    model = LanguageModel(
+        size,
+        config.embedding,
+        config.hidden,
+        layers,
+        config.dropout,
+        config.embedding_dropout,
+        config.tie,
+    )
+    if config.uniform is not None:
+        for weight in model.parameters():
+            nn.init.uniform_(weight, -config.uniform, config.uniform)
+    return model

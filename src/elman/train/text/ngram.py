@@ -1,6 +1,6 @@
-"""The baseline: an interpolated n-gram model of characters.
+"""The baseline: an interpolated n-gram model of tokens.
 
-With u the context's characters, v the context without its oldest one, and w the next character,
+With u the context's tokens, v the context without its oldest one, and w the next token,
 
     P(w | u) = lam(u) count(u w) / count(u) + (1 - lam(u)) P(w | v)
 
@@ -17,13 +17,15 @@ import numpy as np
 
 BUCKETS = 40
 HELD_OUT = 20  # one part in
-BLOCK = 4096  # characters per held-out block
+ORDER = 3
+LARGEST = 2**63  # codes are smaller
+BLOCK = 4096  # tokens per held-out block
 EM_ROUNDS = 30
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How often each code of n characters occurs: codes sorted, both [K]."""
+    """How often each code of n tokens occurs: codes sorted, both [K]."""
 
     codes: np.ndarray
     counts: np.ndarray
@@ -42,9 +44,9 @@ class NGram:
     """An interpolated n-gram model.
 
     Attributes:
-        size: number of characters in the vocabulary.
-        grams: for n = 1 … order, counts of n characters in a row.
-        contexts: for n = 1 … order, counts of the n - 1 characters before another one.
+        size: number of tokens in the vocabulary.
+        grams: for n = 1 … order, counts of n tokens in a row.
+        contexts: for n = 1 … order, counts of the n - 1 tokens before another one.
         weights: for n = 1 … order, lam by bucket, [BUCKETS].
     """
 
@@ -55,11 +57,16 @@ class NGram:
 
     @property
     def order(self) -> int:
-        """Characters looked at, the predicted one included."""
+        """Tokens looked at, the predicted one included."""
         return len(self.grams)
 
+    @property
+    def name(self) -> str:
+        """How it is called."""
+        return {1: "unigram", 2: "bigram", 3: "trigram"}.get(self.order, f"{self.order}-gram")
+
     def probabilities(self, ids: np.ndarray) -> np.ndarray:
-        """Return P(ids[t] | the characters before) for all t, [N]; short contexts at the start."""
+        """Return P(ids[t] | the tokens before) for all t, [N]; short contexts at the start."""
         lower = np.full(len(ids), 1 / self.size)
         for n, lam in enumerate(self.weights, start=1):
             share, seen = shares(self, ids, n)
@@ -68,19 +75,22 @@ class NGram:
             lower = np.concatenate([lower[: n - 1], mixed])
         return lower
 
-    def bits(self, ids: np.ndarray) -> np.ndarray:
-        """Return -log2 P(ids[t] | the characters before) for all t, [N]."""
-        return -np.log2(self.probabilities(ids))
+    def nats(self, ids: np.ndarray) -> np.ndarray:
+        """Return -ln P(ids[t] | the tokens before) for all t, [N]."""
+        return -np.log(self.probabilities(ids))
 
 
-def fit_ngram(ids: np.ndarray, size: int, order: int = 3) -> NGram:
+def fit_ngram(ids: np.ndarray, size: int, order: int = ORDER) -> NGram:
     """Fit an interpolated n-gram model (a trigram by default) to a text.
 
     Args:
-        ids [N]: characters as numbers in 0 … size - 1.
-        size: number of characters in the vocabulary.
-        order: characters looked at, the predicted one included.
+        ids [N]: tokens as numbers in 0 … size - 1.
+        size: number of tokens in the vocabulary.
+        order: tokens looked at, the predicted one included; fewer where the vocabulary is so large
+            that runs of them have no number in 64 bits.
     """
+    while size**order >= LARGEST:
+        order -= 1
     counted, held = parts(ids)
     partial = count(counted, size, order)
     for n in range(1, order + 1):
@@ -107,7 +117,7 @@ def parts(ids: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def count(texts: list[np.ndarray], size: int, order: int) -> NGram:
-    """Count all runs of 1 … order characters; no weights yet."""
+    """Count all runs of 1 … order tokens; no weights yet."""
     grams, contexts = [], []
     for n in range(1, order + 1):
         codes = [code(text, n, size) for text in texts]
@@ -119,7 +129,7 @@ def count(texts: list[np.ndarray], size: int, order: int) -> NGram:
 
 
 def code(ids: np.ndarray, n: int, size: int) -> np.ndarray:
-    """Number each run of n characters: [N - n + 1] int64, the oldest character counts most."""
+    """Number each run of n tokens: [N - n + 1] int64, the oldest token counts most."""
     runs = max(0, len(ids) - n + 1)
     total = np.zeros(runs, dtype=np.int64)
     for k in range(n):
@@ -128,7 +138,7 @@ def code(ids: np.ndarray, n: int, size: int) -> np.ndarray:
 
 
 def shares(model: NGram, ids: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return count(u w) / count(u) and count(u) for each run of n characters, [N - n + 1]."""
+    """Return count(u w) / count(u) and count(u) for each run of n tokens, [N - n + 1]."""
     codes = code(ids, n, model.size)
     seen = model.contexts[n - 1].of(codes // model.size)
     return model.grams[n - 1].of(codes) / np.maximum(seen, 1), seen
@@ -140,10 +150,10 @@ def bucket(seen: np.ndarray) -> np.ndarray:
 
 
 def fit_weights(share: np.ndarray, lower: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Find the weights lam [BUCKETS] that make the held-out characters likeliest, by EM.
+    """Find the weights lam [BUCKETS] that make the held-out tokens likeliest, by EM.
 
     Args:
-        share [M], lower [M]: the two probabilities to mix, for each held-out character.
+        share [M], lower [M]: the two probabilities to mix, for each held-out token.
         where [M]: the bucket of each.
     """
     total = np.bincount(where, minlength=BUCKETS)
@@ -151,7 +161,7 @@ def fit_weights(share: np.ndarray, lower: np.ndarray, where: np.ndarray) -> np.n
     for _ in range(EM_ROUNDS):
         mixed = lam[where] * share
         owed = mixed / (mixed + (1 - lam[where]) * lower)
-        # One imagined character on either side keeps a weight off 0 and 1.
+        # One imagined token on either side keeps a weight off 0 and 1.
         lam = (np.bincount(where, owed, BUCKETS) + 0.5) / (total + 1)
     lam[0] = 0.0
     return lam

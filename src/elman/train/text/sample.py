@@ -18,12 +18,12 @@ def generate(
     seed: int,
     prompt: str = "\n",
 ) -> str:
-    """Draw characters from a character model, one after the other.
+    """Draw tokens from a language model, one after the other.
 
     Args:
         model: logits, state = model(ids [T, 1], state).
-        length: characters to draw after the prompt.
-        temperature: divides the logits; 0 takes the likeliest character.
+        length: tokens to draw after the prompt.
+        temperature: divides the logits; 0 takes the likeliest token.
         seed: of the draws.
         prompt: what the model reads first.
     """
@@ -37,7 +37,7 @@ def generate(
     for _ in range(length):
         logits, state = model(ids[:, None].to(device), state)
         last = logits[-1, 0].double().cpu()
-        last[0] = -torch.inf  # the unknown character is no text
+        last[0] = -torch.inf  # the unknown token is no text
         ids = pick(last, temperature, draws)
         drawn.append(int(ids))
     model.train(was_training)

@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from elman.train.objective import ACCURACY, CLASSES
-from elman.train.task import Task, Words
+from elman.train.objective import CLASSES, judged
+from elman.train.task import Batch, Task
 from elman.train.text.config import TextConfig
 from elman.train.text.data import TextData, prepare
 from elman.train.text.model import build_model
 from elman.train.text.sample import generate
 
-SAMPLE_CHARS = 500
+SAMPLES = {"char": 500, "word": 100}  # tokens
+
+
+def predictions(model: nn.Module, batches: Iterable[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Walk through batches with the state carried on; logits and targets of each."""
+    device, state = next(model.parameters()).device, None
+    for batch in batches:
+        logits, state = model(batch.inputs.to(device), None if batch.begins else state)
+        yield logits, batch.targets.to(device)
 
 
 def conclude(model: nn.Module, data: TextData, config: TextConfig) -> dict[str, Any]:
-    """Let a trained model write."""
-    text = generate(model, data.vocabulary, SAMPLE_CHARS, config.temperature, config.seed)
-    return {"sample": text}
+    """Let a trained model write, and predict the test text if there is one."""
+    length = SAMPLES[config.level]
+    facts: dict[str, Any] = {
+        "sample": generate(model, data.vocabulary, length, config.temperature, config.seed)
+    }
+    if data.corpus.test:
+        found, words = judged(CLASSES, predictions(model, data.tested())), config.splitting.words
+        loss = words.told(words.unit(found.loss))
+        facts["table"] = {"test": f"{loss}, {words.score.told(found.score)}"}
+    return facts
 
 
 TEXT = Task(
-    about="A character model; without arguments on Python's own sources, in about two minutes.",
-    words=Words("characters", "bits per character", "bits/char", 1 / math.log(2), "loss", ACCURACY),
-    objective=CLASSES,
+    about="A model of characters or words; without arguments of Python's own sources, in about "
+    "two minutes.",
+    words=lambda config: config.splitting.words,
+    objective=replace(CLASSES, inside=True),
     config=TextConfig,
     prepare=prepare,
     build=build_model,

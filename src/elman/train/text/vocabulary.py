@@ -1,55 +1,59 @@
-"""Characters to numbers and back."""
+"""Tokens to numbers and back."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-UNKNOWN = "\ufffd"
-RARE_SHARE = 1e-5
+from elman.train.text.levels import CHARACTERS, Level
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The characters a model knows; number 0 stands for all others.
+    """The tokens a model knows; number 0 stands for all others.
 
     Attributes:
-        characters: the known characters, sorted; the k-th has number k + 1.
+        known: the k-th has number k + 1.
+        level: what tokens are.
     """
 
-    characters: str
+    known: Sequence[str]
+    level: Level = CHARACTERS
 
     def __len__(self) -> int:
-        return len(self.characters) + 1
+        return len(self.known) + 1
 
     def encode(self, text: str) -> np.ndarray:
-        """Turn a text of N characters into numbers.
+        """Turn a text of N tokens into numbers.
 
         Returns:
             ids [N]: int32 in 0 … len(self) - 1.
         """
-        codes = codepoints(text)
-        known = codepoints(self.characters)
-        place = np.searchsorted(known, codes)
-        place[place == len(known)] = 0
-        return np.where(known[place] == codes, place + 1, 0).astype(np.int32)
+        tokens = self.level.split(text)
+        numbers = {token: number for number, token in enumerate(self.known, start=1)}
+        table = np.array([numbers.get(kind, 0) for kind in tokens.kinds], dtype=np.int32)
+        return table[tokens.places]
 
-    def decode(self, ids: np.ndarray) -> str:
-        """Turn numbers into a text; unknown characters show as U+FFFD."""
-        table = UNKNOWN + self.characters
-        return "".join(table[number] for number in ids)
-
-
-def codepoints(text: str) -> np.ndarray:
-    """Return the code points of a text, uint32 [N]."""
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    def decode(self, ids: Iterable[int]) -> str:
+        """Turn numbers into a text; unknown tokens show as their level's sign."""
+        table = (self.level.unknown, *self.known)
+        return self.level.join(table[number] for number in ids)
 
 
-def fit_vocabulary(text: str) -> Vocabulary:
-    """Collect the characters of a text, without those rarer than one in 100 000 (or single)."""
-    codes, counts = np.unique(codepoints(text), return_counts=True)
-    least = max(2, math.ceil(RARE_SHARE * len(text)))
-    kept = codes[counts >= least] if (counts >= least).any() else codes
-    return Vocabulary("".join(chr(code) for code in kept))
+def fit_vocabulary(text: str, level: Level = CHARACTERS, most: int | None = None) -> Vocabulary:
+    """Collect the tokens of a text, without rare ones, unless all are rare.
+
+    Args:
+        level: what tokens are, and which of them are rare.
+        most: numbers in all; the most frequent tokens have one.
+    """
+    tokens = level.split(text)
+    counts = np.where([kind == level.unknown for kind in tokens.kinds], 0, tokens.counts())
+    kept = counts >= level.least(tokens)
+    if not kept.any():
+        kept = counts > 0
+    if most is not None:
+        kept[np.argsort(-counts, kind="stable")[most - 1 :]] = False
+    return Vocabulary([k for k, keep in zip(tokens.kinds, kept, strict=True) if keep], level)
