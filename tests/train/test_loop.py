@@ -157,19 +157,48 @@ def test_full_disk_at_the_end_is_an_error(small_config, train, monkeypatch):
     assert "older checkpoints are as they were" in str(error.value)
 
 
-def test_diverging_loss_is_told(small_config, train, monkeypatch):
-    """A loss that is no number ends the run with the last checkpoint's name."""
+def breaking(monkeypatch, steps) -> None:
+    """Let the losses of some steps be no number."""
     plain = Stepper.train
     calls = []
 
     def step(self, *args):
         calls.append(args)
         loss, norm = plain(self, *args)
-        return (float("nan"), norm) if len(calls) == 6 else (loss, norm)
+        return (float("nan"), norm) if len(calls) in steps else (loss, norm)
 
     monkeypatch.setattr(Stepper, "train", step)
+
+
+def test_diverging_loss_is_told(small_config, train, monkeypatch):
+    """A loss that is no number ends the run with the last checkpoint's name."""
+    breaking(monkeypatch, {6})
     with pytest.raises(RunError, match=r"diverged at step 6(.|\n)*step-000000004(.|\n)*--lr"):
         train(small_config)
+
+
+def test_a_loss_that_is_no_number_is_skipped(small_config, train, monkeypatch, console):
+    """Where that is asked for: told, counted, and no part of the means."""
+    breaking(monkeypatch, {3, 4, 5, 9})
+    config = dataclasses.replace(small_config, on_nonfinite="skip", log_every=1)
+    outcome = train(config)
+    rows = read_metrics(outcome.folder.metrics)
+
+    assert outcome.complete
+    assert outcome.result["skipped"] == 4
+    assert [row.step for row in rows] == [1, 2, 6, 7, 8, 10, 11, 12, 13, 14]
+    assert all(math.isfinite(row.train_loss) for row in rows)
+    said = console.file.getvalue()
+    assert "step 3 skipped: loss nan bits per character, gradient norm" in said
+    assert "4 steps were skipped" in said
+
+
+def test_many_in_a_row_are_a_divergence(small_config, train, monkeypatch):
+    """Who asks to skip does not wait for ever."""
+    breaking(monkeypatch, range(2, 100))
+    config = dataclasses.replace(small_config, on_nonfinite="skip", steps=60)
+    with pytest.raises(RunError, match="diverged at step 22"):
+        train(config)
 
 
 @pytest.mark.parametrize("options", [{"precision": "7-true"}, {"accelerator": "abacus"}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -48,6 +49,37 @@ def test_sgd_is_its_formula(momentum, nesterov):
         v = momentum * v + g
         w = w - lr * (g + momentum * v if nesterov else v)
         torch.testing.assert_close(stepper.plain.weight.detach(), w, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_step_that_is_not_finite_changes_nothing(where):
+    """Neither weights, nor what the optimizer remembers, nor the carried state."""
+
+    class Carrying(Scaled):
+        def forward(self, x, state=None):
+            out, _ = super().forward(x)
+            if where == "gradient":
+                out = out + (self.weight.sum() * 0).sqrt()  # 0 · inf in the backward
+            return out, x.sum()[None]
+
+    config = Config(optimizer="sgd", momentum=0.9)
+    stepper = make_stepper(Fabric(accelerator="cpu", devices=1), Carrying(), config, SQUARES)
+    if where == "loss":
+        good = torch.ones(2, 2)
+        stepper.train(Batch(good, 2 * good, begins=True), 0.1)
+    else:
+        stepper.state = torch.ones(1)
+    before = [stepper.plain.weight.clone(), stepper.state.clone()]
+    remembered = str(stepper.optimizer.state_dict()["state"])
+    bad = torch.full((2, 2), float("inf") if where == "loss" else 1.0)
+
+    loss, norm = stepper.train(Batch(bad, torch.zeros(2, 2), begins=False), 0.1)
+
+    assert not (math.isfinite(loss) and math.isfinite(norm))
+    assert math.isfinite(loss) == (where == "gradient")
+    assert torch.equal(before[0], stepper.plain.weight)
+    assert torch.equal(before[1], stepper.state)
+    assert str(stepper.optimizer.state_dict()["state"]) == remembered
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

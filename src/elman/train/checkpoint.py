@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,49 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
     metrics: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A checkpoint that the disk did not take."""
+
+    step: int
+    error: OSError
+
+
+class Writer:
+    """Writes the checkpoints of a run in a thread of its own, one at a time.
+
+    Args:
+        folder: where they lie.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._step = 0
+        self._pending: Future[Path] | None = None
+
+    def begin(self, checkpoint: Checkpoint) -> Failure | None:
+        """Write a checkpoint once the one before is written; return what became of that one."""
+        earlier = self.settled()
+        self._step = checkpoint.step
+        self._pending = self._pool.submit(save, self.folder, checkpoint)
+        return earlier
+
+    def settled(self) -> Failure | None:
+        """Wait for the last one, and return what became of it, once."""
+        pending, self._pending = self._pending, None
+        try:
+            if pending is not None:
+                pending.result()
+        except OSError as error:
+            return Failure(self._step, error)
+        return None
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._pool.shutdown()
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:

@@ -13,8 +13,12 @@ from elman.train.optimizer import OPTIMIZERS
 from elman.train.schedule import SCHEDULES, STAIRS, find_schedule
 from elman.train.stored import DamageError, filled
 
-POSITIVE = ("layers", "hidden", "batch", "lr", "minutes", "clip", "devices")
+POSITIVE = (
+    *("layers", "hidden", "batch", "lr", "minutes", "clip", "devices", "nodes", "sync_every"),
+    *("timeout", "window", "step_size"),
+)
 COUNTS = ("steps", "threads", "validate_every", "checkpoint_every", "log_every")
+ON_NONFINITE = ("stop", "skip")
 
 
 def setting(default: Any, about: str) -> Any:
@@ -53,6 +57,12 @@ class Config:
     optimizer: str = setting("adamw", f"{' or '.join(OPTIMIZERS)}.")
     momentum: float = setting(0.0, "Of sgd.")
     nesterov: bool = setting(False, "Nesterov's momentum.")
+    window: float | None = setting(
+        None, "Samples that sgd remembers: momentum = 1 - minibatch / window."
+    )
+    step_size: float | None = setting(
+        None, "Of sgd: lr = step_size * (1 - momentum) * minibatch, instead of --lr."
+    )
     weight_decay: float = setting(0.01, "Of all matrices; with sgd a part of the gradient.")
     clip: float = setting(1.0, "Largest norm of the gradient.")
     seed: int = setting(0, "Of weights, dropout, order and sample.")
@@ -64,13 +74,20 @@ class Config:
     engine: str = setting("auto", "An engine of elman's, or auto.")
     precision: str = setting("32-true", "32-true, bf16-mixed, 64-true, …")
     accelerator: str = setting("auto", "cpu, cuda or auto.")
-    devices: int = setting(1, "Processes, one per device.")
+    devices: int = setting(1, "Processes on this machine, one per device.")
+    nodes: int = setting(1, "Machines; each starts the same command, or torchrun does.")
+    sync_every: int = setting(
+        1, "Steps after which processes average their models; 1: gradients, each step."
+    )
+    timeout: float = setting(300.0, "Seconds to wait for another process.")
+    on_nonfinite: str = setting("stop", f"A loss that is no number: {' or '.join(ON_NONFINITE)}.")
     threads: int | None = setting(None, "CPU threads per process.")
     tensorboard: bool = setting(False, "Log for TensorBoard too.")
 
     def __post_init__(self) -> None:
         for name in POSITIVE:
-            self.check(name, getattr(self, name) > 0, "must be positive")
+            value = getattr(self, name)
+            self.check(name, value is None or value > 0, "must be positive")
         for name in COUNTS:
             value = getattr(self, name)
             self.check(name, value is None or value >= 1, "must be at least 1")
@@ -81,16 +98,29 @@ class Config:
         self.check("optimizer", self.optimizer in OPTIMIZERS, known)
         known = f"must be one of {', '.join(SCHEDULES)}, or as in {STAIRS}"
         self.check("schedule", find_schedule(self.schedule) is not None, known)
-        if self.nesterov and not self.momentum:
-            raise InputError("nesterov needs a momentum above 0, as in --momentum 0.9 --nesterov")
-        if self.momentum and self.optimizer != "sgd":
-            hint = "--momentum 0, or --optimizer sgd"
-            raise InputError(f"{self.optimizer} has no momentum to set: {hint}")
+        self.check("on_nonfinite", self.on_nonfinite in ON_NONFINITE, "must be stop or skip")
+        self.check_momentum()
         for name, value in vars(self).items():
             finite = not isinstance(value, float) or math.isfinite(value)
             self.check(name, finite, "must be finite")
-        if self.batch % self.devices:
-            raise InputError(f"batch {self.batch} does not divide among {self.devices} devices")
+        if self.batch % self.workers:
+            nodes = f" on {self.nodes} nodes" if self.nodes > 1 else ""
+            text = f"batch {self.batch} does not divide among {self.devices} devices{nodes}"
+            raise InputError(text)
+
+    def check_momentum(self) -> None:
+        """Raise InputError if what is said of the momentum is no sense."""
+        if self.momentum and self.window is not None:
+            raise InputError("momentum and window say the same: give one of them")
+        if self.window is not None and self.window < self.minibatch:
+            raise InputError(f"window {self.window:g} is less than a minibatch, {self.minibatch}")
+        if self.nesterov and not self.used_momentum:
+            raise InputError("nesterov needs a momentum above 0, as in --momentum 0.9 --nesterov")
+        for name in ("momentum", "window", "step_size"):
+            if getattr(self, name) and self.optimizer != "sgd":
+                said = name.replace("_", "-")
+                hint = f"leave --{said} out, or --optimizer sgd"
+                raise InputError(f"{self.optimizer} has no {name.replace('_', ' ')} to set: {hint}")
 
     def check(self, name: str, holds: bool, rule: str) -> None:
         """Raise InputError if a field breaks a rule (NaN breaks every one)."""
@@ -107,6 +137,30 @@ class Config:
         if {"steps", "minutes"} & set(given):
             preset.pop("epochs", None)
         return cls(**preset | dict(given))
+
+    @property
+    def workers(self) -> int:
+        """Processes of all nodes."""
+        return self.devices * self.nodes
+
+    @property
+    def minibatch(self) -> int:
+        """Samples behind one update of the weights: those of all processes, or where models are
+        averaged now and then, of each."""
+        return self.batch if self.sync_every == 1 else self.batch // self.workers
+
+    @property
+    def used_momentum(self) -> float:
+        """As given, or by the window (G. Diamos, "Persistent RNNs", 2016, slides: 1 - minibatch /
+        window)."""
+        return self.momentum if self.window is None else 1 - self.minibatch / self.window
+
+    @property
+    def peak_lr(self) -> float:
+        """As given, or by the step size (same source: step size * (1 - momentum) * minibatch)."""
+        if self.step_size is None:
+            return self.lr
+        return self.step_size * (1 - self.used_momentum) * self.minibatch
 
     @property
     def items_per_step(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import elman.nn
 from elman.errors import RunError, diagnostic
 from elman.train import checkpoint, snapshot
-from elman.train.checkpoint import Checkpoint
+from elman.train.checkpoint import Checkpoint, Failure, Writer
 from elman.train.config import Config
 from elman.train.display import Display
 from elman.train.folder import RunFolder
@@ -22,6 +22,7 @@ from elman.train.stepper import Stepper
 from elman.train.task import Data, Words
 
 CHECKPOINT_S = 60.0  # no more than this is lost, however long the run
+MOST_SKIPPED = 20  # steps in a row; then the run has diverged
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,13 @@ class Tally:
         step: training steps done.
         seconds: time in training steps, all of them (s).
         loss, norm, since_s: sums since the last row of metrics.csv; losses are scaled.
-        count: steps since that row.
+        count: steps since that row, without those that were skipped.
         valid_loss: of the last validation; None before the first.
         valid_accuracy, valid_r2: its score, by the task's measure.
         fallbacks: calls since that row that engine deer had to run step by step.
         all_fallbacks: the same since the beginning.
+        skipped: steps that changed nothing, because loss or gradient was not finite.
+        skipped_in_a_row: the last of them, if no other came since.
     """
 
     step: int = 0
@@ -50,20 +53,33 @@ class Tally:
     valid_r2: float | None = None
     fallbacks: int = 0
     all_fallbacks: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
 
-    def add(self, loss: float, norm: float, seconds: float, fallbacks: int) -> Tally:
+    def add(self, seconds: float, fallbacks: int) -> Tally:
         """Count one more step."""
         return replace(
             self,
             step=self.step + 1,
             seconds=self.seconds + seconds,
-            loss=self.loss + loss,
-            norm=self.norm + norm,
             since_s=self.since_s + seconds,
-            count=self.count + 1,
             fallbacks=self.fallbacks + fallbacks,
             all_fallbacks=self.all_fallbacks + fallbacks,
         )
+
+    def learned(self, loss: float, norm: float) -> Tally:
+        """Count what the step came to."""
+        return replace(
+            self,
+            loss=self.loss + loss,
+            norm=self.norm + norm,
+            count=self.count + 1,
+            skipped_in_a_row=0,
+        )
+
+    def skip(self) -> Tally:
+        """Count the step as one that changed nothing."""
+        return replace(self, skipped=self.skipped + 1, skipped_in_a_row=self.skipped_in_a_row + 1)
 
 
 @dataclass
@@ -87,6 +103,7 @@ class Loop:
     display: Display
     mine: slice
     observe: Callable[[Row], None]
+    writer: Writer
     tally: Tally = field(default_factory=Tally)
     saved: float = field(default_factory=time.monotonic)
     recorded: dict[str, Any] = field(default_factory=dict)
@@ -119,38 +136,63 @@ class Loop:
         try:
             while self.tally.step < self.steps:
                 self.step()
+                if not self.alike(self.tally.step):
+                    continue
                 if self.agreed(bool(wish)) and self.tally.step < self.steps:
                     self.save(must=True)
                     return False
         finally:
             self.display.stop()
+            self.writer.close()
         return True
 
     def step(self) -> None:
         """Do one training step and what is due after it."""
         config, before = self.config, self.tally.step
-        lr = learning_rate(before, self.steps, config.lr, config.warmup, config.schedule)
+        lr = learning_rate(before, self.steps, config.peak_lr, config.warmup, config.schedule)
         fell = self.fallbacks()
         began = time.perf_counter()
-        loss, norm = self.stepper.train(self.data.batch(before, self.mine), lr)
+        loss, norm = self.stepper.train(
+            self.data.batch(before, self.mine), lr, self.alike(before + 1)
+        )
         taken = time.perf_counter() - began
         loss *= self.words.scale
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise RunError(self.diverged(loss, norm))
-        self.tally = self.tally.add(loss, norm, taken, self.fallbacks() - fell)
+        self.tally = self.tally.add(taken, self.fallbacks() - fell)
+        if math.isfinite(loss) and math.isfinite(norm):
+            self.tally = self.tally.learned(loss, norm)
+        else:
+            self.skip(loss, norm)
         told, speed = self.words.of_mean(loss), config.items_per_step / taken
         self.display.update(self.tally.step, self.steps, told, speed)
         last = self.tally.step == self.steps
         validated = last or self.due(config.validate_every)
         if validated:
             self.validate()
-        if validated or self.due(config.log_every):
+        if self.tally.count and (validated or self.due(config.log_every)):
             self.log(lr, validated)
+        if not self.alike(self.tally.step):
+            return
         late = time.monotonic() - self.saved > CHECKPOINT_S
         # What was measured once is used to the end of the run, even if this process is killed now.
-        chose = self.choices() != self.recorded
-        if last or self.due(config.checkpoint_every) or self.agreed(late or chose):
-            self.save(must=last)
+        chose = self.agreed(self.choices() != self.recorded)
+        if last or chose or self.due(config.checkpoint_every) or self.agreed(late):
+            self.save(must=last, wait=chose)
+
+    def alike(self, step: int) -> bool:
+        """Whether all processes have the same model after a step."""
+        return step % self.config.sync_every == 0 or step == self.steps
+
+    def skip(self, loss: float, norm: float) -> None:
+        """Go on after a step whose loss or gradient is not finite, if that is asked for.
+
+        Raises:
+            RunError: if not, or if too many came in a row.
+        """
+        self.tally = self.tally.skip()
+        if self.config.on_nonfinite == "stop" or self.tally.skipped_in_a_row > MOST_SKIPPED:
+            raise RunError(self.diverged(loss, norm))
+        told = f"loss {self.words.of_mean(loss)} {self.words.loss}, gradient norm {norm}"
+        self.display.say(f"step {self.tally.step} skipped: {told}")
 
     def due(self, every: int | None) -> bool:
         """Whether something that is done every so many steps is due now."""
@@ -196,8 +238,12 @@ class Loop:
         if error := self.metrics.append(row):
             self.display.say(f"metrics.csv not written: {error.strerror}; tried again later")
 
-    def save(self, must: bool) -> None:
-        """Write a checkpoint; one that fails on the way costs no run, the last one must succeed.
+    def save(self, must: bool, wait: bool = False) -> None:
+        """Write a checkpoint beside the training; one that fails costs no run, the last must not.
+
+        Args:
+            must: whether training cannot go on (or end) without it.
+            wait: whether it is on the disk before training goes on.
 
         Raises:
             RunError: if `must` and the disk does not take it.
@@ -208,17 +254,26 @@ class Loop:
             return
         facts |= {"tally": asdict(self.tally), "choices": self.recorded}
         point = Checkpoint(self.tally.step, tensors, facts, self.metrics.text)
-        try:
-            checkpoint.save(self.folder.checkpoints, point)
-        except OSError as error:
-            text = diagnostic(
-                f"the checkpoint of step {self.tally.step} could not be written",
-                [("path", str(self.folder.checkpoints)), ("error", str(error.strerror))],
-                hint="make room on the disk; older checkpoints are as they were",
-            )
-            if must:
-                raise RunError(text) from error
-            self.display.say(text)
+        self.tell(self.writer.begin(point))
+        if not (must or wait):
+            return
+        failure = self.writer.settled()
+        if failure is not None and must:
+            raise RunError(self.unwritten(failure)) from failure.error
+        self.tell(failure)
+
+    def tell(self, failure: Failure | None) -> None:
+        """Say that a checkpoint could not be written."""
+        if failure is not None:
+            self.display.say(self.unwritten(failure))
+
+    def unwritten(self, failure: Failure) -> str:
+        """Build the message for it."""
+        return diagnostic(
+            f"the checkpoint of step {failure.step} could not be written",
+            [("path", str(self.folder.checkpoints)), ("error", str(failure.error.strerror))],
+            hint="make room on the disk; older checkpoints are as they were",
+        )
 
     def fallbacks(self) -> int:
         """Calls in this process that engine deer had to run step by step."""
@@ -230,12 +285,13 @@ class Loop:
 
     def diverged(self, loss: float, norm: float) -> str:
         """Build the message for a loss that is not finite."""
+        self.tell(self.writer.settled())
         saved = checkpoint.listed(self.folder.checkpoints)
         return diagnostic(
-            f"training diverged at step {self.tally.step + 1}",
+            f"training diverged at step {self.tally.step}",
             [
                 ("loss", f"{self.words.of_mean(loss)} {self.words.loss}, gradient norm {norm}"),
                 ("saved", saved[-1].name if saved else "no checkpoint"),
             ],
-            hint="a smaller --lr or --clip",
+            hint="a smaller --lr or --clip, or --on-nonfinite skip",
         )

@@ -54,6 +54,7 @@ def conclude(
         "total_seconds": total + earlier,
         "items_per_s": tally.step * config.items_per_step / tally.seconds,
         "fallbacks": tally.all_fallbacks,
+        "skipped": tally.skipped,
         "speed": speed,
         "choices": loop.choices(),
         **task_facts,
@@ -96,6 +97,9 @@ def told_at_end(result: dict[str, Any], cell: str, words: Words) -> str:
         f"{result['train_seconds']:.0f} s of {result['total_seconds']:.0f} s in all ({share:.0%})",
         f"speed:      {speed_in_words(speed, cell, words)}",
     ]
+    if result.get("skipped"):
+        text = f"{result['skipped']} steps were skipped: loss or gradient was not finite"
+        lines.append(f"beware:     {text}")
     return "\n".join(lines)
 
 

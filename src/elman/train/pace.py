@@ -89,12 +89,16 @@ def settle(config: Config, step_s: float, threads: int) -> Config:
         affordable = VALIDATION_SHARE * total * speed  # items in all
         predicted = max(config.LEAST_VALIDATED, min(predicted, round(affordable / 3)))
         validations = max(1, min(validations, round(affordable / predicted)))
+
+    def whole(every: int) -> int:  # until all processes have the same model
+        return max(1, -(-every // config.sync_every)) * config.sync_every
+
     return replace(
         config,
         steps=steps,
         threads=threads,
-        validate_every=config.validate_every or max(1, -(-steps // validations)),
-        checkpoint_every=config.checkpoint_every or max(1, -(-steps // CHECKPOINTS)),
+        validate_every=whole(config.validate_every or -(-steps // validations)),
+        checkpoint_every=whole(config.checkpoint_every or -(-steps // CHECKPOINTS)),
         log_every=config.log_every or max(1, steps // LOG_ROWS),
         **{config.VALIDATED: predicted},
     )

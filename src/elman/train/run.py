@@ -15,13 +15,13 @@ from rich.console import Console
 
 import elman.nn
 from elman.errors import RunError, diagnostic
-from elman.train import checkpoint, snapshot
+from elman.train import checkpoint, elastic, snapshot
 from elman.train.comparison import compare
 from elman.train.config import Config
 from elman.train.display import Display
 from elman.train.folder import RunFolder, create_run, open_run
 from elman.train.interrupt import heeding_interrupts
-from elman.train.launch import launch, noticing_loss, rows_of
+from elman.train.launch import check_same_everywhere, launch, noticing_loss, placed, rows_of
 from elman.train.loop import Loop, Tally
 from elman.train.machine import machine_facts
 from elman.train.metrics import MetricsFile, Row, resumed
@@ -42,23 +42,29 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
         RunError: if the data or the folder cannot be used.
         InputError: if the configuration does not fit this machine.
     """
+    if (earlier := elastic.begun(out)) is not None:
+        return resume(earlier, console, comparing=comparing)
     began = time.perf_counter()
+    config = placed(config)
     fabric = launch(config)
     task, config = task_of(config), config.absolute()
     words = words_of(config)
     display = Display(console if fabric.global_rank == 0 else Console(quiet=True), words)
-    data = task.prepare(config)
-    display.say(data.about())
-    config = with_steps(config, fabric, data)
-    data = data.validating(config)
-    facts = all_facts(config, data)
-    display.say(f"baseline: {in_words(Baseline(**facts['baseline']), words)}")
-    folder = shared_folder(fabric, out, task.name)
-    loop = assemble(config, fabric, data, folder, display)
+    with noticing_loss("see what the other processes say"):
+        data = task.prepare(config)
+        check_same_everywhere(fabric, same_facts(config, data))
+        display.say(data.about())
+        config = with_steps(config, fabric, data)
+        data = data.validating(config)
+        facts = all_facts(config, data)
+        display.say(f"baseline: {in_words(Baseline(**facts['baseline']), words)}")
+        folder = shared_folder(fabric, out, task.name)
+        loop = assemble(config, fabric, data, folder, display)
     with folder.lock() if loop.first else nullcontext():
         if loop.first:
             folder.write("facts", facts)
             folder.write("config", config.to_json())
+            elastic.note(folder.path)
         return carry_out(loop, data, facts, began, comparing)
 
 
@@ -72,6 +78,7 @@ def resume(path: Path, console: Console, *, comparing: bool = True) -> Outcome:
     folder = open_run(path)
     record = read_record(folder)
     config, facts = record.require()
+    config = placed(config, resumed=True)
     fabric = launch(config)
     first, task = fabric.global_rank == 0, task_of(config)
     display = Display(console if first else Console(quiet=True), words_of(config))
@@ -80,6 +87,8 @@ def resume(path: Path, console: Console, *, comparing: bool = True) -> Outcome:
         return Outcome(folder, True, first, signal=None, result=record.result.told)
     with folder.lock() if first else nullcontext():
         data = task.prepare(config)
+        with noticing_loss("see what the other processes say"):
+            check_same_everywhere(fabric, same_facts(config, data))
         check_same(data, facts)
         loop = assemble(config, fabric, data, folder, display)
         take_up(loop, facts.machine)
@@ -95,6 +104,12 @@ def all_facts(config: Config, data: Data) -> dict[str, Any]:
         "baseline": asdict(data.baseline()),
         "machine": machine_facts(),
     }
+
+
+def same_facts(config: Config, data: Data) -> dict[str, Any]:
+    """Collect what must be the same in every process, by name: its place is its own."""
+    shared = {name: value for name, value in config.to_json().items() if name != "data"}
+    return shared | {"data": f"{data.size}, digest {data.digest[:12]}"}
 
 
 def check_same(data: Data, facts: Facts) -> None:
@@ -148,6 +163,7 @@ def assemble(
         display=display,
         mine=rows_of(fabric, config.batch),
         observe=observer(config, folder),
+        writer=checkpoint.Writer(folder.checkpoints),
     )
 
 
@@ -160,7 +176,9 @@ def take_up(loop: Loop, was: dict[str, Any]) -> None:
     if point is None:
         say("no checkpoint yet: the run starts from its first step")
         return
-    snapshot.restore(loop.stepper, point.tensors, point.facts)
+    then = snapshot.restore(loop.stepper, point.tensors, point.facts)
+    if then != loop.stepper.fabric.world_size:
+        say(f"{then} processes then, {loop.stepper.fabric.world_size} now: dropout draws anew")
     for reason in elman.nn.pin(loop.stepper.plain, point.facts["choices"]):
         say(f"the recorded plan cannot be used, so results may differ in rounding: {reason}")
     now = machine_facts()
@@ -179,7 +197,7 @@ def carry_out(
 ) -> Outcome:
     """Train to the end (or until interrupted) and write down what came out."""
     earlier = loop.tally.seconds
-    with heeding_interrupts() as wish, noticing_loss(loop.folder.path):
+    with heeding_interrupts() as wish, noticing_loss(f"elman train --resume {loop.folder.path}"):
         complete = loop.run(wish)
     if not complete:
         loop.display.say(

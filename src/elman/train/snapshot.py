@@ -29,8 +29,11 @@ def capture(stepper: Stepper) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return copies, {"carried": kind, "optimizer": numbers}
 
 
-def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Put back what `capture` copied.
+def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: dict[str, Any]) -> int:
+    """Put back what `capture` copied, by as many processes or others that share the same batch.
+
+    Returns:
+        How many processes there were.
 
     Raises:
         RunError: if the tensors are not those of this model.
@@ -48,13 +51,29 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: dict[str, Any])
     whole = stepper.optimizer.state_dict() | {"state": state}
     stepper.optimizer.load_state_dict(whole)
     rank, device = stepper.fabric.global_rank, stepper.fabric.device
+    then, now = len(groups["random"]["cpu"]), stepper.fabric.world_size
+    carried = [value for _, value in sorted(groups.get("carried", {}).items())]
+    mine = [rows_of_process(value, rank, now).to(device) for value in carried]
+    stepper.state = put_together(facts["carried"], mine)
+    if then != now:
+        return then
     # Copies, because a row of a tensor is not aligned as torch wants a generator's state to be.
-    mine = {k: v[rank].clone() for k, v in sorted(groups.get("carried", {}).items())}
-    stepper.state = put_together(facts["carried"], [part.to(device) for part in mine.values()])
     random = {name: value[rank].clone() for name, value in groups["random"].items()}
     torch.set_rng_state(random["cpu"])
     if "cuda" in random and torch.cuda.is_available():
         torch.cuda.set_rng_state(random["cuda"])
+    return then
+
+
+def rows_of_process(value: Tensor, rank: int, processes: int) -> Tensor:
+    """Cut one process's rows out of a carried state of all, [then, layers, batch / then, …].
+
+    Returns:
+        [layers, batch / processes, …]; a copy.
+    """
+    if len(value) == processes:
+        return value[rank].clone()
+    return torch.cat(list(value), dim=1).chunk(processes, dim=1)[rank].clone()
 
 
 def grouped(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:

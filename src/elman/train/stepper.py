@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from elman.train.averaging import average, unsynchronized
 from elman.train.config import Config
 from elman.train.objective import Objective, Score, judged
 from elman.train.optimizer import OPTIMIZERS
@@ -18,13 +20,18 @@ from elman.train.task import Batch
 
 @dataclass
 class Stepper:
-    """A model and its optimizer under way; the state is what the next step starts from."""
+    """A model and its optimizer under way; the state is what the next step starts from.
+
+    Attributes:
+        apart: whether processes train by themselves and average their models when told to.
+    """
 
     fabric: Fabric
     model: Any
     optimizer: Any
     objective: Objective
     clip: float
+    apart: bool = False
     state: Any = field(default=None)
 
     @property
@@ -32,16 +39,18 @@ class Stepper:
         """The model without Fabric's wrapping."""
         return self.model.module
 
-    def train(self, batch: Batch, lr: float) -> tuple[float, float]:
-        """Do one training step.
+    def train(self, batch: Batch, lr: float, sync: bool = True) -> tuple[float, float]:
+        """Do one training step; where loss or gradient is not finite, it changes nothing.
 
         Args:
             batch: what to learn from; the state of the step before is carried into it unless it
                 begins anew (truncated BPTT).
             lr: learning rate of this step.
+            sync: whether all processes have the same model afterwards, if they train apart.
 
         Returns:
-            The objective's loss before the update, over all processes, and the gradient's norm.
+            The objective's loss before the update, and the gradient's norm: means over all
+            processes, not finite if one of any process is not.
         """
         if batch.begins:
             self.state = None
@@ -49,23 +58,29 @@ class Stepper:
             group["lr"] = lr
         inputs, targets = self.fabric.to_device((batch.inputs, batch.targets))
         self.optimizer.zero_grad()
-        if self.objective.inside:
-            loss, state = self.model(inputs, detached(self.state), targets)
-        else:
-            outputs, state = self.model(inputs, detached(self.state))
-            loss = self.objective.loss(outputs, targets)
-        self.fabric.backward(loss)
+        with unsynchronized(self.fabric, self.model, self.apart):
+            if self.objective.inside:
+                loss, state = self.model(inputs, detached(self.state), targets)
+            else:
+                outputs, state = self.model(inputs, detached(self.state))
+                loss = self.objective.loss(outputs, targets)
+            self.fabric.backward(loss)
         norm = self.fabric.clip_gradients(
             self.model, self.optimizer, max_norm=self.clip, error_if_nonfinite=False
         )
-        self.optimizer.step()
-        self.state = detached(state)
-        if self.fabric.world_size > 1:
-            mean = self.fabric.all_reduce(loss.detach(), reduce_op="mean")
-            assert isinstance(mean, Tensor), "the mean of a tensor is one"
-            loss = mean
         assert norm is not None, "clipping by norm returns the norm"
-        return loss.item(), norm.item()
+        told = torch.stack((loss.detach().to(norm.dtype), norm))
+        if self.fabric.world_size > 1:
+            mean = self.fabric.all_reduce(told, reduce_op="mean")
+            assert isinstance(mean, Tensor), "the mean of a tensor is one"
+            told = mean
+        told_loss, told_norm = told.tolist()
+        if math.isfinite(told_loss) and math.isfinite(told_norm):
+            self.optimizer.step()
+            self.state = detached(state)
+        if self.apart and sync:
+            average(self.fabric, self.model, self.optimizer)
+        return told_loss, told_norm
 
     @torch.no_grad()
     def validate(self, batches: Iterable[Batch]) -> Score:
@@ -93,9 +108,9 @@ def make_stepper(fabric: Fabric, model: nn.Module, config: Config, objective: Ob
         {"params": others, "weight_decay": 0.0},
     ]
     make = OPTIMIZERS[config.optimizer]
-    optimizer = make(groups, config.lr, config.momentum, config.nesterov)
+    optimizer = make(groups, config.peak_lr, config.used_momentum, config.nesterov)
     wrapped, stepping = fabric.setup(model, optimizer)
-    return Stepper(fabric, wrapped, stepping, objective, config.clip)
+    return Stepper(fabric, wrapped, stepping, objective, config.clip, config.sync_every > 1)
 
 
 def detached(state: Any) -> Any:

@@ -1,0 +1,216 @@
+"""Many processes of one run: torchrun, a worker killed, models averaged, and what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from elman.train import checkpoint
+from elman.train.folder import RunFolder, list_runs
+from elman.train.metrics import read_metrics
+from runs import assert_equal_runs, environment
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed"),
+]
+
+ELMAN = ("-m", "elman", "train")
+OPTIONS = (
+    *("--layers=1", "--hidden=8", "--embedding=6", "--batch=8", "--bptt=16", "--log-every=1"),
+    *("--validate-every=1000", "--checkpoint-every=4", "--validation-chars=300"),
+    *("--accelerator=cpu", "--engine=aten", "--threads=1", "--no-compare", "--timeout=60"),
+)
+PATIENCE_S = 150.0
+
+
+def begin(*words: str, **more: str) -> subprocess.Popen[str]:
+    """Start Python in a process of its own."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, *words]
+    return subprocess.Popen(command, env=environment() | more, stdout=pipe, stderr=pipe, text=True)
+
+
+def torchrun(processes: int, *words: str) -> subprocess.Popen[str]:
+    """Start `elman train` by torchrun, which starts anew once what was killed."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--max-restarts=1")
+    return begin(*launcher, f"--nproc-per-node={processes}", *ELMAN, *words)
+
+
+def finished(process: subprocess.Popen[str], status: int = 0) -> str:
+    """Wait for a process; what it said."""
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == status, out + err
+    return out + err
+
+
+def only_run(out: Path) -> RunFolder:
+    """The one run folder below a folder."""
+    (run,) = list_runs(out)
+    return run
+
+
+def losses(out: Path) -> list[float]:
+    """The training losses of the one run below a folder, by step."""
+    return [row.train_loss for row in read_metrics(only_run(out).metrics)]
+
+
+def test_any_number_of_workers_learns_alike(small_text, tmp_path):
+    """Same global batch, same loss curve: 1, 2 and 4 processes, torchrun's and Fabric's own."""
+    options = (f"--data={small_text}", "--steps=6", *OPTIONS)
+    finished(begin(*ELMAN, *options, f"--out={tmp_path / '1'}"))
+    finished(begin(*ELMAN, *options, f"--out={tmp_path / '2'}", "--devices=2"))
+    finished(torchrun(4, *options, f"--out={tmp_path / '4'}"))
+
+    alone = losses(tmp_path / "1")
+    assert len(alone) == 6
+    assert losses(tmp_path / "2") == pytest.approx(alone, rel=1e-5)
+    assert losses(tmp_path / "4") == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds child processes in /proc")
+def test_a_killed_worker_is_started_again(small_text, tmp_path):
+    """torchrun starts all anew, and they go on with the run that they were in: equal to a whole
+    one."""
+    options = (f"--data={small_text}", "--dropout=0.1", *OPTIONS)
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = torchrun(2, *options, "--steps=300", f"--out={killed}")
+    try:
+        end = time.monotonic() + PATIENCE_S
+        while not list(killed.glob("*/checkpoints/step-*[1-9]*")):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(workers[-1]), signal.SIGKILL)
+        said = finished(process)
+    finally:
+        process.kill()
+    assert "resumed at step" in said
+    finished(begin(*ELMAN, *options, "--steps=300", f"--out={whole}", "--devices=2"))
+
+    assert_equal_runs(only_run(killed), only_run(whole))
+
+
+def test_a_resume_by_fewer_workers(small_text, tmp_path):
+    """The rows of the batch, and the states carried along them, are shared out anew."""
+    options = (f"--data={small_text}", "--steps=12", *OPTIONS)
+    finished(begin(*ELMAN, *options, f"--out={tmp_path / 'alone'}"))
+    finished(torchrun(4, *options, f"--out={tmp_path / 'parts'}"))
+    run = only_run(tmp_path / "parts").path
+    (run / "result.json").unlink()
+    for path in checkpoint.listed(run / "checkpoints")[1:]:
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()
+    said = finished(torchrun(2, f"--resume={run}"))
+
+    assert "4 processes then, 2 now" in said
+    assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
+
+
+def test_models_are_averaged_now_and_then(small_text, tmp_path):
+    """With plain SGD and a step between averages it is data-parallel training; with more it is
+    not, and a resumed run still equals a whole one."""
+    options = (f"--data={small_text}", "--optimizer=sgd", "--lr=0.5", "--clip=1e9", *OPTIONS)
+    for name, more in (("1", ()), ("3", ("--sync-every=3",))):
+        out = f"--out={tmp_path / name}"
+        finished(begin(*ELMAN, *options, "--steps=14", out, "--devices=2", *more))
+    every, third = losses(tmp_path / "1"), losses(tmp_path / "3")
+    run = only_run(tmp_path / "3").path
+    steps = [path.name for path in checkpoint.listed(run / "checkpoints")]
+
+    assert third[:1] == pytest.approx(every[:1])
+    assert third[4:] != pytest.approx(every[4:], rel=1e-6)
+    assert third[-1] == pytest.approx(every[-1], rel=0.05)
+    assert steps == ["step-000000012", "step-000000014"]  # where all have the same model
+
+    (run / "result.json").unlink()
+    for file in (run / "checkpoints" / steps[-1]).iterdir():
+        file.unlink()
+    (run / "checkpoints" / steps[-1]).rmdir()
+    finished(begin(*ELMAN, f"--resume={run}"))
+    assert losses(tmp_path / "3") == third
+
+
+def pair(tmp_path: Path, *differing: tuple[str, ...]) -> list[subprocess.Popen[str]]:
+    """Start processes of one run as on machines of their own, each with options of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        begin(
+            *(*ELMAN, *OPTIONS, "--steps=4", f"--nodes={len(differing)}", *words),
+            f"--out={tmp_path / str(rank)}",
+            NODE_RANK=str(rank),
+            **where,
+        )
+        for rank, words in enumerate(differing)
+    ]
+
+
+def test_two_machines(small_text, tmp_path):
+    """Without torchrun each machine starts the same command."""
+    data = f"--data={small_text}"
+    first, second = pair(tmp_path, (data,), (data,))
+
+    finished(first)
+    finished(second)
+    assert len(losses(tmp_path / "0")) == 4
+    assert not (tmp_path / "1").exists()
+
+
+@pytest.mark.parametrize("what", ["data", "lr"])
+def test_workers_that_differ(small_text, tmp_path, what):
+    """Both say in what, and nothing is written."""
+    other = tmp_path / "other.txt"
+    other.write_text(small_text.read_text()[::-1])
+    data, mine = f"--data={small_text}", {"data": f"--data={other}", "lr": "--lr=0.1"}[what]
+    for process in pair(tmp_path, (data,), (data, mine)):
+        said = finished(process, 1)
+        assert f"the processes differ in {what}" in said
+        assert "Traceback" not in said
+    assert not (tmp_path / "0").exists()
+
+
+@pytest.mark.parametrize("what", ["alone", "taken"])
+def test_workers_that_do_not_meet(small_text, tmp_path, what):
+    """A worker that never joins, and a port in use: one line, within the time that is stated."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        if what == "taken":
+            held.listen()
+        else:
+            held.close()
+        began = time.monotonic()
+        process = begin(
+            *(*ELMAN, *OPTIONS, f"--data={small_text}", f"--out={tmp_path}", "--nodes=2"),
+            "--timeout=3",
+            NODE_RANK="0",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+        )
+        said = finished(process, 1)
+
+    assert "the processes of the run have not found one another" in said
+    assert "Traceback" not in said
+    assert time.monotonic() - began < 60
+
+
+def test_other_processes_than_asked_for(small_text, tmp_path):
+    """torchrun and --devices must not contradict one another; a batch must divide."""
+    data = f"--data={small_text}"
+    said = finished(torchrun(2, data, f"--out={tmp_path}", *OPTIONS, "--devices=4"), 1)
+    assert "torchrun has started other processes than asked for" in said
+    said = finished(torchrun(2, data, f"--out={tmp_path}", *OPTIONS, "--batch=7"), 1)
+    assert "batch 7 does not divide among 2 devices" in said
