@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from elman import cells, compiler
+from elman.plan.allreduce import Interconnect
+from elman.tuning import together
+from elman.tuning.choose import Choice
+from elman.tuning.ranks import once_for_all
 from scripts import run_script
+from specs import spec_of
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available(), reason="torch without distributed"
@@ -106,8 +112,6 @@ def test_one_choice_for_all(tmp_path):
 
 def test_one_process_benchmarks_alone_without_a_group():
     """Nothing is shared where there is nobody."""
-    from elman.tuning.ranks import once_for_all
-
     assert [once_for_all({"job": 1}, lambda found=found: found) for found in (1, 2)] == [1, 2]
 
 
@@ -128,3 +132,64 @@ def test_nobody_waits_for_ever(tmp_path):
     found, said = json.loads(second)
     assert found == 1
     assert "which engine is fastest" in said[0]
+
+
+# Notes when a layer's backward runs, and when its gradients are with the other process.
+RELEASE = (
+    JOIN
+    + """
+from elman.engines.c.kernel import CKernel
+torch.manual_seed(0)
+plain, told = CKernel.backward, []
+def backward(self, *args):
+    told.append("backward")
+    return plain(self, *args)
+model = elman.GRU(8, 8, 3, engine="c")
+whole = torch.nn.GRU(8, 8, 3)
+whole.load_state_dict(model.state_dict())
+parallel = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1e-4)
+x = torch.randn(2, 6, 4, 8)
+for _ in range(2):  # torch orders its messages by the first step
+    parallel.zero_grad()
+    parallel(x[rank])[0].square().mean().backward()
+for name, parameter in model.named_parameters():
+    parameter.register_post_accumulate_grad_hook(lambda p, name=name: told.append(name[-2:]))
+CKernel.backward = backward
+parallel.zero_grad()
+parallel(x[rank])[0].square().mean().backward()
+whole(x.flatten(1, 1).transpose(0, 1).flatten(1, 2))[0].square().mean().backward()
+close = [torch.allclose(p.grad, q.grad, atol=1e-6) for p, q in zip(*map(
+    torch.nn.Module.parameters, (model, whole)))]
+print(json.dumps([told, all(close)]))
+"""
+)
+
+
+@pytest.mark.slow
+def test_gradients_of_a_layer_are_sent_before_the_backward_below(tmp_path):
+    """Between the backwards of two layers, those of the upper one are there."""
+    for told, close in map(json.loads, both(RELEASE, tmp_path)):
+        order = [name for k, name in enumerate(told) if not k or told[k - 1] != name]
+        assert order == ["backward", "l2", "backward", "l1", "backward", "l0"]
+        assert close
+
+
+def test_at_once_unless_more_time_is_hidden(monkeypatch):
+    """By what was benchmarked, the size of the gradients and the link."""
+    wants = frozenset(weight.name for weight in cells.gru.weights)
+    job = compiler.job(cells.gru, spec_of({"I": 1024, "H": 1024}.items(), wants=wants))
+    size = together.gradient_bytes(job)
+    assert size == 4 * (2 * 3 * 1024 * 1024 + 2 * 3 * 1024)
+
+    def apart(schedule, workers, bytes_per_s, **medians_s):
+        monkeypatch.setattr(together, "workers", lambda: workers)
+        monkeypatch.setattr(together, "interconnect", lambda: Interconnect(0.0, bytes_per_s))
+        choice = Choice("c", schedule, None, "benchmarked", medians_s)
+        return together.released(choice, [job] * 4, 100)
+
+    assert not apart("apart", 1, 1e9)
+    assert apart("apart", 2, 1e9)
+    assert not apart("together", 2, 1e9)  # pinned: not benchmarked here
+    times = {"together": 1e-3, "apart": 1.2e-3}
+    assert not apart("together", 2, 400 * size, **times)  # 10 ms to be sent, 20 ms lost
+    assert apart("together", 2, 40 * size, **times)  # 100 ms, of which 75 can be hidden

@@ -20,7 +20,7 @@ from elman.nn.spans import in_spans
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.tuning.choose import Choice
 from elman.tuning.request import Request, StackRequest, nearest
-from elman.tuning.together import APART, AT_ONCE, choose_together
+from elman.tuning.together import APART, AT_ONCE, choose_together, released
 
 States = tuple[Tensor, ...]
 Handle = TypeVar("Handle")
@@ -201,7 +201,10 @@ class Group:
         near = nearest(benchmarked, request)
         pinned = record["schedule"] if record is not None else near and near.schedule
         arrangement = self.arrangement(request.members[0].rules)
-        return choose_together(jobs, choices, steps, batch, arrangement, pinned)
+        choice = choose_together(jobs, choices, steps, batch, arrangement, pinned)
+        if choice is not None and not self.directions and released(choice, jobs, steps):
+            return None
+        return choice
 
     def _one_by_one(
         self, calls: Sequence[Call], own: int, engine: str, rules: Rules, asked: Checkpoint

@@ -16,6 +16,7 @@ from typing import Any
 import torch.distributed as dist
 
 from elman.errors import warn_once
+from elman.plan.allreduce import INTERCONNECTS, Interconnect
 from elman.tuning.cache import Key
 
 WAIT_S = 600.0  # then a process benchmarks by itself
@@ -49,11 +50,21 @@ def once_for_all(key: Key, work: Callable[[], Any]) -> Any:
     return work() if found is None else found
 
 
+def workers() -> int:
+    """Processes of the default process group; 1 without one."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return 1
+    return dist.get_world_size()
+
+
+def interconnect() -> Interconnect:
+    """What connects the processes, roughly: by the kind of the process group."""
+    return INTERCONNECTS["nvlink" if dist.get_backend() == "nccl" else "ethernet"]
+
+
 def _store() -> Any:
     """The store of the default process group; None if there is no other process to share with."""
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return None
-    if dist.get_backend() == "fake":
+    if workers() == 1 or dist.get_backend() == "fake":
         return None
     # Torch has no public name for it; its own checkpoints and launchers use this one.
     return dist.distributed_c10d._get_default_store()

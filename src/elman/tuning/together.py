@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -14,7 +15,9 @@ from elman.engines.call import Cotangents
 from elman.engines.forks import own_threads
 from elman.engines.together import Arrangement, Together
 from elman.errors import ElmanError
+from elman.ir.types import shape_size
 from elman.passes.digest import digest
+from elman.plan.allreduce import step_s
 from elman.tuning import cache
 from elman.tuning.agreement import disagreement
 from elman.tuning.choose import Choice
@@ -22,6 +25,7 @@ from elman.tuning.contest import timed
 from elman.tuning.decisions import decided
 from elman.tuning.evidence import Evidence
 from elman.tuning.facts import machine_facts, processor
+from elman.tuning.ranks import interconnect, workers
 from elman.tuning.request import bucket
 from elman.tuning.trial import apart, make_trial, synchronize
 
@@ -89,6 +93,38 @@ def choose_together(
     sure = evidence.sure(forecast, best)
     why = "remembered" if failed is None else "benchmarked"
     return Choice(engine, best, kernels[best], why, times, failed or {}, sure)
+
+
+def released(choice: Choice, jobs: Sequence[Job], steps: int) -> bool:
+    """Whether each layer of a stack is to be a node of autograd, whose gradients are there, to be
+    sent to the other workers, while the backward of the layers below runs.
+
+    One after another that costs nothing; layers that were faster at once stay so unless the time
+    hidden is forecast to be more (``plan/allreduce``).
+
+    Args:
+        choice: of :func:`choose_together`.
+        jobs: one per layer, the first layer first.
+        steps: T.
+    """
+    group = workers()
+    if group == 1 or not any(job.spec.wants for job in jobs):
+        return False
+    if choice.schedule == APART:
+        return True
+    times = [choice.medians_s.get(name) for name in (AT_ONCE, APART)]
+    together_s, apart_s = (None if time is None else time * steps for time in times)
+    if together_s is None or apart_s is None:
+        return False
+    sizes, link = [gradient_bytes(job) for job in jobs], interconnect()
+    return step_s(sizes, apart_s, group, link) < step_s(sizes, together_s, group, link, False)
+
+
+def gradient_bytes(job: Job) -> float:
+    """Bytes of the gradients of a job's weights."""
+    weights = [weight for weight in job.graph.weights if weight.name in job.spec.wants]
+    numbers = sum(math.prod(shape_size(weight.shape, job.spec.sizes)) for weight in weights)
+    return float(numbers * getattr(torch, job.spec.dtype).itemsize)
 
 
 def _key(
