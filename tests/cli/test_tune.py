@@ -57,6 +57,22 @@ def test_a_run_starts_at_once(capsys, nothing_known):
         assert choice.why == "remembered"
 
 
+def test_layers_at_once_or_sent_one_by_one(capsys, nothing_known):
+    """Of a stack both ways, with what workers wait for; nonsense is refused."""
+    words = ["tune", "gru", "--hidden", "9", "--shape", "50,2", "--layers", "3", "--workers", "4"]
+    status, told = run([*words, "--interconnect", "ethernet"], capsys)
+
+    assert status == 0
+    assert "3 layers of gru T=50 B=2: 4 workers, ethernet (forecast)" in told
+    for schedule in ("at once", "one after another, each layer's gradients sent"):
+        assert schedule in told
+    status, told = run([*words, "--interconnect", "carrier pigeon"], capsys)
+    assert status == 2
+    assert "there are infiniband, ethernet" in told
+    status, told = run([*words, "--inputs", "5"], capsys)
+    assert status == 2
+
+
 def test_what_is_not_sure_is_told(capsys, nothing_known, monkeypatch):
     """On a busy machine: what was measured is kept all the same."""
     monkeypatch.setattr("elman.tuning.contest._sample", lambda run: (run(), (1e-3, 1.0))[1])

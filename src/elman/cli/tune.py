@@ -10,14 +10,19 @@ from rich.table import Table
 
 from elman import compiler
 from elman.cli.explain import Device, DType, measurable, sizes
+from elman.engines.base import Job
+from elman.engines.together import Arrangement
 from elman.explaining import WHY
 from elman.frontend.cell import Cell
+from elman.plan.allreduce import INTERCONNECTS
 from elman.plan.spec import Spec
 from elman.train.layers import find_cell
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import label
+from elman.tuning.together import APART, AT_ONCE, choose_together, with_workers
 
 PIPED_WIDTH = 160
+LINKS = ", ".join(INTERCONNECTS)
 AGAIN = " (--again benchmarks anew)"
 UNSURE = (
     "other programs took the cores, or a call is long. What was benchmarked is kept, and the next "
@@ -37,6 +42,9 @@ def tune(
     device: Annotated[Device, typer.Option(help="Where it is to run.")] = Device.CPU,
     engine: Annotated[str, typer.Option(help="auto, or the name of an engine.")] = "auto",
     training: Annotated[bool, typer.Option(help="With a backward.")] = True,
+    layers: Annotated[int, typer.Option(help="Of a stack: which run at once.", min=1)] = 1,
+    workers: Annotated[int, typer.Option(help="That sum their gradients.", min=1)] = 1,
+    interconnect: Annotated[str, typer.Option(help=f"{LINKS}.")] = "infiniband",
     again: Annotated[
         bool, typer.Option("--again", help="Even if it was benchmarked before.")
     ] = False,
@@ -51,18 +59,28 @@ def tune(
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPED_WIDTH)
+    if interconnect not in INTERCONNECTS:
+        raise typer.BadParameter(f"there are {LINKS}", param_hint="--interconnect")
+    if layers > 1 and inputs not in (None, hidden):
+        raise typer.BadParameter("of a stack it is --hidden", param_hint="--inputs")
     found = find_cell(cell)
     dims, where = found.bind(inputs or hidden, hidden, **sizes(dim or [])), measurable(device)
     for text in shape or ["100,16"]:
         steps, batch = shape_of(text)
+        members: list[tuple[Job, Choice]] = []
         for first, wants in calls(found, training).items():
             spec = Spec(tuple(sorted(dims.items())), str(dtype), where, wants, training)
-            choice = choose(compiler.job(found, spec), steps, batch, engine, again=again)
+            job = compiler.job(found, spec)
+            choice = choose(job, steps, batch, engine, again=again)
+            members.append((job, choice))
             why = WHY[choice.why] + AGAIN * (choice.why == "remembered")
             title = f"{found.name} T={steps} B={batch}{first}: {why}"
             console.print(table_of(title, choice))
             if not choice.sure:
                 console.print(f"[yellow]not sure yet[/]: {UNSURE}")
+        if layers > 1:
+            stack = [members[0]] + [members[-1]] * (layers - 1)
+            console.print(stack_table(stack, steps, batch, workers, interconnect))
 
 
 def calls(cell: Cell, training: bool) -> dict[str, frozenset[str]]:
@@ -73,6 +91,33 @@ def calls(cell: Cell, training: bool) -> dict[str, frozenset[str]]:
     inputs = frozenset(entry.name for entry in cell.inputs)
     further = {", its input a layer's output": weights | inputs}
     return {", its input data": weights, **further} if weights else further
+
+
+def stack_table(
+    members: list[tuple[Job, Choice]], steps: int, batch: int, workers: int, name: str
+) -> Table:
+    """How the layers of a stack run, with what workers who sum their gradients wait for."""
+    jobs, choices = [job for job, _ in members], [choice for _, choice in members]
+    own = (len(jobs[0].graph.states),) * len(jobs), (len(jobs[0].graph.weights),) * len(jobs)
+    choice = choose_together(jobs, choices, steps, batch, Arrangement(*own, False, 0))
+    title = f"{len(jobs)} layers of {jobs[0].name} T={steps} B={batch}"
+    title += f": {workers} workers, {name} (forecast)" if workers > 1 else ""
+    table = Table(title=title, title_justify="left")
+    for column in ("schedule", "a training step", "with all-reduce", ""):
+        table.add_column(column, justify="left" if column in ("schedule", "") else "right")
+    if choice is None or not choice.medians_s:
+        refusal = choice.refusals.get(AT_ONCE) if choice else "autograd sees through some layers"
+        table.add_row("one after another", "not timed", "", refusal or "nothing else is offered")
+        return table
+    whole = with_workers(choice, jobs, steps, workers, INTERCONNECTS[name])
+    best = APART if choice.schedule == APART else min(whole, key=whole.__getitem__)
+    for schedule, seconds in sorted(whole.items(), key=lambda item: item[1]):
+        alone = f"{choice.medians_s[schedule] * steps * 1e6:.0f} µs"
+        label_of = {AT_ONCE: "at once", APART: "one after another, each layer's gradients sent"}
+        table.add_row(
+            label_of[schedule], alone, f"{seconds * 1e6:.0f} µs", "runs" if schedule == best else ""
+        )
+    return table
 
 
 def shape_of(text: str) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from elman.engines.together import Arrangement, Together
 from elman.errors import ElmanError
 from elman.ir.types import shape_size
 from elman.passes.digest import digest
-from elman.plan.allreduce import step_s
+from elman.plan.allreduce import Interconnect, step_s
 from elman.tuning import cache
 from elman.tuning.agreement import disagreement
 from elman.tuning.choose import Choice
@@ -112,12 +112,26 @@ def released(choice: Choice, jobs: Sequence[Job], steps: int) -> bool:
         return False
     if choice.schedule == APART:
         return True
-    times = [choice.medians_s.get(name) for name in (AT_ONCE, APART)]
-    together_s, apart_s = (None if time is None else time * steps for time in times)
-    if together_s is None or apart_s is None:
-        return False
-    sizes, link = [gradient_bytes(job) for job in jobs], interconnect()
-    return step_s(sizes, apart_s, group, link) < step_s(sizes, together_s, group, link, False)
+    forecast = with_workers(choice, jobs, steps, group, interconnect())
+    return len(forecast) > 1 and forecast[APART] < forecast[AT_ONCE]
+
+
+def with_workers(
+    choice: Choice, jobs: Sequence[Job], steps: int, group: int, link: Interconnect
+) -> dict[str, float]:
+    """Seconds of a training step that sums gradients over workers, by schedule, of those that were
+    benchmarked: what runs apart sends each layer's gradients as soon as they are there.
+
+    Args:
+        choice, jobs, steps: as of :func:`released`.
+        group: how many workers.
+        link: what connects them.
+    """
+    sizes = [gradient_bytes(job) for job in jobs]
+    return {
+        name: step_s(sizes, time * steps, group, link, released=name == APART)
+        for name, time in choice.medians_s.items()
+    }
 
 
 def gradient_bytes(job: Job) -> float:
