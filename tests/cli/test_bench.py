@@ -45,6 +45,21 @@ def test_table_and_rows(elman, tmp_path, fail):
     assert "in the file already" in said
 
 
+def test_every_suite_on_one_page(elman, tmp_path):
+    """Of rows that are there: nothing is measured, and claims without rows say so."""
+    (tmp_path / "cmu.jsonl").write_text('{"case": "elsewhere"}\n')
+    code, said, _ = elman("bench", "all", f"--out={tmp_path}", "--report")
+    assert code == 0
+    assert f"page: {tmp_path / 'report.html'}" in said
+    page = (tmp_path / "report.html").read_text()
+    for suite in SUITES.values():
+        assert f'<h1 id="elman-bench-{suite.name}">' in page
+    assert "not measured" in page
+    code, _, said = elman("bench", "all", "--report")
+    assert code == 2
+    assert "say where the rows are: --out" in said
+
+
 def test_failures_are_told(elman, tmp_path, fail):
     """A case that fails says why, the others go on, and the exit code is 1."""
     out = tmp_path / "rows.jsonl"

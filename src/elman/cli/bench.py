@@ -14,51 +14,89 @@ from rich.table import Table
 from elman.bench.cases import OURS, Case, Effort, Suite
 from elman.bench.claims import HEADERS as CLAIM_HEADERS
 from elman.bench.claims import Rows, judged
-from elman.bench.results import Row
+from elman.bench.results import Row, read_rows
 from elman.bench.running import run_suite
 from elman.bench.suites import SUITES, find_suite
 from elman.bench.table import CASE, COLUMNS, LARGE, filled, machine_line, share_of_peak, words
-from elman.report import BenchPage, Plot, write_benchmark
+from elman.report import BenchPage, Plot, write_benchmark, write_benchmarks
 
 PIPED_WIDTH = 160
 FAILED = 1
+ALL = "all"
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(help=f"Which suite: {', '.join(SUITES)}.")] = "foundation",
+    suite: Annotated[
+        str, typer.Argument(help=f"Which suite: {', '.join(SUITES)}, or {ALL}.")
+    ] = "foundation",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, under a minute.")] = False,
     seconds: Annotated[
         float | None, typer.Option(help="Timing per case, instead of the usual.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Rows go here; cases it has are not measured again.")
+        Path | None,
+        typer.Option(help="Rows go here; cases it has are not measured again. Of all: a folder."),
     ] = None,
     rows: Annotated[
         list[str] | None, typer.Option(help="Only cases whose names fit, as in 'gru*'.")
     ] = None,
+    measuring: Annotated[
+        bool, typer.Option("--measure/--report", help="Measure, or show the rows that --out has.")
+    ] = True,
 ) -> None:
     """Measure elman against its peers, side by side.
 
     Each case runs in a process of its own; its row is in the file as soon as it is measured.
+    `all` is every suite, with one page of all of them.
     """
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPED_WIDTH)
-    chosen = find_suite(suite)
-    cases = chosen.select(tuple(rows or ()), quick)
-    effort = Effort.of(quick, seconds, chosen.seconds)
-    path = out or Path("bench-out") / f"{suite}-{datetime.now():%Y%m%d-%H%M%S}.jsonl"
-    found = measure(console, chosen, cases, effort, path)
+    if out is None and not measuring:
+        raise typer.BadParameter("say where the rows are: --out", param_hint="--report")
+    path = out or Path("bench-out") / f"{suite}-{datetime.now():%Y%m%d-%H%M%S}"
+    if suite != ALL:
+        path = out or path.with_suffix(".jsonl")
+    pages, failed = [], False
+    for chosen in SUITES.values() if suite == ALL else (find_suite(suite),):
+        own = path / f"{chosen.name}.jsonl" if suite == ALL else path
+        if measuring:
+            effort = Effort.of(quick, seconds, chosen.seconds)
+            cases = chosen.select(tuple(rows or ()), quick)
+            found = measure(console, chosen, cases, effort, own)
+        else:
+            found = present(chosen, tuple(rows or ()), quick, own)
+        tell(console, chosen, found)
+        say(console, f"rows: {own}")
+        pages.append(page_of(chosen, found))
+        failed |= any("failed" in row for row in found)
+    if suite == ALL:
+        page = write_benchmarks(path / "report.html", "elman: every suite", pages)
+    else:
+        page = write_benchmark(path.with_suffix(".html"), pages[0])
+    say(console, f"page: {page}")
+    if failed and measuring:
+        raise typer.Exit(FAILED)
+
+
+def present(suite: Suite, names: tuple[str, ...], quick: bool, path: Path) -> list[Row]:
+    """The rows that a file has of a suite, whatever code measured them, in the suite's order.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    rows = read_rows(path)
+    return [rows[case.name] for case in suite.select(names, quick) if case.name in rows]
+
+
+def tell(console: Console, chosen: Suite, found: list[Row]) -> None:
+    """Print a suite's tables."""
     console.print(table_of(chosen, found))
     if chosen.claims:
         console.print(claims_of(chosen, found))
     machines = [machine_line(row) for row in found if "cpu" in row.get("machine", {})]
     for line in dict.fromkeys(machines):
         say(console, line)
-    say(console, f"rows: {path}")
-    say(console, f"page: {write_benchmark(path.with_suffix('.html'), page_of(chosen, found))}")
-    if any("failed" in row for row in found):
-        raise typer.Exit(FAILED)
 
 
 def measure(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,11 +11,12 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from elman.report.charts import BEYOND, BLUE, GREY, RED, Chart, Quartiles, drawn
+from elman.report.charts import BEYOND, BLUE, GREY, RED, Chart, Quartiles, drawn, hints, logarithmic
 from elman.report.page import write_page
 
 _ROW = 0.24  # height of a bar's row (inches)
 _FEW = 60  # points that are marked
+VERDICT = 4  # column of a claim's line that says whether it holds
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,28 @@ def write_benchmark(path: Path, page: BenchPage) -> Path:
     Raises:
         RunError: if the disk does not take it.
     """
+    return write_page(path, "bench.html", page=page, charts=_charts(page))
+
+
+def write_benchmarks(path: Path, title: str, pages: Sequence[BenchPage]) -> Path:
+    """Write one page of several suites: what holds of their sources' claims, then each suite.
+
+    Raises:
+        RunError: if the disk does not take it.
+    """
+    suites = [(page, _charts(page)) for page in pages]
+    page = {"name": title}
+    return write_page(path, "benches.html", page=page, suites=suites, counts=_counts(pages))
+
+
+def _counts(pages: Sequence[BenchPage]) -> dict[str, dict[str, int]]:
+    """By suite, how many claims of its source hold, do not, and were not measured."""
+    return {
+        page.name: Counter(line[VERDICT] for line in page.claims) for page in pages if page.claims
+    }
+
+
+def _charts(page: BenchPage) -> list[Chart]:
     charts: list[Chart] = []
     if page.ratios:
         height = 1.2 + _ROW * len(page.ratios)
@@ -83,7 +107,7 @@ def write_benchmark(path: Path, page: BenchPage) -> Path:
         draw = drawn(lambda axes: _draw_shares(axes, page), height)
         charts.append(Chart("Share of the processor's peak", draw))
     charts += [Chart(plot.title, drawn(partial(_draw_plot, plot=plot))) for plot in page.plots]
-    return write_page(path, "bench.html", page=page, charts=charts)
+    return charts
 
 
 def _draw_ratios(axes: Axes, page: BenchPage) -> None:
@@ -93,9 +117,13 @@ def _draw_ratios(axes: Axes, page: BenchPage) -> None:
         axes.barh(place, ratio["median"], xerr=spread, color=BLUE, height=0.65, capsize=2)
         if name in page.asked:
             axes.plot([page.asked[name]] * 2, [place - 0.4, place + 0.4], color=RED, lw=2)
+    medians = [ratio["median"] for ratio in page.ratios.values()]
+    told = [f"{name}: {ratio['median']:.2f}x" for name, ratio in page.ratios.items()]
+    hints(axes, medians, list(range(len(medians))), told)
     axes.set_yticks(range(len(page.ratios)), list(page.ratios), fontsize=7)
     axes.axvline(1.0, color=GREY, lw=1)
-    axes.set(xscale="log", xlabel="times as fast as the baseline", ylim=(len(page.ratios), -1))
+    axes.set(xlabel="times as fast as the baseline", ylim=(len(page.ratios), -1))
+    logarithmic(axes, "x")
 
 
 def _draw_plot(axes: Axes, plot: Plot) -> None:
@@ -103,17 +131,19 @@ def _draw_plot(axes: Axes, plot: Plot) -> None:
     for name, (places, values) in plot.lines.items():
         known = [math.nan if value is None or value > BEYOND else value for value in values]
         axes.plot(places, known, lw=1.2, label=name, marker="." if len(places) < _FEW else None)
+        if len(places) < _FEW:
+            told = [f"{name}: {x:g}, {y:.4g}" for x, y in zip(places, known)]
+            hints(axes, places, known, told)
     axes.set(xlabel=plot.x, ylabel=plot.y)
-    if "x" in plot.log:
-        axes.set_xscale("log")
-    if "y" in plot.log:
-        axes.set_yscale("log")
+    logarithmic(axes, plot.log)
     axes.legend(frameon=False)
 
 
 def _draw_shares(axes: Axes, page: BenchPage) -> None:
     """One bar per case."""
-    axes.barh(range(len(page.shares)), list(page.shares.values()), color=BLUE, height=0.65)
+    shares = list(page.shares.values())
+    axes.barh(range(len(shares)), shares, color=BLUE, height=0.65)
+    hints(axes, shares, range(len(shares)), [f"{n}: {s:.0%}" for n, s in page.shares.items()])
     axes.set_yticks(range(len(page.shares)), list(page.shares), fontsize=7)
     axes.set(xlim=(0, 1), ylim=(len(page.shares), -1))
     axes.set_xlabel("of the fp32 peak measured in the same run")

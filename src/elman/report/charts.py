@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 Curves = Mapping[str, Sequence[Any]]  # a column of metrics.csv by its name
 Quartiles = Mapping[str, float]  # q1, median, q3
@@ -111,7 +113,35 @@ def drawn(draw: Callable[[Axes], None], height: float = 3.4) -> str:
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata=NO_METADATA, transparent=True)
     text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    return with_hints(text[text.index("<svg") :])
+
+
+def logarithmic(axes: Axes, names: str) -> None:
+    """Make axes ("x", "y", "xy") logarithmic, their numbers written as plain text."""
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    for name in names:
+        axes.set(**{f"{name}scale": "log"})
+        getattr(axes, f"{name}axis").set_major_formatter(plain)
+
+
+HINT = "hint:"  # what a point says when pointed at; travels through matplotlib as its address
+
+
+def hints(axes: Axes, x: Sequence[float], y: Sequence[float | None], texts: Sequence[str]) -> None:
+    """Let points say a text each when a pointer is over them; those that are not known say none."""
+    points = [
+        (a, b, text) for a, b, text in zip(x, y, texts) if b is not None and not math.isnan(b)
+    ]
+    if points:
+        across, up, told = zip(*points)
+        dots = axes.scatter(across, up, s=90, alpha=0, zorder=9)
+        dots.set_urls([HINT + text for text in told])
+
+
+def with_hints(svg: str) -> str:
+    """Turn addresses that are texts into titles, which browsers show."""
+    pattern = rf'<a xlink:href="{HINT}([^"]*)"[^>]*>(.*?)</a>'
+    return re.sub(pattern, r'<g class="hint"><title>\1</title>\2</g>', svg, flags=re.DOTALL)
 
 
 def draw_loss(axes: Axes, curves: Curves, baseline: Level | None, items: str, loss: Scale) -> None:
@@ -170,8 +200,9 @@ def draw_rate(axes: Axes, curves: Curves) -> None:
 def draw_norm(axes: Axes, curves: Curves) -> None:
     """Draw the gradient's norm over the run."""
     axes.plot(curves["step"], curves["grad_norm"], color=BLUE, lw=0.8)
-    scale = "log" if any(norm > 0 for norm in curves["grad_norm"]) else "linear"
-    axes.set(xlabel="step", ylabel="norm before clipping", yscale=scale)
+    axes.set(xlabel="step", ylabel="norm before clipping")
+    if any(norm > 0 for norm in curves["grad_norm"]):
+        logarithmic(axes, "y")
 
 
 def draw_speeds(axes: Axes, speeds: Mapping[str, Quartiles], items: str) -> None:

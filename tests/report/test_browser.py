@@ -1,0 +1,121 @@
+"""Pages as a browser shows them: no error, no figure missing, nothing wider than the window."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from elman.report import BenchPage, Plot, write_benchmark, write_benchmarks
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="there is no chromium"),
+]
+
+# Clicks every header, then tells what a reader would miss; stands inside the page.
+PROBE = """<script>
+const errors = []; window.onerror = message => errors.push(message);
+window.addEventListener("load", () => {
+  const table = [...document.querySelectorAll("table.sorts")].at(-1), column = at =>
+    [...table.rows].slice(1).map(row => row.cells[at].textContent.trim());
+  const sorted = {};
+  for (const at of [1, 0]) {
+    table.rows[0].cells[at].click(); const down = column(at);
+    table.rows[0].cells[at].click(); sorted[at] = [down, column(at)];
+  }
+  const flat = [...document.querySelectorAll("svg")].filter(
+    svg => svg.getBoundingClientRect().height < 50).length;
+  parent.postMessage(JSON.stringify({
+    errors, flat, sorted, figures: document.querySelectorAll("svg").length,
+    hints: [...document.querySelectorAll(".hint title")].map(title => title.textContent),
+    wide: document.documentElement.scrollWidth > innerWidth, width: innerWidth,
+    ground: getComputedStyle(document.body).backgroundColor }), "*");
+});
+</script>"""
+FRAME = """<title></title><iframe width="%d" height="900" frameborder="0" src="probe.html"></iframe>
+<script>onmessage = event => document.title = event.data</script>"""
+
+
+def seen(page: Path, width: int, *options: str) -> dict:
+    """What a browser of so many pixels makes of a page."""
+    (page.parent / "probe.html").write_text(page.read_text().replace("</head>", PROBE + "</head>"))
+    outer = page.parent / "frame.html"
+    outer.write_text(FRAME % width)
+    words = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1600,1000"]
+    made = subprocess.run(
+        [*words, *options, "--virtual-time-budget=5000", "--dump-dom", outer.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    title = re.search("<title>(.*?)</title>", made.stdout)
+    assert title is not None, made.stderr
+    return json.loads(html.unescape(title[1]))
+
+
+def page(name: str) -> BenchPage:
+    """A suite with every part a page can have."""
+    ratio = {"q1": 1.0, "median": 2.0, "q3": 3.0}
+    long = "a case whose name is rather longer than a telephone is wide, and longer still " * 2
+    return BenchPage(
+        name=name,
+        question="How fast is it?",
+        machines=["A processor"],
+        headers=["case", "time"] + [f"column {k}" for k in range(9)],
+        lines=[
+            ["b", "2 ms", *["2.0x"] * 9],
+            [long, "900 µs", *["3.0x"] * 9],
+            ["c", "–", *["–"] * 9],
+            ["d", "1.5 s", *["10.0x"] * 9],
+        ],
+        ratios={"b": ratio, "d": {"q1": 30.0, "median": 40.0, "q3": 50.0}},
+        asked={"b": 5.0},
+        shares={"b": 0.5},
+        plots=[Plot("a study", "T", "n", "xy", {"newton": ([1, 10, 100], [3, None, 4])})],
+        absent={"b: jax": "jax is not installed"},
+        source="A paper",
+        claim_headers=("where", "what it says", "there", "here", "", "why"),
+        claims=[("1", "it is fast", "3x", "2x", "does not hold", "it is not")],
+    )
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    """A report of two suites."""
+    folder = tmp_path_factory.mktemp("pages")
+    return write_benchmarks(folder / "report.html", "every suite", [page("one"), page("two")])
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_nothing_is_missing_or_cut_off(report, width):
+    """On a telephone and on a desk."""
+    found = seen(report, width)
+    assert found["width"] == width
+    assert found["errors"] == []
+    assert found["figures"] == 6
+    assert found["flat"] == 0
+    assert not found["wide"]
+
+
+def test_points_say_their_values_and_tables_sort(tmp_path):
+    """Units count; what has no value comes last, whichever way."""
+    (tmp_path / "one").mkdir()
+    found = seen(write_benchmark(tmp_path / "one" / "page.html", page("one")), 1000)
+    assert {"newton: 1, 3", "newton: 100, 4", "b: 2.00x", "b: 50%"} <= set(found["hints"])
+    down, up = found["sorted"]["1"]
+    assert (down, up) == (["1.5 s", "2 ms", "900 µs", "–"], ["900 µs", "2 ms", "1.5 s", "–"])
+
+
+def test_light_and_dark(report):
+    """As the reader's system has it."""
+    light = seen(report, 1000)["ground"]
+    dark = seen(report, 1000, "--blink-settings=preferredColorScheme=0")["ground"]
+    assert light != dark
