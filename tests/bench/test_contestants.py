@@ -13,6 +13,7 @@ from elman.bench.contest import Contestant
 from elman.bench.contestants import BUILT_IN, draw_problem, enter
 from elman.bench.loops import PLAIN, TUNED
 from elman.bench.scanning import measure_bandwidth
+from elman.bench.steps import STEPS
 from elman.bench.suites import find_suite
 from elman.bench.training import measure_steps
 from elman.errors import EngineError, VerifyError
@@ -26,11 +27,16 @@ SMALL = Case(
 
 
 @pytest.mark.parametrize(
-    "name, cell", [("loop", cell) for cell in PLAIN] + [("tuned-loop", cell) for cell in TUNED]
+    "name, cell, layers",
+    [
+        *[("loop", cell, 1) for cell in PLAIN],
+        *[("tuned-loop", cell, 1) for cell in TUNED],
+        *[("loop", cell, layers) for cell in STEPS for layers in (1, 2)],
+    ],
 )
-def test_loop_is_the_cell(name, cell):
+def test_loop_is_the_cell(name, cell, layers):
     """A loop over torch ops gives output, last states and gradients of the cell's formula."""
-    case = replace(SMALL, cell=cell, T=7, contestants=(name, "elman"), baseline=name)
+    case = replace(SMALL, cell=cell, T=7, contestants=(name, "elman"), baseline=name, layers=layers)
     problem = draw_problem(case).double()
     loop = enter(name, problem).results()
     with using(engine="reference"):
@@ -197,8 +203,8 @@ def test_missing_result_is_told(monkeypatch):
 
 def test_absent_contestant_has_its_reason():
     """Who cannot run a case is absent with a reason, and the others are timed."""
-    found = measure_steps(replace(SMALL, contestants=("torch", "loop")), LEAST)
-    assert found["absent"] == {"loop": "no loop is written for gru"}
+    found = measure_steps(replace(SMALL, contestants=("torch", "tuned-loop")), LEAST)
+    assert found["absent"] == {"tuned-loop": "no loop is written for gru"}
     assert found["seconds"].keys() == {"torch"}
 
     with pytest.raises(EngineError, match=r"torch\.nn has no mgu"):

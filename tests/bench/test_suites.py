@@ -9,7 +9,9 @@ import pytest
 from elman.bench.cases import Case, Effort
 from elman.bench.contestants import CONTESTANTS
 from elman.bench.fitting import FITTERS
+from elman.bench.language import LANGUAGES
 from elman.bench.layered import LAYERED
+from elman.bench.products import PRODUCTS
 from elman.bench.suites import SUITES, find_suite
 from elman.bench.unknown import find_cell
 from elman.bench.worker import MEASURES
@@ -81,7 +83,7 @@ def test_suite_is_consistent(suite):
         assert find_cell(case.cell), case.name
         with_cell = case.measure == "variants"
         names = {name.partition(" ")[0] if with_cell else name for name in case.contestants}
-        assert names <= {*CONTESTANTS, *LAYERED, *FITTERS}, case.name
+        assert names <= {*CONTESTANTS, *LAYERED, *FITTERS, *PRODUCTS, *LANGUAGES}, case.name
         assert case.baseline in {"", *case.contestants}, case.name
         assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
 

@@ -40,7 +40,7 @@ class Problem:
         """Of the products, two per multiplication; a backward step has two for each forward one,
         but for x where its gradient is not wanted."""
         elements = [w.numel() for w in self.weights.values() if w.dim() == 2]
-        each = 2 if self.case.measure == "forward" else 6
+        each = 2 if self.case.measure in ("forward", "product") else 6
         unwanted = 2 * elements[0] if self.case.measure == "fit" else 0
         return (each * sum(elements) - unwanted) * self.rows
 

@@ -13,9 +13,11 @@ import elman.nn
 from elman.bench.cases import OURS, Case
 from elman.bench.contest import Contestant, Problem, Results, named
 from elman.bench.fitting import fitted
+from elman.bench.language import draw_language, predicted
 from elman.bench.layered import draw_layers, layered
-from elman.bench.loops import PLAIN, TUNED, Loop
+from elman.bench.loops import PLAIN, TUNED, Loop, stepwise
 from elman.bench.peers import compile_step, compiled_step, jax_scan, onnxruntime
+from elman.bench.products import draw_product, multiplied
 from elman.bench.remote import beside, remote
 from elman.bench.scanning import draw_scan, jax_associative, loop_scan, own_scan, torch_associative
 from elman.bench.steps import STEPS
@@ -73,11 +75,8 @@ def enter(name: str, problem: Problem) -> Contestant | str:
 
 def local(name: str, problem: Problem) -> Contestant | str:
     """A contestant in this process, or why it is absent."""
-    if problem.case.measure == "layers":
-        return layered(name, problem)
-    if problem.case.measure == "fit":
-        return fitted(name, problem)
-    return (SCANS if problem.case.measure == "scan" else CONTESTANTS)[name](problem)
+    own = _OWN.get(problem.case.measure)
+    return own(name, problem) if own else CONTESTANTS[name](problem)
 
 
 def _torch_layer(case: Case) -> nn.Module:
@@ -121,10 +120,13 @@ def _named(problem: Problem, name: str) -> Contestant | str:
 
 def _loop(problem: Problem, loops: Mapping[str, Loop]) -> Contestant | str:
     """A loop over torch ops."""
-    loop = loops.get(problem.case.cell)
-    if loop is None:
-        return f"no loop is written for {problem.case.cell}"
+    cell = problem.case.cell
+    loop = loops.get(cell)
     weights = {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
+    if loop is None and loops is PLAIN and cell in STEPS:
+        return _contestant(problem, lambda x: stepwise(cell, x, weights), weights, dict)
+    if loop is None:
+        return f"no loop is written for {cell}"
     short = {name.removesuffix("_l0"): w for name, w in weights.items()}
     return _contestant(problem, lambda x: loop(x, short), weights, dict)
 
@@ -182,5 +184,17 @@ SCANS: dict[str, Callable[[Problem], Contestant | str]] = {
     "torch": torch_associative,
     "elman": own_scan,
 }
-_DRAWN: dict[str, Callable[[Case, int], Problem]] = {"scan": draw_scan, "layers": draw_layers}
+_DRAWN: dict[str, Callable[[Case, int], Problem]] = {
+    "scan": draw_scan,
+    "layers": draw_layers,
+    "product": draw_product,
+    "language": draw_language,
+}
+_OWN: dict[str, Callable[[str, Problem], Contestant | str]] = {
+    "scan": lambda name, problem: SCANS[name](problem),
+    "layers": layered,
+    "fit": fitted,
+    "product": multiplied,
+    "language": predicted,
+}
 _ELSEWHERE = ("jax", "onnxruntime", "numpy", "quadratic", "numba", "halide")

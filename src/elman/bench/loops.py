@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
+from elman.bench.steps import STEPS, TORCH
+
+_TORCHS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of a layer
 Loop = Callable[[Tensor, Mapping[str, Tensor]], tuple[Tensor, tuple[Tensor, ...]]]
 
 
@@ -118,6 +121,25 @@ def plain_leaky_memory(x: Tensor, w: Mapping[str, Tensor]) -> tuple[Tensor, tupl
         return i * torch.relu(m) + (1 - i) * h, m
 
     return _steps(x, (_zeros(x, R),) * 2, step)
+
+
+def stepwise(cell: str, x: Tensor, w: Mapping[str, Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Layers of one of torch's cells, both products and every operation in each step.
+
+    Returns:
+        Outputs [T, B, H] of the last layer, and last states [layers, B, H].
+    """
+    step, states = STEPS[cell]
+    last: list[tuple[Tensor, ...]] = []
+    while f"weight_ih_l{len(last)}" in w:
+        W, R, b, d = (w[f"{name}_l{len(last)}"] for name in _TORCHS)
+        carry, outputs = (_zeros(x, R),) * states, []
+        for row in x.unbind(0):
+            carry = step(TORCH, F.linear(row, W, b), carry, R, d)
+            outputs.append(carry[0])
+        x = torch.stack(outputs)
+        last.append(carry)
+    return x, tuple(torch.stack(layers) for layers in zip(*last, strict=True))
 
 
 TUNED: dict[str, Loop] = {

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from elman.bench.contest import Contestant, Problem, Results, named
-from elman.bench.steps import STEPS, Ops
+from elman.bench.steps import STEPS, TORCH, Ops
 
 _WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 _ONNX_GATES = {  # torch's gates in ONNX's order, and ONNX's name of the cell
@@ -159,9 +159,8 @@ def compiled_step(x: Tensor, w: Any, cell: str, compiled: Any) -> tuple[Tensor, 
 def compile_step(cell: str) -> Any:
     """The step of a cell under torch.compile."""
     step, _ = STEPS[cell]
-    ops = Ops(torch.sigmoid, torch.tanh, lambda v, n: v.chunk(n, -1))
 
     def one(p: Tensor, carry: tuple[Tensor, ...], R: Tensor, d: Tensor) -> tuple[Tensor, ...]:
-        return step(ops, p, carry, R, d)
+        return step(TORCH, p, carry, R, d)
 
     return torch.compile(one)

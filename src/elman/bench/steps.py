@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 Array = Any
 States = tuple[Array, ...]
 
@@ -20,6 +22,9 @@ class Ops:
     sigmoid: Callable[[Array], Array]
     tanh: Callable[[Array], Array]
     split: Callable[[Array, int], Any]  # along the last axis, into so many equal parts
+
+
+TORCH = Ops(torch.sigmoid, torch.tanh, lambda v, n: v.chunk(n, -1))
 
 
 def rnn(ops: Ops, p: Array, states: States, R: Array, d: Array) -> States:

@@ -13,16 +13,17 @@ from typing import Any
 import torch
 
 from elman.bench.cases import Case, Effort
-from elman.bench.characters import measure_characters
 from elman.bench.converging import measure_convergence, measure_lengths
 from elman.bench.kept import measure_kept
+from elman.bench.learning import measure_characters, measure_perplexities
 from elman.bench.machine import facts
 from elman.bench.memory import measure_memory
+from elman.bench.operators import measure_operators
 from elman.bench.peak import peak_gflops
 from elman.bench.phased import measure_phases
 from elman.bench.scanning import measure_bandwidth
 from elman.bench.starting import measure_cold, measure_import, measure_warm
-from elman.bench.training import measure_steps, measure_variants
+from elman.bench.training import measure_products, measure_steps, measure_variants
 from elman.errors import ElmanError
 
 
@@ -45,6 +46,10 @@ MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
     "lengths": measure_lengths,
     "kept": measure_kept,
     "characters": measure_characters,
+    "perplexities": measure_perplexities,
+    "product": measure_products,
+    "language": measure_steps,
+    "operators": measure_operators,
     "cold": measure_cold,
     "warm": measure_warm,
     "import": measure_import,

@@ -6,6 +6,7 @@ from elman.bench.cases import Suite
 from elman.bench.suites.cmu import CMU
 from elman.bench.suites.cpu import CPU
 from elman.bench.suites.deer import DEER
+from elman.bench.suites.ecornn import ECORNN
 from elman.bench.suites.foundation import FOUNDATION
 from elman.bench.suites.layers import LAYERS, STREAMS
 from elman.bench.suites.memory import MEMORY
@@ -13,7 +14,7 @@ from elman.bench.suites.scan import SCAN
 from elman.bench.suites.svail import SVAIL
 from elman.errors import InputError
 
-_ALL = (FOUNDATION, CPU, LAYERS, STREAMS, DEER, SCAN, MEMORY, CMU, SVAIL)
+_ALL = (FOUNDATION, CPU, LAYERS, STREAMS, DEER, SCAN, MEMORY, CMU, SVAIL, ECORNN)
 SUITES = {suite.name: suite for suite in _ALL}
 
 
