@@ -116,8 +116,8 @@ def test_perplexities(monkeypatch, tmp_path):
     """Both libraries from one seed on equal steps; the text may be named in the environment."""
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {k % 7} of {k % 5}\n" for k in range(900)))
-    monkeypatch.setattr(learning, "STEPS", 20)
-    monkeypatch.setattr(learning, "_TOKENS", 300)
+    monkeypatch.setattr(learning, "WORD_STEPS", 20)
+    monkeypatch.setattr(learning, "_WORDS", 300)
     monkeypatch.setenv("ELMAN_BENCH_TEXT", str(text))
     small = replace(BY_NAME[CURVES], T=8, B=4, H=9)
     found = measure_perplexities(small, LEAST)
@@ -157,7 +157,10 @@ def rows(ours: float, cold: float, loop: float, columns: float, off: float) -> l
         timed(FIRST, elman=cold),
         timed(AGAIN, elman=0.05),
         {"case": OPERATORS, "operators": dict.fromkeys(("loop", "torch", OURS), one)},
-        {"case": PHASES, "phases": {"forward product": 1 - cold / 10, "gates": cold / 10}},
+        {
+            "case": PHASES,
+            "phases": {"steps: products": 0.5, "weight gradients": 0.5 - cold, "gates": cold},
+        },
         {"case": CURVES, "perplexities": {OURS: [9.0, 5.0 * (1 + off)], "torch": [9.0, 5.0]}},
     ]
 

@@ -12,11 +12,11 @@ from elman.bench.claims import curve
 
 CELLS = ("gru_before", "gru")  # the reset gate before and after the recurrent product
 SEEDS = (0, 1, 2)
-STEPS = 300
+STEPS, WORD_STEPS = 300, 100
 TEXT = "ELMAN_BENCH_TEXT"  # names the text that models of words learn; else Python's own sources
 _VALIDATIONS = 10
 _TOKENS = 32768  # predicted per validation
-_WORDS = 10_000  # that are known
+_WORDS = 10_000  # that are known, and predicted per validation
 
 Curve = list[tuple[int, float]]
 
@@ -70,12 +70,13 @@ def measure_perplexities(case: Case, effort: Effort, data: str | None = None) ->
     del effort
     given = {
         **_sizes(case),
-        "preset": "small",
+        "level": "word",
+        "steps": WORD_STEPS,
+        "validation_chars": _WORDS,
         "data": data or os.environ.get(TEXT) or None,
         "vocabulary": _WORDS,
         "cell": case.cell,
         "embedding": case.H,
-        "schedule": "constant",
     }
     curves = {OURS: learned(given), "torch": learned(given, baseline=True)}
     last = {name: line[-1][1] for name, line in curves.items()}
@@ -83,7 +84,7 @@ def measure_perplexities(case: Case, effort: Effort, data: str | None = None) ->
     title = f"Validation of a word model, {case.layers} x {case.H} units"
     return {
         "perplexities": {name: [value for _, value in line] for name, line in curves.items()},
-        "told": f"perplexity after {STEPS} steps: {', '.join(texts)}",
+        "told": f"perplexity after {WORD_STEPS} steps: {', '.join(texts)}",
         "plots": [curve(title, "training steps", "perplexity", "y", curves)],
     }
 

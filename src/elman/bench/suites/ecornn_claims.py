@@ -7,7 +7,7 @@ from collections.abc import Callable
 from elman.bench.cases import OURS
 from elman.bench.claims import Claim, Rows, UnmeasuredError, Verdict
 from elman.bench.operators import LAYER, PRODUCTS
-from elman.bench.products import COLUMNS, ROWS
+from elman.bench.products import COLUMNS
 from elman.train.summary import engines
 
 T = 35
@@ -27,6 +27,7 @@ LAYOUTS = ((64, 512, 2048), *((B, 512, 2048) for B in (20, 128, 700)), (20, 200,
 FIRST, AGAIN = f"first step, cold cache {T},20,200", f"first step, warm cache {T},20,200"
 CURVES = f"perplexities {T},20,200"
 DEFAULT = "loop"
+_OF_PRODUCTS = ("products", "weight gradients")  # how engine c's phases of them end
 _MOST = 0.85  # of the time
 _WORST = 0.8  # of the best one's speed
 _ALIKE = 0.01  # of a perplexity
@@ -57,12 +58,12 @@ def measured(rows: Rows) -> list[Point]:
 
 def share_of_best(rows: Rows, point: Point) -> tuple[float, str]:
     """The speed of elman's choice as a share of the fastest contestant's, and who that is."""
-    speeds = _speeds(rows, grid_name(point))
+    speeds = speeds_of(rows, grid_name(point))
     best = max(speeds, key=speeds.__getitem__)
     return speeds[OURS] / speeds[best], best
 
 
-def _speeds(rows: Rows, case: str) -> dict[str, float]:
+def speeds_of(rows: Rows, case: str) -> dict[str, float]:
     """How many times as fast as the baseline each contestant is, round by round."""
     row = rows[case]
     found = {name: ratio["median"] for name, ratio in row["ratio"].items()}
@@ -81,7 +82,7 @@ def at(point: Point) -> str:
 
 
 def _over(rows: Rows, other: str) -> dict[Point, float]:
-    speeds = {point: _speeds(rows, grid_name(point)) for point in measured(rows)}
+    speeds = {point: speeds_of(rows, grid_name(point)) for point in measured(rows)}
     return {point: found[OURS] / found[other] for point, found in speeds.items()}
 
 
@@ -142,7 +143,7 @@ def _first(rows: Rows) -> Verdict:
 
 def _products(rows: Rows) -> Verdict:
     phases = rows[PHASES]["phases"]
-    ours = sum(share for phase, share in phases.items() if "product" in phase)
+    ours = sum(share for phase, share in phases.items() if phase.endswith(_OF_PRODUCTS))
     told = rows[OPERATORS]["operators"]
     share = {name: _share(told[name]["seconds"], PRODUCTS) for name in (DEFAULT, "torch")}
     layer = _share(told["torch"]["seconds"], LAYER)
@@ -159,7 +160,8 @@ def _share(seconds: dict[str, float], kind: str) -> float:
 
 
 def _launches(rows: Rows) -> Verdict:
-    ratio = rows.faster(LAUNCHES, "torch", DEFAULT)
+    speeds = speeds_of(rows, LAUNCHES)
+    ratio, ours = speeds["torch"] / speeds[DEFAULT], speeds[OURS] / speeds[DEFAULT]
     default = rows.seconds(LAUNCHES, DEFAULT)
     counts = rows[OPERATORS]["operators"] if OPERATORS in rows else {}
     operators = "".join(
@@ -167,7 +169,7 @@ def _launches(rows: Rows) -> Verdict:
     )
     return Verdict(
         ratio >= 5,
-        f"{ratio:.0f}x torch.nn's, {rows.faster(LAUNCHES, OURS, DEFAULT):.0f}x elman's",
+        f"{ratio:.0f}x torch.nn's, {ours:.0f}x elman's",
         f"the time of a step of one unit and one sample, where nothing is computed: "
         f"{default * 1e3:.1f} ms by the default{operators}",
     )
@@ -175,9 +177,9 @@ def _launches(rows: Rows) -> Verdict:
 
 def _layout(sizes: tuple[int, int, int]) -> Callable[[Rows], Verdict]:
     def judge(rows: Rows) -> Verdict:
-        gain = rows.faster(layout_name(sizes), COLUMNS, ROWS)
+        gain = speeds_of(rows, layout_name(sizes))[COLUMNS]
         others = {
-            size: rows.faster(layout_name(size), COLUMNS, ROWS)
+            size: speeds_of(rows, layout_name(size))[COLUMNS]
             for size in LAYOUTS
             if size != sizes and layout_name(size) in rows
         }
