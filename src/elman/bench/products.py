@@ -8,10 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
+import elman.nn
 from elman.bench.cases import Case
 from elman.bench.contest import Contestant, Problem
+from elman.bench.unknown import projected
 
 ROWS, COLUMNS = "rows", "columns"  # a sample is a row of X [B, I], or a column of Xᵀ [I, B]
+PANELS = "elman-c"  # rows too; W in engine c's panels
 
 
 def draw_product(case: Case, seed: int = 0) -> Problem:
@@ -24,7 +27,7 @@ def draw_product(case: Case, seed: int = 0) -> Problem:
 
 
 def multiplied(name: str, problem: Problem) -> Contestant:
-    """A contestant: torch's product in one of the layouts."""
+    """A contestant: torch's product in one of the layouts, or engine c's."""
     return PRODUCTS[name](problem)
 
 
@@ -42,4 +45,21 @@ def _contestant(run: Callable[[], Tensor], output: Callable[[Tensor], Tensor]) -
     return Contestant(run, lambda: {"output": output(run())}, (), dict)
 
 
-PRODUCTS: dict[str, Callable[[Problem], Contestant]] = {ROWS: _rows, COLUMNS: _columns}
+def _own(problem: Problem) -> Contestant:
+    """All rows as one time step: its prologue is the product, of weights packed in each call."""
+    module = elman.nn.Recurrent(projected, problem.case.input_size, problem.case.H, engine="c")
+    module.to(problem.x.dtype).load_state_dict({"W_l0": problem.weights["W"]})
+    x = problem.x.unsqueeze(0)
+
+    def run() -> Tensor:
+        with torch.no_grad():
+            return module(x)[0]
+
+    return _contestant(run, lambda y: y[0])
+
+
+PRODUCTS: dict[str, Callable[[Problem], Contestant]] = {
+    ROWS: _rows,
+    COLUMNS: _columns,
+    PANELS: _own,
+}

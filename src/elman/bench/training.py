@@ -73,8 +73,8 @@ def measure_products(case: Case, effort: Effort) -> dict[str, Any]:
     """Time layouts of a product interleaved, as :func:`measure_steps`, and tell their speeds."""
     row = measure_steps(case, effort)
     speeds = {name: row["flop"] / taken["median"] / 1e9 for name, taken in row["seconds"].items()}
-    texts = [f"{name} {speed:.0f} GFLOP/s" for name, speed in speeds.items()]
-    return {**row, "told": f"samples in {', in '.join(texts)}"}
+    texts = [f"{name} {speed:.0f}" for name, speed in speeds.items()]
+    return {**row, "told": f"GFLOP/s: {', '.join(texts)}"}
 
 
 def _entered(case: Case) -> Entered:

@@ -31,7 +31,13 @@ def tanh_readout(x, h, W, R, V):
     return tanh(V @ h), h
 
 
-OWN = {"leaky_memory": leaky_memory, "tanh_readout": tanh_readout}
+@cell(input="x[I]", state="h[H]", weights="W[H, I]")
+def projected(x, h, W):
+    """A product alone; nothing is remembered."""
+    return W @ x
+
+
+OWN = {"leaky_memory": leaky_memory, "tanh_readout": tanh_readout, "projected": projected}
 
 
 def find_cell(name: str) -> Cell:

@@ -7,7 +7,7 @@ from typing import Any
 from elman.bench.cases import OURS, Case, Suite
 from elman.bench.claims import Rows, curve
 from elman.bench.language import LANGUAGES
-from elman.bench.products import COLUMNS, ROWS
+from elman.bench.products import COLUMNS, PANELS, ROWS
 from elman.bench.suites.ecornn_claims import (
     AGAIN,
     CLAIMS,
@@ -68,8 +68,8 @@ def _product(sizes: tuple[int, int, int]) -> Case:
     return Case(
         layout_name(sizes),
         "product",
-        *("lstm", 1, B, H, I),
-        contestants=(ROWS, COLUMNS),
+        *("projected", 1, B, H, I),
+        contestants=(ROWS, COLUMNS, PANELS),
         baseline=ROWS,
         quick=sizes == LAYOUTS[0],
     )
@@ -110,7 +110,7 @@ def _plots(rows: Rows) -> list[dict[str, Any]]:
             if LAYOUTS[0][1:] == (I, H)
             for name in [layout_name((B, I, H))]
         ]
-        for who in (ROWS, COLUMNS)
+        for who in (ROWS, COLUMNS, PANELS)
     }
     plots = (
         curve("Training of the recurrent layers, 20 rows", "units", "words/s", "xy", speeds),
