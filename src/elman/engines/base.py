@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from elman.engines.call import Call, Cotangents, Gradients, Result
+    from elman.engines.cross_entropy import CrossEntropy
     from elman.engines.together import Arrangement
 
 WAITING = "waiting for other threads"  # among the phases of a call
@@ -151,6 +152,10 @@ class Engine(ABC):
     def newton(self) -> Any:
         """What makes kernels of Newton's iteration, as of ``elman.engines.triton.newton``; or
         None."""
+        return None
+
+    def cross_entropy(self) -> CrossEntropy | None:
+        """What computes a decoder and its loss in one kernel of this engine's own, or None."""
         return None
 
     @abstractmethod

@@ -6,10 +6,13 @@ import os
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from elman.engines.base import Engine
 from elman.errors import EngineError
+
+if TYPE_CHECKING:
+    from elman.engines.cross_entropy import CrossEntropy
 
 
 class _Row(NamedTuple):
@@ -92,6 +95,13 @@ def scans(device: str) -> Any:
 def newton(device: str) -> Any:
     """What makes kernels of Newton's iteration on a device (:meth:`Engine.newton`), or None."""
     return next((own for engine in on(device) if (own := engine.newton()) is not None), None)
+
+
+@cache
+def cross_entropy(device: str) -> CrossEntropy | None:
+    """What an engine computes a decoder and its loss with on a device
+    (:meth:`Engine.cross_entropy`), or None."""
+    return next((own for engine in on(device) if (own := engine.cross_entropy()) is not None), None)
 
 
 @cache

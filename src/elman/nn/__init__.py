@@ -3,6 +3,7 @@
 from elman.nn.cells import GRUCell as GRUCell
 from elman.nn.cells import LSTMCell as LSTMCell
 from elman.nn.cells import RNNCell as RNNCell
+from elman.nn.decoder import LinearCrossEntropy as LinearCrossEntropy
 from elman.nn.layers import GRU as GRU
 from elman.nn.layers import LSTM as LSTM
 from elman.nn.layers import RNN as RNN

@@ -10,6 +10,7 @@ from elman.frontend.cell import bound_cell
 from elman.nn import cells as one_step
 from elman.nn import dispatch, layers
 from elman.nn.cells import GRUCell, LSTMCell, RNNCell
+from elman.nn.decoder import LinearCrossEntropy
 from elman.nn.layers import GRU, LSTM, RNN
 from elman.nn.recurrent import Recurrent
 
@@ -19,7 +20,7 @@ sys.modules |= {
     "elman.nn.single": one_step,
     "elman.nn.runner": dispatch,
 }
-NAMED = (GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell, Recurrent, bound_cell)
+NAMED = (GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell, Recurrent, LinearCrossEntropy, bound_cell)
 
 
 def safe_globals() -> list[Any]:

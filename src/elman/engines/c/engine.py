@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from elman.engines.base import Engine, Job, Kernel
-from elman.engines.c import scans
+from elman.engines.c import cross_entropy, scans
 from elman.engines.c.build import find_compiler
 from elman.engines.c.kernel import DTYPES, CKernel
 from elman.engines.c.threads import oversubscription, threads
 from elman.engines.c.together import side_by_side
+from elman.engines.cross_entropy import CrossEntropy
 from elman.engines.together import Arrangement
 from elman.errors import EngineError
 from elman.plan.build import program
@@ -49,6 +50,10 @@ class CEngine(Engine):
     def scans(self) -> Any:
         """See :meth:`Engine.scans`."""
         return scans
+
+    def cross_entropy(self) -> CrossEntropy | None:
+        """See :meth:`Engine.cross_entropy`."""
+        return cross_entropy.found
 
     def undisturbed(self) -> AbstractContextManager[None]:
         """All workers take part, whoever else wants the cores."""

@@ -20,6 +20,11 @@ _keep_graph: Callable[[], bool] | None = getattr(
 )
 
 
+def kept() -> bool:
+    """Whether a second backward may follow the one that is under way."""
+    return True if _keep_graph is None else _keep_graph()
+
+
 class Sweep(Function):
     """All steps on a kernel that has its own backward.
 
@@ -50,9 +55,8 @@ class Sweep(Function):
         late = late_cotangents((d_output, *d_last))
         if late or torch.is_grad_enabled():
             return (None, None, None, *_through_oracle(ctx, tensors, (d_output, *d_last), late))
-        keep = True if _keep_graph is None else _keep_graph()
         d_inputs, d_states, d_weights = ctx.kernel.backward(
-            ctx.form.call(tensors), saved[ctx.total :], Cotangents(d_output, d_last), keep
+            ctx.form.call(tensors), saved[ctx.total :], Cotangents(d_output, d_last), kept()
         )
         return (None, None, None, *d_inputs, *d_states, *d_weights)
 
@@ -60,13 +64,29 @@ class Sweep(Function):
 def _through_oracle(
     ctx: Any, tensors: Sequence[Tensor], cotangents: Sequence[Tensor | None], late: bool
 ) -> Sequence[Tensor | None]:
-    """Gradients that can be differentiated again, from the oracle on the saved arguments; ``late``:
-    cotangents are of a transform that began after the forward."""
+    """Gradients that can be differentiated again, from the oracle on the saved arguments."""
     form: Form = ctx.form
 
     def run(*leaves: Tensor) -> tuple[Tensor, ...]:
         return through(ctx.oracle(), form.call(leaves)).values
 
+    return through_torch_ops(run, tensors, cotangents, late)
+
+
+def through_torch_ops(
+    run: Callable[..., tuple[Tensor, ...]],
+    tensors: Sequence[Tensor],
+    cotangents: Sequence[Tensor | None],
+    late: bool,
+) -> Sequence[Tensor | None]:
+    """Gradients that can be differentiated again.
+
+    Args:
+        run: the same function of the tensors in torch ops.
+        tensors: saved arguments.
+        cotangents: of what it returns.
+        late: whether these are of a transform that began after the forward.
+    """
     needs = [tensor.requires_grad for tensor in tensors]
     if late and in_func():
         return _in_func(run, tensors, cotangents, needs)

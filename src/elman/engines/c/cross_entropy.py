@@ -1,0 +1,104 @@
+"""Decoder and loss in C, as of ``elman.engines.cross_entropy``: what calls ``cross_entropy.h``."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.engines.c.build import built, find_compiler
+from elman.engines.c.isa import Isa, detect
+from elman.engines.c.memory import fresh
+from elman.engines.c.shared import file, head, runtime, tile_head, tiles
+from elman.engines.c.threads import oversubscription, pool, workers
+from elman.engines.c.tiles import WIDEST, shuffles, tile_rows
+from elman.engines.cross_entropy import Found, Rows, Wants, chunk_rows
+from elman.errors import BuildError
+
+_NAMES = {torch.float32: "float32", torch.float64: "float64"}
+_WORTH = 1 << 18  # multiplications below which one thread is faster
+_PRODUCTS = [f"{kind}{n}" for kind in ("rows", "outer") for n in range(1, WIDEST + 1)]
+_HEAD = ("T", "B", "chunk", "workers", "split", "shares", "flags", "done", "awaits")  # runtime.h
+_SIZES = ("N", "H", "V", "rows")
+_ARRAYS = ("x", "weight", "bias", "scale", "targets", "losses", "d_x", "d_weight", "d_bias")
+_AREAS = 14  # which it divides its arena into
+
+
+class _Decoder(ctypes.Structure):
+    _fields_ = [
+        *((f"head_{name}", ctypes.c_long) for name in _HEAD),
+        *((name, ctypes.c_long) for name in _SIZES),
+        ("smoothing", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in (*_ARRAYS, "arena")),
+        ("areas", ctypes.c_void_p * _AREAS),
+    ]
+
+
+@lru_cache(maxsize=4)
+def _library(dtype: torch.dtype, isa: Isa) -> Any:
+    """The compiled kernel of a dtype; None without a compiler, or what it says against it."""
+    if isinstance(find_compiler(), str):
+        return None
+    name = _NAMES[dtype]
+    own = f"#define TILE {tile_rows(isa, WIDEST)}\n{file('cross_entropy.h')}"
+    text = "\n".join([head(isa, name), tile_head(), shuffles(isa.lanes(name)), own])
+    try:
+        parts = (runtime(isa, name), *tiles(isa, name, _PRODUCTS))
+        return _declared(built(text, isa, parts)[0])
+    except BuildError as error:
+        return str(error)
+
+
+def _declared(library: Any) -> Any:
+    """The library on torch's pool, its functions' types told; BuildError if it lacks one."""
+    shared = pool()
+    library.elman_threads.argtypes = [ctypes.c_void_p] * 3
+    library.elman_threads.restype = None
+    library.elman_threads(shared.parallel, shared.number, shared.count)
+    for function in (library.elman_cross_entropy, library.elman_cross_entropy_bytes):
+        function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_long
+    return library
+
+
+def found(rows: Rows, scale: Tensor, wants: Wants) -> Found | None:
+    """Losses and gradients, as of :func:`elman.engines.cross_entropy.in_torch`; None for types and
+    devices that there is no kernel for, or without a compiler.
+
+    Raises:
+        BuildError: the compiler refuses it.
+    """
+    x, weight, bias = rows.x, rows.weight, rows.bias
+    if x.device.type != "cpu" or x.dtype not in _NAMES or not x.numel():
+        return None
+    library = _library(x.dtype, detect())
+    if library is None:
+        return None
+    if isinstance(library, str):
+        raise BuildError(library)
+    made = Found(
+        fresh((len(x),), x.dtype),
+        fresh(x.shape, x.dtype) if wants.x else None,
+        fresh(weight.shape, x.dtype) if wants.weight else None,
+        fresh((len(weight),), x.dtype) if wants.bias else None,
+    )
+    given = [x, weight, bias, scale, rows.targets]
+    held = [None if value is None else value.contiguous() for value in given]
+    addresses = [None if value is None else value.data_ptr() for value in (*held, *made)]
+    decoder = _Decoder(
+        head_workers=workers() if x.numel() * len(weight) >= _WORTH else 1,
+        N=len(x),
+        H=x.shape[1],
+        V=len(weight),
+        rows=chunk_rows(rows),
+        smoothing=rows.smoothing,
+        **dict(zip(_ARRAYS, addresses, strict=True)),
+    )
+    arena = fresh((library.elman_cross_entropy_bytes(ctypes.byref(decoder)),), torch.uint8)
+    decoder.arena = arena.data_ptr()
+    stolen = library.elman_cross_entropy(ctypes.byref(decoder))
+    if decoder.head_workers > 1:
+        oversubscription.tell(stolen)
+    return made

@@ -1,0 +1,146 @@
+"""Decoder and loss of a chunk of rows at once: what every engine computes, and its torch ops.
+
+Of a row x[r] with target t[r], logits z = W x[r] + b over V classes, smoothing e and scale s[r]::
+
+    loss[r] = logsumexp(z) - (1 - e) z[t[r]] - e / V · sum(z)
+    d z     = s[r] (softmax(z) - (1 - e) onehot(t[r]) - e / V)
+    d x[r]  = Wᵀ d z,   d W = Σ_r d z ⊗ x[r],   d b = Σ_r d z
+
+which is torch's cross entropy with ``label_smoothing=e``. The gradients are those of
+Σ s[r] loss[r]; they are computed while a chunk's logits are still at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+LEAST_ROWS = {"cpu": 128}  # of a chunk: enough that products, not reading W, take the time
+_LEAST_ROWS = 1024  # on devices that multiply faster than that
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+class Wants(NamedTuple):
+    """Which gradients are computed."""
+
+    x: bool = False
+    weight: bool = False
+    bias: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a decoder.
+
+    Attributes:
+        x [N, H]: input, N > 0.
+        weight [V, H], bias [V]: of the decoder; no bias: None.
+        targets [N]: of 0 … V - 1, int64.
+        smoothing: of the labels.
+    """
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    targets: Tensor
+    smoothing: float
+
+
+class Found(NamedTuple):
+    """What comes of rows.
+
+    Attributes:
+        losses [N]: unscaled, float32 for half precision.
+        x [N, H], weight [V, H], bias [V]: gradients that were wanted; others are None.
+    """
+
+    losses: Tensor
+    x: Tensor | None = None
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+
+
+class CrossEntropy(Protocol):
+    """``rows, scale [N], wants`` → losses and gradients; None where it cannot compute them."""
+
+    def __call__(self, rows: Rows, scale: Tensor, wants: Wants) -> Found | None: ...
+
+
+def accumulated(dtype: torch.dtype) -> torch.dtype:
+    """What sums over classes and over rows are made in."""
+    return torch.float32 if dtype in _HALVES else dtype
+
+
+def chunk_rows(rows: Rows) -> int:
+    """Rows whose logits stand in memory at once: as many numbers as x has, but at least so many
+    that reading W takes less time than multiplying by it."""
+    least = LEAST_ROWS.get(rows.x.device.type, _LEAST_ROWS)
+    most = max(least, rows.x.numel() // len(rows.weight))
+    return max(1, min(len(rows.x), most))
+
+
+def in_torch(rows: Rows, scale: Tensor, wants: Wants) -> Found:
+    """The same in torch ops, on every device and in every floating-point type."""
+    x, weight, bias = rows.x, rows.weight, rows.bias
+    wide = accumulated(x.dtype)
+    losses = x.new_empty(len(x), dtype=wide)
+    d_x = torch.empty_like(x) if wants.x else None
+    d_weight = weight.new_zeros(weight.shape, dtype=wide) if wants.weight else None
+    d_bias = weight.new_zeros(len(weight), dtype=wide) if wants.bias else None
+    several = chunk_rows(rows)
+    memory = x.new_empty(several, len(weight))
+    for start in range(0, len(x), several):
+        chunk = slice(start, start + several)
+        part = x[chunk]
+        logits = torch.mm(part, weight.t(), out=memory[: len(part)])
+        logits = (logits if bias is None else logits.add_(bias)).to(wide)
+        targets = rows.targets[chunk].unsqueeze(1)
+        losses[chunk], total = _softmax(logits, targets, rows.smoothing)
+        if not any(wants):
+            continue
+        d_logits = _cotangents(logits, targets, total, scale[chunk], rows.smoothing)
+        if d_bias is not None:
+            d_bias += d_logits.sum(0)
+        d_logits = d_logits.to(x.dtype)
+        if d_x is not None:
+            torch.mm(d_logits, weight, out=d_x[chunk])
+        if d_weight is not None:
+            _add_product(d_weight, d_logits.t(), part)
+    return Found(losses, d_x, *(_cast((d_weight, d_bias), weight.dtype)))
+
+
+def _softmax(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Losses [n], and the sums [n, 1] of what logits [n, V] become: exp of less their largest."""
+    logits -= logits.amax(1, keepdim=True)
+    less = (1 - smoothing) * logits.gather(1, targets).squeeze(1)
+    if smoothing:
+        less += smoothing * logits.mean(1)
+    total = logits.exp_().sum(1, keepdim=True)
+    return total.log().squeeze(1) - less, total
+
+
+def _cotangents(
+    powers: Tensor, targets: Tensor, total: Tensor, scale: Tensor, smoothing: float
+) -> Tensor:
+    """Gradients by logits, in place of their powers [n, V]."""
+    scale = scale.unsqueeze(1)
+    powers *= scale / total
+    if smoothing:
+        powers -= scale * (smoothing / powers.shape[1])
+    return powers.scatter_add_(1, targets, (smoothing - 1) * scale)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, rounded once where total is wider."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
+
+
+def _cast(values: Sequence[Tensor | None], dtype: torch.dtype) -> list[Tensor | None]:
+    return [None if value is None else value.to(dtype) for value in values]
