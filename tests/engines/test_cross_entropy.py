@@ -30,7 +30,9 @@ DTYPES = (torch.float32, torch.float64)
 def in_c(rows, scale, wants):
     if isinstance(find_compiler(), str):
         pytest.skip("no C compiler")
-    found = compiled.found(rows, scale, wants)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "_FEWEST", 1)
+        found = compiled.found(rows, scale, wants)
     assert found is not None
     return found
 
@@ -195,9 +197,14 @@ def test_half_precision_sums_in_float32():
     assert compiled.found(rows, scale.float(), ALL) is None
 
 
+def test_a_single_row_is_torchs():
+    """The kernel would compute a whole vector of them."""
+    assert compiled.found(*drawn(1, 5, 30), ALL) is None
+
+
 def test_rows_at_once():
-    """Enough to be fast, more where that takes no more than x, never more than there are."""
-    sizes = {(700, 200, 10_000): 128, (3500, 200, 50): 3500, (1, 8, 9): 1, (40_000, 64, 640): 4000}
+    """Enough to be fast, more where a cache holds them, never more than there are."""
+    sizes = {(700, 200, 10_000): 128, (3500, 200, 50): 291, (1, 8, 9): 1, (200, 8, 50): 200}
 
     assert {size: chunk_rows(drawn(*size, torch.float32)[0]) for size in sizes} == sizes
 

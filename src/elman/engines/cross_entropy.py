@@ -21,6 +21,7 @@ from torch import Tensor
 
 LEAST_ROWS = {"cpu": 128}  # of a chunk: enough that products, not reading W, take the time
 _LEAST_ROWS = 1024  # on devices that multiply faster than that
+_CACHE_BYTES = 1 << 19  # of a core, for a chunk
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -76,10 +77,10 @@ def accumulated(dtype: torch.dtype) -> torch.dtype:
 
 
 def chunk_rows(rows: Rows) -> int:
-    """Rows whose logits stand in memory at once: as many numbers as x has, but at least so many
-    that reading W takes less time than multiplying by it."""
-    least = LEAST_ROWS.get(rows.x.device.type, _LEAST_ROWS)
-    most = max(least, rows.x.numel() // len(rows.weight))
+    """Rows whose logits stand in memory at once: so many that reading W takes less time than
+    multiplying by it; more while x, in two layouts, and logits stay in a core's cache."""
+    each = (2 * rows.x.shape[1] + len(rows.weight)) * rows.x.itemsize
+    most = max(LEAST_ROWS.get(rows.x.device.type, _LEAST_ROWS), _CACHE_BYTES // each)
     return max(1, min(len(rows.x), most))
 
 
@@ -89,8 +90,10 @@ def in_torch(rows: Rows, scale: Tensor, wants: Wants) -> Found:
     wide = accumulated(x.dtype)
     losses = x.new_empty(len(x), dtype=wide)
     d_x = torch.empty_like(x) if wants.x else None
-    d_weight = weight.new_zeros(weight.shape, dtype=wide) if wants.weight else None
+    d_weight = weight.new_empty(weight.shape, dtype=wide) if wants.weight else None
     d_bias = weight.new_zeros(len(weight), dtype=wide) if wants.bias else None
+    if d_weight is not None and not len(x):
+        d_weight.zero_()
     several = chunk_rows(rows)
     memory = x.new_empty(several, len(weight))
     for start in range(0, len(x), several):
@@ -109,7 +112,7 @@ def in_torch(rows: Rows, scale: Tensor, wants: Wants) -> Found:
         if d_x is not None:
             torch.mm(d_logits, weight, out=d_x[chunk])
         if d_weight is not None:
-            _add_product(d_weight, d_logits.t(), part)
+            _add_product(d_weight, d_logits.t(), part, start == 0)
     return Found(losses, d_x, *(_cast((d_weight, d_bias), weight.dtype)))
 
 
@@ -134,12 +137,14 @@ def _cotangents(
     return powers.scatter_add_(1, targets, (smoothing - 1) * scale)
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right, rounded once where total is wider."""
-    if total.dtype == left.dtype:
-        total.addmm_(left, right)
+def _add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
+    """total (+)= left @ right, rounded once where total is wider."""
+    if total.dtype != left.dtype:
+        total.copy_(left @ right) if first else total.add_(left @ right)
+    elif first:
+        torch.mm(left, right, out=total)
     else:
-        total += left @ right
+        total.addmm_(left, right)
 
 
 def _cast(values: Sequence[Tensor | None], dtype: torch.dtype) -> list[Tensor | None]:

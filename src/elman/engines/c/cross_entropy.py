@@ -20,6 +20,7 @@ from elman.errors import BuildError
 
 _NAMES = {torch.float32: "float32", torch.float64: "float64"}
 _WORTH = 1 << 18  # multiplications below which one thread is faster
+_FEWEST = 2  # rows: one would leave all lanes of a vector but one empty
 _PRODUCTS = [f"{kind}{n}" for kind in ("rows", "outer") for n in range(1, WIDEST + 1)]
 _HEAD = ("T", "B", "chunk", "workers", "split", "shares", "flags", "done", "awaits")  # runtime.h
 _SIZES = ("N", "H", "V", "rows")
@@ -65,13 +66,13 @@ def _declared(library: Any) -> Any:
 
 def found(rows: Rows, scale: Tensor, wants: Wants) -> Found | None:
     """Losses and gradients, as of :func:`elman.engines.cross_entropy.in_torch`; None for types and
-    devices that there is no kernel for, or without a compiler.
+    devices that there is no kernel for, for a single row, or without a compiler.
 
     Raises:
         BuildError: the compiler refuses it.
     """
     x, weight, bias = rows.x, rows.weight, rows.bias
-    if x.device.type != "cpu" or x.dtype not in _NAMES or not x.numel():
+    if x.device.type != "cpu" or x.dtype not in _NAMES or len(x) < _FEWEST:
         return None
     library = _library(x.dtype, detect())
     if library is None:
