@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -207,39 +204,3 @@ def test_rows_at_once():
     sizes = {(700, 200, 10_000): 128, (3500, 200, 50): 291, (1, 8, 9): 1, (200, 8, 50): 200}
 
     assert {size: chunk_rows(drawn(*size, torch.float32)[0]) for size in sizes} == sizes
-
-
-PEAK = """
-import json, sys, torch
-from torch.nn import functional as F
-import elman
-from elman.bench.memory import _CLEAR, _C, _MMAP_THRESHOLD, _PER_CALL, _THP_DISABLE, resident
-_C.mallopt(_MMAP_THRESHOLD, _PER_CALL)
-_C.prctl(_THP_DISABLE, 1, 0, 0, 0)
-engine, N, H, V = sys.argv[1], *map(int, sys.argv[2:])
-decoder = elman.LinearCrossEntropy(H, V)
-x, t = torch.randn(N, H, requires_grad=True), torch.randint(V, (N,))
-with elman.using(engine=engine):
-    elman.LinearCrossEntropy(H, 9)(x[:9], t[:9] % 9).backward()
-    x.grad = None
-    before, _ = resident()
-    _CLEAR.write_text("5")
-    decoder(x, t).backward()
-gradients = sum(leaf.grad.nbytes for leaf in (x, *decoder.parameters()))
-print(json.dumps(resident()[1] - before - gradients))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ("c", "reference"))
-def test_logits_never_stand_in_memory(engine):
-    """Beside gradients a training step takes a chunk's logits and little more."""
-    if not sys.platform.startswith("linux"):
-        pytest.skip("only Linux counts the peak of resident memory anew")
-    N, H, V = 2000, 64, 20_000
-    call = [sys.executable, "-c", PEAK, engine, *map(str, (N, H, V))]
-    done = subprocess.run(call, check=True, capture_output=True, text=True)
-    chunk = 4 * chunk_rows(drawn(N, H, V, torch.float32)[0]) * V
-
-    assert json.loads(done.stdout) < 1.4 * chunk + (4 << 20)
-    assert 1.4 * chunk < 4 * N * V / 10

@@ -23,7 +23,7 @@ class Case:
         measure: a name of ``worker.MEASURES``: what is measured, and how.
         cell: a name of ``elman.cells``.
         T, B, H, I: steps, batch, units, input size (0: as many as units). Of a scan: I > 0 is the
-            size of the matrices, of which each sample has H.
+            size of the matrices, of which each sample has H; of a decoder, the vocabulary.
         contestants: names of ``contestants.CONTESTANTS``, timed interleaved.
         baseline: the contestant that ratios refer to, and whose float64 run judges all others.
         ratio: what elman has to reach at least against the baseline; None if nothing is asked.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import elman.nn
 from elman.bench.cases import OURS, Case
 from elman.bench.contest import Contestant, Problem, Results, named
+from elman.bench.decoding import decoded, draw_decoder
 from elman.bench.fitting import fitted
 from elman.bench.language import draw_language, predicted
 from elman.bench.layered import draw_layers, layered
@@ -187,6 +188,7 @@ SCANS: dict[str, Callable[[Problem], Contestant | str]] = {
 _DRAWN: dict[str, Callable[[Case, int], Problem]] = {
     "scan": draw_scan,
     "layers": draw_layers,
+    "decoder": draw_decoder,
     "product": draw_product,
     "language": draw_language,
 }
@@ -194,6 +196,7 @@ _OWN: dict[str, Callable[[str, Problem], Contestant | str]] = {
     "scan": lambda name, problem: SCANS[name](problem),
     "layers": layered,
     "fit": fitted,
+    "decoder": decoded,
     "product": multiplied,
     "language": predicted,
 }

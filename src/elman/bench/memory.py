@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 import elman.nn
 from elman.bench.cases import OURS, Case, Effort
-from elman.bench.contest import Problem
+from elman.bench.contest import Contestant, Problem
 from elman.bench.contestants import draw_problem, module_of
+from elman.bench.decoding import decoded, few
 from elman.bench.processes import Program, run_program
 from elman.bench.training import measure_steps
 from elman.errors import EngineError
@@ -83,11 +84,7 @@ def take_peak(problem: Problem, module: nn.Module, engine: str) -> dict[str, int
     with elman.nn.using(engine=engine):
         torch.autograd.grad(module(few)[0], [few, *leaves], problem.dy[: few.shape[0]])
     del few
-    gc.collect()
-    if hasattr(_C, "malloc_trim"):
-        _C.malloc_trim(0)
-    before, _ = resident()
-    _CLEAR.write_text("5")  # VmHWM begins anew
+    before = _settled()
     output, last = module(x)
     held, _ = resident()
     gradients = torch.autograd.grad(output, [x, *leaves], problem.dy)
@@ -95,6 +92,27 @@ def take_peak(problem: Problem, module: nn.Module, engine: str) -> dict[str, int
     del output, last, gradients
     weights = sum(weight.numel() * weight.itemsize for weight in leaves)
     return {"held": held - before, "peak": most - before, "weights": weights}
+
+
+def _settled() -> int:
+    """Bytes in memory, now that all that is free was given back; the most since begins anew."""
+    gc.collect()
+    if hasattr(_C, "malloc_trim"):
+        _C.malloc_trim(0)
+    now, _ = resident()
+    _CLEAR.write_text("5")  # VmHWM begins anew
+    return now
+
+
+def take_step(contestant: Contestant, before: Contestant) -> dict[str, int | None]:
+    """What the first step of a contestant takes beside gradients, its arguments and the process
+    itself (bytes), after one of ``before``."""
+    before.run()
+    settled = _settled()
+    _, gradients = contestant.run()
+    _, most = resident()
+    taken = sum(gradient.numel() * gradient.itemsize for gradient in gradients)
+    return {"peak": most - settled - taken, "forecast": None}
 
 
 def forecast(name: str, problem: Problem, module: nn.Module) -> int | None:
@@ -114,6 +132,12 @@ def main() -> None:
         _C.mallopt(_MMAP_THRESHOLD, _PER_CALL)
     _C.prctl(_THP_DISABLE, 1, 0, 0, 0)
     problem = draw_problem(case)
+    if case.measure == "decoder":
+        whole, part = (decoded(asked["contestant"], one) for one in (problem, few(problem)))
+        if isinstance(whole, str) or isinstance(part, str):
+            raise EngineError(f"{asked['contestant']} is absent: {whole}")
+        sys.stdout.write(json.dumps(take_step(whole, part)) + "\n")
+        return
     module = module_of(asked["contestant"], problem)
     if isinstance(module, str):
         raise EngineError(module)

@@ -55,6 +55,7 @@ MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
     "import": measure_import,
     "peak": measure_peak,
     "memory": measure_memory,
+    "decoder": measure_memory,
 }
 
 

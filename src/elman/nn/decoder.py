@@ -41,11 +41,12 @@ class LinearCrossEntropy(nn.Module):
     ignored cost nothing, whatever is in them. On the CPU, float32 and float64 run in one compiled
     kernel; everything else in torch's operations, chunk by chunk.
 
-    The gradient is made in the forward (Wijmans et al., "Cut your losses in large-vocabulary
-    language models", arXiv 2411.09009, make it in the backward, from logits computed again; so does
-    this with ``reduction="none"``). Gradients of gradients, ``torch.func`` and forward-mode
+    The gradient is made in the forward, while logits are at hand; with ``reduction="none"`` in the
+    backward, from logits made again. Gradients of gradients, ``torch.func`` and forward-mode
     derivatives are computed as torch does, with all logits. Under autocast on a CPU it computes in
-    its weights' type; the loss is autocast's, float32.
+    its weights' type; the loss is autocast's, float32. A loss without the logits of all rows is the
+    idea of "Cut your losses in large-vocabulary language models" (Wijmans et al., arXiv
+    2411.09009v2), there for GPUs; the formulas stand in ``engines/cross_entropy.py``.
 
     Args:
         hidden: H, size of x.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from elman.bench.cases import Suite
 from elman.bench.suites.cmu import CMU
 from elman.bench.suites.cpu import CPU
+from elman.bench.suites.decoder import DECODER
 from elman.bench.suites.deer import DEER
 from elman.bench.suites.ecornn import ECORNN
 from elman.bench.suites.foundation import FOUNDATION
@@ -14,7 +15,7 @@ from elman.bench.suites.scan import SCAN
 from elman.bench.suites.svail import SVAIL
 from elman.errors import InputError
 
-_ALL = (FOUNDATION, CPU, LAYERS, STREAMS, DEER, SCAN, MEMORY, CMU, SVAIL, ECORNN)
+_ALL = (FOUNDATION, CPU, LAYERS, STREAMS, DEER, SCAN, MEMORY, CMU, SVAIL, DECODER, ECORNN)
 SUITES = {suite.name: suite for suite in _ALL}
 
 
