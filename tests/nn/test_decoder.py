@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 import elman
 from elman.engines.c import cross_entropy as compiled
-from elman.errors import BuildError, EngineError, InputError, ShapeError
+from elman.errors import BuildError, DisagreementError, EngineError, InputError, ShapeError
 from elman.nn.compile.cross_entropy import linear_cross_entropy
 from fake_compilers import compiler
 from helpers import GRADIENT, assert_close
@@ -434,6 +434,23 @@ def test_a_compiler_that_refuses(tmp_path, monkeypatch, empty_cache):
             check(decoder, *given(5))
         check(decoder, *given(5))
         with elman.using(engine="c"), pytest.raises(BuildError, match=r"fake 1\.0 refused"):
+            decoder(*given(5))
+    finally:
+        compiled._library.cache_clear()
+
+
+def test_a_kernel_that_computes_something_else(monkeypatch):
+    """It never runs: torch's operations do; asked for by name, it is an error."""
+    compiled._library.cache_clear()
+    right = compiled.file("cross_entropy.h")
+    monkeypatch.setattr(
+        compiled, "file", lambda name: right.replace("z[v * lanes + i] -=", "z[0] -=")
+    )
+    decoder = made()
+    try:
+        with pytest.warns(UserWarning, match="x of a decoder's loss is off by"):
+            check(decoder, *given(5))
+        with elman.using(engine="c"), pytest.raises(DisagreementError, match="does not agree"):
             decoder(*given(5))
     finally:
         compiled._library.cache_clear()

@@ -15,10 +15,11 @@ from elman.engines.c.memory import fresh
 from elman.engines.c.shared import file, head, runtime, tile_head, tiles
 from elman.engines.c.threads import oversubscription, pool, workers
 from elman.engines.c.tiles import WIDEST, shuffles, tile_rows
-from elman.engines.cross_entropy import Found, Rows, Wants, chunk_rows
-from elman.errors import BuildError
+from elman.engines.cross_entropy import Found, Rows, Wants, chunk_rows, in_torch
+from elman.errors import DisagreementError, EngineError
 
 _NAMES = {torch.float32: "float32", torch.float64: "float64"}
+_EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative RMS error
 _WORTH = 1 << 18  # multiplications below which one thread is faster
 _FEWEST = 2  # rows: one would leave all lanes of a vector but one empty
 _PRODUCTS = [f"{kind}{n}" for kind in ("rows", "outer") for n in range(1, WIDEST + 1)]
@@ -40,7 +41,8 @@ class _Decoder(ctypes.Structure):
 
 @lru_cache(maxsize=4)
 def _library(dtype: torch.dtype, isa: Isa) -> Any:
-    """The compiled kernel of a dtype; None without a compiler, or what it says against it."""
+    """The compiled kernel of a dtype, which has agreed with torch's operations; None without a
+    compiler, or the error that says what is wrong with it."""
     if isinstance(find_compiler(), str):
         return None
     name = _NAMES[dtype]
@@ -48,9 +50,37 @@ def _library(dtype: torch.dtype, isa: Isa) -> Any:
     text = "\n".join([head(isa, name), tile_head(), shuffles(isa.lanes(name)), own])
     try:
         parts = (runtime(isa, name), *tiles(isa, name, _PRODUCTS))
-        return _declared(built(text, isa, parts)[0])
-    except BuildError as error:
-        return str(error)
+        library = _declared(built(text, isa, parts)[0])
+        _verify(library, dtype)
+    except EngineError as error:
+        return error
+    return library
+
+
+def _verify(library: Any, dtype: torch.dtype) -> None:
+    """Compare the kernel with torch's operations in float64, once per process.
+
+    Raises:
+        DisagreementError: it computes something else.
+    """
+    source = torch.Generator().manual_seed(0)
+    x, weight, bias, scale = (
+        torch.randn(shape, generator=source, dtype=dtype)
+        for shape in ((75, 37), (300, 37), 300, 75)
+    )
+    targets = torch.randint(300, (75,), generator=source)
+    rows, wants = Rows(x, weight / 6, bias, targets, 0.1), Wants(True, True, True)
+    exact = Rows(x.double(), rows.weight.double(), bias.double(), targets, 0.1)
+    expected = in_torch(exact, scale.double(), wants)
+    for name, got, want in zip(
+        Found._fields, _computed(library, rows, scale, wants), expected, strict=True
+    ):
+        assert got is not None
+        assert want is not None
+        off = float((got.double() - want).norm() / want.norm())
+        if not off <= _EXACT[dtype]:
+            told = f"{name} of a decoder's loss is off by {off:.1e}"
+            raise DisagreementError("c", "LinearCrossEntropy", told)
 
 
 def _declared(library: Any) -> Any:
@@ -70,15 +100,20 @@ def found(rows: Rows, scale: Tensor, wants: Wants) -> Found | None:
 
     Raises:
         BuildError: the compiler refuses it.
+        DisagreementError: what it makes of it computes something else.
     """
-    x, weight, bias = rows.x, rows.weight, rows.bias
+    x = rows.x
     if x.device.type != "cpu" or x.dtype not in _NAMES or len(x) < _FEWEST:
         return None
     library = _library(x.dtype, detect())
-    if library is None:
-        return None
-    if isinstance(library, str):
-        raise BuildError(library)
+    if isinstance(library, EngineError):
+        raise library
+    return None if library is None else _computed(library, rows, scale, wants)
+
+
+def _computed(library: Any, rows: Rows, scale: Tensor, wants: Wants) -> Found:
+    """One call of the kernel."""
+    x, weight, bias = rows.x, rows.weight, rows.bias
     made = Found(
         fresh((len(x),), x.dtype),
         fresh(x.shape, x.dtype) if wants.x else None,

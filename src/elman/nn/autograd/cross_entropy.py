@@ -12,7 +12,14 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 from elman.engines import registry
 from elman.engines.cross_entropy import CrossEntropy, Found, Rows, Wants, accumulated, in_torch
-from elman.errors import BuildError, EngineError, InputError, diagnostic, warn_once
+from elman.errors import (
+    BuildError,
+    DisagreementError,
+    EngineError,
+    InputError,
+    diagnostic,
+    warn_once,
+)
 from elman.nn.autograd.function import kept, through_torch_ops
 from elman.nn.autograd.transforms import late_cotangents
 
@@ -97,7 +104,7 @@ class Decoding:
             return None
         try:
             return self.engine(rows, scale, wants)
-        except BuildError as error:
+        except (BuildError, DisagreementError) as error:
             if self.named:
                 raise
             warn_once(f"elman.LinearCrossEntropy runs in torch's operations: {error}")
