@@ -86,13 +86,14 @@ def compare(run, rows, scale, wants=ALL):
 
 
 @contextlib.contextmanager
-def cut(rows, workers=1):
-    """Chunks of at least so many rows; so many workers, however small the work."""
+def cut(rows, workers=1, shares=None):
+    """Chunks of at least so many rows; so many workers and shares, however small the work."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(formulas.LEAST_ROWS, "cpu", rows)
         patch.setattr(formulas, "chunk_rows", lambda given: min(rows, len(given.x)))
         patch.setattr(compiled, "chunk_rows", lambda given: min(rows, len(given.x)))
         patch.setattr(compiled, "workers", lambda: workers)
+        patch.setattr(compiled, "threads", lambda: shares or workers)
         patch.setattr(compiled, "_WORTH", 0)
         yield
 
@@ -104,6 +105,7 @@ def cut(rows, workers=1):
     V=st.one_of(st.integers(2, 40), st.integers(120, 300)),
     rows=st.integers(1, 100),
     workers=st.integers(1, 3),
+    shares=st.integers(1, 4),
     dtype=st.sampled_from(DTYPES),
     bias=st.booleans(),
     smoothing=st.sampled_from((0.0, 0.1, 1.0)),
@@ -111,10 +113,10 @@ def cut(rows, workers=1):
 )
 @settings(deadline=None, max_examples=60)
 def test_any_shape_agrees_with_torch_in_float64(
-    run, N, H, V, rows, workers, dtype, bias, smoothing, seed
+    run, N, H, V, rows, workers, shares, dtype, bias, smoothing, seed
 ):
     """Loss and every gradient, whatever is cut where."""
-    with cut(rows, workers):
+    with cut(rows, workers, shares):
         compare(run, *drawn(N, H, V, dtype, bias, smoothing, seed))
 
 
@@ -124,6 +126,17 @@ def test_only_what_is_wanted_is_computed(run, wants):
     """Each selection of gradients, in several chunks."""
     with cut(20, 2):
         compare(run, *drawn(50, 21, 140), wants)
+
+
+def test_bits_do_not_depend_on_who_is_there():
+    """Other processes may take the cores, and fewer workers run: results are the same."""
+    rows, scale = drawn(150, 40, 700, torch.float32)
+    found = []
+    for workers in (1, 2, 3):
+        with cut(64, workers, 3):
+            found.append(in_c(rows, scale, ALL))
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))
 
 
 @pytest.mark.parametrize("name", ISAS)

@@ -3,7 +3,8 @@
  *
  * Rows are taken some at a time, `chunk` of them. Rows lie in lanes: logits of a chunk are Z[v][row], so that W
  * is read as it lies, softmax has no sums over lanes, and a block of classes of Z is at once the panel of the
- * product for dx and the left operand of that for dW. Workers share the classes.
+ * product for dx and the left operand of that for dW. Classes are cut into shares whatever the number of workers,
+ * who take them in turn: results do not depend on who was there.
  *
  * A block of classes is exponentiated while it is in cache, relative to its own largest logit; the rows' total
  * is known when all classes are done, so the factor between the two comes with the second reading of the block. */
@@ -25,10 +26,10 @@ typedef struct {
     long padded;               /* rows of a chunk, in whole vectors */
     T *columns, *rows;         /* x as panels over rows, and over H */
     T *powers;                 /* [blocks of rows][V][lanes]; without gradients: a block of classes per worker */
-    T *parts;                  /* of dx, per worker: [blocks of rows][H][lanes] */
+    T *parts;                  /* of dx, per share: [blocks of rows][H][lanes] */
     T *tiles;                  /* per worker: a block of classes of W, as a left operand */
     T *top;                    /* per block of classes and row: the largest logit */
-    T *most, *sum, *total;     /* per worker and row: of its classes, the largest logit, sums of exp and of logits */
+    T *most, *sum, *total;     /* per share and row: of its classes, the largest logit, sums of exp and of logits */
     T *edge;                   /* per worker: what of dW fills no vectors */
     T *picked, *factor;        /* per row of the chunk: its target's logit, its scale */
     long *class;               /* and its target */
@@ -43,17 +44,17 @@ static void *area(char *arena, long *used, long bytes) {
 }
 /* the arena's areas; returns its size (bytes) */
 static long place(Decoder *d, char *arena) {
-    long used = 0, workers = d->head.workers, rows = d->padded = (d->chunk + VL - 1) / VL * VL, size = sizeof(T);
+    long used = 0, workers = d->head.workers, shares = d->head.shares, rows = d->padded = (d->chunk + VL - 1) / VL * VL, size = sizeof(T);
     d->head.flags = area(arena, &used, workers * sizeof(Flag));
     d->columns = area(arena, &used, rows * d->H * size);
     d->rows = area(arena, &used, d->d_weight ? d->chunk * ((d->H + VL - 1) / VL * VL) * size : 0);
     d->powers = area(arena, &used, (learns(d) ? d->V * rows : workers * BLOCK * WIDE) * size);
-    d->parts = area(arena, &used, d->d_x ? workers * d->H * rows * size : 0);
+    d->parts = area(arena, &used, d->d_x ? shares * d->H * rows * size : 0);
     d->tiles = area(arena, &used, d->d_x ? workers * BLOCK * d->H * size : 0);
-    d->top = area(arena, &used, (d->V / BLOCK + workers + 1) * rows * size);
-    d->most = area(arena, &used, workers * rows * size);
-    d->sum = area(arena, &used, workers * rows * size);
-    d->total = area(arena, &used, workers * rows * size);
+    d->top = area(arena, &used, (d->V / BLOCK + shares + 1) * rows * size);
+    d->most = area(arena, &used, shares * rows * size);
+    d->sum = area(arena, &used, shares * rows * size);
+    d->total = area(arena, &used, shares * rows * size);
     d->edge = area(arena, &used, workers * BLOCK * WIDE * size);
     d->picked = area(arena, &used, rows * size);
     d->factor = area(arena, &used, rows * size);
@@ -65,8 +66,8 @@ INLINE long vectors_at(const Chunk *c, long r0) {
     long left = (c->wide - r0) / VL;
     return left < WIDEST ? left : WIDEST;
 }
-INLINE long first_class(const Decoder *d, long id, long workers) {
-    long v = share((d->V + GRAIN - 1) / GRAIN, id, workers) * GRAIN;
+INLINE long first_class(const Decoder *d, long s) {
+    long v = share((d->V + GRAIN - 1) / GRAIN, s, d->head.shares) * GRAIN;
     return v < d->V ? v : d->V;
 }
 static void by_rows(long vectors, long m, const T *A, long lda, const T *P, long K, T *C, long ldc, int acc) {
@@ -101,10 +102,10 @@ static void multiply(const Decoder *d, T *z, long v0, long m, long r0, long vect
         by_rows(vectors, m, A + k, K, P + k * lanes, n, z, lanes, k > 0);
     }
 }
-/* the block's logits become exp of less the largest, which is put into `top`; what this worker knows of the rows
- * is brought up to date */
-static void exponentiate(const Decoder *d, const Worker *w, T *z, T *top, long v0, long m, long r0, long lanes) {
-    long own = w->id * d->padded + r0;
+/* the block's logits become exp of less the largest, which is put into `top`; what is known of
+ * the rows in this share is brought up to date */
+static void exponentiate(const Decoder *d, long s, T *z, T *top, long v0, long m, long r0, long lanes) {
+    long own = s * d->padded + r0;
     for (long i = 0; i < lanes; i += VL) {
         V best = bc(LOWEST), all = {0}, sum = {0};
         for (long v = 0; v < m; v++) {
@@ -134,39 +135,39 @@ static void exponentiate(const Decoder *d, const Worker *w, T *z, T *top, long v
 INLINE T *powers_at(const Decoder *d, const Worker *w, long v0, long r0, long lanes) {
     return learns(d) ? d->powers + r0 * d->V + v0 * lanes : d->powers + w->id * BLOCK * WIDE;
 }
-INLINE T *top_at(const Decoder *d, const Worker *w, long v0, long r0) {
-    return d->top + (v0 / BLOCK + w->id) * d->padded + r0;
+INLINE T *top_at(const Decoder *d, long s, long v0, long r0) {
+    return d->top + (v0 / BLOCK + s) * d->padded + r0;
 }
-/* softmax of this worker's classes, all rows of the chunk */
-static void classify(Decoder *d, const Worker *w, const Chunk *c) {
-    long end = first_class(d, w->id + 1, w->workers);
-    for (long i = w->id * d->padded; i < w->id * d->padded + c->wide; i++) {
+/* softmax of a share of the classes, all rows of the chunk */
+static void classify(Decoder *d, const Worker *w, const Chunk *c, long s) {
+    long end = first_class(d, s + 1);
+    for (long i = s * d->padded; i < s * d->padded + c->wide; i++) {
         d->most[i] = LOWEST;
         d->sum[i] = d->total[i] = 0;
     }
-    for (long v0 = first_class(d, w->id, w->workers); v0 < end; v0 += BLOCK)
+    for (long v0 = first_class(d, s); v0 < end; v0 += BLOCK)
         for (long r0 = 0; r0 < c->wide; r0 += WIDE) {
             long m = end - v0 < BLOCK ? end - v0 : BLOCK, vectors = vectors_at(c, r0);
             T *z = powers_at(d, w, v0, r0, vectors * VL);
             multiply(d, z, v0, m, r0, vectors);
-            exponentiate(d, w, z, top_at(d, w, v0, r0), v0, m, r0, vectors * VL);
+            exponentiate(d, s, z, top_at(d, s, v0, r0), v0, m, r0, vectors * VL);
         }
 }
 
 /* of one vector of rows over all classes: the largest logit, the sum of exp of less it, the sum of logits */
 typedef struct { V most, sum, total; } Softmax;
-static Softmax gathered(const Decoder *d, const Worker *w, long i) {
+static Softmax gathered(const Decoder *d, long i) {
     Softmax s = {ld(d->most + i), {0}, {0}};
-    for (long k = 1; k < w->workers; k++) s.most = larger(s.most, ld(d->most + k * d->padded + i));
-    for (long k = 0; k < w->workers; k++) {
+    for (long k = 1; k < d->head.shares; k++) s.most = larger(s.most, ld(d->most + k * d->padded + i));
+    for (long k = 0; k < d->head.shares; k++) {
         s.sum += ld(d->sum + k * d->padded + i) * v_exp(ld(d->most + k * d->padded + i) - s.most);
         s.total += ld(d->total + k * d->padded + i);
     }
     return s;
 }
-static void lose(Decoder *d, const Worker *w, const Chunk *c) {
+static void lose(Decoder *d, const Chunk *c) {
     for (long i = 0; i < c->wide; i += VL) {
-        Softmax s = gathered(d, w, i);
+        Softmax s = gathered(d, i);
         V loss = s.most - ld(d->picked + i) * (T)(1 - d->smoothing);
         if (d->smoothing > 0) loss -= s.total * (T)(d->smoothing / d->V);
         stn(d->losses + c->n0, i, c->rows, loss + v_log(s.sum));
@@ -174,9 +175,9 @@ static void lose(Decoder *d, const Worker *w, const Chunk *c) {
 }
 
 /* powers of a block become gradients by its logits */
-static void subtract(const Decoder *d, const Worker *w, T *z, const T *top, long m, long v0, long r0, long lanes) {
+static void subtract(const Decoder *d, T *z, const T *top, long m, long v0, long r0, long lanes) {
     for (long i = 0; i < lanes; i += VL) {
-        Softmax s = gathered(d, w, r0 + i);
+        Softmax s = gathered(d, r0 + i);
         V factor = ld(d->factor + r0 + i), by = v_exp(ld(top + i) - s.most) * factor / s.sum;
         V even = factor * (T)(d->smoothing / d->V);
         for (long v = 0; v < m; v++) st(z + v * lanes + i, ld(z + v * lanes + i) * by - even);
@@ -222,10 +223,10 @@ static void pack_tiles(T *to, const T *W, long H, long m) {
         for (long i = 0; i < last; i++) to[whole * m * TILE + k * last + i] = W[whole * TILE + i];
     }
 }
-/* gradients of the chunk, by this worker's classes */
-static void learn(Decoder *d, const Worker *w, const Chunk *c) {
-    long begin = first_class(d, w->id, w->workers), end = first_class(d, w->id + 1, w->workers);
-    T *parts = d->parts + w->id * d->H * d->padded, *tiles = d->tiles + w->id * BLOCK * d->H;
+/* gradients of the chunk, by a share of the classes */
+static void learn(Decoder *d, const Worker *w, const Chunk *c, long s) {
+    long begin = first_class(d, s), end = first_class(d, s + 1);
+    T *parts = d->parts + s * d->H * d->padded, *tiles = d->tiles + w->id * BLOCK * d->H;
     if (d->d_x && begin == end) memset(parts, 0, d->H * c->wide * sizeof(T));
     for (long v0 = begin; v0 < end; v0 += BLOCK) {
         long m = end - v0 < BLOCK ? end - v0 : BLOCK;
@@ -234,14 +235,14 @@ static void learn(Decoder *d, const Worker *w, const Chunk *c) {
             long vectors = vectors_at(c, r0), lanes = vectors * VL;
             T *z = powers_at(d, w, v0, r0, lanes);
             int acc = c->n0 + r0 > 0;
-            subtract(d, w, z, top_at(d, w, v0, r0), m, v0, r0, lanes);
+            subtract(d, z, top_at(d, s, v0, r0), m, v0, r0, lanes);
             if (d->d_x) by_tiles[vectors](d->H, tiles, m, z, m, parts + r0 * d->H, lanes, v0 > begin, 0);
             if (d->d_weight) add_weight(d, w, c, z, v0, m, r0, acc);
             if (d->d_bias) add_bias(d, z, v0, m, lanes, acc);
         }
     }
 }
-/* dx of this worker's rows: the sum of all workers' parts, transposed */
+/* dx of this worker's rows: the sum of all shares' parts, transposed */
 static void add_parts(Decoder *d, const Worker *w, const Chunk *c) {
     T sums[VL * VL], transposed[VL * VL];
     for (long q = share(c->wide / VL, w->id, w->workers); q < share(c->wide / VL, w->id + 1, w->workers); q++) {
@@ -250,7 +251,7 @@ static void add_parts(Decoder *d, const Worker *w, const Chunk *c) {
         for (long h = 0; h < d->H; h += VL) {
             for (long i = 0; i < VL; i++) {
                 V sum = {0};
-                for (long k = 0; k < w->workers && h + i < d->H; k++)
+                for (long k = 0; k < d->head.shares && h + i < d->H; k++)
                     sum += ld(part + k * d->H * d->padded + (h + i) * lanes);
                 st(sums + i * VL, sum);
             }
@@ -272,11 +273,11 @@ static void run(void *p, Worker *w) {
         c.wide = (c.rows + VL - 1) / VL * VL;
         pack(d, w, &c);
         barrier(w);
-        classify(d, w, &c);
+        for (long s = w->id; s < d->head.shares; s += w->workers) classify(d, w, &c, s);
         barrier(w);
-        if (!w->id) lose(d, w, &c);
+        if (!w->id) lose(d, &c);
         if (!learns(d)) continue;
-        learn(d, w, &c);
+        for (long s = w->id; s < d->head.shares; s += w->workers) learn(d, w, &c, s);
         barrier(w);
         if (d->d_x) add_parts(d, w, &c);
     }

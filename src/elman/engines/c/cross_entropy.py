@@ -13,7 +13,7 @@ from elman.engines.c.build import built, find_compiler
 from elman.engines.c.isa import Isa, detect
 from elman.engines.c.memory import fresh
 from elman.engines.c.shared import file, head, runtime, tile_head, tiles
-from elman.engines.c.threads import oversubscription, pool, workers
+from elman.engines.c.threads import oversubscription, pool, threads, workers
 from elman.engines.c.tiles import WIDEST, shuffles, tile_rows
 from elman.engines.cross_entropy import Found, Rows, Wants, chunk_rows, in_torch
 from elman.errors import DisagreementError, EngineError
@@ -123,8 +123,10 @@ def _computed(library: Any, rows: Rows, scale: Tensor, wants: Wants) -> Found:
     given = [x, weight, bias, scale, rows.targets]
     held = [None if value is None else value.contiguous() for value in given]
     addresses = [None if value is None else value.data_ptr() for value in (*held, *made)]
+    shares = threads() if x.numel() * len(weight) >= _WORTH else 1
     decoder = _Decoder(
-        head_workers=workers() if x.numel() * len(weight) >= _WORTH else 1,
+        head_workers=min(workers(), shares),
+        head_shares=shares,
         N=len(x),
         H=x.shape[1],
         V=len(weight),
