@@ -4,7 +4,7 @@
  * Rows are taken some at a time, `chunk` of them. Rows lie in lanes: logits of a chunk are Z[v][row], so that W
  * is read as it lies, softmax has no sums over lanes, and a block of classes of Z is at once the panel of the
  * product for dx and the left operand of that for dW. Classes are cut into shares whatever the number of workers,
- * who take them in turn: results do not depend on who was there.
+ * who take one after another: results do not depend on who was there.
  *
  * A block of classes is exponentiated while it is in cache, relative to its own largest logit; the rows' total
  * is known when all classes are done, so the factor between the two comes with the second reading of the block. */
