@@ -176,12 +176,15 @@ static void lose(Decoder *d, const Chunk *c) {
 
 /* powers of a block become gradients by its logits */
 static void subtract(const Decoder *d, T *z, const T *top, long m, long v0, long r0, long lanes) {
+    T by[WIDE], even[WIDE];
     for (long i = 0; i < lanes; i += VL) {
         Softmax s = gathered(d, r0 + i);
-        V factor = ld(d->factor + r0 + i), by = v_exp(ld(top + i) - s.most) * factor / s.sum;
-        V even = factor * (T)(d->smoothing / d->V);
-        for (long v = 0; v < m; v++) st(z + v * lanes + i, ld(z + v * lanes + i) * by - even);
+        V factor = ld(d->factor + r0 + i);
+        st(by + i, v_exp(ld(top + i) - s.most) * factor / s.sum);
+        st(even + i, factor * (T)(d->smoothing / d->V));
     }
+    for (long v = 0; v < m; v++) /* memory in its order: the block has left the cache */
+        for (long i = 0; i < lanes; i += VL) st(z + v * lanes + i, ld(z + v * lanes + i) * ld(by + i) - ld(even + i));
     for (long i = 0; i < lanes; i++) {
         long v = d->class[r0 + i] - v0;
         if (v >= 0 && v < m) z[v * lanes + i] -= (T)(1 - d->smoothing) * d->factor[r0 + i];
