@@ -84,7 +84,9 @@ def test_suite_is_consistent(suite):
         assert find_cell(case.cell), case.name
         with_cell = case.measure == "variants"
         names = {name.partition(" ")[0] if with_cell else name for name in case.contestants}
-        assert names <= {*CONTESTANTS, *LAYERED, *FITTERS, *DECODERS, *PRODUCTS, *LANGUAGES}, case.name
+        assert names <= {*CONTESTANTS, *LAYERED, *FITTERS, *DECODERS, *PRODUCTS, *LANGUAGES}, (
+            case.name
+        )
         assert case.baseline in {"", *case.contestants}, case.name
         assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
 

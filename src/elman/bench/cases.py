@@ -29,11 +29,13 @@ class Case:
         ratio: what elman has to reach at least against the baseline; None if nothing is asked.
         seconds: what elman may take at most (s); None if nothing is asked.
         threads: of the process.
-        kind: of a study: which weights (``converging.WEIGHTS``); of layers: what they do
-            (``bench/layered``).
+        kind: of a study: which weights (``converging.WEIGHTS``), or what is learned
+            (``trained.STUDIES``); of layers: what they do (``bench/layered``).
         quick: whether ``--quick`` measures it too.
         layers: of the module.
         checkpoint: steps between two kept states of ``elman-checkpoint``.
+        heads: groups of units of a layer that do not see each other's past.
+        steps: of training, where a model is trained.
     """
 
     name: str
@@ -53,6 +55,8 @@ class Case:
     quick: bool = False
     layers: int = 1
     checkpoint: int = 0
+    heads: int = 1
+    steps: int = 0
 
     @property
     def input_size(self) -> int:

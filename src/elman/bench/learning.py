@@ -110,28 +110,9 @@ def learned(given: Mapping[str, Any], *, baseline: bool = False) -> Curve:
         baseline: on torch's recurrent layers.
     """
     # deferred: the worker of every other case should not pay for the trainer
-    import torch
-    from lightning_fabric import Fabric
-
-    from elman.train.schedule import learning_rate
-    from elman.train.stepper import make_stepper
+    from elman.bench.trained import curve_of
     from elman.train.text.config import TextConfig
-    from elman.train.text.data import prepare
-    from elman.train.text.model import build_model
-    from elman.train.text.task import TEXT as TASK
 
     config = TextConfig.of(given)
     assert config.steps is not None, "a study has a length"
-    data, rows = prepare(config), slice(0, config.batch)
-    model = build_model(config, data, baseline=baseline)
-    fabric = Fabric(accelerator=config.accelerator, devices=1)
-    stepper = make_stepper(fabric, model, config, TASK.objective)
-    torch.manual_seed(config.seed + 1)
-    found: Curve = []
-    for step in range(config.steps):
-        rate = learning_rate(step, config.steps, config.lr, config.warmup, config.schedule)
-        stepper.train(data.batch(step, rows), rate)
-        if (step + 1) % max(1, config.steps // _VALIDATIONS) == 0:
-            loss = stepper.validate(data.held_out()).loss
-            found.append((step + 1, config.splitting.words.unit(loss)))
-    return found
+    return curve_of(config, max(1, config.steps // _VALIDATIONS), baseline=baseline)

@@ -15,6 +15,7 @@ import torch
 from elman.bench.cases import Case, Effort
 from elman.bench.converging import measure_convergence, measure_lengths
 from elman.bench.kept import measure_kept
+from elman.bench.learners import measure_learning
 from elman.bench.learning import measure_characters, measure_perplexities
 from elman.bench.machine import facts
 from elman.bench.memory import measure_memory
@@ -47,6 +48,7 @@ MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
     "kept": measure_kept,
     "characters": measure_characters,
     "perplexities": measure_perplexities,
+    "learning": measure_learning,
     "product": measure_products,
     "language": measure_steps,
     "operators": measure_operators,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from elman.errors import RunError
+from elman.errors import InputError, RunError
 from elman.train import run as running
 from elman.train.record import read_record
 from elman.train.sequences.config import ImagesConfig, SeriesConfig
@@ -111,6 +111,22 @@ def test_unseen_speaker(config, train):
     assert set(outcome.result["table"]) >= {"of soft"}
     assert "of loud" not in outcome.result["table"]
     assert outcome.folder.read("facts")["held_out_sequences"] == 45
+
+
+def test_joined_by_speaker(config, train):
+    """Recordings of a speaker as one long sequence: equal steps, speakers as classes."""
+    outcome = train(dataclasses.replace(config, by="group", join=100, steps=2))
+    facts = outcome.folder.read("facts")
+    assert facts["steps"] == [100, 100]
+    assert facts["classes"] == ["loud", "soft"]
+
+
+@pytest.mark.parametrize("wrong", [{"by": "speaker"}, {"join": 0}])
+def test_wrong_choices(wrong):
+    """Each is named with what it must be."""
+    (name,) = wrong
+    with pytest.raises(InputError, match=f"{name} must be"):
+        SeriesConfig(**wrong)
 
 
 def test_changed_data_are_refused(config, train, resume, interrupt_at, tones, tmp_path):

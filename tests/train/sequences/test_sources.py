@@ -12,7 +12,7 @@ import pytest
 
 from elman.errors import InputError, RunError
 from elman.train.sequences.finding import find_images, find_series
-from elman.train.sequences.source import holding_out
+from elman.train.sequences.source import Half, Source, by_group, holding_out, joined
 
 TS = """# a comment
 @problemName Two
@@ -103,6 +103,38 @@ def test_waves(tmp_path):
     assert set(unseen.train.labels) == {"7"}
     with pytest.raises(RunError, match=r"no group 'eve' to hold out(.|\n)*ann, bob"):
         holding_out(source, "eve")
+
+
+def numbered(*lengths):
+    """A half of two classes by turns, by two speakers, whose values count up."""
+    ends = np.cumsum(lengths)
+    values = [np.arange(end - n, end)[:, None] for n, end in zip(lengths, ends)]
+    labels = [str(k % 2) for k in range(len(lengths))]
+    return Half(values, labels, [("ann", "bob")[k // 2 % 2] for k in range(len(lengths))])
+
+
+def test_joined():
+    """Each class end to end in its order, cut into equal sequences; its rest is dropped."""
+    source = joined(Source("x", "wave", numbered(3, 4, 5, 2), numbered(2, 2, 2, 3)), 4)
+    train = {
+        tuple(v[:, 0].tolist()): label for v, label in zip(source.train.values, source.train.labels)
+    }
+    assert train == {(0, 1, 2, 7): "0", (8, 9, 10, 11): "0", (3, 4, 5, 6): "1"}
+    assert (source.train.labels, source.test.labels) == (["0", "0", "1"], ["0", "1"])
+    assert source.kind == "wave"
+    with pytest.raises(RunError, match=r"too short(.|\n)*class.*0(.|\n)*4 steps(.|\n)*--join 4"):
+        joined(Source("x", "wave", numbered(3, 4, 5, 2), numbered(2, 2, 2, 3)), 5)
+
+
+def test_by_group():
+    """The groups are the classes; data without groups say so."""
+    halves = numbered(3, 4, 5, 2), numbered(2, 2, 2, 3)
+    source = by_group(Source("x", "wave", *halves))
+    assert source.train.labels == ["ann", "ann", "bob", "bob"]
+    assert not source.train.groups
+    nameless = [Half(half.values, half.labels) for half in halves]
+    with pytest.raises(RunError, match=r"no groups to tell apart(.|\n)*--by label"):
+        by_group(Source("x", "wave", *nameless))
 
 
 @pytest.mark.parametrize("gzipped", [False, True])

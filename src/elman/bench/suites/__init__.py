@@ -10,12 +10,13 @@ from elman.bench.suites.deer import DEER
 from elman.bench.suites.ecornn import ECORNN
 from elman.bench.suites.foundation import FOUNDATION
 from elman.bench.suites.layers import LAYERS, STREAMS
+from elman.bench.suites.long import LONG
 from elman.bench.suites.memory import MEMORY
 from elman.bench.suites.scan import SCAN
 from elman.bench.suites.svail import SVAIL
 from elman.errors import InputError
 
-_ALL = (FOUNDATION, CPU, LAYERS, STREAMS, DEER, SCAN, MEMORY, CMU, SVAIL, DECODER, ECORNN)
+_ALL = (FOUNDATION, CPU, LAYERS, STREAMS, DEER, SCAN, MEMORY, CMU, SVAIL, LONG, DECODER, ECORNN)
 SUITES = {suite.name: suite for suite in _ALL}
 
 

@@ -38,6 +38,15 @@ class SeriesConfig(SequenceConfig):
         None, "A folder or file: UCR/UEA .tsv, .ts, or .npz; or a name of the UCR/UEA archive."
     )
     unseen: str | None = setting(None, "Hold out this group (speaker) instead of the test half.")
+    by: str = setting("label", "What is told apart: label, or group (speaker).")
+    join: int | None = setting(
+        None, "Lay the sequences of a class end to end, and cut every so many steps."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check("by", self.by in ("label", "group"), "must be label or group")
+        self.check("join", self.join is None or self.join >= 1, "must be at least 1")
 
 
 @dataclass(frozen=True)

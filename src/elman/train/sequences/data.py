@@ -15,7 +15,14 @@ from torch import Tensor
 from elman.errors import RunError, diagnostic
 from elman.train.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.sequences.finding import find_images, find_series
-from elman.train.sequences.source import Half, Source, Values, holding_out
+from elman.train.sequences.source import (
+    Half,
+    Source,
+    Values,
+    by_group,
+    holding_out,
+    joined,
+)
 from elman.train.task import Baseline, Batch
 from elman.train.walks import Walked
 
@@ -118,6 +125,10 @@ def prepare_series(config: SeriesConfig) -> SequenceData:
     source = find_series(config.data)
     if config.unseen is not None:
         source = holding_out(source, config.unseen)
+    if config.by == "group":
+        source = by_group(source)
+    if config.join is not None:
+        source = joined(source, config.join)
     return lay_out(source, config)
 
 

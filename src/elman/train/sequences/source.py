@@ -81,6 +81,50 @@ def holding_out(source: Source, group: str) -> Source:
     return Source(f"{source.name}, {group} unseen", source.kind, part(False), part(True))
 
 
+def by_group(source: Source) -> Source:
+    """Tell groups (speakers) apart, not labels.
+
+    Raises:
+        RunError: if the data have no groups.
+    """
+    halves = [Half(half.values, half.groups) for half in (source.train, source.test)]
+    if not all(half.labels for half in halves):
+        details = [("path", source.name)]
+        raise RunError(diagnostic("the data name no groups to tell apart", details, "--by label"))
+    return Source(f"{source.name}, by group", source.kind, *halves)
+
+
+def joined(source: Source, steps: int) -> Source:
+    """Lay the sequences of each class end to end and cut them into ones of `steps` each.
+
+    They stay in their order; what is left of a class at the end is dropped. Groups are, too.
+
+    Raises:
+        RunError: if the sequences of a class are too short together.
+    """
+    halves = [_joined(source.name, half, steps) for half in (source.train, source.test)]
+    return Source(f"{source.name}, joined to {steps} steps", source.kind, *halves)
+
+
+def _joined(name: str, half: Half, steps: int) -> Half:
+    """Join one half."""
+    rows: dict[str, list[np.ndarray]] = {}
+    for piece, label in zip(half.values, half.labels):
+        rows.setdefault(label, []).append(piece)
+    values: list[np.ndarray] = []
+    labels: list[str] = []
+    for label, pieces in rows.items():
+        row = np.concatenate(pieces)
+        count = len(row) // steps
+        if not count:
+            details = [("path", name), ("class", label), ("together", f"{len(row)} steps")]
+            text = f"a class is too short to be joined to {steps} steps"
+            raise RunError(diagnostic(text, details, f"--join {len(row)}"))
+        values += np.split(row[: count * steps], count)
+        labels += [label] * count
+    return Half(values, labels)
+
+
 def unreadable(path: Path, error: object, hint: str = "") -> RunError:
     """Build the error for a file that cannot be used."""
     details = [("path", str(path)), ("error", str(error))]
