@@ -212,9 +212,7 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
         "engines": "\n".join(_engine_texts(chosen, measure)),
         "cost": _cost(layers, programs, [choice for _, choice in chosen]),
     }
-    kept = [_kept(layer, choice) for layer, choice in chosen]
-    told = [one for one in kept if one is not None]
-    all_told = len(told) == len(kept)
+    told = _told(chosen)
     flops = None
     if not any(layer.elsewhere for layer in layers):
         flops = sum(
@@ -226,12 +224,27 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
         f"{first.cell.name}: {about}" if about else first.cell.name,
         stages,
         engines,
-        sum(one.forward for one in told) if all_told else None,
+        None if told is None else sum(one.forward for one in told),
         flops,
         programs,
-        _peak(layers, told) if all_told else None,
-        _peak(layers, told) + _around(chosen, programs) if all_told else None,
+        None if told is None else _peak(layers, told),
+        None if told is None else _peak(layers, told) + _around(chosen, programs),
     )
+
+
+def step_bytes(layers: Sequence[Layer], measure: bool = True) -> int | None:
+    """``Explanation.step_bytes`` alone: nothing is run where an engine is asked for by name.
+
+    Args:
+        layers: as they would run.
+        measure: whether engines are timed where the choice is not known yet.
+    """
+    chosen = [(layer, _choice(layer, measure)) for layer in layers]
+    told = _told(chosen)
+    if told is None:
+        return None
+    programs = {layer.name: _program(layer, choice) for layer, choice in chosen}
+    return _peak(layers, told) + _around(chosen, programs)
 
 
 def _choice(layer: Layer, measure: bool) -> Choice | dict[str, str]:
@@ -395,6 +408,13 @@ class Kept(NamedTuple):
     forward: int
     span: int
     whole: int
+
+
+def _told(chosen: Sequence[tuple[Layer, Choice | dict[str, str]]]) -> list[Kept] | None:
+    """What each layer keeps; None if one does not tell."""
+    kept = [_kept(layer, choice) for layer, choice in chosen]
+    told = [one for one in kept if one is not None]
+    return told if len(told) == len(kept) else None
 
 
 def _kept(layer: Layer, choice: Choice | dict[str, str]) -> Kept | None:

@@ -36,6 +36,8 @@ class Case:
         checkpoint: steps between two kept states of ``elman-checkpoint``.
         heads: groups of units of a layer that do not see each other's past.
         steps: of training, where a model is trained.
+        most: seconds that a call of a contestant may take by forecast, and whether it has to fit
+            into the memory that there is (``bench/affordable``); 0: nothing is forecast.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Case:
     checkpoint: int = 0
     heads: int = 1
     steps: int = 0
+    most: float = 0.0
 
     @property
     def input_size(self) -> int:
@@ -88,7 +91,7 @@ class Effort:
     starts: int = 5
 
     @classmethod
-    def of(cls, quick: bool, seconds: float | None, usual: float = 6.0) -> Effort:
+    def of(cls, quick: bool, seconds: float | None, usual: float = 6.0, rounds: int = 5) -> Effort:
         """The usual effort, or that of ``--quick``; with another time if one is given.
 
         Raises:
@@ -96,7 +99,7 @@ class Effort:
         """
         if seconds is not None and not seconds > 0:
             raise InputError(f"seconds of timing per case must be positive, got {seconds}")
-        effort = cls(1.0, 3, 1) if quick else cls(usual)
+        effort = cls(1.0, 3, 1) if quick else cls(usual, rounds)
         return effort if seconds is None else dataclasses.replace(effort, seconds=seconds)
 
 
@@ -106,6 +109,7 @@ class Suite:
 
     Attributes:
         seconds: of timing each (s).
+        rounds: at least so many of each.
         source: the paper or report whose claims are judged.
         claims: what it says.
         plots: what is drawn of several rows: ``claims.curve`` each.
@@ -115,6 +119,7 @@ class Suite:
     question: str
     cases: tuple[Case, ...]
     seconds: float = 6.0
+    rounds: int = 5
     source: str = ""
     claims: tuple[Claim, ...] = ()
     plots: Callable[[Rows], list[dict[str, Any]]] = lambda rows: []

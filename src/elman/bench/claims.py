@@ -45,7 +45,9 @@ class Rows:
         """
         found = self[case].get("seconds", {})
         if contestant not in found:
-            raise UnmeasuredError(f"{contestant} was not measured in {case}")
+            why = self[case].get("absent", {}).get(contestant)
+            because = "" if why is None else f": {why}"
+            raise UnmeasuredError(f"{contestant} was not measured in {case}{because}")
         return found[contestant]["median"]
 
     def faster(self, case: str, contestant: str, other: str) -> float:

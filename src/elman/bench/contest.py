@@ -35,6 +35,12 @@ class Problem:
         weights = {name: value.double() for name, value in self.weights.items()}
         return replace(self, x=self.x.double(), dy=self.dy.double(), weights=weights)
 
+    def first(self, steps: int) -> Problem:
+        """The same weights and no more than the first steps."""
+        case = replace(self.case, T=steps)
+        rows = steps * self.rows // self.case.T
+        return replace(self, case=case, x=self.x[:steps], dy=self.dy[:steps], rows=rows)
+
     @property
     def flop(self) -> int:
         """Of the products, two per multiplication; a backward step has two for each forward one,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from elman.bench.affordable import REFUSED
 from elman.bench.cases import OURS
 from elman.bench.results import Row
 
@@ -22,6 +23,7 @@ COLUMNS = {  # name -> header, and the name for a line about one row
     "study": ("study", "study"),
     "memory": ("memory of a step (forecast)", "memory"),
     "phases": ("where the time goes", "time in"),
+    "refused": ("not measured", "not measured:"),
 }
 NOTHING = "–"
 PHASES = 4  # that are told of all
@@ -61,6 +63,7 @@ def _told(row: Row) -> dict[str, str]:
         "speed": _speed(row),
         "others": _others(ratios, asked["baseline"]),
         "memory": _memory(row.get("memory", {})),
+        "refused": _refused(row),
     }
 
 
@@ -72,6 +75,18 @@ def _memory(memory: dict[str, Any]) -> str:
         for name, one in memory.items()
     ]
     return f"{', '.join(texts)} MiB" if texts else NOTHING
+
+
+def _refused(row: Row) -> str:
+    """Who would take too much time or memory; and if not all steps were compared."""
+    texts = [
+        f"{name.removeprefix(f'{OURS}-')}: {why.removeprefix(REFUSED)}"
+        for name, why in row.get("absent", {}).items()
+        if why.startswith(REFUSED)
+    ]
+    if "compared" in row:
+        texts.append(f"errors are those of the first {row['compared']} steps")
+    return "; ".join(texts) or NOTHING
 
 
 def _iterations(row: Row) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from torch.linalg import vector_norm
+
+from elman.bench.affordable import judged_steps, refusals
 from elman.bench.cases import Case, Effort
-from elman.bench.contest import Contestant, Results
+from elman.bench.contest import Contestant, Problem, Results
 from elman.bench.contestants import draw_problem, enter
 from elman.bench.scanning import scanned_bytes
 from elman.bench.timing import quartiles, ratios, time_side_by_side
@@ -24,12 +27,14 @@ class Entered:
     Attributes:
         errors: the largest relative RMS error of each.
         flop: of the products.
+        steps: over which they were compared.
     """
 
     present: dict[str, Contestant]
     absent: dict[str, str]
     errors: dict[str, float]
     flop: int
+    steps: int
 
 
 def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
@@ -55,7 +60,7 @@ def measure_variants(case: Case, effort: Effort) -> dict[str, Any]:
     for contestant in case.contestants:
         name, cell = contestant.split()
         groups.setdefault(cell, []).append(name)
-    every = Entered({}, {}, {}, 0)
+    every = Entered({}, {}, {}, 0, case.T)
     for cell, names in groups.items():
         one = _entered(
             replace(case, measure="train", cell=cell, contestants=tuple(names), baseline=names[0])
@@ -65,6 +70,7 @@ def measure_variants(case: Case, effort: Effort) -> dict[str, Any]:
             every.absent | {f"{name} {cell}": why for name, why in one.absent.items()},
             every.errors | {f"{name} {cell}": error for name, error in one.errors.items()},
             max(every.flop, one.flop),
+            min(every.steps, one.steps),
         )
     return _timed(case, effort, every)
 
@@ -78,19 +84,24 @@ def measure_products(case: Case, effort: Effort) -> dict[str, Any]:
 
 
 def _entered(case: Case) -> Entered:
+    absent = refusals(case)
+    able = [name for name in case.contestants if name not in absent]
+    if not able:
+        return Entered({}, absent, {}, 0, 0)
     problem = draw_problem(case)
+    steps = judged_steps(case, able)
+    compared = problem if steps == case.T else problem.first(steps)
+    want = _judgement(compared)
     present: dict[str, Contestant] = {}
-    absent: dict[str, str] = {}
     errors: dict[str, float] = {}
-    oracle = enter(case.baseline, problem.double())
-    if isinstance(oracle, str):
-        raise EngineError(oracle)
-    want = oracle.results()
-    for name in case.contestants:
+    for name in able:
         try:
-            entered = enter(name, problem)
+            entered = enter(name, compared)
             if not isinstance(entered, str):
-                errors[name] = agreed(name, entered.results(), want, case)
+                errors[name] = agreed(name, entered.results(), want, compared.case)
+            if not isinstance(entered, str) and compared is not problem:
+                entered.close()
+                entered = enter(name, problem)
         except EngineError as refused:
             entered = str(refused)
         if isinstance(entered, str):
@@ -99,11 +110,21 @@ def _entered(case: Case) -> Entered:
             present[name] = entered
     if case.baseline not in present:
         raise EngineError(absent[case.baseline])
-    return Entered(present, absent, errors, problem.flop)
+    return Entered(present, absent, errors, problem.flop, steps)
+
+
+def _judgement(problem: Problem) -> Results:
+    """What the baseline computes in float64."""
+    oracle = enter(problem.case.baseline, problem.double())
+    if isinstance(oracle, str):
+        raise EngineError(oracle)
+    return oracle.results()
 
 
 def _timed(case: Case, effort: Effort, entered: Entered) -> dict[str, Any]:
     present = entered.present
+    if not present:
+        return {"seconds": {}, "ratio": {}, "error": {}, "absent": entered.absent}
     runs = {name: contestant.run for name, contestant in present.items()}
     far = {name: one.sample for name, one in present.items() if one.sample is not None}
     samples = time_side_by_side(runs, effort.seconds, effort.rounds, far)
@@ -119,6 +140,7 @@ def _timed(case: Case, effort: Effort, entered: Entered) -> dict[str, Any]:
         "first": {n: asdict(quartiles(one.first)) for n, one in samples.items() if one.first},
         "ratio": {name: asdict(ratio) for name, ratio in ratios(steady, case.baseline).items()},
         "error": entered.errors,
+        **({"compared": entered.steps} if entered.steps < case.T else {}),
         "facts": {name: facts for name, one in present.items() if (facts := one.facts())},
         "absent": entered.absent,
     }
@@ -138,6 +160,7 @@ def agreed(name: str, got: Results, want: Results, case: Case) -> float:
         raise VerifyError(f"{case.name}: {name} disagrees with {case.baseline}: {reason}")
     errors = []
     for key, value in want.items():
-        off = (got[key].double() - value).square().mean().sqrt()
-        errors.append(float(off / value.square().mean().sqrt().clamp_min(1e-30)))
+        off = vector_norm(got[key].double() - value)
+        least = 1e-30 * value.numel() ** 0.5
+        errors.append(float(off / vector_norm(value).clamp_min(least)))
     return max(errors)

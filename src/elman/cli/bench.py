@@ -61,7 +61,7 @@ def bench(
     for chosen in SUITES.values() if suite == ALL else (find_suite(suite),):
         own = path / f"{chosen.name}.jsonl" if suite == ALL else path
         if measuring:
-            effort = Effort.of(quick, seconds, chosen.seconds)
+            effort = Effort.of(quick, seconds, chosen.seconds, chosen.rounds)
             cases = chosen.select(tuple(rows or ()), quick)
             found = measure(console, chosen, cases, effort, own)
         else:
