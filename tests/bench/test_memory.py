@@ -58,6 +58,15 @@ def test_modules():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(600, 16, 32), (20_000, 16, 4)])
+def test_forecasts_of_all_steps_at_once(sizes):
+    """Jacobians of a window, and what is computed beside them where they are small."""
+    case = Case("case", "memory", "gru", *sizes, contestants=("elman-deer",), baseline="elman-deer")
+    memory = measure_memory(case, Effort(0.1, 1, 1))["memory"]["elman-deer"]
+    assert memory["forecast"] == pytest.approx(memory["peak"], rel=0.25)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes, checkpoint", [((400, 16, 64), 20), ((30_000, 1, 32), 75)])
 def test_forecasts(sizes, checkpoint):
     """Measured in processes of their own: explain is within a tenth, with and without kept states,

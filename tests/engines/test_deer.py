@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from calls import backward, forward, given_of
 from elman import cells, compiler
 from elman.autodiff.structure import Degree, structure
 from elman.engines import registry
+from elman.engines.deer import solvers
 from elman.engines.deer.convergence import TOLERANCES, disagreement, refusal, residual
 from elman.engines.deer.problem import Formula, Problem
 from elman.engines.deer.scans import Dense, Units, associative, linear, reverse, scan
@@ -192,6 +194,38 @@ def test_jacobians_within_units(cell, heads):
     want = own.permute(0, 2, 3, 1, 4).flatten(3)
     torch.testing.assert_close(within, want)
     assert view.row_bytes * units == problem.row_bytes
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize(
+    "cell, behind",
+    [*((cell, 0) for cell in ONE_PRODUCT_ON_EACH_WAY), (cells.gru_before, 1)],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_rows_begin_where_units_mix(cell, heads, behind):
+    """A product costs n² of a step, not n³, unless another one lies before it on the way back."""
+    case = random_case(cell.with_heads(heads), Sizes(T=1, B=1, I=4, H=6))
+    mixing = Formula(job_of(case)).mixing
+    assert sum(value.op == "matmul" for value in mixing.nodes) == behind * heads
+    products = [one.product for one in mixing.spreads.values()]
+    assert any(product is not None for product in products)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_jacobians_that_are_not_finite(bad, scale):
+    """NaN counts as 0 and an infinity as a large number, wherever in a Jacobian they are."""
+    algebra = Dense(3)
+    J, f, y0 = drawn(algebra, 5, 2)
+    y = torch.randn_like(f)
+    J[3, 1, 0, 2] = bad
+    f[1, 0, 1] = bad
+    problem = SimpleNamespace(algebras=(algebra,))
+    (found,) = solvers._solved(problem, METHODS["damped"], scale, (f,), (J,), (y,))
+    J, f = torch.nan_to_num(J, 0.0, 1e8, -1e8), torch.nan_to_num(f)
+    want = y + in_loop(algebra, scale * J, f - y, torch.zeros_like(y0))
+    torch.testing.assert_close(found, want)
+    assert bool(found.isfinite().all())
 
 
 def test_nothing_is_left_of_sums_over_units():

@@ -94,7 +94,7 @@ def test_structure():
     (bundle,) = Formula(
         job_of(random_case(cells.gru.with_heads(4), Sizes(T=2, B=1, I=3, H=20)))
     ).state_groups
-    assert (len(bundle.groups), bundle.seeds) == (4, 5)
+    assert (len(bundle.groups), bundle.rows) == (4, 5)
     step = compiler.pair_of(cells.lstm_layernorm.with_heads(2)).step
     assert len(structure(step).groups) == 1
 

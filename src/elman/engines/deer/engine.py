@@ -37,7 +37,7 @@ class Deer(Engine):
 
     def prune_reason(self, job: Job, steps: int, batch: int) -> str | None:
         """Dense Jacobians cost n times a sequential step, or more; so do a few steps."""
-        n = max((state_group.seeds for state_group in Formula(job).state_groups), default=0)
+        n = max((state_group.rows for state_group in Formula(job).state_groups), default=0)
         if n > _LARGEST:
             return f"its Jacobians are {n} x {n}: not benchmarked"
         if steps < _FEWEST:
@@ -50,7 +50,7 @@ class Deer(Engine):
         """Newton's first; beside it, where no compiled loop runs the steps, the solver that takes a
         backward step per state instead of one per unit for its Jacobians."""
         formula = Formula(job)
-        n = max((state_group.seeds for state_group in formula.state_groups), default=0)
+        n = max((state_group.rows for state_group in formula.state_groups), default=0)
         if n < _WIDE or formula.unitwise is None or _compiled(job):
             return ("",)
         return ("", "+".join(("quasi", *CHAIN)))

@@ -14,11 +14,13 @@ from elman.engines.deer import sequential
 from elman.engines.deer.backward import Backward
 from elman.engines.deer.convergence import finite
 from elman.engines.deer.equations import Trajectory, before_window, windows
-from elman.engines.deer.problem import Formula, Problem
+from elman.engines.deer.problem import COPIES, Formula, Problem
 from elman.engines.deer.solvers import BUDGET, CHAIN, Solution, solve
 from elman.engines.precision import multiplying
 from elman.errors import warn_once
 from elman.ir.graph import Node
+from elman.plan.cost import item_bytes
+from elman.plan.prices import width
 
 
 class DeerKernel(Kernel):
@@ -47,6 +49,26 @@ class DeerKernel(Kernel):
     def counters(self) -> dict[str, int]:
         """Forward calls, and how many of them fell back to sequential steps."""
         return {"calls": self.calls, "fallbacks": self.fallbacks} if self.solvers else {}
+
+    def tape_bytes(self, T: int, B: int) -> int:
+        """The trajectory, and the states that it begins with (bytes)."""
+        sizes = self.formula.sizes
+        states = sum(width(leaf, sizes) for leaf in self._job.graph.states)
+        return item_bytes(self._job.spec) * B * (states + T * self._recurrent())
+
+    def workspace_bytes(self, T: int, B: int) -> int:
+        """Jacobians and values of a window, iterates, output (bytes); of a trajectory that is
+        found, not of steps that are run sequentially."""
+        formula, each = self.formula, item_bytes(self._job.spec) * B
+        jacobians = COPIES * formula.jacobian_width
+        steps = min(T, max(1, self.budget // max(1, each * jacobians)))
+        output = width(self._job.graph.output, formula.sizes)
+        window = steps * (jacobians + formula.values_width)
+        return each * (window + T * (self._recurrent() + output))
+
+    def _recurrent(self) -> int:
+        """Elements of the recurrent states of one sample."""
+        return sum(sum(one.widths) * len(one.groups) for one in self.formula.state_groups)
 
     def _problem(self, call: Call) -> Problem:
         graph = self._job.graph

@@ -1,8 +1,10 @@
-"""Partial evaluation of the adjoint: what is zero, or is taken for zero, goes."""
+"""Partial evaluation of the adjoint: what is zero, or is taken for zero, goes; what is one number
+per unit is not computed as a matrix."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from elman.errors import VerifyError
 from elman.ir.build import Builder
@@ -54,6 +56,79 @@ def within_units(
             args = {arg: arg for arg in value.args}
             new[value] = _kept(value, args | new, build)
     return [None if root is None else new.get(root, root) for root in roots], diagonals
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A matrix, a row for each unit's cotangent: a diagonal one, times a matrix of weights.
+
+    Attributes:
+        vector: the diagonal, as a value of the backward step whose cotangents are ones.
+        product: the product by a matrix of weights that follows; None if none does.
+        reached: the cotangents that the diagonal depends on.
+    """
+
+    vector: Node
+    product: Node | None
+    reached: frozenset[Node]
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """The backward step from where units mix.
+
+    Attributes:
+        roots: as given, None where nothing is left; they stand on the leaves of ``spreads``.
+        spreads: leaf -> what it stands for.
+        nodes: all values that depend on such leaves.
+    """
+
+    roots: tuple[Node | None, ...]
+    spreads: dict[Node, Spread]
+    nodes: frozenset[Node]
+
+
+def until_units_mix(roots: Sequence[Node | None], cotangents: Iterable[Node]) -> Mixing:
+    """The values of ``roots``, cut where a unit's cotangent first reaches other units.
+
+    Before, the response to a cotangent of each unit is one number per unit: a diagonal matrix. A
+    product makes it that matrix times the product's; in any other op that is not unit by unit it
+    enters as a matrix. Exact, unlike :func:`within_units`.
+    """
+    unitwise = {leaf: frozenset((leaf,)) for leaf in cotangents}
+    mixed: dict[Node, Node] = {}
+    spreads: dict[Node, Spread] = {}
+    leaves: dict[Node, Node] = {}
+
+    def spread(value: Node, vector: Node, product: Node | None) -> Node:
+        if value not in leaves:
+            leaf = leaves[value] = node("state", (), (f"spread {len(leaves)}",), value.shape)
+            spreads[leaf] = Spread(vector, product, unitwise[vector])
+        return leaves[value]
+
+    def cut(value: Node) -> Node:
+        return spread(value, value, None) if value in unitwise else mixed.get(value, value)
+
+    wanted = [root for root in roots if root is not None]
+    for value in walk(wanted, stop=lambda found: found in unitwise):
+        reached = [arg for arg in value.args if arg in unitwise]
+        if value in unitwise or not (reached or any(arg in mixed for arg in value.args)):
+            continue
+        if value.op == "matmul" and reached:
+            mixed[value] = spread(value, value.args[1], value)
+        elif value.op in _UNIT_BY_UNIT and all(
+            arg in unitwise and arg.shape == value.shape
+            for arg in value.args
+            if arg in unitwise or arg in mixed
+        ):
+            unitwise[value] = frozenset().union(*(unitwise[arg] for arg in reached))
+        else:
+            mixed[value] = with_args(value, tuple(map(cut, value.args)))
+    found = tuple(None if root is None else cut(root) for root in roots)
+    return Mixing(found, spreads, frozenset((*spreads, *mixed.values())))
+
+
+_UNIT_BY_UNIT = ("lin", "add", "sub", "neg", "mul", "div", "where")
 
 
 def _on_diagonal(

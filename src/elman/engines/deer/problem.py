@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -19,17 +20,22 @@ from elman.engines import registry
 from elman.engines.arrays import Arrays
 from elman.engines.base import Job
 from elman.engines.deer.equations import Rows, Trajectory
-from elman.engines.deer.partial_evaluation import with_zero_cotangents, within_units
+from elman.engines.deer.jacobians import Rows as JacobianRows
+from elman.engines.deer.partial_evaluation import (
+    until_units_mix,
+    with_zero_cotangents,
+    within_units,
+)
 from elman.engines.deer.scans import Algebra, Dense, Units
 from elman.engines.gate_blocks import GateBlockViews
 from elman.engines.weights import WeightRate
 from elman.ir.build import Builder
 from elman.ir.evaluate import evaluate
-from elman.ir.graph import Node
+from elman.ir.graph import Node, walk
 from elman.ir.pair import Step, loop_invariant
 from elman.ir.types import shape_size
 
-_COPIES = 6  # arrays as large as the Jacobian that live at once while it is made and used
+COPIES = 3  # arrays as large as the Jacobian that live at once: it, transposed, and in reverse
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,8 @@ class StateGroups:
     algebra: Algebra
 
     @property
-    def seeds(self) -> int:
-        """How many backward steps give all rows of the Jacobian."""
+    def rows(self) -> int:
+        """Rows of a Jacobian."""
         return self.algebra.n
 
     def packed(self, states: Mapping[int, Tensor]) -> Tensor:
@@ -76,28 +82,13 @@ class StateGroups:
         return states
 
     def seeded(self, like: Tensor) -> dict[int, Tensor]:
-        """Cotangents [seeds, 1, 1, n] of which each picks one row of the Jacobian."""
+        """Cotangents [states of a group, 1, 1, n], each one for every unit of one state."""
         cotangents: dict[int, Tensor] = {}
-        at = 0
         for place, width in enumerate(self.widths):
-            seed = like.new_zeros(self.seeds, 1, 1, width)
-            if isinstance(self.algebra, Units):
-                seed[place] = 1
-            else:
-                seed[at : at + width, 0, 0].fill_diagonal_(1)
-                at += width
+            seed = like.new_zeros(len(self.widths), 1, 1, width)
+            seed[place] = 1
             cotangents.update({group[place]: seed for group in self.groups})
         return cotangents
-
-    def jacobian(self, rows: Mapping[int, Tensor]) -> Tensor:
-        """The Jacobian from cotangents [seeds, T, B, n] of the states, in the algebra's layout."""
-        if isinstance(self.algebra, Units):
-            each = [torch.stack([rows[k] for k in group], 1) for group in self.groups]
-            whole = torch.stack(each, 4)  # [seeds, k, T, B, groups, U]
-            return whole.movedim(2, 0).flatten(3)
-        joined = [torch.cat([rows[k] for k in group], -1) for group in self.groups]
-        whole = torch.stack(joined, 3)  # [seeds, T, B, groups, n]
-        return whole.movedim(0, 3).flatten(1, 2)
 
 
 def state_groups_of(
@@ -126,6 +117,11 @@ def _unitwise(state_groups: Sequence[StateGroups]) -> tuple[StateGroups, ...] | 
     return tuple(replace(one, algebra=Units(len(one.widths))) for one in state_groups)
 
 
+def _jacobian_width(state_groups: Sequence[StateGroups]) -> int:
+    """Elements of the Jacobians of one step of one sample."""
+    return sum(one.rows * sum(one.widths) * len(one.groups) for one in state_groups)
+
+
 def _width(leaf: Node, sizes: Mapping[str, int]) -> int:
     return shape_size(leaf.shape, sizes)[0] if leaf.shape else 1
 
@@ -148,12 +144,25 @@ class Formula:
         self.jacobian_rows = with_zero_cotangents(roots, zeros, Builder())
         kept = [self.pair.d_next[k] for k in self.recurrent]
         self.rows_within_units, self.diagonals = within_units(self.jacobian_rows, kept, Builder())
+        self.mixing = until_units_mix(self.jacobian_rows, kept)
         self.unitwise = _unitwise(self.state_groups)
         leaves = (*step.inputs, *step.states, *step.weights)
         views = GateBlockViews(job.graph.leaves, leaves, self.sizes)
         self.gate_blocks, self.joined = views.gate_blocks, views.joined
         self.weights = WeightRate(job)
         self._newtons: dict[Any, Any] = {}
+        self.jacobian_width = _jacobian_width(self.state_groups)
+        self.values_width = self._values_width()
+
+    def _values_width(self) -> int:
+        """Elements that one step of one sample computes, in training with its backward."""
+        pair = self.pair
+        ends: list[Node | None] = [*pair.step.roots]
+        if self.job.spec.training:
+            ends += [*pair.d_states, *pair.d_inputs]
+            ends += [end for one in pair.sums for end in (one.left, one.right)]
+        computed = walk([end for end in ends if end is not None])
+        return sum(_width(v, self.sizes) for v in computed if v.args and not loop_invariant(v))
 
     def newton(self, device: str, dtype: torch.dtype) -> Any:
         """Kernels of a whole iteration, where a device has them for one small group; or None."""
@@ -220,8 +229,7 @@ class Problem:
         whole = {k: value.unsqueeze(0) for k, value in below.items()}
         self.start: Trajectory = tuple(b.packed(whole)[0] for b in groups)
         self.algebras = tuple(state_group.algebra for state_group in groups)
-        each = (b.seeds * sum(b.widths) * len(b.groups) for b in groups)
-        self.row_bytes = _COPIES * self.batch * sum(each) * self.dtype.itemsize
+        self.row_bytes = COPIES * self.batch * _jacobian_width(groups) * self.dtype.itemsize
 
     def unitwise(self) -> Problem | None:
         """See :meth:`Equations.unitwise`."""
@@ -319,30 +327,51 @@ class Problem:
 
     def jacobian(self, known: dict[Node, Tensor], count: int) -> Trajectory:
         """The Jacobian of so many steps; ``known`` holds their leaves, and stays as it is."""
-        formula = self.formula
-        step = formula.pair.step
+        step, pair = self.formula.pair.step, self.formula.pair
         jacobians: list[Tensor] = []
         some = next(iter(self._inputs.values()))
         for state_group in self.state_groups:
             seeds = state_group.seeded(some)
-            values = dict(known)
-            for k in formula.recurrent:
+            states, values = len(state_group.widths), dict(known)
+            for k in self.formula.recurrent:
                 leaf = step.states[k]
                 seed = seeds.get(k)
                 if seed is None:
-                    seed = some.new_zeros(state_group.seeds, 1, 1, _width(leaf, self._sizes))
-                values[formula.pair.d_next[k]] = seed if leaf.shape else seed.squeeze(-1)
-            members = [k for group in state_group.groups for k in group]
-            roots = {k: self._rows[formula.recurrent.index(k)] for k in members}
-            wanted = {k: root for k, root in roots.items() if root is not None}
-            cotangents = dict(
-                zip(wanted, self.evaluate(tuple(wanted.values()), values), strict=True)
-            )
-            rows = {
-                k: self.broadcast(cotangents[k], step.states[k], state_group.seeds, count)
-                if k in cotangents
-                else self.zeros(step.states[k], state_group.seeds, count)
-                for k in members
-            }
-            jacobians.append(state_group.jacobian(rows))
+                    seed = some.new_zeros(states, 1, 1, _width(leaf, self._sizes))
+                values[pair.d_next[k]] = self.bare(seed, leaf)
+            units = isinstance(state_group.algebra, Units)
+            made = self._units_jacobian if units else self._rows_jacobian
+            jacobians.append(made(state_group, values, count))
         return tuple(jacobians)
+
+    def _units_jacobian(
+        self, state_group: StateGroups, values: dict[Node, Tensor], count: int
+    ) -> Tensor:
+        """[T, k, k, B·groups·U], of units that do not mix."""
+        states, recurrent = self.formula.pair.step.states, self.formula.recurrent
+        lead = len(state_group.widths), count
+        rows: dict[int, Tensor] = {}
+        for k in (k for group in state_group.groups for k in group):
+            root = self._rows[recurrent.index(k)]
+            rows[k] = self.zeros(states[k], *lead)
+            if root is not None:
+                rows[k] = self.broadcast(self.evaluate((root,), values)[0], states[k], *lead)
+        each = [torch.stack([rows[k] for k in group], 1) for group in state_group.groups]
+        return torch.stack(each, 4).movedim(2, 0).flatten(3)  # from [k, k, T, B, groups, U]
+
+    def _rows_jacobian(
+        self, state_group: StateGroups, values: dict[Node, Tensor], count: int
+    ) -> Tensor:
+        """[T, B·groups, n, n], of states whose units mix."""
+        formula, n, groups = self.formula, state_group.rows, state_group.groups
+        ends = list(accumulate(state_group.widths))
+        parts = [slice(*ends) for ends in zip((0, *ends), ends)]
+        like = next(iter(self._inputs.values()))
+        whole = like.new_empty(count, self.batch, len(groups), n, n)
+        for g, group in enumerate(groups):
+            places = {formula.pair.d_next[k]: (p, parts[p]) for p, k in enumerate(group)}
+            rows = JacobianRows(self, formula.mixing, values, places, count, n)
+            for place, k in enumerate(group):
+                root = formula.mixing.roots[formula.recurrent.index(k)]
+                rows.write(whole[:, :, g, :, parts[place]], root)
+        return whole.flatten(1, 2)

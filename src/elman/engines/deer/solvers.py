@@ -18,7 +18,7 @@ from torch import Tensor
 
 from elman.engines.deer.convergence import TOLERANCES, refusal
 from elman.engines.deer.equations import Equations, Rows, Trajectory, before, largest, windows
-from elman.engines.deer.scans import Dense, Units, scan
+from elman.engines.deer.scans import Algebra, Dense, Units, scan
 
 BUDGET = 256 << 20  # (bytes) that the Jacobians of a window and what makes them may take
 _CLIP = 1e8  # iterates are kept below it, as in the authors' code
@@ -200,9 +200,9 @@ def _window(
                 scale, accepted, last = min(1.0, 1.5 * scale), y, off
             elif scale > 1e-3:  # worse: a shorter way from the last that was better
                 scale *= 0.5
-                previous = before(start, accepted)
-                values, jacobians = _linearised(equations, method, previous, rows)
-        raw = _solved(equations, method, scale, values, jacobians, previous, start)
+                y = accepted
+                values, jacobians = _linearised(equations, method, before(start, y), rows)
+        raw = _solved(equations, method, scale, values, jacobians, y)
         y = _clean(raw)
         if watch is not None:
             replaced = sum(int((~(part.abs() <= _CLIP)).sum()) for part in raw)
@@ -262,25 +262,30 @@ def _solved(
     scale: float,
     values: Trajectory,
     jacobians: Trajectory,
-    previous: Trajectory,
-    start: Trajectory,
+    y: Trajectory,
 ) -> Trajectory:
-    """The trajectory of the linearised recurrence."""
+    """The trajectory of the recurrence linearised at y: y + d, d[t] = J[t] d[t-1] + (f - y)[t]."""
     if not jacobians:
         return values
     states: list[Tensor] = []
-    for algebra, f, J, x, y0 in zip(
-        equations.algebras, values, jacobians, previous, start, strict=True
-    ):
-        jacobian = torch.nan_to_num(J, nan=0.0, posinf=_CLIP, neginf=-_CLIP)
-        if scale != 1.0:
-            jacobian = jacobian * scale
-        f = torch.nan_to_num(f)
-        if method.diagonal and isinstance(algebra, Dense):
-            flat, jacobian = Units(1), algebra.diagonal(jacobian)
-            b = (f - jacobian * x).flatten(1).unsqueeze(1)
-            y = scan(flat, jacobian.flatten(1)[:, None, None], b, y0.reshape(1, -1))
-            states.append(y.reshape(f.shape))
-        else:
-            states.append(scan(algebra, jacobian, f - algebra.of_vector(jacobian, x), y0))
+    for algebra, f, J, x in zip(equations.algebras, values, jacobians, y, strict=True):
+        rest = torch.nan_to_num(f) - x
+        d = _corrections(algebra, method, scale, J, rest)
+        if not bool(d.isfinite().all()):  # what is not finite in J reaches d
+            kept = torch.nan_to_num(J, nan=0.0, posinf=_CLIP, neginf=-_CLIP)
+            d = _corrections(algebra, method, scale, kept, rest)
+        states.append(x + d)
     return tuple(states)
+
+
+def _corrections(
+    algebra: Algebra, method: Method, scale: float, jacobian: Tensor, rest: Tensor
+) -> Tensor:
+    """d[t] = scale J[t] d[t-1] + rest[t] from zero."""
+    if scale != 1.0:
+        jacobian = jacobian * scale
+    if method.diagonal and isinstance(algebra, Dense):
+        diagonals = algebra.diagonal(jacobian).flatten(1)[:, None, None]
+        flat = rest.flatten(1).unsqueeze(1)
+        return scan(Units(1), diagonals, flat, torch.zeros_like(flat[0])).reshape(rest.shape)
+    return scan(algebra, jacobian, rest, torch.zeros_like(rest[0]))

@@ -1,0 +1,126 @@
+"""Jacobians of all steps at once, by the backward step: of states whose units mix, row by row only
+from where they mix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.engines.deer.partial_evaluation import Mixing, Spread
+from elman.ir.graph import Node, walk
+
+Term = tuple[float, Node]
+
+
+@dataclass
+class Rows:
+    """Rows of one group's Jacobian, [T, B, n, w] for a value of w units.
+
+    Until units mix, a row is one number; by a product it becomes that number times the product's
+    row. So a Jacobian of n rows costs T·B·n² for each product at the end of a way back to the
+    states, and T·B·n³ for products behind those alone.
+
+    Attributes:
+        problem: evaluates and knows sizes.
+        mixing: the backward step.
+        known: values of the step and of what is unit by unit, cotangents being one for a state
+            each: [states, T, B, w].
+        places: by cotangent, which state of the group it belongs to, and its rows.
+        count: T.
+        size: n.
+    """
+
+    problem: Any
+    mixing: Mixing
+    known: dict[Node, Tensor]
+    places: Mapping[Node, tuple[int, slice]]
+    count: int
+    size: int
+    _lifted: dict[Node, Tensor] = field(default_factory=dict)
+
+    def write(self, block: Tensor, root: Node | None) -> None:
+        """Write the rows of a value, one of :attr:`Mixing.roots`, into [T, B, n, w]."""
+        terms = list(_terms(1.0, root, self.mixing)) if root is not None else []
+        written: set[int] = set()
+        spreads = [(coef, self.mixing.spreads[term]) for coef, term in terms if self._is_leaf(term)]
+        for coef, one in spreads:
+            if one.product is not None:
+                self._multiply(block, coef, one, written)
+        for place, rows in self.places.values():
+            if place not in written:
+                block[:, :, rows] = 0
+        for coef, term in terms:
+            if not self._is_leaf(term):
+                block.add_(self._evaluated(term), alpha=coef)
+        for coef, one in spreads:
+            if one.product is None:
+                for value, rows in self._diagonals(coef, one):
+                    block[:, :, rows].diagonal(dim1=-2, dim2=-1).add_(value)
+
+    def _is_leaf(self, term: Node) -> bool:
+        return term in self.mixing.spreads
+
+    def _multiply(self, block: Tensor, coef: float, one: Spread, written: set[int]) -> None:
+        """Diagonals times a matrix of weights, added to the block's rows of their states."""
+        assert one.product is not None
+        (matrix,) = self.problem.evaluate((one.product.args[0],), self.known)
+        right = matrix if one.product.transposed else matrix.transpose(-1, -2)
+        for value, rows in self._diagonals(coef, one):
+            place = next(place for place, own in self.places.values() if own == rows)
+            part = block[:, :, rows]
+            if place in written:
+                part.addcmul_(value.unsqueeze(-1), right)
+            else:
+                torch.mul(value.unsqueeze(-1), right, out=part)
+                written.add(place)
+
+    def _diagonals(self, coef: float, one: Spread) -> Iterable[tuple[Tensor, slice]]:
+        """The diagonal [T, B, w] of each state that it depends on, and the state's rows."""
+        (values,) = self.problem.evaluate((one.vector,), self.known)
+        states = 1 + max(place for place, _ in self.places.values())
+        wide = self.problem.broadcast(values, one.vector, states, self.count)
+        for leaf, (place, rows) in self.places.items():
+            if leaf in one.reached:
+                yield (wide[place] if coef == 1 else coef * wide[place]), rows
+
+    def _evaluated(self, value: Node) -> Tensor:
+        """Rows [T, B, n, w] of a value behind the first product."""
+        lifted, mixed = self._lifted, self.mixing.nodes
+        for one in walk((value,), stop=lambda found: found in lifted or found not in mixed):
+            if one in lifted:
+                continue
+            if self._is_leaf(one):
+                lifted[one] = self._whole(one)
+            elif one not in mixed:
+                (known,) = self.problem.evaluate((one,), self.known)
+                lifted[one] = _lift(known, one)
+        (rows,) = self.problem.evaluate((value,), lifted)
+        return rows if value.shape else rows.unsqueeze(-1)
+
+    def _whole(self, leaf: Node) -> Tensor:
+        problem = self.problem
+        like = next(iter(self.known.values()))
+        lead = (self.count, problem.batch, self.size)
+        block = like.new_empty(*lead, problem.width(leaf))
+        self.write(block, leaf)
+        return problem.bare(block, leaf)
+
+
+def _terms(coef: float, value: Node, mixing: Mixing) -> Iterable[Term]:
+    """The terms of a sum, sums within it taken apart."""
+    if value.op == "lin" and not value.bias and all(arg in mixing.nodes for arg in value.args):
+        for factor, arg in zip(value.coefs, value.args, strict=True):
+            yield from _terms(coef * factor, arg, mixing)
+    else:
+        yield coef, value
+
+
+def _lift(value: Tensor, known: Node) -> Tensor:
+    """A value of a step with an axis for the rows of a Jacobian."""
+    if len(known.shape) == 2 or not value.dim():
+        return value
+    return value.unsqueeze(-2) if known.shape else value.unsqueeze(-1)
