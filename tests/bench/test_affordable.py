@@ -13,7 +13,7 @@ from elman.bench.cases import Case, Effort
 from elman.bench.claims import Rows, UnmeasuredError
 from elman.bench.contest import Contestant
 from elman.bench.suites import SUITES
-from elman.bench.suites.deer import LENGTHS, UNITS, cell_of_grid
+from elman.bench.suites.deer_claims import LENGTHS, UNITS, cell_of_grid
 from elman.bench.table import words
 from elman.bench.training import measure_steps
 from helpers import need_engine

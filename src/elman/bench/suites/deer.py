@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from elman.bench.cases import Case, Suite
+from elman.bench.suites.deer_claims import (
+    BATCH,
+    CLAIMS,
+    DIFFICULT,
+    INITIAL,
+    LENGTHS,
+    MEMORY,
+    OVER_LENGTHS,
+    TRAINED,
+    UNITS,
+    cell_of_grid,
+    plots,
+)
 
-UNITS = (1, 2, 4, 8, 16, 32, 64)
-LENGTHS = (1000, 10_000, 100_000, 1_000_000)
-BATCH = 16
-MOST_S = 5.0  # of a call in the grid
+MOST_S = 4.0  # of a call in the grid
 _QUICK = ((1, 1000), (1, 10_000), (16, 1000))  # of the grid
 STUDIES = {  # name -> cell, T, H, weights
-    "gru at initialisation": ("gru", 10_000, 8, "untrained"),
-    "gru after training": ("gru", 10_000, 8, "trained"),
-    "difficult rnn": ("rnn", 1000, 8, "difficult"),
+    INITIAL: ("gru", 10_000, 8, "untrained"),
+    TRAINED: ("gru", 10_000, 8, "trained"),
+    DIFFICULT: ("rnn", 1000, 8, "difficult"),
     "chaotic rnn": ("rnn", 1000, 8, "chaotic"),
 }
-
-
-def cell_of_grid(n: int, T: int) -> str:
-    """The name of a cell of the grid."""
-    return f"gru {T},{BATCH},{n}"
 
 
 def _grid(n: int, T: int) -> Case:
@@ -34,6 +39,13 @@ def _grid(n: int, T: int) -> Case:
         quick=(n, T) in _QUICK,
         most=MOST_S,
     )
+
+
+def _memory(name: str) -> Case:
+    """What a training step takes, of a name that ends with T, B and n."""
+    T, B, n = map(int, name.rpartition(" ")[2].split(","))
+    names = ("elman-c", "elman-deer")
+    return Case(name, "memory", "gru", *(T, B, n), contestants=names, baseline="elman-c")
 
 
 def _engines(
@@ -60,11 +72,12 @@ DEER = Suite(
     "Where does it pay to run all time steps at once on this processor?",
     (
         *(
-            Case(name, "convergence", cell, *(T, 1, H), kind=kind)
+            Case(name, "convergence", cell, *(T, 1, H), kind=kind, quick=name == INITIAL)
             for name, (cell, T, H, kind) in STUDIES.items()
         ),
-        Case("gru over lengths", "lengths", "gru", *(1, 1, 8)),
+        Case(OVER_LENGTHS, "lengths", "gru", *(1, 1, 8)),
         *(_grid(n, T) for T in LENGTHS for n in UNITS),
+        *map(_memory, MEMORY),
         *(_engines("gru", 10_000, BATCH, n, "forward") for n in (1, 4, 16)),
         _engines("mingru", 10_000, 8, 256),
         _engines("mingru", 10_000, 1, 16),
@@ -77,4 +90,8 @@ DEER = Suite(
     ),
     seconds=1.0,
     rounds=3,
+    source="Parallelizing non-linear sequential models over the sequence length (Lim, Zhu, "
+    "Selfridge, Kasim; ICLR 2024)",
+    claims=CLAIMS,
+    plots=plots,
 )
