@@ -18,7 +18,7 @@ from elman.bench.suites.deer_claims import (
 )
 
 
-def row(case, time, iterations: dict[str, Any], grows: int, power: int) -> dict[str, Any]:
+def row(case, time, iterations: dict[Any, Any], grows: int, power: int) -> dict[str, Any]:
     """What a case would have given: times by contestant, iterations by solver."""
     told: dict[str, Any] = {"case": case.name, "asked": case.to_json()}
     if case.measure == "lengths":

@@ -207,7 +207,7 @@ def test_rows_begin_where_units_mix(cell, heads, behind):
     case = random_case(cell.with_heads(heads), Sizes(T=1, B=1, I=4, H=6))
     mixing = Formula(job_of(case)).mixing
     assert sum(value.op == "matmul" for value in mixing.nodes) == behind * heads
-    products = [one.product for one in mixing.spreads.values()]
+    products = [one.product for one in mixing.scaled.values()]
     assert any(product is not None for product in products)
 
 
@@ -219,7 +219,7 @@ def test_jacobians_that_are_not_finite(bad, scale):
     J, f, y0 = drawn(algebra, 5, 2)
     y = torch.randn_like(f)
     J[3, 1, 0, 2] = bad
-    f[1, 0, 1] = bad
+    f[1, 0, 1] = math.nan
     problem = SimpleNamespace(algebras=(algebra,))
     (found,) = solvers._solved(problem, METHODS["damped"], scale, (f,), (J,), (y,))
     J, f = torch.nan_to_num(J, 0.0, 1e8, -1e8), torch.nan_to_num(f)

@@ -110,7 +110,7 @@ def _cubic(rows: Rows) -> Verdict:
     return Verdict(
         power >= 2.5,
         f"n^{power:.1f} from 16 to 64 units",
-        "steps are run through in turn on each core, so matrices meet vectors alone; the rows of a "
+        "each core runs its steps one after another, so matrices meet vectors alone; the rows of a "
         "GRU's Jacobian are one number each times a row of weights",
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.engines.deer.partial_evaluation import Mixing, Spread
+from elman.engines.deer.partial_evaluation import Mixing, ScaledRows
 from elman.ir.graph import Node, walk
 
 Term = tuple[float, Node]
@@ -46,8 +46,8 @@ class Rows:
         """Write the rows of a value, one of :attr:`Mixing.roots`, into [T, B, n, w]."""
         terms = list(_terms(1.0, root, self.mixing)) if root is not None else []
         written: set[int] = set()
-        spreads = [(coef, self.mixing.spreads[term]) for coef, term in terms if self._is_leaf(term)]
-        for coef, one in spreads:
+        scaled = [(coef, self.mixing.scaled[term]) for coef, term in terms if self._is_leaf(term)]
+        for coef, one in scaled:
             if one.product is not None:
                 self._multiply(block, coef, one, written)
         for place, rows in self.places.values():
@@ -56,15 +56,15 @@ class Rows:
         for coef, term in terms:
             if not self._is_leaf(term):
                 block.add_(self._evaluated(term), alpha=coef)
-        for coef, one in spreads:
+        for coef, one in scaled:
             if one.product is None:
                 for value, rows in self._diagonals(coef, one):
                     block[:, :, rows].diagonal(dim1=-2, dim2=-1).add_(value)
 
     def _is_leaf(self, term: Node) -> bool:
-        return term in self.mixing.spreads
+        return term in self.mixing.scaled
 
-    def _multiply(self, block: Tensor, coef: float, one: Spread, written: set[int]) -> None:
+    def _multiply(self, block: Tensor, coef: float, one: ScaledRows, written: set[int]) -> None:
         """Diagonals times a matrix of weights, added to the block's rows of their states."""
         assert one.product is not None
         (matrix,) = self.problem.evaluate((one.product.args[0],), self.known)
@@ -78,7 +78,7 @@ class Rows:
                 torch.mul(value.unsqueeze(-1), right, out=part)
                 written.add(place)
 
-    def _diagonals(self, coef: float, one: Spread) -> Iterable[tuple[Tensor, slice]]:
+    def _diagonals(self, coef: float, one: ScaledRows) -> Iterable[tuple[Tensor, slice]]:
         """The diagonal [T, B, w] of each state that it depends on, and the state's rows."""
         (values,) = self.problem.evaluate((one.vector,), self.known)
         states = 1 + max(place for place, _ in self.places.values())

@@ -59,7 +59,7 @@ def within_units(
 
 
 @dataclass(frozen=True)
-class Spread:
+class ScaledRows:
     """A matrix, a row for each unit's cotangent: a diagonal one, times a matrix of weights.
 
     Attributes:
@@ -78,13 +78,13 @@ class Mixing:
     """The backward step from where units mix.
 
     Attributes:
-        roots: as given, None where nothing is left; they stand on the leaves of ``spreads``.
-        spreads: leaf -> what it stands for.
+        roots: as given, None where nothing is left; they stand on the leaves of ``scaled``.
+        scaled: leaf -> what it stands for.
         nodes: all values that depend on such leaves.
     """
 
     roots: tuple[Node | None, ...]
-    spreads: dict[Node, Spread]
+    scaled: dict[Node, ScaledRows]
     nodes: frozenset[Node]
 
 
@@ -97,17 +97,17 @@ def until_units_mix(roots: Sequence[Node | None], cotangents: Iterable[Node]) ->
     """
     unitwise = {leaf: frozenset((leaf,)) for leaf in cotangents}
     mixed: dict[Node, Node] = {}
-    spreads: dict[Node, Spread] = {}
+    scaled: dict[Node, ScaledRows] = {}
     leaves: dict[Node, Node] = {}
 
-    def spread(value: Node, vector: Node, product: Node | None) -> Node:
+    def leaf_of(value: Node, vector: Node, product: Node | None) -> Node:
         if value not in leaves:
-            leaf = leaves[value] = node("state", (), (f"spread {len(leaves)}",), value.shape)
-            spreads[leaf] = Spread(vector, product, unitwise[vector])
+            leaf = leaves[value] = node("state", (), (f"scaled {len(leaves)}",), value.shape)
+            scaled[leaf] = ScaledRows(vector, product, unitwise[vector])
         return leaves[value]
 
     def cut(value: Node) -> Node:
-        return spread(value, value, None) if value in unitwise else mixed.get(value, value)
+        return leaf_of(value, value, None) if value in unitwise else mixed.get(value, value)
 
     wanted = [root for root in roots if root is not None]
     for value in walk(wanted, stop=lambda found: found in unitwise):
@@ -115,7 +115,7 @@ def until_units_mix(roots: Sequence[Node | None], cotangents: Iterable[Node]) ->
         if value in unitwise or not (reached or any(arg in mixed for arg in value.args)):
             continue
         if value.op == "matmul" and reached:
-            mixed[value] = spread(value, value.args[1], value)
+            mixed[value] = leaf_of(value, value.args[1], value)
         elif value.op in _UNIT_BY_UNIT and all(
             arg in unitwise and arg.shape == value.shape
             for arg in value.args
@@ -125,7 +125,7 @@ def until_units_mix(roots: Sequence[Node | None], cotangents: Iterable[Node]) ->
         else:
             mixed[value] = with_args(value, tuple(map(cut, value.args)))
     found = tuple(None if root is None else cut(root) for root in roots)
-    return Mixing(found, spreads, frozenset((*spreads, *mixed.values())))
+    return Mixing(found, scaled, frozenset((*scaled, *mixed.values())))
 
 
 _UNIT_BY_UNIT = ("lin", "add", "sub", "neg", "mul", "div", "where")
