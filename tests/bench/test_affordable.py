@@ -72,7 +72,7 @@ def test_time_is_forecast_by_short_runs(clock):
 
 def test_an_expensive_short_run_is_the_last(clock):
     """No run is made that is expected to take a large part of the limit."""
-    ran = clock(dict.fromkeys(CASE.contestants, lambda T: 0.15 + 1e-6 * T))
+    ran = clock(dict.fromkeys(CASE.contestants, lambda T: 0.3 + 1e-6 * T))
     assert refusals(CASE).keys() == {*CASE.contestants}
     assert {T for _, T in ran} == {100}
 

@@ -25,7 +25,7 @@ PROBE = 100  # steps of the first short run
 JUDGED = 10_000  # steps that are compared where memory does not allow all
 REFUSED = "refused: "  # how the reason of an absent contestant begins then
 _LONGER = 10  # times, the next short run
-_CHEAP = 0.2  # share of a case's limit that a short run may take
+_CHEAP = 0.5  # share of a case's limit that a short run may take
 _RUNS = 3  # timed, after one that compiles
 _ROOM = 0.9  # share of the available memory that is counted on
 _MEMORY = Path("/proc/meminfo")
@@ -116,8 +116,9 @@ def _too_long(case: Case, name: str) -> str | None:
         if forecast <= case.most:
             return None
         if _LONGER * taken > _CHEAP * case.most or _LONGER * T >= case.T:
+            told = f"{forecast:.0f}" if forecast >= 10 else f"{forecast:.1f}"
             return (
-                f"a call would take about {forecast:.0f} s (limit {case.most:g} s), by "
+                f"a call would take about {told} s (limit {case.most:g} s), by "
                 f"{taken:.2g} s measured at T = {T}"
             )
         T *= _LONGER
