@@ -15,7 +15,7 @@ from elman.engines.deer.backward import Backward
 from elman.engines.deer.convergence import finite
 from elman.engines.deer.equations import Trajectory, before_window, windows
 from elman.engines.deer.problem import COPIES, Formula, Problem
-from elman.engines.deer.solvers import BUDGET, CHAIN, Solution, solve
+from elman.engines.deer.solvers import BUDGET, CHAIN, IN_CACHE, Solution, solve
 from elman.engines.precision import multiplying
 from elman.errors import warn_once
 from elman.ir.graph import Node
@@ -40,7 +40,7 @@ class DeerKernel(Kernel):
         self._looked = False
         self.calls = self.fallbacks = 0
         self.last = Solution()
-        self.budget = BUDGET
+        self.budget = IN_CACHE if job.spec.device == "cpu" else BUDGET
 
     def describe(self) -> dict[str, Any]:
         """Engine, and solvers in the order in which they are tried."""

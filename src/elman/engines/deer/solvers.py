@@ -21,6 +21,7 @@ from elman.engines.deer.equations import Equations, Rows, Trajectory, before, la
 from elman.engines.deer.scans import Algebra, Dense, Units, scan
 
 BUDGET = 256 << 20  # (bytes) that the Jacobians of a window and what makes them may take
+IN_CACHE = 32 << 20  # … on a processor, whose cores share a last level cache of that order
 _CLIP = 1e8  # iterates are kept below it, as in the authors' code
 _STEPS = 32  # of a window of solver "windowed"
 
