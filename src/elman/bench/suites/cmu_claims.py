@@ -7,7 +7,7 @@ from elman.bench.claims import Claim, Rows, UnmeasuredError, Verdict
 COMBINED = "switches 10,16,1000"
 COMBINED_QUICK = "switches 10,16,256"
 PEERS = "batch 10,1000,1000"
-BATCHES = ("batch 10,100,1000", "batch 10,250,1000", "batch 10,500,1000", PEERS)
+BATCHES = (*(f"batch 10,{B},1000" for B in range(100, 1000, 100)), PEERS)
 LENGTHS = tuple(f"steps {T},10,128" for T in (10, 20, 40, 80))
 SIZES = (
     PEERS,
