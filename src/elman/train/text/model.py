@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from elman.nn import LinearCrossEntropy
 from elman.train.layers import recurrent
 from elman.train.objective import cross_entropy
 from elman.train.text.config import TextConfig
@@ -24,6 +25,7 @@ class LanguageModel(nn.Module):
         dropout: share of values dropped before the read-out.
         embedding_dropout: share of values dropped before the recurrent layers.
         tie: whether the read-out's weights are the embedding's; both sizes are one then.
+        plain: whether read-out and loss are two operations of torch's, as one writes them by hand.
     """
 
     def __init__(
@@ -35,15 +37,20 @@ class LanguageModel(nn.Module):
         dropout: float = 0.0,
         embedding_dropout: float = 0.0,
         tie: bool = False,
+        plain: bool = False,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(size, embedding)
         self.embedding_dropout = nn.Dropout(embedding_dropout)
         self.recurrent = recurrent
         self.dropout = nn.Dropout(dropout)
-        self.readout = nn.Linear(hidden, size)
-        if tie:
-            self.readout.weight = self.embedding.weight
+        self.readout: nn.Linear | LinearCrossEntropy
+        if plain:
+            self.readout = nn.Linear(hidden, size)
+            if tie:
+                self.readout.weight = self.embedding.weight
+        else:
+            self.readout = LinearCrossEntropy(hidden, size, tie=self.embedding if tie else None)
 
     def forward(
         self, ids: Tensor, state: Any = None, targets: Tensor | None = None
@@ -61,20 +68,19 @@ class LanguageModel(nn.Module):
         """
         out, state = self.recurrent(self.embedding_dropout(self.embedding(ids)), state)
         out = self.dropout(out)
-        return self.readout(out) if targets is None else self.loss(out, targets), state
-
-    def loss(self, out: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean of -ln P(target), [], of outputs [T, B, H] and targets [T, B]."""
-        return cross_entropy(self.readout(out), targets)
+        if isinstance(self.readout, nn.Linear):
+            logits = self.readout(out)
+            return logits if targets is None else cross_entropy(logits, targets), state
+        return self.readout.logits(out) if targets is None else self.readout(out, targets), state
 
 
 def build_model(config: TextConfig, data: TextData, *, baseline: bool = False) -> LanguageModel:
-    """Build the model of a run; with `baseline` the same on torch.nn's recurrent layer."""
+    """Build the model of a run; with `baseline` the same of torch.nn's parts alone."""
     return language_model(config, len(data.vocabulary), baseline=baseline)
 
 
 def language_model(config: TextConfig, size: int, *, baseline: bool = False) -> LanguageModel:
-    """Build a model of so many tokens; with `baseline` on torch.nn's recurrent layer."""
+    """Build a model of so many tokens; with `baseline` of torch.nn's parts alone."""
     torch.manual_seed(config.seed)
     layers = recurrent(config, config.embedding, config.layers, baseline=baseline)
     model = LanguageModel(
@@ -85,6 +91,7 @@ def language_model(config: TextConfig, size: int, *, baseline: bool = False) -> 
         config.dropout,
         config.embedding_dropout,
         config.tie,
+        plain=baseline,
     )
     if config.uniform is not None:
         for weight in model.parameters():
