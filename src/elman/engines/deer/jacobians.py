@@ -58,7 +58,7 @@ class Rows:
                 block.add_(self._evaluated(term), alpha=coef)
         for coef, one in scaled:
             if one.product is None:
-                for value, rows in self._diagonals(coef, one):
+                for value, _, rows in self._diagonals(coef, one):
                     block[:, :, rows].diagonal(dim1=-2, dim2=-1).add_(value)
 
     def _is_leaf(self, term: Node) -> bool:
@@ -69,8 +69,7 @@ class Rows:
         assert one.product is not None
         (matrix,) = self.problem.evaluate((one.product.args[0],), self.known)
         right = matrix if one.product.transposed else matrix.transpose(-1, -2)
-        for value, rows in self._diagonals(coef, one):
-            place = next(place for place, own in self.places.values() if own == rows)
+        for value, place, rows in self._diagonals(coef, one):
             part = block[:, :, rows]
             if place in written:
                 part.addcmul_(value.unsqueeze(-1), right)
@@ -78,14 +77,14 @@ class Rows:
                 torch.mul(value.unsqueeze(-1), right, out=part)
                 written.add(place)
 
-    def _diagonals(self, coef: float, one: ScaledRows) -> Iterable[tuple[Tensor, slice]]:
-        """The diagonal [T, B, w] of each state that it depends on, and the state's rows."""
+    def _diagonals(self, coef: float, one: ScaledRows) -> Iterable[tuple[Tensor, int, slice]]:
+        """The diagonal [T, B, w] of each state that it depends on, the state, and its rows."""
         (values,) = self.problem.evaluate((one.vector,), self.known)
         states = 1 + max(place for place, _ in self.places.values())
         wide = self.problem.broadcast(values, one.vector, states, self.count)
         for leaf, (place, rows) in self.places.items():
             if leaf in one.reached:
-                yield (wide[place] if coef == 1 else coef * wide[place]), rows
+                yield (wide[place] if coef == 1 else coef * wide[place]), place, rows
 
     def _evaluated(self, value: Node) -> Tensor:
         """Rows [T, B, n, w] of a value behind the first product."""

@@ -10,6 +10,9 @@ from elman.errors import VerifyError
 from elman.ir.build import Builder
 from elman.ir.graph import Node, node, walk, with_args
 
+# Ops of a cotangent that leave each unit to itself, if shapes are equal.
+_UNIT_BY_UNIT = ("lin", "add", "sub", "neg", "mul", "div", "where")
+
 
 def with_zero_cotangents(
     roots: Sequence[Node], zeros: Iterable[Node], build: Builder
@@ -126,9 +129,6 @@ def until_units_mix(roots: Sequence[Node | None], cotangents: Iterable[Node]) ->
             mixed[value] = with_args(value, tuple(map(cut, value.args)))
     found = tuple(None if root is None else cut(root) for root in roots)
     return Mixing(found, scaled, frozenset((*scaled, *mixed.values())))
-
-
-_UNIT_BY_UNIT = ("lin", "add", "sub", "neg", "mul", "div", "where")
 
 
 def _on_diagonal(
