@@ -109,20 +109,20 @@ class Suite:
 
     Attributes:
         seconds: of timing each (s).
-        rounds: at least so many of each.
         source: the paper or report whose claims are judged.
         claims: what it says.
         plots: what is drawn of several rows: ``claims.curve`` each.
+        rounds: of timing, at least.
     """
 
     name: str
     question: str
     cases: tuple[Case, ...]
     seconds: float = 6.0
-    rounds: int = 5
     source: str = ""
     claims: tuple[Claim, ...] = ()
     plots: Callable[[Rows], list[dict[str, Any]]] = lambda rows: []
+    rounds: int = 5
 
     def select(self, patterns: tuple[str, ...] = (), quick: bool = False) -> tuple[Case, ...]:
         """The cases whose names fit a pattern (``gru*``; all without patterns), in order.

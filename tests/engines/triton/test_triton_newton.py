@@ -59,7 +59,7 @@ def test_one_iteration(
         given = before((start,), (own,))
         values, jacobians = problem.linearised(given, rows)
         method = solvers.METHODS["newton"]
-        (want,) = solvers._solved(problem, method, 1.0, values, jacobians, given, (start,))
+        (want,) = solvers._solved(problem, method, 1.0, values, jacobians, (own,))
         found = problem.improved((own,), (start,), rows)
         assert found is not None
         (got,), off = found
