@@ -6,7 +6,7 @@ import pytest
 
 from elman.bench.cases import Effort
 from elman.bench.claims import Rows, judged
-from elman.bench.suites.long import AT_ONCE, GRU, HALF, HEADS, IN_TURN, LEM, LONG, WHOLE
+from elman.bench.suites.long import AT_ONCE, GRU, HALF, HEADS, LOOP, LEM, LONG, WHOLE
 from elman.bench.trained import STUDIES as KINDS
 from elman.bench.worker import measure
 
@@ -15,7 +15,7 @@ LEAST = Effort(1e-9, 1, 1)
 
 def row(case: str, accuracy: float, **seconds: float) -> dict:
     """A study in which deer takes so long, torch and a loop 1 s, and all else 0.1 s."""
-    times = {IN_TURN: 0.1, "elman": 0.1, HALF: 0.1, "torch": 1.0, "loop": 1.0}
+    times = {LOOP: 0.1, "elman": 0.1, HALF: 0.1, "torch": 1.0, "loop": 1.0}
     times[AT_ONCE] = seconds["deer"]
     return {
         "case": case,

@@ -1,6 +1,6 @@
 """Do all engines learn alike, and how long do they take? A model of the trainer by each: a study.
 
-Each contestant does a few training steps from the same weights on the same batches, in turns;
+Each contestant does a few training steps from the same weights on the same batches, interleaved;
 elman then goes on to the last step. As all losses are the same, what the others would need for the
 same accuracy follows from the time of their steps.
 """
@@ -35,7 +35,7 @@ class Entered:
 
 
 def measure_learning(case: Case, effort: Effort) -> dict[str, Any]:
-    """Train by all contestants a few steps in turns, by elman all.
+    """Train by all contestants a few interleaved steps, by elman all.
 
     Args:
         case: a kind of ``trained.STUDIES``; T steps per sequence, B sequences, H units in heads.
@@ -91,7 +91,7 @@ def _entered(case: Case, effort: Effort, config: Any, data: Any) -> Entered:
 
 
 def _time(case: Case, effort: Effort, learners: list[Learner]) -> None:
-    """Further steps in turns: one of each, then those of which another one is affordable."""
+    """Further interleaved steps: one of each, then those of which another one is affordable."""
     for done in range(min(MOST, case.steps - 1)):
         for one in learners:
             spent = sum(one.seconds[1:])
