@@ -6,7 +6,7 @@ import pytest
 
 from elman.bench.cases import Effort
 from elman.bench.claims import Rows, judged
-from elman.bench.suites.long import AT_ONCE, GRU, HALF, HEADS, LOOP, LEM, LONG, WHOLE
+from elman.bench.suites.long import AT_ONCE, GRU, HALF, HEADS, LEM, LONG, LOOP, WHOLE
 from elman.bench.trained import STUDIES as KINDS
 from elman.bench.worker import measure
 
