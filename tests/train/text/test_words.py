@@ -97,7 +97,7 @@ def test_the_loss_inside_the_model_is_the_objectives(words):
     for step, other in zip(ours, theirs, strict=True):
         assert step == pytest.approx(other, rel=1e-5)
     for name in weights:
-        torch.testing.assert_close(weights[name], others[name], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(weights[name], others[name], rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("tie", [False, True])
