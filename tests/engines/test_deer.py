@@ -18,6 +18,7 @@ from calls import backward, forward, given_of
 from elman import cells, compiler
 from elman.autodiff.structure import Degree, structure
 from elman.engines import registry
+from elman.engines.c import scans as c_scans
 from elman.engines.deer import solvers
 from elman.engines.deer.convergence import TOLERANCES, disagreement, refusal, residual
 from elman.engines.deer.problem import Formula, Problem
@@ -114,6 +115,27 @@ def test_gradients_of_scans(algebra, T, N, dtype):
     want = torch.autograd.grad(in_loop(algebra, *theirs), theirs, d)
     for name, a, b in zip(("dA", "db", "dy0"), got, want, strict=True):
         assert_same(name, a, b, dtype, T)
+
+
+@pytest.mark.parametrize("mistake", ["wrong", "broken"])
+def test_scans_that_compute_something_else_do_not_run(monkeypatch, mistake):
+    """Told once, in words; torch's operations take their place."""
+    plain = c_scans.file
+
+    def text(name):
+        told = plain(name)
+        return told.replace("+= ", "-= ") if mistake == "wrong" else f"{told}\n#error broken\n"
+
+    monkeypatch.setattr(c_scans, "file", text)
+    c_scans._library.cache_clear()
+    try:
+        algebra = Dense(3)
+        A, b, y0 = drawn(algebra, 30, 4, torch.float32)
+        with pytest.warns(UserWarning, match="linear recurrences run in torch's operations"):
+            found = scan(algebra, A, b, y0)
+        torch.testing.assert_close(found, in_loop(algebra, A, b, y0))
+    finally:
+        c_scans._library.cache_clear()
 
 
 def test_reverse_is_the_transposed_scan():
