@@ -12,9 +12,10 @@ from elman import compiler
 from elman.cli.explain import Device, DType, measurable, sizes
 from elman.engines.base import Job
 from elman.engines.together import Arrangement
+from elman.errors import InputError
 from elman.explaining import WHY
 from elman.frontend.cell import Cell
-from elman.plan.allreduce import INTERCONNECTS
+from elman.plan.allreduce import INTERCONNECTS, Interconnect, find_interconnect
 from elman.plan.spec import Spec
 from elman.train.layers import find_cell
 from elman.tuning.choose import Choice, choose
@@ -22,7 +23,7 @@ from elman.tuning.kernels import label
 from elman.tuning.together import APART, AT_ONCE, choose_together, with_workers
 
 PIPED_WIDTH = 160
-LINKS = ", ".join(INTERCONNECTS)
+LINKS = f"{', '.join(INTERCONNECTS)}, or LATENCY_US,GBYTE_S."
 AGAIN = " (--again benchmarks anew)"
 UNSURE = (
     "other programs took the cores, or a call is long. What was benchmarked is kept, and the next "
@@ -44,7 +45,7 @@ def tune(
     training: Annotated[bool, typer.Option(help="With a backward.")] = True,
     layers: Annotated[int, typer.Option(help="Of a stack: which run at once.", min=1)] = 1,
     workers: Annotated[int, typer.Option(help="That sum their gradients.", min=1)] = 1,
-    interconnect: Annotated[str, typer.Option(help=f"{LINKS}.")] = "infiniband",
+    interconnect: Annotated[str, typer.Option(help=LINKS)] = "infiniband",
     again: Annotated[
         bool, typer.Option("--again", help="Even if it was benchmarked before.")
     ] = False,
@@ -59,8 +60,7 @@ def tune(
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPED_WIDTH)
-    if interconnect not in INTERCONNECTS:
-        raise typer.BadParameter(f"there are {LINKS}", param_hint="--interconnect")
+    link = find_link(interconnect)
     if layers > 1 and inputs not in (None, hidden):
         raise typer.BadParameter("of a stack it is --hidden", param_hint="--inputs")
     found = find_cell(cell)
@@ -80,7 +80,19 @@ def tune(
                 console.print(f"[yellow]not sure yet[/]: {UNSURE}")
         if layers > 1:
             stack = [members[0]] + [members[-1]] * (layers - 1)
-            console.print(stack_table(stack, steps, batch, workers, interconnect))
+            console.print(stack_table(stack, steps, batch, workers, interconnect, link))
+
+
+def find_link(text: str) -> Interconnect:
+    """What an option names.
+
+    Raises:
+        BadParameter: it is no interconnect.
+    """
+    try:
+        return find_interconnect(text)
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint="--interconnect") from error
 
 
 def calls(cell: Cell, training: bool) -> dict[str, frozenset[str]]:
@@ -94,7 +106,12 @@ def calls(cell: Cell, training: bool) -> dict[str, frozenset[str]]:
 
 
 def stack_table(
-    members: list[tuple[Job, Choice]], steps: int, batch: int, workers: int, name: str
+    members: list[tuple[Job, Choice]],
+    steps: int,
+    batch: int,
+    workers: int,
+    name: str,
+    link: Interconnect,
 ) -> Table:
     """How the layers of a stack run, with what workers who sum their gradients wait for."""
     jobs, choices = [job for job, _ in members], [choice for _, choice in members]
@@ -109,7 +126,7 @@ def stack_table(
         refusal = choice.refusals.get(AT_ONCE) if choice else "autograd sees through some layers"
         table.add_row("one after another", "not timed", "", refusal or "nothing else is offered")
         return table
-    whole = with_workers(choice, jobs, steps, workers, INTERCONNECTS[name])
+    whole = with_workers(choice, jobs, steps, workers, link)
     best = APART if choice.schedule == APART else min(whole, key=whole.__getitem__)
     for schedule, seconds in sorted(whole.items(), key=lambda item: item[1]):
         alone = f"{choice.medians_s[schedule] * steps * 1e6:.0f} µs"

@@ -15,6 +15,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from elman.errors import InputError, diagnostic
+
 BUCKET = 25 << 20  # bytes that torch's DistributedDataParallel sends at once …
 FIRST_BUCKET = 1 << 20  # … and those of its first message
 
@@ -26,10 +28,13 @@ class Interconnect:
     Attributes:
         latency_s: of a message (s).
         bytes_per_s: of one worker, each direction (bytes/s).
+        busy: share of a message's time for which it takes a core of the worker, as it does between
+            processes of one machine.
     """
 
     latency_s: float
     bytes_per_s: float
+    busy: float = 0.0
 
 
 # Bandwidths as their makers state them; latencies of a message between two programs, roughly.
@@ -39,6 +44,26 @@ INTERCONNECTS = {
     "ethernet-400g": Interconnect(10e-6, 50e9),
     "nvlink": Interconnect(3e-6, 450e9),  # fourth generation, eight GPUs
 }
+
+
+def find_interconnect(text: str) -> Interconnect:
+    """A known interconnect by its name, or any as ``LATENCY_US,GBYTE_S``: ``5,7``.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if text in INTERCONNECTS:
+        return INTERCONNECTS[text]
+    latency, _, bandwidth = text.partition(",")
+    try:
+        link = Interconnect(float(latency) * 1e-6, float(bandwidth) * 1e9)
+    except ValueError:
+        link = Interconnect(math.nan, math.nan)
+    if 0 <= link.latency_s < math.inf and 0 < link.bytes_per_s < math.inf:
+        return link
+    details = [("there", f"are {', '.join(INTERCONNECTS)}")]
+    hint = "--interconnect 5,7 for a latency of 5 µs and 7 GB/s"
+    raise InputError(diagnostic(f"no interconnect is called {text!r}", details, hint))
 
 
 def ring_s(size: float, workers: int, link: Interconnect) -> float:

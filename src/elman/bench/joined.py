@@ -1,0 +1,154 @@
+"""Program: processes of this machine that sum tensors through its loopback, by gloo.
+
+``python -m elman.bench.joined`` reads what to do as a JSON object and prints what the first process
+found.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+
+from elman.bench.processes import Program, run_program
+from elman.bench.times import Stack
+from elman.plan.allreduce import Interconnect
+from elman.train.stored import filled
+
+PAIR = 2
+MESSAGES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24)  # bytes
+MESSAGE_ROUNDS, LEAST_STEPS, WARM_UP = 25, 5, 4
+STEP_S = 6.0  # for the steps of a run
+LIMIT_S = 120.0  # of a program
+WAIT = timedelta(seconds=60)  # of a process for another
+
+
+def measure_loopback() -> Interconnect:
+    """What connects two processes of this machine.
+
+    Raises:
+        ProcessError: they failed or took too long.
+    """
+    sums = _ran({"work": "sums", "processes": PAIR, "threads": 1, "messages": MESSAGES})
+    return fitted(sums["seconds"], sums["busy"])
+
+
+def fitted(seconds: dict[str, float], busy: float) -> Interconnect:
+    """The interconnect by which two workers sum messages in such times.
+
+    A line in the bytes of a message, each time weighted by its inverse, so that errors are relative
+    ones: a ring of two sends two messages of half the bytes.
+
+    Args:
+        seconds: by bytes of a message.
+        busy: share of that time for which a worker's cores work.
+    """
+    sizes = torch.tensor([float(size) for size in seconds], dtype=torch.float64)
+    times = torch.tensor(list(seconds.values()), dtype=torch.float64)
+    lines = torch.stack([torch.ones_like(sizes), sizes], 1) / times[:, None]
+    fixed, per_byte = torch.linalg.lstsq(lines, torch.ones_like(times)).solution.tolist()
+    return Interconnect(max(fixed, 0.0) / 2, 1 / max(per_byte, 1e-15), min(busy, 1.0))
+
+
+def measure_ddp(stack: Stack, minibatch: int, processes: int, seconds: float) -> float:
+    """The median of training steps of a stack under DistributedDataParallel (s).
+
+    Args:
+        stack: what each process computes, with its threads.
+        minibatch: of each.
+        processes: how many.
+        seconds: for all steps, starting aside (s).
+
+    Raises:
+        ProcessError: they failed or took too long.
+    """
+    what = {"work": "steps", "processes": processes, "threads": stack.threads}
+    own = {"stack": vars(stack), "minibatch": minibatch, "seconds": seconds}
+    return float(_ran(what | own)["median_s"])
+
+
+def _ran(what: dict[str, Any]) -> Any:
+    words = ("-m", "elman.bench.joined")
+    program = Program(words, threads=what["threads"], text=json.dumps(what))
+    return json.loads(run_program(program, LIMIT_S))
+
+
+def _sums(what: dict[str, Any]) -> dict[str, Any]:
+    """Time sums of messages, one size after another in each round."""
+    tensors = [torch.ones(size // 4) for size in what["messages"]]
+    taken: list[list[float]] = [[] for _ in tensors]
+    worked = passed = 0.0
+    for round_ in range(MESSAGE_ROUNDS + WARM_UP):
+        for tensor, times in zip(tensors, taken, strict=True):
+            dist.barrier()
+            start, used = time.perf_counter(), time.process_time()
+            dist.all_reduce(tensor)
+            took = time.perf_counter() - start
+            if round_ >= WARM_UP:
+                times.append(took)
+                passed += took
+                worked += time.process_time() - used
+    medians = {str(s): median(times) for s, times in zip(what["messages"], taken, strict=True)}
+    return {"seconds": medians, "busy": worked / passed}
+
+
+def _steps(what: dict[str, Any]) -> dict[str, Any]:
+    """Time training steps until the first process says that it is enough."""
+    stack: Stack = filled(Stack, what["stack"])
+    net = DistributedDataParallel(stack.module())
+    step = stack.step(net, what["minibatch"])
+    for _ in range(WARM_UP):
+        net.zero_grad()
+        step()
+    start = time.perf_counter()
+    net.zero_grad()
+    step()
+    rounds = torch.tensor([what["seconds"] / (time.perf_counter() - start)])
+    dist.all_reduce(rounds, dist.ReduceOp.MIN)  # as many in each process
+    taken = []
+    for _ in range(max(LEAST_STEPS, math.ceil(rounds.item()))):
+        start = time.perf_counter()
+        net.zero_grad()
+        step()
+        taken.append(time.perf_counter() - start)
+    return {"median_s": median(taken), "samples": len(taken)}
+
+
+WORK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"sums": _sums, "steps": _steps}
+
+
+def join(rank: int, what: dict[str, Any], folder: str) -> None:
+    """One of the processes: the first one leaves what it found in the folder."""
+    torch.set_num_threads(what["threads"])
+    size, place = what["processes"], f"file://{folder}/store"
+    dist.init_process_group("gloo", place, world_size=size, rank=rank, timeout=WAIT)
+    found = WORK[what["work"]](what)
+    if rank == 0:
+        Path(folder, "found.json").write_text(json.dumps(found), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Read, start the processes, print."""
+    what = json.load(sys.stdin)
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(join, (what, folder), nprocs=what["processes"])
+        found = json.loads(Path(folder, "found.json").read_text(encoding="utf-8"))
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

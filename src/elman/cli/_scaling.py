@@ -1,0 +1,177 @@
+"""Forecasts of many workers in words, tables and curves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elman.bench.times import Measured
+from elman.plan.allreduce import Interconnect
+from elman.plan.scaling import Point, paying
+from elman.report import BenchPage, Plot
+
+HEADERS = (
+    *("workers", "minibatch of each", "compute", "exposed all-reduce", "step"),
+    *("times as fast", "efficiency", ""),
+)
+CHECKED = ("processes", "minibatch of each", "forecast", "measured", "measured / forecast")
+QUIET = 0.1  # share of the time for which a process may wait for a core
+QUESTION = "Up to how many workers does it pay to share a minibatch?"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A forecast beside a run.
+
+    Attributes:
+        point: what was forecast.
+        took_s: what a step took (s).
+    """
+
+    point: Point
+    took_s: float
+
+    def words(self) -> list[str]:
+        """As :data:`CHECKED` names them."""
+        point = self.point
+        times = [in_ms(point.step_s), in_ms(self.took_s), f"{self.took_s / point.step_s:.2f}"]
+        return [str(point.workers), str(point.minibatch), *times]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What was forecast, and of what.
+
+    Attributes:
+        measured: steps of one worker.
+        batch: the global minibatch.
+        most: workers, at most.
+        name: of the interconnect.
+        link: the interconnect.
+        points: by 1, 2, 4, … workers.
+        least: share of a step that a doubling has to save.
+    """
+
+    measured: Measured
+    batch: int
+    most: int
+    name: str
+    link: Interconnect
+    points: list[Point]
+    least: float
+
+    @property
+    def title(self) -> str:
+        """What the table is of."""
+        stack = self.measured.stack
+        what = f"{stack.layers} layers of {stack.cell}, {stack.hidden} units, T={stack.steps}"
+        return (
+            f"{what}, {stack.dtype}, global minibatch {self.batch}, {self.interconnect} (forecast)"
+        )
+
+    @property
+    def interconnect(self) -> str:
+        """Its name, latency and bandwidth."""
+        numbers = f"{self.link.latency_s * 1e6:.3g} µs, {self.link.bytes_per_s / 1e9:.3g} GB/s"
+        return f"{self.name}: {numbers}"
+
+    @property
+    def best(self) -> Point:
+        """The last one that pays."""
+        return paying(self.points, self.least)
+
+    def lines(self) -> list[list[str]]:
+        """As :data:`HEADERS` names them; times that rest on no measurement are marked."""
+        largest = max(self.measured.times.seconds)
+        return [
+            [
+                str(point.workers),
+                str(point.minibatch),
+                ("≈ " if point.minibatch > largest else "") + in_ms(point.compute_s),
+                in_ms(point.exposed_s),
+                in_ms(point.step_s),
+                f"{point.speedup:.2f}",
+                f"{point.efficiency:.0%}",
+                "pays up to here" if point == self.best else "",
+            ]
+            for point in self.points
+        ]
+
+    def verdict(self) -> str:
+        """Up to how many workers it pays, in a sentence."""
+        best = self.best
+        who = f"{best.workers} workers" if best.workers > 1 else "one worker"
+        text = (
+            f"It pays up to {who}, a minibatch of {best.minibatch} each: a step takes "
+            f"{in_ms(best.step_s)}, {best.speedup:.3g} times as fast as one worker"
+        )
+        after = [point for point in self.points if point.workers > best.workers]
+        if not after:
+            return f"{text}; no more were looked at."
+        saved = 1 - after[0].step_s / best.step_s
+        told = f"save {saved:.0%}" if saved >= 0 else f"take {-saved:.0%} longer"
+        return f"{text}; {after[0].workers} would {told} (asked for: {self.least:.0%} saved)."
+
+    def notes(self) -> list[str]:
+        """What a reader of the table should know."""
+        largest, notes = max(self.measured.times.seconds), []
+        if self.batch > largest:
+            notes.append(
+                f"≈: a minibatch of {largest} is the largest that was measured; beyond it a step "
+                "is taken to grow in proportion."
+            )
+        if self.measured.waited > QUIET:
+            notes.append(
+                f"Other programs took the cores for {self.measured.waited:.0%} of the time that "
+                "measuring took: repeat it on a quiet machine."
+            )
+        if self.most > self.batch:
+            notes.append(f"More than {self.batch} workers would not have a sample each.")
+        return notes
+
+
+def page_of(found: Scaling, checked: tuple[Checked, ...]) -> BenchPage:
+    """What the page shows: the table, curves, and runs beside their forecasts."""
+    machine = found.measured.machine
+    where = ", ".join(f"{name} {machine[name]}" for name in ("cpu", "cores") if name in machine)
+    return BenchPage(
+        name="elman scale",
+        question=" ".join([QUESTION, found.verdict(), *found.notes()]),
+        machines=[f"{found.title}, {found.measured.stack.threads} threads; measured on {where}"],
+        headers=HEADERS,
+        lines=found.lines(),
+        ratios={},
+        asked={},
+        shares={},
+        plots=plots_of(found),
+        absent={},
+        source="Forecast beside runs on the machine",
+        claim_headers=CHECKED,
+        claims=[one.words() for one in checked],
+    )
+
+
+def plots_of(found: Scaling) -> list[Plot]:
+    """A step's parts, speed-up and efficiency over workers; a step over its minibatch."""
+    points, seconds = found.points, found.measured.times.seconds
+    counts, sizes = [point.workers for point in points], sorted(seconds)
+    parts = {
+        "step": [point.step_s * 1e3 for point in points],
+        "compute": [point.compute_s * 1e3 for point in points],
+        "exposed all-reduce": [point.exposed_s * 1e3 or None for point in points],
+    }
+    fast = {"forecast": [point.speedup for point in points], "ideal": [float(n) for n in counts]}
+    efficient = {"forecast": (counts, [point.efficiency for point in points])}
+    alone = {"step": (sizes, [seconds[size] * 1e3 for size in sizes])}
+    samples = {"samples/s": (sizes, [size / seconds[size] for size in sizes])}
+    return [
+        Plot("Step by workers", "workers", "ms", "xy", {k: (counts, v) for k, v in parts.items()}),
+        Plot("Speed-up", "workers", "times", "xy", {k: (counts, v) for k, v in fast.items()}),
+        Plot("Efficiency", "workers", "speed-up per worker", "x", efficient),
+        Plot("Step of one worker, measured", "minibatch", "ms", "xy", alone),
+        Plot("Throughput of one worker, measured", "minibatch", "samples/s", "xy", samples),
+    ]
+
+
+def in_ms(seconds: float) -> str:
+    """A time to three digits."""
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds * 1e3:.0f} ms"

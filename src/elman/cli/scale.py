@@ -1,0 +1,221 @@
+"""Forecast up to how many workers a global minibatch pays."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from elman.bench.joined import STEP_S, measure_ddp, measure_loopback
+from elman.bench.times import BUDGET_S, Measured, Stack, measure_times, read_times, write_times
+from elman.cli._scaling import CHECKED, HEADERS, Checked, Scaling, page_of
+from elman.cli.explain import DType
+from elman.cli.tune import LINKS, PIPED_WIDTH, find_link
+from elman.errors import InputError, RunError, diagnostic
+from elman.plan.allreduce import Interconnect
+from elman.plan.scaling import Machine, forecast, scaled
+from elman.report import write_benchmark
+from elman.train.layers import find_cell
+from elman.tuning.facts import cores, processor
+
+LOOPBACK = "loopback"
+OF_FILE = ("cell", "hidden", "layers", "steps", "dtype", "threads")
+UNITS, LAYERS, STEPS = 256, 2, 100
+
+
+def scale(
+    context: typer.Context,
+    cell: Annotated[
+        str | None, typer.Argument(help="gru (default), another cell, or file.py:cell.")
+    ] = None,
+    hidden: Annotated[int, typer.Option(help="Units of each layer.", min=1)] = UNITS,
+    layers: Annotated[int, typer.Option(help="Of the stack.", min=1)] = LAYERS,
+    steps: Annotated[int, typer.Option(help="T.", min=1)] = STEPS,
+    batch: Annotated[int, typer.Option(help="Global minibatch.", min=1)] = 512,
+    workers: Annotated[int, typer.Option(help="At most.", min=1)] = 1024,
+    interconnect: Annotated[
+        str, typer.Option(help=f"{LINKS} {LOOPBACK}: processes of this machine, measured.")
+    ] = "infiniband",
+    times: Annotated[
+        Path | None, typer.Option(help="times.json of another call, instead of measuring.")
+    ] = None,
+    most_batch: Annotated[
+        int | None, typer.Option(help="Largest global minibatch that still learns.", min=1)
+    ] = None,
+    least_saved: Annotated[
+        float, typer.Option(help="Share of a step that a doubling must save.", min=0, max=1)
+    ] = 0.1,
+    check: Annotated[
+        str | None, typer.Option(help="Run so many processes here too, as 2,4.")
+    ] = None,
+    dtype: Annotated[DType, typer.Option(help="Of the computation.")] = DType.FLOAT32,
+    threads: Annotated[int, typer.Option(help="Of each worker, measured here.", min=1)] = 1,
+    seconds: Annotated[
+        float, typer.Option(help="For measuring, compiling aside.", min=0.1)
+    ] = BUDGET_S,
+    out: Annotated[Path | None, typer.Option(help="Folder of the page and of times.json.")] = None,
+) -> None:
+    """Forecast up to how many workers a global minibatch pays.
+
+    What a training step of a stack takes on one worker is measured by its minibatch; what summing
+    the gradients adds, and what the backward hides of it, is computed.
+    """
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPED_WIDTH)
+    counts = counts_of(check)
+    link = None if interconnect == LOOPBACK else find_link(interconnect)
+    check_batch(batch, most_batch)
+    folder = out or Path("scale-out") / f"{datetime.now():%Y%m%d-%H%M%S}"
+    if times is None:
+        stack = Stack(cell or "gru", hidden, layers, steps, str(dtype), threads)
+        find_cell(stack.cell)
+        make_folder(folder)
+        measured = measure_here(console, stack, batch, seconds)
+        write_times(folder / "times.json", measured)
+    else:
+        check_given(context)
+        measured = read_times(times)
+        if counts:
+            check_same_machine(measured)
+        make_folder(folder)
+    here = loopback(console) if counts or link is None else None
+    shared = Machine(cores(), measured.stack.threads) if link is None else None
+    chosen = link or here
+    assert chosen is not None, "it is found or measured"
+    points = scaled(measured.times, batch, workers, chosen, shared)
+    found = Scaling(measured, batch, workers, interconnect, chosen, points, least_saved)
+    tell(console, found)
+    checked = tuple(
+        checked_by(console, measured, batch, count, here) for count in counts if here is not None
+    )
+    if checked:
+        console.print(table(CHECKED, [one.words() for one in checked], "Forecast beside runs here"))
+    page = write_benchmark(folder / "scale.html", page_of(found, checked))
+    if times is None:
+        say(console, f"times: {folder / 'times.json'}")
+    say(console, f"page: {page}")
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder of the results, before anything is measured in vain.
+
+    Raises:
+        RunError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        details = [("path", str(path)), ("error", str(error.strerror))]
+        raise RunError(diagnostic("the folder cannot be made", details)) from error
+
+
+def counts_of(text: str | None) -> list[int]:
+    """Read ``2,4``.
+
+    Raises:
+        BadParameter: it is something else.
+    """
+    words = text.split(",") if text is not None else []
+    if not all(word.isdecimal() and int(word) > 1 for word in words):
+        raise typer.BadParameter(f"{text!r} is not of the form 2,4", param_hint="--check")
+    return [int(word) for word in words]
+
+
+def check_batch(batch: int, most: int | None) -> None:
+    """Refuse a global minibatch that is known not to learn.
+
+    Raises:
+        InputError: it is larger than the largest one that does.
+    """
+    if most is not None and batch > most:
+        details = [("most", f"{most} still learns as well, by --most-batch")]
+        text = f"a global minibatch of {batch} is too large to learn"
+        raise InputError(diagnostic(text, details, f"--batch {most}"))
+
+
+def check_given(context: typer.Context) -> None:
+    """Refuse options that a file of times answers.
+
+    Raises:
+        BadParameter: one is given.
+    """
+    given = [
+        name
+        for name in (*OF_FILE, "seconds")
+        if (source := context.get_parameter_source(name)) is not None and source.name != "DEFAULT"
+    ]
+    if given:
+        text = f"the file says what was measured: leave {', '.join(given)} out"
+        raise typer.BadParameter(text, param_hint="--times")
+
+
+def check_same_machine(measured: Measured) -> None:
+    """Refuse to compare runs here with times of another machine.
+
+    Raises:
+        InputError: the times are of another one.
+    """
+    there = (measured.machine.get("cpu"), measured.machine.get("cores"))
+    if there != (processor(), cores()):
+        details = [
+            ("times", f"{there[0]}, {there[1]} cores"),
+            ("here", f"{processor()}, {cores()}"),
+        ]
+        hint = "leave --check out, or --times"
+        raise InputError(diagnostic("the times are of another machine", details, hint))
+
+
+def measure_here(console: Console, stack: Stack, batch: int, seconds: float) -> Measured:
+    """Time the stack on as many threads as a worker has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(stack.threads)
+    try:
+        with console.status("measuring"):
+            return measure_times(stack, batch, seconds)
+    finally:
+        torch.set_num_threads(before)
+
+
+def loopback(console: Console) -> Interconnect:
+    """What connects processes of this machine."""
+    with console.status("measuring the loopback"):
+        return measure_loopback()
+
+
+def checked_by(
+    console: Console, measured: Measured, batch: int, workers: int, link: Interconnect
+) -> Checked:
+    """Run so many processes here, beside what is forecast of them."""
+    shared = Machine(cores(), measured.stack.threads)
+    point = forecast(measured.times, batch, workers, link, shared)
+    with console.status(f"running {workers} processes"):
+        took = measure_ddp(measured.stack, point.minibatch, workers, STEP_S)
+    return Checked(point, took)
+
+
+def tell(console: Console, found: Scaling) -> None:
+    """The table, and what follows from it."""
+    console.print(table(HEADERS, found.lines(), found.title))
+    for line in (found.verdict(), *found.notes()):
+        say(console, line)
+
+
+def table(headers: tuple[str, ...], lines: list[list[str]], title: str) -> Table:
+    """Lay lines out."""
+    made = Table(*headers, title=title, title_justify="left")
+    for column in made.columns:
+        column.justify = "right"
+    for line in lines:
+        made.add_row(*line)
+    return made
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line as it is."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,51 @@
+"""Processes joined by gloo: what connects them, and steps of a stack that they share."""
+
+from __future__ import annotations
+
+import pytest
+
+from elman.bench import joined
+from elman.bench.joined import fitted, measure_ddp, measure_loopback
+from elman.bench.processes import ProcessError
+from elman.bench.times import Stack
+from elman.plan.allreduce import Interconnect, ring_s
+from helpers import need_engine
+
+STACK = Stack("gru", 9, 2, 5, "float32", 1)
+SIZES = (1 << 10, 1 << 16, 1 << 22)
+
+
+@pytest.mark.parametrize("link", [Interconnect(1e-4, 1e9), Interconnect(0.0, 2e9)])
+def test_a_fit_finds_latency_and_bandwidth(link):
+    """From what a ring of two takes."""
+    found = fitted({str(size): ring_s(size, 2, link) for size in SIZES}, 0.5)
+    assert found.latency_s == pytest.approx(link.latency_s, abs=1e-9)
+    assert found.bytes_per_s == pytest.approx(link.bytes_per_s)
+    assert found.busy == 0.5
+
+
+def test_a_fit_of_noise_is_an_interconnect():
+    """Times that fall with the size: neither a negative latency nor endless bandwidth."""
+    found = fitted({str(size): 1.0 / size for size in SIZES}, 1.7)
+    assert found.latency_s >= 0
+    assert 0 < found.bytes_per_s < float("inf")
+    assert found.busy == 1.0
+
+
+@pytest.mark.slow
+def test_two_processes_sum(monkeypatch):
+    """Messages arrive, and take time."""
+    monkeypatch.setattr(joined, "MESSAGES", (1 << 10, 1 << 20))
+    link = measure_loopback()
+    assert 0 < ring_s(1 << 20, 2, link) < 10
+    assert 0 < link.busy <= 1
+
+
+@pytest.mark.slow
+def test_two_processes_train(monkeypatch):
+    """A few steps; one that cannot says why."""
+    need_engine("c")
+    assert 0 < measure_ddp(STACK, 2, 2, 0.01) < 10
+    monkeypatch.setattr(joined, "LIMIT_S", 0.1)
+    with pytest.raises(ProcessError, match=r"it took longer than 0\.1 s"):
+        measure_ddp(STACK, 2, 2, 0.01)

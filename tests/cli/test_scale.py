@@ -1,0 +1,155 @@
+"""``elman scale``: a table, a sentence and a page; times of another machine; what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from elman.bench.times import FORMAT, Measured, Stack, write_times
+from elman.bench.timing import Samples
+from elman.cli import scale as command
+from elman.cli.app import main
+from elman.plan.allreduce import Interconnect
+from elman.tuning.facts import cores, processor
+
+STACK = Stack("gru", 1000, 2, 100, "float32", 1)
+HERE = {"cpu": processor(), "cores": cores()}
+SECONDS = {"1": 1e-3, "2": 1.1e-3, "4": 2e-3, "8": 4e-3}  # above 2: in proportion
+
+
+def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit status and output of a command line."""
+    with pytest.raises(SystemExit) as ended:
+        main(["scale", *words])
+    out = capsys.readouterr()
+    return int(ended.value.code or 0), out.out + out.err
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """Times of a stack, its gradients small."""
+    path = tmp_path / "times.json"
+    write_times(path, Measured(STACK, [8e3, 8e3], SECONDS, HERE, 0.0, FORMAT))
+    return path
+
+
+def test_measured_here(tmp_path, capsys, monkeypatch):
+    """By a clock of our own; the file of times gives the same table again."""
+    times = {"1": 1e-3, "2": 1.05e-3, "4": 2e-3}
+    monkeypatch.setattr(
+        "elman.bench.times.time_side_by_side",
+        lambda runs, *_: {name: Samples([times[name]], []) for name in runs},
+    )
+    words = ["gru", "--hidden", "9", "--steps", "5", "--batch", "4", "--interconnect", "5,7"]
+    status, told = run([*words, "--out", str(tmp_path / "a")], capsys)
+    assert status == 0, told
+    assert "2 layers of gru, 9 units, T=5, float32, global minibatch 4, 5,7: 5 µs, 7 GB/s" in told
+    assert "It pays up to 2 workers, a minibatch of 2 each: a step takes 1.0" in told
+    assert "More than 4 workers would not have a sample each." in told
+    page = (tmp_path / "a" / "scale.html").read_text("utf-8")
+    assert "It pays up to 2 workers" in page
+    assert page.count("<svg") == 5
+
+    again = ["--times", str(tmp_path / "a" / "times.json"), "--batch", "4", "--interconnect", "5,7"]
+    status, second = run([*again, "--out", str(tmp_path / "b")], capsys)
+    assert status == 0
+    assert second.splitlines()[:9] == told.splitlines()[:9]
+    assert not (tmp_path / "b" / "times.json").exists()
+
+
+def test_a_slow_interconnect_ends_it_sooner(stored, capsys, tmp_path):
+    """The same times; workers that wait for one another do not pay."""
+    words = ["--times", str(stored), "--batch", "8", "--out", str(tmp_path)]
+    assert "It pays up to 4 workers" in run([*words, "--interconnect", "nvlink"], capsys)[1]
+    slow = run([*words, "--interconnect", "9999,1"], capsys)[1]
+    assert "It pays up to one worker" in slow
+    assert "2 would take" in slow
+    assert "8 would save 8%" in run([*words, "--interconnect", "nvlink"], capsys)[1]
+    picky = run([*words, "--interconnect", "nvlink", "--least-saved", "0.46"], capsys)[1]
+    assert "It pays up to 2 workers" in picky
+
+
+def test_beyond_what_was_measured(stored, capsys, tmp_path):
+    """Marked, and said."""
+    words = ["--times", str(stored), "--batch", "16", "--workers", "2", "--out", str(tmp_path)]
+    status, told = run(words, capsys)
+    assert status == 0
+    assert "≈ 8 ms" in told
+    assert "a minibatch of 8 is the largest that was measured" in told
+    assert "no more were looked at" in told
+
+
+def test_a_busy_machine_is_told(stored, capsys, tmp_path):
+    """By the file, too; what is quiet is not."""
+    words = ["--times", str(stored), "--batch", "8", "--out", str(tmp_path)]
+    assert "quiet machine" not in run(words, capsys)[1]
+    stored.write_text(json.dumps({**json.loads(stored.read_text()), "waited": 0.42}))
+    assert "Other programs took the cores for 42% of the time" in run(words, capsys)[1]
+
+
+def test_processes_of_this_machine(stored, capsys, tmp_path, monkeypatch):
+    """Forecast on its loopback, beside runs."""
+    monkeypatch.setattr(command, "measure_loopback", lambda: Interconnect(1e-5, 1e9, 0.5))
+    monkeypatch.setattr(command, "measure_ddp", lambda stack, minibatch, n, s: n * 1e-3)
+    monkeypatch.setattr(command, "cores", lambda: 2)
+    monkeypatch.setattr(command, "check_same_machine", lambda measured: None)
+    words = ["--times", str(stored), "--batch", "8", "--out", str(tmp_path), "--check", "2,4"]
+    status, told = run([*words, "--interconnect", "loopback"], capsys)
+    assert status == 0
+    assert "loopback: 10 µs, 1 GB/s" in told
+    assert "It pays up to 2 workers" in told
+    assert "Forecast beside runs here" in told
+    assert "measured / forecast" in (tmp_path / "scale.html").read_text("utf-8")
+    checked = [line for line in told.splitlines() if line.startswith("│         2 │ ")]
+    assert [line.split("│")[4].strip() for line in checked] == ["2 ms"], told
+
+
+def test_a_minibatch_that_does_not_learn(stored, capsys, tmp_path):
+    """Refused with its reason and the one to use; what learns is not."""
+    words = ["--times", str(stored), "--out", str(tmp_path), "--most-batch", "128"]
+    status, told = run([*words, "--batch", "512"], capsys)
+    assert status == 1
+    assert "a global minibatch of 512 is too large to learn" in told
+    assert "--batch 128" in told
+    assert run([*words, "--batch", "128"], capsys)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "words, status, found",
+    [
+        (["--interconnect", "pigeon"], 2, "no interconnect is called 'pigeon'"),
+        (["--check", "1"], 2, "'1' is not of the form 2,4"),
+        (["--check", "2;4"], 2, "is not of the form 2,4"),
+        (["--hidden", "0"], 2, "--hidden"),
+        (["nonesuch"], 1, "no cell is called 'nonesuch'"),
+        (["--times", "missing.json"], 1, "there is no such file"),
+        (["gru", "--times", "x.json"], 2, "leave cell out"),
+        (["--hidden", "256", "--threads", "1", "--times", "x.json"], 2, "hidden, threads"),
+    ],
+)
+def test_wrong_calls(words, status, found, capsys, tmp_path, monkeypatch):
+    """Before anything is measured, and nothing is left behind."""
+    monkeypatch.chdir(tmp_path)
+    ended, told = run(words, capsys)
+    assert ended == status
+    assert found in " ".join(told.replace("│", " ").split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_made(stored, capsys):
+    """Told before anything is measured."""
+    status, told = run(["gru", "--out", str(stored / "below")], capsys)
+    assert status == 1
+    assert "the folder cannot be made" in told
+
+
+def test_runs_here_are_not_compared_with_times_elsewhere(stored, capsys):
+    """The times say which machine they are of."""
+    content = json.loads(stored.read_text())
+    stored.write_text(json.dumps({**content, "machine": {"cpu": "abacus", "cores": 10}}))
+    status, told = run(["--times", str(stored), "--check", "2"], capsys)
+    assert status == 1
+    assert "the times are of another machine" in told
+    assert "abacus, 10 cores" in told
