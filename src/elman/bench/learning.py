@@ -14,6 +14,9 @@ CELLS = ("gru_before", "gru")  # the reset gate before and after the recurrent p
 SEEDS = (0, 1, 2)
 STEPS, WORD_STEPS = 300, 100
 TEXT = "ELMAN_BENCH_TEXT"  # names the text that models of words learn; else Python's own sources
+TARGET = 3.0  # bits per character: above a trigram's, far below the alphabet's
+WINDOW, STEP_SIZE = 512.0, 1 / 16  # samples that momentum remembers; learning rate per sample
+_MEAN = 8  # steps whose mean loss is held against the target
 _VALIDATIONS = 10
 _TOKENS = 32768  # predicted per validation
 _WORDS = 10_000  # that are known, and predicted per validation
@@ -86,6 +89,66 @@ def measure_perplexities(case: Case, effort: Effort, data: str | None = None) ->
         "perplexities": {name: [value for _, value in line] for name, line in curves.items()},
         "told": f"perplexity after {WORD_STEPS} steps: {', '.join(texts)}",
         "plots": [curve(title, "training steps", "perplexity", "y", curves)],
+    }
+
+
+def measure_residual(case: Case, effort: Effort, data: str | None = None) -> dict[str, Any]:
+    """Train a stack as it is and one with residual layers; validation loss over steps.
+
+    Args:
+        case: T characters per segment, B rows, H units, layers, cell and training steps.
+        effort: nothing here.
+        data: a text; None: the one that the trainer finds by itself.
+
+    Raises:
+        RunError: there is no text.
+    """
+    del effort
+    sizes = {**_sizes(case), "data": data, "cell": case.cell, "engine": "c", "steps": case.steps}
+    sizes |= {"embedding": case.H}  # so that the first layer's input is as wide as the others'
+    curves = {
+        name: learned({**sizes, "residual": name == "residual"}) for name in ("plain", "residual")
+    }
+    bits = {name: line[-1][1] for name, line in curves.items()}
+    texts = [f"{name} {value:.3f}" for name, value in bits.items()]
+    title = f"Validation of a character model of {case.layers} layers"
+    return {
+        "bits": bits,
+        "told": f"bits per character after {case.steps} steps: {', '.join(texts)}",
+        "plots": [curve(title, "training steps", "bits per character", "", curves)],
+    }
+
+
+def measure_samples(case: Case, effort: Effort, data: str | None = None) -> dict[str, Any]:
+    """Samples (segments of a row) that a character model reads until its training loss is at
+    :data:`TARGET`, by SGD whose momentum and learning rate follow the minibatch.
+
+    Args:
+        case: T characters per segment, B rows: the minibatch, H units, layers and cell; at most
+            so many training steps.
+        effort: nothing here.
+        data: a text; None: the one that the trainer finds by itself.
+
+    Raises:
+        RunError: there is no text.
+    """
+    del effort
+    # deferred: the worker of every other case should not pay for the trainer
+    from elman.bench.trained import losses_until
+    from elman.train.text.config import TextConfig
+
+    rule = {"optimizer": "sgd", "window": WINDOW, "step_size": STEP_SIZE, "schedule": "constant"}
+    given = {**_sizes(case), **rule, "data": data, "cell": case.cell, "steps": case.steps}
+    config = TextConfig.of({**given, "weight_decay": 0.0, "warmup": 0.0, "engine": "c"})
+    losses = losses_until(config, TARGET, _MEAN)
+    reached = len(losses) < case.steps or sum(losses[-_MEAN:]) / _MEAN <= TARGET
+    samples = len(losses) * case.B if reached else None
+    told = f"{samples} samples" if reached else f"not within {len(losses) * case.B} samples"
+    return {
+        "samples": samples,
+        "rate": {"momentum": config.used_momentum, "lr": config.peak_lr},
+        "told": f"{told} to {TARGET} bits per character: {len(losses)} steps, momentum "
+        f"{config.used_momentum:.3f}, learning rate {config.peak_lr:.3g}",
     }
 
 

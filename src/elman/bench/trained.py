@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from dataclasses import dataclass, field, replace
@@ -161,6 +162,23 @@ def curve_of(config: Config, every: int, *, baseline: bool = False) -> list[tupl
     found = learner(config, data, task.build(config, data, baseline=baseline), fabric)
     found.learn(every)
     return [(step, loss) for step, loss, _ in found.scores]
+
+
+def losses_until(config: Config, target: float, count: int) -> list[float]:
+    """Losses (in the task's unit) of the steps of a run, to the one at which the mean of the last
+    so many is at a target; all of them if it never is, or a loss is not finite."""
+    fabric = launch(config)
+    data = task_of(config).prepare(config)
+    found = learner(config, data, task_of(config).build(config, data), fabric)
+    assert config.steps is not None, "a study has a number of steps"
+    while len(found.losses) < config.steps:
+        found.step()
+        last = found.losses[-count:]
+        if not math.isfinite(last[-1]):
+            return found.losses + [math.inf] * (config.steps - len(found.losses))
+        if len(last) == count and sum(last) / count <= target:
+            break
+    return found.losses
 
 
 class Looped(nn.Module):

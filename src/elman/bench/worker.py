@@ -16,7 +16,12 @@ from elman.bench.cases import Case, Effort
 from elman.bench.converging import measure_convergence, measure_lengths
 from elman.bench.kept import measure_kept
 from elman.bench.learners import measure_learning
-from elman.bench.learning import measure_characters, measure_perplexities
+from elman.bench.learning import (
+    measure_characters,
+    measure_perplexities,
+    measure_residual,
+    measure_samples,
+)
 from elman.bench.machine import facts
 from elman.bench.memory import measure_memory
 from elman.bench.operators import measure_operators
@@ -48,6 +53,8 @@ MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
     "kept": measure_kept,
     "characters": measure_characters,
     "perplexities": measure_perplexities,
+    "residual": measure_residual,
+    "samples": measure_samples,
     "learning": measure_learning,
     "product": measure_products,
     "language": measure_steps,

@@ -163,6 +163,11 @@ class Config:
         return self.step_size * (1 - self.used_momentum) * self.minibatch
 
     @property
+    def adds_inputs(self) -> bool:
+        """Whether layers of the recurrent stack have their input added to their output."""
+        return False
+
+    @property
     def items_per_step(self) -> int:
         """How many of what the task counts are in one training step, over all devices."""
         return self.batch

@@ -38,6 +38,7 @@ def recurrent(
         "dropout": dropout,
         "engine": config.engine,
         "heads": heads(config),
+        "residual": config.adds_inputs,
     }
     if config.cell in BUILT_IN:
         return getattr(elman.nn, BUILT_IN[config.cell])(inputs, config.hidden, bias=bias, **options)
@@ -55,6 +56,8 @@ def without_twin(config: Config) -> str | None:
         return f"torch.nn has no cell like {config.cell}"
     if heads(config) > 1:
         return "torch.nn has no heads"
+    if config.adds_inputs:
+        return "torch.nn has no residual layers"
     return None
 
 

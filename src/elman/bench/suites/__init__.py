@@ -7,16 +7,33 @@ from elman.bench.suites.cmu import CMU
 from elman.bench.suites.cpu import CPU
 from elman.bench.suites.decoder import DECODER
 from elman.bench.suites.deer import DEER
+from elman.bench.suites.depth import DEPTH
 from elman.bench.suites.ecornn import ECORNN
 from elman.bench.suites.foundation import FOUNDATION
 from elman.bench.suites.layers import LAYERS, STREAMS
 from elman.bench.suites.long import LONG
 from elman.bench.suites.memory import MEMORY
+from elman.bench.suites.minibatch import MINIBATCH
 from elman.bench.suites.scan import SCAN
 from elman.bench.suites.svail import SVAIL
 from elman.errors import InputError
 
-_ALL = (FOUNDATION, CPU, LAYERS, STREAMS, DEER, SCAN, MEMORY, CMU, SVAIL, LONG, DECODER, ECORNN)
+_ALL = (
+    FOUNDATION,
+    CPU,
+    LAYERS,
+    STREAMS,
+    DEER,
+    SCAN,
+    MEMORY,
+    CMU,
+    SVAIL,
+    LONG,
+    DECODER,
+    ECORNN,
+    MINIBATCH,
+    DEPTH,
+)
 SUITES = {suite.name: suite for suite in _ALL}
 
 

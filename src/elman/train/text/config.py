@@ -35,6 +35,9 @@ class TextConfig(Config):
     embedding_dropout: float = setting(0.0, "Share of these vectors' values dropped.")
     tie: bool = setting(False, "Read out with the embedding's own weights.")
     uniform: float | None = setting(None, "Draw all weights from -this to this.")
+    residual: bool = setting(
+        False, "From the second layer on, a layer's input is added to its output."
+    )
     bptt: int = setting(64, "Tokens per step of truncated BPTT.")
     epochs: int | None = setting(None, "Walks through the training text, instead of --minutes.")
     validation_chars: int = setting(131072, "Tokens predicted per validation.")
@@ -65,6 +68,11 @@ class TextConfig(Config):
     def items_per_step(self) -> int:
         """Tokens in one training step, over all devices."""
         return self.batch * self.bptt
+
+    @property
+    def adds_inputs(self) -> bool:
+        """Whether its stack is residual."""
+        return self.residual
 
     @property
     def splitting(self) -> Level:

@@ -1,0 +1,76 @@
+"""Suite ``depth``: do residual layers let deep recurrent networks learn?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elman.bench.cases import Case, Suite
+from elman.bench.claims import Claim, Rows, UnmeasuredError, Verdict, curve
+
+LAYERS = (1, 3, 10, 30, 100)
+STEPS = 200
+_DEEP = 10  # layers from which a stack is deep
+_HARDLY = 0.05  # bits per character that seeds differ by
+
+
+def name_of(layers: int) -> str:
+    """The case of a depth."""
+    return f"{layers} layers"
+
+
+def bits(rows: Rows) -> dict[int, dict[str, float]]:
+    """Bits per character by layers, plain and residual.
+
+    Raises:
+        UnmeasuredError: no deep stack was trained.
+    """
+    found = {n: rows[name_of(n)]["bits"] for n in LAYERS if name_of(n) in rows}
+    if not any(n >= _DEEP for n in found):
+        raise UnmeasuredError("no deep stack was trained")
+    return found
+
+
+def _applies(rows: Rows) -> Verdict:
+    deep = {n: both for n, both in bits(rows).items() if n >= _DEEP}
+    gains = {n: both["plain"] - both["residual"] for n, both in deep.items()}
+    told = ", ".join(f"{gain:+.2f} at {n}" for n, gain in gains.items())
+    return Verdict(
+        min(gains.values()) > _HARDLY,
+        f"{told} layers (bits per character)",
+        "with its input added, the gradient of a layer's output reaches the layers below whole",
+    )
+
+
+def _deeper(rows: Rows) -> Verdict:
+    found = {n: both["residual"] for n, both in bits(rows).items()}
+    best = min(found, key=found.__getitem__)
+    told = ", ".join(f"{value:.2f} at {n}" for n, value in found.items())
+    return Verdict(
+        best >= _DEEP,
+        f"best with {best} layers: {told} (bits per character)",
+        f"after {STEPS} steps of the same optimizer; more of them let deeper stacks catch up",
+    )
+
+
+def _plots(rows: Rows) -> list[dict[str, Any]]:
+    """Final loss by depth."""
+    found = {n: rows[name_of(n)]["bits"] for n in LAYERS if name_of(n) in rows}
+    lines = {name: [(n, both[name]) for n, both in found.items()] for name in ("plain", "residual")}
+    plot = curve("after equal steps", "layers", "bits per character", "x", lines)
+    return [plot] if plot["lines"] else []
+
+
+DEPTH = Suite(
+    "depth",
+    "Do residual layers let deep recurrent networks learn?",
+    tuple(
+        Case(name_of(n), "residual", "gru", 32, 16, 64, layers=n, steps=STEPS, quick=n in (1, 10))
+        for n in LAYERS
+    ),
+    source="Diamos, Persistent RNNs: 30 times faster RNN layers at small minibatches (Baidu, 2016)",
+    claims=(
+        Claim("residual", "residual skip connections apply to RNNs", "", _applies),
+        Claim("residual", "models with more layers become possible", "", _deeper),
+    ),
+    plots=_plots,
+)
