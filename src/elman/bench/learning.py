@@ -19,6 +19,7 @@ WINDOW, STEP_SIZE = 512.0, 1 / 16  # samples that momentum remembers; learning r
 _MEAN = 8  # steps whose mean loss is held against the target
 _VALIDATIONS = 10
 _TOKENS = 32768  # predicted per validation
+_FEW = 4096  # … where a model is deep
 _WORDS = 10_000  # that are known, and predicted per validation
 
 Curve = list[tuple[int, float]]
@@ -105,6 +106,7 @@ def measure_residual(case: Case, effort: Effort, data: str | None = None) -> dic
     """
     del effort
     sizes = {**_sizes(case), "data": data, "cell": case.cell, "engine": "c", "steps": case.steps}
+    sizes |= {"validation_chars": _FEW}
     sizes |= {"embedding": case.H}  # so that the first layer's input is as wide as the others'
     curves = {
         name: learned({**sizes, "residual": name == "residual"}) for name in ("plain", "residual")

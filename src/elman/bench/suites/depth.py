@@ -8,7 +8,7 @@ from elman.bench.cases import Case, Suite
 from elman.bench.claims import Claim, Rows, UnmeasuredError, Verdict, curve
 
 LAYERS = (1, 3, 10, 30, 100)
-STEPS = 200
+STEPS = 150
 _DEEP = 10  # layers from which a stack is deep
 _HARDLY = 0.05  # bits per character that seeds differ by
 
@@ -64,7 +64,7 @@ DEPTH = Suite(
     "depth",
     "Do residual layers let deep recurrent networks learn?",
     tuple(
-        Case(name_of(n), "residual", "gru", 32, 16, 64, layers=n, steps=STEPS, quick=n in (1, 10))
+        Case(name_of(n), "residual", "gru", 32, 8, 64, layers=n, steps=STEPS, quick=n in (1, 10))
         for n in LAYERS
     ),
     source="Diamos, Persistent RNNs: 30 times faster RNN layers at small minibatches (Baidu, 2016)",
