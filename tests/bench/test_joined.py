@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elman.bench import joined
-from elman.bench.joined import fitted, measure_ddp, measure_loopback
+from elman.bench.joined import fitted, measure_ddp, measure_loopback, measure_sharing
 from elman.bench.processes import ProcessError
 from elman.bench.times import Stack
 from elman.plan.allreduce import Interconnect, ring_s
@@ -45,7 +45,10 @@ def test_two_processes_sum(monkeypatch):
 def test_two_processes_train(monkeypatch):
     """A few steps; one that cannot says why."""
     need_engine("c")
-    assert 0 < measure_ddp(STACK, 2, 2, 0.01) < 10
+    ran = measure_ddp(STACK, 2, 2, 0.01)
+    assert 0 < ran.step_s < 10
+    assert 0 < ran.core_s < 10
+    assert 0 <= measure_sharing(STACK, 0.01) < 1
     monkeypatch.setattr(joined, "LIMIT_S", 0.1)
     with pytest.raises(ProcessError, match=r"it took longer than 0\.1 s"):
         measure_ddp(STACK, 2, 2, 0.01)

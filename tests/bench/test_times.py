@@ -15,7 +15,9 @@ from elman.bench.timing import Samples
 from elman.errors import RunError
 
 STACK = Stack("gru", 9, 2, 5, "float32", 1)
-MEASURED = Measured(STACK, [1944.0, 1944.0], {"1": 1e-3, "2": 1.5e-3}, {"cpu": "x"}, 0.0, FORMAT)
+MEASURED = Measured(
+    STACK, [1944.0, 1944.0], {"1": 1e-3, "2": 1.5e-3}, {"cpu": "x"}, 1e-4, 0.0, FORMAT
+)
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def clock(monkeypatch):
         assert seconds >= rounds * sum(map(int, runs)) or len(runs) == 1
         return {name: Samples([float(name), 2.0 * float(name), 9e9], []) for name in runs}
 
-    monkeypatch.setattr(times, "_alone", alone)
+    monkeypatch.setattr(times, "alone", alone)
     monkeypatch.setattr(times, "time_side_by_side", side_by_side)
     monkeypatch.setattr(times.time, "perf_counter", lambda: now[0])
 
@@ -92,7 +94,7 @@ def test_bytes_of_gradients(cell, dtype):
 def test_a_step_is_a_training_step():
     """Gradients of one step, not of all that were timed."""
     module = STACK.module()
-    run = times._alone(STACK, module, 2)
+    run = times.alone(STACK, module, 2)
     run()
     once = [p.grad.clone() for p in module.parameters()]
     run()

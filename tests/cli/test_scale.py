@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from elman.bench.joined import Ran
 from elman.bench.times import FORMAT, Measured, Stack, write_times
 from elman.bench.timing import Samples
 from elman.cli import scale as command
@@ -31,7 +32,7 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]
 def stored(tmp_path: Path) -> Path:
     """Times of a stack, its gradients small."""
     path = tmp_path / "times.json"
-    write_times(path, Measured(STACK, [8e3, 8e3], SECONDS, HERE, 0.0, FORMAT))
+    write_times(path, Measured(STACK, [8e3, 8e3], SECONDS, HERE, 0.0, 0.0, FORMAT))
     return path
 
 
@@ -42,6 +43,7 @@ def test_measured_here(tmp_path, capsys, monkeypatch):
         "elman.bench.times.time_side_by_side",
         lambda runs, *_: {name: Samples([times[name]], []) for name in runs},
     )
+    monkeypatch.setattr(command, "measure_sharing", lambda stack: 1e-5)
     words = ["gru", "--hidden", "9", "--steps", "5", "--batch", "4", "--interconnect", "5,7"]
     status, told = run([*words, "--out", str(tmp_path / "a")], capsys)
     assert status == 0, told
@@ -92,7 +94,7 @@ def test_a_busy_machine_is_told(stored, capsys, tmp_path):
 def test_processes_of_this_machine(stored, capsys, tmp_path, monkeypatch):
     """Forecast on its loopback, beside runs."""
     monkeypatch.setattr(command, "measure_loopback", lambda: Interconnect(1e-5, 1e9, 0.5))
-    monkeypatch.setattr(command, "measure_ddp", lambda stack, minibatch, n, s: n * 1e-3)
+    monkeypatch.setattr(command, "measure_ddp", lambda stack, minibatch, n, s: Ran(n * 1e-3, 5e-4))
     monkeypatch.setattr(command, "cores", lambda: 2)
     monkeypatch.setattr(command, "check_same_machine", lambda measured: None)
     words = ["--times", str(stored), "--batch", "8", "--out", str(tmp_path), "--check", "2,4"]
@@ -104,6 +106,7 @@ def test_processes_of_this_machine(stored, capsys, tmp_path, monkeypatch):
     assert "measured / forecast" in (tmp_path / "scale.html").read_text("utf-8")
     checked = [line for line in told.splitlines() if line.startswith("│         2 │ ")]
     assert [line.split("│")[4].strip() for line in checked] == ["2 ms"], told
+    assert [line.split("│")[6].strip() for line in checked] == ["0.5 ms"], told
 
 
 def test_a_minibatch_that_does_not_learn(stored, capsys, tmp_path):

@@ -42,6 +42,13 @@ def test_free_messages_leave_compute():
     assert [point.minibatch for point in scaled(TIMES, 6, 4, FREE)] == [6, 3, 2]
 
 
+def test_sharing_costs_those_who_share():
+    """One worker gathers no gradients; of several each does, on the cores that they share."""
+    times = Times(TIMES.seconds, (), 0.25)
+    assert [point.step_s for point in scaled(times, 4, 4, FREE)] == [3.0, 1.75, 1.25]
+    assert forecast(times, 4, 4, FREE, Machine(2, 1)).step_s == pytest.approx(2.5)
+
+
 def test_an_all_reduce_is_exposed():
     """A step is that of the formulas of the all-reduce, one home for both."""
     link = Interconnect(0.0, 1e3)

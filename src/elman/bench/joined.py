@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -23,7 +24,8 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from elman.bench.processes import Program, run_program
-from elman.bench.times import Stack
+from elman.bench.times import Stack, alone
+from elman.bench.timing import time_side_by_side
 from elman.plan.allreduce import Interconnect
 from elman.train.stored import filled
 
@@ -62,8 +64,35 @@ def fitted(seconds: dict[str, float], busy: float) -> Interconnect:
     return Interconnect(max(fixed, 0.0) / 2, 1 / max(per_byte, 1e-15), min(busy, 1.0))
 
 
-def measure_ddp(stack: Stack, minibatch: int, processes: int, seconds: float) -> float:
-    """The median of training steps of a stack under DistributedDataParallel (s).
+def measure_sharing(stack: Stack, seconds: float = STEP_S) -> float:
+    """What DistributedDataParallel adds to a training step without another process (s).
+
+    Args:
+        stack: what is computed; one sample of it, where the difference is most of the step.
+        seconds: for all steps, starting aside (s).
+
+    Raises:
+        ProcessError: it failed or took too long.
+    """
+    what = {"work": "sharing", "processes": 1, "threads": stack.threads}
+    return float(_ran(what | {"stack": vars(stack), "seconds": seconds})["sharing_s"])
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Training steps of processes on one machine.
+
+    Attributes:
+        step_s: the median step (s).
+        core_s: what a step takes of cores, in each process (s).
+    """
+
+    step_s: float
+    core_s: float
+
+
+def measure_ddp(stack: Stack, minibatch: int, processes: int, seconds: float) -> Ran:
+    """Training steps of a stack under DistributedDataParallel.
 
     Args:
         stack: what each process computes, with its threads.
@@ -76,7 +105,7 @@ def measure_ddp(stack: Stack, minibatch: int, processes: int, seconds: float) ->
     """
     what = {"work": "steps", "processes": processes, "threads": stack.threads}
     own = {"stack": vars(stack), "minibatch": minibatch, "seconds": seconds}
-    return float(_ran(what | own)["median_s"])
+    return Ran(**_ran(what | own))
 
 
 def _ran(what: dict[str, Any]) -> Any:
@@ -117,16 +146,39 @@ def _steps(what: dict[str, Any]) -> dict[str, Any]:
     step()
     rounds = torch.tensor([what["seconds"] / (time.perf_counter() - start)])
     dist.all_reduce(rounds, dist.ReduceOp.MIN)  # as many in each process
-    taken = []
+    taken, used = [], time.process_time()
     for _ in range(max(LEAST_STEPS, math.ceil(rounds.item()))):
         start = time.perf_counter()
         net.zero_grad()
         step()
         taken.append(time.perf_counter() - start)
-    return {"median_s": median(taken), "samples": len(taken)}
+    core_s = (time.process_time() - used) / len(taken)
+    return {"step_s": median(taken), "core_s": core_s}
 
 
-WORK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"sums": _sums, "steps": _steps}
+def _sharing(what: dict[str, Any]) -> dict[str, Any]:
+    """Time steps of one sample with and without the wrapper, in alternating rounds."""
+    stack: Stack = filled(Stack, what["stack"])
+    module = stack.module()
+    plain = alone(stack, module, 1)
+    plain()
+    net = DistributedDataParallel(stack.module())
+    wrapped = stack.step(net, 1)
+
+    def run() -> None:
+        net.zero_grad()
+        wrapped()
+
+    samples = time_side_by_side({"alone": plain, "wrapped": run}, what["seconds"], 3)
+    both = zip(samples["wrapped"].steady, samples["alone"].steady, strict=True)
+    return {"sharing_s": max(0.0, median(more - less for more, less in both))}
+
+
+WORK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "sums": _sums,
+    "steps": _steps,
+    "sharing": _sharing,
+}
 
 
 def join(rank: int, what: dict[str, Any], folder: str) -> None:

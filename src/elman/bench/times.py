@@ -88,6 +88,7 @@ class Measured:
         gradients: bytes of each layer's gradients, the first layer first.
         seconds: medians of forward and backward, by minibatch.
         machine: where.
+        sharing_s: what each of several workers does beside that, sums aside: see `Times`.
         waited: share of the time for which the process wanted a core and had none.
         format: of the file.
     """
@@ -96,6 +97,7 @@ class Measured:
     gradients: list[Bytes]
     seconds: dict[str, Positive]
     machine: dict[str, Any]
+    sharing_s: Annotated[float, Range(0, 1e9)] = 0.0
     waited: Share = 0.0
     format: str = ""
 
@@ -112,7 +114,7 @@ class Measured:
     def times(self) -> Times:
         """As a forecast takes them."""
         by_size = {int(size): seconds for size, seconds in self.seconds.items()}
-        return Times(by_size, tuple(self.gradients))
+        return Times(by_size, tuple(self.gradients), self.sharing_s)
 
 
 def read_times(path: Path) -> Measured:
@@ -146,7 +148,9 @@ def write_times(path: Path, measured: Measured) -> None:
         raise RunError(diagnostic("times cannot be written", details)) from error
 
 
-def measure_times(stack: Stack, batch: int, seconds: float = BUDGET_S) -> Measured:
+def measure_times(
+    stack: Stack, batch: int, seconds: float = BUDGET_S, sharing_s: float = 0.0
+) -> Measured:
     """Time steps of minibatches 1, 2, 4, … in alternating rounds; the median of each counts.
 
     A minibatch whose step would take more than its share of the time ends the row.
@@ -155,12 +159,13 @@ def measure_times(stack: Stack, batch: int, seconds: float = BUDGET_S) -> Measur
         stack: what is computed.
         batch: the largest minibatch.
         seconds: for all of them, compiling aside (s).
+        sharing_s: to be noted beside them.
     """
     module = stack.module()
     runs: dict[str, Callable[[], object]] = {}
     round_s = 0.0
     for minibatch in [2**power for power in range(batch.bit_length())]:
-        runs[str(minibatch)] = run = _alone(stack, module, minibatch)
+        runs[str(minibatch)] = run = alone(stack, module, minibatch)
         run()
         took = _took(run)
         round_s += took
@@ -174,7 +179,7 @@ def measure_times(stack: Stack, batch: int, seconds: float = BUDGET_S) -> Measur
     waited = 0.0 if before is None or after is None or not passed else (after - before) / passed
     medians = {size: quartiles(samples.steady).median for size, samples in taken.items()}
     gradients = gradient_bytes(module, stack.layers)
-    return Measured(stack, gradients, medians, facts(), min(waited, 1.0), FORMAT)
+    return Measured(stack, gradients, medians, facts(), sharing_s, min(waited, 1.0), FORMAT)
 
 
 def gradient_bytes(module: nn.Module, layers: int) -> list[float]:
@@ -185,7 +190,7 @@ def gradient_bytes(module: nn.Module, layers: int) -> list[float]:
     return sizes
 
 
-def _alone(stack: Stack, module: nn.Module, minibatch: int) -> Callable[[], None]:
+def alone(stack: Stack, module: nn.Module, minibatch: int) -> Callable[[], None]:
     """A step that begins without gradients, as every training step does."""
     step = stack.step(module, minibatch)
 

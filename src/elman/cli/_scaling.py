@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from elman.bench.joined import Ran
 from elman.bench.times import Measured
 from elman.plan.allreduce import Interconnect
 from elman.plan.scaling import Point, paying
@@ -13,7 +14,10 @@ HEADERS = (
     *("workers", "minibatch of each", "compute", "exposed all-reduce", "step"),
     *("times as fast", "efficiency", ""),
 )
-CHECKED = ("processes", "minibatch of each", "forecast", "measured", "measured / forecast")
+CHECKED = (
+    *("processes", "minibatch of each", "forecast", "measured", "measured / forecast"),
+    "its work over the cores",
+)
 QUIET = 0.1  # share of the time for which a process may wait for a core
 QUESTION = "Up to how many workers does it pay to share a minibatch?"
 
@@ -24,16 +28,19 @@ class Checked:
 
     Attributes:
         point: what was forecast.
-        took_s: what a step took (s).
+        ran: what a step took.
+        cores: of the machine.
     """
 
     point: Point
-    took_s: float
+    ran: Ran
+    cores: int
 
     def words(self) -> list[str]:
         """As :data:`CHECKED` names them."""
-        point = self.point
-        times = [in_ms(point.step_s), in_ms(self.took_s), f"{self.took_s / point.step_s:.2f}"]
+        point, took = self.point, self.ran.step_s
+        work = self.ran.core_s * point.workers / self.cores
+        times = [in_ms(point.step_s), in_ms(took), f"{took / point.step_s:.2f}", in_ms(work)]
         return [str(point.workers), str(point.minibatch), *times]
 
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from elman.bench.joined import STEP_S, measure_ddp, measure_loopback
+from elman.bench.joined import STEP_S, measure_ddp, measure_loopback, measure_sharing
 from elman.bench.times import BUDGET_S, Measured, Stack, measure_times, read_times, write_times
 from elman.cli._scaling import CHECKED, HEADERS, Checked, Scaling, page_of
 from elman.cli.explain import DType
@@ -177,7 +177,7 @@ def measure_here(console: Console, stack: Stack, batch: int, seconds: float) -> 
     torch.set_num_threads(stack.threads)
     try:
         with console.status("measuring"):
-            return measure_times(stack, batch, seconds)
+            return measure_times(stack, batch, seconds, measure_sharing(stack))
     finally:
         torch.set_num_threads(before)
 
@@ -195,8 +195,8 @@ def checked_by(
     shared = Machine(cores(), measured.stack.threads)
     point = forecast(measured.times, batch, workers, link, shared)
     with console.status(f"running {workers} processes"):
-        took = measure_ddp(measured.stack, point.minibatch, workers, STEP_S)
-    return Checked(point, took)
+        ran = measure_ddp(measured.stack, point.minibatch, workers, STEP_S)
+    return Checked(point, ran, cores())
 
 
 def tell(console: Console, found: Scaling) -> None:

@@ -23,10 +23,13 @@ class Times:
     Attributes:
         seconds: of forward and backward, by minibatch.
         gradients: bytes of each layer's gradients, the first layer first.
+        sharing_s: what it costs each of several workers to have others, sums aside (s): gradients
+            are gathered into messages, and put back.
     """
 
     seconds: Mapping[int, float]
     gradients: tuple[float, ...]
+    sharing_s: float = 0.0
 
     def compute_s(self, minibatch: int) -> float:
         """Seconds at any minibatch: in proportion above the largest measured, on a line between
@@ -63,7 +66,7 @@ class Point:
     Attributes:
         workers: how many.
         minibatch: of each; the largest where they differ.
-        compute_s: forward and backward (s).
+        compute_s: forward, backward and what sharing costs beside sums (s).
         step_s: until all gradients are summed (s).
         speedup: times as fast as one worker with the whole minibatch.
     """
@@ -100,6 +103,8 @@ def forecast(
     """
     minibatch = math.ceil(batch / workers)
     alone, layers = times.compute_s(minibatch), list(times.gradients)
+    if workers > 1:
+        alone += times.sharing_s
     if machine is None:
         compute, least = alone, 0.0
     else:
