@@ -32,6 +32,13 @@ def test_a_fit_of_noise_is_an_interconnect():
     assert found.busy == 1.0
 
 
+def test_torch_without_distributed(monkeypatch):
+    """One line, before a process is started."""
+    monkeypatch.setattr(joined.dist, "is_available", lambda: False)
+    with pytest.raises(ProcessError, match=r"built without torch\.distributed"):
+        measure_loopback()
+
+
 @pytest.mark.slow
 def test_two_processes_sum(monkeypatch):
     """Messages arrive, and take time."""

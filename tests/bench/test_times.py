@@ -132,6 +132,7 @@ def damaged(**changes: object) -> str:
         (damaged(seconds={"1": "long"}), "seconds.1: a number is wanted"),
         (damaged(gradients=[]), "gradients: there are none"),
         (damaged(gradients=[-1.0]), "gradients.0: -1.0 is not in"),
+        (damaged(stack={**vars(STACK), "dtype": "double precision"}), "torch has no dtype"),
         (damaged(stack={**vars(STACK), "hidden": 0}), "stack.hidden: 0 is not in"),
     ],
 )

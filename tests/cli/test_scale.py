@@ -156,3 +156,7 @@ def test_runs_here_are_not_compared_with_times_elsewhere(stored, capsys):
     assert status == 1
     assert "the times are of another machine" in told
     assert "abacus, 10 cores" in told
+    stored.write_text(json.dumps({**content, "stack": {**content["stack"], "cell": "away"}}))
+    status, told = run(["--times", str(stored), "--check", "2"], capsys)
+    assert status == 1
+    assert "no cell is called 'away'" in told

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
-from elman.bench.processes import Program, run_program
+from elman.bench.processes import ProcessError, Program, run_program
 from elman.bench.times import Stack, alone
 from elman.bench.timing import time_side_by_side
 from elman.plan.allreduce import Interconnect
@@ -109,6 +109,8 @@ def measure_ddp(stack: Stack, minibatch: int, processes: int, seconds: float) ->
 
 
 def _ran(what: dict[str, Any]) -> Any:
+    if not dist.is_available():
+        raise ProcessError("this torch was built without torch.distributed")
     words = ("-m", "elman.bench.joined")
     program = Program(words, threads=what["threads"], text=json.dumps(what))
     return json.loads(run_program(program, LIMIT_S))

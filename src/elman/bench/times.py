@@ -51,6 +51,10 @@ class Stack:
     dtype: str
     threads: Size
 
+    def __post_init__(self) -> None:
+        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+            raise ValueError(f"torch has no dtype {self.dtype!r}")
+
     def module(self, seed: int = 0) -> nn.Module:
         """The layers, their weights drawn from a generator of their own."""
         with torch.random.fork_rng(devices=[]):

@@ -156,11 +156,12 @@ def check_given(context: typer.Context) -> None:
 
 
 def check_same_machine(measured: Measured) -> None:
-    """Refuse to compare runs here with times of another machine.
+    """Refuse to compare runs here with times of another machine, or of a cell that is not here.
 
     Raises:
-        InputError: the times are of another one.
+        InputError, RunError: the times are of another one.
     """
+    find_cell(measured.stack.cell)
     there = (measured.machine.get("cpu"), measured.machine.get("cores"))
     if there != (processor(), cores()):
         details = [
