@@ -42,6 +42,8 @@ def pytest_configure(config):
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as under nohup
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ["ELMAN_POISON"] = "1"
     if hasattr(config, "workerinput"):

@@ -296,7 +296,6 @@ class OwnBackwardEngine(Engine):
     """Stands in for a compiled engine, under its name."""
 
     name = "c"
-    fuses = True
 
     def __init__(self, schedules: tuple[str, ...] = ("",)) -> None:
         self.names = schedules
@@ -318,6 +317,7 @@ class OwnBackwardEngine(Engine):
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
     """Put an engine in the place of the registered one of its name, for one test."""
+    registry.fuses("cpu", "float32")  # known for the whole process, and not by what stands in
     find = registry.find
     monkeypatch.setattr(
         registry, "find", lambda name: engine if name == engine.name else find(name)

@@ -57,8 +57,10 @@ def test_a_run_starts_at_once(capsys, nothing_known):
         assert choice.why == "remembered"
 
 
-def test_layers_at_once_or_sent_one_by_one(capsys, nothing_known):
+def test_layers_at_once_or_sent_one_by_one(capsys, nothing_known, monkeypatch):
     """Of a stack both ways, with what workers wait for; nonsense is refused."""
+    monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 3)  # as many as it takes
+    monkeypatch.setattr("elman.engines.c.engine._PRUNE_RATIO", 1e9)
     words = ["tune", "gru", "--hidden", "9", "--shape", "50,2", "--layers", "3", "--workers", "4"]
     status, told = run([*words, "--interconnect", "ethernet"], capsys)
 
