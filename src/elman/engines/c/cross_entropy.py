@@ -13,7 +13,7 @@ from elman.engines.c.build import built, find_compiler
 from elman.engines.c.isa import Isa, detect
 from elman.engines.c.memory import fresh
 from elman.engines.c.shared import file, head, runtime, tile_head, tiles
-from elman.engines.c.threads import oversubscription, pool, threads, workers
+from elman.engines.c.threads import on_pool, oversubscription, threads, workers
 from elman.engines.c.tiles import WIDEST, shuffles, tile_rows
 from elman.engines.cross_entropy import Found, Rows, Wants, chunk_rows, in_torch
 from elman.errors import DisagreementError, EngineError
@@ -85,10 +85,7 @@ def _verify(library: Any, dtype: torch.dtype) -> None:
 
 def _declared(library: Any) -> Any:
     """The library on torch's pool, its functions' types told; BuildError if it lacks one."""
-    shared = pool()
-    library.elman_threads.argtypes = [ctypes.c_void_p] * 3
-    library.elman_threads.restype = None
-    library.elman_threads(shared.parallel, shared.number, shared.count)
+    on_pool(library)
     for function in (library.elman_cross_entropy, library.elman_cross_entropy_bytes):
         function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_long
     return library

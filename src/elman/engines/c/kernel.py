@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 from collections import deque
@@ -28,7 +27,7 @@ from elman.engines.c.context import Frame
 from elman.engines.c.emit import Emitter
 from elman.engines.c.isa import detect
 from elman.engines.c.launches import ConcurrentLaunches, Entry
-from elman.engines.c.threads import oversubscription, pool, threads, workers
+from elman.engines.c.threads import on_pool, oversubscription, threads, workers
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed import Packed
 from elman.errors import EngineError
@@ -105,10 +104,8 @@ class CKernel(Kernel):
         text, parts = self.emitter.text(), self.emitter.parts()
         self.digest = hashlib.sha256("".join((text, *parts)).encode()).hexdigest()[:16]
         library, self._fingerprint = built(text, self.isa, parts)
-        self._library, shared = library, pool()
-        library.elman_threads.argtypes = [ctypes.c_void_p] * 3
-        library.elman_threads.restype = None
-        library.elman_threads(shared.parallel, shared.number, shared.count)
+        self._library = library
+        on_pool(library)
         self._forward = Entry.of(library, "forward")
         self._backward = Entry.of(library, "backward") if made.backward is not None else None
         self._direct = Entry.of(library, "direct") if made.backward is None else None

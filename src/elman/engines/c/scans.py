@@ -13,7 +13,7 @@ from elman.engines.c.build import built, find_compiler
 from elman.engines.c.isa import Isa, detect
 from elman.engines.c.memory import fresh
 from elman.engines.c.shared import file, head, runtime
-from elman.engines.c.threads import pool, threads
+from elman.engines.c.threads import on_pool, threads
 from elman.errors import DisagreementError, EngineError, warn_once
 
 _NAMES = {torch.float32: "float32", torch.float64: "float64"}
@@ -95,10 +95,7 @@ def _one_by_one(A: Tensor, b: Tensor, y0: Tensor, dy: Tensor) -> tuple[Tensor, .
 
 def _declared(library: Any) -> Any:
     """The library on torch's pool, its functions' types told; BuildError if it lacks one."""
-    shared = pool()
-    library.elman_threads.argtypes = [ctypes.c_void_p] * 3
-    library.elman_threads.restype = None
-    library.elman_threads(shared.parallel, shared.number, shared.count)
+    on_pool(library)
     for name in ("channels", "samples", "channels_backward", "samples_backward", "pieces"):
         function = getattr(library, f"elman_scan_{name}")
         function.argtypes, function.restype = [ctypes.c_void_p], None

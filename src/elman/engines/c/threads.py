@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -110,6 +111,14 @@ class Oversubscription:
 
 
 oversubscription = Oversubscription()
+
+
+def on_pool(library: Any) -> None:
+    """Let a library of ours run on torch's pool; BuildError if it lacks what takes it."""
+    shared = pool()
+    library.elman_threads.argtypes = [ctypes.c_void_p] * 3
+    library.elman_threads.restype = None
+    library.elman_threads(shared.parallel, shared.number, shared.count)
 
 
 def threads() -> int:
