@@ -120,7 +120,8 @@ def test_a_resume_by_fewer_workers(small_text, tmp_path):
 def test_models_are_averaged_now_and_then(small_text, tmp_path):
     """With plain SGD and a step between averages it is data-parallel training; with more it is
     not, and a resumed run still equals a whole one."""
-    options = (f"--data={small_text}", "--optimizer=sgd", "--lr=0.5", "--clip=1e9", *OPTIONS)
+    options = (f"--data={small_text}", "--optimizer=sgd", "--lr=0.3", "--momentum=0.5")
+    options += ("--clip=1e9", *OPTIONS)
     for name, more in (("1", ()), ("3", ("--sync-every=3",))):
         out = f"--out={tmp_path / name}"
         finished(begin(*ELMAN, *options, "--steps=14", out, "--devices=2", *more))
