@@ -60,6 +60,12 @@ def heads(D: int) -> Case:
     return Case(f"heads lstm {768 // D}x{D}", "heads", "lstm", 1024, 16, 768, heads=768 // D)
 
 
+def decoder(rows: int, H: int, classes: int, dtype: str) -> Case:
+    """Decoder and loss of so many rows; T stands for the classes."""
+    name = f"decoder {rows}x{H} to {classes} {DTYPES[dtype]}"
+    return Case(name, "decoder", "", classes, rows, H, dtype)
+
+
 def first() -> Iterator[Case]:
     """A few of each kind: what is wanted most if time is short."""
     yield Case("peaks", "peaks", "", 0, 0, 8192)
@@ -72,6 +78,7 @@ def first() -> Iterator[Case]:
     yield layer("lstm_layernorm", 256, 16, 128, "bfloat16", "cell")
     yield layer("gru", 100, 32, 256, "float32", "module")
     yield layer("lstm", 1024, 16, 256, "bfloat16", "stack")
+    yield decoder(700, 200, 10_000, "float32")
 
 
 def cases() -> Iterator[Case]:
@@ -96,6 +103,9 @@ def rest() -> Iterator[Case]:
     for n in (1, 2, 4, 8, 16, 32):
         for T in (1000, 10_000, 100_000):
             yield layer("gru", T, 1, n, "float32", "deer")
+    for dtype in both:
+        yield decoder(2240, 650, 33_278, dtype)
+        yield decoder(8192, 2048, 50_257, dtype)
     for cell in ("paragru", "paralstm"):
         for T in (2048, 256):
             yield layer(cell, T, 8, 256, "float32", "deer")
@@ -132,6 +142,7 @@ def tiny() -> Iterator[Case]:
     yield Case("heads dry", "heads", "lstm", 2, 2, 8, "float32", heads=2)
     yield Case("module dry", "module", "gru", 3, 2, 8, "float32")
     yield Case("stack dry", "stack", "gru", 32, 2, 4, "float32")
+    yield Case("decoder dry", "decoder", "", 33, 5, 4, "float32")
 
 
 MODULES = {"module": {"num_layers": 2, "bidirectional": True}, "stack": {"num_layers": 4}}
@@ -440,6 +451,44 @@ def barrier_time(case: Case, device: str, clock: Clock) -> dict[str, Any]:
     return {"barrier": found}
 
 
+def decoder_times(case: Case, device: str, clock: Clock) -> dict[str, Any]:
+    """Decoder and loss, forward and backward (s), and the memory that they take at most (bytes)."""
+    import torch
+    from torch.nn import functional
+
+    import elman
+
+    torch.manual_seed(0)
+    dtype = getattr(torch, case.dtype)
+    own = elman.LinearCrossEntropy(case.H, case.T, device=device, dtype=dtype)
+    x = torch.randn(case.B, case.H, device=device, dtype=dtype, requires_grad=True)
+    targets = torch.randint(case.T, (case.B,), device=device)
+    leaves = [x, *own.parameters()]
+
+    def by(engine: str) -> Any:
+        with elman.using(engine=engine):
+            return torch.autograd.grad(own(x, targets), leaves)
+
+    def plain() -> Any:
+        return torch.autograd.grad(functional.cross_entropy(own.logits(x), targets), leaves)
+
+    runs = {"elman": lambda: by("triton"), "chunks": lambda: by("reference"), "torch": plain}
+    found: dict[str, Any] = {"decoder": {}, "bytes": {}}
+    for name, run in runs.items():
+        for got, want in zip(run(), by("reference"), strict=True):
+            off = float((got - want).double().norm() / want.double().norm())
+            if off > (1e-4 if dtype == torch.float32 else 3e-2):
+                raise ValueError(f"{name} is off by {off:.1e}")
+        if device == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            run()
+            found["bytes"][name] = torch.cuda.max_memory_allocated() - before
+        found["decoder"][name] = clock(run)
+    return found
+
+
 def measured(case: Case, device: str) -> dict[str, Any]:
     """All of a row but what is the same in every row."""
     clock = Clock(device)
@@ -447,6 +496,8 @@ def measured(case: Case, device: str) -> dict[str, Any]:
         return barrier_time(case, device, clock)
     if case.kind == "peaks":
         return peaks(case, device, clock)
+    if case.kind == "decoder":
+        return decoder_times(case, device, clock)
     if case.kind in MODULES:
         return module_times(case, device, clock)
     found = work_of(case, device) | own_times(case, device, clock)
@@ -470,7 +521,7 @@ def warm(device: str) -> None:
 
     for line in sys.stdin:
         case = Case(**json.loads(line))
-        if case.kind in ("peaks", "barrier", *MODULES):
+        if case.kind in ("peaks", "barrier", "decoder", *MODULES):
             continue
         job = job_of(case, device)
         trial = make_trial(job, min(case.T, 2), case.B)
@@ -601,6 +652,10 @@ def shown(row: dict[str, Any], most: dict[str, float]) -> str:
     if "peaks" in row:
         told = ", ".join(f"{k} {v / 1e12:.1f}" for k, v in row["peaks"].items())
         return f"{row['name']:36} TB/s and TFLOP/s: {told}"
+    if "decoder" in row:
+        took = ", ".join(f"{k} {v * 1e3:.3f}" for k, v in row["decoder"].items())
+        told = ", ".join(f"{k} {v / 2**20:.0f}" for k, v in row["bytes"].items())
+        return f"{row['name']:36} ms: {took}; MiB: {told or '-'}"
     T = row["T"]
 
     def pair(name: str) -> str:

@@ -19,6 +19,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from elman.errors import DisagreementError
+
 LEAST_ROWS = {"cpu": 128}  # of a chunk: enough that products, not reading W, take the time
 _LEAST_ROWS = 1024  # on devices that multiply faster than that
 _CACHE_BYTES = 1 << 19  # of a core, for a chunk
@@ -84,8 +86,36 @@ def chunk_rows(rows: Rows) -> int:
     return max(1, min(len(rows.x), most))
 
 
+class Chunk(NamedTuple):
+    """Rows whose logits stand in memory.
+
+    Attributes:
+        logits [n, V]: without the bias, of the rows' type; may be overwritten.
+        bias [V]: or None.
+        targets [n], scale [n]: of the rows.
+        smoothing: of the labels.
+    """
+
+    logits: Tensor
+    bias: Tensor | None
+    targets: Tensor
+    scale: Tensor
+    smoothing: float
+
+
+class Softmax(Protocol):
+    """``chunk, gradients`` → losses [n], and gradients by logits [n, V] if they are wanted."""
+
+    def __call__(self, chunk: Chunk, gradients: bool) -> tuple[Tensor, Tensor | None]: ...
+
+
 def in_torch(rows: Rows, scale: Tensor, wants: Wants) -> Found:
     """The same in torch ops, on every device and in every floating-point type."""
+    return in_chunks(rows, scale, wants, _softmax)
+
+
+def in_chunks(rows: Rows, scale: Tensor, wants: Wants, softmax: Softmax) -> Found:
+    """The same by torch's products, and by ``softmax`` what lies between them."""
     x, weight, bias = rows.x, rows.weight, rows.bias
     wide = accumulated(x.dtype)
     losses = x.new_empty(len(x), dtype=wide)
@@ -100,14 +130,13 @@ def in_torch(rows: Rows, scale: Tensor, wants: Wants) -> Found:
         chunk = slice(start, start + several)
         part = x[chunk]
         logits = torch.mm(part, weight.t(), out=memory[: len(part)])
-        logits = (logits if bias is None else logits.add_(bias)).to(wide)
-        targets = rows.targets[chunk].unsqueeze(1)
-        losses[chunk], total = _softmax(logits, targets, rows.smoothing)
-        if not any(wants):
+        losses[chunk], d_logits = softmax(
+            Chunk(logits, bias, rows.targets[chunk], scale[chunk], rows.smoothing), any(wants)
+        )
+        if d_logits is None:
             continue
-        d_logits = _cotangents(logits, targets, total, scale[chunk], rows.smoothing)
         if d_bias is not None:
-            d_bias += d_logits.sum(0)
+            d_bias += d_logits.sum(0, dtype=wide)
         d_logits = d_logits.to(x.dtype)
         if d_x is not None:
             torch.mm(d_logits, weight, out=d_x[chunk])
@@ -116,14 +145,18 @@ def in_torch(rows: Rows, scale: Tensor, wants: Wants) -> Found:
     return Found(losses, d_x, *(_cast((d_weight, d_bias), weight.dtype)))
 
 
-def _softmax(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Losses [n], and the sums [n, 1] of what logits [n, V] become: exp of less their largest."""
+def _softmax(chunk: Chunk, gradients: bool) -> tuple[Tensor, Tensor | None]:
+    """As of :class:`Softmax`, in torch ops."""
+    logits, bias, targets, scale, smoothing = chunk
+    logits = (logits if bias is None else logits.add_(bias)).to(accumulated(logits.dtype))
+    targets = targets.unsqueeze(1)
     logits -= logits.amax(1, keepdim=True)
     less = (1 - smoothing) * logits.gather(1, targets).squeeze(1)
     if smoothing:
         less += smoothing * logits.mean(1)
     total = logits.exp_().sum(1, keepdim=True)
-    return total.log().squeeze(1) - less, total
+    losses = total.log().squeeze(1) - less
+    return losses, _cotangents(logits, targets, total, scale, smoothing) if gradients else None
 
 
 def _cotangents(
@@ -135,6 +168,41 @@ def _cotangents(
     if smoothing:
         powers -= scale * (smoothing / powers.shape[1])
     return powers.scatter_add_(1, targets, (smoothing - 1) * scale)
+
+
+def verify(engine: str, found: CrossEntropy, like: Tensor, most: float) -> None:
+    """Compare an engine's kernel with torch's operations in float64.
+
+    Args:
+        engine: its name, for messages.
+        found: what it computes.
+        like: of the type and device to compare in.
+        most: relative RMS error.
+
+    Raises:
+        DisagreementError: it computes something else.
+    """
+    source = torch.Generator().manual_seed(0)
+    x, weight, bias, scale = (
+        torch.randn(shape, generator=source, dtype=torch.float64)
+        for shape in ((75, 37), (300, 37), 300, 75)
+    )
+    targets = torch.randint(300, (75,), generator=source)
+    x, weight, bias = (value.to(like) for value in (x, weight / 6, bias))
+    scale = scale.to(like.device, accumulated(like.dtype))
+    rows, wants = Rows(x, weight, bias, targets.to(like.device), 0.1), Wants(True, True, True)
+    exact = Rows(x.double().cpu(), weight.double().cpu(), bias.double().cpu(), targets, 0.1)
+    expected = in_torch(exact, scale.double().cpu(), wants)
+    got = found(rows, scale, wants)
+    if got is None:
+        raise DisagreementError(engine, "LinearCrossEntropy", "it computes nothing")
+    for name, value, want in zip(Found._fields, got, expected, strict=True):
+        assert value is not None
+        assert want is not None
+        off = float((value.double().cpu() - want).norm() / want.norm())
+        if not off <= most:
+            told = f"{name} of a decoder's loss is off by {off:.1e}"
+            raise DisagreementError(engine, "LinearCrossEntropy", told)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None:

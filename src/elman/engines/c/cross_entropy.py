@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -15,8 +15,8 @@ from elman.engines.c.memory import fresh
 from elman.engines.c.shared import file, head, runtime, tile_head, tiles
 from elman.engines.c.threads import on_pool, oversubscription, threads, workers
 from elman.engines.c.tiles import WIDEST, shuffles, tile_rows
-from elman.engines.cross_entropy import Found, Rows, Wants, chunk_rows, in_torch
-from elman.errors import DisagreementError, EngineError
+from elman.engines.cross_entropy import Found, Rows, Wants, chunk_rows, verify
+from elman.errors import EngineError
 
 _NAMES = {torch.float32: "float32", torch.float64: "float64"}
 _EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative RMS error
@@ -51,36 +51,10 @@ def _library(dtype: torch.dtype, isa: Isa) -> Any:
     try:
         parts = (runtime(isa, name), *tiles(isa, name, _PRODUCTS))
         library = _declared(built(text, isa, parts)[0])
-        _verify(library, dtype)
+        verify("c", partial(_computed, library), torch.empty(0, dtype=dtype), _EXACT[dtype])
     except EngineError as error:
         return error
     return library
-
-
-def _verify(library: Any, dtype: torch.dtype) -> None:
-    """Compare the kernel with torch's operations in float64, once per process.
-
-    Raises:
-        DisagreementError: it computes something else.
-    """
-    source = torch.Generator().manual_seed(0)
-    x, weight, bias, scale = (
-        torch.randn(shape, generator=source, dtype=dtype)
-        for shape in ((75, 37), (300, 37), 300, 75)
-    )
-    targets = torch.randint(300, (75,), generator=source)
-    rows, wants = Rows(x, weight / 6, bias, targets, 0.1), Wants(True, True, True)
-    exact = Rows(x.double(), rows.weight.double(), bias.double(), targets, 0.1)
-    expected = in_torch(exact, scale.double(), wants)
-    for name, got, want in zip(
-        Found._fields, _computed(library, rows, scale, wants), expected, strict=True
-    ):
-        assert got is not None
-        assert want is not None
-        off = float((got.double() - want).norm() / want.norm())
-        if not off <= _EXACT[dtype]:
-            told = f"{name} of a decoder's loss is off by {off:.1e}"
-            raise DisagreementError("c", "LinearCrossEntropy", told)
 
 
 def _declared(library: Any) -> Any:

@@ -11,8 +11,9 @@ from weakref import WeakKeyDictionary
 from triton import knobs
 
 from elman.engines.base import Engine, Job, Kernel
+from elman.engines.cross_entropy import CrossEntropy
 from elman.engines.together import Arrangement
-from elman.engines.triton import scans
+from elman.engines.triton import cross_entropy, scans
 from elman.engines.triton.heads import HeadsKernel
 from elman.engines.triton.kernel import DTYPES, TritonKernel
 from elman.engines.triton.launch import processors
@@ -50,6 +51,10 @@ class TritonEngine(Engine):
     def scans(self) -> Any:
         """See :meth:`Engine.scans`."""
         return scans
+
+    def cross_entropy(self) -> CrossEntropy | None:
+        """See :meth:`Engine.cross_entropy`."""
+        return cross_entropy.found
 
     def newton(self) -> Any:
         """See :meth:`Engine.newton`."""

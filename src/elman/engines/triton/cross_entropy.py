@@ -1,0 +1,149 @@
+"""Decoder and loss on a GPU, as of ``elman.engines.cross_entropy``: the vendor's products, and all
+that lies between them in one kernel.
+
+A program walks twice along a row of logits: once for the largest and the sum of exponentials
+relative to the largest so far (Milakov & Gimelshein 2018, arXiv:1805.02867v2, algorithm 3, for each
+place in a block by itself), and once more to put the gradient in the logits' place. Without
+gradients it walks once.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from triton import knobs
+
+from elman.engines.cross_entropy import (
+    Chunk,
+    Found,
+    Rows,
+    Wants,
+    accumulated,
+    in_chunks,
+    verify,
+)
+from elman.engines.triton.launch import fresh, launching
+from elman.engines.triton.source import function
+from elman.errors import DisagreementError, EngineError
+
+_EXACT = {
+    torch.float64: 1e-12,
+    torch.float32: 1e-5,
+    torch.float16: 4e-3,
+    torch.bfloat16: 3e-2,
+}  # relative RMS error
+_MOST = 4096  # classes that a program looks at at once
+WARPS = 8
+_KINDS = {torch.float64: "tl.float64"}
+_TEXT = """@triton.jit
+def softmax(logits, bias, targets, scale, losses, V, SMOOTHING: tl.constexpr,
+            BIASED: tl.constexpr, GRADIENTS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    own = logits + row * V
+    target = tl.load(targets + row)
+    hit = tl.load(own + target).to(KIND)
+    if BIASED:
+        hit += tl.load(bias + target).to(KIND)
+    largest = tl.full([BLOCK], -1e30, KIND)
+    total = tl.zeros([BLOCK], KIND)
+    sums = tl.zeros([BLOCK], KIND)
+    for start in range(0, V, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        there = at < V
+        z = tl.load(own + at, mask=there, other=0.0).to(KIND)
+        if BIASED:
+            z += tl.load(bias + at, mask=there, other=0.0).to(KIND)
+        if SMOOTHING > 0.0:
+            sums += z
+        z = tl.where(there, z, -float("inf"))
+        higher = tl.maximum(largest, z)
+        total = total * tl.exp(largest - higher) + tl.exp(z - higher)
+        largest = higher
+    top = tl.max(largest, 0)
+    norm = tl.sum(total * tl.exp(largest - top), 0)
+    classes = V.to(KIND)
+    loss = tl.log(norm) + (1.0 - SMOOTHING) * (top - hit)
+    if SMOOTHING > 0.0:
+        loss += SMOOTHING * (top - tl.sum(sums, 0) / classes)
+    tl.store(losses + row, loss)
+    if GRADIENTS:
+        each = tl.load(scale + row).to(KIND)
+        factor = each / norm
+        even = each * (SMOOTHING / classes)
+        for start in range(0, V, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            there = at < V
+            z = tl.load(own + at, mask=there, other=0.0).to(KIND)
+            if BIASED:
+                z += tl.load(bias + at, mask=there, other=0.0).to(KIND)
+            z = tl.where(there, z, -float("inf"))
+            d = factor * tl.exp(z - top) - even
+            d -= tl.where(at == target, (1.0 - SMOOTHING) * each, 0.0)
+            lib.put(own + at, d, there)
+"""
+
+
+def text(dtype: torch.dtype) -> str:
+    """The kernel for logits of a type."""
+    return _TEXT.replace("KIND", _KINDS.get(dtype, "tl.float32"))
+
+
+def block(classes: int) -> int:
+    """Classes that a program looks at at once."""
+    return min(_MOST, 1 << (classes - 1).bit_length())
+
+
+def _softmax(chunk: Chunk, gradients: bool) -> tuple[Tensor, Tensor | None]:
+    """See :class:`elman.engines.cross_entropy.Softmax`."""
+    logits, bias = chunk.logits, chunk.bias
+    rows, classes = logits.shape
+    losses = fresh(logits, rows, dtype=accumulated(logits.dtype))
+    kernel = function("softmax", text(logits.dtype))
+    kernel[(rows,)](
+        logits,
+        logits if bias is None else bias.contiguous(),
+        chunk.targets.contiguous(),
+        chunk.scale.contiguous(),
+        losses,
+        classes,
+        SMOOTHING=float(chunk.smoothing),
+        BIASED=bias is not None,
+        GRADIENTS=gradients,
+        BLOCK=block(classes),
+        num_warps=WARPS,
+    )
+    return losses, logits if gradients else None
+
+
+def _computed(rows: Rows, scale: Tensor, wants: Wants) -> Found:
+    with launching(rows.x):
+        return in_chunks(rows, scale, wants, _softmax)
+
+
+@lru_cache(maxsize=8)
+def _verdict(dtype: torch.dtype, device: torch.device) -> EngineError | None:
+    """None once the kernel has agreed with torch's operations, or what is wrong with it."""
+    try:
+        verify("triton", _computed, torch.empty(0, dtype=dtype, device=device), _EXACT[dtype])
+    except DisagreementError as error:
+        return error
+    return None
+
+
+def found(rows: Rows, scale: Tensor, wants: Wants) -> Found | None:
+    """Losses and gradients, as of :func:`elman.engines.cross_entropy.in_torch`; None for types and
+    devices that there is no kernel for.
+
+    Raises:
+        DisagreementError: what is compiled computes something else.
+    """
+    device = rows.x.device
+    interpreted = device.type == "cpu" and bool(knobs.runtime.interpret)
+    if rows.x.dtype not in _EXACT or not (device.type == "cuda" or interpreted):
+        return None
+    wrong = _verdict(rows.x.dtype, device)
+    if wrong is not None:
+        raise wrong
+    return _computed(rows, scale, wants)
