@@ -13,43 +13,6 @@ LANES(v_erf, erf)
 INLINE double softplus_(double x) { return x > 20.0 ? x : log1p(exp(x)); }
 LANES(v_softplus, softplus_)
 
-/* reductions over the units of some arrays: one sum over lanes at the end */
-SHARED T sum_of(const Units *arrays, long count) {
-    V even = {0}, odd = {0};
-    T rest = 0;
-    for (long i = 0; i < count; i++) {
-        const T *p = arrays[i].p;
-        long u = 0, n = arrays[i].n;
-        for (; u + 2 * VL <= n; u += 2 * VL) { even += ld(p + u); odd += ld(p + u + VL); }
-        for (; u + VL <= n; u += VL) even += ld(p + u);
-        for (; u < n; u++) rest += p[u];
-    }
-    return total_of(even + odd) + rest;
-}
-SHARED T square_of(const Units *arrays, long count, T mean) {
-    V even = {0}, odd = {0};
-    T rest = 0;
-    for (long i = 0; i < count; i++) {
-        const T *p = arrays[i].p;
-        long u = 0, n = arrays[i].n;
-        for (; u + 2 * VL <= n; u += 2 * VL) {
-            V d = ld(p + u) - mean, e = ld(p + u + VL) - mean;
-            even += d * d; odd += e * e;
-        }
-        for (; u + VL <= n; u += VL) { V d = ld(p + u) - mean; even += d * d; }
-        for (; u < n; u++) { T d = p[u] - mean; rest += d * d; }
-    }
-    return total_of(even + odd) + rest;
-}
-SHARED T max_of(const Units *arrays, long count) {
-    T best = -(T)INFINITY;
-    for (long i = 0; i < count; i++) {
-        const T *p = arrays[i].p;
-        for (long u = 0; u < arrays[i].n; u++) best = p[u] > best || p[u] != p[u] ? p[u] : best;
-    }
-    return best;
-}
-
 /* sum over rows of a column of vectors, added to what stands there if acc */
 NOINLINE void column_sum(const T *p, long stride, long rows, long u, long n, T *out, int acc) {
     V a = acc ? ld(out) : (V){0}, b = {0};

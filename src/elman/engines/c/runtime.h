@@ -1,5 +1,5 @@
-/* What every generated kernel stands on: elementary functions and workers. After vectors.h; what is only
- * declared here is in runtime.c.
+/* What every generated kernel stands on: vectors compared and picked, reductions, workers. After vectors.h,
+ * before functions.h; what is only declared here is in runtime.c.
  *
  * NaN and infinities pass through every function as in torch, so -ffast-math is never used.
  */
@@ -58,101 +58,6 @@ INLINE V v_sqrt(V x) {
 }
 #endif
 
-/* without specialization (isa.py) exp and tanh are libm's, one lane at a time */
-#ifdef ELMAN_LIBM
-#ifdef ELMAN_F64
-#define LIBM(name) name
-#else
-#define LIBM(name) name##f
-#endif
-INLINE V v_exp(V x) {
-    for (int i = 0; i < VL; i++) LANE(x, i) = LIBM(exp)(LANE(x, i));
-    return x;
-}
-INLINE V v_tanh(V x) {
-    for (int i = 0; i < VL; i++) LANE(x, i) = LIBM(tanh)(LANE(x, i));
-    return x;
-}
-#else
-/* exp: x = n ln 2 + r, a polynomial in r, and 2^n in two factors so that 0, subnormals and infinity come
- * out right. Constants: Cephes (Moshier), expf.c; float64: the Taylor polynomial, |r| <= ln 2 / 2. */
-#ifdef ELMAN_F64
-#define EXP_LOW -746.0
-#define EXP_HIGH 710.0
-#define EXP_MAGIC 6755399441055744.0
-#define EXP_BIAS 1023
-#define EXP_SHIFT 52
-#else
-#define EXP_LOW -104.5f
-#define EXP_HIGH 89.0f
-#define EXP_MAGIC 12582912.0f
-#define EXP_BIAS 127
-#define EXP_SHIFT 23
-#endif
-INLINE V v_exp(V x) {
-    x = lesser(bc((T)EXP_HIGH), larger(bc((T)EXP_LOW), x));
-    V m = x * (T)1.44269504088896341 + (T)EXP_MAGIC;
-    V n = m - (T)EXP_MAGIC;
-#ifdef ELMAN_F64
-    V r = x - n * 6.93145751953125e-1;
-    r = r - n * 1.42860682030941723212e-6;
-    V p = bc(1.0 / 6227020800.0);
-    p = p * r + 1.0 / 479001600.0;
-    p = p * r + 1.0 / 39916800.0;
-    p = p * r + 1.0 / 3628800.0;
-    p = p * r + 1.0 / 362880.0;
-    p = p * r + 1.0 / 40320.0;
-    p = p * r + 1.0 / 5040.0;
-    p = p * r + 1.0 / 720.0;
-    p = p * r + 1.0 / 120.0;
-    p = p * r + 1.0 / 24.0;
-    p = p * r + 1.0 / 6.0;
-    p = p * r + 0.5;
-#else
-    V r = x - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    V p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-#endif
-    p = p * (r * r) + (r + (T)1);
-    M k = bits(m) - bits(bc((T)EXP_MAGIC));
-    M half = k >> 1;
-    V low = value((half + EXP_BIAS) << EXP_SHIFT);
-    V high = value((k - half + EXP_BIAS) << EXP_SHIFT);
-    return p * low * high;
-}
-/* tanh: an odd polynomial or rational near 0 (Cephes, tanhf.c and tanh.c), 1 - 2 / (exp(2|x|) + 1) beyond */
-INLINE V v_tanh(V x) {
-    V a = v_abs(x);
-    V s = x * x;
-#ifdef ELMAN_F64
-    V p = s * -9.64399179425052238628e-1 + -9.92877231001918586564e1;
-    p = p * s + -1.61468768441708447952e3;
-    V q = s + 1.12811678491632931402e2;
-    q = q * s + 2.23548839060100448583e3;
-    q = q * s + 4.84406305325125486048e3;
-    V near = a + a * s * (p / q);
-#else
-    V p = s * -5.70498872745e-3f + 2.06390887954e-2f;
-    p = p * s + -5.37397155531e-2f;
-    p = p * s + 1.33314422036e-1f;
-    p = p * s + -3.33332819422e-1f;
-    V near = a + a * s * p;
-#endif
-    V far = (T)1 - (T)2 / (v_exp(a + a) + (T)1);
-    return value(bits(pick(a < (T)0.625, near, far)) | (bits(x) & bits(bc((T)-0.0))));
-}
-#endif
-INLINE V v_sigmoid(V x) { return (T)1 / ((T)1 + v_exp(-x)); }
-INLINE V v_relu(V x) { return larger(bc(0), x); }
-INLINE V v_min(V a, V b) { return pick(a != a, a, pick(a < b, a, b)); }
-INLINE V v_max(V a, V b) { return pick(a != a, a, pick(a > b, a, b)); }
-INLINE V v_sign(V x) { return pick(x > (T)0, bc(1), pick(x < (T)0, bc(-1), bc(0))); }
-/* not `c != 0`: gcc 12 without SSE4 stops with an internal error when c is itself a comparison */
-INLINE V v_where(V c, V a, V b) { return pick(bits(v_abs(c)) != 0, a, b); }
 /* one lane at a time */
 SHARED V v_log(V x);
 SHARED V v_sin(V x);

@@ -28,8 +28,8 @@ def _vectors(isa: Isa, dtype: str) -> str:
 
 @cache
 def head(isa: Isa, dtype: str) -> str:
-    """What a text begins with that is linked with :func:`runtime`: types, functions, workers."""
-    return f"{_vectors(isa, dtype)}\n{file('runtime.h')}"
+    """What a text begins with that is linked with :func:`runtime`: vectors, workers, functions."""
+    return "\n".join([_vectors(isa, dtype), file("runtime.h"), file("functions.h")])
 
 
 def tile_head() -> str:
@@ -41,7 +41,8 @@ def tile_head() -> str:
 @cache
 def runtime(isa: Isa, dtype: str) -> str:
     """The part that every kernel needs."""
-    return f"{head(isa, dtype)}\n{shuffles(isa.lanes(dtype))}\n{file('runtime.c')}"
+    own = [shuffles(isa.lanes(dtype)), file("reductions.h"), file("runtime.c")]
+    return "\n".join([head(isa, dtype), *own])
 
 
 @cache
