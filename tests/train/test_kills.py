@@ -1,0 +1,112 @@
+"""benchmarks/kills.py: it strikes where it says, and sees what differs; a kill of two processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from elman.engines.c.build import find_compiler
+from elman.train import checkpoint
+from runs import environment
+
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+if not Path("/proc/self/task").exists():
+    pytest.skip("the scripts find processes in /proc", allow_module_level=True)
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """The two files, as Python runs them."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return importlib.import_module("kills"), importlib.import_module("struck")
+
+
+@pytest.fixture
+def struck(scripts):
+    return scripts[1]
+
+
+@pytest.fixture
+def fired(struck, monkeypatch) -> list[str]:
+    """Where a strike would have killed."""
+    told: list[str] = []
+    monkeypatch.setattr(struck.Strike, "fire", lambda self, where: told.append(where))
+    monkeypatch.setattr(struck.Strike, "fire_later", lambda self, where: told.append(where))
+    return told
+
+
+def test_every_place_is_there(struck):
+    """What a strike takes the place of."""
+    for place in struck.PLACES.values():
+        if place.owner:
+            module, _, name = place.owner.partition(":")
+            owner = importlib.import_module(module)
+            assert callable(getattr(getattr(owner, name) if name else owner, place.function))
+
+
+@pytest.mark.parametrize("name", ["step", "validate", "write", "rename", "remove", "metrics"])
+def test_strikes_where_it_says(small_config, train, struck, fired, monkeypatch, name):
+    """At the given call of a run, once, and what was written for it does not stay."""
+    place = struck.PLACES[name]
+    module, _, kind = place.owner.partition(":")
+    owner = importlib.import_module(module)
+    owner = getattr(owner, kind) if kind else owner
+    monkeypatch.setattr(owner, place.function, getattr(owner, place.function))  # to be put back
+    struck.arm(struck.Strike(name, 0, 2, 0.5, 0.0, False, ""))
+    assert train(small_config).complete
+    assert len(fired) == 1
+    assert fired[0].startswith(f"{name} 2")
+
+
+def test_a_strike_kills_once(struck, tmp_path):
+    """The mark is there before the process is gone; the next one lives."""
+    mark = tmp_path / "mark"
+    text = struck.Strike("start", 0, 1, 0.0, 0.0, False, str(mark)).text()
+    words = f"import json, struck; struck.Strike(**json.loads({text!r})).fire('here')"
+    for status in (-signal.SIGKILL, 0):
+        ended = subprocess.run([sys.executable, "-c", words], cwd=SCRIPTS, check=False)
+        assert ended.returncode == status
+        assert mark.read_text() == "here"
+
+
+def test_it_sees_what_differs(small_config, train, scripts):
+    """One bit of one weight; a row of metrics."""
+    kills, _ = scripts
+    left, right = (train(small_config).folder for _ in range(2))
+    assert kills.difference(left, right) == ""
+    point, _ = checkpoint.load_latest(right.checkpoints)
+    tensors = {name: value.clone() for name, value in point.tensors.items()}
+    tensors["model.embedding.weight"][0, 0] = torch.nextafter(
+        tensors["model.embedding.weight"][0, 0], torch.tensor(9.0)
+    )
+    checkpoint.save(right.checkpoints, dataclasses.replace(point, tensors=tensors))
+    assert "model.embedding.weight" in kills.difference(left, right)
+    checkpoint.save(right.checkpoints, point)
+    assert kills.difference(left, right) == ""
+    right.metrics.write_text("".join(right.metrics.read_text().splitlines(True)[:-1]))
+    assert kills.difference(left, right)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
+@pytest.mark.skipif(isinstance(find_compiler(), str), reason="there is no C compiler")
+def test_a_kill_of_two_processes(tmp_path):
+    """The script itself; fifty take ten minutes."""
+    words = [str(SCRIPTS / "kills.py"), f"--out={tmp_path / 'runs'}", "--kills=1", "--seed=3"]
+    ended = subprocess.run(
+        [sys.executable, *words, "--only=write", "--started-by=torchrun"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "1 of 1 runs equal an undisturbed one to the bit" in ended.stdout
