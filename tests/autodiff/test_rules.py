@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 from elman import compiler, ops
 from elman.autodiff.rules import VJP
@@ -134,6 +135,18 @@ ROWS: dict[str, tuple[Any, Any]] = {  # op -> the formula in the cell's language
         lambda x, h, *_: ops.softplus(15 * x * h),
         lambda x, h, *_: torch.nn.functional.softplus(15 * x * h),
     ),
+    "atan": (lambda x, h, *_: ops.atan(2 * x * h), lambda x, h, *_: (2 * x * h).atan()),
+    "expm1": (lambda x, h, *_: ops.expm1(x * h), lambda x, h, *_: (x * h).expm1()),
+    "floor": (lambda x, h, *_: ops.floor(3 * x) * h, lambda x, h, *_: (3 * x).floor() * h),
+    "round": (lambda x, h, *_: round(3 * x) * h, lambda x, h, *_: (3 * x).round() * h),
+    "pow": (
+        lambda x, h, m, W, w, u: (1 + x * x) ** h + (2 + h * h) ** u + 2**x + (1 + m * m) ** -2.5,
+        lambda x, h, m, W, w, u: (1 + x * x) ** h + (2 + h * h) ** u + 2**x + (1 + m * m) ** -2.5,
+    ),
+    "remainder": (
+        lambda x, h, m, W, w, u: 5 * x % h + h % 0.3 + m % w + 2 % x,
+        lambda x, h, m, W, w, u: 5 * x % h + h % 0.3 + m % w + torch.full_like(x, 2) % x,
+    ),
     "minimum": (
         lambda x, h, m, *_: ops.minimum(x, h) + ops.minimum(h, 0.3) + ops.minimum(m, x),
         lambda x, h, m, *_: (
@@ -242,6 +255,37 @@ KINKS = {  # op at its kinks, at ties and at NaN -> what torch computes; both on
         lambda x, h, *_: (
             torch.nn.functional.softplus(20 * x) + torch.nn.functional.softplus(21 * x)
         ),
+    ),
+    "atan": (lambda x, h, *_: ops.atan(x), lambda x, h, *_: x.atan()),
+    "expm1": (lambda x, h, *_: ops.expm1(x), lambda x, h, *_: x.expm1()),
+    "floor": (lambda x, h, *_: ops.floor(x) + x, lambda x, h, *_: x.floor() + x),
+    "round": (lambda x, h, *_: ops.round(2.5 * x) + x, lambda x, h, *_: (2.5 * x).round() + x),
+    **{
+        f"pow {power}": (
+            lambda x, h, *_, power=power: x**power,
+            lambda x, h, *_, power=power: x**power,
+        )
+        for power in (-2.5, -2, -1, 0, 0.5, 1, 1.5, 2, 3, 9)
+    },
+    "pow": (lambda x, h, *_: x ** (0 * h), lambda x, h, *_: x ** (0 * h)),
+    "pow, base 0": (lambda x, h, *_: (0 * h) ** x, lambda x, h, *_: (0 * h) ** x),
+    "remainder": (lambda x, h, *_: x % 0.7 + x % -1.0, lambda x, h, *_: x % 0.7 + x % -1.0),
+    "leaky_relu": (
+        lambda x, h, *_: ops.leaky_relu(x) + ops.leaky_relu(x, 0.2),
+        lambda x, h, *_: functional.leaky_relu(x) + functional.leaky_relu(x, 0.2),
+    ),
+    "elu": (
+        lambda x, h, *_: ops.elu(x) + ops.elu(800 * x, 0.5),
+        lambda x, h, *_: functional.elu(x) + functional.elu(800 * x, 0.5),
+    ),
+    "hardtanh": (
+        lambda x, h, *_: ops.hardtanh(x) + ops.hardtanh(x, 0.0, 2.0),
+        lambda x, h, *_: functional.hardtanh(x) + functional.hardtanh(x, 0.0, 2.0),
+    ),
+    "hardsigmoid": (
+        lambda x, h, *_: ops.hardsigmoid(3 * x) + ops.hardsigmoid(x),
+        # functional.hardsigmoid has a sixth of float32 in its backward, whatever the dtype
+        lambda x, h, *_: functional.relu6(3 * x + 3) / 6 + functional.relu6(x + 3) / 6,
     ),
     "where": (
         lambda x, h, *_: ops.where(x > 0, x * x, h),

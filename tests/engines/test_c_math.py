@@ -184,7 +184,15 @@ def test_own_functions_are_accurate(name, dtype, isa):
 
 
 ODD = [0.0, -0.0, 1.0, -1.0, float("nan"), float("inf"), float("-inf"), 0.5, -2.5, 20.0, 21.0]
+ODD += [1.5, -0.5, -0.3, 0.7, 3.0, -7.0, 8388607.5, 2.0**52 - 0.5, -(2.0**53)]
 ODD += [1e-45, -1e-45, 1e-40, 3e38, -3e38, 87.0, 89.0, -87.0, -104.0, 700.0, 709.9, -745.2, 1e-320]
+
+
+def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """torch's own, but where that has NaN for quotients that overflow."""
+    with np.errstate(all="ignore"):
+        return np.remainder(a, b)
+
 
 TORCH = {  # op -> torch's own
     "tanh": torch.tanh,
@@ -199,6 +207,12 @@ TORCH = {  # op -> torch's own
     "cos": torch.cos,
     "erf": torch.erf,
     "softplus": torch.nn.functional.softplus,
+    "atan": torch.atan,
+    "expm1": torch.expm1,
+    "floor": torch.floor,
+    "round": torch.round,
+    "pow": torch.pow,
+    "remainder": lambda a, b: torch.from_numpy(_remainder(a.numpy(), b.numpy())),
     "stop": torch.clone,
     "mul": torch.mul,
     "div": torch.div,
@@ -207,7 +221,9 @@ TORCH = {  # op -> torch's own
     **{name: getattr(torch, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
 }
 ROUNDED = ("tanh", "sigmoid", "exp", "log", "sqrt", "sin", "cos", "erf", "softplus")
+ROUNDED += ("atan", "expm1", "pow")
 ZEROS = ("tanh", "sqrt", "abs", "sin", "erf", "stop", "mul", "div")  # the sign of 0 is torch's too
+ZEROS += ("atan", "expm1", "floor", "round")
 
 
 def agree(name: str, got: np.ndarray, want: torch.Tensor) -> None:

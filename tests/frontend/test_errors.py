@@ -118,16 +118,12 @@ def with_deletion(x, h, W, R, b):
     return h
 
 
-def with_round(x, h, W, R, b):
-    return round(h)  # round
-
-
 def with_digits(x, h, W, R, b):
     return round(h, 2)  # digits
 
 
-def with_floor(x, h, W, R, b):
-    return math.floor(h) * h  # floor
+def with_trunc(x, h, W, R, b):
+    return math.trunc(h) * h  # trunc
 
 
 def with_math(x, h, W, R, b):
@@ -172,15 +168,11 @@ def with_method(x, h, W, R, b):
 
 
 def with_power(x, h, W, R, b):
-    return h**0.5  # power
+    return h ** "2"  # power
 
 
-def with_base(x, h, W, R, b):
-    return 2**h  # base
-
-
-def with_modulo(x, h, W, R, b):
-    return h % 1.0  # modulo
+def with_division(x, h, W, R, b):
+    return h // 1.0  # division
 
 
 def with_conditions(x, h, W, R, b):
@@ -229,9 +221,8 @@ TRACE = {  # function -> what the message says first, the line's mark, the hint
     ),
     with_change: ("a traced value cannot be changed in place", "change", "make a new one: where("),
     with_deletion: ("a traced value cannot be indexed", "deletion", "cut it into parts"),
-    with_round: ("rounding is no op of a cell", "round", "it has no useful derivative"),
-    with_digits: ("rounding is no op of a cell", "digits", "it has no useful derivative"),
-    with_floor: ("rounding is no op of a cell", "floor", "it has no useful derivative"),
+    with_digits: ("a traced value is rounded to whole", "digits", "round(v * 100) / 100"),
+    with_trunc: ("trunc is no op of a cell", "trunc", "write where(v < 0, -floor(-v), floor(v))"),
     with_math: ("a traced value is no number", "math", "use the function of the same name"),
     with_float: ("a traced value is no number", "float", "use the function of the same name"),
     with_numpy: ("numpy.tanh cannot take a traced value", "numpy", "use the function of that name"),
@@ -246,9 +237,8 @@ TRACE = {  # function -> what the message says first, the line's mark, the hint
     with_loop: ("a traced value cannot be unpacked", "loop", "cut it first"),
     with_len: ("a traced value has no length", "len", "dims are names inside a cell"),
     with_method: ("a traced value has no .tanh", "method", "use a function: tanh(v)"),
-    with_power: ("a power of 0.5 is no op of a cell", "power", "write exp(p * log(v))"),
-    with_base: ("a power is no op of a cell", "base", "write exp(v * 0.693147"),
-    with_modulo: ("% and // are no ops of a cell", "modulo", "they have no useful derivative"),
+    with_power: ("a str cannot take part", "power", "use numbers, the cell's arguments"),
+    with_division: ("// is no op of a cell", "division", "write floor(v / w)"),
     with_conditions: ("& | ^ ~ are no ops of a cell", "conditions", "write a * b for and"),
     with_not: ("& | ^ ~ are no ops of a cell", "not", "write a * b for and"),
     with_text: ("a str cannot take part", "text", "use numbers, the cell's arguments"),

@@ -62,6 +62,8 @@ EVERY = {  # what a cell author may call -> a call of it on vectors x, h, a scal
     "maximum": lambda x, h, m: ops.maximum(x, h),
     "minimum": lambda x, h, m: ops.minimum(x, m),
     "mean": lambda x, h, m: h * ops.mean(x),
+    "pow": lambda x, h, m: ops.pow(x, h) + h**2.5 + 2**h,
+    "remainder": lambda x, h, m: ops.remainder(h, x) + h % 0.5 + 2 % h,
     "split": lambda x, h, m: ops.split(h, 1)[0],
     "sum": lambda x, h, m: h * ops.sum(x),
     "var": lambda x, h, m: h * ops.var(x),

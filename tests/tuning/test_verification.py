@@ -9,7 +9,7 @@ import torch
 from torch.func import grad
 
 import elman
-from elman import cells
+from elman import cells, ops
 from elman.engines.call import Cotangents, Gradients, Result
 from elman.errors import DisagreementError
 from elman.nn.autograd.derived import derived
@@ -187,6 +187,31 @@ def test_near_ties_are_found():
     assert not near_ties(trial).any()
     trial.call.inputs[0][1, 2, 3] = 0.25 + 1e-8
     trial.call.inputs[0][2, 3, 0] = 0.25
+    assert near_ties(trial).tolist() == [False, False, True, False, False]
+
+
+JUMPS = {  # function -> where it jumps, in x
+    "floor": (lambda x: ops.floor(4 * x), 0.25),
+    "round": (round, 0.5),
+    "remainder": (lambda x: x % 0.25, 0.75),
+    "remainder of a number": (lambda x: 1 % x, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", JUMPS)
+def test_near_jumps_are_found(name):
+    """Functions with steps: a sample within rounding of one is left out."""
+    own, jump = JUMPS[name]
+
+    @elman.cell(input="x[H]", state="h[H]")
+    def stepping(x, h):
+        return 0 * h + own(x)
+
+    trial = make_trial(job_of(random_case(stepping, Sizes(3, 5, 4, 4))), 3, 5).double()
+    trial.call.inputs[0].fill_(0.15)
+    assert not near_ties(trial).any()
+    trial.call.inputs[0][1, 2, 3] = jump + 1e-8
+    trial.call.inputs[0][2, 3, 0] = jump
     assert near_ties(trial).tolist() == [False, False, True, False, False]
 
 

@@ -73,6 +73,27 @@ def _erf(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     return (b.mul(d, b.scale(1.1283791670955126, bell)),)
 
 
+def _atan(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    return (b.apply("div", (d, b.lin([(1.0, b.mul(n.args[0], n.args[0]))], 1.0))),)
+
+
+def _pow(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    """As in torch: nothing flows to v where w is 0, nor to w where v is 0 and w is not negative."""
+    v, w = n.args
+    zero = b.const(0.0)
+    less = b.make("pow", (v, b.lin([(1.0, w)], -1.0)))
+    if w.op == "const" and w.number == 1.5:
+        less = b.make("sqrt", (v,))
+    by_v = b.make("where", (b.make("eq", (w, zero)), zero, b.mul(d, b.mul(w, less))))
+    flat = b.mul(b.make("eq", (v, zero)), b.make("ge", (w, zero)))
+    by_w = b.make("where", (flat, zero, b.mul(d, b.mul(n, b.make("log", (v,))))))
+    return by_v, by_w
+
+
+def _remainder(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    return d, b.scale(-1.0, b.mul(d, b.make("floor", (b.apply("div", n.args),))))
+
+
 def _count(b: Builder, n: Node) -> Node:
     return b.make("count", (), tuple(gate_block for arg in n.args for gate_block in arg.shape[0]))
 
@@ -131,6 +152,11 @@ VJP: dict[str, Row] = {
     "cos": lambda b, n, d: (b.scale(-1.0, b.mul(d, b.make("sin", n.args))),),
     "erf": _erf,
     "softplus": _softplus,
+    "atan": _atan,
+    "expm1": lambda b, n, d: (b.mul(d, b.lin([(1.0, n)], 1.0)),),
+    **dict.fromkeys(("floor", "round"), _none),
+    "pow": _pow,
+    "remainder": _remainder,
     "minimum": _pick("gt"),
     "maximum": _pick("lt"),
     "where": _where,

@@ -110,7 +110,7 @@ class _Walk:
         self.degrees[value] = self._degree_of(value)
 
     def _kind_of(self, value: Node) -> Found:
-        if value.op in (*COMPARISONS, "stop", "sign"):
+        if value.op in (*COMPARISONS, "stop", "sign", "floor", "round"):
             return {}  # their derivative is 0 wherever it exists, or by decree
         parts = [
             _full(self.kind(arg)) if arg.shape != value.shape else self.kind(arg)

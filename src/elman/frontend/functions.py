@@ -7,24 +7,40 @@ from typing import Any
 
 from elman.frontend.cuts import check_cut
 from elman.frontend.heads import traced_dim
-from elman.frontend.trace import Tracer, lift, mismatch, pointwise, refuse, vector_dim, where_called
+from elman.frontend.trace import (
+    Tracer,
+    lift,
+    mismatch,
+    pointwise,
+    power_of,
+    refuse,
+    vector_dim,
+    where_called,
+)
 from elman.ir.graph import Node, node
 from elman.ir.types import Dim, Shape, parse_dim, show_dim
 
 __all__ = [
     "abs",
+    "atan",
     "clip",
     "concat",
     "cos",
     "erf",
     "exp",
+    "expm1",
+    "floor",
     "gelu",
     "layer_norm",
     "log",
     "maximum",
     "mean",
     "minimum",
+    "pow",
     "relu",
+    "remainder",
+    "rms_norm",
+    "round",
     "sigmoid",
     "silu",
     "sin",
@@ -105,6 +121,42 @@ def gelu(v: Any) -> Tracer:
     return v * (0.5 * (1.0 + erf(v * 0.7071067811865476)))
 
 
+def atan(v: Any) -> Tracer:
+    """Arc tangent, elementwise."""
+    return pointwise("atan", v)
+
+
+def expm1(v: Any) -> Tracer:
+    """exp(v) - 1 without cancellation near 0, elementwise."""
+    return pointwise("expm1", v)
+
+
+def floor(v: Any) -> Tracer:
+    """The largest whole number that is not larger, elementwise; its derivative is 0."""
+    return pointwise("floor", v)
+
+
+def round(v: Any) -> Tracer:  # torch's name
+    """The nearest whole number, halves to even as in torch, elementwise; its derivative is 0.
+
+    With the gradient of v: ``straight_through(round(v), v)``.
+    """
+    return pointwise("round", v)
+
+
+def pow(v: Any, w: Any) -> Tracer:  # torch's name
+    """v ** w, elementwise; either may be a number. Whole powers up to 8 are products."""
+    return power_of(v, w)
+
+
+def remainder(v: Any, w: Any) -> Tracer:
+    """v % w, elementwise: what is left of v, with the sign of w, as torch.remainder.
+
+    The gradient is 1 to v and -floor(v / w) to w.
+    """
+    return pointwise("remainder", v, w)
+
+
 def minimum(a: Any, b: Any) -> Tracer:
     """The smaller of two values, elementwise; at a tie each gets half the gradient, as in torch."""
     return pointwise("minimum", a, b)
@@ -169,6 +221,18 @@ def layer_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
     vector_dim(lift(v), "layer_norm")
     parts = [v] if groups == 1 else split(v, groups)
     normed = [(part - mean(part)) * (1.0 / sqrt(var(part) + eps)) for part in parts]
+    return normed[0] if groups == 1 else concat(*normed)
+
+
+def rms_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
+    """v / sqrt(mean(v²) + eps) over all units of v, or over each of ``groups`` equal parts of it.
+
+    Gains are the cell's own weights: ``g * rms_norm(v)``.
+    Source: Zhang & Sennrich 2019, arXiv:1910.07467v1, eq. 4; eps inside the root as in torch.
+    """
+    vector_dim(lift(v), "rms_norm")
+    parts = [v] if groups == 1 else split(v, groups)
+    normed = [part * (1.0 / sqrt(mean(part * part) + eps)) for part in parts]
     return normed[0] if groups == 1 else concat(*normed)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import linecache
-import math
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -108,20 +107,21 @@ class Tracer:
         return pointwise("abs", self)
 
     def __pow__(self, power: Any) -> Tracer:
-        if isinstance(power, int) and not isinstance(power, bool) and 1 <= power <= 8:
-            result = self
-            for _ in range(power - 1):
-                result = result * self
-            return result
-        refuse(f"a power of {power!r} is no op of a cell", "write exp(p * log(v)), or v * v")
+        return power_of(self, power)
 
-    def __rpow__(self, base: Any) -> NoReturn:
-        refuse("a power is no op of a cell", f"write exp(v * {_log(base)}) for {base!r}**v")
+    def __rpow__(self, base: Any) -> Tracer:
+        return power_of(base, self)
 
-    def __mod__(self, _: Any) -> NoReturn:
-        refuse("% and // are no ops of a cell", "they have no useful derivative")
+    def __mod__(self, other: Any) -> Tracer:
+        return pointwise("remainder", self, other)
 
-    __rmod__ = __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = __mod__
+    def __rmod__(self, other: Any) -> Tracer:
+        return pointwise("remainder", other, self)
+
+    def __floordiv__(self, _: Any) -> NoReturn:
+        refuse("// is no op of a cell", "write floor(v / w); v % w is what is left")
+
+    __rfloordiv__ = __divmod__ = __rdivmod__ = __floordiv__
 
     def __and__(self, _: Any) -> NoReturn:
         refuse(
@@ -180,12 +180,21 @@ class Tracer:
     def __format__(self, spec: str) -> NoReturn:
         self.__str__()
 
-    def __round__(self, digits: Any = None) -> NoReturn:
-        refuse(
-            "rounding is no op of a cell", "it has no useful derivative; round what the net gets"
-        )
+    def __round__(self, digits: Any = None) -> Tracer:
+        if digits is not None:
+            refuse(
+                "a traced value is rounded to whole numbers", "round(v * 100) / 100 has 2 digits"
+            )
+        return pointwise("round", self)
 
-    __floor__ = __ceil__ = __trunc__ = __round__
+    def __floor__(self) -> Tracer:
+        return pointwise("floor", self)
+
+    def __ceil__(self) -> Tracer:
+        return -pointwise("floor", -self)
+
+    def __trunc__(self) -> NoReturn:
+        refuse("trunc is no op of a cell", "write where(v < 0, -floor(-v), floor(v))")
 
     def __float__(self) -> NoReturn:
         refuse(
@@ -200,6 +209,8 @@ class Tracer:
 
     def __array_ufunc__(self, func: Any, method: str, *values: Any, **_: Any) -> Tracer:
         """A numpy number on the left of an operator; every other function of numpy is refused."""
+        if func.__name__ == "power" and method == "__call__":
+            return power_of(*values)
         op = _OPERATORS.get(func.__name__)
         if op is None or method != "__call__":
             hint = "use the function of that name from elman.ops, if it exists"
@@ -263,17 +274,12 @@ def _is_tensor(value: Any) -> bool:
     return of_torch and hasattr(value, "requires_grad") and hasattr(value, "ndim")
 
 
-def _log(base: Any) -> str:
-    """The logarithm of a number, as text to paste."""
-    number = isinstance(base, int | float) and base > 0
-    return repr(math.log(base)) if number else f"log({base!r})"
-
-
 _OPERATORS = {  # what numpy calls them -> ops
     "add": "add",
     "subtract": "sub",
     "multiply": "mul",
     "divide": "div",
+    "remainder": "remainder",
     "less": "lt",
     "less_equal": "le",
     "greater": "gt",
@@ -334,6 +340,28 @@ def pointwise(op: str, *operands: Any) -> Tracer:
             "multiply the vector instead: W @ (m * h), or m * (W @ h)",
         )
     return Tracer(result)
+
+
+_PRODUCTS = 8  # powers that are products
+
+
+def power_of(base: Any, power: Any) -> Tracer:
+    """``base ** power``, elementwise; powers of ±1 … ±8 are products, ±0.5 are square roots, as in
+    torch."""
+    number = isinstance(power, int | float) and not isinstance(power, bool)
+    if number and isinstance(base, Tracer):
+        if power == 0.5:
+            return pointwise("sqrt", base)
+        if power in range(1, _PRODUCTS + 1):
+            result = base
+            for _ in range(int(power) - 1):
+                result = result * base
+            return result
+        if power == -0.5:
+            return 1.0 / pointwise("sqrt", base)
+        if -power in range(1, _PRODUCTS + 1):
+            return power_of(1.0 / base, -power)
+    return pointwise("pow", base, power)
 
 
 def _product_hint(left: Node, right: Node) -> str:

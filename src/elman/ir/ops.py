@@ -53,6 +53,12 @@ _TABLE = (
     Op("sin", "pointwise", 1, 20.0),
     Op("cos", "pointwise", 1, 20.0),
     Op("erf", "pointwise", 1, 20.0),
+    Op("atan", "pointwise", 1, 20.0),
+    Op("expm1", "pointwise", 1, 20.0),
+    Op("floor", "pointwise", 1, 3.0),
+    Op("round", "pointwise", 1, 2.0),  # half to even
+    Op("pow", "pointwise", 2, 40.0),
+    Op("remainder", "pointwise", 2, 20.0),  # of the divisor's sign
     Op("softplus", "pointwise", 1, 24.0),
     Op("minimum", "pointwise", 2),
     Op("maximum", "pointwise", 2),
@@ -80,5 +86,5 @@ OPS: dict[str, Op] = {op.name: op for op in _TABLE}
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 # where the last bit of what they take (``where``: of its condition) decides, or what they take is
 # subtracted again: nothing is reordered into it
-STEPS = (*COMPARISONS, "where", "stop")
+STEPS = (*COMPARISONS, "where", "stop", "floor", "round", "remainder")
 TRANSCENDENTAL = tuple(op.name for op in _TABLE if op.kind == "pointwise" and op.cost >= 8.0)

@@ -15,7 +15,18 @@ from elman.ir.evaluate import apply
 from elman.ir.graph import Node, walk
 from elman.ir.ops import COMPARISONS, OPS
 
-_EXACT = (*COMPARISONS, "stop", "sign", "where", "const", "count", "transpose", "neg")
+_EXACT = (
+    *COMPARISONS,
+    "stop",
+    "sign",
+    "floor",
+    "round",
+    "where",
+    "const",
+    "count",
+    "transpose",
+    "neg",
+)
 
 
 def unsteady(job: Job) -> Kernel:

@@ -13,6 +13,7 @@ from elman.tuning.trial import Trial
 _ROUNDING = 100.0  # times the spacing of numbers near 1: what a few steps may be off by
 _KINKS = ("relu", "abs", "sign")  # at 0
 _TIED = ("minimum", "maximum", *COMPARISONS)  # where both operands are equal
+_JUMPS = {"floor": 0.0, "round": 0.5, "remainder": 0.0}  # at every whole number and this
 
 
 def has_ties(graph: Graph) -> bool:
@@ -49,13 +50,18 @@ def _gap(kink: Node, values: dict[Node, Tensor]) -> tuple[Tensor, float]:
         values[arg].unsqueeze(-1) if kink.shape and not arg.shape else values[arg]
         for arg in _operands(kink)
     ]
+    if kink.op == "remainder":
+        parts = [parts[0] / parts[1]]  # which is whole where it jumps
     scale = max(float(part.abs().max()) if part.numel() else 0.0 for part in parts)
+    if kink.op in _JUMPS:
+        offset = parts[0] - _JUMPS[kink.op]
+        return offset - offset.round(), scale
     return (parts[0] if len(parts) == 1 else parts[0] - parts[1]), scale
 
 
 def _operands(value: Node) -> tuple[Node, ...]:
     """The values whose difference (or whose one value) decides; weights alone decide alike."""
-    if value.op in _KINKS or value.op in _TIED:
+    if value.op in _KINKS or value.op in _TIED or value.op in _JUMPS:
         operands = value.args
     elif value.op == "where" and value.args[0].op not in COMPARISONS:
         operands = value.args[:1]

@@ -96,5 +96,16 @@ INLINE V v_relu(V x) { return larger(bc(0), x); }
 INLINE V v_min(V a, V b) { return pick(a != a, a, pick(a < b, a, b)); }
 INLINE V v_max(V a, V b) { return pick(a != a, a, pick(a > b, a, b)); }
 INLINE V v_sign(V x) { return pick(x > (T)0, bc(1), pick(x < (T)0, bc(-1), bc(0))); }
+/* half to even: adding 2^23 (2^52) leaves no room for a fraction; larger numbers have none */
+#ifdef ELMAN_F64
+#define WHOLE 4503599627370496.0
+#else
+#define WHOLE 8388608.0f
+#endif
+INLINE V v_round(V x) {
+    V a = v_abs(x), r = (a + WHOLE) - WHOLE;
+    return value(bits(pick(a < WHOLE, r, a)) | (bits(x) & bits(bc((T)-0.0))));
+}
+INLINE V v_floor(V x) { V r = v_round(x); return pick(r > x, r - (T)1, r); }
 /* not `c != 0`: gcc 12 without SSE4 stops with an internal error when c is itself a comparison */
 INLINE V v_where(V c, V a, V b) { return pick(bits(v_abs(c)) != 0, a, b); }

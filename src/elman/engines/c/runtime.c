@@ -12,6 +12,21 @@ LANES(v_cos, cos)
 LANES(v_erf, erf)
 INLINE double softplus_(double x) { return x > 20.0 ? x : log1p(exp(x)); }
 LANES(v_softplus, softplus_)
+LANES(v_atan, atan)
+LANES(v_expm1, expm1)
+SHARED V v_pow(V x, V y) {
+    for (int i = 0; i < VL; i++) LANE(x, i) = (T)pow((double)LANE(x, i), (double)LANE(y, i));
+    return x;
+}
+/* fmod is exact; the sum that gives it the divisor's sign is rounded once, to T */
+SHARED V v_remainder(V x, V y) {
+    for (int i = 0; i < VL; i++) {
+        T m = (T)fmod((double)LANE(x, i), (double)LANE(y, i));
+        if (m != 0 && (m < 0) != (LANE(y, i) < 0)) m += LANE(y, i);
+        LANE(x, i) = m;
+    }
+    return x;
+}
 
 /* sum over rows of a column of vectors, added to what stands there if acc */
 NOINLINE void column_sum(const T *p, long stride, long rows, long u, long n, T *out, int acc) {

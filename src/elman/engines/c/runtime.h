@@ -64,6 +64,10 @@ SHARED V v_sin(V x);
 SHARED V v_cos(V x);
 SHARED V v_erf(V x);
 SHARED V v_softplus(V x);
+SHARED V v_atan(V x);
+SHARED V v_expm1(V x);
+SHARED V v_pow(V x, V y);
+SHARED V v_remainder(V x, V y);
 /* reductions over the units of some arrays */
 typedef struct { const T *p; long n; } Units;
 SHARED T sum_of(const Units *arrays, long count);

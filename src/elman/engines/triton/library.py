@@ -35,6 +35,60 @@ def softplus(v):
 
 
 @triton.jit
+def atan(v):
+    """Odd: a polynomial after the argument is brought into ±tan(pi / 8) (Cephes, atanf.c)."""
+    a = tl.abs(v)
+    far = a > 2.414213562373095
+    mid = a > 0.4142135623730950
+    x = tl.where(far, -1.0 / tl.where(far, a, 1.0), tl.where(mid, (a - 1.0) / (a + 1.0), a))
+    start = tl.where(far, 1.5707963267948966, tl.where(mid, 0.7853981633974483, 0.0))
+    z = x * x
+    p = ((8.05374449538e-2 * z - 1.38776856032e-1) * z + 1.99777106478e-1) * z - 3.33329491539e-1
+    made = start + (p * z * x + x)
+    return tl.where(v < 0.0, -made, tl.where(v == 0.0, v, made))
+
+
+@triton.jit
+def expm1(v):
+    """exp(v) - 1, accurate near zero: tanh(v / 2) (exp(v) + 1)."""
+    return tanh(0.5 * v) * (tl.exp(v) + 1.0)
+
+
+@triton.jit
+def nearest(v):
+    """The nearest whole number, half to even; beyond 2^23 all numbers are whole."""
+    a = tl.abs(v)
+    whole = tl.where(a < 8388608.0, (a + 8388608.0) - 8388608.0, a)
+    return tl.where(v < 0.0, -whole, whole)
+
+
+@triton.jit
+def power(v, w):
+    """v to the power w, as C's pow: in float64, where w log|v| has digits to spare."""
+    e, a = w.to(tl.float64), tl.abs(v).to(tl.float64)
+    made = tl.exp(e * tl.log(a)).to(tl.float32)
+    odd = (tl.floor(w) == w) & (tl.floor(0.5 * w) != 0.5 * w) & (tl.abs(w) < 16777216.0)
+    below = (v < 0.0) | ((v == 0.0) & (1.0 / v < 0.0))
+    made = tl.where(below & odd, -made, made)
+    finite = (tl.abs(v) < float("inf")) & (tl.abs(w) < float("inf"))
+    made = tl.where((v < 0.0) & (tl.floor(w) != w) & finite, float("nan"), made)
+    return tl.where(
+        (w == 0.0) | (v == 1.0) | ((v == -1.0) & (tl.abs(w) == float("inf"))), 1.0, made
+    )
+
+
+@triton.jit
+def remainder(v, w):
+    """v less a whole number of w, of w's sign, as torch's, for quotients below 2^28, which float64
+    tells from whole numbers."""
+    a, b = v.to(tl.float64), w.to(tl.float64)
+    made = (a - tl.floor(a / b) * b).to(tl.float32)
+    other = (v != 0.0) & ((v < 0.0) != (w < 0.0))
+    endless = (tl.abs(w) == float("inf")) & (tl.abs(v) < float("inf"))
+    return tl.where(endless, tl.where(other, w, v), made)
+
+
+@triton.jit
 def amax(v):
     """The largest unit of each sample [samples]; NaN where there is one."""
     odd = tl.sum((v != v).to(tl.float32), 0) > 0.0
