@@ -50,8 +50,10 @@ def refusals(case: Case) -> dict[str, str]:
 
 
 def judged_steps(case: Case, contestants: Sequence[str]) -> int:
-    """Over how many steps contestants are compared with the baseline's float64 run: all, if memory
-    allows that."""
+    """Over how many steps contestants are compared with the baseline's float64 run: as many as the
+    case says, or all, if memory allows that."""
+    if case.judged:
+        return min(case.judged, case.T)
     room = available() if case.most else None
     if room is None or case.T <= JUDGED:
         return case.T

@@ -38,6 +38,7 @@ class Case:
         steps: of training, where a model is trained.
         most: seconds that a call of a contestant may take by forecast, and whether it has to fit
             into the memory that there is (``bench/affordable``); 0: nothing is forecast.
+        judged: steps over which contestants are compared; 0: all.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Case:
     heads: int = 1
     steps: int = 0
     most: float = 0.0
+    judged: int = 0
 
     @property
     def input_size(self) -> int:

@@ -22,6 +22,7 @@ class Problem:
         dy [T, B, H]: cotangent of the output, dense.
         weights: by name.
         rows: steps of all samples; 0 if products are not counted.
+        once: names of weights that do not multiply in every step: not counted.
     """
 
     case: Case
@@ -29,6 +30,7 @@ class Problem:
     dy: Tensor
     weights: Mapping[str, Tensor]
     rows: int = 0
+    once: frozenset[str] = frozenset()
 
     def double(self) -> Problem:
         """The same numbers in float64."""
@@ -45,7 +47,9 @@ class Problem:
     def flop(self) -> int:
         """Of the products, two per multiplication; a backward step has two for each forward one,
         but for x where its gradient is not wanted."""
-        elements = [w.numel() for w in self.weights.values() if w.dim() == 2]
+        elements = [
+            w.numel() for k, w in self.weights.items() if w.dim() == 2 and k not in self.once
+        ]
         each = 2 if self.case.measure in ("forward", "product") else 6
         unwanted = 2 * elements[0] if self.case.measure == "fit" else 0
         return (each * sum(elements) - unwanted) * self.rows

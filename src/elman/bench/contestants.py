@@ -23,6 +23,8 @@ from elman.bench.remote import beside, remote
 from elman.bench.scanning import draw_scan, jax_associative, loop_scan, own_scan, torch_associative
 from elman.bench.steps import STEPS
 from elman.bench.unknown import find_cell
+from elman.bench.users import draw_user, used
+from elman.bench.users.ppo import draw_update, updated
 
 BUILT_IN: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "rnn": (nn.RNN, elman.nn.RNN),
@@ -191,6 +193,8 @@ _DRAWN: dict[str, Callable[[Case, int], Problem]] = {
     "decoder": draw_decoder,
     "product": draw_product,
     "language": draw_language,
+    "users": draw_user,
+    "update": draw_update,
 }
 _OWN: dict[str, Callable[[str, Problem], Contestant | str]] = {
     "scan": lambda name, problem: SCANS[name](problem),
@@ -199,5 +203,7 @@ _OWN: dict[str, Callable[[str, Problem], Contestant | str]] = {
     "decoder": decoded,
     "product": multiplied,
     "language": predicted,
+    "users": used,
+    "update": updated,
 }
 _ELSEWHERE = ("jax", "onnxruntime", "numpy", "quadratic", "numba", "halide")

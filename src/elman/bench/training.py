@@ -17,7 +17,7 @@ from elman.errors import EngineError, VerifyError
 from elman.tuning.agreement import disagreement
 
 # Measures whose contestants are given a cotangent of every output.
-_DENSE = ("train", "memory", "fit", "variants")
+_DENSE = ("train", "memory", "fit", "variants", "users")
 
 
 @dataclass(frozen=True)

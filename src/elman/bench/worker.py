@@ -58,6 +58,8 @@ MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
     "learning": measure_learning,
     "product": measure_products,
     "language": measure_steps,
+    "users": measure_steps,
+    "update": measure_steps,
     "operators": measure_operators,
     "cold": measure_cold,
     "warm": measure_warm,

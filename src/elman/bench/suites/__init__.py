@@ -16,6 +16,7 @@ from elman.bench.suites.memory import MEMORY
 from elman.bench.suites.minibatch import MINIBATCH
 from elman.bench.suites.scan import SCAN
 from elman.bench.suites.svail import SVAIL
+from elman.bench.suites.users import USERS
 from elman.errors import InputError
 
 _ALL = (
@@ -33,6 +34,7 @@ _ALL = (
     ECORNN,
     MINIBATCH,
     DEPTH,
+    USERS,
 )
 SUITES = {suite.name: suite for suite in _ALL}
 

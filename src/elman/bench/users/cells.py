@@ -1,0 +1,107 @@
+"""Cells of the projects as formulas, where elman does not ship them."""
+
+from __future__ import annotations
+
+from elman.frontend.cell import cell
+from elman.ops import (
+    abs,
+    concat,
+    layer_norm,
+    relu,
+    sigmoid,
+    split,
+    stop_gradient,
+    tanh,
+    where,
+)
+
+
+@cell(
+    input="x[I]",
+    state="h[H]",
+    weights="W[3H, I+H], g[3H], b[3H]",
+    init={"g": 1, "b": 0},
+    source="Hafner, Pasukonis, Ba & Lillicrap 2023, arXiv:2301.04104v1; as in dreamerv3-torch",
+)
+def gru_layernorm(x, h, W, g, b):
+    """A GRU of one product, layer norm over all three gates, and an update gate that opens late."""
+    reset, candidate, update = split(g * layer_norm(W @ concat(x, h), eps=1e-3) + b, 3)
+    candidate = tanh(sigmoid(reset) * candidate)
+    update = sigmoid(update - 1)
+    return update * candidate + (1 - update) * h
+
+
+@cell(
+    input="x[2H]",
+    state="h[H]",
+    weights="U[2H, H]",
+    source="Ravanelli, Brakel, Omologo & Bengio 2018, arXiv:1803.10225v1, eqs. 8-10",
+)
+def ligru(x, h, U):
+    """A GRU without reset gate, of rectified candidates; x is projected and normalised before."""
+    candidate, update = split(x + U @ h, 2)
+    update = sigmoid(update)
+    return update * h + (1 - update) * relu(candidate)
+
+
+@cell(
+    input="x[I], gap",
+    state="h[H]",
+    weights="B[M, I+H], b[M], W[4H, M], c[4H]",
+    source="Hasani et al. 2022, arXiv:2106.13898v2, eq. 10; as in ncps",
+)
+def cfc(x, gap, h, B, b, W, c):
+    """A closed-form continuous-time cell: two targets, and a gate that depends on elapsed time."""
+    features = 1.7159 * tanh(0.666 * (B @ concat(x, h) + b))
+    first, second, slope, offset = split(W @ features + c, 4)
+    gate = sigmoid(slope * gap + offset)
+    return tanh(first) * (1 - gate) + gate * tanh(second)
+
+
+def _spike(v):
+    """1 where v > 0; its derivative is that of a fast sigmoid of slope 25."""
+    soft = v / (25.0 * abs(v) + 1.0)
+    return where(v > 0, 1.0, 0.0) + (soft - stop_gradient(soft))
+
+
+@cell(input="x[H]", state="s[H], m[H]", weights="V[H, H], c[H]", source="snnTorch 0.9, RLeaky")
+def rleaky(x, s, m, V, c, *, beta=0.5, threshold=1.0):
+    """Leaky neurons whose spikes return through a matrix; the threshold is subtracted."""
+    reset = where(m > threshold, threshold, 0.0)
+    m = beta * m + x + (V @ s + c) - reset
+    return _spike(m - threshold), m
+
+
+@cell(input="x[H]", state="m[H]", output="s[H]", source="snnTorch 0.9, Leaky")
+def leaky(x, m, *, beta=0.5, threshold=1.0):
+    """Leaky neurons; the threshold is subtracted a step after the spike."""
+    m = beta * m + x - where(m > threshold, threshold, 0.0)
+    return _spike(m - threshold), m
+
+
+@cell(
+    input="x[I], i[H]",
+    state="h[H], c[H]",
+    weights="W[3H, I], R[3H, H], b[3H]",
+    source="Kratzert et al. 2019, HESS 23, 5089-5110, eqs. 9-14; as in NeuralHydrology",
+)
+def ealstm(x, i, h, c, W, R, b):
+    """An LSTM whose input gate, a function of what is static, is given."""
+    f, o, g = split(W @ x + R @ h + b, 3)
+    c = sigmoid(f) * c + i * tanh(g)
+    return sigmoid(o) * tanh(c), c
+
+
+@cell(
+    input="x[I], keep[H]",
+    state="h[H], c[H]",
+    weights="W[4H, I], R[4H, H], b[4H], gx[4H], gh[4H], gc[H], bc[H]",
+    init={"gx": 1, "gh": 1, "gc": 1, "bc": 0},
+    source="Krueger et al. 2017, arXiv:1606.01305v4; as in haste's LayerNormLSTM",
+)
+def zoneout_lstm_layernorm(x, keep, h, c, W, R, b, gx, gh, gc, bc):
+    """An LSTM with layer norm whose output stays what it was where a unit is zoned out."""
+    i, g, f, o = split(gx * layer_norm(W @ x) + gh * layer_norm(R @ h) + b, 4)
+    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+    new = sigmoid(o) * tanh(gc * layer_norm(c) + bc)
+    return keep * new + (1 - keep) * h, c
