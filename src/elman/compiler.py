@@ -9,27 +9,36 @@ from elman.autodiff.adjoint import adjoint
 from elman.engines.base import Job
 from elman.frontend.cell import Cell
 from elman.ir.build import Builder
-from elman.ir.graph import Graph, walk
+from elman.ir.graph import Graph, Node, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import Pair
 from elman.ir.verify import verified, verified_pair
 from elman.passes import PASSES
 from elman.passes.canonical import canonical
+from elman.passes.static import Split, split_static
 from elman.plan.spec import Spec
 from elman.tuning.request import Rule
 
 
 def graph_of(cell: Cell, rules: tuple[Rule, ...] = ()) -> Graph:
-    """The step of a cell as written, under the rules of options."""
-    return _graph_of(cell, rules)
+    """The step of a cell as written, under the rules of options. What depends on static inputs is
+    held by further states, the last ones."""
+    return _split_of(cell, rules).step
+
+
+def once_of(cell: Cell, rules: tuple[Rule, ...] = ()) -> tuple[Node, ...]:
+    """What those states hold: values of static inputs and weights, known once per sequence."""
+    return _split_of(cell, rules).once
 
 
 @lru_cache(maxsize=256)
-def _graph_of(cell: Cell, rules: tuple[Rule, ...]) -> Graph:
+def _split_of(cell: Cell, rules: tuple[Rule, ...]) -> Split:
     graph = cell.graph
     for rule in rules:
         graph = verified(rule.rewrite(graph))
-    return graph
+    if not cell.static:
+        return Split((), graph)
+    return split_static(graph, [entry.name for entry in cell.static])
 
 
 def pair_of(cell: Cell, rules: tuple[Rule, ...] = ()) -> Pair:
@@ -59,7 +68,7 @@ def job(cell: Cell, spec: Spec, rules: tuple[Rule, ...] = ()) -> Job:
 @lru_cache(maxsize=1024)
 def _job(cell: Cell, spec: Spec, rules: tuple[Rule, ...]) -> Job:
     single = None
-    if cell.whole is not None and _has_like_heads(cell.whole):
+    if cell.whole is not None and not cell.static and _has_like_heads(cell.whole):
         single = job(cell.whole, spec, rules)
     heads = 1 if single is None else cell.heads
     name = "_".join((cell.name, *(rule.name for rule in rules)))

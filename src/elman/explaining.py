@@ -176,8 +176,7 @@ def explain(
     """
     if isinstance(what, Cell):
         sizes = what.bind(hidden_size if input_size is None else input_size, hidden_size, **dims)
-        wants = frozenset(entry.name for entry in (*what.inputs, *what.weights))
-        wants = wants if training else frozenset()
+        wants = what.differentiated if training else frozenset[str]()
         options = PlanOptions.of(tape, without)
         spec = Spec(tuple(sorted(sizes.items())), dtype, device, wants, training, options)
         layers: Sequence[Layer] = [Layer(what.name, what, spec, steps, batch, engine)]
@@ -199,7 +198,7 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
     chosen = [(layer, _choice(layer, measure)) for layer in layers]
     programs = {layer.name: _program(layer, choice) for layer, choice in chosen}
     pair = compiler.pair_of(first.cell)
-    hints = step_names(first.cell.graph, pair.step)
+    hints = step_names(compiler.graph_of(first.cell), pair.step)
     names = program_names(programs[first.name], hints)
     engines = tuple(
         candidate for layer, choice in chosen for candidate in _candidates(layer, choice)
@@ -269,8 +268,11 @@ def _program(layer: Layer, choice: Choice | dict[str, str]) -> Program:
 
 
 def _formula(cell: Cell) -> str:
-    source = [f"source: {cell.source}"] if cell.source else []
-    return "\n".join([show_graph(cell.graph), *source])
+    lines = [show_graph(cell.graph, [entry.name for entry in cell.static], cell.constants)]
+    held = compiler.graph_of(cell).states[len(cell.states) :]
+    if held:
+        lines.append(f"once per sequence: {', '.join(leaf.name for leaf in held)}")
+    return "\n".join([*lines, *([f"source: {cell.source}"] if cell.source else [])])
 
 
 def _recurrence(step: Step) -> str:

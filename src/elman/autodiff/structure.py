@@ -32,8 +32,8 @@ class Structure:
     """The recurrence of a step, found on its graph.
 
     Attributes:
-        recurrent: indices of the state gate blocks that some step reads; the others are outputs
-            only.
+        recurrent: indices of the state gate blocks that some step reads and that change; the others
+            are outputs only, or hold a value.
         kinds: per (next state, state), both of ``recurrent``; pairs of kind NONE are left out.
         degree: LINEAR if every next state is an affine function of the states.
         groups: recurrent states that depend on each other, directly or not, in order.
@@ -90,11 +90,13 @@ def _full(part: Found) -> Found:
 class _Walk:
     """What every value of a step depends on."""
 
-    def __init__(self, states: tuple[Node, ...]) -> None:
+    def __init__(self, states: tuple[Node, ...], held: frozenset[Node]) -> None:
         self.kinds: dict[Node, Found] = {
-            state: {state: JacobianPattern.DIAGONAL} for state in states
+            state: {} if state in held else {state: JacobianPattern.DIAGONAL} for state in states
         }
-        self.degrees: dict[Node, Degree] = dict.fromkeys(states, Degree.LINEAR)
+        self.degrees: dict[Node, Degree] = {
+            state: Degree.CONSTANT if state in held else Degree.LINEAR for state in states
+        }
 
     def kind(self, value: Node) -> Found:
         return self.kinds.get(value, {})
@@ -143,14 +145,15 @@ def structure(step: Step) -> Structure:
     The kinds are a pattern: outside of it every derivative is 0; inside, any may be. ``stop`` and
     comparisons pass no derivative, as in the backward step.
     """
-    walk = _Walk(step.states)
+    held = step.held
+    walk = _Walk(step.states, held)
     read = set[Node]()
     for value in step.walk():
         walk.visit(value)
         read.update(value.args)
     read |= {root for root in step.roots if root in walk.kinds and root.op == "state"}
     place = {state: index for index, state in enumerate(step.states)}
-    recurrent = tuple(index for state, index in place.items() if state in read)
+    recurrent = tuple(index for state, index in place.items() if state in read - held)
     kinds: dict[tuple[int, int], JacobianPattern] = {}
     degrees = [Degree.CONSTANT]
     for index in recurrent:

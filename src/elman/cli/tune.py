@@ -99,7 +99,7 @@ def calls(cell: Cell, training: bool) -> dict[str, frozenset[str]]:
     """The kinds of calls in a run, and what gets a gradient: a first layer's data get none."""
     if not training:
         return {"": frozenset()}
-    weights = frozenset(entry.name for entry in cell.weights)
+    weights = cell.differentiated - {entry.name for entry in cell.inputs}
     inputs = frozenset(entry.name for entry in cell.inputs)
     further = {", its input a layer's output": weights | inputs}
     return {", its input data": weights, **further} if weights else further

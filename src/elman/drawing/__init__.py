@@ -131,9 +131,9 @@ def _subject(
 
 def _picture(cell: Cell, sizes: dict[str, int], options: PlanOptions = USUAL) -> Picture:
     pair = compiler.pair_of(cell)
-    wants = frozenset(entry.name for entry in (*cell.inputs, *cell.weights))
+    wants = cell.differentiated
     of = program(pair, Spec(tuple(sorted(sizes.items())), wants=wants, options=options))
-    names = program_names(of, step_names(cell.graph, pair.step))
+    names = program_names(of, step_names(compiler.graph_of(cell), pair.step))
     about = cell.__doc__.partition("\n")[0].replace("``", "")
     shown = ", ".join(f"{name} = {size}" for name, size in sorted(sizes.items()))
     return picture(cell.name, f"{about}  ({shown})" if about else shown, of, names)

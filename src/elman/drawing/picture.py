@@ -213,7 +213,7 @@ class _Collector:
         """The mirrored shape: transposed products, factors inside, gradients hanging on it."""
         if mark.kind == "product":
             mark.back = mark.label
-            mark.back_tag = f"∂{mark.tag}"
+            mark.back_tag = f"∂{mark.tag}" if self._trained(value.args[0]) else ""
         elif mark.kind == "sum":
             mark.back = "•"
         elif mark.kind == "times":
@@ -222,14 +222,23 @@ class _Collector:
             mark.back = mark.label
         if mark.kind != "product":
             weights = [
-                v for v in value.args if loop_invariant(v) and v.op not in ("const", "count")
+                v
+                for v in value.args
+                if loop_invariant(v) and v.op not in ("const", "count") and self._trained(v)
             ]
             mark.back_tag = ", ".join(f"∂{spoken(self.names.inner(weight))}" for weight in weights)
+
+    def _trained(self, value: Node) -> bool:
+        """Whether a value of weights alone has a gradient: constants have none."""
+        wants = self.program.spec.wants
+        return any(leaf.op == "weight" and leaf.name in wants for leaf in walk((value,)))
 
     def _ends(self) -> None:
         step = self.pair.step
         outputs = set(step.outputs)
         for leaf, root in zip(step.states, step.next_states, strict=True):
+            if root is leaf and root not in outputs:
+                continue  # it only holds a value
             name = f"{self.names.short(leaf)}′"
             back = f"d{name} + dout" if root in outputs else f"d{name}"
             self._end(name, back, root)

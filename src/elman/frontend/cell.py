@@ -30,21 +30,30 @@ from elman.frontend.signature import Declared, bind_dims, parse_signature
 from elman.frontend.trace import Tracer, describe, lift
 from elman.ir.fingerprint import fingerprint
 from elman.ir.graph import Graph, Node, Rate, node
-from elman.ir.types import show_shape
+from elman.ir.types import names_in, show_shape
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
     """The formula of one time step for one sample.
 
-    ``graph`` is the formula as traced with the options bound so far. Calling a cell on traced
-    values inlines its formula into another cell.
+    ``graph`` is the formula as traced with the options bound so far; static inputs follow the
+    inputs there. Calling a cell on traced values inlines its formula into another cell.
+
+    Attributes:
+        inputs: per step.
+        static: inputs with one value per sequence.
+        states, output, init, source, options: as declared.
+        weights: trained ones, then constants.
+        constants: the names of those that are never trained.
     """
 
     name: str
     inputs: tuple[Declared, ...]
+    static: tuple[Declared, ...]
     states: tuple[Declared, ...]
     weights: tuple[Declared, ...]
+    constants: frozenset[str]
     output: Declared | None
     init: Mapping[str, Init]
     source: str
@@ -62,6 +71,12 @@ class Cell:
         """The options the cell takes, with their default values."""
         parameters = inspect.signature(self.function).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    @property
+    def differentiated(self) -> frozenset[str]:
+        """Names of what a training step may want the gradients of: inputs and trained weights."""
+        names = {entry.name for entry in (*self.inputs, *self.weights)}
+        return frozenset(names - self.constants)
 
     def __call__(self, *values: Any, **options: Any) -> Any:
         """Inline the formula: called with traced values inside another cell."""
@@ -131,6 +146,7 @@ class Cell:
         return replace(
             whole,
             inputs=each(whole.inputs),
+            static=each(whole.static),
             states=each(whole.states),
             weights=each(whole.weights),
             output=None if whole.output is None else each((whole.output,))[0],
@@ -159,7 +175,8 @@ class Cell:
                 )
             dims = sizes_per_head(dims, self.heads, self.whole.division)
         sized = self.states or ((self.output,) if self.output else ())
-        return bind_dims(self.inputs, sized, self.weights, input_size, hidden_size, dims)
+        inputs, more = self.inputs, (*self.static, *self.weights)
+        return bind_dims(inputs, sized, more, input_size, hidden_size, dims)
 
     @cached_property
     def graph(self) -> Graph:
@@ -185,7 +202,7 @@ class Cell:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the formula, the same in every process (:mod:`elman.ir.fingerprint`)."""
-        return fingerprint(self.graph)
+        return fingerprint(self.graph, len(self.static))
 
     def __post_init__(self) -> None:
         # what pickle, and torch.serialization.safe_globals, ask of whatever goes by its name
@@ -289,7 +306,7 @@ def _trace(cell: Cell, cuts: Cuts) -> Graph:
         )
 
     inputs, states, weights = (
-        leaves("input", cell.inputs),
+        leaves("input", (*cell.inputs, *cell.static)),
         leaves("state", cell.states),
         leaves("weight", cell.weights),
     )
@@ -359,8 +376,10 @@ def cell(
     /,
     *,
     input: str = "",  # the signature's own word
+    static: str = "",
     state: str = "",
     weights: str = "",
+    constants: str = "",
     output: str | None = None,
     init: Mapping[str, Init] | None = None,
     source: str = "",
@@ -370,20 +389,26 @@ def cell(
     Args:
         input: per-step inputs, e.g. ``"x[I]"`` or ``"x[I], m"``; a bare name is a scalar per
         sample.
+        static: inputs with one value per sequence, e.g. ``"s[S]"``, which all steps read:
+            ``net(x, static=s)``. What depends on them and on weights alone is computed once per
+            sequence.
         state: states in order, e.g. ``"h[H], c[H]"``; the function returns them in this order. A
             formula without any, of a layer that is not recurrent, can be drawn and explained.
         weights: weights in order, matrices and vectors, e.g. ``"W[4H, I], R[4H, H], b[4H]"``.
+        constants: matrices, vectors and scalars that are never trained, as masks of weights and
+            fixed matrices: ``"A[M, M], mask[H, H]"``. They are given with the module,
+            ``Recurrent(cell, …, A=…)``, or by ``init=``.
         output: a value returned *first* that is no state, e.g. ``"y[P]"``; else the first state
             is the output.
         init: per weight a number; the name of a scheme (``"orthogonal"``, ``"xavier_uniform"``,
             ``"zeros"``, ``"ones"`` …); a tensor or numpy array of its shape, which is copied; or a
             function that is given the parameter and fills it, or returns such a tensor. Other
-            weights are drawn from U(-1/√H, 1/√H) as in torch.
+            weights are drawn from U(-1/√H, 1/√H) as in torch. Per constant the same.
         source: where the formula comes from.
 
     Returns:
-        A decorator that makes a :class:`Cell` of ``function(*inputs, *states, *weights, *,
-        **options)``.
+        A decorator that makes a :class:`Cell` of ``function(*inputs, *static, *states, *weights,
+        *constants, *, **options)``.
 
     Raises:
         TraceError: a signature cannot be read, the arguments do not match it, or the function does
@@ -399,22 +424,29 @@ def cell(
         where = _line(code.co_filename, code.co_firstlineno)
         parsed = (
             parse_signature("input", input, 1, where),
+            parse_signature("static", static, 1, where),
             parse_signature("state", state, 1, where),
             parse_signature("weights", weights, 2, where),
+            parse_signature("constants", constants, 2, where),
         )
+        inputs, statics, states, trained, fixed = parsed
         declared = [entry.name for group in parsed for entry in group]
         outputs = parse_signature("output", output, 1, where) if output else ()
         if output and len(outputs) != 1:
             raise TraceError(
                 diagnostic(f"output={output!r} names {len(outputs)} values, not 1", [("at", where)])
             )
-        if not parsed[1] and not outputs:
+        if not states and not outputs:
             what = "a recurrent cell has at least one state"
             others = ("without one", 'output="y[H]" names what a formula returns')
             raise TraceError(diagnostic(what, [("at", where), others], _EXAMPLE))
         for name in declared:
             if declared.count(name) > 1:
                 raise TraceError(diagnostic(f"{name!r} is declared twice", [("at", where)]))
+        dims = {name for group in parsed for entry in group for name in names_in(entry.shape)}
+        for name in sorted(dims & {entry.name for entry in fixed}):
+            what = f"{name!r} is both a constant and a dim: a module could not tell {name}=…"
+            raise TraceError(diagnostic(what, [("at", where)], f"constants={constants.lower()!r}"))
         kinds = inspect.signature(function).parameters.values()
         arguments = [p.name for p in kinds if p.kind is p.POSITIONAL_OR_KEYWORD]
         if arguments != declared:
@@ -427,7 +459,7 @@ def cell(
                 )
             )
         for name, how in (init or {}).items():
-            check_init(name, how, parsed[2], where)
+            check_init(name, how, (*trained, *fixed), where)
         options = {
             p.name: p.default
             for p in inspect.signature(function).parameters.values()
@@ -435,7 +467,11 @@ def cell(
         }
         cell = Cell(
             function.__name__,
-            *parsed,
+            inputs,
+            statics,
+            states,
+            (*trained, *fixed),
+            frozenset(entry.name for entry in fixed),
             outputs[0] if outputs else None,
             MappingProxyType(dict(init or {})),
             source,

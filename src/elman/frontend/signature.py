@@ -17,6 +17,8 @@ _TOO_MANY = {  # kind -> what to write instead of a further dim
     "output": _SAMPLE,
     "state": f'{_SAMPLE}; for a matrix declare its columns, "S[4H]", and cut them: split(S, 4)',
     "weights": "declare a matrix for each slice: W0[H, I], W1[H, I]",
+    "constants": "declare a matrix for each slice: A0[H, H], A1[H, H]",
+    "static": "a cell knows neither batch nor time: one value per sequence",
 }
 
 
@@ -49,9 +51,10 @@ def parse_signature(kind: str, text: str, rank: int, where: str) -> tuple[Declar
     """Parse one signature string.
 
     Args:
-        kind: what the string declares (input, state, weights, output), for messages.
+        kind: what the string declares (input, static, state, weights, constants, output), for
+            messages.
         text: names with dims in brackets, separated by commas.
-        rank: the highest number of dims allowed (inputs and states 1, weights 2).
+        rank: the highest number of dims allowed (inputs and states 1, weights and constants 2).
         where: the cell's line, for messages.
 
     Raises:

@@ -299,7 +299,8 @@ def lift(value: Any) -> Node:
     if _is_tensor(value):
         refuse(
             "a torch tensor cannot take part in a cell's formula",
-            'declare it: weights="s[H]" for a weight, input="x[I], m" for a per-step input'
+            'declare it: weights="s[H]" for a weight, constants="s[H]" for one that is never '
+            'trained, input="x[I], m" for a per-step input, static="s[S]" for one per sequence'
             if value.ndim
             else 'write float(t) for a number, or declare it as a weight: weights="s"',
         )

@@ -11,11 +11,15 @@ import hashlib
 from elman.ir.graph import Graph, Node, walk
 
 
-def fingerprint(graph: Graph) -> str:
+def fingerprint(graph: Graph, static: int = 0) -> str:
     """Hash a graph: ops, constants, shapes, order of states, names and order of weights.
 
     Lines, files and names of variables play no part, nor whether a value is read twice or written
     twice. The same formula has the same fingerprint in every process and on every machine.
+
+    Args:
+        graph: as written.
+        static: how many of its inputs, the last ones, have one value per sequence.
     """
     names: dict[Node, str] = {}
     for leaves in (graph.inputs, graph.states):
@@ -25,7 +29,8 @@ def fingerprint(graph: Graph) -> str:
             args = [names[arg] for arg in value.args]
             names[value] = _hash(f"{value.op} {value.data} {value.shape} {args}")
     groups = (graph.inputs, graph.states, graph.weights, graph.next_states, (graph.output,))
-    return _hash(str([[names[value] for value in group] for group in groups]))
+    told: list[object] = [[names[value] for value in group] for group in groups]
+    return _hash(str([*told, static] if static else told))
 
 
 def _hash(text: str) -> str:

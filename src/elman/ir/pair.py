@@ -34,6 +34,12 @@ class Step:
     outputs: tuple[Node, ...]
 
     @property
+    def held(self) -> frozenset[Node]:
+        """States that only hold a value: the next one is the state itself."""
+        pairs = zip(self.states, self.next_states, strict=True)
+        return frozenset(leaf for leaf, after in pairs if leaf is after)
+
+    @property
     def roots(self) -> tuple[Node, ...]:
         """Everything a step has to produce."""
         return (*self.next_states, *self.outputs)

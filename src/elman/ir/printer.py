@@ -210,17 +210,31 @@ def _bodies(names: Names, values: Iterable[Node]) -> list[str]:
     return _aligned([names.line(value) for value in named])
 
 
-def show_graph(graph: Graph) -> str:
-    """Print a graph as written: leaves, one line per value, what comes out."""
+def show_graph(graph: Graph, static: Collection[str] = (), constants: Collection[str] = ()) -> str:
+    """Print a graph as written: leaves, one line per value, what comes out.
+
+    Args:
+        graph: what is printed.
+        static: names of the inputs that have one value per sequence.
+        constants: names of the weights that are never trained.
+    """
     names = Names()
     for leaf in graph.leaves:
         names.give(leaf, leaf.name)
     for value, name in source_names(graph.walk()).items():
         names.give(value, name)
     _name_shared(names, graph.walk(), "v")
+    groups = (
+        ("", [leaf for leaf in graph.inputs if leaf.name not in static]),
+        ("static ", [leaf for leaf in graph.inputs if leaf.name in static]),
+        ("", graph.states),
+        ("", [leaf for leaf in graph.weights if leaf.name not in constants]),
+        ("constant ", [leaf for leaf in graph.weights if leaf.name in constants]),
+    )
     head = "; ".join(
-        ", ".join(leaf.name + (show_shape(leaf.shape) if leaf.shape else "") for leaf in leaves)
-        for leaves in (graph.inputs, graph.states, graph.weights)
+        what
+        + ", ".join(leaf.name + (show_shape(leaf.shape) if leaf.shape else "") for leaf in leaves)
+        for what, leaves in groups
         if leaves
     )
     ends: list[str] = []

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from elman import compiler
+from elman.engines.arrays import Arrays
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Result
 from elman.engines.checkpoint import Checkpointed
 from elman.engines.packed import for_layout
 from elman.errors import EngineError, InputError, ShapeError, VerifyError
 from elman.frontend.cell import Cell
+from elman.ir.evaluate import evaluate
 from elman.ir.types import shape_size
 from elman.nn.autograd.derived import derived
 from elman.nn.autograd.function import run, through
@@ -75,6 +77,7 @@ class Runner:
 
         Args:
             call: inputs, states and weights in declared order; then the inputs of the rules.
+                Without static inputs (:meth:`held`).
             engine: a name, ``auto``, or None: so that every transform goes through.
             rules: of the options in use.
             asked: of the backward's memory.
@@ -115,6 +118,28 @@ class Runner:
         if between:
             kernel = Checkpointed(kernel, between, [t.requires_grad for t in call.tensors])
         return run(kernel, oracle, call, True)
+
+    def held(self, call: Call, rules: Rules = ()) -> Call:
+        """A call without static inputs: further states hold what depends on them and on weights
+        alone, computed here once per sequence.
+
+        Args:
+            call: as the cell takes it: static inputs [B, n] follow its inputs; then the inputs of
+                the rules.
+            rules: of the options in use.
+        """
+        if not self.cell.static:
+            return call
+        graph, (first, count) = self.cell.graph, (len(self.cell.inputs), len(self.cell.static))
+        static = call.inputs[first : first + count]
+        known = dict(zip(graph.inputs[first:], static, strict=True))
+        known.update(zip(graph.weights, call.weights, strict=True))
+        once = compiler.once_of(self.cell, rules)
+        made = evaluate(Arrays(static[0].dtype, static[0].device), once, known, dict(self.dims))
+        if call.stacked:
+            made = tuple([value.unsqueeze(0) for value in made])
+        inputs = (*call.inputs[:first], *call.inputs[first + count :])
+        return call._replace(inputs=inputs, states=(*call.states, *made))
 
     def request(self, call: Call, flows: Sequence[bool], engine: str, rules: Rules = ()) -> Request:
         """What a call asks for.

@@ -13,7 +13,7 @@ from torch.nn import Parameter, init
 
 from elman.errors import InputError, ShapeError, diagnostic
 from elman.frontend.cell import Cell, same_cell
-from elman.frontend.initial import Init
+from elman.frontend.initial import Init, check_init
 from elman.ir.types import shape_size
 from elman.nn.compile.operator import fixed_engine
 from elman.nn.reset import ResetTo
@@ -33,7 +33,8 @@ class Recurrent(SequenceModule, nn.Module):
 
     Parameters are named after the cell's weights: ``W_l0``, ``R_l0``, ``W_l0_reverse`` … They are
     drawn from U(-1/√H, 1/√H) in declared order, H being the size of the first state, unless the
-    cell's ``init=`` says otherwise.
+    cell's ``init=`` says otherwise. So are its constants, which are buffers: part of the
+    ``state_dict``, moved by ``to``, and never trained.
 
     Args:
         cell: the formula of one step, made by ``@elman.cell``.
@@ -55,11 +56,14 @@ class Recurrent(SequenceModule, nn.Module):
             backward computes again; ``"auto"``: as many as fit into ``memory_budget``.
         memory_budget: bytes, or as ``"2GiB"``, for ``checkpoint="auto"``.
         device, dtype: of the parameters.
-        dims_and_options: sizes of the cell's other dims (``P=16``), and the cell's own options.
+        more: sizes of the cell's other dims (``P=16``), the cell's own options, and its constants
+            (``mask=…``): a number; a tensor or array of the declared shape, which is copied; or a
+            function that is given the tensor to be filled, of each layer and direction, and fills
+            it or returns its value.
 
     Raises:
         ShapeError: sizes that do not fit the cell.
-        InputError: an option that does not exist.
+        InputError: an option that does not exist; a constant that is not given.
     """
 
     def __init__(
@@ -81,10 +85,10 @@ class Recurrent(SequenceModule, nn.Module):
         memory_budget: int | str | None = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
-        **dims_and_options: Any,
+        **more: Any,
     ) -> None:
         super().__init__()
-        cell, dims = _separated(cell, dims_and_options)
+        cell, dims, given = _separated(cell, more)
         _check_size("heads", heads)
         cell = cell.with_heads(heads)
         for name, size in (("input_size", input_size), ("hidden_size", hidden_size), *dims.items()):
@@ -115,13 +119,17 @@ class Recurrent(SequenceModule, nn.Module):
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bidirectional, self.batch_first = bool(bidirectional), bool(batch_first)
         self.dropout = float(dropout)
-        self._dims = dict(dims)
+        self._dims, self._given = dict(dims), frozenset(given)
         for names, runner in zip(self.parts.names, self.runners.values()):
             for name, weight in zip(names, cell.weights):
                 shape = shape_size(weight.shape, dict(runner.dims))
-                self.register_parameter(
-                    name, Parameter(torch.empty(shape, device=device, dtype=dtype))
-                )
+                made = torch.empty(shape, device=device, dtype=dtype)
+                if weight.name not in cell.constants:
+                    self.register_parameter(name, Parameter(made))
+                    continue
+                self.register_buffer(name, made)
+                if weight.name in given:
+                    _initialise(made, given[weight.name], f"{name}, {weight}")
         self.reset_parameters()
 
     def _formula(self) -> tuple[Cell, int, dict[str, int]]:
@@ -138,17 +146,20 @@ class Recurrent(SequenceModule, nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = {k: v for k, v in state.items() if k not in (PARTS, *_EARLIER)}
+        state.setdefault("_given", frozenset())  # earlier pickles have no constants
         same_cell(state["cell"], state.pop(_FORMULA, None))
         super().__setstate__(state)
         self._parts = self._make_parts()  # now, not while a compiler traces
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew, layer by layer, in declared order."""
+        """Draw all weights anew, layer by layer, in declared order; constants too if the cell's
+        ``init=`` has them, and not the module's arguments."""
         bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0.0
         for names in self.parts.names:
             for name, weight in zip(names, self.cell.weights):
-                how = self.cell.init.get(weight.name)
-                _initialise(getattr(self, name), how, str(weight), bound)
+                if weight.name not in self._given:
+                    how = self.cell.init.get(weight.name)
+                    _initialise(getattr(self, name), how, str(weight), bound)
 
     def forward(
         self,
@@ -158,6 +169,7 @@ class Recurrent(SequenceModule, nn.Module):
         lengths: Tensor | Sequence[int] | None = None,
         reset: Any = None,
         reset_to: ResetTo = "zeros",
+        static: Any = None,
     ) -> Any:
         """Run the cell over a batch of sequences, differentiable by BPTT.
 
@@ -173,6 +185,8 @@ class Recurrent(SequenceModule, nn.Module):
             reset [T, B]: not 0 where an episode begins: before that step the state becomes the
                 initial one, in both directions; laid out (and packed) as x.
             reset_to: what the state becomes: ``"zeros"``, or the ``"initial"`` one that was given.
+            static [B, S]: of a cell with static inputs: one value per sequence, the same for all
+                layers and steps; a tuple if there are several; [S] unbatched; a scalar one is [B].
 
         Returns:
             out [T, B, H·directions]: the last layer's output at each step; layout as x. With
@@ -182,11 +196,12 @@ class Recurrent(SequenceModule, nn.Module):
         Raises:
             ShapeError: wrong rank, size, or a sequence of no steps.
             InputError: wrong dtype, device, or number of inputs or states; no dense tensor.
+                Static inputs are missing, or the cell has none.
             EngineError: the engine asked for by name cannot run this cell; the text says why.
         """
         compiling = torch.compiler.is_compiling()
         engine = fixed_engine(self.engine) if compiling else wanted(self.engine)
-        prepared = self._prepared(x, state, lengths, reset, self._weights())
+        prepared = self._prepared(x, state, lengths, reset, self._weights(), static)
         out, last = self._run(prepared, engine, reset_to)
         return out, last[0] if len(last) == 1 else last
 
@@ -216,8 +231,8 @@ class Recurrent(SequenceModule, nn.Module):
         return ", ".join(told)
 
 
-def _separated(cell: Any, given: dict[str, Any]) -> tuple[Cell, dict[str, int]]:
-    """Bind the options of a cell; what is left are sizes of its dims."""
+def _separated(cell: Any, given: dict[str, Any]) -> tuple[Cell, dict[str, int], dict[str, Init]]:
+    """Bind the options of a cell; what is left are sizes of its dims, and its constants."""
     if not isinstance(cell, Cell):
         raise InputError(
             diagnostic(
@@ -237,22 +252,36 @@ def _separated(cell: Any, given: dict[str, Any]) -> tuple[Cell, dict[str, int]]:
         )
     options = {name: value for name, value in given.items() if name in cell.defaults}
     bound = cell.with_options(**options)
-    dims = {name: value for name, value in given.items() if name not in options}
+    fixed = {name: value for name, value in given.items() if name in cell.constants}
+    for name, how in fixed.items():
+        check_init(name, how, cell.weights, cell.where)
+    for entry in cell.weights:
+        if entry.name in cell.constants and entry.name not in {*fixed, *cell.init}:
+            raise InputError(
+                diagnostic(
+                    f"{cell.name} needs its constant {entry}",
+                    [("at", cell.where)],
+                    f"Recurrent({cell.name}, …, {entry.name}=…), a number, a tensor, or a function "
+                    f"that fills one; or init={{{entry.name!r}: …}} in the cell",
+                )
+            )
+    dims = {name: value for name, value in given.items() if name not in {*options, *fixed}}
     known = {
         gate_block
-        for entry in (*cell.inputs, *cell.states, *cell.weights)
+        for entry in (*cell.inputs, *cell.static, *cell.states, *cell.weights)
         for dim in entry.shape
         for gate_block in dim
         if isinstance(gate_block, str)
     }
+    constants = f"; constants: {', '.join(sorted(cell.constants))}" if cell.constants else ""
     for name in dims:
         if name not in known:
             raise InputError(
                 f"Recurrent has no argument {name!r}, and {cell.name} neither a dim nor an option "
                 f"of that name (dims: {', '.join(sorted(known))}; options: "
-                f"{', '.join(cell.defaults) or 'none'})"
+                f"{', '.join(cell.defaults) or 'none'}{constants})"
             )
-    return bound, dims
+    return bound, dims, fixed
 
 
 def _check_size(name: str, size: Any) -> None:
@@ -263,7 +292,7 @@ def _check_size(name: str, size: Any) -> None:
         raise InputError(f"{name} must be at least {least}, got {size}")
 
 
-def _initialise(weight: Tensor, how: Init | None, name: str, bound: float) -> None:
+def _initialise(weight: Tensor, how: Init | None, name: str, bound: float = 0.0) -> None:
     """Fill a weight as the cell's ``init=`` says, or by U(-bound, bound)."""
     with torch.no_grad():
         if how is None:

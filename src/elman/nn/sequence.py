@@ -177,7 +177,12 @@ class SequenceModule:
         return dim_size(shape[0], dict(runner.dims)) * directions if shape else 1
 
     def step(
-        self: Any, x: Any, state: Any = None, *, reset: Tensor | None = None
+        self: Any,
+        x: Any,
+        state: Any = None,
+        *,
+        reset: Tensor | None = None,
+        static: Any = None,
     ) -> tuple[Tensor, Any]:
         """Run one step of a stream.
 
@@ -187,6 +192,7 @@ class SequenceModule:
             x [B, I]: the input now, or a tuple of inputs; [I] unbatched; a scalar input is [B].
             state: what the step before returned, as for :meth:`forward`; zeros if omitted.
             reset [B]: samples whose state becomes zero before the step.
+            static [B, S]: of a cell with static inputs, as for :meth:`forward`.
 
         Returns:
             out [B, H]: the last layer's output; [H] unbatched.
@@ -214,11 +220,10 @@ class SequenceModule:
             )
         axis = 1 if self.batch_first and dims == rank else 0
         row = tuple([value.unsqueeze(axis) for value in values])
-        if reset is None:
-            out, after = self(row if several else row[0], state)
-        else:
-            flags = reset.unsqueeze(axis) if isinstance(reset, Tensor) else reset
-            out, after = self(row if several else row[0], state, reset=flags)
+        more: dict[str, Any] = {} if static is None else {"static": static}
+        if reset is not None:
+            more["reset"] = reset.unsqueeze(axis) if isinstance(reset, Tensor) else reset
+        out, after = self(row if several else row[0], state, **more)
         return out.squeeze(axis), after
 
     @property
@@ -236,7 +241,13 @@ class SequenceModule:
         ]
 
     def _prepared(
-        self: Any, x: Any, state: Any, lengths: Any, reset: Any, weights: list[list[Tensor]]
+        self: Any,
+        x: Any,
+        state: Any,
+        lengths: Any,
+        reset: Any,
+        weights: list[list[Tensor]],
+        static: Any = None,
     ) -> Prepared:
         """Check all arguments and bring them into the inner layout, in one type.
 
@@ -254,17 +265,15 @@ class SequenceModule:
             if half is not None:
                 cast = half
                 computed = half if like is None or serves(kind, half) else like.dtype
-                x, state, weights = (
-                    _cast(x, computed),
-                    _cast(state, computed),
-                    _cast(weights, computed),
-                )
+                x, state, weights, static = [
+                    _cast(value, computed) for value in (x, state, weights, static)
+                ]
                 like = None if like is None else _cast(like, computed)
         batch_first, later = self.batch_first, None
         if lengths is not None and torch.compiler.is_compiling():
             lengths, later = None, lengths
         parts: Parts = self._parts or self.parts
-        opened = parts.signature.opened(x, state, like, batch_first, lengths)
+        opened = parts.signature.opened(x, state, like, batch_first, lengths, static)
         if later is not None and opened.layout.packing is not None:
             raise InputError("lengths go with padded tensors, not with a PackedSequence")
         mask = None if reset is None else reset_mask(reset, x, opened, batch_first)

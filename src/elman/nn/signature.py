@@ -40,7 +40,7 @@ class Opened(NamedTuple):
     """Arguments in the inner layout.
 
     Attributes:
-        inputs: [T, B, n] each; packed: [N, n].
+        inputs: [T, B, n] each; packed: [N, n]; then static ones, [B, n] each.
         states: [layers · directions, B, n] each, in the order of the packed rows.
         layout: how they lay before.
     """
@@ -56,27 +56,33 @@ class Signature:
 
     Attributes:
         cell: name of the cell, for messages.
-        inputs, states: (name, sizes without batch and time).
+        inputs, static, states: (name, sizes without batch and time).
         lead: layers · directions.
     """
 
     cell: str
     inputs: tuple[tuple[str, tuple[int, ...]], ...]
+    static: tuple[tuple[str, tuple[int, ...]], ...]
     states: tuple[tuple[str, tuple[int, ...]], ...]
     lead: int
 
     @staticmethod
     def of(cell: Cell, dims: dict[str, int], lead: int) -> Signature:
         """The signature of a cell under a binding of its dims."""
-        return Signature(
-            cell.name,
-            tuple((entry.name, shape_size(entry.shape, dims)) for entry in cell.inputs),
-            tuple((entry.name, shape_size(entry.shape, dims)) for entry in cell.states),
-            lead,
-        )
+        inputs, static, states = [
+            tuple([(entry.name, shape_size(entry.shape, dims)) for entry in group])
+            for group in (cell.inputs, cell.static, cell.states)
+        ]
+        return Signature(cell.name, inputs, static, states, lead)
 
     def opened(
-        self, x: Any, state: Any, like: Tensor | None, batch_first: bool, lengths: Any = None
+        self,
+        x: Any,
+        state: Any,
+        like: Tensor | None,
+        batch_first: bool,
+        lengths: Any = None,
+        static: Any = None,
     ) -> Opened:
         """Check the arguments and bring them into the inner layout.
 
@@ -86,10 +92,20 @@ class Signature:
             like: a weight, whose dtype and device the tensors must have.
             batch_first: whether x is [B, T, n].
             lengths: steps of each sequence of a padded batch, to be packed here.
+            static: inputs with one value per sequence, as given.
 
         Raises:
             ShapeError, InputError: one of them is not what the module takes.
         """
+        opened = self._opened(x, state, like, batch_first, lengths)
+        if static is None and not self.static:
+            return opened
+        return opened._replace(inputs=(*opened.inputs, *self._fixed(static, like, opened)))
+
+    def _opened(
+        self, x: Any, state: Any, like: Tensor | None, batch_first: bool, lengths: Any
+    ) -> Opened:
+        """:meth:`opened` without static inputs."""
         if lengths is None and like is not None and self._is_usual(x, like, batch_first):
             whole = x.transpose(0, 1) if batch_first else x
             states = self._starts(state, whole.shape[1], True, whole)
@@ -249,6 +265,35 @@ class Signature:
         if not batched:
             return value.unsqueeze(1)
         return value.transpose(0, 1) if batch_first else value
+
+    def _fixed(self, static: Any, like: Tensor | None, opened: Opened) -> list[Tensor]:
+        """Static inputs [B, n], in the order of the packed rows.
+
+        Raises:
+            ShapeError, InputError: they are missing, or not what the module takes.
+        """
+        names = ", ".join(name for name, _ in self.static)
+        if static is None or not self.static:
+            what = "has no static inputs" if static is not None else f"has static inputs: {names}"
+            hint = "net(x)" if static is not None else "net(x, static=…): one value per sequence"
+            raise InputError(diagnostic(f"{self.cell} {what}", [], hint))
+        values = self._numbers(self._tensors(static, self.static, "static input"), like)
+        layout, first = opened.layout, opened.inputs[0]
+        packing = layout.packing
+        batch = first.shape[1] if packing is None else packing.packed.batch
+        made: list[Tensor] = []
+        for (name, sizes), value in zip(self.static, values, strict=True):
+            self._check("static input", name, value, like, first)
+            expected = (batch, *sizes) if layout.batched else sizes
+            if value.shape != expected:
+                axes = "batch, units" if sizes else "batch"
+                raise ShapeError(
+                    f"static input {name} of {self.cell} must be {[*expected]}, got "
+                    f"{[*value.shape]}{f': {axes}' if layout.batched else ''}"
+                )
+            value = value if layout.batched else value.unsqueeze(0)
+            made.append(value if packing is None else packing.sorted(value, 0))
+        return made
 
     def _starts(self, state: Any, batch: int, batched: bool, like: Tensor) -> tuple[Tensor, ...]:
         """Initial states [lead, B, n]."""

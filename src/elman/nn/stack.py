@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from elman import compiler
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Result
 from elman.engines.checkpoint import all_checkpointed
@@ -91,7 +92,7 @@ class Group:
         """Run all steps.
 
         Args:
-            inputs: [T, B, n] each; packed: [N, n].
+            inputs: [T, B, n] each; packed: [N, n]; then static ones [B, n].
             states: [B, n] each, a tuple per runner.
             weights: per runner, in declared order and shape.
             engine: a name, ``auto``, or None: so that every transform goes through.
@@ -114,8 +115,22 @@ class Group:
                 extended(call, options, self.directions and index == 1)
                 for index, call in enumerate(calls)
             ]
+        calls = [runner.held(call, rules) for runner, call in zip(self.runners, calls)]
         if len(self.runners) == 1:
-            return self.runners[0].run(calls[0], engine, rules, asked)
+            result = self.runners[0].run(calls[0], engine, rules, asked)
+        else:
+            result = self._run(calls, engine, rules, asked)
+        return result._replace(last=self._shown(result.last))
+
+    def _shown(self, last: States) -> States:
+        """The last states of all runners without those that hold what depends on static inputs."""
+        own, each = len(self.runners[0].cell.states), len(last) // len(self.runners)
+        return last if own == each else tuple([s for k, s in enumerate(last) if k % each < own])
+
+    def _run(
+        self, calls: Sequence[Call], engine: str | None, rules: Rules, asked: Checkpoint
+    ) -> Result:
+        """:meth:`run` of several runners, on the call of each."""
         arrangement = self.arrangement(rules)
         if engine is None:
             return through(self.oracle(rules), arrangement.joined(calls))
@@ -152,7 +167,8 @@ class Group:
         """Which arguments of all layers are whose."""
         if rules not in self._arrangements:
             first, count = self.runners[0], len(self.runners)
-            states, weights = len(first.cell.states), len(first.cell.weights)
+            graph = compiler.graph_of(first.cell, rules)
+            states, weights = len(graph.states), len(graph.weights)
             own = len(first.names(rules)) - len(first.names())
             self._arrangements[rules] = Arrangement(
                 (states,) * count, (weights,) * count, self.directions, own
@@ -278,7 +294,8 @@ class Stack:
         """Run all layers.
 
         Args:
-            inputs: [T, B, n] each (packed [N, n]); the first goes to the lowest layer.
+            inputs: [T, B, n] each (packed [N, n]); the first goes to the lowest layer; then static
+                ones [B, n].
             states: [layers · directions, B, n] each.
             weights: per runner, in declared order and shape.
             engine: a name, ``auto``, or None: so that every transform goes through.
@@ -293,8 +310,9 @@ class Stack:
         if len(self.runners) == 1 and packed is None:
             call = Call(inputs, states, tuple(weights[0]), None, True)
             call = extended(call, options) if options else call
-            output, last, _ = self.runners[0].run(call, engine, rules_of(options), asked)
-            return output, last
+            rules, runner = rules_of(options), self.runners[0]
+            output, last, _ = runner.run(runner.held(call, rules), engine, rules, asked)
+            return output, last[: len(states)]
         groups = self.groups_for(dropout > 0.0 or residual)
         starts = list(zip(*[state.unbind(0) for state in states]))
         asked = asked._replace(groups=len(groups))

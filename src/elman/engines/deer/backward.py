@@ -29,6 +29,7 @@ class Backward:
         self.d_last = self.formula.gate_blocks(leaves, given)
         self.carry: Trajectory = tuple(torch.zeros_like(part) for part in problem.start)
         self.d_states: dict[Node, Tensor] = {}
+        self.d_held = dict.fromkeys(problem.formula.held, torch.zeros(()))
         self.d_inputs: dict[Node, list[Tensor]] = {leaf: [] for leaf in step.inputs}
         self.sums: list[Tensor | None] = [None] * len(self.formula.pair.sums)
 
@@ -71,6 +72,7 @@ class Backward:
         for k, total in totals.items():
             known[pair.d_next[k]] = problem.bare(total + ends[k], step.states[k])
         self._collect(known, count)
+        self._held(known, count)
         if not rows.start:
             self._initial(known, count)
 
@@ -122,10 +124,21 @@ class Backward:
             total = self.sums[index]
             self.sums[index] = gradient if total is None else total + gradient
 
+    def _held(self, known: dict[Node, Tensor], count: int) -> None:
+        """Sums over all rows for states that only hold a value: nothing is handed on there."""
+        problem, pair = self.problem, self.formula.pair
+        for leaf, root in zip(pair.step.states, pair.d_states, strict=True):
+            if leaf in self.d_held:
+                (value,) = problem.evaluate((root,), known)
+                self.d_held[leaf] = self.d_held[leaf] + problem.broadcast(value, leaf, count).sum(0)
+
     def _initial(self, known: dict[Node, Tensor], count: int) -> None:
         problem, pair = self.problem, self.formula.pair
         step = pair.step
         for leaf, root in zip(step.states, pair.d_states, strict=True):
+            if leaf in self.d_held:
+                self.d_states[leaf] = problem.bare(self.d_held[leaf], leaf)
+                continue
             value = problem.broadcast(problem.evaluate((root,), known)[0], leaf, count)
             self.d_states[leaf] = problem.bare(value, leaf)[0]
 

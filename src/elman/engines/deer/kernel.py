@@ -135,7 +135,8 @@ class DeerKernel(Kernel):
         rows = sequential.rows_by_kernel(self._sequential, call)
         step = self.formula.pair.step
         named = {leaf.name: part[1:] for leaf, part in zip(self._job.graph.states, rows)}
-        gate_blocks = self.formula.gate_blocks(step.states, named)
+        read = [step.states[k] for k in self.formula.recurrent]
+        gate_blocks = self.formula.gate_blocks(read, named)
         columns = {
             k: gate_blocks[step.states[k]]
             if step.states[k].shape

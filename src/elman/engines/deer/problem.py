@@ -135,6 +135,7 @@ class Formula:
         self.structure = structure(step)
         self.state_groups = state_groups_of(step, self.structure, self.sizes)
         self.recurrent = self.structure.recurrent
+        self.held = tuple(leaf for leaf in step.states if leaf in step.held)
         self.next = tuple(step.next_states[k] for k in self.recurrent)
         zeros = {
             *self.pair.d_outputs,
@@ -170,7 +171,8 @@ class Formula:
         if key not in self._newtons:
             make = registry.newton(device)
             alone = len(self.state_groups) == 1 and len(self.state_groups[0].groups) == 1
-            self._newtons[key] = self._iteration(make, dtype) if make and alone else None
+            fits = alone and not self.held  # which its kernels would read at every step
+            self._newtons[key] = self._iteration(make, dtype) if make and fits else None
         return self._newtons[key]
 
     def _iteration(self, make: Any, dtype: torch.dtype) -> Any:
@@ -259,6 +261,7 @@ class Problem:
         step = self.formula.pair.step
         known = dict(self._invariants)
         known.update((leaf, value[rows]) for leaf, value in self._inputs.items())
+        known.update((leaf, self._states[leaf].unsqueeze(0)) for leaf in self.formula.held)
         for state_group, packed in zip(self.state_groups, before, strict=True):
             for k, value in state_group.unpacked(packed, self.batch).items():
                 leaf = step.states[k]

@@ -169,7 +169,7 @@ def recurrent(
     """Run a group of layers.
 
     Args:
-        inputs: [T, B, n] each.
+        inputs: [T, B, n] each; then static ones [B, n].
         states: [B, n] each, of all members of the group.
         weights: of all members.
         lengths [B]: steps of each sequence, or None.
@@ -245,8 +245,9 @@ def _called(
         steps, batch, _ = call.sizes
         counts = checked_lengths(lengths, batch, steps)
         padding = Padding.of(counts, steps, inputs[0].device)
-        inputs = tuple([padding.packed(x) for x in inputs])
-        packing = Packing.of(padding.like)
+        packing, count = Packing.of(padding.like), len(group.runners[0].cell.inputs)
+        static = [packing.sorted(s, 0) for s in inputs[count:]]
+        inputs = (*[padding.packed(x) for x in inputs[:count]], *static)
         states = tuple([packing.sorted(state, 0) for state in states])
         reset = None if reset is None else padding.packed(reset)
     count = len(group.runners)

@@ -1,0 +1,82 @@
+"""Take what depends on static inputs and weights alone out of the step: once per sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from elman.ir.graph import Graph, Node, Rate, node, with_args
+from elman.ir.printer import source_names
+from elman.passes.share import share
+
+
+class Split(NamedTuple):
+    """A formula in two parts.
+
+    Attributes:
+        once: values that depend on static inputs and weights alone, and that the step reads.
+        step: the formula without static inputs: further states, the last ones, hold those values;
+            their next value is the state itself.
+    """
+
+    once: tuple[Node, ...]
+    step: Graph
+
+
+def split_static(graph: Graph, static: Collection[str]) -> Split:
+    """Part a formula at the last values that do not change within a sequence.
+
+    rewrite: sigmoid(V @ s) * tanh(W @ x + R @ h) -> held * tanh(W @ x + R @ h),
+             once: held = sigmoid(V @ s)
+    keeps: every value, bit for bit.
+
+    Args:
+        graph: as written.
+        static: the names of those inputs that have one value per sequence.
+    """
+    whole = share(graph)
+    values = list(whole.walk())
+    fixed: set[Node] = set()  # of one value per sequence
+    for value in values:
+        if value.op == "input":
+            known = value.name in static
+        else:
+            known = any(arg in fixed for arg in value.args) and all(
+                arg in fixed or arg.rate == Rate.WEIGHT for arg in value.args
+            )
+        if known:
+            fixed.add(value)
+    read = {arg for value in values if value not in fixed for arg in value.args} | {*whole.roots}
+    once = [value for value in values if value in fixed and value in read]
+    held = dict(zip(once, _leaves(whole, once), strict=True))
+
+    new: dict[Node, Node] = {}
+    for value in values:
+        if value not in fixed:
+            new[value] = with_args(value, tuple(new[arg] for arg in value.args))
+        elif value in held:
+            new[value] = held[value]
+    leaves = tuple(held.values())
+    return Split(
+        tuple(once),
+        Graph(
+            tuple(leaf for leaf in whole.inputs if leaf.name not in static),
+            (*whole.states, *leaves),
+            whole.weights,
+            (*(new[root] for root in whole.next_states), *leaves),
+            new[whole.output],
+        ),
+    )
+
+
+def _leaves(graph: Graph, once: Collection[Node]) -> list[Node]:
+    """States that hold some values, called as the formula calls these."""
+    names, taken = source_names(graph.walk()), {leaf.name for leaf in graph.leaves}
+    leaves: list[Node] = []
+    for value in once:
+        name = value.name if value.op == "input" else names.get(value, "held")
+        while name in taken and value.op != "input":
+            name += "_"
+        taken.add(name)
+        leaves.append(node("state", (), (name,), value.shape, value.where))
+    return leaves
