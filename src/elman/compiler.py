@@ -12,6 +12,7 @@ from elman.ir.build import Builder
 from elman.ir.graph import Graph, Node, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import Pair
+from elman.ir.stand_ins import without_stand_ins
 from elman.ir.verify import verified, verified_pair
 from elman.passes import PASSES
 from elman.passes.canonical import canonical
@@ -57,7 +58,7 @@ def paired(graph: Graph) -> Pair:
     for rewrite in PASSES:
         graph = verified(rewrite(graph))
     builder = Builder()
-    return verified_pair(adjoint(canonical(graph, builder), builder))
+    return verified_pair(without_stand_ins(adjoint(canonical(graph, builder), builder), builder))
 
 
 def job(cell: Cell, spec: Spec, rules: tuple[Rule, ...] = ()) -> Job:

@@ -205,7 +205,7 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
     )
     stages = {
         "graph": _formula(first.cell),
-        "step": f"{_recurrence(pair.step)}\n{show_step(pair.step, names)}",
+        "step": f"{_recurrence(pair.source)}\n{show_step(pair.step, names)}",
         "backward": show_backward(pair, names),
         "program": "\n".join([*_unused(chosen), _programs(programs, hints)]),
         "engines": "\n".join(_engine_texts(chosen, measure)),

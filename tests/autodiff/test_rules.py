@@ -108,6 +108,27 @@ def by_torch(own: Any, case: Case) -> dict[str, torch.Tensor]:
     return {"out": out.detach(), **found}
 
 
+class Spike(torch.autograd.Function):
+    """snnTorch's fast sigmoid of slope 25."""
+
+    @staticmethod
+    def forward(ctx, v):
+        ctx.save_for_backward(v)
+        return (v > 0).to(v)
+
+    @staticmethod
+    def backward(ctx, d):  # type: ignore[override]
+        (v,) = ctx.saved_tensors
+        return d / (25 * v.abs() + 1) ** 2
+
+
+def clipped(v: torch.Tensor, limit: Any) -> torch.Tensor:
+    """v, whose gradient is clipped by a hook."""
+    v = v * 1.0
+    v.register_hook(lambda d: torch.clamp(d, -limit, limit))
+    return v
+
+
 ROWS: dict[str, tuple[Any, Any]] = {  # op -> the formula in the cell's language, and in torch's
     "lin": (
         lambda x, h, m, W, w, u: 2 * x - 0.5 * h + m + 3 * w - u - 1,
@@ -164,6 +185,32 @@ ROWS: dict[str, tuple[Any, Any]] = {  # op -> the formula in the cell's language
     "stop": (
         lambda x, h, *_: ops.stop_gradient(x * h) * h,
         lambda x, h, *_: (x * h).detach() * h,
+    ),
+    "surrogate": (
+        lambda x, h, m, W, w, u: (
+            ops.spike(x * h) * x
+            + ops.straight_through(ops.round(3 * h), x * h + u)
+            + ops.straight_through(m > 0, w * h)
+            + ops.straight_through(w > 0, ops.sigmoid(3 * w))
+        ),
+        lambda x, h, m, W, w, u: (
+            Spike.apply(x * h) * x
+            + ((3 * h).round() - x * h - u).detach()
+            + (x * h + u)
+            + ((m > 0).to(F64) - w * h).detach()
+            + w * h
+            + ((w > 0).to(F64) - (3 * w).sigmoid()).detach()
+            + (3 * w).sigmoid()
+        ),
+    ),
+    "clip_gradient": (
+        lambda x, h, m, W, w, u: (
+            ops.clip_gradient(x * h, 0.3) * h
+            + x * ops.clip_gradient(w * x, 0.5) * ops.clip_gradient(m, ops.abs(u))
+        ),
+        lambda x, h, m, W, w, u: (
+            clipped(x * h, 0.3) * h + x * clipped(w * x, 0.5) * clipped(m, u.detach().abs())
+        ),
     ),
     "sum": (
         lambda x, h, *_: h * ops.sum(x * h),

@@ -94,6 +94,12 @@ def _remainder(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
     return d, b.scale(-1.0, b.mul(d, b.make("floor", (b.apply("div", n.args),))))
 
 
+def _clip_gradient(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    limit = n.args[1]
+    held = b.make("maximum", (d, b.scale(-1.0, limit)))
+    return b.make("minimum", (held, limit)), None
+
+
 def _count(b: Builder, n: Node) -> Node:
     return b.make("count", (), tuple(gate_block for arg in n.args for gate_block in arg.shape[0]))
 
@@ -162,6 +168,8 @@ VJP: dict[str, Row] = {
     "where": _where,
     **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne"), _none),
     "stop": _none,
+    "surrogate": lambda b, n, d: (None, b.mul(d, n.args[2]), None),
+    "clip_gradient": _clip_gradient,
     "sum": lambda b, n, d: tuple(d for _ in n.args),
     "mean": _mean,
     "var": _var,

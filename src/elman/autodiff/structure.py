@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from elman.ir.graph import Node, Rate
-from elman.ir.ops import COMPARISONS, OPS
+from elman.ir.ops import COMPARISONS, OPS, STAND_INS
 from elman.ir.pair import Step
 
 
@@ -114,6 +114,10 @@ class _Walk:
     def _kind_of(self, value: Node) -> Found:
         if value.op in (*COMPARISONS, "stop", "sign", "floor", "round"):
             return {}  # their derivative is 0 wherever it exists, or by decree
+        if value.op in STAND_INS:
+            derived = value.args[value.op == "surrogate"]  # what its derivative goes to
+            found = self.kind(derived)
+            return found if derived.shape == value.shape else _full(found)
         parts = [
             _full(self.kind(arg)) if arg.shape != value.shape else self.kind(arg)
             for arg in value.args

@@ -78,10 +78,11 @@ def _missing(build: Builder, value: Node, d: Node) -> tuple[Node | None, ...]:
     raise KeyError(value.op)
 
 
-_WRITTEN: dict[str, Row] = {  # ops that the canonical form gathers into ``lin``
+_WRITTEN: dict[str, Row] = {  # ops that the canonical form gathers into ``lin``, and one more
     "add": lambda b, n, d: (d, d),
     "sub": lambda b, n, d: (d, b.scale(-1.0, d)),
     "neg": lambda b, n, d: (b.scale(-1.0, d),),
+    "clip_gradient": lambda b, n, d: (d, None),  # it is the backward that is clipped
 }
 
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from elman.engines.stand_ins import ClipGradient, Surrogate
+
 
 class Arrays:
     """The functions of ``ir/evaluate`` over torch, for one dtype and device.
@@ -66,6 +68,16 @@ class Arrays:
     def stop(v: Tensor) -> Tensor:
         """The value without its history."""
         return v.detach()
+
+    @staticmethod
+    def surrogate(value: Tensor, of: Tensor, slope: Tensor) -> Tensor:
+        """``value``, with the derivative ``slope`` by ``of``."""
+        return Surrogate.apply(*torch.broadcast_tensors(value, of, slope))
+
+    @staticmethod
+    def clip_gradient(v: Tensor, limit: Tensor) -> Tensor:
+        """The value; what flows back is held within ±limit."""
+        return ClipGradient.apply(*torch.broadcast_tensors(v, limit))
 
     swapaxes = staticmethod(torch.swapaxes)
     broadcast_to = staticmethod(torch.broadcast_to)

@@ -79,6 +79,8 @@ MEANING: dict[str, Callable[..., Array]] = {
     "where": lambda xp, node, c, a, b: xp.where(c != 0, a, b),
     **{name: _compare(name) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
     "stop": lambda xp, node, a: xp.stop(a),
+    "surrogate": lambda xp, node, value, of, slope: xp.surrogate(value, of, slope),
+    "clip_gradient": lambda xp, node, a, limit: xp.clip_gradient(a, limit),
     "sum": lambda xp, node, *parts: xp.total(_units(xp, node, parts)),
     "mean": lambda xp, node, *parts: _units(xp, node, parts).mean(-1),
     "var": lambda xp, node, *parts: xp.variance(_units(xp, node, parts)),

@@ -144,6 +144,11 @@ class Graph:
         """Everything a step has to produce."""
         return (*self.next_states, self.output)
 
+    @property
+    def clips(self) -> bool:
+        """Whether gradients are clipped on their way back, which is not linear in them."""
+        return any(value.op == "clip_gradient" for value in self.walk())
+
     def walk(self) -> Iterator[Node]:
         """Every node once, arguments first."""
         return walk(self.roots)

@@ -70,6 +70,9 @@ _TABLE = (
     Op("eq", "pointwise", 2),
     Op("ne", "pointwise", 2),
     Op("stop", "pointwise", 1, 0.0),
+    # the first argument as it is, with another derivative (``STAND_INS``)
+    Op("surrogate", "pointwise", 3, 0.0),  # d · the third, to the second
+    Op("clip_gradient", "pointwise", 2, 0.0),  # d held within ± the second, to the first
     # over all units of the arguments (several gate blocks): a scalar per sample
     Op("sum", "reduce", None),
     Op("mean", "reduce", None),
@@ -87,4 +90,6 @@ COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 # where the last bit of what they take (``where``: of its condition) decides, or what they take is
 # subtracted again: nothing is reordered into it
 STEPS = (*COMPARISONS, "where", "stop", "floor", "round", "remainder")
+# whose other arguments the derivative alone reads: a step runs with the first one in their place
+STAND_INS = ("surrogate", "clip_gradient")
 TRANSCENDENTAL = tuple(op.name for op in _TABLE if op.kind == "pointwise" and op.cost >= 8.0)

@@ -74,6 +74,8 @@ class Pair:
             WEIGHT).
         d_weights: per weight block, its gradient at weight rate over ``d_invariants`` (None: no
         gradient).
+        derived: the step that this is the adjoint of, if it is not ``step``: values that have the
+            derivative of something else (``ops.STAND_INS``) still stand in it.
     """
 
     step: Step
@@ -84,6 +86,12 @@ class Pair:
     sums: tuple[Sum, ...]
     d_invariants: tuple[tuple[Node, Node], ...]
     d_weights: tuple[Node | None, ...]
+    derived: Step | None = None
+
+    @property
+    def source(self) -> Step:
+        """The step that derivatives are of: what a formula is known by, its Jacobian's pattern."""
+        return self.derived or self.step
 
     @property
     def blocks(self) -> dict[Node, list[int]]:

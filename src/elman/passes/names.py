@@ -6,6 +6,7 @@ from elman.ir.build import Builder
 from elman.ir.graph import Graph, Node, walk
 from elman.ir.pair import Step
 from elman.ir.printer import source_names
+from elman.ir.stand_ins import running, values_of
 from elman.passes import PASSES
 from elman.passes.canonical import cut
 
@@ -26,13 +27,15 @@ def step_names(graph: Graph, step: Step) -> dict[Node, str]:
     for rewrite in PASSES:
         graph = rewrite(graph)
     named = [(v, name) for v, name in source_names(graph.walk()).items() if len(v.shape) < 2]
-    again, gate_blocks = cut(graph, Builder())
-    same = dict(zip(walk(again.roots), walk(step.roots), strict=True))
+    build = Builder()
+    again, gate_blocks = cut(graph, build)
+    values = values_of(again.roots, build)
+    same = dict(zip(walk(running(again, values).roots), walk(step.roots), strict=True))
     whole: dict[Node, str] = {}
     parts: dict[Node, str] = {}
     for value, name in named:
         for index, gate_block in enumerate(gate_blocks[value]):
-            part = same.get(gate_block)
+            part = same.get(values.get(gate_block, gate_block))
             if part is not None and len(gate_blocks[value]) == 1:
                 whole.setdefault(part, name)
             elif part is not None:

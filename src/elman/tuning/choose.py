@@ -161,7 +161,7 @@ def _key(job: Job, steps: int, batch: int, able: list[EngineSchedule]) -> cache.
     spec = job.spec
     return {
         "cell": job.name,
-        "digest": digest(job.pair.step),
+        "digest": digest(job.pair.source),
         "dims": [list(dim) for dim in spec.dims],
         "dtype": spec.dtype,
         "device": spec.device,

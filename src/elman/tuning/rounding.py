@@ -13,11 +13,12 @@ from elman.engines.base import Job, Kernel
 from elman.engines.reference.engine import ReferenceKernel
 from elman.ir.evaluate import apply
 from elman.ir.graph import Node, walk
-from elman.ir.ops import COMPARISONS, OPS
+from elman.ir.ops import COMPARISONS, OPS, STAND_INS
 
 _EXACT = (
     *COMPARISONS,
     "stop",
+    *STAND_INS,
     "sign",
     "floor",
     "round",

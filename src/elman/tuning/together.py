@@ -147,7 +147,8 @@ def _key(
     spec = jobs[0].spec
     return {
         "jobs": [
-            [job.name, digest(job.pair.step), [list(dim) for dim in job.spec.dims]] for job in jobs
+            [job.name, digest(job.pair.source), [list(dim) for dim in job.spec.dims]]
+            for job in jobs
         ],
         "wants": [[sorted(job.spec.wants), job.spec.training] for job in jobs],
         "schedules": [[choice.engine, choice.schedule] for choice in choices],

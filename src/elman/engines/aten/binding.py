@@ -29,7 +29,7 @@ def _correspondence(formula: Formula, job: Job) -> dict[frozenset[str], frozense
     """Names of torch's weights -> names of the job's, per loop-invariant value; or why there is
     none."""
     found: dict[frozenset[str], frozenset[str]] = {}
-    for theirs, ours in zip(ordered(formula.step), ordered(job.pair.step), strict=True):
+    for theirs, ours in zip(ordered(formula.step), ordered(job.pair.source), strict=True):
         if not loop_invariant(theirs):
             continue
         key, names = _names(theirs), _names(ours)

@@ -50,7 +50,7 @@ class AtenKernel(DifferentiableKernel):
 
 def recognise(job: Job) -> tuple[Formula, Binding] | str:
     """Which of torch's layers a job is, and where its weights go; or why it is none."""
-    formula = formulas().get(digest(job.pair.step))
+    formula = formulas().get(digest(job.pair.source))
     if formula is None:
         return f"{job.name} is not the formula of torch's RNN, GRU or LSTM"
     binding = bind(formula, job)

@@ -33,6 +33,8 @@ SPELL: dict[str, str] = {
     "eq": "truth({0} == {1})",
     "ne": "truth({0} != {1})",
     "stop": "{0}",
+    "surrogate": "{0}",
+    "clip_gradient": "{0}",
 }
 
 

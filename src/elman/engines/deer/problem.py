@@ -132,7 +132,7 @@ class Formula:
     def __init__(self, job: Job) -> None:
         self.job, self.pair, self.sizes = job, job.pair, dict(job.spec.dims)
         step = job.pair.step
-        self.structure = structure(step)
+        self.structure = structure(job.pair.source)
         self.state_groups = state_groups_of(step, self.structure, self.sizes)
         self.recurrent = self.structure.recurrent
         self.held = tuple(leaf for leaf in step.states if leaf in step.held)

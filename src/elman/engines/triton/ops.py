@@ -35,6 +35,8 @@ SPELL: dict[str, str] = {
     "eq": "({0} == {1}).to(tl.float32)",
     "ne": "({0} != {1}).to(tl.float32)",
     "stop": "{0}",
+    "surrogate": "{0}",
+    "clip_gradient": "{0}",
 }
 
 

@@ -48,11 +48,15 @@ class Differentiable(DifferentiableKernel):
         """See :meth:`Kernel.forward`."""
         tensors, like = call.tensors, call.states[0]
         reason = transformed(tensors)
-        engine = None if reason not in (None, FUNC, DUAL) else self._of.engine(like)
+        ours = reason in (None, FUNC, DUAL)
+        engine = self._of.engine(like) if ours and not self._of.graph.clips else None
         if engine is None:
-            if reason in (None, FUNC, DUAL):
+            if ours:
+                what = f"{like.dtype} on {like.device.type}"
+                if self._of.graph.clips:
+                    what = f"{self._of.name}, which clips gradients,"
                 warn_once(
-                    f"transforms and second derivatives of {like.dtype} on {like.device.type} "
+                    f"transforms and second derivatives of {what} "
                     f"run through engine reference, step by step"
                 )
             return for_layout(self._reference, call.packed).forward(call)

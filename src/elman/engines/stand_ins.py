@@ -1,0 +1,68 @@
+"""Values with another derivative than their own, for torch's autograd and its transforms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+
+class Surrogate(Function):
+    """``apply(value, of, slope)``, of one shape: the value, and ``slope`` as derivative by ``of``.
+
+    Second derivatives are those of ``slope``.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Tensor, of: Tensor, slope: Tensor) -> Tensor:
+        """The value."""
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep the slope."""
+        ctx.save_for_backward(inputs[2])
+        ctx.save_for_forward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> Any:  # type: ignore[override]
+        """To ``of`` alone."""
+        (slope,) = ctx.saved_tensors
+        return None, d * slope, None
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, of: Tensor | None, __: Any) -> Any:
+        """How ``of`` moves, times the slope."""
+        (slope,) = ctx.saved_tensors
+        return torch.zeros_like(slope) if of is None else of * slope
+
+
+class ClipGradient(Function):
+    """``apply(v, limit)``, of one shape: v; its cotangent is held within ±limit, NaN kept."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(v: Tensor, limit: Tensor) -> Tensor:
+        """The value."""
+        return v.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep the limit."""
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> Any:  # type: ignore[override]
+        """Clipped."""
+        (limit,) = ctx.saved_tensors
+        return torch.clamp(d, -limit.detach(), limit.detach()), None
+
+    @staticmethod
+    def jvp(ctx: Any, v: Tensor, _: Any) -> Tensor:
+        """As it moves: the backward alone is clipped."""
+        return v.clone()
