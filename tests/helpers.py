@@ -116,7 +116,7 @@ def random_case(
     def weight(shape: tuple[int, ...]) -> torch.Tensor:
         return normal(*shape) * (0.7 / math.sqrt(max(1, shape[-1])) if len(shape) == 2 else 0.5)
 
-    output = shape_size(cell.graph.output.shape, dims)
+    output = shape_size(cell.graph.output_shape, dims)
     states = {s.name: normal(sizes.B, *shape_size(s.shape, dims)) * 0.5 for s in cell.states}
     if cell.function is cells.slstm.function:
         states["n"] = states["n"].abs() + 1  # a sum of exponentials, and what is divided by

@@ -153,6 +153,20 @@ def reused(x, k, h, q, W, A, B, C):
     return c * a + (1 - c) * h, 0.5 * b + 0.5 * q
 
 
+@cell(
+    input="x[I]",
+    state="h[H], c[H]",
+    output="y[P], e, u[H], k[H], g[H]",
+    weights="W[H, I], R[H, H], C[P, H], b[H]",
+)
+def several(x, h, c, W, R, C, b):
+    """Five outputs: behind the loop, a scalar, of the input alone, a state, of weights alone."""
+    u = W @ x + b
+    c = 0.5 * c + tanh(u + R @ h)
+    h = tanh(c)
+    return C @ h, mean(c * c), u, c, sigmoid(b), h, c
+
+
 UNSEEN = {  # cell -> its sizes; T and B are awkward too
     three_states: Sizes(T=6, B=3, I=5, H=13, more=(("P", 7),)),
     joined: Sizes(T=5, B=4, I=3, H=11),
@@ -168,4 +182,5 @@ UNSEEN = {  # cell -> its sizes; T and B are awkward too
     delays: Sizes(T=6, B=3, I=10, H=5),
     reused: Sizes(T=5, B=3, I=4, H=11),
     scalars: Sizes(T=6, B=5, I=0, H=0),
+    several: Sizes(T=5, B=3, I=4, H=10, more=(("P", 3),)),
 }

@@ -77,12 +77,15 @@ def _job(cell: Cell, spec: Spec, rules: tuple[Rule, ...]) -> Job:
 
 
 def _has_like_heads(cell: Cell) -> bool:
-    """Whether a head is the cell itself at a smaller size: no dim that is divided is a number, and
-    nothing reads all units, those of other heads too, as a reduction does, or a product that is not
-    divided among heads, of a value that is."""
+    """Whether a head is the cell itself at a smaller size: no dim that is divided is a number, all
+    states and outputs are divided, and nothing reads all units, those of other heads too, as a
+    reduction does, or a product that is not divided among heads, of a value that is."""
     how = cell.division
     if any(isinstance(gate_block, int) for gate_block in how.dims):
         return False
+    for value in (*cell.graph.states, *cell.graph.outputs):
+        if not value.shape or not how.dims.issuperset(value.shape[0]):
+            return False
     for value in cell.graph.walk():
         if OPS[value.op].kind == "reduce" or value.op == "count":
             return False

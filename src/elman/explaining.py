@@ -477,7 +477,7 @@ def _around(
         graph, wants = layer.cell.graph, layer.spec.wants
         apart = layer.checkpoint or two or not output_is_state(programs[layer.name].pair)
         if apart and (two or layer is layers[-1] or layer.group != layers[-1].group):
-            outputs += item * rows * width(graph.output, sizes)
+            outputs += item * rows * sum(width(v, sizes) for v in graph.outputs)
         weights += item * sum(width(leaf, sizes) for leaf in graph.weights if leaf.name in wants)
         of_inputs = [width(leaf, sizes) for leaf in graph.inputs if leaf.name in wants]
         d_inputs.append(item * rows * sum(of_inputs))

@@ -109,7 +109,6 @@ BAD = {  # name -> (strings, what the message says, the hint)
     "twice": ({"weights": "W[H], W[H]"}, "'W' is declared twice in weights='W[H], W[H]'", ""),
     "in two strings": ({"state": "x[H]"}, "'x' is declared twice", ""),
     "no state": ({"state": ""}, "a recurrent cell has at least one state", ""),
-    "two outputs": ({"output": "y[H], z[H]"}, "names 2 values, not 1", ""),
     "other arguments": (
         {"weights": "W[H, I], b[H]"},
         "one takes (x, h, W), but its signature declares (x, h, W, b)",

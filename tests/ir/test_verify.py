@@ -58,10 +58,10 @@ def test_broken_graphs():
     alien = node("weight", (), ("V",), H)
     root = node("add", (h, alien), (), H)
     with pytest.raises(VerifyError, match="an undeclared leaf"):
-        verified(Graph((x,), (h,), (), (root,), root))
+        verified(Graph((x,), (h,), (), (root,), (root,)))
     with pytest.raises(VerifyError, match="the next h has another shape"):
-        verified(Graph((x,), (h, p), (), (p, p), p))
-    assert verified(Graph((x,), (h,), (alien,), (root,), root))
+        verified(Graph((x,), (h, p), (), (p, p), (p,)))
+    assert verified(Graph((x,), (h,), (alien,), (root,), (root,)))
 
 
 def test_broken_pairs():

@@ -232,8 +232,12 @@ def test_operators_pass_torchs_own_checks():
     x, h = torch.randn(5, 2, 3, requires_grad=True), torch.zeros(2, 4)
     wants = [True, False, True, True, True, True]
     counts, mask = torch.tensor([5, 2]), torch.rand(5, 2) < 0.3
-    for lengths, reset, to in ((None, None, ""), (counts, None, ""), (counts, mask, "initial")):
-        given = ([x], [h], weights, lengths, reset, wants, name, "auto", to, [0, 0, 1])
+    for lengths, reset, to, handed in (
+        (None, None, "", ""),
+        (counts, None, "", "first"),
+        (counts, mask, "initial", "states"),
+    ):
+        given = ([x], [h], weights, lengths, reset, wants, name, "auto", to, [0, 0, 1], handed)
         torch.library.opcheck(
             torch.ops.elman.recurrent.default,
             given,

@@ -103,7 +103,7 @@ def tangent(graph: Graph, inputs: frozenset[str], weights: frozenset[str]) -> Gr
 
     Returns:
         A step whose inputs, states and weights are those of ``graph``, each kind followed by the
-        tangents of those that move. Its output is the tangent of the output.
+        tangents of those that move. Its outputs are the tangents of the outputs.
     """
     moving = _Moving()
     taken = {leaf.name for leaf in graph.leaves}
@@ -117,6 +117,6 @@ def tangent(graph: Graph, inputs: frozenset[str], weights: frozenset[str]) -> Gr
         if value.args:
             moving.visit(value)
     ends = [moving.of.get(root) or moving.zero(root) for root in graph.next_states]
-    output = moving.of.get(graph.output) or moving.zero(graph.output)
+    outputs = tuple(moving.of.get(root) or moving.zero(root) for root in graph.outputs)
     inner, carried, held = kinds
-    return Graph(inner, carried, held, (*graph.next_states, *ends), output)
+    return Graph(inner, carried, held, (*graph.next_states, *ends), outputs)

@@ -54,7 +54,7 @@ class Cell:
     states: tuple[Declared, ...]
     weights: tuple[Declared, ...]
     constants: frozenset[str]
-    output: Declared | None
+    outputs: tuple[Declared, ...]
     init: Mapping[str, Init]
     source: str
     function: Callable[..., Any] = field(repr=False)
@@ -149,7 +149,7 @@ class Cell:
             static=each(whole.static),
             states=each(whole.states),
             weights=each(whole.weights),
-            output=None if whole.output is None else each((whole.output,))[0],
+            outputs=each(whole.outputs),
             heads=heads,
             whole=whole,
         )
@@ -174,8 +174,11 @@ class Cell:
                     f"{self.name} divides {first[0].name}: a weight multiplies it and the state"
                 )
             dims = sizes_per_head(dims, self.heads, self.whole.division)
-        sized = self.states or ((self.output,) if self.output else ())
-        inputs, more = self.inputs, (*self.static, *self.weights)
+        sized, inputs, more = (
+            self.states or self.outputs,
+            self.inputs,
+            (*self.static, *self.weights),
+        )
         return bind_dims(inputs, sized, more, input_size, hidden_size, dims)
 
     @cached_property
@@ -314,7 +317,7 @@ def _trace(cell: Cell, cuts: Cuts) -> Graph:
     returned = cell.function(*traced, **cell.options)
     several = isinstance(returned, tuple | list)
     values: list[Any] = [*returned] if several else [returned]
-    expected = [cell.output, *cell.states] if cell.output else list(cell.states)
+    expected = [*cell.outputs, *cell.states]
     names = ", ".join(str(entry) for entry in expected)
     if len(values) != len(expected):
         raise TraceError(
@@ -354,9 +357,9 @@ def _trace(cell: Cell, cuts: Cuts) -> Graph:
                 )
             )
         found.append(made)
-    if cell.output:
-        return Graph(inputs, states, weights, tuple(found[1:]), found[0])
-    return Graph(inputs, states, weights, tuple(found), found[0])
+    count = len(cell.outputs)
+    outputs, next_states = tuple(found[:count]), tuple(found[count:])
+    return Graph(inputs, states, weights, next_states, outputs or next_states[:1])
 
 
 _EXAMPLE = '@elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], b[H]")'
@@ -398,8 +401,9 @@ def cell(
         constants: matrices, vectors and scalars that are never trained, as masks of weights and
             fixed matrices: ``"A[M, M], mask[H, H]"``. They are given with the module,
             ``Recurrent(cell, …, A=…)``, or by ``init=``.
-        output: a value returned *first* that is no state, e.g. ``"y[P]"``; else the first state
-            is the output.
+        output: values returned *first*, before the next states, e.g. ``"y[P]"`` or ``"y[P], s"``:
+            a module hands out a tuple of several, and a layer above reads the first. Without any,
+            the first state is the output.
         init: per weight a number; the name of a scheme (``"orthogonal"``, ``"xavier_uniform"``,
             ``"zeros"``, ``"ones"`` …); a tensor or numpy array of its shape, which is copied; or a
             function that is given the parameter and fills it, or returns such a tensor. Other
@@ -432,10 +436,6 @@ def cell(
         inputs, statics, states, trained, fixed = parsed
         declared = [entry.name for group in parsed for entry in group]
         outputs = parse_signature("output", output, 1, where) if output else ()
-        if output and len(outputs) != 1:
-            raise TraceError(
-                diagnostic(f"output={output!r} names {len(outputs)} values, not 1", [("at", where)])
-            )
         if not states and not outputs:
             what = "a recurrent cell has at least one state"
             others = ("without one", 'output="y[H]" names what a formula returns')
@@ -472,7 +472,7 @@ def cell(
             states,
             (*trained, *fixed),
             frozenset(entry.name for entry in fixed),
-            outputs[0] if outputs else None,
+            outputs,
             MappingProxyType(dict(init or {})),
             source,
             function,

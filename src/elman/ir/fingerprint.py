@@ -28,7 +28,7 @@ def fingerprint(graph: Graph, static: int = 0) -> str:
         if value not in names:
             args = [names[arg] for arg in value.args]
             names[value] = _hash(f"{value.op} {value.data} {value.shape} {args}")
-    groups = (graph.inputs, graph.states, graph.weights, graph.next_states, (graph.output,))
+    groups = (graph.inputs, graph.states, graph.weights, graph.next_states, graph.outputs)
     told: list[object] = [[names[value] for value in group] for group in groups]
     return _hash(str([*told, static] if static else told))
 

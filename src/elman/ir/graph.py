@@ -122,17 +122,30 @@ def walk(roots: Iterable[Node], stop: Callable[[Node], bool] | None = None) -> I
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """One step: leaves in declared order, next states in declared order, and the output.
+    """One step: leaves in declared order, next states in declared order, and the outputs.
 
-    ``output`` is the value handed out at each step: the first next state unless the cell names
-    another.
+    ``outputs`` are the values handed out at each step: the first next state unless the cell names
+    others. Whoever runs a step hands them out side by side, as one array.
     """
 
     inputs: tuple[Node, ...]
     states: tuple[Node, ...]
     weights: tuple[Node, ...]
     next_states: tuple[Node, ...]
-    output: Node
+    outputs: tuple[Node, ...]
+
+    @property
+    def output(self) -> Node:
+        """The first of the outputs, which a layer above reads."""
+        return self.outputs[0]
+
+    @property
+    def output_shape(self) -> Shape:
+        """The shape of all outputs side by side, a scalar being one unit wide among others."""
+        if len(self.outputs) == 1:
+            return self.outputs[0].shape
+        dims = [value.shape[0] if value.shape else (1,) for value in self.outputs]
+        return (tuple(gate_block for dim in dims for gate_block in dim),)
 
     @property
     def leaves(self) -> tuple[Node, ...]:
@@ -142,7 +155,7 @@ class Graph:
     @property
     def roots(self) -> tuple[Node, ...]:
         """Everything a step has to produce."""
-        return (*self.next_states, self.output)
+        return (*self.next_states, *self.outputs)
 
     @property
     def clips(self) -> bool:
@@ -165,7 +178,7 @@ class Graph:
             self.states,
             self.weights,
             tuple(new[root] for root in self.next_states),
-            new[self.output],
+            tuple(new[root] for root in self.outputs),
         )
 
 

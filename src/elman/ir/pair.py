@@ -24,7 +24,7 @@ class Step:
         inputs, states: gate block leaves in declared order.
         weights: blocks in declared order, row by row.
         next_states: one per entry of ``states``.
-        outputs: the gate blocks of the output.
+        outputs: the gate blocks of all outputs.
     """
 
     inputs: tuple[Node, ...]

@@ -241,8 +241,9 @@ def show_graph(graph: Graph, static: Collection[str] = (), constants: Collection
     for leaf, root in zip(graph.states, graph.next_states, strict=True):
         text = names.short(root)
         ends.append(text if text == f"{leaf.name}′" else f"{leaf.name}′ = {text}")
-    if graph.output not in graph.next_states:
-        ends.append(f"output = {names.short(graph.output)}")
+    handed = ", ".join(names.short(value) for value in graph.outputs)
+    if not {*graph.outputs} <= {*graph.next_states}:
+        ends.append(f"output = {handed}")
     return "\n".join([f"leaves: {head}", *_bodies(names, graph.walk()), f"next: {', '.join(ends)}"])
 
 

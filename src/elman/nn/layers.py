@@ -15,6 +15,7 @@ from elman.nn.compile.dynamo import allow_compiling
 from elman.nn.compile.operator import fixed_engine
 from elman.nn.dense import is_dense
 from elman.nn.formulas import FORMULAS, PROJECTED
+from elman.nn.handing import Outputs, checked_outputs
 from elman.nn.packing import checked_lengths
 from elman.nn.reset import ResetTo
 from elman.nn.sequence import PARTS, Options, Parts, SequenceModule, named
@@ -91,6 +92,7 @@ class _Layers(SequenceModule):
         lengths: Any = None,
         reset: Any = None,
         reset_to: ResetTo = "zeros",
+        outputs: Outputs = None,
         input: Any = None,
         hx: Any = None,
     ) -> Any:
@@ -106,6 +108,8 @@ class _Layers(SequenceModule):
             reset [T, B]: not 0 where an episode begins: before that step the state becomes the
                 initial one, in both directions; laid out (and packed) as the input.
             reset_to: what the state becomes: ``"zeros"``, or the ``"initial"`` one that was given.
+            outputs: ``"states"`` for the last layer's states behind every step too, laid out as
+                the output: ``out, (h, c), last = lstm(x, outputs="states")``; one of RNN and GRU.
 
         Raises:
             EngineError: the engine asked for by name cannot run this; or, with options that torch
@@ -115,31 +119,31 @@ class _Layers(SequenceModule):
         """
         if x is None or input is not None or hx is not None:
             x, state = named(x, state, input, hx)
-        weights = self._weights()
+        weights, outputs = self._weights(), checked_outputs(outputs)
         if torch.compiler.is_compiling() and _compiles(x):
             prepared = self._prepared(x, state, lengths, reset, weights)
             engine = fixed_engine(self.engine)
         else:
             engine = wanted(self.engine)
-            more = self._beyond_torch(engine, x, reset)
+            more = self._beyond_torch(engine, x, reset, outputs)
             mistake = self._mistake(x, state, engine)
             reason = mistake or _unsuitable(x, engine, bool(more))
             if reason is not None:
                 mistaken = mistake is not None and reset is None
-                return self._of_torch(x, state, lengths, engine, more, reason, mistaken)
+                return self._of_torch(x, state, lengths, engine, more, reason, mistaken, outputs)
             try:
                 prepared = self._prepared(x, state, lengths, reset, weights)
             except (ShapeError, InputError) as error:
                 if lengths is not None or reset is not None:
                     raise
-                return self._of_torch(x, state, lengths, engine, more, str(error), True)
-        out, last = self._run(prepared, engine, reset_to)
-        return out, last if self.mode == "LSTM" else last[0]
+                return self._of_torch(x, state, lengths, engine, more, str(error), True, outputs)
+        made, last = self._run(prepared, engine, reset_to, outputs)
+        return self._handed_out(made, last, outputs)
 
     def _mistake(self: Any, input: Any, hx: Any, engine: str) -> str | None:
         """Why the call is torch's whatever engines there are: it asks for that, or has a mistake
         for which torch has words."""
-        if engine == "aten" and not self._beyond_torch(engine, input, None):
+        if engine == "aten" and not self._beyond_torch(engine, input, None, None):
             return "it is torch's own layer"
         data = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(data, Tensor) or not is_dense(data):
@@ -150,7 +154,9 @@ class _Layers(SequenceModule):
             return f"its state is a {type(hx).__name__}"
         return None
 
-    def _beyond_torch(self: Any, engine: str, input: Any, reset: Any) -> list[str]:
+    def _beyond_torch(
+        self: Any, engine: str, input: Any, reset: Any, outputs: Outputs
+    ) -> list[str]:
         """What is asked for that torch's own forward would not do."""
         more = [] if engine in ("auto", "aten") else [""]  # an engine by name
         more += [f"{self.heads} heads"] if self.heads != 1 else []
@@ -159,6 +165,8 @@ class _Layers(SequenceModule):
         if self.checkpoint is not None and torch.is_grad_enabled():
             nothing = isinstance(input, Tensor) and not input.numel()  # is kept of an empty batch
             more += [] if nothing else ["checkpoint"]
+        if outputs is not None and self.mode == "LSTM":
+            more.append('outputs="states"')
         return [*more, "reset"] if reset is not None else more
 
     def _of_torch(
@@ -170,6 +178,7 @@ class _Layers(SequenceModule):
         more: list[str],
         reason: str,
         mistaken: bool,
+        outputs: Outputs,
     ) -> Any:
         """torch's own forward: if the call is ``mistaken`` it raises in its own words, else it
         computes.
@@ -181,7 +190,7 @@ class _Layers(SequenceModule):
         if mistaken or not more:
             result = self._torch_forward(input, hx, lengths)
         if not more:
-            return result
+            return result if outputs is None or result is None else (result[0], *result)
         option = ", ".join(name for name in more if name)
         raise EngineError(
             f"engine {engine} cannot run this {type(self).__name__}"

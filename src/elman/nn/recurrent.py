@@ -16,6 +16,7 @@ from elman.frontend.cell import Cell, same_cell
 from elman.frontend.initial import Init, check_init
 from elman.ir.types import shape_size
 from elman.nn.compile.operator import fixed_engine
+from elman.nn.handing import Outputs, checked_outputs
 from elman.nn.reset import ResetTo
 from elman.nn.sequence import PARTS, SequenceModule
 from elman.nn.using import wanted
@@ -170,6 +171,7 @@ class Recurrent(SequenceModule, nn.Module):
         reset: Any = None,
         reset_to: ResetTo = "zeros",
         static: Any = None,
+        outputs: Outputs = None,
     ) -> Any:
         """Run the cell over a batch of sequences, differentiable by BPTT.
 
@@ -187,10 +189,14 @@ class Recurrent(SequenceModule, nn.Module):
             reset_to: what the state becomes: ``"zeros"``, or the ``"initial"`` one that was given.
             static [B, S]: of a cell with static inputs: one value per sequence, the same for all
                 layers and steps; a tuple if there are several; [S] unbatched; a scalar one is [B].
+            outputs: ``"states"`` for the last layer's states behind every step too.
 
         Returns:
             out [T, B, H·directions]: the last layer's output at each step; layout as x. With
-                lengths it is zero behind each sequence's end.
+                lengths it is zero behind each sequence's end. A tuple of a cell's several outputs
+                in declared order; a scalar one is [T, B] ([T, B, 2] of two directions).
+            states [T, B, H·directions]: with ``outputs="states"``, laid out as out: a tuple if the
+                cell has several. ``out, states, last = net(x, outputs="states")``.
             state: as the argument, after the last step of each sequence.
 
         Raises:
@@ -202,8 +208,9 @@ class Recurrent(SequenceModule, nn.Module):
         compiling = torch.compiler.is_compiling()
         engine = fixed_engine(self.engine) if compiling else wanted(self.engine)
         prepared = self._prepared(x, state, lengths, reset, self._weights(), static)
-        out, last = self._run(prepared, engine, reset_to)
-        return out, last[0] if len(last) == 1 else last
+        outputs = checked_outputs(outputs)
+        made, last = self._run(prepared, engine, reset_to, outputs)
+        return self._handed_out(made, last, outputs)
 
     def extra_repr(self) -> str:
         """Cell, sizes, and every option that is not the default."""

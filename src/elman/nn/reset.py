@@ -53,7 +53,7 @@ class ResetRule:
         )
         more = (flag,) if self.to == "zeros" else (flag, *first)
         inputs = (*graph.inputs, *more)
-        return Graph(inputs, graph.states, graph.weights, next_states, graph.output)
+        return Graph(inputs, graph.states, graph.weights, next_states, graph.outputs)
 
 
 RESETS: dict[str, ResetRule] = {to: known(ResetRule(to)) for to in ("zeros", "initial")}

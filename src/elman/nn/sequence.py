@@ -16,6 +16,7 @@ from elman.nn.autograd.transforms import transformed
 from elman.nn.compile.operator import run_compiled
 from elman.nn.dense import check_dense
 from elman.nn.dispatch import Runner
+from elman.nn.handing import Outputs
 from elman.nn.reset import Reset, ResetTo, reset_mask
 from elman.nn.signature import Layout, Signature
 from elman.nn.stack import Stack
@@ -170,7 +171,8 @@ class SequenceModule:
 
     @property
     def output_size(self: Any) -> int:
-        """Size of the output: the cell's output times the number of directions."""
+        """Size of the output (of several the first): the cell's times the number of
+        directions."""
         runner = self.parts.stack.runners[0]
         shape = runner.cell.graph.output.shape
         directions = 2 if self.bidirectional else 1
@@ -224,7 +226,8 @@ class SequenceModule:
         if reset is not None:
             more["reset"] = reset.unsqueeze(axis) if isinstance(reset, Tensor) else reset
         out, after = self(row if several else row[0], state, **more)
-        return out.squeeze(axis), after
+        outs = [part.squeeze(axis) for part in (out if isinstance(out, tuple) else (out,))]
+        return _one_or_all(outs), after
 
     @property
     def _rank(self) -> int:
@@ -281,9 +284,12 @@ class SequenceModule:
         return Prepared(inputs, states, layout, weights, mask, later, cast)
 
     def _run(
-        self: Any, prepared: Prepared, engine: str, reset_to: ResetTo
-    ) -> tuple[Any, tuple[Tensor, ...]]:
-        """Run all layers; results as of ``forward``, states always as a tuple.
+        self: Any, prepared: Prepared, engine: str, reset_to: ResetTo, outputs: Outputs = None
+    ) -> tuple[list[Any], tuple[Tensor, ...]]:
+        """Run all layers.
+
+        Returns:
+            Every value that the last layer hands out, and the last states.
 
         Raises:
             EngineError: as ``forward``.
@@ -292,7 +298,7 @@ class SequenceModule:
         _, stack, _, signature = self._parts or self.parts
         if cast is not None:
             with torch.autocast(inputs[0].device.type, enabled=False):
-                results = self._run(prepared._replace(cast=None), engine, reset_to)
+                results = self._run(prepared._replace(cast=None), engine, reset_to, outputs)
             return _cast(results, cast)
         share = self.dropout if self.training else 0.0
         resets = None
@@ -303,7 +309,7 @@ class SequenceModule:
                 states, mask, resets = resets.only_step(states), None, None
         if torch.compiler.is_compiling() and layout.packing is None:
             flags = None if mask is None else (mask, reset_to)
-            out, last = run_compiled(
+            made, last = run_compiled(
                 self,
                 inputs,
                 states,
@@ -314,11 +320,12 @@ class SequenceModule:
                 lengths,
                 flags,
                 self._asked,
+                outputs,
             )
-            return signature.closed(out, last, layout)
+            return signature.closed(made, last, layout)
         every = (*inputs, *states, *[weight for group in weights for weight in group])
         seen_through = transformed(every) is not None
-        out, last = stack.run(
+        made, last = stack.run(
             inputs,
             states,
             weights,
@@ -328,8 +335,29 @@ class SequenceModule:
             None if layout.packing is None else layout.packing.packed,
             () if resets is None else (resets,),
             EVERYTHING if seen_through else self._asked,
+            outputs,
         )
-        return signature.closed(out, last, layout)
+        return signature.closed(made, last, layout)
+
+    def _handed_out(
+        self, made: list[Any], last: tuple[Tensor, ...], outputs: Outputs
+    ) -> tuple[Any, ...]:
+        """Results as ``forward`` returns them: a tuple of what there are several of.
+
+        Args:
+            made, last: as of :meth:`_run`.
+            outputs: as of a call.
+        """
+        handing = self.parts.stack.handing(outputs)
+        out = _one_or_all([made[k] for k in handing.outputs])
+        if outputs is None:
+            return out, _one_or_all(last)
+        return out, _one_or_all([made[k] for k in handing.states]), _one_or_all(last)
+
+
+def _one_or_all(values: Sequence[Any]) -> Any:
+    """The only one of some values, or a tuple of them."""
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def named(x: Any, state: Any, input: Any, hx: Any) -> tuple[Any, Any]:
@@ -372,7 +400,8 @@ def _runners(
     if not cell.inputs:
         raise InputError(f"{cell.name} has no input: there is nothing to run it over")
     output = cell.graph.output.shape
-    if (num_layers > 1 or bidirectional) and not output:
+    scalars = [not value.shape for value in cell.graph.outputs]
+    if (num_layers > 1 and not output) or (bidirectional and all(scalars)):
         raise InputError(f"{cell.name} puts out a scalar: only one layer in one direction")
     for layer in range(num_layers):
         try:

@@ -144,22 +144,22 @@ class Signature:
         return Opened(tuple(inputs), states, Layout(batched, batch_first))
 
     def closed(
-        self, out: Tensor, last: Sequence[Tensor], layout: Layout
-    ) -> tuple[Any, tuple[Tensor, ...]]:
-        """Bring the output and the last states [lead, B, n] into the caller's layout.
+        self, made: Sequence[Tensor], last: Sequence[Tensor], layout: Layout
+    ) -> tuple[list[Any], tuple[Tensor, ...]]:
+        """Bring what is handed out and the last states [lead, B, n] into the caller's layout.
 
         Args:
-            out, last, layout: of a call.
+            made, last, layout: of a call.
         """
         packing = layout.packing
         if packing is not None:
             last = tuple([packing.unsorted(value, 1) for value in last])
             if layout.padding is None:
-                return packing.wrapped(out), last
-            out = layout.padding.padded(out)
+                return [packing.wrapped(out) for out in made], last
+            made = [layout.padding.padded(out) for out in made]
         elif not layout.batched:
-            return out.squeeze(1), tuple([value.squeeze(1) for value in last])
-        return out.transpose(0, 1) if layout.batch_first else out, tuple(last)
+            return [out.squeeze(1) for out in made], tuple([value.squeeze(1) for value in last])
+        return [out.transpose(0, 1) if layout.batch_first else out for out in made], tuple(last)
 
     def _is_usual(self, x: Any, like: Tensor, batch_first: bool) -> bool:
         """Whether x is one batch of one input with nothing to be done or said: most calls."""

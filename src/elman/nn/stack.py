@@ -16,6 +16,7 @@ from elman.engines.packed import Packed, reversed_in_time
 from elman.engines.together import Arrangement, Together
 from elman.nn.autograd.function import run, through
 from elman.nn.dispatch import BENCHMARKED, Rules, Runner, sizes_for_choosing
+from elman.nn.handing import Handing, Outputs, rules_for
 from elman.nn.options import Option, extended, rules_of
 from elman.nn.spans import in_spans
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
@@ -34,7 +35,8 @@ def run_layers(
     inputs: Sequence[Tensor],
     dropout: float,
     residual: bool,
-) -> tuple[Tensor, list[Sequence[Tensor]]]:
+    handing: Handing,
+) -> tuple[list[Tensor], list[Sequence[Tensor]]]:
     """Run one group of layers after another: eager, under transforms, and while compiling.
 
     Args:
@@ -43,21 +45,25 @@ def run_layers(
             one after its last; gives the output and what is collected.
         inputs: [T, B, n] each (packed [N, n]); the first goes to the lowest layer.
         dropout: share of values dropped after each group but the last.
-        residual: whether the input of every group but the first is added to its output.
+        residual: whether the input of every group but the first is added to its (first) output.
+        handing: what the last one hands out.
 
     Returns:
-        The output of the last, and what was collected.
+        Every value that the last hands out, and what was collected.
     """
     collected: list[Sequence[Tensor]] = []
+    rest: list[Tensor] = []
     at, out = 0, inputs[0]
     for number, (group, count) in enumerate(groups):
         made, more = run_group(group, (out, *inputs[1:]), at, at + count)
         collected.append(more)
         at += count
-        if dropout > 0.0 and number < len(groups) - 1:
+        if number == len(groups) - 1:
+            made, *rest = handing.parts(made)
+        elif dropout > 0.0:
             made = torch.dropout(made, dropout, True)
         out = made + out if residual and number else made
-    return out, collected
+    return [out, *rest], collected
 
 
 class Group:
@@ -75,8 +81,8 @@ class Group:
         self.runners, self.directions = list(runners), directions
         self._chosen: dict[StackRequest, Choice | None] = {}
         self._pinned: dict[str, Mapping[str, Any]] = {}
-        self._oracles: dict[Rules, Kernel] = {}
-        self._arrangements: dict[Rules, Arrangement] = {}
+        self._oracles: dict[tuple[Rules, ...], Kernel] = {}
+        self._arrangements: dict[tuple[Rules, ...], Arrangement] = {}
         self.name: str | None = None  # by which compiled programs find it
 
     def run(
@@ -88,6 +94,8 @@ class Group:
         packed: Packed | None = None,
         options: Sequence[Option] = (),
         asked: Checkpoint = EVERYTHING,
+        last: bool = True,
+        outputs: Outputs = None,
     ) -> Result:
         """Run all steps.
 
@@ -99,6 +107,8 @@ class Group:
             packed: how packed sequences lie.
             options: those in use.
             asked: of the backward's memory.
+            last: whether no group is above.
+            outputs: what the last layer hands out, as of a call.
 
         Returns:
             The output, of both directions joined; the last states of all runners.
@@ -109,26 +119,34 @@ class Group:
         calls = [
             Call(inputs, own, tuple(matrices), packed) for own, matrices in zip(states, weights)
         ]
-        rules = rules_of(options)
+        rules = self.rules(options, last, outputs)
         if options:
             calls = [
                 extended(call, options, self.directions and index == 1)
                 for index, call in enumerate(calls)
             ]
-        calls = [runner.held(call, rules) for runner, call in zip(self.runners, calls)]
+        calls = [runner.held(*given) for runner, *given in zip(self.runners, calls, rules)]
         if len(self.runners) == 1:
-            result = self.runners[0].run(calls[0], engine, rules, asked)
+            result = self.runners[0].run(calls[0], engine, rules[0], asked)
         else:
             result = self._run(calls, engine, rules, asked)
-        return result._replace(last=self._shown(result.last))
+        return result._replace(last=self._shown(result.last, rules))
 
-    def _shown(self, last: States) -> States:
+    def _shown(self, last: States, rules: tuple[Rules, ...]) -> States:
         """The last states of all runners without those that hold what depends on static inputs."""
-        own, each = len(self.runners[0].cell.states), len(last) // len(self.runners)
-        return last if own == each else tuple([s for k, s in enumerate(last) if k % each < own])
+        shown: list[Tensor] = []
+        at = 0
+        for runner, count in zip(self.runners, self.arrangement(rules).states):
+            shown += last[at : at + len(runner.cell.states)]
+            at += count
+        return tuple(shown)
 
     def _run(
-        self, calls: Sequence[Call], engine: str | None, rules: Rules, asked: Checkpoint
+        self,
+        calls: Sequence[Call],
+        engine: str | None,
+        rules: tuple[Rules, ...],
+        asked: Checkpoint,
     ) -> Result:
         """:meth:`run` of several runners, on the call of each."""
         arrangement = self.arrangement(rules)
@@ -152,33 +170,42 @@ class Group:
             kernel = all_checkpointed(kernel, between, flags)
         return run(kernel, lambda: self.oracle(rules), joined, training)
 
-    def _request(self, calls: Sequence[Call], engine: str, rules: Rules) -> StackRequest:
+    def rules(
+        self, options: Sequence[Option], last: bool = True, outputs: Outputs = None
+    ) -> tuple[Rules, ...]:
+        """How the step of each runner changes: for what it hands out, then for the options."""
+        more, top = rules_of(options), self.runners if self.directions else self.runners[-1:]
+        return tuple([rules_for(r.cell, last and r in top, outputs) + more for r in self.runners])
+
+    def _request(self, calls: Sequence[Call], engine: str, rules: Sequence[Rules]) -> StackRequest:
         """What is asked of each: a layer's input has a gradient if anything below it has."""
         members: list[Request] = []
         below = calls[0].inputs[0].requires_grad
-        for runner, call in zip(self.runners, calls):
+        for runner, call, own in zip(self.runners, calls, rules):
             flows = [below, *[x.requires_grad for x in call.inputs[1:]]]
-            member = runner.request(call, flows, engine, rules)
+            member = runner.request(call, flows, engine, own)
             members.append(member)
             below = below or (not self.directions and member.training)
         return StackRequest(tuple(members))
 
-    def arrangement(self, rules: Rules = ()) -> Arrangement:
+    def arrangement(self, rules: tuple[Rules, ...]) -> Arrangement:
         """Which arguments of all layers are whose."""
         if rules not in self._arrangements:
-            first, count = self.runners[0], len(self.runners)
-            graph = compiler.graph_of(first.cell, rules)
-            states, weights = len(graph.states), len(graph.weights)
-            own = len(first.names(rules)) - len(first.names())
+            graphs = [compiler.graph_of(r.cell, own) for r, own in zip(self.runners, rules)]
+            first = self.runners[0]
+            own = len(first.names(rules[0])) - len(first.names())
             self._arrangements[rules] = Arrangement(
-                (states,) * count, (weights,) * count, self.directions, own
+                tuple(len(graph.states) for graph in graphs),
+                tuple(len(graph.weights) for graph in graphs),
+                self.directions,
+                own,
             )
         return self._arrangements[rules]
 
-    def oracle(self, rules: Rules = ()) -> Kernel:
+    def oracle(self, rules: tuple[Rules, ...]) -> Kernel:
         """All layers as every transform goes through them."""
         if rules not in self._oracles:
-            oracles = [runner.oracle(rules) for runner in self.runners]
+            oracles = [runner.oracle(own) for runner, own in zip(self.runners, rules)]
             self._oracles[rules] = Together(oracles, self.arrangement(rules))
         return self._oracles[rules]
 
@@ -216,14 +243,19 @@ class Group:
         benchmarked = {r: c for r, c in self._chosen.items() if c and c.why in BENCHMARKED}
         near = nearest(benchmarked, request)
         pinned = record["schedule"] if record is not None else near and near.schedule
-        arrangement = self.arrangement(request.members[0].rules)
+        arrangement = self.arrangement(tuple(member.rules for member in request.members))
         choice = choose_together(jobs, choices, steps, batch, arrangement, pinned)
         if choice is not None and not self.directions and released(choice, jobs, steps):
             return None
         return choice
 
     def _one_by_one(
-        self, calls: Sequence[Call], own: int, engine: str, rules: Rules, asked: Checkpoint
+        self,
+        calls: Sequence[Call],
+        own: int,
+        engine: str,
+        rules: Sequence[Rules],
+        asked: Checkpoint,
     ) -> Result:
         """One after another, each a node of autograd."""
         results: list[Result] = []
@@ -234,7 +266,7 @@ class Group:
                 call = call._replace(inputs=(*time_reversed, *call.inputs[count:]))
             elif index:
                 call = call._replace(inputs=(results[-1].output, *call.inputs[1:]))
-            results.append(runner.run(call, engine, rules, asked))
+            results.append(runner.run(call, engine, rules[index], asked))
         output = results[-1].output
         if self.directions:
             output = torch.cat((results[0].output, reversed_in_time(output, calls[0].packed)), -1)
@@ -255,6 +287,8 @@ class Stack:
         self._single = self._cut(directions)
         whole = directions == 1 and joined and len(self.runners) > 1
         self._groups = self._cut(len(self.runners)) if whole else self._single
+        last = self.runners[-1]
+        self._handing = Handing.of(last.cell, dict(last.dims), directions)
 
     def __reduce__(self) -> Any:
         return Stack, (self.runners, self.directions, self._groups is not self._single)
@@ -274,6 +308,10 @@ class Stack:
             if count > 1
         }
 
+    def handing(self, outputs: Outputs = None) -> Handing:
+        """What the last layer hands out, if a call asks for these outputs."""
+        return self._handing[outputs == "states"]
+
     def groups_for(self, between: bool) -> list[tuple[Group, int]]:
         """What runs one after another, and how many members each has; ``between``: whether
         something stands between layers."""
@@ -290,7 +328,8 @@ class Stack:
         packed: Packed | None = None,
         options: Sequence[Option] = (),
         asked: Checkpoint = EVERYTHING,
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        outputs: Outputs = None,
+    ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         """Run all layers.
 
         Args:
@@ -303,16 +342,20 @@ class Stack:
             packed: how packed sequences lie.
             options: those in use.
             asked: of the backward's memory.
+            outputs: what the last layer hands out, as of a call.
 
         Returns:
-            The output [T, B, n · directions] and the last states, as ``states``.
+            Every value that the last layer hands out [T, B, n · directions], and the last states,
+            as ``states``.
         """
+        handing = self.handing(outputs)
         if len(self.runners) == 1 and packed is None:
             call = Call(inputs, states, tuple(weights[0]), None, True)
             call = extended(call, options) if options else call
-            rules, runner = rules_of(options), self.runners[0]
+            runner = self.runners[0]
+            rules = rules_for(runner.cell, True, outputs) + rules_of(options)
             output, last, _ = runner.run(runner.held(call, rules), engine, rules, asked)
-            return output, last[: len(states)]
+            return handing.parts(output), last[: len(states)]
         groups = self.groups_for(dropout > 0.0 or residual)
         starts = list(zip(*[state.unbind(0) for state in states]))
         asked = asked._replace(groups=len(groups))
@@ -321,11 +364,14 @@ class Stack:
             group: Group, given: tuple[Tensor, ...], first: int, end: int
         ) -> tuple[Tensor, Sequence[Tensor]]:
             own = slice(first, end)
-            result = group.run(given, starts[own], weights[own], engine, packed, options, asked)
+            last = end == len(self.runners)
+            result = group.run(
+                given, starts[own], weights[own], engine, packed, options, asked, last, outputs
+            )
             return result.output, result.last
 
-        output, ends = run_layers(groups, run_group, inputs, dropout, residual)
-        return output, joined_states(ends, len(states))
+        made, ends = run_layers(groups, run_group, inputs, dropout, residual, handing)
+        return made, joined_states(ends, len(states))
 
 
 def joined_states(ends: Sequence[Sequence[Tensor]], count: int) -> tuple[Tensor, ...]:

@@ -185,6 +185,6 @@ def cut(graph: Graph, builder: Builder) -> tuple[Step, dict[Node, list[Node]]]:
         tuple(states),
         tuple(weights),
         tuple(part for root in graph.next_states for part in gate_blocks.gate_blocks[root]),
-        tuple(gate_blocks.gate_blocks[graph.output]),
+        tuple(part for root in graph.outputs for part in gate_blocks.gate_blocks[root]),
     )
     return step, gate_blocks.gate_blocks

@@ -64,7 +64,7 @@ def split_static(graph: Graph, static: Collection[str]) -> Split:
             (*whole.states, *leaves),
             whole.weights,
             (*(new[root] for root in whole.next_states), *leaves),
-            new[whole.output],
+            tuple(new[root] for root in whole.outputs),
         ),
     )
 

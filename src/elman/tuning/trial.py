@@ -169,7 +169,7 @@ def make_trial(job: Job, steps: int, batch: int, seed: int = 0, ends: bool = Fal
             tuple(uniform(shape_size(v.shape, sizes), hidden**-0.5) for v in graph.weights),
         )
         cotangents = Cotangents(
-            normal((steps, batch, *shape_size(graph.output.shape, sizes))),
+            normal((steps, batch, *shape_size(graph.output_shape, sizes))),
             tuple(normal(shape) if ends else None for shape in states),
         )
         return Trial(job, call, cotangents)

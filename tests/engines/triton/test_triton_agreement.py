@@ -20,6 +20,7 @@ from elman.engines.triton.kernel import TritonKernel
 from elman.engines.triton.source import function
 from elman.engines.triton.step_graph import StepGraph
 from elman.frontend.cell import Cell
+from elman.ops import concat, tanh
 from elman.tuning.kernels import kernel_of
 from helpers import Case, Sizes, assert_all_same, assert_close, job_of, random_case, run
 from packed_rows import alone, drawn, layout, packed, together
@@ -294,6 +295,33 @@ def test_heads_that_see_each_other() -> None:
     made = kernel(case, LOOP)
     assert made.job.single is None
     assert_all_same(call(made, case), oracle(case), case.dtype, case.T)
+
+
+@elman.cell(input="x[I]", state="h[H], n", weights="W[H, I], R[H, H]")
+def scalar_state(x, h, n, W, R):
+    return tanh(W @ x + R @ h), 0.5 * n + 1.0
+
+
+@elman.cell(input="x[I]", state="h[H]", output="y[I], z[H]", weights="W[H, I], R[H, H], V[I, I]")
+def shared_output(x, h, W, R, V):
+    h = tanh(W @ x + R @ h)
+    return V @ x, 2 * h, h
+
+
+@elman.cell(input="x[I]", state="h[H]", output="y[H], z[2H]", weights="W[H, I], R[H, H]")
+def divided_outputs(x, h, W, R):
+    h = tanh(W @ x + R @ h)
+    return 3 * h, concat(h, 2 * h), h
+
+
+@pytest.mark.parametrize(
+    "cell", [scalar_state, shared_output, divided_outputs], ids=lambda cell: cell.name
+)
+def test_heads_that_share_a_result(cell: Cell) -> None:
+    """A state or an output that no head has for itself: the graph of all heads runs."""
+    case = random_case(cell.with_heads(2), Sizes(T=3, B=2, I=3, H=6))
+    assert (job_of(case).single is not None) == (cell is divided_outputs)
+    assert_all_same(call(any_kernel(case, LOOP), case), oracle(case), case.dtype, case.T)
 
 
 def test_heads_that_read_all_of_the_input() -> None:

@@ -132,7 +132,7 @@ class CKernel(Kernel):
         self._sequences = list(zip(every, layout.state_widths, strict=True))
         self._rings = (*(-1 if all_rows else 1 for all_rows in every), *self._padding[1])
         self._all_rows = (-1,) * states
-        self.scalar_output = not step.outputs[0].shape
+        self.scalar_output = not job.graph.output_shape
         names = self.emitter.arrays.names
         self._weight_makers = [self._like if name in job.spec.wants else None for name in names]
         given = list(dict.fromkeys(leaf.data[0] for leaf in step.inputs))

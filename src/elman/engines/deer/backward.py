@@ -89,6 +89,8 @@ class Backward:
                 d_outputs[leaf] = problem.bare(problem.zeros(root, count), root)
             elif root.shape:
                 d_outputs[leaf] = self.d_output[rows, :, at : at + width]
+            elif len(step.outputs) > 1:
+                d_outputs[leaf] = self.d_output[rows, :, at]
             else:
                 d_outputs[leaf] = self.d_output[rows]
             at += width

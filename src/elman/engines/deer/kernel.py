@@ -19,6 +19,7 @@ from elman.engines.deer.solvers import BUDGET, CHAIN, IN_CACHE, Solution, solve
 from elman.engines.precision import multiplying
 from elman.errors import warn_once
 from elman.ir.graph import Node
+from elman.ir.types import Shape
 from elman.plan.cost import item_bytes
 from elman.plan.prices import width
 
@@ -62,7 +63,7 @@ class DeerKernel(Kernel):
         formula, each = self.formula, item_bytes(self._job.spec) * B
         jacobians = COPIES * formula.jacobian_width
         steps = min(T, max(1, self.budget // max(1, each * jacobians)))
-        output = width(self._job.graph.output, formula.sizes)
+        output = sum(width(value, formula.sizes) for value in self._job.graph.outputs)
         window = steps * (jacobians + formula.values_width)
         return each * (window + T * (self._recurrent() + output))
 
@@ -100,7 +101,7 @@ class DeerKernel(Kernel):
             made = dict(zip(step.roots, problem.evaluate(step.roots, known), strict=True))
             T = rows.stop - rows.start
             pieces = [problem.broadcast(made[root], root, T) for root in step.outputs]
-            outputs.append(_whole(pieces, graph.output))
+            outputs.append(_whole(pieces, graph.output_shape))
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         last: list[Tensor] = []
         for leaf, state in zip(graph.states, call.states, strict=True):
@@ -111,7 +112,7 @@ class DeerKernel(Kernel):
                 problem.broadcast(made[step.next_states[k]], step.states[k], T)[-1:]
                 for k in gate_blocks
             ]
-            last.append(_whole(ends, leaf).reshape(state.shape))
+            last.append(_whole(ends, leaf.shape).reshape(state.shape))
         return Result(output, tuple(last), y if self._job.spec.training else ())
 
     def _trajectory(self, problem: Problem, call: Call) -> Trajectory:
@@ -172,6 +173,6 @@ class DeerKernel(Kernel):
         }
 
 
-def _whole(gate_blocks: list[Tensor], leaf: Node) -> Tensor:
+def _whole(gate_blocks: list[Tensor], shape: Shape) -> Tensor:
     """The gate blocks of a value [rows, B, n] as one array; a scalar's as [rows, B]."""
-    return torch.cat(gate_blocks, -1) if leaf.shape else gate_blocks[0].squeeze(-1)
+    return torch.cat(gate_blocks, -1) if shape else gate_blocks[0].squeeze(-1)

@@ -28,7 +28,8 @@ def steps(
     call: Call,
     evaluated: Evaluator = evaluate,
 ) -> Iterator[tuple[dict[Node, Tensor], list[Tensor], Tensor]]:
-    """Run one step after another: every value of the graph, the states behind it, the output.
+    """Run one step after another: every value of the graph, the states behind it, the output
+    (several outputs side by side).
 
     Args:
         graph, dims: the step as written, and the sizes of its dims.
@@ -37,15 +38,18 @@ def steps(
     """
     states: Sequence[Tensor] = call.states
     arrays = Arrays(states[0].dtype, states[0].device)
-    width = shape_size(graph.output.shape, dims)
+    widths = [shape_size(value.shape, dims) for value in graph.outputs]
     known: dict[Node, Tensor] = dict(zip(graph.weights, call.weights, strict=True))
     for row in zip(*(x.unbind(0) for x in call.inputs), strict=True):
         values = dict(known)
         values.update(zip(graph.inputs, row, strict=True))
         values.update(zip(graph.states, states, strict=True))
-        *after, output = evaluated(arrays, graph.roots, values, dims)
+        made = evaluated(arrays, graph.roots, values, dims)
+        after, handed = made[: len(states)], made[len(states) :]
         states = [_widened(new, old.shape) for new, old in zip(after, states, strict=True)]
-        yield values, states, _widened(output, (states[0].shape[0], *width))
+        batch = states[0].shape[0]
+        outputs = [_widened(v, (batch, *width)) for v, width in zip(handed, widths, strict=True)]
+        yield values, states, _side_by_side(outputs)
 
 
 class ReferenceKernel(DifferentiableKernel):
@@ -66,6 +70,13 @@ class ReferenceKernel(DifferentiableKernel):
 def _widened(value: Tensor, shape: Sequence[int]) -> Tensor:
     """A value that does not depend on the sample, repeated for every sample."""
     return value if value.shape == tuple(shape) else value.expand(*shape)
+
+
+def _side_by_side(outputs: list[Tensor]) -> Tensor:
+    """Several outputs [B, n] or [B] as one [B, Σn]; one as it is."""
+    if len(outputs) == 1:
+        return outputs[0]
+    return torch.cat([v if v.dim() > 1 else v.unsqueeze(-1) for v in outputs], -1)
 
 
 class Reference(Engine):

@@ -101,7 +101,7 @@ class HeadsKernel(Kernel):
         self.inputs = parts(of.inputs, one.inputs)
         self.states = parts(of.states, one.states)
         self.weights = parts(of.weights, one.weights)
-        (self.output,) = parts([of.output], [one.output])
+        self.output = _Part(of.output_shape, one.output_shape, self.heads, sizes)
 
     def describe(self) -> dict[str, Any]:
         """Engine, schedule, heads."""

@@ -58,7 +58,7 @@ class TritonKernel(Kernel):
             training or late or schedule.kind == "grid" or (not k and self.output_is_state)
             for k in range(len(layout.state_widths))
         )
-        self.scalar_output = not step.outputs[0].shape
+        self.scalar_output = not job.graph.output_shape
         self.ahead = Sweeping(layout, program.forward, schedule, self.kept, heads=heads > 0)
         self.back = None
         if program.backward is not None:

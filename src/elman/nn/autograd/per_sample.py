@@ -85,7 +85,11 @@ class PerSampleKernel(Kernel):
         )
         declared = [node("input", (), (n,), s) for n, s in zip(names, shapes, strict=True)]
         wider = Graph(
-            (*graph.inputs, *declared), graph.states, graph.weights, graph.next_states, graph.output
+            (*graph.inputs, *declared),
+            graph.states,
+            graph.weights,
+            graph.next_states,
+            graph.outputs,
         )
         return Job(f"{self.job.name}_rows", wider, verified_pair(made), spec)
 

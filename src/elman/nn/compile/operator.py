@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elman.compiler import graph_of
 from elman.engines.call import Call, Form
 from elman.engines.vjp import leaves_of, vjp
 from elman.errors import EngineError
@@ -26,6 +27,7 @@ from elman.frontend.cell import find_cell, same_cell
 from elman.ir.types import shape_size
 from elman.nn.compile.dynamo import constant
 from elman.nn.dispatch import Runner
+from elman.nn.handing import Handing, Outputs, rules_for
 from elman.nn.packing import Packing, Padding, checked_lengths
 from elman.nn.reset import Reset
 from elman.nn.stack import Group, Stack, joined_states, run_layers
@@ -40,6 +42,7 @@ _own: dict[str, Group] = {}  # those that were made from their names, for export
 _kept: dict[int, tuple[list[Tensor], list[Tensor]]] = {}  # ticket -> leaves, results
 _tickets = itertools.count(1)
 _local = itertools.count(1)
+_BELOW = "first"  # what a group hands out to one above
 
 
 def name_of(group: Group) -> str:
@@ -91,6 +94,13 @@ def names_of(own: int, between: bool) -> list[tuple[str, int]]:
 
 
 @constant
+def handing_of(own: int, outputs: Outputs) -> Handing:
+    """What the last layer of a module hands out; the module by its ``id``."""
+    stack: Stack = ctypes.cast(own, ctypes.py_object).value.stack
+    return stack.handing(outputs)
+
+
+@constant
 def transforming() -> bool:
     """Whether a transform of torch.func surrounds what is being compiled."""
     return _C._functorch.peek_interpreter_stack() is not None
@@ -113,7 +123,8 @@ def run_compiled(
     lengths: Any,
     reset: tuple[Tensor, str] | None,
     asked: Checkpoint,
-) -> tuple[Tensor, tuple[Tensor, ...]]:
+    outputs: Outputs = None,
+) -> tuple[list[Tensor], tuple[Tensor, ...]]:
     """:meth:`Stack.run` as the compiler traces it.
 
     Args:
@@ -122,6 +133,7 @@ def run_compiled(
         lengths [B]: of padded sequences, or None.
         reset: mask [T, B] of resets, and to what; or None.
         asked: of the backward's memory.
+        outputs: what the last layer hands out, as of a call.
     """
     if transforming():
         raise EngineError(
@@ -144,13 +156,15 @@ def run_compiled(
         matrices = [weight for own in weights[first:end] for weight in own]
         needs = torch.is_grad_enabled()
         wants = [needs and tensor.requires_grad for tensor in (*given, *flat, *matrices)]
+        handed = _BELOW if end < len(starts) else outputs or ""
         made, *last, _ = torch.ops.elman.recurrent(
-            given, flat, matrices, counts, mask, wants, name, engine, to, memory
+            given, flat, matrices, counts, mask, wants, name, engine, to, memory, handed
         )
         return made, last
 
-    out, ends = run_layers(groups, run_group, inputs, dropout, residual)
-    return out, joined_states(ends, len(states))
+    handing = handing_of(id(module), outputs)
+    made, ends = run_layers(groups, run_group, inputs, dropout, residual, handing)
+    return made, joined_states(ends, len(states))
 
 
 @torch.library.custom_op("elman::recurrent", mutates_args=())
@@ -165,6 +179,7 @@ def recurrent(
     engine: str,
     reset_to: str,
     asked: Sequence[int],
+    handed: str,
 ) -> list[Tensor]:
     """Run a group of layers.
 
@@ -179,12 +194,13 @@ def recurrent(
         engine: a name, or ``auto``.
         reset_to: ``zeros`` or ``initial``; nothing without resets.
         asked: of the backward's memory, as :class:`elman.plan.checkpoint.Checkpoint`.
+        handed: ``first`` output alone, to a layer above; else all, ``states`` too, or nothing more.
 
     Returns:
         The output [T, B, n], the last states, and a ticket [1] for the backward.
     """
     leaves, results = _run(
-        inputs, states, weights, lengths, reset, wants, name, engine, reset_to, asked
+        inputs, states, weights, lengths, reset, wants, name, engine, reset_to, asked, handed
     )
     ticket = torch.zeros(1, dtype=torch.long)
     if any(wants):
@@ -211,6 +227,7 @@ def _run(
     engine: str,
     reset_to: str,
     asked: Sequence[int],
+    handed: str,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """What an eager call gives, from leaves that ask for the wanted gradients."""
     group = group_of(name)
@@ -218,7 +235,7 @@ def _run(
     with _autograd(any(wants)):
         leaves = leaves_of((*inputs, *states, *weights), wants)
         output, ends = _called(
-            group, form.call(leaves), lengths, reset, engine, reset_to, Checkpoint(*asked)
+            group, form.call(leaves), lengths, reset, engine, reset_to, Checkpoint(*asked), handed
         )
     return leaves, [output, *ends]
 
@@ -238,6 +255,7 @@ def _called(
     engine: str,
     reset_to: Any,
     asked: Checkpoint,
+    handed: Any,
 ) -> tuple[Tensor, Sequence[Tensor]]:
     packing = padding = None
     inputs, states, weights, *_ = call
@@ -256,7 +274,10 @@ def _called(
     matrices = [weights[k * many : (k + 1) * many] for k in range(count)]
     options = () if reset is None else (Reset(reset, reset_to),)
     packed = None if packing is None else packing.packed
-    output, last, _ = group.run(inputs, starts, matrices, engine, packed, options, asked)
+    last_group, outputs = handed != _BELOW, handed if handed == "states" else None
+    output, last, _ = group.run(
+        inputs, starts, matrices, engine, packed, options, asked, last_group, outputs
+    )
     if packing is None or padding is None:
         return output, last
     return padding.padded(output), [packing.unsorted(value, 0) for value in last]
@@ -271,11 +292,15 @@ def _(
     reset: Tensor | None,
     wants: Sequence[bool],
     name: str,
-    *_: Any,
+    engine: str,
+    reset_to: str,
+    asked: Sequence[int],
+    handed: str,
 ) -> list[Tensor]:
     group, like = group_of(name), inputs[0]
     last = group.runners[-1]
-    width = shape_size(last.cell.graph.output.shape, dict(last.dims))
+    rules = rules_for(last.cell, handed != _BELOW, "states" if handed == "states" else None)
+    width = shape_size(graph_of(last.cell, rules).output_shape, dict(last.dims))
     if group.directions:
         width = (2 * width[0],)
     output = like.new_empty(*like.shape[:2], *width)
@@ -297,6 +322,7 @@ def recurrent_backward(
     engine: str,
     reset_to: str,
     asked: Sequence[int],
+    handed: str,
 ) -> list[Tensor]:
     """Gradients of what is wanted, in order; arguments as of :func:`recurrent`.
 
@@ -306,7 +332,9 @@ def recurrent_backward(
     """
     kept = _kept.pop(int(ticket), None)
     if kept is None:
-        kept = _run(inputs, states, weights, lengths, reset, wants, name, engine, reset_to, asked)
+        kept = _run(
+            inputs, states, weights, lengths, reset, wants, name, engine, reset_to, asked, handed
+        )
     leaves, results = kept
     gradients = vjp(results, leaves, cotangents, wants)
     return [

@@ -1,0 +1,129 @@
+"""What the layers of a module hand out: of one with a layer above its first output, of the last one
+all outputs, with ``outputs="states"`` its states behind every step too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from elman.errors import InputError, diagnostic
+from elman.frontend.cell import Cell
+from elman.ir.graph import Graph
+from elman.ir.types import shape_size
+from elman.nn.autograd.transforms import transformed
+from elman.nn.options import known
+from elman.tuning.request import Rule
+
+Outputs = Literal["states"] | None
+
+
+def _with_outputs(graph: Graph, outputs: Sequence[Any]) -> Graph:
+    return Graph(graph.inputs, graph.states, graph.weights, graph.next_states, tuple(outputs))
+
+
+@dataclass(frozen=True)
+class FirstRule:
+    """The step that hands out its first output alone, for the layer above."""
+
+    name: str = "first_output"
+
+    def rewrite(self, graph: Graph) -> Graph:
+        """See :class:`Rule`."""
+        return _with_outputs(graph, graph.outputs[:1])
+
+
+@dataclass(frozen=True)
+class StatesRule:
+    """The step that hands out its next states too, behind its outputs; one that is an output
+    already is not handed out twice."""
+
+    name: str = "states"
+
+    def rewrite(self, graph: Graph) -> Graph:
+        """See :class:`Rule`."""
+        more = [root for root in dict.fromkeys(graph.next_states) if root not in graph.outputs]
+        return _with_outputs(graph, (*graph.outputs, *more))
+
+
+FIRST, STATES = known(FirstRule()), known(StatesRule())
+
+
+def rules_for(cell: Cell, last: bool, outputs: Outputs = None) -> tuple[Rule, ...]:
+    """How the step of a layer changes for what it hands out; nothing where it does so anyway.
+
+    Args:
+        cell: of the layer.
+        last: whether no layer is above.
+        outputs: as of a call.
+    """
+    graph = cell.graph
+    if not last:
+        return (FIRST,) if len(graph.outputs) > 1 else ()
+    wanted = outputs is not None and not {*graph.next_states} <= {*graph.outputs}
+    return (STATES,) if wanted else ()
+
+
+def checked_outputs(outputs: Any) -> Outputs:
+    """What a call is asked to hand out.
+
+    Raises:
+        InputError: there is no such thing.
+    """
+    if outputs not in (None, "states"):
+        raise InputError(
+            diagnostic(
+                f"outputs={outputs!r} names nothing that a module hands out",
+                [],
+                'out, states, last = net(x, outputs="states")',
+            )
+        )
+    return outputs
+
+
+class Handing(NamedTuple):
+    """What a last layer hands out, which lies side by side in one array.
+
+    Attributes:
+        shapes: of each value, without T and B.
+        outputs: which of them are the outputs.
+        states: which of them are the states.
+        directions: 1 or 2.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    outputs: tuple[int, ...]
+    states: tuple[int, ...]
+    directions: int
+
+    @staticmethod
+    def of(cell: Cell, dims: dict[str, int], directions: int) -> tuple[Handing, Handing]:
+        """Of a cell under a binding of its dims: without and with states."""
+        graph = cell.graph
+        every = STATES.rewrite(graph).outputs
+        shapes = tuple(shape_size(value.shape, dims) for value in every)
+        count = len(graph.outputs)
+        states = tuple(every.index(root) for root in graph.next_states)
+        whole = Handing(shapes, tuple(range(count)), states, directions)
+        return whole._replace(shapes=shapes[:count], states=()), whole
+
+    def parts(self, joined: Tensor) -> list[Tensor]:
+        """Every value [T, B, n · directions]; of packed rows [N, n · directions]. A scalar has an
+        axis of its own in two directions only.
+
+        Args:
+            joined: all of them: [T, B, Σn · directions], direction by direction.
+        """
+        if len(self.shapes) == 1:
+            return [joined]
+        widths = [shape[0] if shape else 1 for shape in self.shapes]
+        split = torch.split  # views, which torch does not let change in place
+        if torch.compiler.is_compiling() or transformed((joined,)) is None:
+            split = torch.unsafe_split_with_sizes
+        found, count = split(joined, widths * self.directions, -1), len(widths)
+        if self.directions == 2:
+            return [torch.cat((found[k], found[k + count]), -1) for k in range(count)]
+        return [v if shape else v.squeeze(-1) for v, shape in zip(found, self.shapes, strict=True)]
