@@ -125,7 +125,7 @@ class Group:
                 extended(call, options, self.directions and index == 1)
                 for index, call in enumerate(calls)
             ]
-        calls = [runner.held(*given) for runner, *given in zip(self.runners, calls, rules)]
+        calls = [r.held(call, own) for r, call, own in zip(self.runners, calls, rules)]
         if len(self.runners) == 1:
             result = self.runners[0].run(calls[0], engine, rules[0], asked)
         else:
