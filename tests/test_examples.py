@@ -7,6 +7,8 @@ import runpy
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -22,3 +24,21 @@ def test_neural_ode(monkeypatch, capsys):
     apart = re.search(r"the same within (\S+)", told)
     assert apart
     assert float(apart[1]) < 1e-3
+
+
+PROJECTS = [path for path in sorted((EXAMPLES / "projects").glob("*.py")) if path.stem != "compare"]
+
+
+@pytest.mark.parametrize("path", PROJECTS, ids=lambda path: path.stem)
+def test_projects(path, monkeypatch, capsys):
+    """A project's model and the same on elman agree in float64, and both are timed."""
+    words = [path.name, "--steps", "7", "--batch", "3", "--units", "8"]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.syspath_prepend(str(path.parent))
+    runpy.run_path(str(path), run_name="__main__")
+    told = capsys.readouterr().out
+    agreed = re.search(r"the output and (\d+) gradients agree within (\S+) in float64", told)
+    assert agreed
+    assert int(agreed[1]) >= 4
+    assert float(agreed[2]) < 1e-10
+    assert re.search(r"ms in a loop, [\d.]+ ms on elman, [\d.]+x", told)

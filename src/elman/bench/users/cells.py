@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from elman.frontend.cell import cell
 from elman.ops import (
-    abs,
     concat,
     layer_norm,
     relu,
     sigmoid,
+    spike,
     split,
-    stop_gradient,
     tanh,
     where,
 )
@@ -58,35 +57,31 @@ def cfc(x, gap, h, B, b, W, c):
     return tanh(first) * (1 - gate) + gate * tanh(second)
 
 
-def _spike(v):
-    """1 where v > 0; its derivative is that of a fast sigmoid of slope 25."""
-    soft = v / (25.0 * abs(v) + 1.0)
-    return where(v > 0, 1.0, 0.0) + (soft - stop_gradient(soft))
-
-
 @cell(input="x[H]", state="s[H], m[H]", weights="V[H, H], c[H]", source="snnTorch 0.9, RLeaky")
 def rleaky(x, s, m, V, c, *, beta=0.5, threshold=1.0):
     """Leaky neurons whose spikes return through a matrix; the threshold is subtracted."""
     reset = where(m > threshold, threshold, 0.0)
     m = beta * m + x + (V @ s + c) - reset
-    return _spike(m - threshold), m
+    return spike(m - threshold), m
 
 
 @cell(input="x[H]", state="m[H]", output="s[H]", source="snnTorch 0.9, Leaky")
 def leaky(x, m, *, beta=0.5, threshold=1.0):
     """Leaky neurons; the threshold is subtracted a step after the spike."""
     m = beta * m + x - where(m > threshold, threshold, 0.0)
-    return _spike(m - threshold), m
+    return spike(m - threshold), m
 
 
 @cell(
-    input="x[I], i[H]",
+    input="x[I]",
+    static="s[S]",
     state="h[H], c[H]",
-    weights="W[3H, I], R[3H, H], b[3H]",
-    source="Kratzert et al. 2019, HESS 23, 5089-5110, eqs. 9-14; as in NeuralHydrology",
+    weights="V[H, S], d[H], W[3H, I], R[3H, H], b[3H]",
+    source="Kratzert et al. 2019, doi:10.5194/hess-23-5089-2019; as in NeuralHydrology",
 )
-def ealstm(x, i, h, c, W, R, b):
-    """An LSTM whose input gate, a function of what is static, is given."""
+def ealstm(x, s, h, c, V, d, W, R, b):
+    """An LSTM whose input gate is a function of what is static."""
+    i = sigmoid(V @ s + d)
     f, o, g = split(W @ x + R @ h + b, 3)
     c = sigmoid(f) * c + i * tanh(g)
     return sigmoid(o) * tanh(c), c

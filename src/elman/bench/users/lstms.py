@@ -56,13 +56,12 @@ class EALSTM(nn.Module):
 
     def __init__(self, case: Case, engine: str) -> None:
         super().__init__()
-        self.input_net = nn.Linear(ATTRIBUTES, case.H)
-        self.layer = elman.nn.Recurrent(ealstm, case.input_size, case.H, engine=engine)
+        sizes = (case.input_size, case.H)
+        self.layer = elman.nn.Recurrent(ealstm, *sizes, S=ATTRIBUTES, engine=engine)
 
     def forward(self, x: Tensor, attributes: Tensor) -> tuple[Tensor, Any]:
         """See :class:`EALSTMLoop`."""
-        gate = torch.sigmoid(self.input_net(attributes))
-        return self.layer((x, gate.expand(len(x), -1, -1)))
+        return self.layer(x, static=attributes)
 
 
 class HasteLoop(nn.Module):
@@ -111,8 +110,9 @@ class Haste(nn.Module):
 
 
 def _eas(weights: Weights) -> dict[str, Tensor]:
-    own = {name: weight for name, weight in weights.items() if name.startswith("input_net")}
-    return own | {
+    return {
+        "layer.V_l0": weights["input_net.weight"],
+        "layer.d_l0": weights["input_net.bias"],
         "layer.W_l0": weights["weight_ih"].T,
         "layer.R_l0": weights["weight_hh"].T,
         "layer.b_l0": weights["bias"],
