@@ -54,9 +54,10 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "nn": f"{MIDDLE} engines.reference compiler explaining drawing",
     "train": f"{MIDDLE} compiler explaining drawing nn *",
     "report": f"{MIDDLE} compiler explaining drawing nn *",
+    "export": f"{MIDDLE} engines.c compiler explaining drawing nn",  # spells as engine c
     "bench": f"{MIDDLE} folders engines.c engines.deer compiler explaining drawing nn train *",
-    "__init__": f"{MIDDLE} starting compiler explaining drawing nn engines.deer",  # public names
-    "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report bench __init__"
+    "__init__": f"{MIDDLE} starting compiler explaining drawing nn export engines.deer",
+    "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report export bench __init__"
     " starting *",
     "__main__": "cli",
 }

@@ -1,0 +1,401 @@
+"""A trained module as portable C99: ``elman.export.to_c(module, "dir")``."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman import compiler
+from elman.engines.base import Job
+from elman.engines.c.ops import SPELL
+from elman.engines.c.shared import file
+from elman.errors import InputError, diagnostic
+from elman.export.step import MOST_LANES, LayerText, tiled
+from elman.ir.graph import Node
+from elman.nn.sequence import SequenceModule
+from elman.plan.build import output_is_state
+from elman.plan.spec import PlanOptions, Spec
+
+_CHECKED_STEPS = 16
+_PLAIN = PlanOptions(without=frozenset({"hoisting"}))  # one step knows no batch of all steps
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        folder: where.
+        name: of all functions and files.
+        inputs: sizes of the inputs of a step, by name.
+        output: size of the output of a step.
+        weights: how many numbers the arrays hold.
+        state: how many numbers the caller's struct holds.
+    """
+
+    folder: Path
+    name: str
+    inputs: dict[str, int]
+    output: int
+    weights: int
+    state: int
+
+
+def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
+    """Write a module as C99 that needs no library, allocates nothing and has no global state.
+
+    Of any cell, with any layers, heads and residual connections; in float32, as in ``eval()``. The
+    folder then holds ``NAME.h`` (one ``NAME_step`` from x [I] to y [H], ``NAME_run`` over T steps),
+    ``NAME.c``, ``NAME_weights.h``, ``NAME_check.c``, which compares with what the module computes
+    here, and a ``Makefile`` (``make check``). The text is C99 with one number at a time; gcc and
+    clang compile it to vectors (``-DLANES=4``, 8, 16; by itself as wide as the target has).
+
+    Args:
+        module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``, of one direction.
+        folder: made if it is not there; files of the same names are replaced.
+        name: of files, types and functions; a C identifier.
+
+    Raises:
+        InputError: no such module, both directions, a weight that is no finite number, or an
+            operation that C has no text for.
+    """
+    runners, weights = _layers(module, name)
+    layers: list[LayerText] = []
+    for index, (runner, own) in enumerate(zip(runners, weights, strict=True)):
+        spec = Spec(runner.dims, "float32", "cpu", frozenset(), False, _PLAIN)
+        cell = runner.cell
+        job = Job(cell.name, cell.graph, compiler.paired(cell.graph), spec)
+        _check_ops(job.pair.step.walk(), cell.name)
+        layers.append(LayerText(f"{name}_l{index}", job, own))
+    project = _Project(name, layers, bool(module.residual), module)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in project.files().items():
+        (folder / path).write_text(text, encoding="utf-8")
+    return Exported(
+        folder,
+        name,
+        project.inputs,
+        project.outputs[-1],
+        sum(len(values) for values in project.arrays().values()),
+        sum(size for own in project.members() for _, size in own),
+    )
+
+
+def _layers(module: Any, name: str) -> tuple[list[Any], list[list[Tensor]]]:
+    """Who runs each layer, and its weights. Raises InputError for what cannot be exported."""
+    if not isinstance(module, SequenceModule):
+        raise InputError(
+            diagnostic(
+                f"to_c takes a recurrent module, not {type(module).__name__}",
+                [],
+                "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model its recurrent part",
+            )
+        )
+    if not name.isidentifier() or not name.isascii():
+        raise InputError(f"{name!r} is no identifier of C")
+    if bool(getattr(module, "bidirectional", False)):
+        raise InputError("a bidirectional module has no single step: it needs the whole sequence")
+    weights = module._weights()
+    for own, names in zip(weights, module.parts.names, strict=True):
+        for weight, what in zip(own, names):
+            if not bool(torch.isfinite(weight).all()):
+                raise InputError(f"{what} is not finite everywhere: C has no text for that")
+    return list(module.runners.values()), weights
+
+
+def _check_ops(nodes: Iterable[Node], cell: str) -> None:
+    """Raise InputError for an operation whose function is in no text."""
+    text = file("functions.h") + _own("mathematics.h") + _own("portable.h")
+    known = set(re.findall(r"(?:V |LANES_OF\()(v_\w+)", text))
+    for value in nodes:
+        called = set(re.findall(r"v_\w+", SPELL.get(value.op, "")))
+        if not called <= known:
+            raise InputError(f"{cell} uses {value.op}, which exported C does not have yet")
+
+
+def _own(name: str) -> str:
+    return files("elman.export").joinpath(name).read_text()
+
+
+def _number(value: float) -> str:
+    """A float32 as C text, exact."""
+    text = f"{value:.9g}"
+    return f"{text}f" if any(c in text for c in ".en") else f"{text}.0f"
+
+
+def _array(name: str, values: Tensor) -> str:
+    numbers = [_number(float(v)) for v in values.float().tolist()]
+    lines = [", ".join(numbers[k : k + 8]) for k in range(0, len(numbers), 8)]
+    return f"static const float {name}[{len(numbers)}] = {{\n" + ",\n".join(lines) + "\n};\n"
+
+
+class _Project:
+    """The files of a module.
+
+    Args:
+        name: of all.
+        layers: lowest first.
+        residual: whether layers add their input to their output, from the second on.
+        module: what the check compares with.
+    """
+
+    def __init__(self, name: str, layers: Sequence[LayerText], residual: bool, module: Any) -> None:
+        self.name, self.layers, self.residual, self.module = name, layers, residual, module
+        first = layers[0]
+        self.names = list(dict.fromkeys(str(leaf.data[0]) for leaf in first.job.pair.step.inputs))
+        self.inputs = dict(zip(self.names, first.layout.input_widths, strict=True))
+        self.static = {name for name, _ in module.parts.signature.static}
+        self.outputs = [layer.layout.output_width for layer in layers]
+
+    def arrays(self) -> dict[str, Tensor]:
+        """The constant arrays, by name."""
+        found: dict[str, Tensor] = {}
+        for layer in self.layers:
+            found |= {name: tiled(W) for name, W in layer.matrices.values()}
+            vectors = layer.vectors()
+            if len(vectors):
+                found[f"{layer.name}_vec"] = vectors
+        return found
+
+    def members(self) -> list[list[tuple[str, int]]]:
+        """Of each layer, the members of the caller's struct: name and numbers."""
+        found: list[list[tuple[str, int]]] = []
+        for index, layer in enumerate(self.layers):
+            widths = layer.layout.state_widths
+            own = [(f"l{index}_h{k}", 2 * width) for k, width in enumerate(widths)]
+            sizes = {
+                "chunk": layer.chunk,
+                "scratch": layer.scratch,
+                "sums": layer.sums_size,
+                "sc": layer.scalars,
+            }
+            own += [(f"l{index}_{part}", size) for part, size in sizes.items() if size]
+            if index + 1 < len(self.layers):
+                own.append((f"l{index}_y", self.outputs[index]))
+            found.append(own)
+        return found
+
+    def files(self) -> dict[str, str]:
+        """Text by file name."""
+        weights = "".join(_array(name, values) for name, values in self.arrays().items())
+        return {
+            f"{self.name}.h": self._header(),
+            f"{self.name}.c": self._code(),
+            f"{self.name}_weights.h": f"/* Weights of {self.name}. */\n{weights}",
+            f"{self.name}_check.c": self._check(),
+            "Makefile": _MAKEFILE.replace("NAME", self.name),
+        }
+
+    def _parameters(self, each: str = "") -> str:
+        return ", ".join(f"const float *{name}" for name in self.names)
+
+    def _header(self) -> str:
+        name, upper = self.name, self.name.upper()
+        sizes = [f"#define {upper}_{n.upper()} {size}" for n, size in self.inputs.items()]
+        members: list[str] = []
+        for layer, own in zip(self.layers, self.members(), strict=True):
+            states = list(dict.fromkeys(str(s.data[0]) for s in layer.job.pair.step.states))
+            members.append(f"    /* {layer.job.name}: {', '.join(states)}, each twice */")
+            members += [f"    float {member}[{size}];" for member, size in own]
+        shapes = ", ".join(f"{n} [{size}]" for n, size in self.inputs.items())
+        return f"""/* {name}, written by elman: C99, float32, no library, no allocation. */
+#ifndef {upper}_H
+#define {upper}_H
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+/* numbers of a step's inputs and of its output */
+{chr(10).join(sizes)}
+#define {upper}_Y {self.outputs[-1]}
+
+/* all memory that a sequence needs; one for each sequence that runs at the same time */
+typedef struct {{
+{chr(10).join(members)}
+    int turn; /* which half of each state is the current one */
+}} {name}_state;
+
+/* begin a sequence: all states zero */
+void {name}_init({name}_state *state);
+/* one step: {shapes} -> y [{self.outputs[-1]}] */
+void {name}_step({name}_state *state, {self._parameters()}, float *y);
+/* T steps, one behind another in memory{" (static inputs: one for all)" * bool(self.static)} */
+void {name}_run({name}_state *state, {self._parameters()}, float *y, long T);
+
+#ifdef __cplusplus
+}}
+#endif
+#endif
+"""
+
+    def _layer(self, index: int, layer: LayerText) -> str:
+        own = {member.partition("_")[2] for member, _ in self.members()[index]}
+        count = len(layer.layout.state_widths)
+        inputs = ", ".join(f"const T *in{k}" for k in range(len(self.names)))
+        lines = []
+        for k, width in enumerate(layer.layout.state_widths):
+            at = f"state->l{index}_h{k}"
+            lines.append(f"const T *const h{k} = {at} + (state->turn ? {width} : 0);")
+            lines.append(f"T *const n{k} = {at} + (state->turn ? 0 : {width});")
+        for part in ("chunk", "scratch", "sums", "sc"):
+            if part in own:
+                lines.append(f"T *const {part} = state->l{index}_{part};")
+        if len(layer.vectors()):
+            lines.append(f"const T *const vec = {layer.name}_vec;")
+        unused = [*(f"h{k}" for k in range(count)), *(f"in{k}" for k in range(len(self.names)))]
+        lines.append(" ".join(f"(void){what};" for what in unused))
+        lines += layer.lines
+        if output_is_state(layer.job.pair):
+            width = self.outputs[index]
+            lines.append(f"for (long u = 0; u < {width}; u++) y[u] = n0[u];")
+        body = "\n".join("    " + line for line in lines)
+        head = f"static void {layer.name}({self.name}_state *state, {inputs}, T *y) {{"
+        return f"/* {layer.job.name} */\n{head}\n{body}\n}}\n"
+
+    def _code(self) -> str:
+        name = self.name
+        steps: list[str] = []
+        below = self.names[0]
+        for index, layer in enumerate(self.layers):
+            last = index + 1 == len(self.layers)
+            out = "y" if last else f"state->l{index}_y"
+            steps.append(f"{layer.name}(state, {', '.join([below, *self.names[1:]])}, {out});")
+            if self.residual and index:
+                width = self.outputs[index]
+                steps.append(f"for (long u = 0; u < {width}; u++) {out}[u] += {below}[u];")
+            below = out
+        zeros = [
+            f"for (long u = 0; u < {2 * width}; u++) state->l{index}_h{k}[u] = 0;"
+            for index, layer in enumerate(self.layers)
+            for k, width in enumerate(layer.layout.state_widths)
+        ]
+        moved = ", ".join(
+            n if n in self.static else f"{n} + t * {size}" for n, size in self.inputs.items()
+        )
+        parts = [
+            f"/* {name}: written by elman. See {name}.h. */",
+            "#include <stdint.h>",
+            f'#include "{name}.h"',
+            f'#include "{name}_weights.h"',
+            _LANES,
+            "typedef float T;",
+            _own("portable.h"),
+            file("functions.h"),
+            _own("mathematics.h"),
+            file("reductions.h"),
+            *(self._layer(index, layer) for index, layer in enumerate(self.layers)),
+            f"void {name}_init({name}_state *state) {{",
+            *("    " + line for line in [*zeros, "state->turn = 0;"]),
+            "}",
+            f"void {name}_step({name}_state *state, {self._parameters()}, float *y) {{",
+            *("    " + line for line in [*steps, "state->turn = !state->turn;"]),
+            "}",
+            f"void {name}_run({name}_state *state, {self._parameters()}, float *y, long T_) {{",
+            f"    for (long t = 0; t < T_; t++) {name}_step(state, {moved},"
+            f" y + t * {self.outputs[-1]});",
+            "}",
+            "",
+        ]
+        return "\n".join(parts)
+
+    def _expected(self) -> tuple[dict[str, Tensor], Tensor]:
+        """Random inputs [T, 1, n], and what the module makes of them, in float64."""
+        source = torch.Generator().manual_seed(0)
+        steps = _CHECKED_STEPS
+        signature = self.module.parts.signature
+        inputs = {
+            name: torch.randn(*lead, 1, *shape, generator=source, dtype=torch.float32)
+            for lead, sizes in (((steps,), signature.inputs), ((), signature.static))
+            for name, shape in sizes
+        }
+        exact = copy.deepcopy(self.module).double().cpu().eval()
+        exact.engine, exact.batch_first = "reference", False
+        given = [value.double() for name, value in inputs.items() if name not in self.static]
+        once = tuple(value.double() for name, value in inputs.items() if name in self.static)
+        more: dict[str, Any] = {"static": once if len(once) > 1 else once[0]} if once else {}
+        with torch.no_grad():
+            out = exact(tuple(given) if len(given) > 1 else given[0], **more)[0]
+        return inputs, out
+
+    def _check(self) -> str:
+        name = self.name
+        inputs, out = self._expected()
+        arrays = "".join(_array(f"given_{n}", v.reshape(-1)) for n, v in inputs.items())
+        given = ", ".join(f"given_{n}" for n in inputs)
+        return f"""/* Compare {name} with what the module computed when it was exported. */
+#include <stdio.h>
+#include "{name}.h"
+{arrays}{_array("expected", out.reshape(-1))}
+static {name}_state memory;
+static float y[{out.numel()}];
+
+int main(void) {{
+    double worst = 0, largest = 1e-30;
+    {name}_init(&memory);
+    {name}_run(&memory, {given}, y, {_CHECKED_STEPS});
+    for (long i = 0; i < {out.numel()}; i++) {{
+        double off = (double)y[i] - (double)expected[i], size = (double)expected[i];
+        if (off < 0) off = -off;
+        if (size < 0) size = -size;
+        if (!(off <= worst)) worst = off;
+        if (size > largest) largest = size;
+    }}
+    printf("largest error %.3g of values up to %.3g\\n", worst, largest);
+    return !(worst <= 2e-5 * (largest > 1 ? largest : 1));
+}}
+"""
+
+
+_LANES = f"""
+#ifndef LANES /* numbers per vector: 1, 4, 8 or {MOST_LANES} */
+#if !defined(__GNUC__)
+#define LANES 1
+#elif defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX__)
+#define LANES 8
+#elif defined(__SSE__) || defined(__ARM_NEON)
+#define LANES 4
+#else
+#define LANES 1
+#endif
+#endif
+"""
+
+_MAKEFILE = """# make          the library        make check    compare with the module
+# make ARCH=    for any processor  make CFLAGS=… CC=arm-none-eabi-gcc
+CC ?= cc
+ARCH ?= -march=native
+CFLAGS ?= -O3 -std=c99 -Wall -Wextra -Werror -ffreestanding -ffp-contract=fast -fPIC
+
+all: libNAME.a libNAME.so
+
+NAME.o: NAME.c NAME.h NAME_weights.h
+\t$(CC) $(CFLAGS) $(ARCH) -c NAME.c -o $@
+
+libNAME.a: NAME.o
+\t$(AR) rcs $@ $^
+
+libNAME.so: NAME.o
+\t$(CC) -shared $^ -o $@
+
+check: NAME_check
+\t./NAME_check
+
+NAME_check: NAME_check.c NAME.o
+\t$(CC) -O1 -std=c99 $^ -o $@
+
+clean:
+\trm -f NAME.o libNAME.a libNAME.so NAME_check
+
+.PHONY: all check clean
+"""

@@ -1,0 +1,95 @@
+"""Weights of a module from a run, or from a file of a state_dict, in which it may be a part."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from elman.errors import InputError, RunError, diagnostic
+from elman.train.checkpoint import load_latest
+from elman.train.folder import RunFolder
+
+
+def load_weights(module: nn.Module, path: Path) -> str:
+    """Fill a module from a run folder, a ``.safetensors`` file or what ``torch.save`` wrote.
+
+    The module may be a part of what was saved: of the names there, those that end as its own and
+    have one beginning in common are taken.
+
+    Returns:
+        That beginning: ``"model.layers."``, or ``""``.
+
+    Raises:
+        RunError: there is nothing that can be read.
+        InputError: it has no such module, several of them, or of other sizes.
+    """
+    given = _read(path)
+    own = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    first = next(iter(own))
+    starts = [
+        name.removesuffix(first)
+        for name in given
+        if name.endswith(first) and (name == first or name.removesuffix(first).endswith("."))
+    ]
+    whole = [start for start in starts if all(start + name in given for name in own)]
+    if not whole:
+        raise InputError(
+            diagnostic(
+                "the weights are not those of this module",
+                [("path", str(path)), ("wanted", ", ".join(own)), ("there", _some(given))],
+                "the cell, --layers and --heads as they were trained",
+            )
+        )
+    if len(whole) > 1:
+        raise InputError(
+            diagnostic(
+                "the weights fit several parts of what was saved",
+                [("path", str(path)), ("parts", ", ".join(whole))],
+                "save the state_dict of one of them",
+            )
+        )
+    start = whole[0]
+    wrong = [n for n, shape in own.items() if tuple(given[start + n].shape) != shape]
+    if wrong:
+        name = wrong[0]
+        raise InputError(
+            diagnostic(
+                f"{start + name} is {[*given[start + name].shape]}, not {[*own[name]]}",
+                [("path", str(path))],
+                "--hidden, --inputs and --dim as they were trained",
+            )
+        )
+    module.load_state_dict({name: given[start + name] for name in own})
+    return start
+
+
+def _read(path: Path) -> Mapping[str, Tensor]:
+    try:
+        if path.is_dir():
+            latest, _ = load_latest(RunFolder(path).checkpoints)
+            if latest is None:
+                raise RunError(diagnostic("the run has no checkpoint", [("path", str(path))]))
+            return latest.tensors
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        told = str(error).partition("\n")[0]
+        details = [("path", str(path)), ("error", told)]
+        hint = "a run folder, or a state_dict: torch.save(net.state_dict(), …), .safetensors"
+        raise RunError(diagnostic("no weights can be read", details, hint)) from error
+    if not isinstance(found, Mapping):
+        raise RunError(diagnostic("the file holds no state_dict", [("path", str(path))]))
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def _some(names: Mapping[str, Tensor]) -> str:
+    shown = list(names)[:8]
+    return ", ".join(shown) + (" …" if len(names) > len(shown) else "")

@@ -1,0 +1,331 @@
+"""Exported C beside the module it was made of."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+import shutil
+import subprocess
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import elman
+from elman import cells, ops
+from elman.cli.app import build_app
+from elman.engines.c.ops import SPELL
+from elman.errors import InputError, RunError
+from elman.export import to_c
+from elman.export.step import tiled
+from elman.train.weights import load_weights
+
+CC = shutil.which("gcc") or shutil.which("cc")
+STRICT = "-O2 -std=c99 -pedantic -Wall -Wextra -Wshadow -Werror -ffreestanding -fPIC -shared"
+needs_compiler = pytest.mark.skipif(CC is None, reason="no C compiler")
+
+
+def library(folder, name="model", lanes=0, flags=""):
+    """The C of a folder, compiled strictly; its functions by ctypes."""
+    out = folder / f"{name}{lanes}.so"
+    words = [CC, *STRICT.split(), *flags.split(), str(folder / f"{name}.c"), "-o", str(out)]
+    if lanes:
+        words.append(f"-DLANES={lanes}")
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(out))
+
+
+def by_c(module, folder, inputs, lanes=0, name="model"):
+    """What the exported C makes of inputs [T, n], step by step."""
+    made = to_c(module, folder, name)
+    own = library(folder, name, lanes)
+    state = torch.zeros(made.state + 64)
+    out = torch.zeros(len(inputs[0]), made.output)
+    at = [ctypes.c_void_p(state.data_ptr())]
+    getattr(own, f"{name}_init")(*at)
+    step = getattr(own, f"{name}_step")
+    steps = len(module.parts.signature.inputs)
+    for t in range(len(out)):
+        rows = [x[t].contiguous() if k < steps else x for k, x in enumerate(inputs)]
+        step(*at, *(ctypes.c_void_p(v.data_ptr()) for v in [*rows, out[t]]))
+    return out
+
+
+def drawn(module, T=5):
+    source = torch.Generator().manual_seed(0)
+    signature = module.parts.signature
+    moving = [torch.randn(T, *shape, generator=source) for _, shape in signature.inputs]
+    return moving + [torch.randn(shape, generator=source) for _, shape in signature.static]
+
+
+def expected(module, inputs):
+    count = len(module.parts.signature.inputs)
+    given = tuple(x.unsqueeze(1) for x in inputs[:count])
+    once = tuple(x.unsqueeze(0) for x in inputs[count:])
+    more = {"static": once if len(once) > 1 else once[0]} if once else {}
+    with torch.no_grad(), elman.using(engine="reference"):
+        out = module.eval()(given if len(given) > 1 else given[0], **more)[0]
+    return out.reshape(len(out), -1)
+
+
+def check(module, folder, lanes=0, T=5, atol=1e-5):
+    inputs = drawn(module, T)
+    got = by_c(module, folder, inputs, lanes)
+    torch.testing.assert_close(got, expected(module, inputs), rtol=1e-4, atol=atol)
+
+
+@needs_compiler
+@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+def test_every_cell(cell, tmp_path):
+    """Outputs of some steps, of sizes that fill no vector."""
+    torch.manual_seed(0)
+    if not cell.inputs:
+        pytest.skip("no input")
+    check(elman.Recurrent(cell, 3, 5), tmp_path)
+
+
+@needs_compiler
+@pytest.mark.parametrize("lanes", [1, 4, 8, 16])
+@pytest.mark.parametrize("I, H", [(1, 1), (7, 64), (33, 81)])
+def test_lanes_and_sizes(I, H, lanes, tmp_path):
+    """Whole tiles, parts of tiles, and single rows, one number at a time or vectors."""
+    torch.manual_seed(1)
+    check(elman.LSTM(I, H), tmp_path, lanes)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "module",
+    [
+        lambda: elman.GRU(6, 10, num_layers=3),
+        lambda: elman.RNN(4, 9, nonlinearity="relu", bias=False),
+        lambda: elman.LSTM(6, 12, proj_size=5, num_layers=2),
+        lambda: elman.GRU(8, 12, heads=4),
+        lambda: elman.Recurrent(cells.slstm, 6, 6, 3, residual=True),
+        lambda: elman.GRU(5, 6, dropout=0.5, num_layers=2, batch_first=True),
+    ],
+    ids=["stack", "relu", "projected", "heads", "residual", "dropout"],
+)
+def test_options(module, tmp_path):
+    """Layers, heads, residual connections; dropout is off."""
+    torch.manual_seed(2)
+    net = module()
+    inputs = drawn(net)
+    got = by_c(net, tmp_path, inputs)
+    net.batch_first = False
+    torch.testing.assert_close(got, expected(net, inputs), rtol=1e-4, atol=1e-5)
+
+
+@elman.cell(input="x[I], m", state="h[2H], n", weights="W[2H, I], u[2H], M[2H, 2H], s")
+def many(x, m, h, n, W, u, M, s):
+    a, b = ops.split(ops.erf(W @ x + m * h) + ops.sin((M * M.T) @ h) * ops.cos(h), 2)
+    v = ops.softmax(ops.concat(a, b)) + u * ops.where(n > s, h, -h)
+    k = ops.clip(ops.log(1.0 + ops.exp(n)) + ops.softplus(ops.mean(v)), -3.0, 3.0)
+    return ops.concat(a, b) * 0.5 + v / ops.sqrt(1.0 + ops.var(v)), k
+
+
+@needs_compiler
+def test_several_inputs_scalars_and_weights_of_weights(tmp_path):
+    """What is computed of weights alone is computed before; scalars are inputs and states."""
+    torch.manual_seed(3)
+    check(elman.Recurrent(many, 3, 10), tmp_path)
+
+
+@elman.cell(
+    input="x[I]",
+    static="s[S], g",
+    state="h[H], c[H]",
+    weights="W[H, I], R[H, H], V[H, S]",
+    constants="mask[H, H], p[H]",
+)
+def gated(x, s, g, h, c, W, R, V, mask, p):
+    i = ops.sigmoid(V @ s + p * g)
+    c = c + i * ops.tanh(W @ x + (R * mask) @ h)
+    return ops.tanh(c), c
+
+
+@needs_compiler
+@pytest.mark.parametrize("layers", [1, 2])
+def test_static_inputs_and_constants(layers, tmp_path):
+    """Static inputs go to every step; constants are arrays like weights."""
+    torch.manual_seed(4)
+    given = {"mask": torch.eye(7), "p": torch.rand(7), "S": 3}
+    net = elman.Recurrent(gated, 5, 7, layers, **given)
+    check(net, tmp_path)
+    done = subprocess.run(["make", "-C", tmp_path, "check"], capture_output=True, check=False)
+    assert done.returncode == 0
+
+
+@needs_compiler
+def test_mathematics(tmp_path):
+    """Functions of a C library, over their whole range, with special values."""
+    text = tmp_path / "all.c"
+    names = (
+        "exp",
+        "tanh",
+        "sigmoid",
+        "log",
+        "sqrt",
+        "sin",
+        "cos",
+        "erf",
+        "softplus",
+        "abs",
+        "sign",
+    )
+    to_c(elman.RNN(2, 2), tmp_path)
+    code = (tmp_path / "model.c").read_text()
+    for name in names:
+        code += f"void all_{name}(const float *x, float *y, long n) {{\n"
+        code += (
+            f"    for (long u = 0; u < n; u += LANES) stn(y, u, n, v_{name}(ldn(x, u, n)));\n}}\n"
+        )
+    text.write_text(code)
+    special = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-40, -1e-40, 3e38, 1e-30]
+    grid = torch.linspace(-90, 90, 40_001)
+    x = torch.cat([torch.tensor(special), grid, grid / 90, 10 ** (grid / 3), grid * 50])
+    for lanes in (1, 8):
+        own = library(tmp_path, "all", lanes, f"-I{tmp_path}")
+        for name in names:
+            given = x[(x.abs() < 8000) | ~x.isfinite()] if name in ("sin", "cos") else x
+            y = torch.zeros_like(given)
+            at = [ctypes.c_void_p(v.data_ptr()) for v in (given, y)]
+            getattr(own, f"all_{name}")(*at, ctypes.c_long(len(y)))
+            want = {"softplus": torch.nn.functional.softplus}.get(name) or getattr(torch, name)
+            tight = {"sin": 2e-6, "cos": 2e-6, "erf": 3e-7}.get(name, 1e-37)
+            torch.testing.assert_close(
+                y, want(given.double()).float(), rtol=3e-6, atol=tight, equal_nan=True
+            )
+
+
+@needs_compiler
+def test_the_makefile(tmp_path):
+    """`make check` compares, and fails once a weight is another."""
+    torch.manual_seed(0)
+    to_c(elman.GRU(4, 6), tmp_path, "voice")
+    words = ["make", "-C", str(tmp_path), "check", "all"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "largest error" in done.stdout
+    weights = tmp_path / "voice_weights.h"
+    text = weights.read_text()
+    number = re.search(r"-?0\.\d+f", text)
+    assert number is not None
+    weights.write_text(text.replace(number[0], "0.9f", 1))
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+
+
+@needs_compiler
+def test_mathematics_of_two(tmp_path):
+    """Powers and remainders, with all pairs of special values."""
+    to_c(elman.RNN(2, 2), tmp_path)
+    code = (tmp_path / "model.c").read_text()
+    for name in ("pow", "remainder"):
+        code += f"void all_{name}(const float *x, const float *z, float *y, long n) {{\n"
+        code += "    for (long u = 0; u < n; u++)\n"
+        code += f"        stn(y, u, u + 1, v_{name}(bc(x[u]), bc(z[u])));\n}}\n"
+    (tmp_path / "all.c").write_text(code)
+    source = torch.Generator().manual_seed(0)
+    special = [0.0, -0.0, 1.0, -1.0, 2.0, -3.0, 0.5, -2.5, 1e9, math.inf, -math.inf, math.nan, 3e38]
+    pairs = torch.cartesian_prod(torch.tensor(special), torch.tensor(special))
+    more = torch.randn(4000, 2, generator=source) * torch.tensor([1.0, 6.0])
+    large = torch.randn(500, 2, generator=source).exp() ** 20
+    x, z = torch.cat([pairs, more, more.abs(), more.round(), large]).unbind(1)
+    x, z, y = x.contiguous(), z.contiguous(), torch.zeros(len(x))
+    own = library(tmp_path, "all", 1, f"-I{tmp_path}")
+    for name, call in (("pow", torch.pow), ("remainder", torch.remainder)):
+        at = [ctypes.c_void_p(v.data_ptr()) for v in (x, z, y)]
+        getattr(own, f"all_{name}")(*at, ctypes.c_long(len(y)))
+        want = call(x.double(), z.double()).float()  # its float32 has NaN for large quotients
+        torch.testing.assert_close(y, want, rtol=1e-6, atol=1e-37, equal_nan=True)
+
+
+def test_no_names_from_outside(tmp_path):
+    """The text calls nothing that it does not define."""
+    to_c(elman.Recurrent(many, 3, 4), tmp_path)
+    text = (tmp_path / "model.c").read_text()
+    assert set(re.findall(r"#include (\S+)", text)) == {
+        "<stdint.h>",
+        '"model.h"',
+        '"model_weights.h"',
+    }
+    assert "malloc" not in text
+
+
+def test_every_operation_has_a_function(tmp_path):
+    """What engine c can spell, exported C can: or it says so."""
+    folder = to_c(elman.RNN(2, 2), tmp_path).folder
+    text = (folder / "model.c").read_text()
+    known = set(re.findall(r"(?:V |LANES_OF\()(v_\w+)", text))
+    called = {name for spelled in SPELL.values() for name in re.findall(r"v_\w+", spelled)}
+    assert called <= known
+
+
+def test_tiles():
+    """Rows side by side, and what a vector may read behind them."""
+    W = torch.arange(70.0 * 3).reshape(70, 3)
+    tiles = tiled(W)
+    assert len(tiles) == 70 * 3 + 16
+    assert torch.equal(tiles[:192].reshape(3, 64), W[:64].T)
+    assert torch.equal(tiles[192:210].reshape(3, 6), W[64:].T)
+
+
+def test_what_cannot_be_exported(tmp_path):
+    """Said in one line."""
+    with pytest.raises(InputError, match="no single step"):
+        to_c(elman.GRU(2, 3, bidirectional=True), tmp_path)
+    with pytest.raises(InputError, match="takes a recurrent module"):
+        to_c(torch.nn.Linear(2, 3), tmp_path)
+    with pytest.raises(InputError, match="no identifier"):
+        to_c(elman.GRU(2, 3), tmp_path, "my model")
+    net = elman.GRU(2, 3)
+    with torch.no_grad():
+        net.weight_hh_l0[0, 0] = math.nan
+    with pytest.raises(InputError, match="weight_hh_l0 is not finite"):
+        to_c(net, tmp_path)
+
+
+def run(*words):
+    return CliRunner().invoke(build_app("export"), ["export", *map(str, words)])
+
+
+@needs_compiler
+def test_command(tmp_path):
+    """A part of a saved model, by a prefix; its C agrees."""
+    torch.manual_seed(5)
+    net = torch.nn.Sequential()
+    net.add_module("embedding", torch.nn.Linear(2, 4))
+    net.add_module("layers", elman.GRU(4, 6, num_layers=2))
+    file = tmp_path / "net.pt"
+    torch.save(net.state_dict(), file)
+    out = tmp_path / "c"
+    words = ("gru", "--c", out, "--inputs", 4, "--hidden", 6, "--layers", 2, "--weights", file)
+    done = run(*words)
+    assert done.exit_code == 0, done.output
+    assert "x [4] and gives y [6]" in done.output
+    module = elman.GRU(4, 6, num_layers=2)
+    assert load_weights(module, file) == "layers."
+    again = tmp_path / "again"
+    to_c(module, again)
+    assert (out / "model_weights.h").read_text() == (again / "model_weights.h").read_text()
+
+
+def test_weights_that_do_not_fit(tmp_path):
+    """Of another size, of another model, twice there, or unreadable."""
+    file = tmp_path / "net.pt"
+    torch.save(elman.GRU(4, 6).state_dict(), file)
+    with pytest.raises(InputError, match=r"is \[18, 4\], not \[15, 4\]"):
+        load_weights(elman.GRU(4, 5), file)
+    with pytest.raises(InputError, match="not those of this module"):
+        load_weights(elman.GRU(4, 6, num_layers=2), file)
+    both = {f"{part}.{k}": v for part in "ab" for k, v in elman.GRU(4, 6).state_dict().items()}
+    torch.save(both, file)
+    with pytest.raises(InputError, match="several parts"):
+        load_weights(elman.GRU(4, 6), file)
+    file.write_bytes(b"nothing")
+    for path in (file, tmp_path, tmp_path / "none.safetensors"):
+        with pytest.raises(RunError):
+            load_weights(elman.GRU(4, 6), path)
