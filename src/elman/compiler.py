@@ -16,6 +16,7 @@ from elman.ir.stand_ins import without_stand_ins
 from elman.ir.verify import verified, verified_pair
 from elman.passes import PASSES
 from elman.passes.canonical import canonical
+from elman.passes.draws import SAMPLED, draws, expected
 from elman.passes.static import Split, split_static
 from elman.plan.spec import Spec
 from elman.tuning.request import Rule
@@ -37,9 +38,15 @@ def _split_of(cell: Cell, rules: tuple[Rule, ...]) -> Split:
     graph = cell.graph
     for rule in rules:
         graph = verified(rule.rewrite(graph))
+    graph = verified(expected(graph))
     if not cell.static:
         return Split((), graph)
     return split_static(graph, [entry.name for entry in cell.static])
+
+
+def training_rules(cell: Cell) -> tuple[Rule, ...]:
+    """The rule by which a cell that draws random numbers is trained, if it is one."""
+    return (SAMPLED,) if draws(cell.graph) else ()
 
 
 def pair_of(cell: Cell, rules: tuple[Rule, ...] = ()) -> Pair:
@@ -87,7 +94,7 @@ def _has_like_heads(cell: Cell) -> bool:
         if not value.shape or not how.dims.issuperset(value.shape[0]):
             return False
     for value in cell.graph.walk():
-        if OPS[value.op].kind == "reduce" or value.op == "count":
+        if OPS[value.op].kind == "reduce" or value.op in ("count", "draw"):
             return False
         if value.op == "matmul":
             matrix, vector = value.args

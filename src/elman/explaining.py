@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 from elman import compiler
 from elman.autodiff.structure import structure
 from elman.engines import registry
-from elman.engines.base import WAITING
+from elman.engines.base import WAITING, Job
 from elman.errors import InputError, diagnostic
 from elman.frontend.cell import Cell
-from elman.ir.pair import Step
+from elman.ir.graph import Graph
+from elman.ir.pair import Pair, Step
 from elman.ir.printer import show_backward, show_graph, show_step
+from elman.passes.draws import expected
 from elman.passes.names import step_names
 from elman.plan.build import output_is_state, program
 from elman.plan.checkpoint import Sizes
@@ -28,6 +30,7 @@ from elman.plan.spec import PlanOptions, Spec, Tape
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import candidates, label
 from elman.tuning.phases import phases, shares
+from elman.tuning.request import Rule
 
 WHY = {  # Choice.why -> where a choice comes from, in words
     "named": "asked for by name",
@@ -54,6 +57,7 @@ class Layer:
         choice: what the layer has chosen already, if it has.
         checkpoint: steps between two kept states; 0: everything is kept.
         group: number of the layers that run together with it.
+        rules: how options change its step; that of a cell that draws random numbers in training.
     """
 
     name: str
@@ -66,6 +70,22 @@ class Layer:
     choice: Choice | None = None
     checkpoint: int = 0
     group: int = 0
+    rules: tuple[Rule, ...] = ()
+
+    @property
+    def graph(self) -> Graph:
+        """The formula as it runs."""
+        return compiler.graph_of(self.cell, self.rules)
+
+    @property
+    def pair(self) -> Pair:
+        """Its canonical step, and the adjoint."""
+        return compiler.pair_of(self.cell, self.rules)
+
+    @property
+    def job(self) -> Job:
+        """What an engine is asked for."""
+        return compiler.job(self.cell, self.spec, self.rules)
 
     @property
     def at_once(self) -> int:
@@ -179,7 +199,8 @@ def explain(
         wants = what.differentiated if training else frozenset[str]()
         options = PlanOptions.of(tape, without)
         spec = Spec(tuple(sorted(sizes.items())), dtype, device, wants, training, options)
-        layers: Sequence[Layer] = [Layer(what.name, what, spec, steps, batch, engine)]
+        rules = compiler.training_rules(what) if training else ()
+        layers: Sequence[Layer] = [Layer(what.name, what, spec, steps, batch, engine, rules=rules)]
     elif isinstance(what, Sequence) and all(isinstance(layer, Layer) for layer in what):
         layers = what
     else:
@@ -197,14 +218,14 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
     first = layers[0]
     chosen = [(layer, _choice(layer, measure)) for layer in layers]
     programs = {layer.name: _program(layer, choice) for layer, choice in chosen}
-    pair = compiler.pair_of(first.cell)
-    hints = step_names(compiler.graph_of(first.cell), pair.step)
+    pair = first.pair
+    hints = step_names(first.graph, pair.step)
     names = program_names(programs[first.name], hints)
     engines = tuple(
         candidate for layer, choice in chosen for candidate in _candidates(layer, choice)
     )
     stages = {
-        "graph": _formula(first.cell),
+        "graph": _formula(first),
         "step": f"{_recurrence(pair.source)}\n{show_step(pair.step, names)}",
         "backward": show_backward(pair, names),
         "program": "\n".join([*_unused(chosen), _programs(programs, hints)]),
@@ -252,7 +273,7 @@ def _choice(layer: Layer, measure: bool) -> Choice | dict[str, str]:
         return {}
     if layer.choice is not None:
         return layer.choice
-    of = compiler.job(layer.cell, layer.spec)
+    of = layer.job
     if measure and layer.cell.states:
         return choose(of, layer.at_once, layer.batch, layer.engine)
     return candidates(of, _asked(layer), layer.at_once, layer.batch)[1]
@@ -264,12 +285,14 @@ def _asked(layer: Layer) -> tuple[str, ...]:
 
 def _program(layer: Layer, choice: Choice | dict[str, str]) -> Program:
     known = getattr(choice.kernel, "program", None) if isinstance(choice, Choice) else None
-    return known or program(compiler.pair_of(layer.cell), layer.spec)
+    return known or program(layer.pair, layer.spec)
 
 
-def _formula(cell: Cell) -> str:
-    lines = [show_graph(cell.graph, [entry.name for entry in cell.static], cell.constants)]
-    held = compiler.graph_of(cell).states[len(cell.states) :]
+def _formula(layer: Layer) -> str:
+    cell, graph = layer.cell, layer.graph
+    written = graph if layer.rules else expected(cell.graph)
+    lines = [show_graph(written, [entry.name for entry in cell.static], cell.constants)]
+    held = graph.states[len(cell.states) :]
     if held:
         lines.append(f"once per sequence: {', '.join(leaf.name for leaf in held)}")
     return "\n".join([*lines, *([f"source: {cell.source}"] if cell.source else [])])
@@ -320,7 +343,7 @@ def _candidates(layer: Layer, choice: Choice | dict[str, str]) -> Iterable[Candi
         if chosen not in times and times:
             yield Candidate(layer.name, chosen, None, None, True)
     else:
-        of = compiler.job(layer.cell, layer.spec)
+        of = layer.job
         able, refusals = candidates(of, _asked(layer), layer.at_once, layer.batch)
         for candidate in able:
             yield Candidate(layer.name, label(candidate), None, None, False)
@@ -339,7 +362,7 @@ def _engine_texts(
 
 
 def _phase_lines(layer: Layer, choice: Choice) -> Iterable[str]:
-    of = compiler.job(layer.cell, layer.spec)
+    of = layer.job
     taken = phases(of, choice.engine, choice.schedule, layer.steps, layer.batch)
     if taken:
         found = shares(taken)
@@ -439,7 +462,7 @@ def _sizes(layer: Layer, choice: Choice | dict[str, str]) -> Sizes | None:
         return None if state is None or first is None else Sizes(state, first - state)
     if layer.elsewhere is not None:
         return None
-    of = program(compiler.pair_of(layer.cell), layer.spec)
+    of = program(layer.pair, layer.spec)
     state = layer.batch * state_bytes(of)
     return Sizes(state, layer.batch * tape_bytes(of) + state)
 
@@ -474,7 +497,7 @@ def _around(
         if not layer.spec.training:
             continue
         rows, sizes, item = layer.steps * layer.batch, layer.spec.sizes, item_bytes(layer.spec)
-        graph, wants = layer.cell.graph, layer.spec.wants
+        graph, wants = layer.graph, layer.spec.wants
         apart = layer.checkpoint or two or not output_is_state(programs[layer.name].pair)
         if apart and (two or layer is layers[-1] or layer.group != layers[-1].group):
             outputs += item * rows * sum(width(v, sizes) for v in graph.outputs)

@@ -17,6 +17,7 @@ from elman.engines.c.isa import ISAS, Isa, detect
 from elman.engines.c.ops import SPELL, number, spell_reduce, spell_sum
 from elman.engines.c.shared import head, runtime
 from elman.errors import EngineError
+from elman.ir.draws import BITS, SCALE, drawn, stream
 from elman.ir.ops import STAND_INS
 from elman.plan.build import program
 from elman.plan.spec import Spec
@@ -30,7 +31,12 @@ REDUCED = {  # of float64
     "var": np.var,
     "amax": np.max,
 }
-DOUBLE = [name for name, text in SPELL.items() if "{1}" in text and "{2}" not in text]
+DOUBLE = [
+    name
+    for name, text in SPELL.items()
+    if "{1}" in text and "{2}" not in text and name != "uniform"
+]
+STREAM = stream(3, 2)  # of the numbers that are drawn here
 
 _libraries: dict[tuple[str, str], Any] = {}
 
@@ -55,13 +61,13 @@ def text_of(isa: Isa, dtype: str) -> str:
         for name in REDUCED
     )
     for name, spelling in SPELL.items():
-        body = spelling.format("a", "b", "c")
+        body = spelling.format("a", "b", "c", stream=STREAM)
         lines.append(
             '__attribute__((visibility("default")))'
             f" void apply_{name}(long n, const T *x, const T *y, const T *z, T *out) {{\n"
             "    for (long i = 0; i < n; i += VL) {\n"
             "        const V a = ldn(x, i, n), b = ldn(y, i, n), c = ldn(z, i, n);\n"
-            "        (void)a; (void)b; (void)c;\n"
+            "        const long u = i; (void)a; (void)b; (void)c; (void)u;\n"
             f"        stn(out, i, n, {body});\n"
             "    }\n}"
         )
@@ -273,7 +279,7 @@ def test_where_is_torchs(dtype, isa):
 
 def test_every_spelling_is_compared():
     """A new op of the table needs torch's function here."""
-    assert TORCH.keys() | {"where", *STAND_INS} == SPELL.keys()
+    assert TORCH.keys() | {"where", "uniform", *STAND_INS} == SPELL.keys()
     assert {SPELL[name] for name in STAND_INS} == {SPELL["stop"]}
 
 
@@ -294,3 +300,16 @@ def test_sums_are_spelled():
     assert spell_sum((0.0,), 0.0, ["a"]) == "(T)0.0 * a"
     assert spell_sum((), 0.0, []) == "bc((T)0.0)"
     assert spell_sum((), -3.0, []) == "bc((T)-3.0)"
+
+
+@pytest.mark.parametrize("dtype", NAMES)
+@pytest.mark.parametrize("isa", usable())
+def test_drawn_numbers(isa, dtype):
+    """Those of ``ir/draws`` to the bit, in every width of vectors; of what are no keys too."""
+    keys = np.random.default_rng(0).integers(0, 1 << BITS, (2, 1003))
+    keys[:, :4] = [[0, (1 << BITS) - 1, 0, -3], [0, (1 << BITS) - 1, 1, 5]]
+    got = apply("uniform", isa, *keys.astype(dtype))
+    want = drawn(*keys, np.arange(1003), STREAM) * SCALE  # type: ignore[arg-type]
+    assert got.dtype == dtype
+    assert (got == want).all()
+    assert 0.0 <= got.min() < got.max() < 1.0

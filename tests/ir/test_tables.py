@@ -25,20 +25,21 @@ STRUCTURAL = {"lin", "sum", "mean", "var", "amax", "matmul", "outer", "transpose
 
 def test_every_op_has_a_meaning():
     """The interpreter knows every op; leaves and cuts are its own matter."""
-    own = {"split", "concat"}
+    own = {"split", "concat", "training", "uniform"}
     assert MEANING.keys() == OPS.keys() - LEAVES - own
 
 
 def test_every_canonical_op_has_a_derivative():
     """One VJP row per op that the canonical form leaves."""
-    assert VJP.keys() == OPS.keys() - LEAVES - WRITTEN - {"split", "concat"}
+    assert VJP.keys() == OPS.keys() - LEAVES - WRITTEN - {"split", "concat", "training"}
 
 
 def test_every_canonical_op_is_spelled():
     """One spelling per elementwise op; sums, reductions and products are loops of their own."""
     pointwise = {op.name for op in OPS.values() if op.kind == "pointwise"}
     assert SPELL.keys() == TRITON.keys() == pointwise - WRITTEN - {"lin"}
-    assert OPS.keys() - LEAVES - WRITTEN - {"split", "concat"} - SPELL.keys() == STRUCTURAL
+    moves = {"split", "concat", "training"}
+    assert OPS.keys() - LEAVES - WRITTEN - moves - SPELL.keys() == STRUCTURAL
 
 
 def test_spellings_take_as_many_operands_as_ops_do():
@@ -57,6 +58,8 @@ def test_names_of_groups_are_ops():
 
 EVERY = {  # what a cell author may call -> a call of it on vectors x, h, a scalar m
     "clip": lambda x, h, m: ops.clip(h, -1, 1),
+    "dropout": lambda x, h, m: ops.dropout(h, 0.5),
+    "zoneout": lambda x, h, m: ops.zoneout(x, h, 0.5),
     "concat": lambda x, h, m: ops.split(ops.concat(x, h), 2)[0],
     "layer_norm": lambda x, h, m: ops.layer_norm(h),
     "maximum": lambda x, h, m: ops.maximum(x, h),

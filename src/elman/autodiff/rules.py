@@ -170,6 +170,7 @@ VJP: dict[str, Row] = {
     "stop": _none,
     "surrogate": lambda b, n, d: (None, b.mul(d, n.args[2]), None),
     "clip_gradient": _clip_gradient,
+    "uniform": _none,
     "sum": lambda b, n, d: tuple(d for _ in n.args),
     "mean": _mean,
     "var": _var,

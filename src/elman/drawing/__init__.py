@@ -130,10 +130,11 @@ def _subject(
 
 
 def _picture(cell: Cell, sizes: dict[str, int], options: PlanOptions = USUAL) -> Picture:
-    pair = compiler.pair_of(cell)
+    rules = compiler.training_rules(cell)
+    pair = compiler.pair_of(cell, rules)
     wants = cell.differentiated
     of = program(pair, Spec(tuple(sorted(sizes.items())), wants=wants, options=options))
-    names = program_names(of, step_names(compiler.graph_of(cell), pair.step))
+    names = program_names(of, step_names(compiler.graph_of(cell, rules), pair.step))
     about = cell.__doc__.partition("\n")[0].replace("``", "")
     shown = ", ".join(f"{name} = {size}" for name, size in sorted(sizes.items()))
     return picture(cell.name, f"{about}  ({shown})" if about else shown, of, names)

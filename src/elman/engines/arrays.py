@@ -37,6 +37,15 @@ class Arrays:
         return truth.to(like.dtype)
 
     @staticmethod
+    def as_integer(value: Tensor) -> Tensor:
+        """Towards zero, in 64 bits."""
+        return value.to(torch.int64)
+
+    def arange(self, size: int) -> Tensor:
+        """0, 1, … size - 1 as integers of 64 bits."""
+        return torch.arange(size, device=self._device)
+
+    @staticmethod
     def concat(parts: Sequence[Tensor], axis: int) -> Tensor:
         """Join along one axis."""
         return torch.cat(tuple(parts), axis)

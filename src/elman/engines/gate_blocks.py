@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elman.ir.draws import stream
 from elman.ir.graph import Node
 from elman.ir.types import gate_block_size
 
@@ -40,6 +41,11 @@ class GateBlockViews:
         for leaf, part in zip(leaves, parts, strict=True):
             made[self._cuts[leaf]] = part
         return made
+
+
+def stream_of(value: Node) -> int:
+    """What tells the draws of a canonical ``uniform`` from all others; 0 for any other op."""
+    return stream(*value.data) if value.op == "uniform" else 0
 
 
 def _cut(declared: Any, leaf: Node, sizes: Mapping[str, int]) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 
 from elman.errors import PickleError, ShapeError, TraceError, diagnostic
 from elman.frontend.cuts import Cuts, UncutError, check_cut, cut_shape
+from elman.frontend.draws import counting
 from elman.frontend.heads import (
     Division,
     Tracing,
@@ -192,12 +193,12 @@ class Cell:
         """The graph, and what it was traced for: numbers are cut until every part is there."""
         if self.whole is not None:
             how = Tracing(self.whole._traced[1].cuts, self.heads, self.whole.division)
-            with tracing(how):
+            with tracing(how), counting():
                 return _trace(self, {}), how
         cuts: dict[int, tuple[int, ...]] = {}
         while True:
             try:
-                with tracing(Tracing(cuts)):
+                with tracing(Tracing(cuts)), counting():
                     return _trace(self, cuts), Tracing(cuts)
             except UncutError as found:
                 cuts.update(found.cuts)

@@ -6,6 +6,7 @@ import builtins
 from typing import Any
 
 from elman.frontend.cuts import check_cut
+from elman.frontend.draws import dropout, noise, uniform, zoneout
 from elman.frontend.heads import traced_dim
 from elman.frontend.trace import (
     Tracer,
@@ -26,6 +27,7 @@ __all__ = [
     "clip",
     "concat",
     "cos",
+    "dropout",
     "erf",
     "exp",
     "expm1",
@@ -36,6 +38,7 @@ __all__ = [
     "maximum",
     "mean",
     "minimum",
+    "noise",
     "pow",
     "relu",
     "remainder",
@@ -51,8 +54,10 @@ __all__ = [
     "stop_gradient",
     "sum",
     "tanh",
+    "uniform",
     "var",
     "where",
+    "zoneout",
 ]
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from elman.ir.draws import SCALE, drawn, stream
 from elman.ir.graph import Node, walk
 from elman.ir.types import dim_size, shape_size
 
@@ -91,6 +92,19 @@ MEANING: dict[str, Callable[..., Array]] = {
 }
 
 
+def _uniform(xp: Any, node: Node, key: tuple[Array, ...], dims: Mapping[str, int]) -> Array:
+    """A draw of every unit, from keys [...]; of whole vectors as of each gate block of them."""
+    number, first = int(node.data[0]), int(node.data[1]) if len(node.data) > 1 else 0
+    sizes = [dim_size((part,), dims) for part in node.shape[0]] if node.shape else [1]
+    high, low = (xp.as_integer(half)[..., None] for half in key)
+    parts = [
+        drawn(high, low, xp.arange(size), stream(number, first + at))
+        for at, size in enumerate(sizes)
+    ]
+    whole = xp.as_float(xp.concat(parts, -1), key[0]) * SCALE
+    return whole if node.shape else whole[..., 0]
+
+
 def _rank(node: Node) -> int:
     return len(node.shape)
 
@@ -113,6 +127,8 @@ def apply(xp: Any, node: Node, args: tuple[Array, ...], dims: Mapping[str, int])
         dim = node.args[0].shape[0]
         first, last = dim_size(dim[:start], dims), dim_size(dim[:stop], dims)
         return args[0][first:last] if _rank(node) == 2 else args[0][..., first:last]
+    if node.op == "uniform":
+        return _uniform(xp, node, args, dims)
     if node.op == "concat":
         axis = 0 if _rank(node) == 2 else -1
         return xp.concat(xp.broadcast(args, axis), axis)

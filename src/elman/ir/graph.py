@@ -26,7 +26,13 @@ class Rate(IntEnum):
     CARRY = 4  # backward: from a cotangent that step t + 1 hands to step t
 
 
-LEAF_RATE = {"weight": Rate.WEIGHT, "const": Rate.WEIGHT, "input": Rate.INPUT, "state": Rate.STATE}
+LEAF_RATE = {
+    "weight": Rate.WEIGHT,
+    "const": Rate.WEIGHT,
+    "input": Rate.INPUT,
+    "draw": Rate.INPUT,
+    "state": Rate.STATE,
+}
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,10 +31,15 @@ _TABLE = (
     Op("cotangent", "leaf", 0),
     Op("const", "leaf", 0),
     Op("count", "leaf", 0),  # the number of units in the gate blocks of ``data``
+    # a number drawn in [0, 1) as a formula writes it: data = (name, number, per); ``uniform`` after
+    # ``passes/draws``
+    Op("draw", "leaf", 0),
     # moves of whole gate blocks: gone after the canonical form
     Op("split", "move", 1, 0.0),
     Op("concat", "move", None, 0.0),
     Op("transpose", "move", 1, 0.0),
+    # the first in training, the second otherwise: gone after ``passes/draws``
+    Op("training", "move", 2, 0.0),
     # a sum with coefficients: data = (coefs, bias); gathers add, sub, neg and scaling
     Op("lin", "pointwise", None),
     Op("add", "pointwise", 2),
@@ -73,6 +78,8 @@ _TABLE = (
     # the first argument as it is, with another derivative (``STAND_INS``)
     Op("surrogate", "pointwise", 3, 0.0),  # d · the third, to the second
     Op("clip_gradient", "pointwise", 2, 0.0),  # d held within ± the second, to the first
+    # a number in [0, 1) drawn from a key of two halves: data = (number of the draw[, gate block])
+    Op("uniform", "pointwise", 2, 12.0),
     # over all units of the arguments (several gate blocks): a scalar per sample
     Op("sum", "reduce", None),
     Op("mean", "reduce", None),

@@ -137,6 +137,9 @@ class Names:
             return f"{left} {_INFIX[value.op]} {right}", _TIMES
         if not args:
             return value.name, _ATOM
+        if value.op == "uniform":  # which draw of the formula, and which gate block of it
+            drawn = ".".join(map(str, (value.op, *value.data)))
+            return f"{drawn}({', '.join(self._inner(arg, _SUM) for arg in args)})", _ATOM
         return f"{value.op}({', '.join(self._inner(arg, _SUM) for arg in args)})", _ATOM
 
     def _sum(self, value: Node) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from elman import explaining
+from elman import compiler, explaining
 from elman.engines.call import Call
 from elman.errors import InputError, diagnostic
 from elman.explaining import Explanation, Layer
@@ -82,7 +82,10 @@ def layers_of(module: nn.Module, x: Any) -> list[Layer]:
     shaped = (parameters[0] if parameters else like).new_empty(steps, batch, 0)
     engine = wanted(module.engine)
     elsewhere = _elsewhere(module, like, engine)
+    first = module.stack.runners[0]
+    rules = compiler.training_rules(first.cell) if module.training else ()
     flows = [part.requires_grad for part in inputs]
+    flows += [False] * (len(first.names(rules)) - len(first.names()))
     requests: list[Request] = []
     below = trained = flows[0]
     directions = module.stack.directions
@@ -91,7 +94,9 @@ def layers_of(module: nn.Module, x: Any) -> list[Layer]:
     ):
         if index % directions == 0:
             below = trained
-        request = runner.request(Call((shaped,), (), tuple(weights)), [below, *flows[1:]], engine)
+        request = runner.request(
+            Call((shaped,), (), tuple(weights)), [below, *flows[1:]], engine, rules
+        )
         trained = trained or request.training
         requests.append(request)
     layers: list[Layer] = []
@@ -105,10 +110,10 @@ def layers_of(module: nn.Module, x: Any) -> list[Layer]:
             own, between = in_spans(group.runners, own, (steps, batch, 0), limits)
         names = [*module.runners][len(layers) : len(layers) + count]
         for name, runner, request in zip(names, group.runners, own, strict=True):
-            spec = request.spec(runner.dims, runner.names(), runner.options)
+            spec = request.spec(runner.dims, runner.names(rules), runner.options)
             choice = None if elsewhere else runner.chosen(request)
             where = (name, runner.cell, spec, steps, batch, request.engine)
-            layers.append(Layer(*where, elsewhere, choice, between, number))
+            layers.append(Layer(*where, elsewhere, choice, between, number, rules))
     return layers
 
 

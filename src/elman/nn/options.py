@@ -32,8 +32,12 @@ class Option(ABC):
 
     rule: Rule
 
+    def above(self, first: int) -> Option:
+        """The option as layers and directions from that one on see it."""
+        return self
+
     @abstractmethod
-    def extend(self, call: Call, reverse: bool) -> Call:
+    def extend(self, call: Call, reverse: bool, member: int = 0) -> Call:
         """The call of one layer in one direction, its further inputs [T, B, ...] (packed [N, ...])
         last.
 
@@ -41,13 +45,14 @@ class Option(ABC):
             call: as the cell alone takes it; its first input may be of another width.
             reverse: whether the direction runs from the last step to the first: further inputs are
                 in its order of time then.
+            member: which of the layers and directions that run together.
         """
 
 
-def extended(call: Call, options: Sequence[Option], reverse: bool = False) -> Call:
+def extended(call: Call, options: Sequence[Option], reverse: bool = False, member: int = 0) -> Call:
     """A call with all options."""
     for option in options:
-        call = option.extend(call, reverse)
+        call = option.extend(call, reverse, member)
     return call
 
 

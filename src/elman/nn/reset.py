@@ -78,7 +78,7 @@ class Reset(Option):
             raise InputError(f"reset_to is 'zeros' or 'initial', got {to!r}")
         self._mask, self._to, self.rule = mask != 0, to, RESETS[to]
 
-    def extend(self, call: Call, reverse: bool) -> Call:
+    def extend(self, call: Call, reverse: bool, member: int = 0) -> Call:
         """See :meth:`Option.extend`."""
         mask, packed, states = self._mask, call.packed, call.states
         dtype = call.inputs[0].dtype

@@ -16,11 +16,14 @@ from elman.nn.autograd.transforms import transformed
 from elman.nn.compile.operator import run_compiled
 from elman.nn.dense import check_dense
 from elman.nn.dispatch import Runner
+from elman.nn.draws import Draws, draw_keys, packed_keys
 from elman.nn.handing import Outputs
+from elman.nn.options import Option
 from elman.nn.reset import Reset, ResetTo, reset_mask
 from elman.nn.signature import Layout, Signature
 from elman.nn.stack import Stack
 from elman.nn.using import autocast_type, checked, serves
+from elman.passes.draws import draws
 from elman.plan.checkpoint import EVERYTHING, Checkpoint, Steps
 from elman.plan.checkpoint import checked as checked_steps
 from elman.plan.spec import PlanOptions, Tape
@@ -66,12 +69,14 @@ class Parts(NamedTuple):
         stack: of them.
         names: of the parameters of each.
         signature: what the module takes.
+        draws: how often the cell draws random numbers anew: per ``step``, per ``sequence``.
     """
 
     runners: dict[str, Runner]
     stack: Stack
     names: list[list[str]]
     signature: Signature
+    draws: tuple[str, ...] = ()
 
 
 class Prepared(NamedTuple):
@@ -149,6 +154,7 @@ class SequenceModule:
             Stack(list(runners.values()), 1 + two, not self.residual),
             self._parameter_names([*runners]),
             Signature.of(cell, dict(runners["l0"].dims), len(runners)),
+            draws(cell.graph),
         )
 
     @property
@@ -267,7 +273,9 @@ class SequenceModule:
             half = autocast_type(kind)
             if half is not None:
                 cast = half
-                computed = half if like is None or serves(kind, half) else like.dtype
+                drawn = self.training and (self._parts or self.parts).draws
+                kept = like is not None and (drawn or not serves(kind, half))
+                computed = like.dtype if like is not None and kept else half
                 x, state, weights, static = [
                     _cast(value, computed) for value in (x, state, weights, static)
                 ]
@@ -295,12 +303,13 @@ class SequenceModule:
             EngineError: as ``forward``.
         """
         inputs, states, layout, weights, mask, lengths, cast = prepared
-        _, stack, _, signature = self._parts or self.parts
+        _, stack, _, signature, per = self._parts or self.parts
         if cast is not None:
             with torch.autocast(inputs[0].device.type, enabled=False):
                 results = self._run(prepared._replace(cast=None), engine, reset_to, outputs)
             return _cast(results, cast)
         share = self.dropout if self.training else 0.0
+        per = per if self.training else ()
         resets = None
         if mask is not None:
             resets = Reset(mask, reset_to)
@@ -321,8 +330,12 @@ class SequenceModule:
                 flags,
                 self._asked,
                 outputs,
+                per,
             )
             return signature.closed(made, last, layout)
+        options: list[Option] = [Draws(per, self._keys(per, prepared))] if per else []
+        if resets is not None:
+            options.append(resets)
         every = (*inputs, *states, *[weight for group in weights for weight in group])
         seen_through = transformed(every) is not None
         made, last = stack.run(
@@ -333,11 +346,21 @@ class SequenceModule:
             share,
             self.residual,
             None if layout.packing is None else layout.packing.packed,
-            () if resets is None else (resets,),
+            options,
             EVERYTHING if seen_through else self._asked,
             outputs,
         )
         return signature.closed(made, last, layout)
+
+    def _keys(self: Any, per: tuple[str, ...], prepared: Prepared) -> list[Tensor]:
+        """Keys for the random numbers of a call, of padded sequences as of the whole batch."""
+        like, (packing, padding) = prepared.inputs[0], prepared.layout[2:]
+        lead, batch = len(self.runners), prepared.states[0].shape[1]
+        rows = (padding.steps, batch) if padding is not None else like.shape[: 1 + (not packing)]
+        keys = draw_keys(per, lead, rows, batch, like.dtype, like.device)
+        if padding is None or packing is None:
+            return keys
+        return packed_keys(per, keys, padding, packing)
 
     def _handed_out(
         self, made: list[Any], last: tuple[Tensor, ...], outputs: Outputs

@@ -122,7 +122,7 @@ class Group:
         rules = self.rules(options, last, outputs)
         if options:
             calls = [
-                extended(call, options, self.directions and index == 1)
+                extended(call, options, self.directions and index == 1, index)
                 for index, call in enumerate(calls)
             ]
         calls = [r.held(call, own) for r, call, own in zip(self.runners, calls, rules)]
@@ -364,9 +364,10 @@ class Stack:
             group: Group, given: tuple[Tensor, ...], first: int, end: int
         ) -> tuple[Tensor, Sequence[Tensor]]:
             own = slice(first, end)
+            seen = [option.above(first) for option in options]
             last = end == len(self.runners)
             result = group.run(
-                given, starts[own], weights[own], engine, packed, options, asked, last, outputs
+                given, starts[own], weights[own], engine, packed, seen, asked, last, outputs
             )
             return result.output, result.last
 

@@ -123,7 +123,9 @@ class _GateBlocks:
         if (old, row) in self.reads.tested:
             for arg in args:
                 self.build.keep(arg)
-        if old.op != "lin":
+        if old.op == "uniform":
+            value = self.build.make(old.op, args, (*old.data, row), shape, old.where)
+        elif old.op != "lin":
             value = self.build.apply(old.op, args, old.where)
         else:
             value = self.build.lin(zip(old.coefs, args, strict=True), old.bias, shape)

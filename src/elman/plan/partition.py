@@ -65,6 +65,17 @@ def wanted_sums(pair: Pair, wants: Collection[str]) -> tuple[Sum, ...]:
     return tuple(term for term in pair.sums if term.target in targets)
 
 
+def drawn(values: Iterable[Node]) -> set[Node]:
+    """What follows from random numbers alone: cheaper drawn again than kept, and it need not be
+    exact in the type of the memory."""
+    found: set[Node] = set()
+    for value in values:
+        others = [arg for arg in value.args if arg.op not in ("const", "count")]
+        if value.op == "uniform" or (others and found.issuperset(others)):
+            found.add(value)
+    return found
+
+
 class _Cutter:
     """The four cuts for one pair, one spec and one set of prices."""
 
@@ -73,6 +84,10 @@ class _Cutter:
         self.sizes = spec.sizes
         step = pair.step
         self.given = {*step.inputs, *step.states, *step.next_states, *pair.d_outputs}
+        summed = [value for term in pair.sums for value in (term.left, term.right)]
+        self.drawn = drawn(
+            below([*step.roots, *pair.d_states, *filter(None, (*pair.d_inputs, *summed))])
+        )
         self.sums = wanted_sums(pair, spec.wants) if spec.training else ()
         self.d_inputs = tuple(
             (index, d)
@@ -81,6 +96,8 @@ class _Cutter:
         )
 
     def save(self, value: Node) -> float:
+        if value in self.drawn:
+            return INFINITE
         return save_cost(value, self.sizes, self.prices)
 
     def compute(self, value: Node) -> float:
@@ -112,7 +129,8 @@ class _Cutter:
 
         def keep(value: Node) -> float:
             extra = 0.0 if value in forward else self.compute(value) + 0.5 * self.save(value)
-            return factor * self.save(value) + extra + 0.001
+            saved = self.save(value)
+            return saved if saved == INFINITE else factor * saved + extra + 0.001
 
         return frontier(primal, read, self.given, keep, self.compute)
 

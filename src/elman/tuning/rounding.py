@@ -27,6 +27,7 @@ _EXACT = (
     "count",
     "transpose",
     "neg",
+    "uniform",
 )
 
 

@@ -109,3 +109,26 @@ INLINE V v_round(V x) {
 INLINE V v_floor(V x) { V r = v_round(x); return pick(r > x, r - (T)1, r); }
 /* not `c != 0`: gcc 12 without SSE4 stops with an internal error when c is itself a comparison */
 INLINE V v_where(V c, V a, V b) { return pick(bits(v_abs(c)) != 0, a, b); }
+/* elman/ir/draws.py: numbers in [0, 1) for the units from u on, from a key of two halves */
+#if VL > 1
+typedef uint32_t Words __attribute__((vector_size(VL * 4)));
+typedef int32_t Halves __attribute__((vector_size(VL * 4)));
+INLINE Words words(V x) { return (Words)__builtin_convertvector(x, Halves); }
+INLINE V share_of(Words x) { return __builtin_convertvector((Halves)(x >> 8), V) * (T)0x1p-24; }
+#else
+typedef uint32_t Words;
+INLINE Words words(V x) { return (Words)(int32_t)x; }
+INLINE V share_of(Words x) { return (V)(int32_t)(x >> 8) * (T)0x1p-24; }
+#endif
+INLINE Words mixed(Words x) {
+    x ^= x >> 16;
+    x *= 0x7feb352dU;
+    x ^= x >> 15;
+    x *= 0x846ca68bU;
+    return x ^ (x >> 16);
+}
+INLINE V v_uniform(V high, V low, long u, uint32_t stream) {
+    Words h = words(high), unit = {0};
+    for (int i = 0; i < VL; i++) LANE(unit, i) = (uint32_t)(u + i);
+    return share_of(mixed(mixed(unit ^ words(low) ^ (h << 24)) ^ (h >> 8) ^ stream));
+}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from elman.engines.gate_blocks import stream_of
+from elman.ir.graph import Node
+
 SPELL: dict[str, str] = {
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
@@ -35,7 +38,13 @@ SPELL: dict[str, str] = {
     "stop": "{0}",
     "surrogate": "{0}",
     "clip_gradient": "{0}",
+    "uniform": "v_uniform({0}, {1}, u, {stream}u)",
 }
+
+
+def spell(value: Node, args: list[str]) -> str:
+    """An elementwise op of the vector at unit ``u``."""
+    return SPELL[value.op].format(*args, stream=stream_of(value))
 
 
 def number(value: float) -> str:

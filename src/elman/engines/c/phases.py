@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from elman.engines.c.clock import Clock
 from elman.engines.c.layout import CLayout, product_parts
-from elman.engines.c.ops import SPELL, number, spell_reduce, spell_sum
+from elman.engines.c.ops import number, spell, spell_reduce, spell_sum
 from elman.engines.c.products import Panels, Weights, direct_code, product_code
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
@@ -177,7 +177,7 @@ class PhaseWriter:
             elif value.op == "matmul":
                 text = columns[value]
             else:
-                text = SPELL[value.op].format(*(use(arg) for arg in value.args))
+                text = spell(value, [use(arg) for arg in value.args])
             names[value] = f"x{len(names)}"
             lines.append(f"const V {names[value]} = {text};")
         stores = [self._store(buffer, value, use(value)) for value, buffer in part.writes]
@@ -270,7 +270,7 @@ class PhaseWriter:
             if value.op == "lin":
                 text = spell_sum(value.coefs, value.bias, args)
             else:
-                text = SPELL[value.op].format(*args)
+                text = spell(value, args)
             lines.append(f"    {{ const V x = {text}; {target} = LANE(x, 0); }}")
         for value, buffer in segment.scalar_writes:
             place = self.place(buffer, value)

@@ -4,7 +4,7 @@ sums."""
 from __future__ import annotations
 
 from elman.engines.c.layout import CLayout
-from elman.engines.c.ops import SPELL, number, spell_reduce, spell_sum
+from elman.engines.c.ops import number, spell, spell_reduce, spell_sum
 from elman.ir.graph import Node, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import Pair
@@ -172,7 +172,7 @@ class WeightCode:
                 if value.op == "lin":
                     text = spell_sum(value.coefs, value.bias, args)
                 else:
-                    text = SPELL[value.op].format(*args)
+                    text = spell(value, args)
                 lines.append(f"{self._loops(value)} st({self._target(value)}, {text});")
         return lines
 

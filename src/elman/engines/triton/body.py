@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from elman.engines.triton.layout import TritonLayout, padded
-from elman.engines.triton.ops import SPELL, number, spell_sum
+from elman.engines.triton.ops import number, spell, spell_sum
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
 from elman.ir.pair import loop_invariant
@@ -187,7 +187,10 @@ class Body(ABC):
             else:
                 text = spell_sum((1.0, *coefs), value.bias, [product, *terms])
         else:
-            text = SPELL[value.op].format(*(self.use(arg) for arg in value.args))
+            unit = "tl.zeros([1, 1], tl.int32)"
+            if value.op == "uniform" and value.shape:
+                unit = self.units(self.layout.width(value))
+            text = spell(value, [self.use(arg) for arg in value.args], unit)
         self.lines.append(f"{name} = {text}")
         self.names[value] = name
 

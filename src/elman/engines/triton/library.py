@@ -146,6 +146,25 @@ def wait(counter, target):
 
 
 @triton.jit
+def mixed(x):
+    """See :func:`elman.ir.draws.mixed`; of unsigned numbers of 32 bits."""
+    x = x ^ (x >> 16)
+    x = x * 0x7FEB352D
+    x = x ^ (x >> 15)
+    x = x * 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def uniform(high, low, unit, OF: tl.constexpr):
+    """See :func:`elman.ir.draws.drawn`: a number in [0, 1) for each unit and sample."""
+    high, low = high.to(tl.int32).to(tl.uint32), low.to(tl.int32).to(tl.uint32)
+    first, second = low ^ (high << 24), (high >> 8) ^ OF
+    drawn = mixed(mixed(unit.to(tl.uint32) ^ first) ^ second) >> 8
+    return drawn.to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
+
+
+@triton.jit
 def put(at, value, mask):
     """Store a block in the type of the memory."""
     tl.store(at, value.to(at.dtype.element_ty), mask=mask)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+from elman.engines.gate_blocks import stream_of
+from elman.ir.graph import Node
+
 SPELL: dict[str, str] = {
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
@@ -37,7 +40,13 @@ SPELL: dict[str, str] = {
     "stop": "{0}",
     "surrogate": "{0}",
     "clip_gradient": "{0}",
+    "uniform": "lib.uniform({0}, {1}, {unit}, {stream})",
 }
+
+
+def spell(value: Node, args: list[str], unit: str) -> str:
+    """An elementwise op; ``unit``: text of the units [units, 1] of its block."""
+    return SPELL[value.op].format(*args, unit=unit, stream=stream_of(value))
 
 
 def number(value: float) -> str:

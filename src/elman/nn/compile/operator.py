@@ -27,11 +27,14 @@ from elman.frontend.cell import find_cell, same_cell
 from elman.ir.types import shape_size
 from elman.nn.compile.dynamo import constant
 from elman.nn.dispatch import Runner
+from elman.nn.draws import Draws, draw_keys, packed_keys
 from elman.nn.handing import Handing, Outputs, rules_for
+from elman.nn.options import Option
 from elman.nn.packing import Packing, Padding, checked_lengths
 from elman.nn.reset import Reset
 from elman.nn.stack import Group, Stack, joined_states, run_layers
 from elman.nn.using import wanted
+from elman.passes.draws import SEQUENCE, draws
 from elman.plan.checkpoint import Checkpoint
 from elman.plan.spec import PlanOptions
 
@@ -124,6 +127,7 @@ def run_compiled(
     reset: tuple[Tensor, str] | None,
     asked: Checkpoint,
     outputs: Outputs = None,
+    per: tuple[str, ...] = (),
 ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
     """:meth:`Stack.run` as the compiler traces it.
 
@@ -134,6 +138,7 @@ def run_compiled(
         reset: mask [T, B] of resets, and to what; or None.
         asked: of the backward's memory.
         outputs: what the last layer hands out, as of a call.
+        per: how often random numbers are drawn anew.
     """
     if transforming():
         raise EngineError(
@@ -148,17 +153,23 @@ def run_compiled(
     starts = list(zip(*[state.unbind(0) for state in states]))
     groups = names_of(id(module), between)
     memory = [asked.steps, asked.budget, len(groups)]
+    like = inputs[0]
+    keys: list[Tensor] = []
+    if per:
+        sizes = [len(weights), like.shape[0], like.shape[1]]
+        keys = torch.ops.elman.keys(" ".join(per), sizes, like.dtype, like.device)
 
     def run_group(
         name: str, given: tuple[Tensor, ...], first: int, end: int
     ) -> tuple[Tensor, list[Tensor]]:
-        flat = [state for own in starts[first:end] for state in own]
-        matrices = [weight for own in weights[first:end] for weight in own]
+        flat = [state for each in starts[first:end] for state in each]
+        matrices = [weight for each in weights[first:end] for weight in each]
         needs = torch.is_grad_enabled()
         wants = [needs and tensor.requires_grad for tensor in (*given, *flat, *matrices)]
         handed = _BELOW if end < len(starts) else outputs or ""
+        own = [each[first:end] for each in keys]
         made, *last, _ = torch.ops.elman.recurrent(
-            given, flat, matrices, counts, mask, wants, name, engine, to, memory, handed
+            given, flat, matrices, own, counts, mask, wants, name, engine, to, memory, handed
         )
         return made, last
 
@@ -167,11 +178,34 @@ def run_compiled(
     return made, joined_states(ends, len(states))
 
 
+@torch.library.custom_op("elman::keys", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def drawn_keys(
+    per: str, sizes: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> list[Tensor]:
+    """Draw the keys of a call as an eager one does: the compiler has a generator of its own.
+
+    Args:
+        per: what the cell draws by, words.
+        sizes: layers · directions, T, B.
+        dtype, device: of the call.
+    """
+    lead, steps, batch = sizes
+    return draw_keys(per.split(), lead, (steps, batch), batch, dtype, device)
+
+
+@drawn_keys.register_fake
+def _(per: str, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+    lead, steps, batch = sizes
+    rows = [(batch,) if one == SEQUENCE else (steps, batch) for one in per.split()]
+    return [torch.empty(lead, 2, *each, dtype=dtype, device=device) for each in rows]
+
+
 @torch.library.custom_op("elman::recurrent", mutates_args=())
 def recurrent(
     inputs: Sequence[Tensor],
     states: Sequence[Tensor],
     weights: Sequence[Tensor],
+    keys: Sequence[Tensor],
     lengths: Tensor | None,
     reset: Tensor | None,
     wants: Sequence[bool],
@@ -187,6 +221,7 @@ def recurrent(
         inputs: [T, B, n] each; then static ones [B, n].
         states: [B, n] each, of all members of the group.
         weights: of all members.
+        keys: of all members' random numbers in training, as of :class:`elman.nn.draws.Draws`.
         lengths [B]: steps of each sequence, or None.
         reset [T, B]: mask of resets, or None.
         wants: for each input, state and weight, whether its gradient may be asked for.
@@ -200,7 +235,18 @@ def recurrent(
         The output [T, B, n], the last states, and a ticket [1] for the backward.
     """
     leaves, results = _run(
-        inputs, states, weights, lengths, reset, wants, name, engine, reset_to, asked, handed
+        inputs,
+        states,
+        weights,
+        keys,
+        lengths,
+        reset,
+        wants,
+        name,
+        engine,
+        reset_to,
+        asked,
+        handed,
     )
     ticket = torch.zeros(1, dtype=torch.long)
     if any(wants):
@@ -220,6 +266,7 @@ def _run(
     inputs: Sequence[Tensor],
     states: Sequence[Tensor],
     weights: Sequence[Tensor],
+    keys: Sequence[Tensor],
     lengths: Tensor | None,
     reset: Tensor | None,
     wants: Sequence[bool],
@@ -235,7 +282,15 @@ def _run(
     with _autograd(any(wants)):
         leaves = leaves_of((*inputs, *states, *weights), wants)
         output, ends = _called(
-            group, form.call(leaves), lengths, reset, engine, reset_to, Checkpoint(*asked), handed
+            group,
+            form.call(leaves),
+            keys,
+            lengths,
+            reset,
+            engine,
+            reset_to,
+            Checkpoint(*asked),
+            handed,
         )
     return leaves, [output, *ends]
 
@@ -250,6 +305,7 @@ def _autograd(wanted: bool) -> Iterator[None]:
 def _called(
     group: Group,
     call: Call,
+    keys: Sequence[Tensor],
     lengths: Tensor | None,
     reset: Tensor | None,
     engine: str,
@@ -258,6 +314,7 @@ def _called(
     handed: Any,
 ) -> tuple[Tensor, Sequence[Tensor]]:
     packing = padding = None
+    per = draws(group.runners[0].cell.graph) if keys else ()
     inputs, states, weights, *_ = call
     if lengths is not None:
         steps, batch, _ = call.sizes
@@ -268,11 +325,14 @@ def _called(
         inputs = (*[padding.packed(x) for x in inputs[:count]], *static)
         states = tuple([packing.sorted(state, 0) for state in states])
         reset = None if reset is None else padding.packed(reset)
+        keys = packed_keys(per, keys, padding, packing)
     count = len(group.runners)
     each, many = len(states) // count, len(weights) // count
     starts = [states[k * each : (k + 1) * each] for k in range(count)]
     matrices = [weights[k * many : (k + 1) * many] for k in range(count)]
-    options = () if reset is None else (Reset(reset, reset_to),)
+    options: list[Option] = [Draws(per, keys)] if keys else []
+    if reset is not None:
+        options.append(Reset(reset, reset_to))
     packed = None if packing is None else packing.packed
     last_group, outputs = handed != _BELOW, handed if handed == "states" else None
     output, last, _ = group.run(
@@ -288,6 +348,7 @@ def _(
     inputs: Sequence[Tensor],
     states: Sequence[Tensor],
     weights: Sequence[Tensor],
+    keys: Sequence[Tensor],
     lengths: Tensor | None,
     reset: Tensor | None,
     wants: Sequence[bool],
@@ -315,6 +376,7 @@ def recurrent_backward(
     inputs: Sequence[Tensor],
     states: Sequence[Tensor],
     weights: Sequence[Tensor],
+    keys: Sequence[Tensor],
     lengths: Tensor | None,
     reset: Tensor | None,
     wants: Sequence[bool],
@@ -333,7 +395,18 @@ def recurrent_backward(
     kept = _kept.pop(int(ticket), None)
     if kept is None:
         kept = _run(
-            inputs, states, weights, lengths, reset, wants, name, engine, reset_to, asked, handed
+            inputs,
+            states,
+            weights,
+            keys,
+            lengths,
+            reset,
+            wants,
+            name,
+            engine,
+            reset_to,
+            asked,
+            handed,
         )
     leaves, results = kept
     gradients = vjp(results, leaves, cotangents, wants)
@@ -351,6 +424,7 @@ def _(
     inputs: Sequence[Tensor],
     states: Sequence[Tensor],
     weights: Sequence[Tensor],
+    keys: Sequence[Tensor],
     lengths: Tensor | None,
     reset: Tensor | None,
     wants: Sequence[bool],
@@ -361,23 +435,26 @@ def _(
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    xs, states, weights, lengths, reset, *ctx.rest = inputs
+    xs, states, weights, keys, lengths, reset, *ctx.rest = inputs
     ctx.form, ctx.there = Form(len(xs), len(states)), (lengths is not None, reset is not None)
     further = [value for value in (lengths, reset) if value is not None]
-    ctx.save_for_backward(output[-1], *further, *xs, *states, *weights)
+    ctx.keys = len(keys)
+    ctx.save_for_backward(output[-1], *keys, *further, *xs, *states, *weights)
     ctx.set_materialize_grads(False)
 
 
 def _back(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
     ticket, *saved = ctx.saved_tensors
+    keys, saved = saved[: ctx.keys], saved[ctx.keys :]
     lengths, reset = (saved.pop(0) if there else None for there in ctx.there)
     call, wants = ctx.form.call(saved), ctx.rest[0]
-    arguments = (list(call.inputs), list(call.states), list(call.weights), lengths, reset)
+    arguments = (list(call.inputs), list(call.states), list(call.weights), keys, lengths, reset)
     grads = iter(
         torch.ops.elman.recurrent_backward(list(cotangents[:-1]), ticket, *arguments, *ctx.rest)
     )
     gradients = ctx.form.gradients([next(grads) if want else None for want in wants])
-    return *map(list, gradients), *(None for _ in (lengths, reset, *ctx.rest))
+    nothing = [None] * len(keys)
+    return *map(list, gradients), nothing, *(None for _ in (lengths, reset, *ctx.rest))
 
 
 recurrent.register_autograd(_back, setup_context=_keep)

@@ -1,0 +1,140 @@
+"""Random numbers in a formula: drawn anew in every step in training, their expected values else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import count
+from typing import Any, Literal
+
+from elman.frontend.heads import traced_dim
+from elman.frontend.trace import Tracer, describe, lift, mismatch, pointwise, refuse, where_called
+from elman.ir.graph import Node, node
+from elman.ir.types import SCALAR, Shape, parse_dim
+
+Per = Literal["step", "sequence"]
+_numbers: ContextVar[Iterator[int] | None] = ContextVar("elman_draws", default=None)
+
+
+@contextmanager
+def counting() -> Generator[None]:
+    """Number the draws of the formula that is traced inside."""
+    token = _numbers.set(count())
+    try:
+        yield
+    finally:
+        _numbers.reset(token)
+
+
+def uniform(like: Any, per: Per = "step") -> Tracer:
+    """Numbers drawn from [0, 1), one for each unit; 1/2 where the module does not train.
+
+    Args:
+        like: a value of the formula, whose shape they have: [H] or a scalar; or dims, as ``"H"``.
+        per: ``"step"``: drawn anew in every step; ``"sequence"``: once for all steps of a sequence.
+
+    They are multiples of 2^-24, equal on all engines, and have no gradient.
+    """
+    shape = _shape(like, "uniform")
+    return _training(_drawn(shape, per), _repeated(0.5, shape))
+
+
+def noise(like: Any, per: Per = "step") -> Tracer:
+    """Numbers drawn from the standard normal distribution, one for each unit; 0 where the module
+    does not train.
+
+    Args:
+        like, per: as of :func:`uniform`.
+
+    Two uniform numbers make one (Box & Muller 1958).
+    """
+    shape = _shape(like, "noise")
+    radius = pointwise("sqrt", -2.0 * pointwise("log", 1.0 - _drawn(shape, per)))
+    drawn = radius * pointwise("cos", 2.0 * math.pi * _drawn(shape, per))
+    return _training(drawn, _repeated(0.0, shape))
+
+
+def dropout(v: Any, p: float, per: Per = "step") -> Tracer:
+    """v where a unit is kept, which it is with probability 1 - p, divided by that; else 0. v itself
+    where the module does not train.
+
+    Args:
+        v: a vector or a scalar of the formula.
+        p: share of units that are dropped, a number in [0, 1].
+        per: ``"step"``: drawn anew in every step; ``"sequence"``: the same units in all steps of a
+            sequence (Gal & Ghahramani 2016, arXiv:1512.05287v5, sec. 4).
+    """
+    share = _share(p, "dropout")
+    shape = _shape(v, "dropout")
+    if not share:
+        return pointwise("add", v, 0.0)
+    kept = pointwise("ge", _drawn(shape, per), share)
+    scaled = pointwise("mul", v, 1.0 / (1.0 - share)) if share < 1.0 else v
+    return _training(pointwise("where", kept, scaled, 0.0), Tracer(lift(v)))
+
+
+def zoneout(new: Any, old: Any, p: float, per: Per = "step") -> Tracer:
+    """old where a unit is held, which it is with probability p; else new. ``p old + (1 - p) new``
+    where the module does not train.
+
+    Args:
+        new, old: vectors or scalars of the formula, of one shape.
+        p: share of units that keep their old value, a number in [0, 1].
+        per: as of :func:`dropout`.
+
+    Source: Krueger et al. 2017, arXiv:1606.01305v4, eqs. 2-3, and sec. 3.1 for the expected value.
+    """
+    share = _share(p, "zoneout")
+    shape = _shape(new, "zoneout")
+    after, before = lift(new), lift(old)
+    if before.shape != after.shape:
+        raise mismatch("zone out", after, before, "zoneout(h_next, h, 0.1)")
+    if not share:
+        return pointwise("add", new, 0.0)
+    held = pointwise("lt", _drawn(shape, per), share)
+    mean = pointwise("add", share * Tracer(before), (1.0 - share) * Tracer(after))
+    return _training(pointwise("where", held, old, new), mean)
+
+
+def _share(p: Any, name: str) -> float:
+    if isinstance(p, bool) or not isinstance(p, int | float) or not 0.0 <= p <= 1.0:
+        refuse(f"p of {name} is a number in [0, 1], not {p!r}", f"{name}(v, 0.1)")
+    return float(p)
+
+
+def _shape(like: Any, name: str) -> Shape:
+    """The shape of what is drawn."""
+    if isinstance(like, str):
+        try:
+            return (traced_dim(parse_dim(like)),)
+        except ValueError as reason:
+            refuse(f"{name}: {reason}", f'{name}(v), or the dims of a vector: {name}("H")')
+    value = lift(like)
+    if len(value.shape) > 1:
+        refuse(f"{name} takes a vector or a scalar, not {describe(value)}", f"{name}(W @ x)")
+    return value.shape
+
+
+def _drawn(shape: Shape, per: Any) -> Tracer:
+    if per not in ("step", "sequence"):
+        refuse(f"per is 'step' or 'sequence', not {per!r}", 'dropout(v, 0.1, per="sequence")')
+    numbers = _numbers.get()
+    if numbers is None:
+        refuse("random numbers are drawn inside a cell's formula", "@elman.cell(…) def …")
+    number = next(numbers)
+    return Tracer(node("draw", (), (f"draw{number}", number, per), shape, where_called()))
+
+
+def _repeated(number: float, shape: Shape) -> Tracer:
+    """A number for each unit."""
+    const = lift(number)
+    if shape == SCALAR:
+        return Tracer(const)
+    return Tracer(node("lin", (const,), ((1.0,), 0.0), shape, where_called()))
+
+
+def _training(drawn: Tracer, expected: Tracer) -> Tracer:
+    values: tuple[Node, ...] = (drawn.node, expected.node)
+    return Tracer(node("training", values, (), drawn.node.shape, where_called()))

@@ -1,0 +1,103 @@
+"""Random numbers of a cell in training: keys drawn by torch's generator, one for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from elman.engines.call import Call
+from elman.errors import InputError, diagnostic
+from elman.ir.draws import BITS
+from elman.nn.options import Option, known
+from elman.nn.packing import Packing, Padding
+from elman.passes.draws import SAMPLED, SEQUENCE
+
+known(SAMPLED)
+_TYPES = (torch.float32, torch.float64)  # that hold a half of a key
+
+
+class Draws(Option):
+    """The keys of one call.
+
+    Args:
+        per: what the cell draws by, as :func:`elman.passes.draws.draws` says.
+        keys: of each: [layers · directions, 2, T, B] (packed [.., 2, N]) per step, [.., 2, B] per
+            sequence.
+    """
+
+    rule = SAMPLED
+
+    def __init__(self, per: Sequence[str], keys: Sequence[Tensor]) -> None:
+        self._per, self._keys = tuple(per), tuple(keys)
+
+    def above(self, first: int) -> Draws:
+        """See :meth:`Option.above`."""
+        return Draws(self._per, [keys[first:] for keys in self._keys]) if first else self
+
+    def extend(self, call: Call, reverse: bool, member: int = 0) -> Call:
+        """See :meth:`Option.extend`."""
+        more: list[Tensor] = []
+        for per, keys in zip(self._per, self._keys, strict=True):
+            own = keys[member]
+            more += (_repeated(own, call) if per == SEQUENCE else own).unbind(0)
+        return call._replace(inputs=(*call.inputs, *more))
+
+
+def _repeated(keys: Tensor, call: Call) -> Tensor:
+    """Keys [2, B] of sequences at every step of theirs."""
+    if call.packed is not None:
+        return keys.index_select(1, call.packed.sequence.to(keys.device))
+    steps, batch, _ = call.sizes
+    return keys.unsqueeze(1).expand(2, steps, batch)
+
+
+def draw_keys(
+    per: Sequence[str],
+    lead: int,
+    rows: Sequence[int],
+    batch: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> list[Tensor]:
+    """Draw the keys of a call from the device's default generator.
+
+    Args:
+        per: what the cell draws by.
+        lead: layers · directions.
+        rows: T, B; of packed rows N.
+        batch: B.
+        dtype: of the call.
+        device: of the call.
+
+    Returns:
+        As of :class:`Draws`.
+
+    Raises:
+        InputError: a type that does not hold them.
+    """
+    if dtype not in _TYPES:
+        raise InputError(
+            diagnostic(
+                f"random numbers inside a cell are drawn in float32 or float64, not in {dtype}",
+                [],
+                "net.float()",
+            )
+        )
+    sizes = [(lead, 2, batch) if one == SEQUENCE else (lead, 2, *rows) for one in per]
+    return [
+        torch.randint(1 << BITS, size, dtype=torch.int32, device=device).to(dtype) for size in sizes
+    ]
+
+
+def packed_keys(
+    per: Sequence[str], keys: Sequence[Tensor], padding: Padding, packing: Packing
+) -> list[Tensor]:
+    """Keys of a padded batch as those of its packed rows."""
+    return [
+        packing.sorted(own, 2)
+        if one == SEQUENCE
+        else padding.packed(own.movedim((2, 3), (0, 1))).movedim(0, 2)
+        for one, own in zip(per, keys, strict=True)
+    ]

@@ -1,0 +1,77 @@
+"""Random numbers of a formula: drawn from keys in training, their expected values otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elman.ir.graph import Graph, Node, node, walk, with_args
+from elman.ir.types import SCALAR
+
+STEP, SEQUENCE = "step", "sequence"  # how often a number is drawn anew
+_NAMES = {STEP: ("key_high", "key_low"), SEQUENCE: ("sequence_high", "sequence_low")}
+
+
+def draws(graph: Graph) -> tuple[str, ...]:
+    """What a formula as written draws by: per ``step``, per ``sequence``, both, or nothing."""
+    found = {value.data[2] for value in walk(graph.roots) if value.op == "draw"}
+    return tuple(per for per in _NAMES if per in found)
+
+
+def expected(graph: Graph) -> Graph:
+    """The formula without randomness.
+
+    rewrite: training(drawn, expected) -> expected
+    """
+    return _without(graph, 1) if _chooses(graph) else graph
+
+
+def sampled(graph: Graph) -> Graph:
+    """The formula as it is trained: its further inputs are keys, two scalars for what is drawn per
+    step, two for what is drawn per sequence.
+
+    rewrite: training(where(draw >= p, v, 0), v) -> where(uniform(key_high, key_low) >= p, v, 0)
+    """
+    taken = {leaf.name for leaf in graph.leaves}
+    keys = {per: tuple(_key(name, taken) for name in _NAMES[per]) for per in draws(graph)}
+    inputs = (*graph.inputs, *(leaf for pair in keys.values() for leaf in pair))
+    graph = _without(graph, 0)
+
+    def keyed(old: Node, args: tuple[Node, ...]) -> Node:
+        if old.op != "draw":
+            return with_args(old, args)
+        _, number, per = old.data
+        return node("uniform", keys[per], (number,), old.shape, old.where)
+
+    made = graph.rebuilt(keyed)
+    return Graph(inputs, made.states, made.weights, made.next_states, made.outputs)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """:func:`sampled` as a rule of a call in training."""
+
+    name: str = "draws"
+
+    def rewrite(self, graph: Graph) -> Graph:
+        """See :func:`sampled`."""
+        return sampled(graph)
+
+
+SAMPLED = Sampled()
+
+
+def _chooses(graph: Graph) -> bool:
+    return any(value.op == "training" for value in graph.walk())
+
+
+def _without(graph: Graph, which: int) -> Graph:
+    def chosen(old: Node, args: tuple[Node, ...]) -> Node:
+        return args[which] if old.op == "training" else with_args(old, args)
+
+    return graph.rebuilt(chosen)
+
+
+def _key(name: str, taken: set[str]) -> Node:
+    while name in taken:
+        name += "_"
+    return node("input", (), (name,), SCALAR)

@@ -1,0 +1,403 @@
+"""Random numbers inside a cell: every engine and every form of a call draws the same ones."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import functional_call, grad, vmap
+from torch.utils.checkpoint import checkpoint
+
+import elman
+from elman import compiler, ops
+from elman.errors import InputError, ShapeError, TraceError
+from elman.frontend.cell import cell
+from elman.ir.draws import BITS, SCALE, drawn, stream
+from elman.passes.draws import SAMPLED
+from elman.plan.build import program
+from helpers import assert_close, need_engine
+from specs import spec_of
+
+F64 = torch.float64
+ENGINES = ("reference", "c", "deer")
+P, Q, Z, SIZE = 0.3, 0.2, 0.4, 0.1
+
+
+@cell(input="x[I]", state="h[H], c[H]", weights="W[2H, I], R[2H, H], b[2H]")
+def noisy(x, h, c, W, R, b):
+    """Everything that a formula can draw, of inputs, states, gates of two blocks, and scalars."""
+    a = W @ ops.dropout(x, P) + R @ ops.dropout(h, Q, per="sequence") + b
+    i, n = ops.split(ops.tanh(a + SIZE * ops.noise(a)), 2)
+    c = ops.zoneout(0.5 * c + i * n, c, Z)
+    return ops.zoneout(ops.sin(c + SIZE * ops.uniform(1.0 * ops.sum(x))), h, Z), c
+
+
+@cell(input="x[I]", state="h[H], c[H]", weights="W[2H, I], R[2H, H], b[2H]")
+def expected(x, h, c, W, R, b):
+    """What :func:`noisy` is where it does not train."""
+    i, n = ops.split(ops.tanh(W @ x + R @ h + b), 2)
+    new = 0.5 * c + i * n
+    c = Z * c + (1 - Z) * new
+    return Z * h + (1 - Z) * ops.sin(c + SIZE * 0.5), c
+
+
+def numbers(keys: Tensor, number: int, sizes: tuple[int, ...]) -> Tensor:
+    """u [..., n] of keys [2, ...], of a vector of so many gate blocks."""
+    high, low = (half.long().unsqueeze(-1) for half in keys)
+    parts: list[Any] = [
+        drawn(high, low, torch.arange(size), stream(number, at))  # type: ignore[arg-type]
+        for at, size in enumerate(sizes)
+    ]
+    return torch.cat(parts, -1).double() * SCALE
+
+
+def by_hand(net: Any, x: Tensor, seed: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """One layer of :func:`noisy` step by step, drawn as a call after ``manual_seed`` draws."""
+    (T, B, I), H = x.shape, net.hidden_size
+    torch.manual_seed(seed)
+    step = torch.randint(1 << BITS, (1, 2, T, B), dtype=torch.int32)[0]
+    sequence = torch.randint(1 << BITS, (1, 2, B), dtype=torch.int32)[0]
+    W, R, b = net.W_l0, net.R_l0, net.b_l0
+    h = c = x.new_zeros(B, H)
+    kept = (numbers(sequence, 1, (H,)) >= Q) / (1 - Q)
+    out = []
+    for t in range(T):
+        keys = step[:, t]
+        u = [
+            numbers(keys, n, (I,) if n == 0 else (H, H) if n in (2, 3) else (H,)) for n in range(7)
+        ]
+        gauss = torch.sqrt(-2 * torch.log(1 - u[2])) * torch.cos(2 * torch.pi * u[3])
+        a = x[t] * (u[0] >= P) / (1 - P) @ W.T + (h * kept) @ R.T + b
+        i, n = torch.tanh(a + SIZE * gauss).chunk(2, -1)
+        c = torch.where(u[4] < Z, c, 0.5 * c + i * n)
+        one = numbers(keys, 5, (1,))
+        h = torch.where(u[6] < Z, h, torch.sin(c + SIZE * one))
+        out.append(h)
+    return torch.stack(out), (h, c)
+
+
+def made(**options: Any) -> tuple[Any, Tensor]:
+    """A module of :func:`noisy` in float64, and an input."""
+    torch.manual_seed(0)
+    return elman.Recurrent(noisy, 5, 13, dtype=F64, **options), torch.randn(7, 4, 5, dtype=F64)
+
+
+def results(net: Any, x: Tensor, seed: int = 3, **more: Any) -> list[Tensor]:
+    """Output, last states and all gradients of a call after ``manual_seed``."""
+    torch.manual_seed(seed)
+    x = x.detach().requires_grad_()
+    out, last = net(x, **more)
+    loss = (out * torch.linspace(-1, 1, out.shape[-1], dtype=out.dtype)).sum()
+    loss = loss + sum(state.square().sum() for state in last)
+    return [out, *last, *torch.autograd.grad(loss, [x, *net.parameters()])]
+
+
+def same(got: list[Tensor], want: list[Tensor]) -> None:
+    for a, b in zip(got, want, strict=True):
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_call_is_the_formula_with_numbers_of_its_keys(engine):
+    """Output, states and gradients of a loop in torch that draws by the published function."""
+    need_engine(engine)
+    net, x = made(engine=engine)
+    got = results(net, x)
+    x = x.detach().requires_grad_()
+    out, last = by_hand(net, x, 3)
+    loss = (out * torch.linspace(-1, 1, 13, dtype=F64)).sum() + sum(s.square().sum() for s in last)
+    want = [out, *(s.unsqueeze(0) for s in last)]
+    same(got, [*want, *torch.autograd.grad(loss, [x, *net.parameters()])])
+
+
+FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "layers": ({"num_layers": 3}, {}),
+    "directions": ({"bidirectional": True}, {}),
+    "layers with dropout": ({"num_layers": 2, "bidirectional": True, "dropout": 0.3}, {}),
+    "lengths": ({"num_layers": 2}, {"lengths": [3, 7, 2, 5]}),
+    "resets": ({"bidirectional": True}, {"reset": torch.arange(28).reshape(7, 4) % 5 == 3}),
+    "heads": ({"heads": 1}, {}),
+    "checkpoint": ({"checkpoint": 3}, {}),
+    "recomputed": ({"tape": "recompute"}, {}),
+    "saved": ({"tape": "save"}, {}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_engines_draw_alike(form):
+    """The same seed gives the same result on all engines."""
+    options, more = FORMS[form]
+    net, x = made(**options)
+    net.engine = "reference"
+    want = results(net, x, **more)
+    for engine in ("c", "deer"):
+        need_engine(engine)
+        net.engine = engine
+        same(results(net, x, **more), want)
+    assert not torch.equal(results(net, x, seed=4, **more)[0], want[0])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nothing_is_drawn_where_the_module_does_not_train(engine):
+    """Expected values: dropout keeps all, zoneout mixes, noise is 0; no generator is asked."""
+    need_engine(engine)
+    net, x = made(engine=engine)
+    plain = elman.Recurrent(expected, 5, 13, dtype=F64, engine=engine)
+    plain.load_state_dict(net.state_dict())
+    net.eval()
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    got = results(net, x)
+    assert torch.equal(torch.get_rng_state(), before)
+    same(got, results(plain, x))
+
+
+def test_lengths_draw_for_each_step_what_the_whole_batch_does():
+    """A sequence that ends early has the numbers that it would have had."""
+    net, x = made(engine="c")
+    need_engine("c")
+    whole, cut = results(net, x), results(net, x, lengths=[3, 7, 2, 5])
+    for sample, length in enumerate([3, 7, 2, 5]):
+        assert_close(cut[0][:length, sample], whole[0][:length, sample])
+
+
+def test_single_precision_draws_the_same_numbers():
+    """float32 decides as float64 does."""
+    need_engine("c")
+    net, x = made(engine="c")
+    want = results(net, x)
+    got = results(net.float(), x.float())
+    for a, b in zip(got, want, strict=True):
+        assert torch.allclose(a.double(), b, rtol=1e-3, atol=1e-4)
+
+
+def test_threads_do_not_matter():
+    """One thread and two give the same bits."""
+    need_engine("c")
+    net, x = made(engine="c")
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(results(net, x)[0])
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*found)
+
+
+@cell(input="x[H]", state="h[H]")
+def drawing(x, h):
+    """Numbers as they are drawn: what decides nothing."""
+    return ops.concat(ops.uniform(h)) + 0 * x + 0 * h
+
+
+@cell(input="x[H]", state="h[H]")
+def once(x, h):
+    """The same numbers in every step."""
+    return ops.uniform(h, per="sequence") + 0 * x + 0 * h
+
+
+def test_layers_directions_samples_and_steps_draw_apart():
+    """No two rows of any two of them are alike; per sequence all steps are."""
+    x = torch.zeros(5, 3, 16)
+    net = elman.Recurrent(drawing, 16, 16, engine="reference")
+    both = elman.Recurrent(drawing, 16, 16, bidirectional=True, engine="reference")
+    rows = [net(x)[0].flatten(0, 1), *both(x)[0].flatten(0, 1).chunk(2, -1)]
+    assert len(torch.cat(rows).unique()) > 0.999 * 3 * 15 * 16
+    fixed = elman.Recurrent(once, 16, 16, engine="reference")(x)[0]
+    assert (fixed == fixed[:1]).all()
+    assert len(fixed[0].unique()) == 3 * 16
+
+
+@cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], b[H]")
+def zoned(x, h, W, R, b):
+    """Zoneout alone."""
+    return ops.zoneout(ops.tanh(W @ x + R @ h + b), h, 0.5)
+
+
+@cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], b[H]")
+def dropped(x, h, W, R, b):
+    """Dropout alone, of each kind."""
+    return ops.tanh(W @ ops.dropout(x, 0.5) + R @ ops.dropout(h, 0.5, per="sequence") + b)
+
+
+@cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], b[H]")
+def loud(x, h, W, R, b):
+    """Noise of a size that is learnt."""
+    return ops.tanh(W @ x + R @ h + ops.exp(b) * ops.noise(b))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("formula", [zoned, dropped, loud], ids=lambda cell: cell.name)
+def test_gradients_are_those_of_the_numbers_drawn(formula, engine):
+    """Finite differences, the generator set back before each evaluation; and of gradients."""
+    need_engine(engine)
+    torch.manual_seed(0)
+    net = elman.Recurrent(formula, 2, 3, dtype=F64, engine=engine)
+    names = [name for name, _ in net.named_parameters()]
+
+    def run(x: Tensor, h: Tensor, *weights: Tensor) -> Any:
+        torch.manual_seed(7)
+        return functional_call(net, dict(zip(names, weights, strict=True)), (x, h))
+
+    x, h = torch.randn(4, 2, 2, dtype=F64), torch.randn(1, 2, 3, dtype=F64)
+    leaves = [v.detach().requires_grad_() for v in (x, h, *net.parameters())]
+    assert gradcheck(run, leaves, fast_mode=True)
+    assert gradgradcheck(run, leaves, fast_mode=True)
+
+
+def test_torchs_checkpoint_draws_again():
+    """Under ``torch.utils.checkpoint`` the forward runs twice, with the same numbers."""
+    net, x = made(engine="reference")
+    want = results(net, x)
+
+    class Checkpointed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: Tensor) -> Any:
+            return checkpoint(self.net, x, use_reentrant=False)
+
+    same(results(Checkpointed(), x), want)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["layers", "directions", "lengths", "resets"])
+def test_compiled_calls_draw_alike(form):
+    """torch.compile does not draw by a generator of its own, nor draw again in the backward."""
+    options, more = FORMS[form]
+    net, x = made(**options)
+    want = results(net, x, **more)
+    torch._dynamo.reset()
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    same(results(compiled, x, **more), want)
+    compiled.eval()
+    net.eval()
+    same(results(compiled, x, **more), results(net, x, **more))
+
+
+def test_gradients_sample_by_sample():
+    """vmap draws for each sample anew, and refuses to do so unasked, as of torch's dropout."""
+    torch.manual_seed(0)
+    net = elman.Recurrent(dropped, 2, 3, dtype=F64)
+    weights = {name: w.detach() for name, w in net.named_parameters()}
+    x = torch.randn(5, 4, 2, dtype=F64)
+
+    def loss(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(net, weights, (x.unsqueeze(1),))[0].sum()
+
+    torch.manual_seed(1)
+    each = vmap(grad(loss), in_dims=(None, 0), randomness="different")(weights, x)
+    assert all(len(g.flatten(1).unique(dim=0)) == 5 for g in each.values())
+    with pytest.raises(RuntimeError, match="randomness"):
+        vmap(grad(loss), in_dims=(None, 0))(weights, x)
+
+
+def test_steps_of_a_stream_draw():
+    """``step`` draws for each step; in eval a stream is the sequence."""
+    net, x = made()
+    torch.manual_seed(1)
+    first, _ = net.step(x[0])
+    again, _ = net.step(x[0])
+    assert not torch.equal(first, again)
+    net.eval()
+    state, outputs = None, []
+    for row in x:
+        out, state = net.step(row, state)
+        outputs.append(out)
+    assert_close(torch.stack(outputs), net(x)[0])
+
+
+@pytest.mark.parametrize("tape", ["auto", "save"])
+@pytest.mark.parametrize("formula", [noisy, zoned, dropped, loud], ids=lambda cell: cell.name)
+def test_numbers_are_drawn_again_not_kept(formula, tape):
+    """Nothing on the tape, nor in the memory between phases, follows from draws alone."""
+    dims = {"H": 64, "I": 64}
+    spec = spec_of(dims.items(), wants=frozenset("xWRb"), tape=tape)
+    of = program(compiler.pair_of(formula, (SAMPLED,)), spec)
+    sweeps = [of.forward, of.backward]
+    for phase in (p for s in sweeps if s is not None for p in (s.before, s.step, s.after)):
+        for value, buffer in phase.buffers.items():
+            if buffer.where in ("tape", "chunk"):
+                assert value.op not in ("uniform", "ge", "lt", "log", "cos")
+    if tape == "auto":
+        plain = program(compiler.pair_of(formula), spec)
+        assert len(of.tape) <= len(plain.tape)
+
+
+def test_copies_and_pickles_draw_as_the_module_does(tmp_path):
+    """Nothing of what is drawn is part of a module."""
+    net, x = made()
+    torch.save(net, tmp_path / "net.pt")
+    for other in (copy.deepcopy(net), torch.load(tmp_path / "net.pt", weights_only=False)):
+        same(results(other, x), results(net, x))
+
+
+def test_half_precision():
+    """Autocast leaves such a cell in its weights' type; half the bits are not enough for a key."""
+    net, x = made()
+    net, x = net.float(), x.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert net(x)[0].dtype == torch.bfloat16
+    with pytest.raises(InputError, match="float32 or float64"):
+        net.bfloat16()(x.bfloat16())
+    net.eval()(x.bfloat16())
+
+
+MISTAKES = {
+    "ops.dropout(h, 1.5)": "p of dropout is a number in",
+    "ops.zoneout(h, h, True)": "p of zoneout is a number in",
+    "ops.dropout(h, 0.5, per='batch')": "per is 'step' or 'sequence'",
+    "ops.zoneout(x, h, 0.5)": "cannot zone out",
+    "ops.noise(W)": "noise takes a vector or a scalar",
+    "ops.uniform('[H]')": "cannot read the dim",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_mistakes_are_told_at_their_line(text):
+    """What cannot be drawn says so, and what to write."""
+    with pytest.raises((TraceError, ShapeError), match=MISTAKES[text]) as told:
+
+        @cell(input="x[I]", state="h[H]", weights="W[H, I]")
+        def wrong(x, h, W):
+            return eval(text) + h
+
+    assert "eval(text)" in str(told.value) or "<string>" in str(told.value)
+
+
+def test_nothing_is_drawn_outside_of_a_formula():
+    """A number alone is no formula."""
+    with pytest.raises(TraceError, match="inside a cell"):
+        ops.noise("H")
+
+
+def test_extremes():
+    """p = 0 is the value itself and draws nothing; p = 1 leaves nothing, or nothing new."""
+
+    @cell(input="x[H]", state="h[H]")
+    def ends(x, h):
+        kept = ops.dropout(x, 0) + ops.zoneout(h, x, 0.0)
+        return kept + ops.dropout(x, 1) + 0 * ops.zoneout(h, x, 1)
+
+    net = elman.Recurrent(ends, 3, 3, engine="reference")
+    x = torch.randn(4, 2, 3)
+    assert_close(net(x)[0], torch.cumsum(x, 0))
+
+
+def test_explained_and_drawn_as_trained():
+    """What is shown is the formula with its numbers; of a module that does not train, without."""
+    net, x = made(engine="reference")
+    trained = str(elman.explain(net, x, measure=False))
+    assert "uniform.6(key_high, key_low)" in trained
+    assert "sequence_high" in trained
+    told = str(elman.explain(net.eval(), x, measure=False))
+    assert "uniform" not in told
+    assert "draw0" not in told
+    assert "uniform" in str(elman.explain(noisy, measure=False))
+    assert "uniform" in elman.draw(noisy, hidden_size=8).svg
