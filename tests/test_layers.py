@@ -52,11 +52,12 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "drawing": f"{MIDDLE} compiler",
     # derivatives of any order end in torch ops
     "nn": f"{MIDDLE} engines.reference compiler explaining drawing",
+    "weights": "errors frontend ops cells nn torch numpy",
     "train": f"{MIDDLE} compiler explaining drawing nn *",
     "report": f"{MIDDLE} compiler explaining drawing nn *",
-    "export": f"{MIDDLE} engines.c compiler explaining drawing nn",  # spells as engine c
+    "export": f"{MIDDLE} engines.c compiler explaining drawing nn weights",  # spells as engine c
     "bench": f"{MIDDLE} folders engines.c engines.deer compiler explaining drawing nn train *",
-    "__init__": f"{MIDDLE} starting compiler explaining drawing nn export engines.deer",
+    "__init__": f"{MIDDLE} starting compiler explaining drawing nn weights export engines.deer",
     "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report export bench __init__"
     " starting *",
     "__main__": "cli",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from elman import starting as starting  # first: it answers a Ctrl-C while the rest is imported
 
 # isort: split
-from elman import cells, export, ops
+from elman import cells, export, ops, weights
 from elman.drawing import draw
 from elman.engines.deer.api import deer, linear_scan
 from elman.frontend.cell import bound_cell, cell
@@ -51,6 +51,7 @@ __all__ = [
     "ops",
     "safe_globals",
     "using",
+    "weights",
     "explain",
     "draw",
     "__version__",

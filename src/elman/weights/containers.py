@@ -1,0 +1,217 @@
+"""How libraries name and nest the arrays of all layers; what does not fit is told with its name.
+
+The weights of a layer are already the library's: order of gates, biases and direction of matrices
+(:mod:`elman.weights.layouts`). Here they only get names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from elman.errors import InputError, ShapeError
+from elman.weights.gates import Array, Gates, Kind
+from elman.weights.reading import (
+    Layer,
+    Shapes,
+    array,
+    by_role,
+    none_left,
+    present,
+    taken,
+    trees,
+    wrong,
+)
+
+
+class Container(Protocol):
+    """Names and nests."""
+
+    def write(self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind) -> Any:
+        """Name the arrays of all layers and directions."""
+        ...
+
+    def read(
+        self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
+    ) -> list[Gates]:
+        """Find them again. Raises InputError, ShapeError: an array is missing, unknown, or is not
+        of its shape."""
+        ...
+
+
+class Named:
+    """torch: ``weight_ih_l0 [G·H, I]``, ``weight_hh_l0``, ``bias_ih_l0``, ``bias_hh_l0`` …"""
+
+    NAMES: Mapping[str, str] = {"W": "weight_ih", "R": "weight_hh", "b": "bias_ih", "d": "bias_hh"}
+
+    def write(
+        self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind
+    ) -> dict[str, Array]:
+        """See :class:`Container`."""
+        return {
+            f"{self.NAMES[role]}_{layer.suffix}": value
+            for layer, part in zip(layers, parts, strict=True)
+            for role, value in present(part)
+        }
+
+    def read(
+        self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
+    ) -> list[Gates]:
+        """See :class:`Container`."""
+        if not isinstance(arrays, Mapping):
+            raise wrong("a dict of arrays by name", arrays)
+        left, found = dict(arrays), list[Gates]()
+        for layer, own in zip(layers, shapes, strict=True):
+            names = {role: f"{self.NAMES[role]}_{layer.suffix}" for role in own}
+            found.append(by_role(left, names, own))
+        none_left(left)
+        return found
+
+
+class Fields:
+    """Equinox: per layer ``weight_ih [G·H, I]``, ``weight_hh``, ``bias`` and a GRU's ``bias_n
+    [H]``, as ``vars(cell)`` has them."""
+
+    NAMES: Mapping[str, str] = {"W": "weight_ih", "R": "weight_hh", "b": "bias", "d": "bias_n"}
+
+    def write(
+        self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind
+    ) -> list[dict[str, Array]]:
+        """See :class:`Container`."""
+        return [{self.NAMES[role]: value for role, value in present(part)} for part in parts]
+
+    def read(
+        self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
+    ) -> list[Gates]:
+        """See :class:`Container`; sizes and switches beside the arrays are left alone."""
+        found: list[Gates] = []
+        for tree, layer, own in zip(trees(arrays, layers), layers, shapes, strict=True):
+            left = {name: value for name, value in tree.items() if np.ndim(value)}
+            names = {role: self.NAMES[role] for role in own}
+            found.append(by_role(left, names, own, f" of {layer.suffix}"))
+            none_left(left, f" of {layer.suffix}")
+        return found
+
+
+class Nodes:
+    """ONNX: per layer a node's ``W [directions, G·H, I]``, ``R``, ``B [directions, 2·G·H]`` and
+    ``P [directions, 3·H]``."""
+
+    def write(
+        self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind
+    ) -> list[dict[str, Array]]:
+        """See :class:`Container`."""
+        two = layers[0].directions
+        return [self._node(parts[k : k + two]) for k in range(0, len(parts), two)]
+
+    def _node(self, parts: Sequence[Gates]) -> dict[str, Array]:
+        found = {"W": np.stack([part.W for part in parts]), "R": np.stack([p.R for p in parts])}
+        both = [np.concatenate([p.b, p.d]) for p in parts if p.b is not None and p.d is not None]
+        peepholes = [part.p for part in parts if part.p is not None]
+        found |= {"B": np.stack(both)} if both else {}
+        return found | ({"P": np.stack(peepholes)} if peepholes else {})
+
+    def read(
+        self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
+    ) -> list[Gates]:
+        """See :class:`Container`."""
+        two, found = layers[0].directions, list[Gates]()
+        for index, tree in enumerate(trees(arrays, layers[::two])):
+            rows, own = len(kind.gates) * layers[0].units, shapes[two * index]
+            whole = {"W": own["W"], "R": own["R"], "B": (2 * rows,)}
+            whole |= {"P": own["p"]} if "p" in own else {}
+            whole = {name: (two, *shape) for name, shape in whole.items()}
+            left, where = dict(tree), f" of node {index}"
+            node = {
+                name: taken(left, name, shape, where, name in "WR") for name, shape in whole.items()
+            }
+            none_left(left, where)
+            Ws, Rs = node["W"], node["R"]
+            assert Ws is not None, "needed"
+            assert Rs is not None, "needed"
+            for end in range(two):
+                B, P = (None if v is None else v[end] for v in map(node.get, "BP"))
+                cut = (None, None) if B is None else (B[:rows], B[rows:])
+                found.append(Gates(Ws[end], Rs[end], *cut, P))
+        return found
+
+
+class Flat:
+    """cuDNN's buffer [N]: W and R of all layers and directions, then b and d of all."""
+
+    ORDER = ("WR", "bd")
+
+    def write(self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind) -> Array:
+        """See :class:`Container`."""
+        ordered = [getattr(part, role) for roles in self.ORDER for part in parts for role in roles]
+        return np.concatenate([value.reshape(-1) for value in ordered if value is not None])
+
+    def read(
+        self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
+    ) -> list[Gates]:
+        """See :class:`Container`."""
+        buffer = array(arrays, "the buffer", None)
+        matrices, every = (
+            sum(math.prod(own[role]) for own in shapes for role in roles)
+            for roles in ("WR", "WRbd")
+        )
+        if buffer.shape not in ((every,), (matrices,)):
+            raise ShapeError(
+                f"the buffer is {[*buffer.shape]}, not [{every}], or [{matrices}] without biases"
+            )
+        found: list[dict[str, Array]] = [{} for _ in layers]
+        for roles in self.ORDER if buffer.shape == (every,) else self.ORDER[:1]:
+            for own, part in zip(shapes, found, strict=True):
+                for role in roles:
+                    size = math.prod(own[role])
+                    part[role], buffer = buffer[:size].reshape(own[role]), buffer[size:]
+        return [Gates(**part) for part in found]
+
+
+class Listed:
+    """Keras: a list of ``kernel [I, G·H]``, ``recurrent_kernel [H, G·H]`` and ``bias [G·H]`` (of a
+    GRU with reset_after [2, G·H]) for each layer and direction, as ``get_weights()`` has them."""
+
+    def write(self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind) -> list[Array]:
+        """See :class:`Container`."""
+        found: list[Array] = []
+        for W, R, b, d, _ in parts:
+            found += [W, R]
+            if b is not None:
+                found.append(b if d is None else np.stack([b, d]))
+        return found
+
+    def read(
+        self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
+    ) -> list[Gates]:
+        """See :class:`Container`."""
+        values = list(_flattened(arrays))
+        each, left = divmod(len(values), len(layers))
+        if left or each not in (2, 3):
+            raise InputError(
+                f"there are {len(values)} arrays for {len(layers)} layers and directions, which "
+                "have kernel, recurrent_kernel and maybe bias each"
+            )
+        found: list[Gates] = []
+        for index, (layer, own) in enumerate(zip(layers, shapes, strict=True)):
+            mine, where = values[each * index : each * (index + 1)], f" of {layer.suffix}"
+            W = array(mine[0], f"kernel{where}", own["W"])
+            R = array(mine[1], f"recurrent_kernel{where}", own["R"])
+            shape = (2, *own["b"]) if "d" in own else own["b"]
+            b = None if each == 2 else array(mine[2], f"bias{where}", shape)
+            both = (b, None) if b is None or "d" not in own else (b[0], b[1])
+            found.append(Gates(W, R, *both))
+        return found
+
+
+def _flattened(arrays: Any) -> Iterator[Any]:
+    if not isinstance(arrays, (list, tuple)):
+        raise wrong("a list of arrays, as get_weights() has them", arrays)
+    for value in arrays:
+        if isinstance(value, (list, tuple)):
+            yield from _flattened(value)
+        else:
+            yield value

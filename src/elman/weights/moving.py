@@ -1,0 +1,123 @@
+"""``load`` and ``save``: weights of a module as arrays of another library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from elman.errors import InputError, ShapeError, diagnostic
+from elman.weights.gates import gathered, known_kind, scattered
+from elman.weights.layouts import layout_named
+from elman.weights.reading import Layer
+
+
+def save(module: Any, layout: str) -> Any:
+    """The weights of a module as another library lays them out.
+
+    Of ``elman.RNN``, ``GRU`` and ``LSTM``, and of :class:`elman.Recurrent` with one of these cells,
+    with ``cells.gru_before`` or ``cells.lstm_peephole``; all layers, both directions. G gates,
+    H units, I inputs of a layer:
+
+    - ``"keras"``: a list [kernel [I, G·H], recurrent_kernel [H, G·H], bias [G·H]] for each layer
+      and direction, as ``get_weights()`` has them, gates i, f, c, o or z, r, h. A GRU is one with
+      ``reset_after=True``, its bias [2, G·H]; ``cells.gru_before`` is one with ``False``.
+    - ``"flax"``: a tree for each layer and direction, of ``flax.linen``'s LSTMCell, GRUCell,
+      SimpleCell, or of ``nnx``'s LSTMCell; ``"nnx"``: of its OptimizedLSTMCell, GRUCell and
+      SimpleCell.
+    - ``"equinox"``: a dict for each layer and direction, of ``equinox.nn``'s LSTMCell, GRUCell.
+    - ``"onnx"``: a dict for each layer, W [directions, G·H, I], R [directions, G·H, H],
+      B [directions, 2·G·H], P [directions, 3·H]; gates i, o, f, c or z, r, h. A GRU is one with
+      ``linear_before_reset=1``, ``cells.gru_before`` one with 0.
+    - ``"cudnn"``: one array [N]: all matrices of all layers, then all biases.
+    - ``"torch"``: a dict by the names of ``torch.nn``.
+
+    Args:
+        module: a recurrent module.
+        layout: one of the names above.
+
+    Returns:
+        numpy arrays that share no memory with the module, of the type of its weights (float32 for
+        half precision). Without biases, where the module has none.
+
+    Raises:
+        InputError: the module is no such, or the library has no such cell.
+
+    Example:
+        >>> arrays = elman.weights.save(elman.LSTM(4, 8), "keras")
+        >>> [array.shape for array in arrays]
+        [(4, 32), (8, 32), (32,)]
+    """
+    how, kind = layout_named(layout), known_kind(module)
+    how.check(kind)
+    cell = module._formula()[0]
+    with torch.no_grad():
+        parts = [how.written(gathered(cell, own), kind) for own in module._weights()]
+    return how.container.write(parts, _layers(module), kind)
+
+
+def load(module: Any, arrays: Any, layout: str) -> None:
+    """Give a module the weights of another library.
+
+    Biases that the arrays do not have become zero; two biases that are one in the module, or the
+    other way round, are summed. Nothing is changed if something does not fit.
+
+    Args:
+        module: a recurrent module, as for :func:`save`.
+        arrays: as :func:`save` returns them; anything that numpy makes arrays of. A dict of one
+            layer needs no list; lists of Keras may be nested by layers and directions.
+        layout: as of :func:`save`.
+
+    Raises:
+        InputError: the module or the layout is none, the library has no such cell, an array is
+            missing or unknown, or a bias is not zero and the module has none.
+        ShapeError: an array does not have the shape that the module needs.
+
+    Example:
+        >>> net = elman.GRU(4, 8, num_layers=2)
+        >>> elman.weights.load(net, elman.weights.save(elman.GRU(4, 8, 2), "onnx"), "onnx")
+    """
+    how, kind = layout_named(layout), known_kind(module)
+    how.check(kind)
+    layers, cell = _layers(module), module._formula()[0]
+    shapes = [how.shapes(layer, kind) for layer in layers]
+    try:
+        parts = how.container.read(arrays, layers, shapes, kind)
+    except (InputError, ShapeError) as error:
+        raise type(error)(_told(error, layout, module)) from None
+    found = [scattered(cell, how.read(part, kind)) for part in parts]
+    targets = [[_parameter(module, name) for name in names] for names in module.parts.names]
+    with torch.no_grad():
+        for own, values in zip(targets, found, strict=True):
+            for parameter, value in zip(own, values, strict=True):
+                parameter.copy_(torch.from_numpy(value.copy()))
+
+
+def _told(error: Exception, layout: str, module: Any) -> str:
+    return diagnostic(
+        str(error),
+        [("for", f"{type(module).__name__}({module.extra_repr()}), layout {layout!r}")],
+        f"elman.weights.save(module, {layout!r}) shows what is expected",
+    )
+
+
+def _layers(module: Any) -> list[Layer]:
+    """All layers and directions, in the order of their weights."""
+    return [
+        Layer(suffix, dict(runner.dims)["I"], module.hidden_size, 1 + bool(module.bidirectional))
+        for suffix, runner in module.runners.items()
+    ]
+
+
+def _parameter(module: Any, name: str) -> nn.Parameter:
+    found = getattr(module, name)
+    if isinstance(found, nn.Parameter):
+        return found
+    raise InputError(
+        diagnostic(
+            f"{name} is no parameter of its own: it is computed from others",
+            [],
+            f"torch.nn.utils.parametrize.remove_parametrizations(module, {name!r}) first",
+        )
+    )
