@@ -6,6 +6,7 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -42,3 +43,19 @@ def test_projects(path, monkeypatch, capsys):
     assert int(agreed[1]) >= 4
     assert float(agreed[2]) < 1e-10
     assert re.search(r"ms in a loop, [\d.]+ ms on elman, [\d.]+x", told)
+
+
+def test_the_page_on_projects_shows_the_examples():
+    """What it prints of a model before and after are lines of the scripts, and all scripts."""
+    page = (EXAMPLES.parent / "docs" / "projects.md").read_text("utf-8")
+    texts = {path.stem: path.read_text("utf-8").splitlines() for path in PROJECTS}
+    blocks = re.findall(r"```python\n(.*?)\n```", page, re.DOTALL)
+    assert len(blocks) > 2 * len(texts)
+    for lines in (part.splitlines() for block in blocks for part in block.split("\n\n")):
+        windows = (
+            text[first : first + len(lines)]
+            for text in texts.values()
+            for first in range(len(text))
+        )
+        assert any(dedent("\n".join(window)).splitlines() == lines for window in windows), lines
+    assert all(f"{name}.py`" in page for name in texts)

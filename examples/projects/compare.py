@@ -26,7 +26,9 @@ def sizes(about: str | None, steps: int, batch: int, units: int) -> tuple[int, i
     return options.steps, options.batch, options.units
 
 
-def compare(before: nn.Module, after: nn.Module, moved: Moved, x: Tensor, *given: Any) -> None:
+def compare(
+    before: nn.Module, after: nn.Module, moved: Moved, x: Tensor, *given: Any, drawn: bool = False
+) -> None:
     """Give one model the other's weights, and print how they agree and how long they take.
 
     Args:
@@ -34,9 +36,10 @@ def compare(before: nn.Module, after: nn.Module, moved: Moved, x: Tensor, *given
         moved: brings weights of the first one, or their gradients, under the names of the second.
         x [T, B, I]: input.
         given: further arguments.
+        drawn: in training they draw random numbers: they agree in eval().
     """
     after.load_state_dict(moved(before.state_dict()))
-    doubles = [copy.deepcopy(model).double() for model in (before, after)]
+    doubles = [copy.deepcopy(model).double().train(not drawn) for model in (before, after)]
     exact = [v.double() if isinstance(v, Tensor) else v for v in (x, *given)]
     want, got = (gradients(model, *exact) for model in doubles)
     want = {"output": want.pop("output"), "x": want.pop("x"), **moved(want)}

@@ -36,10 +36,13 @@ class Before(nn.Module):
             nn.Parameter(torch.zeros(units)),
         )
 
-    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Outputs [T, B, H] and last states; mask [T, B, H] is 0 where a unit is zoned out."""
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Outputs [T, B, H] and last states; what is zoned out is drawn, its mean if in eval()."""
         gates, units = self.gamma.shape[1:], self.gamma_h.shape
         h = c = x.new_zeros(x.shape[1], *units)
+        mask = x.new_full((len(x), *h.shape), 1.0 - ZONEOUT)
+        if self.training:
+            mask.bernoulli_(1.0 - ZONEOUT)
         outputs = []
         for row, keep in zip(layer_norm(x @ self.kernel, gates, self.gamma[0]), mask, strict=True):
             recurrent = layer_norm(h @ self.recurrent_kernel, gates, self.gamma[1])
@@ -56,11 +59,11 @@ class After(nn.Module):
 
     def __init__(self, units: int) -> None:
         super().__init__()
-        self.lstm = elman.Recurrent(zoneout_lstm_layernorm, FEATURES, units)
+        self.lstm = elman.Recurrent(zoneout_lstm_layernorm, FEATURES, units, p=ZONEOUT)
 
-    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """See :class:`Before`."""
-        return self.lstm((x, mask))
+        return self.lstm(x)
 
 
 def moved(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -79,5 +82,4 @@ def moved(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 if __name__ == "__main__":
     T, B, H = sizes(__doc__, 100, 32, 256)
-    mask = (torch.rand(T, B, H) >= ZONEOUT).float()
-    compare(Before(H), After(H), moved, torch.randn(T, B, FEATURES), mask)
+    compare(Before(H), After(H), moved, torch.randn(T, B, FEATURES), drawn=True)

@@ -12,6 +12,7 @@ from elman.ops import (
     split,
     tanh,
     where,
+    zoneout,
 )
 
 
@@ -88,15 +89,15 @@ def ealstm(x, s, h, c, V, d, W, R, b):
 
 
 @cell(
-    input="x[I], keep[H]",
+    input="x[I]",
     state="h[H], c[H]",
     weights="W[4H, I], R[4H, H], b[4H], gx[4H], gh[4H], gc[H], bc[H]",
     init={"gx": 1, "gh": 1, "gc": 1, "bc": 0},
     source="Krueger et al. 2017, arXiv:1606.01305v4; as in haste's LayerNormLSTM",
 )
-def zoneout_lstm_layernorm(x, keep, h, c, W, R, b, gx, gh, gc, bc):
+def zoneout_lstm_layernorm(x, h, c, W, R, b, gx, gh, gc, bc, *, p=0.1):
     """An LSTM with layer norm whose output stays what it was where a unit is zoned out."""
     i, g, f, o = split(gx * layer_norm(W @ x) + gh * layer_norm(R @ h) + b, 4)
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
     new = sigmoid(o) * tanh(gc * layer_norm(c) + bc)
-    return keep * new + (1 - keep) * h, c
+    return zoneout(new, h, p), c

@@ -3,8 +3,8 @@
 - NeuralHydrology 1.11 (``modelzoo/ealstm.py``): weights lie [inputs, gates], the gates are f, o, g;
   the input gate is computed once of a basin's attributes.
 - haste 0.4 (``LayerNormLSTM``): weights lie [inputs, gates], the gates are i, g, f, o; layer norm
-  over both products and over the cell state; zoneout of the output, one mask per step. haste has
-  CUDA kernels alone; the loop is what one writes without a GPU.
+  over both products and over the cell state; zoneout of the output, masks of all steps drawn at
+  once. haste has CUDA kernels alone; the loop is what one writes without a GPU.
 """
 
 from __future__ import annotations
@@ -81,10 +81,13 @@ class HasteLoop(nn.Module):
             nn.init.orthogonal_(part)
         nn.init.ones_(self.bias.data.chunk(4)[2])
 
-    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Outputs [T, B, H] and the last states; mask [T, B, H] is 0 where a unit is zoned out."""
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Outputs [T, B, H] and the last states."""
         gates, units = self.gamma.shape[1:], self.gamma_h.shape
         h = c = x.new_zeros(x.shape[1], *units)
+        mask = x.new_full((len(x), *h.shape), 1.0 - ZONEOUT)
+        if self.training:
+            mask.bernoulli_(1.0 - ZONEOUT)
         outputs = []
         for left, keep in zip(layer_norm(x @ self.kernel, gates, self.gamma[0]), mask, strict=True):
             right = layer_norm(h @ self.recurrent_kernel, gates, self.gamma[1])
@@ -102,11 +105,11 @@ class Haste(nn.Module):
     def __init__(self, case: Case, engine: str) -> None:
         super().__init__()
         sizes = (case.input_size, case.H)
-        self.layer = elman.nn.Recurrent(zoneout_lstm_layernorm, *sizes, engine=engine)
+        self.layer = elman.nn.Recurrent(zoneout_lstm_layernorm, *sizes, p=ZONEOUT, engine=engine)
 
-    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, x: Tensor) -> tuple[Tensor, Any]:
         """See :class:`HasteLoop`."""
-        return self.layer((x, mask))
+        return self.layer(x)
 
 
 def _eas(weights: Weights) -> dict[str, Tensor]:
@@ -135,11 +138,6 @@ def _attributes(case: Case, source: torch.Generator) -> tuple[Tensor]:
     return (torch.randn(case.B, ATTRIBUTES, generator=source),)
 
 
-def _masks(case: Case, source: torch.Generator) -> tuple[Tensor]:
-    drawn = torch.rand(case.T, case.B, case.H, generator=source)
-    return ((drawn >= ZONEOUT).float(),)
-
-
 def _halved(name: str, weight: Tensor) -> Tensor:
     """Gains of 1 become 1/2: with 1 a normalised LSTM of random weights is chaotic."""
     return weight / 2 if name.startswith("gamma") else weight
@@ -153,4 +151,4 @@ EALSTM_MODEL = Project(
     moved=_eas,
     once=frozenset({"input_net.weight"}),
 )
-HASTE_MODEL = Project({"loop": HasteLoop}, Haste, _masks, moved=_hastes, tamed=_halved)
+HASTE_MODEL = Project({"loop": HasteLoop}, Haste, moved=_hastes, tamed=_halved, drawn=True)

@@ -34,6 +34,8 @@ class Project:
             of elman's module; without it they are the same.
         tamed: what is done to the drawn weights.
         once: weights that multiply once per sequence, not in each step.
+        drawn: in training, modules draw random numbers of their own: what is compared is what they
+            compute where they do not train.
     """
 
     ways: Mapping[str, Callable[[Case], nn.Module]]
@@ -45,6 +47,7 @@ class Project:
     inputs: Callable[[Tensor], Tensor] = lambda x: x
     outputs: Callable[[Case], int] = field(default=lambda case: case.H)
     once: frozenset[str] = frozenset()
+    drawn: bool = False
 
 
 def draw_project(project: Project, case: Case, seed: int = 0) -> Problem:
@@ -85,7 +88,9 @@ def entered(project: Project, name: str, problem: Problem) -> Contestant | str:
         return output, last, torch.autograd.grad(output, leaves, problem.dy)
 
     def results() -> Results:
+        module.train(not project.drawn)
         output, last, grads = run()
+        module.train()
         of_inputs = dict(zip(inputs, grads, strict=False))
         of_weights = dict(zip(parameters, grads[len(inputs) :], strict=True))
         brought = of_weights if ours else project.moved(of_weights)
