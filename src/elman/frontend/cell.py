@@ -6,7 +6,7 @@ import ast
 import inspect
 import linecache
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from elman.errors import PickleError, ShapeError, TraceError, diagnostic
+from elman.frontend.changes import Change, Data, change_of
 from elman.frontend.cuts import Cuts, UncutError, check_cut, cut_shape
 from elman.frontend.draws import counting
 from elman.frontend.heads import (
@@ -28,7 +29,7 @@ from elman.frontend.heads import (
 from elman.frontend.initial import Init, check_init
 from elman.frontend.naming import changed, look_up, nameless
 from elman.frontend.signature import Declared, bind_dims, parse_signature
-from elman.frontend.trace import Tracer, describe, lift
+from elman.frontend.trace import Tracer, describe, lift, written_at
 from elman.ir.fingerprint import fingerprint
 from elman.ir.graph import Graph, Node, Rate, node
 from elman.ir.types import names_in, show_shape
@@ -47,6 +48,7 @@ class Cell:
         states, output, init, source, options: as declared.
         weights: trained ones, then constants.
         constants: the names of those that are never trained.
+        changes: how states are read and written otherwise than the formula says.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Cell:
     function: Callable[..., Any] = field(repr=False)
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     heads: int = 1
+    changes: tuple[Change, ...] = ()
     whole: Cell | None = field(default=None, repr=False)  # the same without heads
 
     @property
@@ -119,6 +122,14 @@ class Cell:
         if self.whole is not None:
             return self.whole.with_options(**options).with_heads(self.heads)
         return replace(self, options={**self.options, **options})
+
+    def with_changes(self, *changes: Change) -> Cell:
+        """The same cell with its states read and written through further changes."""
+        if not changes:
+            return self
+        if self.whole is not None:
+            return self.whole.with_changes(*changes).with_heads(self.heads)
+        return replace(self, changes=(*self.changes, *changes))
 
     def with_heads(self, heads: Any) -> Cell:
         """The same cell with its units divided among heads that do not see each other's past.
@@ -214,8 +225,8 @@ class Cell:
         vars(self).update(__module__=function.__module__, __qualname__=function.__qualname__)
 
     def __reduce__(self) -> Any:
-        """A cell is saved as its name, as a function is; with options or heads, as a call of
-        :func:`bound_cell`.
+        """A cell is saved as its name, as a function is; with options, heads or changes, as a call
+        of :func:`bound_cell`.
 
         Raises:
             PickleError: the name does not stand for this formula.
@@ -227,14 +238,16 @@ class Cell:
         if not isinstance(named, Cell):
             raise nameless(module, name, self.where, False)
         options = {k: v for k, v in self.options.items() if named.options.get(k) is not v}
+        changes = [change.data for change in self.changes]
         if named.function is not self.function:  # defined again since, maybe the same
             try:
-                same = bound_cell(named, options, self.heads).fingerprint == self.fingerprint
+                bound = bound_cell(named, options, self.heads, changes)
+                same = bound.fingerprint == self.fingerprint
             except PickleError:
                 same = False
             if not same:
                 raise nameless(module, name, self.where, True)
-        return bound_cell, (named, options, self.heads)
+        return bound_cell, (named, options, self.heads, *([changes] if changes else []))
 
     def __copy__(self) -> Cell:
         return self
@@ -243,16 +256,19 @@ class Cell:
         return self
 
 
-def bound_cell(cell: Cell, options: Mapping[str, Any], heads: int = 1) -> Cell:
-    """A cell with options and heads bound: what a pickle of such a cell calls.
+def bound_cell(
+    cell: Cell, options: Mapping[str, Any], heads: int = 1, changes: Sequence[Data] = ()
+) -> Cell:
+    """A cell with options, changes and heads bound: what a pickle of such a cell calls.
 
     Raises:
         PickleError: the cell does not take them any more, or its name stands for something else.
     """
     cell = same_cell(cell)
     try:
-        return cell.with_options(**options).with_heads(heads)
-    except (TraceError, ShapeError) as error:
+        changed_cell = cell.with_options(**options).with_changes(*map(change_of, changes))
+        return changed_cell.with_heads(heads)
+    except (TraceError, ShapeError, KeyError) as error:
         raise changed(cell.name, cell.where, str(error).partition("\n")[0]) from None
 
 
@@ -270,9 +286,11 @@ def same_cell(found: Any, saved: str | None = None) -> Cell:
     return found
 
 
-def find_cell(module: str, name: str, options: dict[str, Any], heads: int = 1) -> Cell:
-    """The cell of a module by its name, with options and heads: for exported programs, and for
-    pickles of versions that saved names as text.
+def find_cell(
+    module: str, name: str, options: dict[str, Any], heads: int = 1, changes: Sequence[Data] = ()
+) -> Cell:
+    """The cell of a module by its name, with options, heads and changes: for exported programs, and
+    for pickles of versions that saved names as text.
 
     Raises:
         PickleError: there is no such cell.
@@ -280,7 +298,7 @@ def find_cell(module: str, name: str, options: dict[str, Any], heads: int = 1) -
     cell = look_up(module, name)
     if cell is None:
         raise PickleError(f"there is no cell {module}.{name}, which was saved by this name")
-    return bound_cell(cell, options, heads)
+    return bound_cell(cell, options, heads, changes)
 
 
 def _line(file: str, line: int) -> str:
@@ -314,7 +332,11 @@ def _trace(cell: Cell, cuts: Cuts) -> Graph:
         leaves("state", cell.states),
         leaves("weight", cell.weights),
     )
-    traced = [Tracer(leaf) for leaf in (*inputs, *states, *weights)]
+    read = [Tracer(leaf) for leaf in states]
+    with written_at(cell.where):
+        for change in cell.changes:
+            read = [change.read(leaf.name, v) for leaf, v in zip(states, read, strict=True)]
+    traced = [*map(Tracer, inputs), *read, *map(Tracer, weights)]
     returned = cell.function(*traced, **cell.options)
     several = isinstance(returned, tuple | list)
     values: list[Any] = [*returned] if several else [returned]
@@ -359,7 +381,14 @@ def _trace(cell: Cell, cuts: Cuts) -> Graph:
             )
         found.append(made)
     count = len(cell.outputs)
-    outputs, next_states = tuple(found[:count]), tuple(found[count:])
+    outputs, next_states = tuple(found[:count]), found[count:]
+    with written_at(cell.where):
+        for change in cell.changes:
+            next_states = [
+                change.written(leaf.name, Tracer(leaf), Tracer(new)).node
+                for leaf, new in zip(states, next_states, strict=True)
+            ]
+    next_states = tuple(next_states)
     return Graph(inputs, states, weights, next_states, outputs or next_states[:1])
 
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import inspect
 import linecache
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,8 +24,23 @@ _HERE = __name__.rpartition(".")[0]
 _FOREIGN = ("torch", "numpy")
 
 
+_at: ContextVar[str] = ContextVar("elman_at", default="")
+
+
+@contextmanager
+def written_at(where: str) -> Generator[None]:
+    """Values made inside are told as written at that line: no line of a formula has them."""
+    token = _at.set(where)
+    try:
+        yield
+    finally:
+        _at.reset(token)
+
+
 def where_called() -> str:
     """The innermost line outside the tracer (and outside torch and numpy): ``file:line: text``."""
+    if where := _at.get():
+        return where
     frame = inspect.currentframe()
     while frame is not None:
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))

@@ -58,9 +58,10 @@ class _Layers(SequenceModule):
     def _formula(self: Any) -> tuple[Cell, int, dict[str, int]]:
         """See :meth:`SequenceModule._formula`."""
         if self.proj_size:
-            return PROJECTED[bool(self.bias)], self.proj_size, {"H": self.hidden_size}
+            cell, dims = PROJECTED[bool(self.bias)], {"H": self.hidden_size}
+            return cell.with_changes(*self._changes), self.proj_size, dims
         cell = FORMULAS[self.mode, bool(self.bias)].with_heads(self.heads)
-        return cell, self.hidden_size, {}
+        return cell.with_changes(*self._changes), self.hidden_size, {}
 
     def _parameter_names(self: Any, suffixes: Sequence[str]) -> list[list[str]]:
         """See :meth:`SequenceModule._parameter_names`."""
@@ -162,6 +163,7 @@ class _Layers(SequenceModule):
         more += [f"{self.heads} heads"] if self.heads != 1 else []
         more += ["residual"] if self.residual else []
         more += [f"without {name}" for name in self.without]
+        more += [] if self.clip_gradient is None else [f"clip_gradient={self.clip_gradient}"]
         if self.checkpoint is not None and torch.is_grad_enabled():
             nothing = isinstance(input, Tensor) and not input.numel()  # is kept of an empty batch
             more += [] if nothing else ["checkpoint"]

@@ -56,6 +56,8 @@ class Recurrent(SequenceModule, nn.Module):
         checkpoint: the forward keeps the states of every so many steps and no tape, which the
             backward computes again; ``"auto"``: as many as fit into ``memory_budget``.
         memory_budget: bytes, or as ``"2GiB"``, for ``checkpoint="auto"``.
+        clip_gradient: what flows from a step back into the states before it is held within
+            [-clip_gradient, clip_gradient], component by component.
         device, dtype: of the parameters.
         more: sizes of the cell's other dims (``P=16``), the cell's own options, and its constants
             (``mask=…``): a number; a tensor or array of the declared shape, which is copied; or a
@@ -84,6 +86,7 @@ class Recurrent(SequenceModule, nn.Module):
         without: Collection[str] = (),
         checkpoint: Steps = None,
         memory_budget: int | str | None = None,
+        clip_gradient: float | None = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
         **more: Any,
@@ -114,9 +117,10 @@ class Recurrent(SequenceModule, nn.Module):
                 "without": without,
                 "checkpoint": checkpoint,
                 "memory_budget": memory_budget,
+                "clip_gradient": clip_gradient,
             }
         )
-        self.cell = cell
+        self.cell = cell = cell.with_changes(*self._changes)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bidirectional, self.batch_first = bool(bidirectional), bool(batch_first)
         self.dropout = float(dropout)
@@ -232,6 +236,7 @@ class Recurrent(SequenceModule, nn.Module):
             ("without", ()),
             ("checkpoint", None),
             ("memory_budget", None),
+            ("clip_gradient", None),
         ):
             if getattr(self, name) != default:
                 told.append(f"{name}={getattr(self, name)!r}")

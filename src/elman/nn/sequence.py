@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
+from elman.frontend.changes import Change, ClippedGradient
 from elman.ir.types import dim_size, shape_size
 from elman.nn.autograd.transforms import transformed
 from elman.nn.compile.operator import run_compiled
@@ -49,6 +50,8 @@ class Options(TypedDict, total=False):
             the budget, or none if the whole tape fits.
         memory_budget: bytes, or as ``"2GiB"``, that states and tapes of all layers may take in a
             training step, beside inputs, outputs and gradients; with ``checkpoint="auto"``.
+        clip_gradient: what flows from a step back into the states before it is held within
+            [-clip_gradient, clip_gradient], component by component; None: as it is.
     """
 
     engine: str
@@ -58,6 +61,7 @@ class Options(TypedDict, total=False):
     without: Collection[str]
     checkpoint: Steps
     memory_budget: int | str | None
+    clip_gradient: float | None
 
 
 class Parts(NamedTuple):
@@ -112,6 +116,7 @@ class SequenceModule:
     without: tuple[str, ...] = ()
     checkpoint: Steps = None
     memory_budget: int | None = None
+    clip_gradient: float | None = None
     _parts: Parts | None = None
 
     def _set_options(self: Any, options: Options) -> None:
@@ -127,6 +132,16 @@ class SequenceModule:
         self.checkpoint, self.memory_budget = checked_steps(
             options.get("checkpoint"), options.get("memory_budget")
         )
+        self.clip_gradient = options.get("clip_gradient")
+
+    @property
+    def _changes(self) -> tuple[Change, ...]:
+        """How states are read and written otherwise than the formula says.
+
+        Raises:
+            InputError: an option cannot be so.
+        """
+        return () if self.clip_gradient is None else (ClippedGradient(self.clip_gradient),)
 
     @property
     def _asked(self) -> Checkpoint:

@@ -59,6 +59,8 @@ def name_of(group: Group) -> str:
             "options": group.runners[0].options.to_json(),
             "beside": group.directions,
         }
+        if cell.changes:
+            facts["changes"] = [change.data for change in cell.changes]
         if cell.options != cell.defaults or "<" in cell.function.__qualname__:
             facts["local"] = next(_local)
         group.name = json.dumps(facts, sort_keys=True)
@@ -79,7 +81,8 @@ def group_of(name: str) -> Group:
         module, qualname, heads = facts["cell"]
         if "local" in facts:
             raise EngineError(f"cell {qualname} of {module} lived in another process, or has gone")
-        cell = same_cell(find_cell(module, qualname, {}, heads), facts.get("formula"))
+        found_cell = find_cell(module, qualname, {}, heads, facts.get("changes", ()))
+        cell = same_cell(found_cell, facts.get("formula"))
         options = PlanOptions.from_json(facts["options"])
         runners = [Runner(cell, dims, options) for dims in facts["dims"]]
         found = _own[name] = _groups[name] = Group(runners, facts["beside"])
