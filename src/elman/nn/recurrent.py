@@ -124,7 +124,7 @@ class Recurrent(SequenceModule, nn.Module):
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bidirectional, self.batch_first = bool(bidirectional), bool(batch_first)
         self.dropout = float(dropout)
-        self._dims, self._given = dict(dims), frozenset(given)
+        self._dims, self._given = dict(dims), tuple(given)
         for names, runner in zip(self.parts.names, self.runners.values()):
             for name, weight in zip(names, cell.weights):
                 shape = shape_size(weight.shape, dict(runner.dims))
@@ -151,7 +151,7 @@ class Recurrent(SequenceModule, nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = {k: v for k, v in state.items() if k not in (PARTS, *_EARLIER)}
-        state.setdefault("_given", frozenset())  # earlier pickles have no constants
+        state.setdefault("_given", ())  # earlier pickles have no constants
         same_cell(state["cell"], state.pop(_FORMULA, None))
         super().__setstate__(state)
         self._parts = self._make_parts()  # now, not while a compiler traces
