@@ -182,7 +182,7 @@ class _Writer:
         """A scalar from a vector."""
         name = self.pick(self.any_dim())
         text = self.draw(
-            st.sampled_from(["mean({})", "var({})", "tanh(sum({}))", "mean({0} * {0})"])
+            st.sampled_from(["mean({})", "var({})", "tanh(sum({}))", "mean({0} * {0})", "amax({})"])
         )
         return self.let(SCALAR, text.format(name), 9 if "*" in text or "var" in text else 3)
 
@@ -190,15 +190,51 @@ class _Writer:
         """Over all units of a vector, or of two joined ones."""
         name = self.pick(self.any_dim())
         dim = self.values[name]
-        kind = self.draw(st.sampled_from(["one", "joined", "groups", "softmax"]))
+        kind = self.draw(
+            st.sampled_from(["one", "joined", "groups", "softmax", "cumsum", "hardmax"])
+        )
         if kind == "softmax":
             return self.let(dim, f"softmax({name})", 1)
+        if kind == "cumsum":
+            return self.let(dim, f"cumsum({name} * {self.number((0.25, -0.5))})", 9)
+        if kind == "hardmax":
+            return self.let(dim, f"hardmax({name}) * {name}", 3)
         if kind == "one":
             return self.let(dim, f"layer_norm({name}, eps=0.1)", 3)
         other = self.pick(dim)
         groups = ", groups=2" if kind == "groups" else ""
         made = f"layer_norm(concat({name}, {other}){groups}, eps=0.1)"
         return self.let(dim, f"split({made}, 2)[{self.draw(st.integers(0, 1))}]", 3)
+
+    def groups(self) -> str:
+        """Over groups of 24 units, and back to what they are groups of."""
+        name = self.pick(self.any_dim())
+        units = self.let("24", f"{self.weight(f'24, {self.values[name]}')} @ {name}", 3)
+        groups = self.draw(st.sampled_from([2, 3, 4, 8, 12, 24]))
+        made, bound = self.draw(
+            st.sampled_from(
+                [
+                    ("layer_norm({0}, groups={1}, eps=0.1)", 3),
+                    ("softmax({0}, groups={1})", 1),
+                    ("hardmax({0}, groups={1}) * {0}", 3),
+                    ("spread(amax({0}, groups={1}), {0}) * {0}", 9),
+                    ("{0} / spread(sqrt(0.5 + mean({0} * {0}, groups={1})), {0})", 3),
+                    ("spread({2} * var({0}, groups={1}), {0})", 9),
+                    ("tanh({0} * spread(sum({0}, groups={1}), {0}))", 1),
+                    ("cumsum(softmax({0}))", 1),
+                    ("softmax(concat({0}, cumsum({0} * 0.1)), groups=2)", 1),
+                ]
+            )
+        )
+        meets = self.weight(str(groups)) if "{2}" in made else ""
+        made = made.format(units, groups, meets)
+        dim = self.any_dim()
+        if made.startswith("softmax(concat"):
+            made = f"split({made}, 2)[1]"
+        found = self.let("24", made, bound)
+        made = self.let(dim, f"{self.weight(f'{dim}, 24')} @ {found}", 1.5 * self.bound[found])
+        del self.values[units], self.values[found]
+        return made
 
     def wide(self) -> str:
         """A product over or into several gate blocks at once, as gates are written."""
@@ -218,7 +254,8 @@ class _Writer:
 
     def step(self) -> str:
         ways = [self.unary, self.binary, self.product, self.choice, self.reduction, self.norm]
-        way = self.draw(st.sampled_from([*ways, self.binary, self.product, self.wide]))
+        ways += [self.binary, self.product, self.wide, self.groups]
+        way = self.draw(st.sampled_from(ways))
         return way(self.any_dim()) if way == self.product else way()
 
 

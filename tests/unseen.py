@@ -5,10 +5,13 @@ from __future__ import annotations
 from elman import cell
 from elman.ops import (
     abs,
+    amax,
     clip,
     concat,
+    cumsum,
     exp,
     gelu,
+    hardmax,
     layer_norm,
     log,
     maximum,
@@ -18,10 +21,12 @@ from elman.ops import (
     softmax,
     softplus,
     split,
+    spread,
     sqrt,
     stop_gradient,
     sum,
     tanh,
+    var,
     where,
 )
 from helpers import Sizes
@@ -167,6 +172,33 @@ def several(x, h, c, W, R, C, b):
     return C @ h, mean(c * c), u, c, sigmoid(b), h, c
 
 
+@cell(input="x[I]", state="h[H], z[8]", weights="W[3H, I], R[3H, H], U[8, H], u[4], V[H, 8]")
+def grouped(x, h, z, W, R, U, u, V):
+    """Norms and softmaxes of groups of units, gate blocks and numbers; what groups have in common
+    is a state and meets weights; a root mean square."""
+    a, g, b = split(layer_norm(W @ x + R @ h, groups=12, eps=0.1), 3)
+    p = softmax(a * g, groups=4)
+    z = softmax(U @ h + z, groups=4)
+    own = u * sum(p * b, groups=4) + var(z, groups=4)
+    h = h / spread(sqrt(0.5 + mean(h * h, groups=2)), h)
+    return tanh(b + spread(own, h) + V @ z) * h, z
+
+
+@cell(input="x[I]", state="h[H], s[H]", weights="W[2H, I], R[2H, H], w[H]")
+def latents(x, h, s, W, R, w):
+    """The first largest of groups, and of several gate blocks; a gradient to the largest; running
+    sums over gate blocks, forward and backward; and all of it of weights alone."""
+    both = W @ x + R @ h
+    a, b = split(both, 2)
+    soft = softmax(a, groups=3)
+    pick = hardmax(a, groups=3) + (soft - stop_gradient(soft))
+    first, second = split(hardmax(both), 2)
+    c, d = split(cumsum(softmax(both)), 2)
+    own = spread(amax(b, groups=3), b) * cumsum(softmax(w, groups=3)) * hardmax(w)
+    h = tanh(pick + b * c - d * amax(both) * first + second * h + own)
+    return h, 0.5 * s + cumsum(0.1 * h)
+
+
 UNSEEN = {  # cell -> its sizes; T and B are awkward too
     three_states: Sizes(T=6, B=3, I=5, H=13, more=(("P", 7),)),
     joined: Sizes(T=5, B=4, I=3, H=11),
@@ -181,6 +213,8 @@ UNSEEN = {  # cell -> its sizes; T and B are awkward too
     counting: Sizes(T=6, B=3, I=4, H=13),
     delays: Sizes(T=6, B=3, I=10, H=5),
     reused: Sizes(T=5, B=3, I=4, H=11),
+    grouped: Sizes(T=5, B=3, I=4, H=20),
+    latents: Sizes(T=5, B=3, I=4, H=15),
     scalars: Sizes(T=6, B=5, I=0, H=0),
     several: Sizes(T=5, B=3, I=4, H=10, more=(("P", 3),)),
 }

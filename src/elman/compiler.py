@@ -94,7 +94,7 @@ def _has_like_heads(cell: Cell) -> bool:
         if not value.shape or not how.dims.issuperset(value.shape[0]):
             return False
     for value in cell.graph.walk():
-        if OPS[value.op].kind == "reduce" or value.op in ("count", "draw"):
+        if OPS[value.op].kind in ("reduce", "spread", "scan") or value.op in ("count", "draw"):
             return False
         if value.op == "matmul":
             matrix, vector = value.args

@@ -129,6 +129,22 @@ def clipped(v: torch.Tensor, limit: Any) -> torch.Tensor:
     return v
 
 
+def grouped(v: torch.Tensor, groups: int) -> torch.Tensor:
+    """[..., n] as [..., groups, n / groups]."""
+    return v.unflatten(-1, (groups, -1))
+
+
+def wide(v: torch.Tensor, width: int) -> torch.Tensor:
+    """Each of [..., groups] repeated for its units."""
+    return v.repeat_interleave(width, -1)
+
+
+def one_hot(v: torch.Tensor, groups: int) -> torch.Tensor:
+    """The first largest unit of each group."""
+    own = grouped(v, groups)
+    return torch.nn.functional.one_hot(own.argmax(-1), own.shape[-1]).flatten(-2).to(v)
+
+
 ROWS: dict[str, tuple[Any, Any]] = {  # op -> the formula in the cell's language, and in torch's
     "lin": (
         lambda x, h, m, W, w, u: 2 * x - 0.5 * h + m + 3 * w - u - 1,
@@ -228,8 +244,36 @@ ROWS: dict[str, tuple[Any, Any]] = {  # op -> the formula in the cell's language
         ),
     ),
     "amax": (
-        lambda x, h, *_: ops.softmax(x * h) * h,
-        lambda x, h, *_: (x * h).softmax(-1) * h,
+        lambda x, h, m, *_: (
+            ops.softmax(x * h) * h + ops.amax(ops.concat(x * h, h)) + ops.amax(m * x)
+        ),
+        lambda x, h, m, *_: (
+            (x * h).softmax(-1) * h
+            + torch.cat([x * h, h], -1).amax(-1, keepdim=True)
+            + (m * x).amax(-1, keepdim=True)
+        ),
+    ),
+    "argmax": (
+        lambda x, h, *_: ops.hardmax(x * h) * h,
+        lambda x, h, *_: one_hot(x * h, 1) * h,
+    ),
+    "spread": (
+        lambda x, h, m, W, w, u: (
+            ops.spread(u * ops.sum(x * h, groups=2) * ops.mean(w * h, groups=2), x)
+            + ops.spread(ops.var(x * h, groups=3) * ops.amax(h, groups=3), h) * ops.spread(m, h)
+        ),
+        lambda x, h, m, W, w, u: (
+            wide(u * grouped(x * h, 2).sum(-1) * grouped(w * h, 2).mean(-1), 3)
+            + wide(grouped(x * h, 3).var(-1, correction=0) * grouped(h, 3).amax(-1), 2) * m
+        ),
+    ),
+    "one_hot": (
+        lambda x, h, m, W, w, u: ops.hardmax(x * h, groups=2) * h + ops.hardmax(w, groups=3) * x,
+        lambda x, h, m, W, w, u: one_hot(x * h, 2) * h + one_hot(w, 3) * x,
+    ),
+    "cumsum": (
+        lambda x, h, m, W, w, u: ops.cumsum(x * h) * h + ops.cumsum(w) * x,
+        lambda x, h, m, W, w, u: (x * h).cumsum(-1) * h + w.cumsum(-1) * x,
     ),
     "matmul": (
         lambda x, h, m, W, w, u: W @ (x * h) + W.T @ h + W @ w,
@@ -297,6 +341,14 @@ KINKS = {  # op at its kinks, at ties and at NaN -> what torch computes; both on
     "exp": (lambda x, h, *_: ops.exp(800 * x), lambda x, h, *_: (800 * x).exp()),
     "tanh": (lambda x, h, *_: ops.tanh(x), lambda x, h, *_: x.tanh()),
     "sigmoid": (lambda x, h, *_: ops.sigmoid(x), lambda x, h, *_: x.sigmoid()),
+    "amax": (
+        lambda x, h, *_: ops.spread(ops.amax(x, groups=2), x) + ops.amax(0 * h),
+        lambda x, h, *_: wide(grouped(x, 2).amax(-1), 3) + 0 * h,
+    ),
+    "hardmax": (
+        lambda x, h, *_: ops.hardmax(x, groups=2) + 2 * ops.hardmax(x) + ops.hardmax(x > 0) + x,
+        lambda x, h, *_: one_hot(x, 2) + 2 * one_hot(x, 1) + one_hot((x > 0).to(x), 1) + x,
+    ),
     "softplus": (
         lambda x, h, *_: ops.softplus(20 * x) + ops.softplus(21 * x),
         lambda x, h, *_: (

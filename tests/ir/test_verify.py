@@ -25,7 +25,9 @@ BROKEN = {  # what is said -> a node that breaks it
     "more than two dims": node("weight", (), ("V",), (("H",), ("H",), ("H",))),
     "wrong rate": node("tanh", (h,), (), H, "", Rate.INPUT),
     "operands of unlike shape": node("add", (h, p), (), H),
-    "a reduction is a scalar": node("mean", (h,), (), H),
+    "groups of a reduction": node("mean", (h,), (), H),
+    "groups of a vector": node("spread", (h,), (), P),
+    "a scan of unlike shape": node("cumsum", (h,), (), P),
     "coefficients": node("lin", (h, x), ((1.0,), 0.0), H),
     "the left side of a product is a weight": node(
         "matmul", (node("outer", (h, p), (), W.shape), p), (), H

@@ -215,6 +215,23 @@ def test_near_jumps_are_found(name):
     assert near_ties(trial).tolist() == [False, False, True, False, False]
 
 
+@pytest.mark.parametrize("name", ["amax", "hardmax"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_near_ties_of_the_largest_are_found(name, groups):
+    """A sample whose two largest units of a group are within rounding of each other."""
+
+    @elman.cell(input="x[H]", state="h[H]")
+    def largest(x, h):
+        found = getattr(elman.ops, name)(x, groups=groups)
+        return 0 * h + (elman.ops.spread(found, h) if name == "amax" else found)
+
+    trial = make_trial(job_of(random_case(largest, Sizes(3, 5, 4, 4))), 3, 5).double()
+    assert not near_ties(trial).any()
+    trial.call.inputs[0][1, 2] = torch.tensor([4.0, 4.0 + 1e-8, 1.0, 2.0], dtype=torch.float64)
+    trial.call.inputs[0][2, 3] = torch.tensor([3.0, 3.0, 1.0, 2.0])
+    assert near_ties(trial).tolist() == [False, False, True, False, False]
+
+
 @elman.cell(input="x[H]", state="h[H]")
 def rounding(x, h):
     """Rounds x in float32, and nothing in float64."""

@@ -104,21 +104,44 @@ def _count(b: Builder, n: Node) -> Node:
     return b.make("count", (), tuple(gate_block for arg in n.args for gate_block in arg.shape[0]))
 
 
+def _share(b: Builder, n: Node, d: Node, coef: float = 1.0) -> Node:
+    """A cotangent, by the number of units of a group."""
+    return b.apply("div", (b.scale(coef * n.groups, d), _count(b, n)))
+
+
+def _spread(b: Builder, n: Node, value: Node, arg: Node) -> Node:
+    """A number per group of a reduction, at each unit of what is reduced; scalars stay scalars."""
+    return b.make("spread", (value,), (), arg.shape) if n.shape and value.shape else value
+
+
+def _sum(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    return tuple(_spread(b, n, d, arg) for arg in n.args)
+
+
 def _mean(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
-    each = b.apply("div", (d, _count(b, n)))
-    return tuple(each for _ in n.args)
+    each = _share(b, n, d)
+    return tuple(_spread(b, n, each, arg) for arg in n.args)
 
 
 def _var(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
-    mean = b.make("mean", n.args, (), ())
-    each = b.scale(2.0, b.apply("div", (d, _count(b, n))))
-    return tuple(b.mul(each, b.lin([(1.0, arg), (-1.0, mean)])) for arg in n.args)
+    mean = b.make("mean", n.args, (), n.shape)
+    each = _share(b, n, d, 2.0)
+    return tuple(
+        b.mul(_spread(b, n, each, arg), b.lin([(1.0, arg), (-1.0, _spread(b, n, mean, arg))]))
+        for arg in n.args
+    )
 
 
 def _amax(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
-    hits = [b.make("eq", (arg, n)) for arg in n.args]
-    each = b.apply("div", (d, b.make("sum", hits, (), ())))
-    return tuple(b.mul(each, hit) for hit in hits)
+    hits = [b.make("eq", (arg, _spread(b, n, n, arg))) for arg in n.args]
+    each = b.apply("div", (d, b.make("sum", hits, (), n.shape)))
+    return tuple(
+        b.mul(_spread(b, n, each, arg), hit) for arg, hit in zip(n.args, hits, strict=True)
+    )
+
+
+def _cumsum(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
+    return (b.make("cumsum", (d,), () if n.backward_in_units else ("R",), n.shape),)
 
 
 def _none(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
@@ -171,10 +194,14 @@ VJP: dict[str, Row] = {
     "surrogate": lambda b, n, d: (None, b.mul(d, n.args[2]), None),
     "clip_gradient": _clip_gradient,
     "uniform": _none,
-    "sum": lambda b, n, d: tuple(d for _ in n.args),
+    "sum": _sum,
     "mean": _mean,
     "var": _var,
     "amax": _amax,
+    "argmax": _none,
+    "spread": lambda b, n, d: (b.make("sum", (d,), (), n.args[0].shape),),
+    "one_hot": _none,
+    "cumsum": _cumsum,
     "matmul": _matmul,
     "outer": _outer,
     "transpose": lambda b, n, d: (b.make("transpose", (d,), (), n.args[0].shape),),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from elman.ir.graph import Node, Rate
-from elman.ir.ops import COMPARISONS, OPS, STAND_INS
+from elman.ir.ops import FLAT, OPS, STAND_INS
 from elman.ir.pair import Step
 
 
@@ -112,8 +112,8 @@ class _Walk:
         self.degrees[value] = self._degree_of(value)
 
     def _kind_of(self, value: Node) -> Found:
-        if value.op in (*COMPARISONS, "stop", "sign", "floor", "round"):
-            return {}  # their derivative is 0 wherever it exists, or by decree
+        if value.op in FLAT:
+            return {}
         if value.op in STAND_INS:
             derived = value.args[value.op == "surrogate"]  # what its derivative goes to
             found = self.kind(derived)
@@ -132,7 +132,7 @@ class _Walk:
         highest = max(degrees, default=Degree.CONSTANT)
         if highest == Degree.CONSTANT:
             return highest
-        if value.op in ("lin", "matmul", "sum", "mean"):
+        if value.op in ("lin", "matmul", "sum", "mean", "spread", "cumsum"):
             return highest
         if value.op == "mul":
             return highest if Degree.CONSTANT in degrees else Degree.NONLINEAR

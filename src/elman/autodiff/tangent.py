@@ -29,6 +29,9 @@ class _Moving:
         if kind == "move":
             parts = [d or self.zero(arg) for arg, d in zip(value.args, moved, strict=True)]
             tangent = node(value.op, parts, value.data, value.shape, value.where)
+        elif kind == "scan" or value.op == "spread":  # linear
+            parts = [d for d in moved if d is not None]
+            tangent = node(value.op, parts, value.data, value.shape, value.where)
         elif kind == "product":
             tangent = self._product(value, moved)
         else:
@@ -63,7 +66,7 @@ class _Moving:
                 part = VJP[value.op](build, value, build.const(1.0))[place]
                 if part is not None:
                     term = build.broadcast(build.mul(part, d), value.args[place].shape)
-                    terms.append(build.make("sum", (term,), (), ()))
+                    terms.append(build.make("sum", (term,), (), value.shape))
                 continue
             part = _WRITTEN.get(value.op, VJP.get(value.op, _missing))(build, value, d)[place]
             if part is not None:

@@ -26,6 +26,7 @@ _REDUCED = {
     "mean": "÷ n",
     "var": "× 2·(v - mean) ÷ n",
     "amax": "to the largest",
+    "argmax": "no gradient",
 }
 _SPOKEN = {"sigmoid": "σ", "minimum": "min", "maximum": "max", "matmul": "@"}
 

@@ -38,6 +38,8 @@ _OPERANDS = {  # kind (or op) -> what its operands are called, and their shapes
     "matmul": (("W", _MATRIX), ("x", (("m",),))),
     "outer": (("x", _VECTOR), ("y", (("m",),))),
     "reduce": (("x", _VECTOR),),
+    "spread": (("x", ((4,),)),),
+    "scan": (("x", _VECTOR),),
     "move": (("W", _MATRIX),),
 }
 
@@ -110,6 +112,8 @@ def _result(name: str, operands: list[Shape]) -> tuple[Shape, tuple[Hashable, ..
         return first[:1], ()
     if name == "outer":
         return (*first, *operands[1]), ()
+    if kind == "spread":
+        return _VECTOR, ()
     return (first[::-1] if kind == "move" else first), ()
 
 

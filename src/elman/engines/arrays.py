@@ -74,6 +74,25 @@ class Arrays:
         return v.amax(-1)
 
     @staticmethod
+    def argmax(v: Tensor) -> Tensor:
+        """The number of the first largest of the last axis, as a float."""
+        return v.argmax(-1).to(v.dtype)
+
+    @staticmethod
+    def cumsum(v: Tensor) -> Tensor:
+        """Along the last axis."""
+        return v.cumsum(-1)
+
+    @staticmethod
+    def flip(v: Tensor) -> Tensor:
+        """The last axis in reverse."""
+        return v.flip(-1)
+
+    def positions(self, start: int, stop: int) -> Tensor:
+        """The numbers from ``start`` to before ``stop`` [stop - start]."""
+        return torch.arange(start, stop, dtype=self._dtype, device=self._device)
+
+    @staticmethod
     def stop(v: Tensor) -> Tensor:
         """The value without its history."""
         return v.detach()

@@ -17,6 +17,7 @@ from elman.errors import PickleError, ShapeError, TraceError, diagnostic
 from elman.frontend.changes import Change, Data, change_of
 from elman.frontend.cuts import Cuts, UncutError, check_cut, cut_shape
 from elman.frontend.draws import counting
+from elman.frontend.groups import check_groups
 from elman.frontend.heads import (
     Division,
     Tracing,
@@ -191,7 +192,9 @@ class Cell:
             self.inputs,
             (*self.static, *self.weights),
         )
-        return bind_dims(inputs, sized, more, input_size, hidden_size, dims)
+        known = bind_dims(inputs, sized, more, input_size, hidden_size, dims)
+        check_groups(self.graph, known)
+        return known
 
     @cached_property
     def graph(self) -> Graph:
@@ -202,15 +205,15 @@ class Cell:
     @cached_property
     def _traced(self) -> tuple[Graph, Tracing]:
         """The graph, and what it was traced for: numbers are cut until every part is there."""
-        if self.whole is not None:
-            how = Tracing(self.whole._traced[1].cuts, self.heads, self.whole.division)
-            with tracing(how), counting():
-                return _trace(self, {}), how
         cuts: dict[int, tuple[int, ...]] = {}
+        how = Tracing(cuts)
+        if self.whole is not None:
+            cuts.update(self.whole._traced[1].cuts)
+            how = Tracing(cuts, self.heads, self.whole.division)
         while True:
             try:
-                with tracing(Tracing(cuts)), counting():
-                    return _trace(self, cuts), Tracing(cuts)
+                with tracing(how), counting():
+                    return _trace(self, cuts), how
             except UncutError as found:
                 cuts.update(found.cuts)
 

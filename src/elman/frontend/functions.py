@@ -1,8 +1,8 @@
-"""What a cell author may call; re-exported as ``elman.ops``."""
+"""What a cell author may call, unit by unit, and how vectors are cut and joined; re-exported as
+``elman.ops``."""
 
 from __future__ import annotations
 
-import builtins
 from typing import Any
 
 from elman.frontend.cuts import check_cut
@@ -33,29 +33,23 @@ __all__ = [
     "expm1",
     "floor",
     "gelu",
-    "layer_norm",
     "log",
     "maximum",
-    "mean",
     "minimum",
     "noise",
     "pow",
     "relu",
     "remainder",
-    "rms_norm",
     "round",
     "sigmoid",
     "silu",
     "sin",
-    "softmax",
     "softplus",
     "split",
     "sqrt",
     "stop_gradient",
-    "sum",
     "tanh",
     "uniform",
-    "var",
     "where",
     "zoneout",
 ]
@@ -195,59 +189,6 @@ def stop_gradient(v: Any) -> Tracer:
     return pointwise("stop", v)
 
 
-def _reduce(op: str, v: Any) -> Tracer:
-    value = lift(v)
-    vector_dim(value, op)
-    return Tracer(node(op, (value,), (), (), where_called()))
-
-
-def sum(v: Any) -> Tracer:
-    """The sum over all units of a vector: a scalar per sample."""
-    return _reduce("sum", v)
-
-
-def mean(v: Any) -> Tracer:
-    """The mean over all units of a vector: a scalar per sample."""
-    return _reduce("mean", v)
-
-
-def var(v: Any) -> Tracer:
-    """The variance over all units of a vector, divided by n (not n - 1): a scalar per sample."""
-    return _reduce("var", v)
-
-
-def layer_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
-    """(v - mean) / sqrt(var + eps) over all units of v, or over each of ``groups`` equal parts of
-    it.
-
-    Gains and biases are the cell's own weights: ``g * layer_norm(v) + b``.
-    Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450v1, eqs. 3-4; eps inside the root as in torch.
-    """
-    vector_dim(lift(v), "layer_norm")
-    parts = [v] if groups == 1 else split(v, groups)
-    normed = [(part - mean(part)) * (1.0 / sqrt(var(part) + eps)) for part in parts]
-    return normed[0] if groups == 1 else concat(*normed)
-
-
-def rms_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
-    """v / sqrt(mean(v²) + eps) over all units of v, or over each of ``groups`` equal parts of it.
-
-    Gains are the cell's own weights: ``g * rms_norm(v)``.
-    Source: Zhang & Sennrich 2019, arXiv:1910.07467v1, eq. 4; eps inside the root as in torch.
-    """
-    vector_dim(lift(v), "rms_norm")
-    parts = [v] if groups == 1 else split(v, groups)
-    normed = [part * (1.0 / sqrt(mean(part * part) + eps)) for part in parts]
-    return normed[0] if groups == 1 else concat(*normed)
-
-
-def softmax(v: Any) -> Tracer:
-    """exp(v) divided by its sum over all units, shifted by the largest unit first."""
-    vector_dim(lift(v), "softmax")
-    shifted = exp(v - stop_gradient(_reduce("amax", v)))
-    return shifted / sum(shifted)
-
-
 def _cut(value: Node, parts: list[Dim]) -> list[Tracer]:
     line = where_called()
     tracers: list[Tracer] = []
@@ -301,7 +242,7 @@ def split(v: Any, parts: Any) -> list[Tracer]:
 def _equal_parts(dim: Dim, parts: int) -> Shape:
     """A dim of nothing but numbers as so many equal ones; the dim itself if there are none."""
     numbers = [gate_block for gate_block in dim if isinstance(gate_block, int)]
-    part, left = divmod(builtins.sum(numbers), parts)
+    part, left = divmod(sum(numbers), parts)
     return (dim,) if left or len(numbers) < len(dim) else (traced_dim((part,) * parts),)
 
 

@@ -69,6 +69,11 @@ def traced_dim(dim: Dim) -> Dim:
     return dim if what.heads == 1 else _divided_dim(dim, what.heads, what.how)
 
 
+def cut_dim(dim: Dim) -> Dim:
+    """A dim of numbers that heads do not divide, as it is while a formula is traced."""
+    return cut(dim, _tracing.get().cuts)
+
+
 def division(graph: Graph) -> Division:
     """Which weights of a formula multiply a value that depends on the state, and what they divide.
 

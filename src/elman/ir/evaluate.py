@@ -15,6 +15,7 @@ from typing import Any
 
 from elman.ir.draws import SCALE, drawn, stream
 from elman.ir.graph import Node, walk
+from elman.ir.ops import OPS
 from elman.ir.types import dim_size, shape_size
 
 Array = Any
@@ -41,13 +42,25 @@ def _matmul(xp: Any, node: Node, matrix: Array, vector: Array) -> Array:
     return vector @ (matrix if node.transposed else xp.swapaxes(matrix, -1, -2))
 
 
-def _units(xp: Any, node: Node, parts: tuple[Array, ...]) -> Array:
-    """All units of a reduction's arguments on one axis; those of a matrix of weights row by row."""
+def _one_hot(xp: Any, node: Node, index: Array, units: Array, width: int) -> Array:
+    return xp.as_float(xp.eq(units % width if node.args[0].shape else units, index), index)
+
+
+def _cumsum(xp: Any, node: Node, v: Array) -> Array:
+    return xp.flip(xp.cumsum(xp.flip(v))) if node.backward_in_units else xp.cumsum(v)
+
+
+def units_of(xp: Any, node: Node, parts: tuple[Array, ...]) -> Array:
+    """All units of a reduction's arguments on one axis, or of each group on the last; those of a
+    matrix of weights row by row."""
     flat = [
         part.reshape(-1) if len(arg.shape) == 2 else part
         for arg, part in zip(node.args, parts, strict=True)
     ]
-    return xp.concat(xp.broadcast(flat, -1), -1)
+    units = xp.concat(xp.broadcast(flat, -1), -1)
+    if not node.shape:
+        return units
+    return units.reshape(*units.shape[:-1], node.groups, units.shape[-1] // node.groups)
 
 
 MEANING: dict[str, Callable[..., Array]] = {
@@ -82,10 +95,14 @@ MEANING: dict[str, Callable[..., Array]] = {
     "stop": lambda xp, node, a: xp.stop(a),
     "surrogate": lambda xp, node, value, of, slope: xp.surrogate(value, of, slope),
     "clip_gradient": lambda xp, node, a, limit: xp.clip_gradient(a, limit),
-    "sum": lambda xp, node, *parts: xp.total(_units(xp, node, parts)),
-    "mean": lambda xp, node, *parts: _units(xp, node, parts).mean(-1),
-    "var": lambda xp, node, *parts: xp.variance(_units(xp, node, parts)),
-    "amax": lambda xp, node, *parts: xp.amax(_units(xp, node, parts)),
+    "sum": lambda xp, node, *parts: xp.total(units_of(xp, node, parts)),
+    "mean": lambda xp, node, *parts: units_of(xp, node, parts).mean(-1),
+    "var": lambda xp, node, *parts: xp.variance(units_of(xp, node, parts)),
+    "amax": lambda xp, node, *parts: xp.amax(units_of(xp, node, parts)),
+    "argmax": lambda xp, node, *parts: xp.argmax(units_of(xp, node, parts)),
+    "spread": lambda xp, node, a, units, width: a,
+    "one_hot": _one_hot,
+    "cumsum": _cumsum,
     "matmul": _matmul,
     "outer": lambda xp, node, a, b: a[..., :, None] * b[..., None, :],
     "transpose": lambda xp, node, a: xp.swapaxes(a, -1, -2),
@@ -107,6 +124,17 @@ def _uniform(xp: Any, node: Node, key: tuple[Array, ...], dims: Mapping[str, int
 
 def _rank(node: Node) -> int:
     return len(node.shape)
+
+
+def _spread(xp: Any, node: Node, value: Array, dims: Mapping[str, int]) -> Array:
+    """What becomes of a number per group (or of one for all) at each unit of a vector."""
+    (size,) = shape_size(node.shape, dims)
+    before = dim_size(node.data, dims)
+    each = value if _rank(node.args[0]) else value[..., None]
+    width = size // each.shape[-1]
+    wide = xp.broadcast_to(each[..., None], (*each.shape, width))
+    wide = wide.reshape(*each.shape[:-1], size)
+    return MEANING[node.op](xp, node, wide, xp.positions(before, before + size), width)
 
 
 def apply(xp: Any, node: Node, args: tuple[Array, ...], dims: Mapping[str, int]) -> Array:
@@ -132,7 +160,10 @@ def apply(xp: Any, node: Node, args: tuple[Array, ...], dims: Mapping[str, int])
     if node.op == "concat":
         axis = 0 if _rank(node) == 2 else -1
         return xp.concat(xp.broadcast(args, axis), axis)
-    if _rank(node) and node.op not in ("matmul", "outer"):
+    kind = OPS[node.op].kind
+    if kind == "spread":
+        return _spread(xp, node, args[0], dims)
+    if _rank(node) and kind not in ("product", "reduce"):
         # a scalar per sample meets a vector, or a matrix of weights
         extra = (None,) * _rank(node)
         args = tuple(

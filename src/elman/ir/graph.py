@@ -75,6 +75,22 @@ class Node:
         return "T" in self.data
 
     @property
+    def groups(self) -> int:
+        """How many groups of units a reduction is over: 1 for all of them."""
+        return sum(int(count) for count in self.shape[0]) if self.shape else 1
+
+    @property
+    def over_units(self) -> bool:
+        """Whether this is a vector that reads other units of its argument than its own, and no
+        product."""
+        return bool(self.shape) and OPS[self.op].kind in ("reduce", "spread", "scan")
+
+    @property
+    def backward_in_units(self) -> bool:
+        """Whether a ``cumsum`` runs from the last unit to the first."""
+        return "R" in self.data
+
+    @property
     def row(self) -> int:
         """A weight block's row of blocks (a vector's gate block; 0 for a scalar)."""
         return self.data[1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-OpKind = Literal["leaf", "pointwise", "reduce", "product", "move"]
+OpKind = Literal["leaf", "pointwise", "reduce", "spread", "scan", "product", "move"]
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,20 @@ _TABLE = (
     Op("clip_gradient", "pointwise", 2, 0.0),  # d held within ± the second, to the first
     # a number in [0, 1) drawn from a key of two halves: data = (number of the draw[, gate block])
     Op("uniform", "pointwise", 2, 12.0),
-    # over all units of the arguments (several gate blocks): a scalar per sample
+    # over all units of the arguments (several gate blocks): a scalar per sample; or over each
+    # of G groups of neighbours in one gate block: [G]
     Op("sum", "reduce", None),
     Op("mean", "reduce", None),
     Op("var", "reduce", None, 2.0),
     Op("amax", "reduce", None),
+    Op("argmax", "reduce", None),  # number of the first largest unit in its group, from 0; a float
+    # a number per group, or one for all, to the units of a gate block
+    Op("spread", "spread", 1),
+    # 1 at the unit of each group that has the given number, else 0; data: the gate blocks before,
+    # where the number counts over several
+    Op("one_hot", "spread", 1),
+    # sums of units from the first to each; data = ("R",): from each to the last
+    Op("cumsum", "scan", 1),
     # matrix [rows, cols] times vector [cols]; data = ("T",) for the transpose
     Op("matmul", "product", 2),
     # vector times vector, weights alone: [rows, cols]
@@ -99,4 +108,6 @@ COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 STEPS = (*COMPARISONS, "where", "stop", "floor", "round", "remainder")
 # whose other arguments the derivative alone reads: a step runs with the first one in their place
 STAND_INS = ("surrogate", "clip_gradient")
+# values whose derivative is 0 wherever it exists, or by decree
+FLAT = (*COMPARISONS, "stop", "sign", "floor", "round", "argmax", "one_hot")
 TRANSCENDENTAL = tuple(op.name for op in _TABLE if op.kind == "pointwise" and op.cost >= 8.0)

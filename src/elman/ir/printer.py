@@ -140,7 +140,14 @@ class Names:
         if value.op == "uniform":  # which draw of the formula, and which gate block of it
             drawn = ".".join(map(str, (value.op, *value.data)))
             return f"{drawn}({', '.join(self._inner(arg, _SUM) for arg in args)})", _ATOM
-        return f"{value.op}({', '.join(self._inner(arg, _SUM) for arg in args)})", _ATOM
+        texts = [self._inner(arg, _SUM) for arg in args]
+        if value.op == "cumsum" and value.backward_in_units:
+            texts.append("reverse=True")
+        elif OPS[value.op].kind == "reduce" and value.shape:
+            texts.append(f"groups={value.groups}")
+        elif OPS[value.op].kind == "spread":
+            texts.append(show_dim(value.shape[0]))
+        return f"{value.op}({', '.join(texts)})", _ATOM
 
     def _sum(self, value: Node) -> tuple[str, int]:
         if len(value.args) == 1 and value.coefs == (1.0,) and not value.bias:

@@ -13,6 +13,14 @@ def _check(holds: bool, value: Node, what: str) -> None:
         raise VerifyError(f"{what}: {value!r}")
 
 
+def _grouped(groups: Node, whole: tuple[Node, ...]) -> bool:
+    """Whether a value has a number of groups for each gate block of one vector."""
+    if len(whole) != 1 or len(whole[0].shape) != 1 or len(groups.shape) != 1:
+        return False
+    counts = groups.shape[0]
+    return len(counts) == len(whole[0].shape[0]) and all(isinstance(n, int) for n in counts)
+
+
 def verify_node(value: Node) -> None:
     """Arity, shapes and rate of one node. Raises VerifyError."""
     op = OPS.get(value.op)
@@ -26,7 +34,13 @@ def verify_node(value: Node) -> None:
         wide = {arg.shape for arg in value.args if arg.shape}
         _check(wide <= {value.shape}, value, "operands of unlike shape")
     if op.kind == "reduce":
-        _check(value.shape == (), value, "a reduction is a scalar")
+        _check(value.shape == () or _grouped(value, value.args), value, "groups of a reduction")
+    if op.kind == "spread":
+        (arg,) = value.args
+        grouped = arg.shape == () or _grouped(arg, (value,))
+        _check(len(value.shape) == 1 and grouped, value, "groups of a vector")
+    if op.kind == "scan":
+        _check(value.shape == value.args[0].shape != (), value, "a scan of unlike shape")
     if value.op == "lin":
         _check(len(value.coefs) == len(value.args), value, "coefficients")
     if value.op == "matmul":

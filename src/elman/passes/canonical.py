@@ -95,10 +95,31 @@ class _GateBlocks:
             return units
         if old.op == "count":
             return [self.build.make("count", (), old.data)]
-        if OPS[old.op].kind == "reduce":
+        if OPS[old.op].kind == "reduce" and not old.shape:
             return [self.build.make(old.op, parts, (), (), old.where)]
+        if OPS[old.op].kind in ("reduce", "spread", "scan"):
+            return [self._over_units(old, parts, row) for row in range(len(old.shape[0]))]
         shapes = [((gate_block,),) for gate_block in old.shape[0]] if old.shape else [()]
         return [self._applied(old, shape, r) for r, shape in enumerate(shapes)]
+
+    def _over_units(self, old: Node, parts: list[Node], row: int) -> Node:
+        """One gate block of a reduction over groups, of what is spread over units, of a scan."""
+        shape = ((old.shape[0][row],),)
+        if OPS[old.op].kind == "reduce":
+            return self.build.make(old.op, parts[row : row + 1], (), shape, old.where)
+        if old.op == "cumsum":
+            own = self.build.make("cumsum", parts[row : row + 1], old.data, shape, old.where)
+            rest = parts[row + 1 :] if old.backward_in_units else parts[:row]
+            if not rest:
+                return own
+            value = self.build.lin([(1.0, own), (1.0, self.build.make("sum", rest, (), ()))])
+            self._round(value, (old, row))
+            return value
+        arg = parts[0] if not old.args[0].shape else parts[row]
+        if old.op == "spread" and not arg.shape:
+            return self.build.broadcast(arg, shape)
+        before = old.shape[0][:row] if old.op == "one_hot" and not arg.shape else ()
+        return self.build.make(old.op, (arg,), before, shape, old.where)
 
     def _matrix(self, old: Node) -> list[list[Node]]:
         if old.op == "split":

@@ -44,7 +44,8 @@ def node_work(value: Node, spec: Spec) -> Work:
     if value.op == "lin":  # one operation per term but the first, and per factor
         factors = sum(abs(coef) != 1 for coef in value.coefs) + bool(value.bias)
         return Work(0, width(value, sizes) * max(1, len(value.args) - 1 + factors))
-    return Work(0, width(value, sizes) if OPS[value.op].kind == "pointwise" else 0)
+    own = OPS[value.op].kind in ("pointwise", "spread", "scan")
+    return Work(0, width(value, sizes) if own else 0)
 
 
 def phase_nodes(phase: Phase) -> list[Node]:

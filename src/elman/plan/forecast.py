@@ -65,7 +65,7 @@ def load_of(program: Program) -> Load:
         for value in phase_nodes(sweep.step):
             if value.op == "matmul":
                 weights += width(value.args[0], sizes)
-            elif OPS[value.op].kind == "pointwise":
+            elif OPS[value.op].kind in ("pointwise", "spread", "scan"):
                 elements += width(value, sizes)
     return Load(weights * item_bytes(program.spec), elements, barriers)
 

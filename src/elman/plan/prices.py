@@ -46,8 +46,10 @@ def compute_cost(value: Node, sizes: Mapping[str, int], prices: Prices) -> float
     if value.op == "matmul":
         inner = width(value.args[1], sizes)
         return prices.product * inner * max(1, width(value, sizes))
-    if op.kind == "reduce":
+    if op.kind in ("reduce", "scan"):
         return prices.reduction * sum(width(arg, sizes) for arg in value.args)
+    if op.kind == "spread":
+        return prices.elementwise * width(value, sizes)
     if op.kind != "pointwise":
         return 0.0
     if value.op in TRANSCENDENTAL:

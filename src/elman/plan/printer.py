@@ -85,15 +85,16 @@ def show_bundle(bundle: Bundle, names: Names) -> str:
 
 
 def _reductions(segment: Segment, names: Names) -> list[str]:
-    ops_of: dict[tuple[Node, ...], list[str]] = {}
-    for value in segment.scalars:
-        if OPS[value.op].kind == "reduce":
-            ops_of.setdefault(value.args, []).append(value.op)
-    sums = [args for args, ops in ops_of.items() if ops == ["sum"]]
+    ops_of: dict[tuple[tuple[Node, ...], int], list[str]] = {}
+    for value in (*segment.scalars, *(v for part in segment.parts for v in part.nodes)):
+        if OPS[value.op].kind in ("reduce", "scan"):
+            groups = value.groups if OPS[value.op].kind == "reduce" else 1
+            ops_of.setdefault((value.args, groups), []).append(value.op)
+    sums = [key for key, ops in ops_of.items() if ops == ["sum"]]
     texts = [
-        f"{', '.join(ops)} of {_list(names, args)}"
-        for args, ops in ops_of.items()
-        if args not in sums
+        f"{', '.join(ops)} of {_list(names, args)}{f' in {groups} groups' if groups > 1 else ''}"
+        for (args, groups), ops in ops_of.items()
+        if (args, groups) not in sums
     ]
     return [*texts, *([f"{len(sums)} sum{'s' * (len(sums) > 1)} over units"] if sums else [])]
 

@@ -31,7 +31,8 @@ def full_reads(value: Node) -> tuple[Node, ...]:
     """Arguments of which a value reads all units, not only its own."""
     if value.op == "matmul":
         return (value.args[1],)
-    return value.args if OPS[value.op].kind == "reduce" else ()
+    whole = OPS[value.op].kind == "reduce" or value.over_units
+    return tuple(arg for arg in value.args if arg.shape) if whole else ()
 
 
 def _earliest(order: list[Node], floor: Mapping[Node, int]) -> dict[Node, int]:

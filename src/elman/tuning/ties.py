@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from elman.engines.arrays import Arrays
 from elman.engines.reference.engine import steps
+from elman.ir.evaluate import units_of
 from elman.ir.graph import Graph, Node
 from elman.ir.ops import COMPARISONS
 from elman.tuning.trial import Trial
@@ -14,6 +16,8 @@ _ROUNDING = 100.0  # times the spacing of numbers near 1: what a few steps may b
 _KINKS = ("relu", "abs", "sign")  # at 0
 _TIED = ("minimum", "maximum", *COMPARISONS)  # where both operands are equal
 _JUMPS = {"floor": 0.0, "round": 0.5, "remainder": 0.0}  # at every whole number and this
+_LARGEST = ("amax", "argmax")  # where the two largest units are equal
+_ARRAYS = Arrays(torch.float64, torch.device("cpu"))
 
 
 def has_ties(graph: Graph) -> bool:
@@ -46,6 +50,8 @@ def near_ties(trial: Trial) -> Tensor:
 
 def _gap(kink: Node, values: dict[Node, Tensor]) -> tuple[Tensor, float]:
     """What decides at a threshold, and the size of the numbers that it is a difference of."""
+    if kink.op in _LARGEST:
+        return _lead(units_of(_ARRAYS, kink, tuple(values[arg] for arg in kink.args)))
     parts = [
         values[arg].unsqueeze(-1) if kink.shape and not arg.shape else values[arg]
         for arg in _operands(kink)
@@ -59,9 +65,16 @@ def _gap(kink: Node, values: dict[Node, Tensor]) -> tuple[Tensor, float]:
     return (parts[0] if len(parts) == 1 else parts[0] - parts[1]), scale
 
 
+def _lead(units: Tensor) -> tuple[Tensor, float]:
+    """By how much the largest of the last axis leads, and how large the numbers are."""
+    first = units.topk(min(2, units.shape[-1]), -1).values
+    scale = float(first.abs().max()) if first.numel() else 0.0
+    return first[..., 0] - first[..., -1], scale
+
+
 def _operands(value: Node) -> tuple[Node, ...]:
     """The values whose difference (or whose one value) decides; weights alone decide alike."""
-    if value.op in _KINKS or value.op in _TIED or value.op in _JUMPS:
+    if value.op in (*_KINKS, *_TIED, *_JUMPS, *_LARGEST):
         operands = value.args
     elif value.op == "where" and value.args[0].op not in COMPARISONS:
         operands = value.args[:1]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from elman.engines.gate_blocks import stream_of
 from elman.ir.graph import Node
+from elman.ir.ops import OPS
+from elman.ir.types import GateBlock
 
 SPELL: dict[str, str] = {
     "mul": "{0} * {1}",
@@ -42,6 +46,16 @@ SPELL: dict[str, str] = {
 }
 
 
+# over groups of units; the names of functions in runtime.h
+_GROUPED = {
+    "sum": "sums_of",
+    "mean": "means_of",
+    "var": "squares_of",
+    "amax": "maxima_of",
+    "argmax": "places_of",
+}
+
+
 def spell(value: Node, args: list[str]) -> str:
     """An elementwise op of the vector at unit ``u``."""
     return SPELL[value.op].format(*args, stream=stream_of(value))
@@ -73,17 +87,39 @@ def spell_reduce(op: str, arrays: list[tuple[str, int]], mean: str = "") -> str:
     """``T s`` = a reduction over the units of some arrays, all that they have together.
 
     Args:
-        op: ``sum``, ``mean``, ``var`` or ``amax``.
+        op: ``sum``, ``mean``, ``var``, ``amax`` or ``argmax``.
         arrays: C text of an address, and units.
         mean: C text of the arrays' mean where it is at hand already, for ``var``.
     """
     units = ", ".join(f"{{{address}, {count}}}" for address, count in arrays)
     given = f"(Units[]){{{units}}}, {len(arrays)}"
-    if op == "amax":
-        return f"T s = max_of({given});"
+    if op in ("amax", "argmax"):
+        return f"T s = {'max_of' if op == 'amax' else 'place_of'}({given});"
     total = number(float(sum(count for _, count in arrays)))
     if op == "sum":
         return f"T s = sum_of({given});"
     if op == "mean":
         return f"T s = sum_of({given}) / {total};"
     return f"T s = square_of({given}, {mean or f'sum_of({given}) / {total}'}) / {total};"
+
+
+def spell_over_units(value: Node, address: str, size: Callable[[GateBlock], int]) -> str:
+    """Units u, u + 1 … of a value that reads other units of its argument.
+
+    Args:
+        value: one that is ``over_units``.
+        address: C text of the argument's first unit.
+        size: units of a gate block.
+    """
+    (arg,) = value.args
+    if value.op == "cumsum":
+        way = "from" if value.backward_in_units else "to"
+        return f"sums_{way}({address}, u, {size(value.shape[0][0])})"
+    groups, whole = (value, arg) if OPS[value.op].kind == "reduce" else (arg, value)
+    count = groups.groups
+    given = f"{address}, u, {count}, {size(whole.shape[0][0]) // count}"
+    if groups is value:
+        return f"{_GROUPED[value.op]}({given})"
+    if value.op == "spread":
+        return f"spread_of({given})"
+    return f"one_hot_of({given}, {sum(map(size, value.data))})"

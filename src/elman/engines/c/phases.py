@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from elman.engines.c.clock import Clock
 from elman.engines.c.layout import CLayout, product_parts
-from elman.engines.c.ops import number, spell, spell_reduce, spell_sum
+from elman.engines.c.ops import number, spell, spell_over_units, spell_reduce, spell_sum
 from elman.engines.c.products import Panels, Weights, direct_code, product_code
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
@@ -176,6 +176,8 @@ class PhaseWriter:
                     text = f"{columns[value]} + {text}" if text != "bc((T)0.0)" else columns[value]
             elif value.op == "matmul":
                 text = columns[value]
+            elif value.over_units:
+                text = spell_over_units(value, self._whole(value.args[0]), self.layout.size)
             else:
                 text = spell(value, [use(arg) for arg in value.args])
             names[value] = f"x{len(names)}"
@@ -240,15 +242,18 @@ class PhaseWriter:
         place = self.place(self.phase.buffers[value], value)
         return f"({place.at('rb')})", place.stride
 
+    def _whole(self, value: Node) -> str:
+        """C text of the address of all units of a value in row r."""
+        if loop_invariant(value):
+            return f"(c->vec + {self.layout.vector(value)})"
+        buffer = self.phase.buffers[value]
+        if buffer.where == "scalar":
+            return f"(sc + (r - r0) * {self.scalars} + {buffer.index})"
+        return f"({self.place(buffer, value).at('r')})"
+
     def _reduce(self, value: Node, mean: str) -> str:
         """A reduction over the arguments' units, which lie in memory."""
-        reads: list[tuple[str, int]] = []
-        for arg in value.args:
-            if loop_invariant(arg):
-                base = f"(c->vec + {self.layout.vector(arg)})"
-            else:
-                base = f"({self.place(self.phase.buffers[arg], arg).at('r')})"
-            reads.append((base, self.layout.size(arg.shape[0][0])))
+        reads = [(self._whole(arg), self.layout.size(arg.shape[0][0])) for arg in value.args]
         return spell_reduce(value.op, reads, mean)
 
     def _scalars(self, segment: Segment) -> list[str]:

@@ -4,7 +4,7 @@ sums."""
 from __future__ import annotations
 
 from elman.engines.c.layout import CLayout
-from elman.engines.c.ops import number, spell, spell_reduce, spell_sum
+from elman.engines.c.ops import number, spell, spell_over_units, spell_reduce, spell_sum
 from elman.ir.graph import Node, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import Pair
@@ -159,6 +159,10 @@ class WeightCode:
                     lines.extend(self._leaf(value))
             elif kind == "product":
                 lines.extend(self._product(value))
+            elif value.over_units:
+                address = f"c->vec + {self.layout.vector(value.args[0])}"
+                text = spell_over_units(value, address, self.layout.size)
+                lines.append(f"{self._loops(value)} st({self._target(value)}, {text});")
             elif kind == "reduce":
                 lines.extend(self._reduce(value))
             elif value.op == "transpose":

@@ -35,7 +35,8 @@ def within_units(
 ) -> tuple[list[Node | None], dict[Node, Node]]:
     """The values of ``roots`` as if no unit's cotangent reached another unit.
 
-    Of the matrix of a product its diagonal is left, of a sum over units nothing. Exact for a state
+    Of the matrix of a product its diagonal is left, of a sum over units nothing, of a running sum
+    the unit itself. Exact for a state
     that reaches the next one through one product on each way (GRU, LSTM); of two in a row it is the
     product of their diagonals.
 
@@ -53,6 +54,8 @@ def within_units(
             continue
         if value.op in ("sum", "mean"):
             new[value] = None
+        elif value.op == "cumsum":
+            new[value] = new[value.args[0]]
         elif value.op == "matmul":
             new[value] = _on_diagonal(value, new[value.args[1]], diagonals, build)
         else:
@@ -163,7 +166,9 @@ def _kept(value: Node, new: dict[Node, Node | None], build: Builder) -> Node | N
         if not kept_units:
             return None
         if value.op == "sum":
-            return build.make("sum", kept_units, (), ())
-    if value.op in ("mul", "matmul", "outer") or (value.op == "div" and args[0] is None):
+            return build.make("sum", kept_units, (), value.shape)
+    if value.op in ("mul", "matmul", "outer", "spread", "cumsum") or (
+        value.op == "div" and args[0] is None
+    ):
         return None
     raise VerifyError(f"{value} is not linear in a cotangent")

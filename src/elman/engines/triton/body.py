@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from elman.engines.triton.layout import TritonLayout, padded
+from elman.engines.triton.layout import TritonLayout, padded, power_of_2
 from elman.engines.triton.ops import number, spell, spell_sum
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
@@ -169,8 +169,10 @@ class Body(ABC):
             assert product is not None, "a product belongs to an acc"
             self.names[value] = product
             return
-        if OPS[value.op].kind == "reduce":
+        if OPS[value.op].kind == "reduce" and not value.shape:
             text = self._reduced(value)
+        elif value.over_units:
+            text = self.own(self._over_units(value), value)
         elif value.op == "lin":
             own = [
                 (coef, arg)
@@ -200,16 +202,54 @@ class Body(ABC):
         name = self.whole(self.use(value), value)
         return name, f"ok_{self.units(size)}" if self.masked(size) else None
 
+    def own(self, text: str, value: Node) -> str:
+        """Of a block with all units of a value, text of those of this program."""
+        return text
+
+    def _over_units(self, value: Node) -> str:
+        """Text of a block with all units of what reads other units than its own."""
+        (arg,) = value.args
+        size = self.layout.width(value)
+        if OPS[value.op].kind == "reduce":
+            name, _ = self.all_units(arg)
+            width = self.layout.width(arg) // size
+            return f"lib.group_{value.op}({name}, {padded(size)}, {power_of_2(width)}, {width})"
+        if value.op == "cumsum":
+            name = only(*self.all_units(arg))
+            return f"tl.cumsum({name}, 0, reverse={value.backward_in_units})"
+        name = self.all_units(arg)[0] if arg.shape else self.use(arg)
+        width = size // arg.groups
+        wide = f"lib.spread({name}, {padded(size)}, {width}, N)"
+        if value.op == "spread":
+            return wide
+        return f"lib.one_hot({wide}, {width}, {sum(map(self.layout.size, value.data))})"
+
+    def _first(self, value: Node, wide: list[tuple[str, str | None]]) -> str:
+        """The number of the first largest unit of all arguments, counted over all of them."""
+        sizes = [self.layout.width(arg) for arg in value.args]
+        parts = [
+            f"({name}, 1, {padded(size)}, {size})"
+            for (name, _), size in zip(wide, sizes, strict=True)
+        ]
+        best = [self.fresh() for _ in parts]
+        for name, part in zip(best, parts, strict=True):
+            self.lines.append(f"{name} = lib.group_amax{part}")
+        top = largest(best)
+        text = f"lib.group_argmax{parts[-1]} + {sum(sizes[:-1])}.0"
+        for k in reversed(range(len(parts) - 1)):
+            found = f"lib.group_argmax{parts[k]} + {sum(sizes[:k])}.0"
+            text = f"tl.where(({best[k]} == {top}) | ({best[k]} != {best[k]}), {found}, {text})"
+        return text
+
     def _reduced(self, value: Node) -> str:
         """A reduction over the units of all arguments: [1, samples]."""
         count = sum(self.layout.width(arg) for arg in value.args)
         wide = [self.all_units(arg) for arg in value.args]
+        if value.op == "argmax":
+            return self._first(value, wide)
         if value.op == "amax":
             parts = [f"lib.amax({only(name, mask, '-inf')})" for name, mask in wide]
-            text = parts[0]
-            for part in parts[1:]:
-                text = f"tl.maximum({text}, {part}, propagate_nan=tl.PropagateNan.ALL)"
-            return f"({text})[None, :]"
+            return f"({largest(parts)})[None, :]"
         total = " + ".join(f"tl.sum({only(name, mask)}, 0)" for name, mask in wide)
         if value.op == "sum":
             return f"({total})[None, :]"
@@ -224,6 +264,14 @@ class Body(ABC):
             self.lines.append(f"{off} = {only(f'({name} - {middle})', mask)}")
             squares.append(f"tl.sum({off} * {off}, 0)")
         return f"(({' + '.join(squares)}) * {number(1.0 / count)})[None, :]"
+
+
+def largest(parts: list[str]) -> str:
+    """The largest of some blocks, unit by unit; NaN where there is one."""
+    text = parts[0]
+    for part in parts[1:]:
+        text = f"tl.maximum({text}, {part}, propagate_nan=tl.PropagateNan.ALL)"
+    return text
 
 
 def only(text: str, mask: str | None, other: str = "0.0") -> str:

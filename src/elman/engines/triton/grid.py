@@ -379,6 +379,10 @@ class Grid(Loop):
         )
         return name, f"ok_{f}"
 
+    def own(self, text: str, value: Node) -> str:
+        """See :meth:`Body.own`."""
+        return f"lib.units({text}, {self.units(self.layout.width(value))})"
+
     def _begin(self) -> list[str]:
         self.pointers["bar"] = None
         return [

@@ -118,4 +118,9 @@ def _ranks(program: Program) -> dict[str, dict[int, int]]:
 
 def padded(size: int) -> int:
     """The power of two that holds so many units, at least what a product takes."""
-    return max(LEAST, 1 << (size - 1).bit_length())
+    return max(LEAST, power_of_2(size))
+
+
+def power_of_2(size: int) -> int:
+    """The least power of two that is no smaller."""
+    return 1 << (size - 1).bit_length()

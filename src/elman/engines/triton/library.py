@@ -96,6 +96,86 @@ def amax(v):
 
 
 @triton.jit
+def units(v, at):
+    """Some units of a block [units, samples], by their numbers [own units, 1]; the last one's for
+    numbers that are too large."""
+    at = tl.minimum(at, v.shape[0] - 1).to(tl.int32)
+    return tl.gather(v, tl.broadcast_to(at, [at.shape[0], v.shape[1]]), 0)
+
+
+@triton.jit
+def by_group(v, GROUPS: tl.constexpr, UNITS: tl.constexpr, WIDTH: tl.constexpr):
+    """A block [units, samples] of groups of WIDTH as [groups, UNITS of a group, samples]; what is
+    more than a group, or than all groups, is any number."""
+    if v.shape[0] == GROUPS * UNITS and (GROUPS == 1 or UNITS == WIDTH):
+        wide = v
+    else:
+        k = tl.arange(0, GROUPS * UNITS)[:, None]
+        wide = units(v, k // UNITS * WIDTH + tl.minimum(k % UNITS, WIDTH - 1))
+    return tl.reshape(wide, [GROUPS, UNITS, v.shape[1]])
+
+
+@triton.jit
+def group_sum(v, GROUPS: tl.constexpr, UNITS: tl.constexpr, WIDTH: tl.constexpr):
+    """The sum of each group [groups, samples]."""
+    inside = tl.arange(0, UNITS)[None, :, None] < WIDTH
+    return tl.sum(tl.where(inside, by_group(v, GROUPS, UNITS, WIDTH), 0.0), 1)
+
+
+@triton.jit
+def group_mean(v, GROUPS: tl.constexpr, UNITS: tl.constexpr, WIDTH: tl.constexpr):
+    """The mean of each group [groups, samples]."""
+    return group_sum(v, GROUPS, UNITS, WIDTH) * (1.0 / WIDTH)
+
+
+@triton.jit
+def group_var(v, GROUPS: tl.constexpr, UNITS: tl.constexpr, WIDTH: tl.constexpr):
+    """The variance of each group, divided by WIDTH [groups, samples]."""
+    inside = tl.arange(0, UNITS)[None, :, None] < WIDTH
+    wide = by_group(v, GROUPS, UNITS, WIDTH)
+    middle = tl.sum(tl.where(inside, wide, 0.0), 1) * (1.0 / WIDTH)
+    off = tl.where(inside, wide - middle[:, None, :], 0.0)
+    return tl.sum(off * off, 1) * (1.0 / WIDTH)
+
+
+@triton.jit
+def group_amax(v, GROUPS: tl.constexpr, UNITS: tl.constexpr, WIDTH: tl.constexpr):
+    """The largest unit of each group [groups, samples]; NaN where there is one."""
+    inside = tl.arange(0, UNITS)[None, :, None] < WIDTH
+    wide = tl.where(inside, by_group(v, GROUPS, UNITS, WIDTH), -float("inf"))
+    odd = tl.sum((wide != wide).to(tl.float32), 1) > 0.0
+    return tl.where(odd, float("nan"), tl.max(wide, 1))
+
+
+@triton.jit
+def group_argmax(v, GROUPS: tl.constexpr, UNITS: tl.constexpr, WIDTH: tl.constexpr):
+    """The number of the first largest unit of each group [groups, samples]; NaN is the largest."""
+    k = tl.arange(0, UNITS)[None, :, None]
+    wide = by_group(v, GROUPS, UNITS, WIDTH)
+    best = group_amax(v, GROUPS, UNITS, WIDTH)[:, None, :]
+    hit = (k < WIDTH) & ((wide == best) | (wide != wide))
+    return tl.min(tl.where(hit, k, UNITS), 1).to(tl.float32)
+
+
+@triton.jit
+def spread(v, UNITS: tl.constexpr, WIDTH: tl.constexpr, N: tl.constexpr):
+    """A number per group [groups, samples] at each of its WIDTH units [UNITS, samples]."""
+    v = tl.broadcast_to(v, [v.shape[0], N])
+    if v.shape[0] * WIDTH == UNITS:
+        wide = tl.broadcast_to(v[:, None, :], [v.shape[0], WIDTH, N])
+        return tl.reshape(wide, [UNITS, N])
+    else:
+        return units(v, tl.arange(0, UNITS)[:, None] // WIDTH)
+
+
+@triton.jit
+def one_hot(number, WIDTH: tl.constexpr, BEFORE: tl.constexpr):
+    """1 at the unit of each group of WIDTH that has a number, counted from BEFORE, else 0."""
+    k = tl.arange(0, number.shape[0])[:, None] % WIDTH + BEFORE
+    return (number == k.to(tl.float32)).to(tl.float32)
+
+
+@triton.jit
 def number(v):
     """Zero in the place of NaN."""
     return tl.where(v != v, 0.0, v)

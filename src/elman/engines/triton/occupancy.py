@@ -74,7 +74,8 @@ def reduced_units(of: Program) -> int:
         )
 
     nodes = [value for phase in _phases(of) for value in phase_nodes(phase)]
-    return max((units(v) for v in nodes if OPS[v.op].kind == "reduce"), default=0)
+    over = (v for v in nodes if OPS[v.op].kind == "reduce" or v.over_units)
+    return max(map(units, over), default=0)
 
 
 def _phases(of: Program) -> list[Phase]:

@@ -93,13 +93,35 @@ class Writer:
             return self._product(node, args[0], args[1])
         if OPS[node.op].kind == "reduce":
             parts = zip(node.args, args, strict=True)
-            return [self._reduced(node, [e for arg, own in parts for e in self._wide(arg, own)])]
+            entries = [e for arg, own in parts for e in self._wide(arg, own)]
+            width = len(entries) // node.groups
+            each = [entries[k * width : (k + 1) * width] for k in range(node.groups)]
+            return [self._reduced(node, own) for own in each]
+        if OPS[node.op].kind in ("spread", "scan"):
+            return self._over_units(node, self._wide(node.args[0], args[0]))
         count = max([self.count(node), *map(len, args)])
         each = zip(*(own if len(own) == count else own * count for own in args), strict=True)
         return [self._pointwise(node, list(entries)) for entries in each]
 
     def _wide(self, value: Node, entries: list[Entry]) -> list[Entry]:
         return entries if len(entries) == self.count(value) else entries * self.count(value)
+
+    def _over_units(self, node: Node, entries: list[Entry]) -> list[Entry]:
+        size = self.size(node)
+        if node.op == "cumsum":
+            made: list[Entry] = []
+            for entry in entries[::-1] if node.backward_in_units else entries:
+                made.append(self._sum([(1.0, before) for before in (*made[-1:], entry)]))
+            return made[::-1] if node.backward_in_units else made
+        width = size // len(entries)
+        wide = [entry for entry in entries for _ in range(width)]
+        if node.op == "spread":
+            return wide
+        before = dim_size(node.data, self.sizes)
+        return [
+            self._named(f"({text_of(entry, wide=True)} == {before + k % width}.0).to(tl.float32)")
+            for k, entry in enumerate(wide)
+        ]
 
     def _product(self, node: Node, matrix: list[Entry], vector: list[Entry]) -> list[Entry]:
         rows, columns = shape_size(node.args[0].shape, self.sizes)
@@ -154,12 +176,24 @@ class Writer:
                 other = text_of(entry, wide=True)
                 text = f"tl.maximum({text}, {other}, propagate_nan=tl.PropagateNan.ALL)"
             return self._named(text)
+        if node.op == "argmax":
+            return self._first([text_of(entry, wide=True) for entry in entries])
         share = 1.0 if node.op == "sum" else 1.0 / len(entries)
         total = self._sum([(share, entry) for entry in entries])
         if node.op != "var":
             return total
         off = [self._sum([(1.0, entry), (-1.0, total)]) for entry in entries]
         return self._sum([(share, self._times(one, one)) for one in off])
+
+    def _first(self, entries: list[str]) -> Entry:
+        """The number of the first largest entry; NaN is the largest."""
+        best = self._named(entries[0])
+        place = text_of(0.0, wide=True)
+        for k, entry in enumerate(entries[1:], 1):
+            more = self._named(f"({entry} > {best}) | (({entry} != {entry}) & ({best} == {best}))")
+            best = self._named(f"tl.where({more}, {entry}, {best})")
+            place = self._named(f"tl.where({more}, {k}.0, {place})")
+        return place
 
 
 def text_of(entry: Entry, *, wide: bool = False) -> str:

@@ -1,0 +1,31 @@
+"""Whether the sizes of a cell can be divided into the groups that its formula asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from elman.errors import ShapeError, diagnostic
+from elman.ir.graph import Graph
+from elman.ir.ops import OPS
+from elman.ir.types import gate_block_size
+
+
+def check_groups(graph: Graph, sizes: Mapping[str, int]) -> None:
+    """Raise ShapeError, at the user's line, where a dim is no multiple of the groups in it."""
+    for value in graph.walk():
+        kind = OPS[value.op].kind
+        if kind not in ("reduce", "spread"):
+            continue
+        whole, groups = (value, value.args[0]) if kind == "spread" else (value.args[0], value)
+        if not groups.shape:
+            continue
+        for gate_block, count in zip(whole.shape[0], groups.shape[0], strict=True):
+            size = gate_block_size(gate_block, sizes)
+            if size % int(count):
+                raise ShapeError(
+                    diagnostic(
+                        f"{gate_block} = {size} is no multiple of its {count} groups",
+                        [("at", value.where)],
+                        f"{gate_block} = {-(-size // int(count)) * int(count)} is one",
+                    )
+                )

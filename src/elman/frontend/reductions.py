@@ -1,0 +1,252 @@
+"""What a cell author may compute over all units of a vector, or over groups of neighbours;
+re-exported as ``elman.ops``.
+
+A vector of k gate blocks in G groups: each gate block is G / k groups, by one op whatever G is; or
+a group is k / G gate blocks, and the vector is cut into groups.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+from elman.frontend.cuts import UncutError, check_cut
+from elman.frontend.functions import concat, exp, split, sqrt, stop_gradient
+from elman.frontend.heads import cut_dim
+from elman.frontend.trace import Tracer, lift, refuse, vector_dim, where_called
+from elman.ir.graph import Node, node
+from elman.ir.types import Dim, Shape, show_dim
+
+__all__ = [
+    "amax",
+    "cumsum",
+    "hardmax",
+    "layer_norm",
+    "mean",
+    "rms_norm",
+    "softmax",
+    "spread",
+    "sum",
+    "var",
+]
+
+
+def sum(v: Any, groups: int = 1) -> Tracer:
+    """The sum over all units of a vector: a scalar per sample; or over each of ``groups`` equal
+    groups of neighbouring units: [G]."""
+    return _reduced("sum", v, groups)
+
+
+def mean(v: Any, groups: int = 1) -> Tracer:
+    """The mean over all units of a vector: a scalar per sample; or over each of ``groups`` equal
+    groups of neighbouring units: [G]."""
+    return _reduced("mean", v, groups)
+
+
+def var(v: Any, groups: int = 1) -> Tracer:
+    """The variance over all units of a vector, divided by n (not n - 1): a scalar per sample; or
+    over each of ``groups`` equal groups of n neighbouring units: [G]."""
+    return _reduced("var", v, groups)
+
+
+def amax(v: Any, groups: int = 1) -> Tracer:
+    """The largest unit of a vector: a scalar per sample; or of each of ``groups`` equal groups of
+    neighbouring units: [G].
+
+    NaN is the largest. Units that tie share the gradient equally, as with torch.amax.
+    """
+    return _reduced("amax", v, groups)
+
+
+def spread(values: Any, like: Any) -> Tracer:
+    """One value per group [G], or one for all, at every unit of its group: in the dims of ``like``
+    [H]. H / G neighbours are a group, as for ``sum(v, groups=G)``.
+
+    ``v / spread(sqrt(mean(v * v, groups=4)), v)`` is v with each of 4 groups scaled to a root mean
+    square of 1.
+
+    Raises:
+        TraceError: ``values`` is no vector of a number of values, or they are no equal groups.
+    """
+    value, dim, where = lift(values), vector_dim(lift(like), "spread"), where_called()
+    if not value.shape:
+        return Tracer(node("spread", (value,), (), (dim,), where))
+    numbers = [n for n in vector_dim(value, "spread") if isinstance(n, int)]
+    if len(numbers) < len(value.shape[0]):
+        refuse(
+            f"spread takes a value per group, not one per unit of [{show_dim(value.shape[0])}]",
+            "spread(mean(v, groups=4), v)",
+        )
+    groups = builtins.sum(numbers)
+    counts = _met_counts(dim, groups)
+    if counts is not None:
+        check_cut((counts,), value.shape)
+        return Tracer(node("spread", (value,), (), (dim,), where))
+    one: Shape = ((1,) * groups,)
+    check_cut(one, value.shape)
+    wide = [
+        Tracer(node("spread", (each.node,), (), ((gate_block,),), where))
+        for each, part in zip(split(values, groups), split(like, groups), strict=True)
+        for gate_block in part.node.shape[0]
+    ]
+    return concat(*wide)
+
+
+def layer_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
+    """(v - mean) / sqrt(var + eps) over all units of v, or over each of ``groups`` equal groups of
+    neighbouring units.
+
+    Gains and biases are the cell's own weights: ``g * layer_norm(v) + b``.
+    Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450v1, eqs. 3-4; eps inside the root as in torch.
+    """
+
+    def norm(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
+        return (part - wide(over("mean", part))) * wide(1.0 / sqrt(over("var", part) + eps))
+
+    return _by_groups("layer_norm", v, groups, norm)
+
+
+def rms_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
+    """v / sqrt(mean(v²) + eps) over all units of v, or over each of ``groups`` equal groups of
+    neighbouring units.
+
+    Gains are the cell's own weights: ``g * rms_norm(v)``.
+    Source: Zhang & Sennrich 2019, arXiv:1910.07467v1, eq. 4; eps inside the root as in torch.
+    """
+
+    def norm(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
+        return part * wide(1.0 / sqrt(over("mean", part * part) + eps))
+
+    return _by_groups("rms_norm", v, groups, norm)
+
+
+def softmax(v: Any, groups: int = 1) -> Tracer:
+    """exp(v) divided by its sum over all units, or over each of ``groups`` equal groups of
+    neighbouring units; shifted by the largest unit first."""
+
+    def soft(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
+        shifted = exp(part - wide(stop_gradient(over("amax", part))))
+        return shifted / wide(over("sum", shifted))
+
+    return _by_groups("softmax", v, groups, soft)
+
+
+def hardmax(v: Any, groups: int = 1) -> Tracer:
+    """1 at the largest unit of v, or of each of ``groups`` equal groups of neighbouring units, else
+    0: one_hot(argmax(v)).
+
+    The first of units that tie, as torch.argmax; NaN is the largest. The gradient is zero.
+    """
+
+    def hard(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
+        first = over("argmax", part).node
+        return Tracer(node("one_hot", (first,), (), part.node.shape, where_called()))
+
+    return _by_groups("hardmax", v, groups, hard)
+
+
+def cumsum(v: Any) -> Tracer:
+    """The sum of all units up to each one, itself included: [H] as v."""
+    value = lift(v)
+    vector_dim(value, "cumsum")
+    return Tracer(node("cumsum", (value,), (), value.shape, where_called()))
+
+
+_Over = Callable[[str, Tracer], Tracer]  # a reduction of a part
+
+
+def _counts(dim: Dim, groups: Any) -> Dim | None:
+    """How many of ``groups`` each gate block is; None if a group is several gate blocks, or all.
+
+    Raises:
+        TraceError: the groups would not be equal.
+    """
+    if type(groups) is not int or groups < 1:
+        refuse(f"groups is a number of groups, not {groups!r}", "layer_norm(v, groups=4)")
+    if groups == 1:
+        return None
+    count, left = divmod(groups, len(dim))
+    if left or len(set(dim)) > 1:
+        numbers = all(isinstance(gate_block, int) for gate_block in dim)
+        if (len(set(dim)) > 1 or len(dim) % groups) and not numbers:
+            refuse(
+                f"cannot form {groups} equal groups of [{show_dim(dim)}]",
+                "a group is a part of H, or several H: groups=3 or 6 of [3H]",
+            )
+        return None
+    gate_block = dim[0]
+    if isinstance(gate_block, int) and gate_block % count:
+        refuse(
+            f"cannot form {groups} equal groups of [{show_dim(dim)}]",
+            f"{gate_block} is no multiple of {count}",
+        )
+    return (count,) * len(dim)
+
+
+def _met_counts(dim: Dim, groups: Any) -> Dim | None:
+    """The same for values of groups that may meet others of as many.
+
+    Raises:
+        TraceError, UncutError: as :func:`_counts`, and where a dim of as many values is cut
+            elsewhere: what is grouped has to be cut alike, and is if its dims are numbers.
+    """
+    counts = _counts(dim, groups)
+    if counts is None:
+        return None
+    gate_block, count = dim[0], int(counts[0])
+    traced = cut_dim(counts[:1])
+    if len(traced) > 1:
+        if not isinstance(gate_block, int):
+            refuse(
+                f"a dim of {count} is cut into parts elsewhere in this cell,"
+                f" but not {count} groups of [{gate_block}]",
+                "cut the vector into parts first: split(v, 2)",
+            )
+        width = gate_block // count
+        raise UncutError({gate_block: tuple(width * int(part) for part in traced)})
+    return counts
+
+
+def _over(op: str, value: Node, shape: Shape) -> Tracer:
+    return Tracer(node(op, (value,), (), shape, where_called()))
+
+
+def _reduced(op: str, v: Any, groups: int) -> Tracer:
+    """A scalar, or a value for each group."""
+    value = lift(v)
+    dim = vector_dim(value, op)
+    counts = _met_counts(dim, groups)
+    if counts is not None:
+        return _over(op, value, (counts,))
+    if groups == 1:
+        return _over(op, value, ())
+    where, one = where_called(), ((1,),)
+    each = [_over(op, part.node, ()).node for part in split(v, groups)]
+    return concat(*(Tracer(node("spread", (value,), (), one, where)) for value in each))
+
+
+def _by_groups(
+    name: str,
+    v: Any,
+    groups: int,
+    formula: Callable[[Tracer, Callable[[Tracer], Tracer], _Over], Tracer],
+) -> Tracer:
+    """A formula of a part, of what makes a value per group one per unit, and of a reduction; for
+    each group, or for all groups at once."""
+    value = lift(v)
+    dim = vector_dim(value, name)
+    counts = _counts(dim, groups)
+    if counts is None or len(counts) == groups:  # each group is one gate block or several
+        parts = [Tracer(value)] if groups == 1 else split(v, groups)
+        made = [
+            formula(part, lambda own: own, lambda op, own: _over(op, own.node, ()))
+            for part in parts
+        ]
+        return made[0] if groups == 1 else concat(*made)
+    shape = (counts,)
+    return formula(
+        Tracer(value),
+        lambda own: Tracer(node("spread", (own.node,), (), value.shape, where_called())),
+        lambda op, own: _over(op, own.node, shape),
+    )
