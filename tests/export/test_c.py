@@ -20,6 +20,7 @@ from elman.errors import InputError, RunError
 from elman.export import to_c
 from elman.export.step import tiled
 from elman.train.weights import load_weights
+from unseen import UNSEEN, grouped, latents
 
 CC = shutil.which("gcc") or shutil.which("cc")
 STRICT = "-O2 -std=c99 -pedantic -Wall -Wextra -Wshadow -Werror -ffreestanding -fPIC -shared"
@@ -84,6 +85,15 @@ def test_every_cell(cell, tmp_path):
     if not cell.inputs:
         pytest.skip("no input")
     check(elman.Recurrent(cell, 3, 5), tmp_path)
+
+
+@needs_compiler
+@pytest.mark.parametrize("lanes", [1, 16])
+@pytest.mark.parametrize("cell", [grouped, latents], ids=lambda cell: cell.name)
+def test_groups_of_units(cell, lanes, tmp_path):
+    """Reductions over groups, what is spread over their units, running sums, the first largest."""
+    torch.manual_seed(0)
+    check(elman.Recurrent(cell, UNSEEN[cell].I, UNSEEN[cell].H), tmp_path, lanes)
 
 
 @needs_compiler

@@ -292,6 +292,7 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long T);
             file("functions.h"),
             _own("mathematics.h"),
             file("reductions.h"),
+            file("groups.h"),
             *(self._layer(index, layer) for index, layer in enumerate(self.layers)),
             f"void {name}_init({name}_state *state) {{",
             *("    " + line for line in [*zeros, "state->turn = 0;"]),

@@ -33,7 +33,7 @@ INLINE V pick(M m, V a, V b) { return m ? a : b; }
 INLINE V ldn(const T *p, long u, long n) {
     V v = {0};
     if (u + LANES <= n) return ld(p + u);
-    for (long i = 0; i < LANES && u + i < n; i++) LANE(v, i) = p[u + i];
+    for (int i = 0; i < LANES; i++) LANE(v, i) = u + i < n ? p[u + i] : 0;
     return v;
 }
 INLINE void stn(T *p, long u, long n, V v) {

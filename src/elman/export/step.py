@@ -20,6 +20,7 @@ from elman.engines.c.phases import PhaseWriter, RowAddress
 from elman.engines.weights import WeightRate
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
+from elman.ir.pair import loop_invariant
 from elman.plan.build import program
 from elman.plan.program import Buffer, Part, Phase, Program, Segment
 
@@ -91,8 +92,11 @@ class StepWriter(PhaseWriter):
         head = f"for (long u = 0; u < {size}; u += LANES) {{"
         return [*calls, head, *("    " + line for line in lines), "}"]
 
-    def _reduce(self, value: Node, mean: str) -> str:
-        return super()._reduce(value, mean).replace("c->vec", "vec")
+    def _whole(self, value: Node) -> str:
+        buffer = None if loop_invariant(value) else self.phase.buffers[value]
+        if buffer is not None and buffer.where == "scalar":
+            return f"(sc + {self.layer.scalar(self.phase, buffer)})"
+        return super()._whole(value).replace("c->vec", "vec")
 
     def _scalars(self, segment: Segment) -> list[str]:
         lines: list[str] = []

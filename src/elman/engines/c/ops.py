@@ -46,7 +46,7 @@ SPELL: dict[str, str] = {
 }
 
 
-# over groups of units; the names of functions in runtime.h
+# over groups of units; the names of functions in groups.h
 _GROUPED = {
     "sum": "sums_of",
     "mean": "means_of",

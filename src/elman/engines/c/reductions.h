@@ -45,32 +45,3 @@ SHARED T place_of(const Units *arrays, long count) {
     }
     return (T)place;
 }
-#define GROUPED(name, text)                                                                            \
-    SHARED V name(const T *p, long u, long groups, long width) {                                       \
-        V x = {0};                                                                                     \
-        for (int i = 0; i < VL && u + i < groups; i++) {                                               \
-            const Units own = {p + (u + i) * width, width};                                            \
-            LANE(x, i) = text;                                                                         \
-        }                                                                                              \
-        return x;                                                                                      \
-    }
-GROUPED(sums_of, sum_of(&own, 1))
-GROUPED(means_of, sum_of(&own, 1) / (T)width)
-GROUPED(squares_of, square_of(&own, 1, sum_of(&own, 1) / (T)width) / (T)width)
-GROUPED(maxima_of, max_of(&own, 1))
-GROUPED(places_of, place_of(&own, 1))
-SHARED V sums_to(const T *p, long u, long n) {
-    const Units before = {p, u};
-    T s = sum_of(&before, 1);
-    V x = {0};
-    for (int i = 0; i < VL && u + i < n; i++) { s += p[u + i]; LANE(x, i) = s; }
-    return x;
-}
-SHARED V sums_from(const T *p, long u, long n) {
-    const long end = u + VL < n ? u + VL : n;
-    const Units after = {p + end, n - end};
-    T s = sum_of(&after, 1);
-    V x = {0};
-    for (long k = end - 1; k >= u; k--) { s += p[k]; LANE(x, k - u) = s; }
-    return x;
-}

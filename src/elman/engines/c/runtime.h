@@ -74,32 +74,6 @@ SHARED T sum_of(const Units *arrays, long count);
 SHARED T square_of(const Units *arrays, long count, T mean);
 SHARED T max_of(const Units *arrays, long count);
 SHARED T place_of(const Units *arrays, long count);
-/* over groups of `width` neighbours: those of the groups from u on, of which there are `groups` */
-SHARED V sums_of(const T *p, long u, long groups, long width);
-SHARED V means_of(const T *p, long u, long groups, long width);
-SHARED V squares_of(const T *p, long u, long groups, long width);
-SHARED V maxima_of(const T *p, long u, long groups, long width);
-SHARED V places_of(const T *p, long u, long groups, long width);
-/* sums of the first of n units to each of those from u on, and of each of them to the last of all */
-SHARED V sums_to(const T *p, long u, long n);
-SHARED V sums_from(const T *p, long u, long n);
-/* a number per group at units from u on; lanes behind the last unit have the last group's */
-INLINE long group_of(long u, long groups, long width) { return u / width < groups ? u / width : groups - 1; }
-UNUSED INLINE V spread_of(const T *p, long u, long groups, long width) {
-    if (width % VL == 0) return bc(p[u / width]);
-    V x = {0};
-    for (int i = 0; i < VL; i++) LANE(x, i) = p[group_of(u + i, groups, width)];
-    return x;
-}
-/* 1 at the unit of each group that has its number, counted from `before`, else 0 */
-UNUSED INLINE V one_hot_of(const T *p, long u, long groups, long width, long before) {
-    V x = {0};
-    for (int i = 0; i < VL; i++) {
-        long group = group_of(u + i, groups, width);
-        LANE(x, i) = p[group] == (T)(before + u + i - group * width);
-    }
-    return x;
-}
 
 /* products with weights as they lie, for calls of so few rows that packing would cost more than it gains */
 SHARED void dots(long m, const T *A, long lda, const T *W, long ldw, long units, long K, T *C, long ldc, int acc);

@@ -29,7 +29,7 @@ def _vectors(isa: Isa, dtype: str) -> str:
 @cache
 def head(isa: Isa, dtype: str) -> str:
     """What a text begins with that is linked with :func:`runtime`: vectors, workers, functions."""
-    return "\n".join([_vectors(isa, dtype), file("runtime.h"), file("functions.h")])
+    return "\n".join([_vectors(isa, dtype), *map(file, ("runtime.h", "functions.h", "groups.h"))])
 
 
 def tile_head() -> str:

@@ -1,0 +1,49 @@
+/* Vectors of what reads other units than their own. After the reductions of runtime.h. */
+/* a number per group at units from u on; lanes behind the last unit have the last group's */
+INLINE long group_of(long u, long groups, long width) { return u / width < groups ? u / width : groups - 1; }
+INLINE V spread_of(const T *p, long u, long groups, long width) {
+    if (width % VL == 0) return bc(p[u / width]);
+    V x = {0};
+    for (int i = 0; i < VL; i++) LANE(x, i) = p[group_of(u + i, groups, width)];
+    return x;
+}
+/* 1 at the unit of each group that has its number, counted from `before`, else 0 */
+INLINE V one_hot_of(const T *p, long u, long groups, long width, long before) {
+    V x = {0};
+    for (int i = 0; i < VL; i++) {
+        long group = group_of(u + i, groups, width);
+        LANE(x, i) = p[group] == (T)(before + u + i - group * width);
+    }
+    return x;
+}
+/* over groups of `width` neighbours: those of the groups from u on, of which there are `groups` */
+#define GROUPED(name, text)                                                                            \
+    INLINE V name(const T *p, long u, long groups, long width) {                                       \
+        V x = {0};                                                                                     \
+        for (int i = 0; i < VL && u + i < groups; i++) {                                               \
+            const Units own = {p + (u + i) * width, width};                                            \
+            LANE(x, i) = text;                                                                         \
+        }                                                                                              \
+        return x;                                                                                      \
+    }
+GROUPED(sums_of, sum_of(&own, 1))
+GROUPED(means_of, sum_of(&own, 1) / (T)width)
+GROUPED(squares_of, square_of(&own, 1, sum_of(&own, 1) / (T)width) / (T)width)
+GROUPED(maxima_of, max_of(&own, 1))
+GROUPED(places_of, place_of(&own, 1))
+/* sums of the first of n units to each of those from u on, and of each of them to the last of all */
+INLINE V sums_to(const T *p, long u, long n) {
+    const Units before = {p, u};
+    T s = sum_of(&before, 1);
+    V x = {0};
+    for (int i = 0; i < VL && u + i < n; i++) { s += p[u + i]; LANE(x, i) = s; }
+    return x;
+}
+INLINE V sums_from(const T *p, long u, long n) {
+    const long end = u + VL < n ? u + VL : n;
+    const Units after = {p + end, n - end};
+    T s = sum_of(&after, 1);
+    V x = {0};
+    for (long k = end - 1; k >= u; k--) { s += p[k]; LANE(x, k - u) = s; }
+    return x;
+}
