@@ -117,7 +117,8 @@ def random_case(
         return normal(*shape) * (0.7 / math.sqrt(max(1, shape[-1])) if len(shape) == 2 else 0.5)
 
     output = shape_size(cell.graph.output_shape, dims)
-    states = {s.name: normal(sizes.B, *shape_size(s.shape, dims)) * 0.5 for s in cell.states}
+    leaves = compiler.graph_of(cell).states  # what static inputs give is held by states
+    states = {s.name: normal(sizes.B, *shape_size(s.shape, dims)) * 0.5 for s in leaves}
     if cell.function is cells.slstm.function:
         states["n"] = states["n"].abs() + 1  # a sum of exponentials, and what is divided by
     case = Case(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elman import cell
+from elman import cell, cells
 from elman.ops import (
     abs,
     amax,
@@ -199,7 +199,8 @@ def latents(x, h, s, W, R, w):
     return h, 0.5 * s + cumsum(0.1 * h)
 
 
-UNSEEN = {  # cell -> its sizes; T and B are awkward too
+# cell -> its sizes; T and B are awkward too; last the library's that have dims of their own
+UNSEEN = {
     three_states: Sizes(T=6, B=3, I=5, H=13, more=(("P", 7),)),
     joined: Sizes(T=5, B=4, I=3, H=11),
     reset: Sizes(T=7, B=3, I=4, H=17),
@@ -217,4 +218,6 @@ UNSEEN = {  # cell -> its sizes; T and B are awkward too
     latents: Sizes(T=5, B=3, I=4, H=15),
     scalars: Sizes(T=6, B=5, I=0, H=0),
     several: Sizes(T=5, B=3, I=4, H=10, more=(("P", 3),)),
+    cells.ealstm: Sizes(T=6, B=3, I=5, H=12, more=(("S", 4),)),
+    cells.lmu: Sizes(T=7, B=3, I=4, H=9, more=(("M", 6),)),
 }

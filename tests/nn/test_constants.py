@@ -180,3 +180,44 @@ def test_explained_and_drawn():
     assert "∂U" in drawn
     assert "∂A" not in drawn
     assert "∂e" not in drawn
+
+
+@pytest.mark.parametrize("engine", ["reference", "c"])
+def test_legendre_memory(engine):
+    """As the authors' loop computes it, the system discretized in another way; its memory holds the
+    window: a constant input has one Legendre polynomial."""
+    need_engine(engine)
+    theta, order = 30.0, 6
+    given = {"A": cells.lmu_matrix(theta), "B": cells.lmu_vector(theta)}
+    net = elman.Recurrent(cells.lmu, 2, 5, M=order, engine=engine, dtype=F64, **given)
+    q = torch.arange(order, dtype=F64)
+    scale, (i, j) = (2 * q + 1) / theta, torch.meshgrid(q, q, indexing="ij")
+    A = torch.where(i < j, -1.0, (-1.0) ** (i - j + 1)) * scale[:, None]
+    B = (-1.0) ** q * scale
+    held = torch.linalg.matrix_exp(A)
+    assert_close(net.A_l0, held)
+    assert_close(net.B_l0, torch.linalg.solve(A, (held - torch.eye(order, dtype=F64)) @ B))
+
+    with torch.no_grad():
+        net.em_l0.uniform_(-0.1, 0.1)
+    x = torch.randn(9, 3, 2, dtype=F64)
+    h, m = x.new_zeros(3, 5), x.new_zeros(3, order)
+    for row in x:
+        u = row @ net.ex_l0 + h @ net.eh_l0 + m @ net.em_l0
+        m = m @ net.A_l0.T + u[:, None] * net.B_l0
+        h = torch.tanh(row @ net.W_l0.T + h @ net.R_l0.T + m @ net.U_l0.T)
+    out, last = net(x)
+    assert_close(out[-1], h)
+    assert_close(last[1][0], m)
+    weights = list(net.parameters())
+    for got, want in zip(
+        torch.autograd.grad(out[-1].sum(), weights),
+        torch.autograd.grad(h.sum(), weights),
+        strict=True,
+    ):
+        assert_close(got, want)
+    memory = torch.zeros(order, dtype=F64)
+    for _ in range(200):
+        memory = net.A_l0 @ memory + net.B_l0
+    assert memory[0] == pytest.approx(1.0, abs=1e-3)
+    assert memory[1:].abs().max() < 1e-3

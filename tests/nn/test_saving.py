@@ -137,7 +137,7 @@ def names_in(net, protocol: int) -> set[str]:
 
 
 PUBLIC = {f"elman.{name}" for name in elman.__all__} | {f"elman.ops.{name}" for name in ops.__all__}
-PUBLIC |= {f"elman.cells.{made.name}.{made.name}" for made in cells.ALL}
+PUBLIC |= {f"elman.cells.{made.name}.{made.name}" for made in (*cells.ALL, *cells.SIZED)}
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
@@ -426,7 +426,10 @@ def test_local_cells_are_copied_and_not_saved(tmp_path):
 
 def test_fingerprints(golden):
     """They are in users' files: when a line changes, saved models of that cell are refused."""
-    golden("fingerprints", "\n".join(f"{made.name} {made.fingerprint}" for made in cells.ALL))
+    golden(
+        "fingerprints",
+        "\n".join(f"{made.name} {made.fingerprint}" for made in (*cells.ALL, *cells.SIZED)),
+    )
 
 
 SCRIPT = '''

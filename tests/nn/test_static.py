@@ -260,3 +260,28 @@ def test_explained():
     assert "once per sequence: held, i, k, held_" in told.stages["graph"]
     assert "recurrence: dense (h, c)" in told.stages["step"]
     elman.draw(once, **SIZES)
+
+
+@pytest.mark.parametrize("engine", ["reference", "c"])
+def test_entity_aware_lstm(engine):
+    """As NeuralHydrology's loop computes it: the input gate once, then step by step."""
+    need_engine(engine)
+    net = elman.Recurrent(elman.cells.ealstm, 4, 6, S=3, engine=engine, dtype=F64)
+    x, s = torch.randn(8, 3, 4, dtype=F64), torch.randn(3, 3, dtype=F64)
+    i = torch.sigmoid(torch.nn.functional.linear(s, net.V_l0, net.d_l0))
+    h = c = x.new_zeros(3, 6)
+    for row in x:
+        gates = torch.addmm(net.b_l0.expand(3, -1), h, net.R_l0.T) + row @ net.W_l0.T
+        f, o, g = gates.chunk(3, 1)
+        c = torch.sigmoid(f) * c + i * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+    out, last = net(x, static=s)
+    assert_close(out[-1], h)
+    assert_close(last[1][0], c)
+    weights = list(net.parameters())
+    for got, want in zip(
+        torch.autograd.grad(out[-1].sum(), weights),
+        torch.autograd.grad(h.sum(), weights),
+        strict=True,
+    ):
+        assert_close(got, want)

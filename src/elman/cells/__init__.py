@@ -1,9 +1,13 @@
-"""The library of cells: one file, one formula. ``ALL`` lists them."""
+"""The library of cells: one file, one formula. ``ALL`` and ``SIZED`` list them."""
 
+from elman.cells.ealstm import ealstm as ealstm
 from elman.cells.gru import gru as gru
 from elman.cells.gru_before import gru_before as gru_before
 from elman.cells.indrnn import indrnn as indrnn
 from elman.cells.lem import lem as lem
+from elman.cells.lmu import lmu as lmu
+from elman.cells.lmu import lmu_matrix as lmu_matrix
+from elman.cells.lmu import lmu_vector as lmu_vector
 from elman.cells.lru import lru as lru
 from elman.cells.lstm import lstm as lstm
 from elman.cells.lstm_layernorm import lstm_layernorm as lstm_layernorm
@@ -21,3 +25,4 @@ DENSE = (rnn, gru, gru_before, lstm, lstm_peephole, lstm_layernorm, mgu, lem, sl
 DIAGONAL = (indrnn, sru, paragru, paralstm)  # no unit sees another's past
 LINEAR = (mingru, minlstm, lru)  # affine in their state: all steps are one scan
 ALL = (*DENSE, *DIAGONAL, *LINEAR)
+SIZED = (ealstm, lmu)  # with dims of their own, which are given by keyword

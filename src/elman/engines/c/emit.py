@@ -141,7 +141,7 @@ class Emitter:
         ]
         if sums is not None:
             regions += [
-                ("carry", f"2 * c->B * {self.layout.carry_row}"),
+                ("carry", f"c->B * {2 * self.layout.carry_row + self.layout.summed_row}"),
                 ("right", f"rows * {sums.right_row}"),
                 ("left", "c->workers * c->left_size"),
             ]
@@ -155,9 +155,13 @@ class Emitter:
         return "\n".join(lines)
 
     def _gathered(self, sweep: SweepWriter) -> list[tuple[str, str]]:
-        """Workspace for the states that precede the rows of a chunk of a ragged batch."""
+        """Workspace for the states that precede the rows of a chunk, where they do not lie so."""
         widths = self.layout.state_widths if sweep.gathers else ()
-        return [(f"prev[{i}]", f"c->rows ? rows * {width} : 0") for i, width in enumerate(widths)]
+        always = self.layout.held if sweep.gathers_held else ()
+        return [
+            (f"prev[{i}]", f"rows * {width}" if i in always else f"c->rows ? rows * {width} : 0")
+            for i, width in enumerate(widths)
+        ]
 
     def _copy_rows(self, target: str, source: str, width: int) -> str:
         return f"memcpy({target}, {source}, sizeof(T) * c->B * {width});"
@@ -234,11 +238,11 @@ class Emitter:
         layout, summed_up = self.layout, self.clock.mark("weight gradients")
         start: list[str] = []
         end: list[str] = []
-        row = layout.carry_row
         for index, column in enumerate(layout.states):
+            (first, row), (final, _) = layout.carried(index, "t"), layout.carried(index, "1")
             width = layout.state_widths[column.array]
             given = f"c->dlast[{column.array}]"
-            target = f"c->carry + ((t & 1) * c->B + b) * {row} + {layout.carry[index]}"
+            target = f"{first} + b * {row} + {layout.carry[index]}"
             source = f"{given} ? {given} + b * {width} + {column.offset} : 0"
             if self.program.pair.step.states[index].shape:
                 line = f"copy_in({target}, {source}, {column.width});"
@@ -251,7 +255,7 @@ class Emitter:
             end.append(
                 f"if (c->dst[{column.array}]) for (long b = 0; b < c->B; b++)"
                 f" memcpy(c->dst[{column.array}] + b * {width} + {column.offset},"
-                f" c->carry + (c->B + b) * {row} + {layout.carry[index]},"
+                f" {final} + b * {row} + {layout.carry[index]},"
                 f" sizeof(T) * {column.width});"
             )
         summed = [

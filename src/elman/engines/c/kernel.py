@@ -129,9 +129,12 @@ class CKernel(Kernel):
         # a backward reads all rows of the states, and so does an epilogue of the forward
         self.keeps_rows = job.spec.training or bool(made.forward.after.segments)
         every = [self.keeps_rows or (not k and self.output_is_state) for k in range(shape.states)]
-        self._sequences = list(zip(every, layout.state_widths, strict=True))
-        self._rings = (*(-1 if all_rows else 1 for all_rows in every), *self._padding[1])
-        self._all_rows = (-1,) * states
+        self._sequences = [
+            (0 if k in layout.held else -1 if every[k] else 1, width)
+            for k, width in enumerate(layout.state_widths)
+        ]
+        self._rings = (*(ring for ring, _ in self._sequences), *self._padding[1])
+        self._all_rows = tuple([0 if k in layout.held else -1 for k in range(states)])
         self.scalar_output = not job.graph.output_shape
         names = self.emitter.arrays.names
         self._weight_makers = [self._like if name in job.spec.wants else None for name in names]
@@ -199,7 +202,8 @@ class CKernel(Kernel):
     def tape_bytes(self, T: int, B: int) -> int:
         """What the forward keeps for the backward: slots and state sequences (bytes)."""
         item = 8 if self.spec.dtype == "float64" else 4
-        return item * (T * B * self.tape_row + (T + 1) * B * sum(self.state_widths))
+        steps = sum(width for ring, width in self._sequences if ring)
+        return item * B * (T * self.tape_row + T * steps + sum(self.state_widths))
 
     def workspace_bytes(self, T: int, B: int) -> int:
         """Packed weights, chunks, scratch: of the larger direction (bytes)."""
@@ -258,7 +262,7 @@ class CKernel(Kernel):
         """The same for packed rows, which hardly ever come twice."""
         T, B = packed.steps, packed.batch
         plan = self._planned(self.schedule(T, packed.mean_batch), T, B, self.workers(), True)
-        sequences = [(1, B + packed.rows, width) for _, width in self._sequences]
+        sequences = [(1, B + packed.rows * bool(ring), width) for ring, width in self._sequences]
         return replace(plan, sequences=sequences, tape=packed.rows * self.tape_row)
 
     def _planned(self, schedule: Bound, T: int, B: int, free: int, packed: bool = False) -> Plan:
@@ -272,7 +276,7 @@ class CKernel(Kernel):
             forward,
             self._bytes(forward, head, packed) // item + 1,
             self._bytes(self._backward, head, packed) // item + 1 if self._backward else 0,
-            [(T + 1 if every else 2, B, width) for every, width in self._sequences],
+            [(1 + (T if ring < 0 else ring), B, width) for ring, width in self._sequences],
             T * B * self.tape_row,
         )
 

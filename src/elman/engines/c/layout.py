@@ -10,7 +10,8 @@ from elman.engines.columns import Columns
 from elman.ir.graph import Node
 from elman.ir.pair import loop_invariant
 from elman.ir.types import GateBlock
-from elman.plan.program import Part, Phase, Program
+from elman.plan.build import output_is_state
+from elman.plan.program import Buffer, Part, Phase, Program
 
 _CONFLICT = (
     256  # rows that are multiples of this many elements fall into the same few sets of a cache
@@ -29,8 +30,44 @@ class CLayout(Columns):
         self.gate_blocks: list[GateBlock] = []
         self.vectors: dict[Node, int] = {}  # loop-invariant value -> its offset
         self.vector_area = 0
-        self.carry, self.carry_row = self._padded([leaf.shape for leaf in step.states])
+        self.held = self._held()
+        # the cotangent of a vector that is only held is summed where it lies: nobody else reads it
+        # (a scalar's is read by every worker); those of other states alternate between two rows
+        self.summed = [bool(leaf.shape) and leaf in step.held for leaf in step.states]
+        self.carry, (self.carry_row, self.summed_row) = self._carries()
         self.tape, self.tape_row = self._slots(program.tape)
+
+    def _held(self) -> frozenset[int]:
+        """The state arrays that only hold a value, and are no output: they have one row per
+        sample."""
+        pair = self.program.pair
+        changing = {
+            column.array
+            for column, leaf in zip(self.states, pair.step.states, strict=True)
+            if leaf not in pair.step.held
+        }
+        arrays = {column.array for column in self.states} - changing
+        return frozenset(arrays - {0} if output_is_state(pair) else arrays)
+
+    def _carries(self) -> tuple[dict[int, int], tuple[int, int]]:
+        """Offsets of the cotangents of states in their rows, and the lengths of both kinds of
+        rows."""
+        states = self.program.pair.step.states
+        offsets: dict[int, int] = {}
+        lengths: list[int] = []
+        for kind in (False, True):
+            own = [k for k, summed in enumerate(self.summed) if summed == kind]
+            places, length = self._padded([states[k].shape for k in own])
+            offsets.update(zip(own, places, strict=True))
+            lengths.append(length)
+        return offsets, (lengths[0], lengths[1])
+
+    def carried(self, index: int, step: str) -> tuple[str, int]:
+        """C text of where the rows of a state's cotangent begin that goes into the backward of a
+        step, and their length."""
+        if self.summed[index]:
+            return f"c->carry + 2 * c->B * {self.carry_row}", self.summed_row
+        return f"c->carry + (({step}) & 1) * c->B * {self.carry_row}", self.carry_row
 
     def padded(self, gate_block: GateBlock) -> int:
         """Units of a gate block, rounded up to whole vectors."""
@@ -51,6 +88,10 @@ class CLayout(Columns):
             width = self.padded(value.shape[0][0]) if value.shape else self.lanes
             self.vector_area += width
         return self.vectors[value]
+
+    def needless(self, target: Buffer) -> bool:
+        """Whether to write there would only copy a row onto itself."""
+        return target.where == "next" and self.column(target).array in self.held
 
     def gate_block(self, gate_block: GateBlock) -> int:
         """The number of a gate block in the tables of unit ranges."""

@@ -61,6 +61,7 @@ class PhaseWriter:
         self.scratch, self.scratch_row = layout.scratch(phase)
         self.scalars = sum(1 for buffer in phase.buffers.values() if buffer.where == "scalar")
         self.bases: dict[str, str] = {}
+        self.gathers_held = False  # whether rows of T·B read states that have one row per sample
 
     def place(self, buffer: Buffer, value: Node) -> RowAddress:
         """The column of a buffer; registers the declaration of its base."""
@@ -89,14 +90,15 @@ class PhaseWriter:
             row = layout.state_widths[array]
             step, name = ("t", "st") if where == "state" else ("t + 1", "nx")
             text = f"c->st[{array}] + state_row(c, {step}, c->ring[{array}]) * {row}"
-            if where == "state" and not self.loop:
+            if where == "state" and not self.loop and array in layout.held:
+                self.gathers_held, text = True, f"c->prev[{array}]"
+            elif where == "state" and not self.loop:
                 text = f"c->rows ? c->prev[{array}] : {text}"
             self.bases[f"{name}{array}"] = text
             return RowAddress(f"{name}{array}", str(row), column.offset, width)
         if where in ("carry", "d_state"):
-            row, step = layout.carry_row, "t" if where == "carry" else "(t + 1)"
-            name = "ca" if where == "carry" else "cn"
-            self.bases[name] = f"c->carry + ({step} & 1) * c->B * {row}"
+            name = "cs" if layout.summed[index] else "ca" if where == "carry" else "cn"
+            self.bases[name], row = layout.carried(index, "t" if where == "carry" else "t + 1")
             return RowAddress(name, str(row), layout.carry[index], None)
         if where == "tape":
             self.bases["tape"] = f"c->tape + first_row(c, t) * {layout.tape_row}"
@@ -182,13 +184,20 @@ class PhaseWriter:
                 text = spell(value, [use(arg) for arg in value.args])
             names[value] = f"x{len(names)}"
             lines.append(f"const V {names[value]} = {text};")
-        stores = [self._store(buffer, value, use(value)) for value, buffer in part.writes]
+        stores = [
+            self._store(buffer, value, use(value))
+            for value, buffer in part.writes
+            if not self.layout.needless(buffer)
+        ]
         return lines + stores
 
     def _part(self, part: Part) -> list[str]:
         gate_block = self.layout.gate_block(part.gate_block)
         if not part.bundles:
-            body = "\n            ".join(self._straight(part, {}))
+            lines = self._straight(part, {})
+            if not lines:
+                return []
+            body = "\n            ".join(lines)
             return [
                 "for (long r = r0; r < r1; r++)",
                 f"    for (long v = lo[{gate_block}]; v < hi[{gate_block}]; v++) {{",
@@ -278,6 +287,8 @@ class PhaseWriter:
                 text = spell(value, args)
             lines.append(f"    {{ const V x = {text}; {target} = LANE(x, 0); }}")
         for value, buffer in segment.scalar_writes:
+            if self.layout.needless(buffer):
+                continue
             place = self.place(buffer, value)
             target = f"*({place.at('r')})"
             lines.append(

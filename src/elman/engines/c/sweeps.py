@@ -96,10 +96,18 @@ class SweepWriter:
         phases = (self.sweep.before, self.sweep.after)
         return any(buffer.where == "state" for p in phases for buffer in p.buffers.values())
 
+    @property
+    def gathers_held(self) -> bool:
+        """Whether states are among them that have one row per sample; known once all is spelled."""
+        return any(writer.gathers_held for writer in self.writers)
+
     def gathered(self) -> list[str]:
-        """Make those states rows of the chunk, where a ragged batch has no such rows."""
+        """Make those states rows of the chunk, where a ragged batch has no such rows, or a state
+        only holds a value."""
         if not self.gathers:
             return []
+        if self.gathers_held:
+            return ["gather(c, w, t0, n);", "barrier(w);"]
         return ["if (c->rows) {", "    gather(c, w, t0, n);", "    barrier(w);", "}"]
 
     def calls(self, label: str, rows: str, *, sync: str) -> list[str]:
