@@ -22,7 +22,7 @@ RUNTIME := .venv/.installed-runtime
 DEV := .venv/.installed-dev
 PINS := pyproject.toml constraints.txt
 # Kernels for GPUs are interpreted and compiled in the tests wherever Triton has a wheel.
-EXTRAS := dev$(if $(filter Linux-x86_64,$(shell uname -s -m | tr ' ' -)),$(comma)gpu-dev)
+EXTRAS := dev$(comma)docs$(if $(filter Linux-x86_64,$(shell uname -s -m | tr ' ' -)),$(comma)gpu-dev)
 
 LINT := $(BIN) -m ruff format --check . && $(BIN) -m ruff check .
 TYPES := $(BIN) -m pyright
@@ -37,7 +37,7 @@ TWO := -n 2 --dist worksteal
 # Compiled kernels of the quick tests are kept between runs; the other targets start from none.
 KEPT := ELMAN_TEST_CACHE=.cache/tests
 
-.PHONY: help venv format lint types check test test-long golden bench demo clean distclean
+.PHONY: help venv format lint types check test test-long golden docs bench demo clean distclean
 
 help:
 	@echo "make venv       create .venv and install the pinned dependencies and tools"
@@ -47,6 +47,7 @@ help:
 	@echo "make test-long  also what takes minutes, with many more random cases"
 	@echo "make golden     write the golden texts anew (then read the diff)"
 	@echo "make format     format and mend what can be mended by itself"
+	@echo "make docs       the documentation as a site that needs no network, in site/"
 	@echo "make bench      measure against torch, side by side"
 	@echo "make clean      remove caches and build output; distclean also removes .venv"
 
@@ -118,6 +119,10 @@ golden: $(DEV)
 	@$(BIN) docs/tour.py
 	@git --no-pager diff --stat -- tests/golden docs/tour.md 2>/dev/null || true
 
+# Warnings are errors: a link that leads nowhere, a name that is not there.
+docs: $(DEV)
+	@$(BIN) -m sphinx -b html -W --keep-going -q docs site && echo "site/index.html"
+
 # --- use ---------------------------------------------------------------------------------------
 
 bench: $(RUNTIME)
@@ -127,7 +132,7 @@ demo: $(RUNTIME)
 	@$(BIN) -m elman train $(ARGS)
 
 clean:
-	@rm -rf .cache .hypothesis .pytest_cache .ruff_cache build dist src/*.egg-info
+	@rm -rf site docs/_built .cache .hypothesis .pytest_cache .ruff_cache build dist src/*.egg-info
 	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean

@@ -293,8 +293,9 @@ class GRU(_Layers, nn.GRU):
     Same draws, ``state_dict``, results and errors as torch's.
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
-            dtype, options: as of :class:`RNN`. With heads, ``weight_hh`` is [3 · H, H / heads].
+        input_size, hidden_size: of x and h.
+        options: and all others, as of :class:`RNN`. With heads, ``weight_hh`` is
+            [3 · H, H / heads].
     """
 
     def __init__(
@@ -331,8 +332,9 @@ class LSTM(_Layers, nn.LSTM):
     Same draws, ``state_dict``, results and errors as torch's.
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
-            dtype, options: as of :class:`RNN`. With heads, ``weight_hh`` is [4 · H, H / heads].
+        input_size, hidden_size: of x and h.
+        options: and all others, as of :class:`RNN`. With heads, ``weight_hh`` is
+            [4 · H, H / heads].
         proj_size: if not 0, the size of h, which is a projection of the cell's output then.
     """
 

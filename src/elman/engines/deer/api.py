@@ -226,13 +226,13 @@ def linear_scan(a: Tensor, b: Tensor, y0: Tensor | None = None) -> Tensor:
     """All y[t] = a[t] y[t-1] + b[t] at once, differentiable twice.
 
     Args:
-        a: [T, *S] to scale each channel, or [T, *S, n] beside it with one more axis: [T, …, n, n]
-            matrices that multiply the last axis of b [T, …, n].
-        b [T, *S]: what is added.
-        y0 [*S]: y before the first step; zeros if omitted.
+        a: [T, …] as b, to scale each channel; or matrices [T, …, n, n] that multiply the last axis
+            of b [T, …, n].
+        b [T, …]: what is added.
+        y0 […]: y before the first step; zeros if omitted.
 
     Returns:
-        y [T, *S].
+        y [T, …].
 
     Raises:
         ShapeError: shapes that do not fit.

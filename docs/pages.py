@@ -1,0 +1,114 @@
+"""Pages of the site that the code writes itself: cells, operations, reference."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import elman
+from elman import cells, ops
+from elman.autodiff.structure import structure
+from elman.compiler import pair_of
+from elman.drawing import draw_ops
+from elman.frontend.cell import Cell
+
+
+def write(folder: Path) -> None:
+    """Write all pages; those that stay the same keep their dates."""
+    folder.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        path = folder / name
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def pages() -> dict[str, str]:
+    """Text by file name."""
+    return {"gallery.md": gallery(), "operations.md": operations(), "reference.md": reference()}
+
+
+def _drawing(svg: str) -> str:
+    """A picture in its own scrolling frame."""
+    start = svg.index("<svg")
+    return f'```{{raw}} html\n<div class="drawing">{svg[start:]}</div>\n```'
+
+
+def gallery() -> str:
+    """Every cell with its formula, its structure and its graph."""
+    parts = [
+        "# Cells\n",
+        "Every cell of `elman.cells` as it is written. Each runs by `elman.Recurrent(cell, I, H)`,",
+        "with the same options; a formula in a file of your own is as fast.\n",
+        *_table(),
+        *(part for cell in cells.ALL for part in _cell(cell)),
+    ]
+    return "\n".join(parts)
+
+
+def _table() -> Iterator[str]:
+    yield "| cell | states | recurrence |"
+    yield "|---|---|---|"
+    for cell in cells.ALL:
+        yield f"| [`{cell.name}`](#{cell.name}) | {_states(cell)} | {_structure(cell)} |"
+    yield ""
+
+
+def _states(cell: Cell) -> str:
+    return ", ".join(f"`{state}`" for state in cell.states)
+
+
+def _structure(cell: Cell) -> str:
+    step = pair_of(cell).step
+    names = [f"{leaf.data[0]}" for leaf in step.states]
+    return structure(step).show(tuple(names))
+
+
+def _cell(cell: Cell) -> Iterator[str]:
+    source = textwrap.dedent(inspect.getsource(cell.function))
+    yield f"## {cell.name}\n"
+    yield f"{inspect.getdoc(cell)}\n"
+    yield f"```python\n{source}```\n"
+    yield f"Recurrence: {_structure(cell)}.\n"
+    yield "Forward above, backward below. Outlined in red: the backward reads it; filled: kept.\n"
+    yield _drawing(elman.draw(cell, hidden_size=128, input_size=128, use_dot=False).svg) + "\n"
+
+
+def operations() -> str:
+    """What a formula may call, and what the backward makes of it."""
+    parts = [
+        "# Every operation\n",
+        "What a cell may call (`elman.ops`), and the rule that its backward follows: each",
+        "operation of the forward has its mirror, through which the cotangent goes back.\n",
+        _drawing(draw_ops().svg),
+        "",
+    ]
+    for name in sorted(ops.__all__):
+        call = getattr(ops, name)
+        signature = str(inspect.signature(call)).partition(" ->")[0].replace(": Any", "")
+        parts.append(f"### `{name}{signature}`\n\n{inspect.getdoc(call)}\n")
+    return "\n".join(parts)
+
+
+def reference() -> str:
+    """Every public name."""
+    parts = ["# Reference\n", "Every public name of `elman`.\n"]
+    for name in elman.__all__:
+        value = getattr(elman, name)
+        if inspect.isclass(value):
+            parts += [f"## {name}\n", _directive("autoclass", f"elman.{name}", ":members:")]
+        elif callable(value):
+            parts += [f"## {name}\n", _directive("autofunction", f"elman.{name}")]
+        elif inspect.ismodule(value) and name not in ("cells", "ops"):
+            parts.append(f"## elman.{name}\n")
+            for each in value.__all__:
+                kind = "autoclass" if inspect.isclass(getattr(value, each)) else "autofunction"
+                parts.append(_directive(kind, f"elman.{name}.{each}", ":members:"))
+    return "\n".join(parts)
+
+
+def _directive(kind: str, name: str, *options: str) -> str:
+    given = options if kind == "autoclass" else ()
+    lines = [f".. {kind}:: {name}", *(f"   {option}" for option in given)]
+    return "\n".join(["```{eval-rst}", *lines, "```", ""])

@@ -1,0 +1,118 @@
+"""The documentation as a site: built without a warning, and every block of code in it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+
+import elman
+from elman.cli.app import commands, load
+from helpers import need_engine
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = {"tour.md", "projects.md"}  # prints of the code (test_docs.py), and excerpts of examples
+
+
+def blocks(page: Path, *kinds: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall(page.read_text("utf-8")) if kind in kinds]
+
+
+WITH_CODE = [page for page in PAGES if blocks(page, "python") and page.name not in SHOWN]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
+def test_code_runs(page, tmp_path, monkeypatch):
+    """The blocks of a page one after another, as a reader would type them, in an empty folder."""
+    need_engine("c")
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    script = tmp_path / f"{page.stem}_blocks.py"  # in a file, since a cell has a source
+    script.write_text("\n\n".join(blocks(page, "python")), encoding="utf-8")
+    names = {"__name__": "__main__", "__file__": str(script)}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(script.read_text(), str(script), "exec"), names)
+
+
+EXCERPTS = blocks(DOCS / "projects.md", "python")
+
+
+@pytest.mark.parametrize("text", EXCERPTS, ids=lambda text: text.splitlines()[0][:40])
+def test_excerpts_stand_in_the_examples(text):
+    """Line by line, in one of the scripts that test_examples.py runs."""
+    wanted = [line.strip() for line in text.splitlines() if line.strip()]
+    scripts = [path.read_text("utf-8") for path in (ROOT / "examples" / "projects").glob("*.py")]
+    having = [{line.strip() for line in script.splitlines()} for script in scripts]
+    assert any(lines.issuperset(wanted) for lines in having)
+
+
+def told(page: Path) -> list[str]:
+    """Every command line of elman's in a page: in blocks, and between backticks."""
+    lines = [line for text in blocks(page, "sh", "bash") for line in text.splitlines()]
+    lines += re.findall(r"`(elman [^`]+)`", page.read_text("utf-8"))
+    found = [re.sub(r"\s+#.*$", "", line).strip() for line in lines]
+    return [line for line in found if line.startswith("elman ")]
+
+
+COMMANDS = sorted({line for page in PAGES for line in told(page)})
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_are_there(line):
+    """The command, and every option that it is given."""
+    words = [word for word in shlex.split(line)[1:] if word not in ("…", "...", "|")]
+    name = words[0].partition("|")[0]
+    assert name in commands()
+    app = typer.Typer()
+    command = load(name)
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name)(command)
+        app.command("other")(lambda: None)
+    found = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    if getattr(found, "commands", None) and len(words) > 1 and words[1] in found.commands:
+        found = found.commands[words[1]]
+    known = {option for parameter in found.params for option in parameter.opts}
+    known |= {option for parameter in found.params for option in parameter.secondary_opts}
+    every = {o for c in getattr(found, "commands", {}).values() for p in c.params for o in p.opts}
+    given = {word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2}
+    assert given <= known | every | {"--help"}
+
+
+@pytest.mark.slow
+def test_builds(tmp_path):
+    """Without a warning: a link that leads nowhere, a name that is not there. Then every public
+    name has its entry, and every cell its picture."""
+    pytest.importorskip("sphinx")
+    words = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q"]
+    done = subprocess.run(
+        [*words, "-d", str(tmp_path / "trees"), str(DOCS), str(tmp_path / "site")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert not done.stderr
+    built = tmp_path / "site" / "_built"
+    reference = (built / "reference.html").read_text("utf-8")
+    names = [n for n in elman.__all__ if n not in ("cells", "ops", "__version__")]
+    missing = [n for n in names if f"elman.{n}" not in reference]
+    assert not missing
+    assert "S]</strong>" not in reference  # a shape that was taken apart at its comma
+    gallery = (built / "gallery.html").read_text("utf-8")
+    assert gallery.count('class="drawing"') == len(elman.cells.ALL)
+    links = re.findall(r'(?:src|href)="(https?://[^"]+)"', gallery.partition("<body")[0])
+    assert not links, "the site needs a network"
