@@ -14,7 +14,7 @@ from elman.bench.users.spikes import EXACT
 
 LOOP, PADDED = "loop", "padded"
 UPDATE, RECURRENT = "cleanrl-ppo lstm 128,8,128", "cleanrl lstm 128,2,128"
-TORCHRL = "torchrl gru 128,256,512"
+TORCHRL, EPISODES = "torchrl gru 128,256,512", "torchrl-padded gru 128,64,512"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ AIMS = (
         5,
         "TorchRL's benchmark of resets, step by step",
         I=32,
-        contestants=(LOOP, PADDED, OURS),
+        contestants=(LOOP, OURS),
     ),
     _aim(
         "speechbrain ligru 500,16,512",
@@ -185,7 +185,17 @@ def _episodes(rows: Rows, case: str) -> str:
 USERS = Suite(
     "users",
     "How fast are the models of projects that run a step at a time?",
-    (Case("peak", "peak", quick=True), *(aim.case for aim in AIMS)),
+    (
+        Case("peak", "peak", quick=True),
+        *(aim.case for aim in AIMS),
+        Case(
+            EPISODES,
+            *("users", "gru", 128, 64, 512, 32),  # at 256 samples its padding takes minutes
+            contestants=(LOOP, PADDED, OURS),
+            baseline=LOOP,
+            kind="resets",
+        ),
+    ),
     seconds=4.0,
     source="Loops as the projects write them; what is asked of elman beside them, forward and "
     "backward on two cores",
@@ -193,9 +203,9 @@ USERS = Suite(
         *map(_claim, AIMS),
         Claim(
             "torchrl",
-            "the same beside its padded path: at least 2x",
+            "64 samples of it beside its padded path: at least 2x",
             "",
-            _judge(TORCHRL, 2, _episodes, PADDED),
+            _judge(EPISODES, 2, _episodes, PADDED),
         ),
     ),
     rounds=3,
