@@ -26,7 +26,7 @@ from unseen import UNSEEN
 
 F64 = torch.float64
 STACK = {"bidirectional": True}
-CASES = {cell: Sizes(T=4, B=3, I=3, H=5) for cell in cells.ALL} | UNSEEN
+CASES = {cell: Sizes(T=4, B=3, I=3, H=5) for cell in (*cells.ALL, cells.rlif)} | UNSEEN
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 
 
@@ -118,7 +118,7 @@ def check(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 UNLIKE = {  # cells of every kind; the rest of them take minutes of compiling
-    *("rnn", "gru", "lstm_layernorm", "lem", "slstm", "indrnn", "paralstm", "minlstm"),
+    *("rnn", "gru", "lstm_layernorm", "lem", "slstm", "indrnn", "paralstm", "minlstm", "rlif"),
     *("three_states", "joined", "attending", "scalars", "projected", "tied"),
 }
 

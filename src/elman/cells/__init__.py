@@ -1,10 +1,23 @@
-"""The library of cells: one file, one formula. ``ALL`` and ``SIZED`` list them."""
+"""The library of cells: one file, one formula. ``LIBRARY`` lists them."""
 
+from elman.cells.alif import alif as alif
+from elman.cells.antisymmetric import antisymmetric as antisymmetric
+from elman.cells.antisymmetric import antisymmetric_gated as antisymmetric_gated
+from elman.cells.cfc import cfc as cfc
+from elman.cells.cfc import cfc_of as cfc_of
+from elman.cells.cfc import cfc_pure as cfc_pure
+from elman.cells.cfc import cfc_pure_of as cfc_pure_of
+from elman.cells.cornn import cornn as cornn
 from elman.cells.ealstm import ealstm as ealstm
+from elman.cells.fastgrnn import fastgrnn as fastgrnn
 from elman.cells.gru import gru as gru
 from elman.cells.gru_before import gru_before as gru_before
+from elman.cells.gru_d import gru_d as gru_d
+from elman.cells.indgru import indgru as indgru
 from elman.cells.indrnn import indrnn as indrnn
 from elman.cells.lem import lem as lem
+from elman.cells.lif import lif as lif
+from elman.cells.ligru import ligru as ligru
 from elman.cells.lmu import lmu as lmu
 from elman.cells.lmu import lmu_matrix as lmu_matrix
 from elman.cells.lmu import lmu_vector as lmu_vector
@@ -15,14 +28,30 @@ from elman.cells.lstm_peephole import lstm_peephole as lstm_peephole
 from elman.cells.mgu import mgu as mgu
 from elman.cells.mingru import mingru as mingru
 from elman.cells.minlstm import minlstm as minlstm
+from elman.cells.mogrifier import mogrifier as mogrifier
+from elman.cells.mogrifier import mogrifier_of as mogrifier_of
 from elman.cells.paragru import paragru as paragru
 from elman.cells.paralstm import paralstm as paralstm
+from elman.cells.phased_lstm import phased_lstm as phased_lstm
+from elman.cells.rhn import rhn as rhn
+from elman.cells.rhn import rhn_of as rhn_of
+from elman.cells.rlif import rlif as rlif
 from elman.cells.rnn import rnn as rnn
 from elman.cells.slstm import slstm as slstm
 from elman.cells.sru import sru as sru
+from elman.cells.synaptic import synaptic as synaptic
+from elman.cells.t_lstm import t_lstm as t_lstm
+from elman.cells.unicornn import unicornn as unicornn
 
 DENSE = (rnn, gru, gru_before, lstm, lstm_peephole, lstm_layernorm, mgu, lem, slstm)
 DIAGONAL = (indrnn, sru, paragru, paralstm)  # no unit sees another's past
 LINEAR = (mingru, minlstm, lru)  # affine in their state: all steps are one scan
 ALL = (*DENSE, *DIAGONAL, *LINEAR)
 SIZED = (ealstm, lmu)  # with dims of their own, which are given by keyword
+
+SPIKING = (lif, rlif, synaptic, alif)
+GATED = (ligru, fastgrnn, indgru, rhn, mogrifier)
+OSCILLATING = (antisymmetric, antisymmetric_gated, cornn, unicornn)  # differential equations
+TIMED = (phased_lstm, t_lstm, gru_d, cfc, cfc_pure)  # times of steps, or between them, are given
+MORE = (*SPIKING, *GATED, *OSCILLATING, *TIMED)
+LIBRARY = (*ALL, *SIZED, *MORE)

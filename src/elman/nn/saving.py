@@ -40,4 +40,4 @@ def safe_globals() -> list[Any]:
         The classes of modules, the cells of ``elman.cells``, the functions of ``elman.ops``, and
         ``elman.bound_cell``.
     """
-    return [*NAMED, *cells.ALL, *cells.SIZED, *(getattr(ops, name) for name in ops.__all__)]
+    return [*NAMED, *cells.LIBRARY, *(getattr(ops, name) for name in ops.__all__)]

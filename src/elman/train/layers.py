@@ -61,6 +61,11 @@ def without_twin(config: Config) -> str | None:
     return None
 
 
+def _takes_a_sequence(cell: Cell) -> bool:
+    """Whether a cell wants one input of any size and nothing else."""
+    return [entry.shape for entry in cell.inputs] == [(("I",),)] and not cell.constants
+
+
 def find_cell(name: str) -> Cell:
     """Find a cell: a name of elman.cells, or file.py:cell of the user's.
 
@@ -72,7 +77,7 @@ def find_cell(name: str) -> Cell:
         RunError: if the file does not exist, does not run, or has no such cell.
     """
     if ":" not in name:
-        known = {cell.name: cell for cell in cells.ALL}
+        known = {cell.name: cell for cell in (*cells.ALL, *cells.MORE) if _takes_a_sequence(cell)}
         if name not in known:
             near = (get_close_matches(name, known, 1) or ["gru"])[0]
             raise InputError(

@@ -30,6 +30,8 @@ LOOP, STEPS = "loop/16/4/1", "steps"
 GRID, SLICED = "grid/16/2/3/1", "grid/2/2/3/2"
 EVERY = [LOOP, STEPS, GRID]
 CASES = {cell: Sizes(T=3, B=3, I=3, H=5) for cell in cells.ALL} | UNSEEN
+CASES |= {cell: Sizes(3, 3, 3, 5, (("U", 7),)) for cell in (cells.cfc, cells.cfc_pure)}
+CASES |= {cell: Sizes(3, 3, 3, 5) for cell in (cells.rlif, cells.synaptic, cells.rhn, cells.gru_d)}
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"  # Triton decides once per process
 pytestmark = [
     pytest.mark.usefixtures("device"),
