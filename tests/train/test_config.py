@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
@@ -132,6 +133,21 @@ def test_time_in_turn_alternates():
     assert calls[-6:] == list("ababab")
     assert timings["a"].calls == 3
     assert timings["a"].q1_s <= timings["a"].median_s <= timings["a"].q3_s
+
+
+def test_time_in_turn_ends_for_all():
+    """However much time a process has left: another one's is over, in warming up and after."""
+    for ends, rounds in ((1, 1 + 3), (3, 3 + 3), (5, 3 + 5)):
+        asked, calls = [], []
+
+        def agreed(over: bool, asked=asked, ends=ends) -> bool:
+            assert not over
+            asked.append(over)
+            return len(asked) >= ends
+
+        timings = time_interleaved({"a": partial(calls.append, "a")}, 1e9, agreed)
+        assert len(calls) == rounds, ends
+        assert timings["a"].calls == rounds - min(ends, 3)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

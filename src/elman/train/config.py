@@ -79,6 +79,9 @@ class Config:
     sync_every: int = setting(
         1, "Steps after which processes average their models; 1: gradients, each step."
     )
+    shard: bool = setting(
+        False, "Divide weights, gradients and moments among the processes, instead of copies."
+    )
     timeout: float = setting(300.0, "Seconds to wait for another process.")
     on_nonfinite: str = setting("stop", f"A loss that is no number: {' or '.join(ON_NONFINITE)}.")
     threads: int | None = setting(None, "CPU threads per process.")
@@ -103,6 +106,8 @@ class Config:
         for name, value in vars(self).items():
             finite = not isinstance(value, float) or math.isfinite(value)
             self.check(name, finite, "must be finite")
+        if self.shard and self.sync_every > 1:
+            raise InputError("shard divides one model, sync_every averages many: give one of them")
         if self.batch % self.workers:
             nodes = f" on {self.nodes} nodes" if self.nodes > 1 else ""
             text = f"batch {self.batch} does not divide among {self.devices} devices{nodes}"

@@ -13,11 +13,13 @@ import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
+from lightning_fabric.strategies.strategy import Strategy
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from elman.errors import InputError, RunError, diagnostic
 from elman.train.config import Config
+from elman.train.sharding import sharding
 
 Configured = TypeVar("Configured", bound=Config)
 
@@ -53,11 +55,10 @@ def launch(config: Config) -> Fabric:
         InputError: if Fabric does not know the precision or device, or has too few of them.
         RunError: if the processes do not find one another.
     """
-    many = config.workers > 1
     try:
         fabric = Fabric(
             accelerator=config.accelerator,
-            strategy=DDPStrategy(timeout=timedelta(seconds=config.timeout)) if many else "auto",
+            strategy=strategy(config),
             devices=config.devices,
             num_nodes=config.nodes,
             precision=config.precision,  # type: ignore[arg-type]
@@ -85,6 +86,21 @@ def launch(config: Config) -> Fabric:
         raise RunError(diagnostic(text, details, hint)) from error
     torch.set_num_threads(config.threads or max(1, torch.get_num_threads() // config.devices))
     return fabric
+
+
+def strategy(config: Config) -> Strategy | str:
+    """How processes train together: each a model of its own, or all a part of one."""
+    timeout = timedelta(seconds=config.timeout)
+    if config.workers == 1:
+        return "auto"
+    return sharding(config.workers, timeout) if config.shard else DDPStrategy(timeout=timeout)
+
+
+def agreed(fabric: Fabric, wished: bool) -> bool:
+    """Whether any process wishes something; all processes answer alike."""
+    if fabric.world_size == 1:
+        return wished
+    return fabric.strategy.reduce_boolean_decision(wished, all=False)
 
 
 def join_attempt(fabric: Fabric, config: Config) -> None:

@@ -16,6 +16,7 @@ from elman.train.config import Config
 from elman.train.display import Display
 from elman.train.folder import RunFolder
 from elman.train.interrupt import Wish
+from elman.train.launch import agreed
 from elman.train.metrics import MetricsFile, Row
 from elman.train.schedule import learning_rate
 from elman.train.stepper import Stepper
@@ -200,10 +201,7 @@ class Loop:
 
     def agreed(self, wished: bool) -> bool:
         """Whether any process wishes something; all processes answer alike."""
-        fabric = self.stepper.fabric
-        if fabric.world_size == 1:
-            return wished
-        return fabric.strategy.reduce_boolean_decision(wished, all=False)
+        return agreed(self.stepper.fabric, wished)
 
     def validate(self) -> None:
         """Measure loss and score on the validation data."""

@@ -33,23 +33,29 @@ class Timing:
     calls: int
 
 
-def time_interleaved(runs: dict[str, Callable[[], object]], budget_s: float) -> dict[str, Timing]:
+def time_interleaved(
+    runs: dict[str, Callable[[], object]],
+    budget_s: float,
+    agreed: Callable[[bool], bool] = lambda over: over,
+) -> dict[str, Timing]:
     """Time callables interleaved, so that drift of the machine hits all of them alike.
 
     Args:
         runs: each waits for its device before it returns.
         budget_s: rounds go on until this time is over (s); at least 3, at most 50.
+        agreed: whether it is over in any of the processes that run this together, given whether it
+            is in this one: what they run may wait for the others.
     """
     began = time.perf_counter()
     for count in range(WARM_UP):
-        if count and time.perf_counter() - began > budget_s / 2:
+        if count and agreed(time.perf_counter() - began > budget_s / 2):
             break
         for run in runs.values():
             run()
     taken: dict[str, list[float]] = {name: [] for name in runs}
     end = time.perf_counter() + budget_s
     for count in range(50):
-        if count >= 3 and time.perf_counter() > end:
+        if count >= 3 and agreed(time.perf_counter() > end):
             break
         for name, run in runs.items():
             start = time.perf_counter()

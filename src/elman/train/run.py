@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from elman.train.config import Config
 from elman.train.display import Display
 from elman.train.folder import RunFolder, create_run, open_run
 from elman.train.interrupt import heeding_interrupts
-from elman.train.launch import check_same_everywhere, launch, noticing_loss, placed, rows_of
+from elman.train.launch import agreed, check_same_everywhere, launch, noticing_loss, placed, rows_of
 from elman.train.loop import Loop, Tally
 from elman.train.machine import machine_facts
 from elman.train.metrics import MetricsFile, Row, resumed
@@ -135,7 +136,8 @@ def with_steps(config: Config, fabric: Fabric, data: Data) -> Config:
         task = task_of(config)
         twin = make_stepper(fabric, task.build(config, data), config, task.objective)
         step = next_step(twin, data, rows_of(fabric, config.batch), 0.0)
-        timing = time_interleaved({"step": step}, budget_s=PACE_SHARE * 60 * config.minutes)
+        budget_s = PACE_SHARE * 60 * config.minutes
+        timing = time_interleaved({"step": step}, budget_s, partial(agreed, fabric))
         step_s = fabric.broadcast(timing["step"].median_s)
     return settle(config, step_s, torch.get_num_threads())
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
 
 from elman.errors import RunError, diagnostic
+from elman.train.sharding import divided_as, whole
 from elman.train.stepper import Stepper
 
 
@@ -25,7 +26,9 @@ def capture(stepper: Stepper) -> tuple[dict[str, Tensor], dict[str, Any]]:
     kind, parts = taken_apart(stepper.state)
     local = {f"carried.{k}": part for k, part in enumerate(parts)} | random_numbers()
     tensors |= {name: gathered(stepper.fabric, value) for name, value in local.items()}
-    copies = {name: value.detach().cpu().clone() for name, value in tensors.items()}
+    # In one order in all processes, which gather together; that of a file that was read is any.
+    ordered = sorted(tensors.items())
+    copies = {name: whole(value.detach()).cpu().clone() for name, value in ordered}
     return copies, {"carried": kind, "optimizer": numbers}
 
 
@@ -40,16 +43,11 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: dict[str, Any])
     """
     groups = grouped(tensors)
     try:
-        stepper.plain.load_state_dict(groups.get("model", {}))
+        stepper.plain.load_state_dict(divided(groups.get("model", {}), stepper.plain))
     except RuntimeError as error:
         details = [("error", str(error).splitlines()[-1].strip())]
         raise RunError(diagnostic("the checkpoint is of another model", details)) from error
-    state: dict[int, dict[str, Any]] = {}
-    for key, value in (groups.get("optimizer", {}) | facts["optimizer"]).items():
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = value
-    whole = stepper.optimizer.state_dict() | {"state": state}
-    stepper.optimizer.load_state_dict(whole)
+    remember(stepper.optimizer, groups.get("optimizer", {}) | facts["optimizer"])
     rank, device = stepper.fabric.global_rank, stepper.fabric.device
     then, now = len(groups["random"]["cpu"]), stepper.fabric.world_size
     carried = [value for _, value in sorted(groups.get("carried", {}).items())]
@@ -63,6 +61,27 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: dict[str, Any])
     if "cuda" in random and torch.cuda.is_available():
         torch.cuda.set_rng_state(random["cuda"])
     return then
+
+
+def divided(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Cut out of whole weights what this process holds, if a model is divided."""
+    held = model.state_dict()
+    return {
+        name: divided_as(value, held[name]) if name in held else value
+        for name, value in weights.items()
+    }
+
+
+def remember(optimizer: Any, values: dict[str, Any]) -> None:
+    """Give an optimizer what it knew of each parameter, by "index.name"."""
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in values.items():
+        index, _, name = key.partition(".")
+        if isinstance(value, Tensor) and int(index) < len(parameters):
+            value = divided_as(value, parameters[int(index)])
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 
 def rows_of_process(value: Tensor, rank: int, processes: int) -> Tensor:

@@ -15,6 +15,7 @@ from elman.train.averaging import average, unsynchronized
 from elman.train.config import Config
 from elman.train.objective import Objective, Score, judged
 from elman.train.optimizer import OPTIMIZERS
+from elman.train.sharding import whole
 from elman.train.task import Batch
 
 
@@ -69,7 +70,7 @@ class Stepper:
             self.model, self.optimizer, max_norm=self.clip, error_if_nonfinite=False
         )
         assert norm is not None, "clipping by norm returns the norm"
-        told = torch.stack((loss.detach().to(norm.dtype), norm))
+        told = torch.stack((loss.detach().to(norm.dtype), whole(norm)))
         if self.fabric.world_size > 1:
             mean = self.fabric.all_reduce(told, reduce_op="mean")
             assert isinstance(mean, Tensor), "the mean of a tensor is one"
@@ -100,16 +101,20 @@ class Stepper:
 
 
 def make_stepper(fabric: Fabric, model: nn.Module, config: Config, objective: Objective) -> Stepper:
-    """Give a model to Fabric (device, precision, data-parallel launch) with its optimizer."""
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]
+    """Give a model to Fabric (device, precision, data-parallel launch) with its optimizer.
+
+    The optimizer comes second: where the model is divided, its parameters are new ones.
+    """
+    wrapped = fabric.setup_module(model)
+    decayed = [p for p in wrapped.parameters() if p.dim() > 1]
+    others = [p for p in wrapped.parameters() if p.dim() <= 1]
     groups = [
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
     make = OPTIMIZERS[config.optimizer]
     optimizer = make(groups, config.peak_lr, config.used_momentum, config.nesterov)
-    wrapped, stepping = fabric.setup(model, optimizer)
+    stepping = fabric.setup_optimizers(optimizer)
     return Stepper(fabric, wrapped, stepping, objective, config.clip, config.sync_every > 1)
 
 
