@@ -1,4 +1,4 @@
-"""Write a cell with its weights for elsewhere: portable C."""
+"""Write a cell with its weights for elsewhere: portable C, ONNX."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from elman.cli._printing import plain
 from elman.cli.explain import sizes
 from elman.errors import RunError, diagnostic
-from elman.export import to_c
+from elman.export import to_c, to_onnx
 from elman.nn import GRU, LSTM, RNN, Recurrent
 from elman.train.layers import BUILT_IN, find_cell
 from elman.train.weights import load_weights
@@ -21,7 +21,10 @@ _LAYERS = {"GRU": GRU, "LSTM": LSTM, "RNN": RNN}
 
 def export(
     cell: Annotated[str, typer.Argument(help="gru, lstm, another cell, or file.py:cell.")],
-    c: Annotated[Path, typer.Option("--c", help="Write portable C99 into this folder.")],
+    c: Annotated[
+        Path | None, typer.Option("--c", help="Write portable C99 into this folder.")
+    ] = None,
+    onnx: Annotated[Path | None, typer.Option(help="Write an ONNX model to this file.")] = None,
     hidden: Annotated[int, typer.Option(help="Units: the first state's size.")] = 128,
     inputs: Annotated[int | None, typer.Option(help="Size of the input; as --hidden.")] = None,
     layers: Annotated[int, typer.Option(help="Layers.")] = 1,
@@ -34,10 +37,12 @@ def export(
     ] = None,
     name: Annotated[str, typer.Option(help="Of files, types and functions.")] = "model",
 ) -> None:
-    """Write a trained cell as C99: one step function, weights as arrays, no library.
+    """Write a trained cell as C99: one step function, weights as arrays, no library; or as ONNX.
 
-    In the folder `make check` builds it and compares it with what the module computes here.
+    In the folder of C `make check` builds it and compares it with what the module computes here.
     """
+    if c is None and onnx is None:
+        raise typer.BadParameter("say what is written, and where: --c DIR, or --onnx FILE")
     options: dict[str, Any] = {
         "num_layers": layers,
         "heads": heads,
@@ -52,15 +57,30 @@ def export(
     if weights is not None:
         load_weights(module, weights)
     try:
-        made = to_c(module, c, name)
+        told = [] if c is None else [_as_c(module, c, name)]
+        told += [] if onnx is None else [_as_onnx(module, onnx)]
     except OSError as error:
-        raise RunError(diagnostic("cannot write the folder", [("error", str(error))])) from error
+        raise RunError(diagnostic("cannot write there", [("error", str(error))])) from error
+    Console().print(plain("\n".join(told)), soft_wrap=True)
+
+
+def _as_c(module: Any, folder: Path, name: str) -> str:
+    """Write C; what was written."""
+    made = to_c(module, folder, name)
     shapes = ", ".join(f"{what} [{size}]" for what, size in made.inputs.items())
-    Console().print(
-        plain(
-            f"{made.folder}: {name}_step takes {shapes} and gives y [{made.output}]; "
-            f"{made.weights:,} weights, {made.state:,} numbers of state\n"
-            f"make -C {made.folder} check"
-        ),
-        soft_wrap=True,
+    return (
+        f"{made.folder}: {name}_step takes {shapes} and gives y [{made.output}]; "
+        f"{made.weights:,} weights, {made.state:,} numbers of state\n"
+        f"make -C {made.folder} check"
     )
+
+
+def _as_onnx(module: Any, path: Path) -> str:
+    """Write ONNX; what was written."""
+    made = to_onnx(module, path)
+
+    def told(slots: dict[str, tuple[int | str, ...]]) -> str:
+        return ", ".join(f"{name} [{', '.join(map(str, shape))}]" for name, shape in slots.items())
+
+    operators = ", ".join(made.operators)
+    return f"{made.path}: {operators}\ntakes {told(made.inputs)}\ngives {told(made.outputs)}"

@@ -1,0 +1,229 @@
+"""``to_onnx``: a module as a file that ONNX Runtime and others run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from elman.errors import InputError, diagnostic
+from elman.export.onnx.operators import operated
+from elman.export.onnx.step import Spelled, scanned, step_of
+from elman.export.onnx.writer import Slot, Writer, written
+from elman.ir.types import shape_size
+from elman.nn.sequence import SequenceModule
+from elman.weights import save
+from elman.weights.gates import kind_of
+
+T, B, STATES = "T", "B", "1 or B"  # names of sizes that a call decides
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """What was written.
+
+    Attributes:
+        path: of the file.
+        inputs: shapes by name: the cell's inputs, static inputs, and initial states, which are
+            zeros if they are not given.
+        outputs: shapes by name: the outputs, then the last states.
+        operators: the operator of each layer: ``GRU``, ``LSTM``, ``RNN``, or ``Scan``.
+    """
+
+    path: Path
+    inputs: dict[str, tuple[int | str, ...]]
+    outputs: dict[str, tuple[int | str, ...]]
+    operators: list[str]
+
+
+def to_onnx(module: Any, path: str | Path, *, scan: bool = False) -> OnnxModel:
+    """Write a module as an ONNX model: its weights, all layers and directions, as in ``eval()``.
+
+    RNN, GRU and LSTM, also ``cells.gru_before`` and ``cells.lstm_peephole``, become ONNX's own
+    operators. Any other cell becomes a ``Scan`` whose body is one step of its formula in standard
+    operators; what does not depend on the state is computed before it, for all steps at once.
+
+    The model is in float32, of opset 18; T and B are those of each call. It takes the cell's inputs
+    by their names, x [T, B, I] ([B, T, I] with ``batch_first``), static inputs [B, S], and if they
+    are given the initial states ``h_0`` [layers·directions, B, H] by the names of the cell's
+    states, else zeros. It gives ``out`` [T, B, H·directions] (``out``, ``out_1`` … if the cell has
+    several) and the states after the last step, ``h_n`` [layers·directions, B, H].
+
+    Args:
+        module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``.
+        path: of the file, usually ``….onnx``.
+        scan: also RNN, GRU and LSTM as a ``Scan``, for what does not know the operators.
+
+    Returns:
+        What was written.
+
+    Raises:
+        InputError: no such module, an operation that ONNX has no text for, or the package ``onnx``
+            is missing (``pip install elman[export]``).
+        OSError: the file cannot be written.
+    """
+    if not isinstance(module, SequenceModule):
+        raise InputError(
+            diagnostic(
+                f"to_onnx takes a recurrent module, not {type(module).__name__}",
+                [],
+                "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model its recurrent part",
+            )
+        )
+    model = _Model(module, scan)
+    with torch.no_grad():
+        model.build()
+    written(model.w, path, str(module._formula()[0].name))
+    inputs, outputs = (
+        {slot.name: slot.shape for slot in side} for side in (model.w.inputs, model.w.outputs)
+    )
+    return OnnxModel(Path(path), inputs, outputs, model.operators)
+
+
+class _Model:
+    """One module on its way."""
+
+    def __init__(self, module: Any, scan: bool) -> None:
+        self.module, self.w = module, Writer()
+        self.cell = module._formula()[0]
+        self.kind = None if scan else kind_of(self.cell)
+        self.two = 1 + bool(module.bidirectional)
+        self.operators: list[str] = []
+        self.ends: list[list[str]] = []  # per state, its last value of each layer and direction
+
+    def build(self) -> None:
+        """Inputs, layers from the lowest on, outputs."""
+        signature, runners = self.module.parts.signature, self.module.runners
+        lead, w = ([B, T] if self.module.batch_first else [T, B]), self.w
+        named = [(w.name(name), shape) for name, shape in signature.inputs]
+        inputs = [self._opened(name, lead, shape) for name, shape in named]
+        static = [self._static(name, shape) for name, shape in signature.static]
+        self.shape = w.emit("Shape", inputs[0], start=0, end=2)
+        self.batch = w.emit("Slice", self.shape, w.integers(1), w.integers(2))
+        starts = [self._starts(name, shape) for name, shape in signature.states]
+        self.ends = [[] for _ in starts]
+        count = len(runners) // self.two
+        layers = [[*runners.items()][self.two * k : self.two * (k + 1)] for k in range(count)]
+        outs = inputs[:1]
+        for number, layer in enumerate(layers):
+            below, last = outs[0], number + 1 == count
+            outs = self._layer(number, layer, [below, *inputs[1:]], static, starts, last)
+            if self.module.residual and number:
+                outs[0] = w.emit("Add", outs[0], below)
+        self._handed(outs, lead)
+        for (name, shape), ends in zip(signature.states, self.ends, strict=True):
+            whole = ends[0] if len(ends) == 1 else w.emit("Concat", *ends, axis=0)
+            self._output(f"{name}_n", whole, (len(runners), B), shape)
+
+    def _opened(self, name: str, lead: list[str], shape: tuple[int, ...]) -> str:
+        """An input as [T, B, n]."""
+        w = self.w
+        w.inputs.append(Slot(name, (*lead, *shape)))
+        if self.module.batch_first:
+            name = w.emit("Transpose", name, perm=[1, 0, *range(2, 2 + len(shape))])
+        return name if shape else w.emit("Unsqueeze", name, w.integers(-1))
+
+    def _static(self, name: str, shape: tuple[int, ...]) -> str:
+        name = self.w.name(name)
+        self.w.inputs.append(Slot(name, (B, *shape)))
+        return name if shape else self.w.emit("Unsqueeze", name, self.w.integers(-1))
+
+    def _starts(self, name: str, shape: tuple[int, ...]) -> str:
+        """Initial states [layers·directions, B, n]: an input whose value is zeros by default."""
+        w, lead = self.w, len(self.module.runners)
+        name = w.array(f"{name}_0", np.zeros((lead, 1, *shape)))
+        w.inputs.append(Slot(name, (lead, STATES, *shape)))
+        if not shape:
+            name = w.emit("Unsqueeze", name, w.integers(-1))
+        ones = [w.integers(1), self.batch, w.integers(1)]
+        return w.emit("Expand", name, w.emit("Concat", *ones, axis=0))
+
+    def _layer(
+        self,
+        number: int,
+        layer: list[tuple[str, Any]],
+        inputs: list[str],
+        static: list[str],
+        starts: list[str],
+        last: bool,
+    ) -> list[str]:
+        """All outputs of a layer, its directions side by side."""
+        w, at = self.w, self.two * number
+        if self.kind is not None:
+            own = [self._own(start, at, at + self.two) for start in starts]
+            if not number:
+                self.arrays = save(self.module, "onnx")
+            made = operated(w, self.kind, inputs[0], own, self.arrays[number], f"l{number}")
+            for ends, value in zip(self.ends, made.last, strict=True):
+                ends.append(value)
+            self.operators.append(w.nodes[-2 if self.two == 1 else -3].kind)
+            return [made.out]
+        outs = [
+            self._scan(at + end, suffix, runner, inputs, static, starts, last)
+            for end, (suffix, runner) in enumerate(layer)
+        ]
+        self.operators.append("Scan")
+        return [v[0] if len(v) == 1 else w.emit("Concat", *v, axis=-1) for v in zip(*outs)]
+
+    def _scan(
+        self,
+        index: int,
+        suffix: str,
+        runner: Any,
+        inputs: list[str],
+        static: list[str],
+        starts: list[str],
+        last: bool,
+    ) -> list[str]:
+        w, graph = self.w, step_of(self.cell.graph)
+        before = Spelled(w, dict(runner.dims), self.shape, 2, self.cell.name)
+        ranks = [2] * len(inputs) + [1] * len(static)
+        for leaf, name, rank in zip(graph.inputs, [*inputs, *static], ranks, strict=True):
+            before.put(leaf, name, rank)
+        for leaf, weight in zip(graph.weights, self.module._weights()[index], strict=True):
+            value = weight.detach().cpu().float().numpy()
+            name = w.array(f"{leaf.name}_{suffix}", value if leaf.shape else value.reshape(1))
+            before.put(leaf, name, 0)
+        own = [
+            w.emit("Squeeze", self._own(start, index, index + 1), w.integers(0)) for start in starts
+        ]
+        count = len(graph.outputs) if last else 1
+        made = scanned(before, graph, own, count, suffix.endswith("_reverse"))
+        for ends, value in zip(self.ends, made.last, strict=True):
+            ends.append(w.emit("Unsqueeze", value, w.integers(0)))
+        return made.outputs
+
+    def _own(self, start: str, first: int, stop: int) -> str:
+        """The initial states of some layers and directions."""
+        w = self.w
+        if stop - first == len(self.module.runners):
+            return start
+        return w.emit("Slice", start, w.integers(first), w.integers(stop), w.integers(0))
+
+    def _handed(self, outs: list[str], lead: list[str]) -> None:
+        """The outputs of the last layer, as the module lays them out."""
+        sizes = self.module.runners["l0"].dims
+        for name, value in zip(outs, self.cell.graph.outputs, strict=True):
+            shape = _sizes(value, dict(sizes), self.two)
+            if not shape:
+                name = self.w.emit("Squeeze", name, self.w.integers(-1))
+            if self.module.batch_first:
+                name = self.w.emit("Transpose", name, perm=[1, 0, *range(2, 2 + len(shape))])
+            self._output("out", name, tuple(lead), shape)
+
+    def _output(
+        self, name: str, value: str, lead: tuple[int | str, ...], shape: tuple[int, ...]
+    ) -> None:
+        if not shape and lead[0] not in (T, B):
+            value = self.w.emit("Squeeze", value, self.w.integers(-1))
+        (name,) = self.w.several("Identity", [value], [self.w.name(name)])
+        self.w.outputs.append(Slot(name, (*lead, *shape)))
+
+
+def _sizes(value: Any, dims: dict[str, int], directions: int) -> tuple[int, ...]:
+    """Sizes of an output of the last layer; a scalar has an axis in two directions only."""
+    own = shape_size(value.shape, dims)
+    return (directions * (own[0] if own else 1),) if own or directions == 2 else ()

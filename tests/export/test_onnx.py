@@ -1,0 +1,310 @@
+"""Exported ONNX, run by ONNX Runtime, beside the module it was made of."""
+
+from __future__ import annotations
+
+import copy
+import sys
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import elman
+from elman import cells, ops
+from elman.cli.app import build_app
+from elman.errors import InputError, RunError
+from elman.export import to_onnx
+from elman.export.onnx.ops import REASONS, SPELL, STRUCTURAL
+from elman.export.onnx.step import step_of
+from elman.frontend.cell import cell
+from elman.ir.graph import walk
+from elman.ir.ops import OPS
+from helpers import assert_same
+
+LEAVES = {op.name for op in OPS.values() if op.kind == "leaf"}
+
+
+@pytest.fixture
+def runtime():
+    """ONNX Runtime, which says nothing of initial states that may be given."""
+    pytest.importorskip("onnx")
+    found = pytest.importorskip("onnxruntime")
+    found.set_default_logger_severity(3)
+    return found
+
+
+def by_onnx(runtime, module, path, inputs, more=(), **options):
+    """What an exported module makes of inputs, static ones and states by name."""
+    made = to_onnx(module, path, **options)
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    required = [slot.name for slot in session.get_inputs()]
+    feed = dict(zip(required, [value.numpy() for value in inputs], strict=True))
+    values = session.run([*made.outputs], feed | {k: v.numpy() for k, v in dict(more).items()})
+    return made, dict(zip(made.outputs, map(torch.from_numpy, values), strict=True))
+
+
+def check(runtime, module, folder, T=5, B=3, states=False, **options):
+    """Outputs and last states, from zeros or from drawn states, as on engine reference."""
+    torch.manual_seed(1)
+    module = module.eval()
+    signature = module.parts.signature
+    lead = (B, T) if module.batch_first else (T, B)
+    inputs = [torch.randn(*lead, *shape) for _, shape in signature.inputs]
+    static = [torch.randn(B, *shape) for _, shape in signature.static]
+    starts = [torch.randn(signature.lead, B, *shape) for _, shape in signature.states]
+    more = {f"{name}_0": v for (name, _), v in zip(signature.states, starts)} if states else {}
+    made, got = by_onnx(runtime, module, folder / "m.onnx", [*inputs, *static], more, **options)
+    exact = copy.deepcopy(module).double()
+    wide = [tuple(v.double() for v in group) for group in (inputs, starts, static)]
+    given = {"static": wide[2]} if static else {}
+    start = (wide[1] if len(wide[1]) > 1 else wide[1][0]) if states else None
+    with torch.no_grad(), elman.using(engine="reference"):
+        out, last = exact(wide[0] if len(inputs) > 1 else wide[0][0], start, **given)
+    outs = out if isinstance(out, tuple) else (out,)
+    ends = last if isinstance(last, tuple) else (last,)
+    want = [*outs, *ends]
+    assert [*got] == [
+        *(f"out_{k}" if k else "out" for k in range(len(outs))),
+        *(f"{name}_n" for name, _ in signature.states),
+    ]
+    for name, value in zip(got, want, strict=True):
+        assert got[name].shape == value.shape, name
+        assert_same(name, got[name], value, torch.float32, T)
+    return made
+
+
+@pytest.mark.parametrize("one", cells.ALL, ids=lambda one: one.name)
+def test_every_cell(one, runtime, tmp_path):
+    """Of the library, two layers, from states that are given."""
+    check(runtime, elman.Recurrent(one, 4, 6, 2), tmp_path, states=True)
+
+
+STANDARD = {
+    "RNN": lambda **o: elman.RNN(4, 6, **o),
+    "RNN relu": lambda **o: elman.RNN(4, 6, nonlinearity="relu", **o),
+    "GRU": lambda **o: elman.GRU(4, 6, **o),
+    "LSTM": lambda **o: elman.LSTM(4, 6, **o),
+    "GRU before": lambda **o: elman.Recurrent(cells.gru_before, 4, 6, **o),
+    "LSTM peephole": lambda **o: elman.Recurrent(cells.lstm_peephole, 4, 6, **o),
+}
+
+
+@pytest.mark.parametrize("scan", [False, True], ids=["operator", "scan"])
+@pytest.mark.parametrize("both", [False, True], ids=["forward", "both ways"])
+@pytest.mark.parametrize("name", STANDARD)
+def test_standard_operators(name, both, scan, runtime, tmp_path):
+    """RNN, GRU and LSTM are ONNX's own, or a scan if that is asked for."""
+    module = STANDARD[name](num_layers=2, bidirectional=both)
+    made = check(runtime, module, tmp_path, states=True, scan=scan)
+    assert made.operators == ["Scan" if scan else name.split()[0]] * 2
+
+
+SHAPES = {
+    "no bias": lambda: elman.GRU(4, 6, bias=False),
+    "no bias, LSTM": lambda: elman.LSTM(4, 6, bias=False, bidirectional=True),
+    "projection": lambda: elman.LSTM(4, 6, 2, proj_size=3),
+    "heads": lambda: elman.GRU(4, 6, 2, heads=2),
+    "batch first": lambda: elman.LSTM(4, 6, 2, batch_first=True, bidirectional=True),
+    "batch first scan": lambda: elman.Recurrent(cells.mgu, 4, 6, 2, batch_first=True),
+    "residual": lambda: elman.Recurrent(cells.mgu, 6, 6, 3, residual=True, bidirectional=False),
+    "residual GRU": lambda: elman.GRU(6, 6, 3, residual=True),
+    "both ways": lambda: elman.Recurrent(cells.lem, 4, 6, 2, bidirectional=True),
+    "option": lambda: elman.Recurrent(cells.rnn, 4, 6, activation=ops.relu),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes(name, runtime, tmp_path):
+    """Layers, directions, heads, residual connections, layouts."""
+    check(runtime, SHAPES[name](), tmp_path, states=True)
+
+
+@cell(
+    input="x[I], m",
+    static="s[S], k",
+    state="h[H], t",
+    weights="W[H, I], R[H, H], V[H, S], a",
+    constants="A[H, H]",
+    output="y[2H], z",
+)
+def everything(x, m, s, k, h, t, W, R, V, a, A):
+    """Scalars, static inputs, constants, several outputs."""
+    gate = ops.sigmoid(V @ s + k)
+    h = ops.tanh(W @ x + R @ (m * h) + A @ gate + a * t)
+    t = 0.5 * t + ops.mean(h) * ops.sum(x) + m
+    return ops.concat(h, gate), t * k, h, t
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"num_layers": 1}])
+def test_everything_of_a_cell(options, runtime, tmp_path):
+    """Of one cell; weights that are constants are exported as they are."""
+    module = elman.Recurrent(everything, 4, 4, S=3, A=torch.eye(4), **options)
+    check(runtime, module, tmp_path, states=True)
+
+
+def test_only_the_last_layer_hands_out_everything(runtime, tmp_path):
+    """Several outputs, layers and directions."""
+
+    @cell(input="x[H]", state="h[H]", weights="R[H, H]", output="y[H], g[H]")
+    def two(x, h, R):
+        """Output, and the gate."""
+        g = ops.sigmoid(x + R @ h)
+        return g * x, g, ops.tanh(g - h)
+
+    check(runtime, elman.Recurrent(two, 4, 4, 3), tmp_path)
+    check(runtime, elman.Recurrent(two, 4, 4, bidirectional=True), tmp_path)
+
+
+def test_what_does_not_depend_on_the_state(runtime, tmp_path):
+    """A next state, or an output, of inputs or of weights alone; a formula that reads no input."""
+
+    @cell(input="x[H]", state="h[H], c[H]", weights="b[H]", output="y[H]")
+    def still(x, h, c, b):
+        """Nothing of it is kept."""
+        return ops.exp(b), ops.tanh(x), ops.sin(b)
+
+    @cell(input="x[I]", state="h[H]", weights="R[H, H]")
+    def alone(x, h, R):
+        """It goes on by itself."""
+        return ops.cos(R @ h + 1)
+
+    check(runtime, elman.Recurrent(still, 4, 4), tmp_path, states=True)
+    check(runtime, elman.Recurrent(alone, 3, 4), tmp_path)
+
+
+def test_sizes_are_those_of_a_call(runtime, tmp_path):
+    """One file for every T and B, and states may be given or not."""
+    module = elman.Recurrent(cells.lem, 4, 6)
+    made = to_onnx(module, tmp_path / "m.onnx")
+    assert made.inputs == {"x": ("T", "B", 4), "y_0": (1, "1 or B", 6), "z_0": (1, "1 or B", 6)}
+    assert made.outputs == {"out": ("T", "B", 6), "y_n": (1, "B", 6), "z_n": (1, "B", 6)}
+    session = runtime.InferenceSession(str(made.path), providers=["CPUExecutionProvider"])
+    for T, B in ((1, 1), (7, 2), (2, 5)):
+        x = torch.randn(T, B, 4)
+        out, *_ = session.run(None, {"x": x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(out), module(x)[0].detach())
+
+
+def test_weights_keep_their_names(runtime, tmp_path):
+    """As the module has them, whatever is computed of them before the loop."""
+    import onnx
+
+    module = elman.Recurrent(cells.mgu, 4, 6)
+    made = to_onnx(module, tmp_path / "m.onnx")
+    arrays = {a.name: onnx.numpy_helper.to_array(a) for a in onnx.load(made.path).graph.initializer}
+    for name, weight in module.named_parameters():
+        np.testing.assert_array_equal(arrays[name], weight.detach().numpy())
+
+
+def test_every_op_has_a_spelling_or_a_reason():
+    """One row per op; none has both."""
+    rows = [*SPELL, *REASONS, *STRUCTURAL]
+    assert len(rows) == len(set(rows))
+    assert set(rows) | LEAVES == {*OPS} | (LEAVES & {*rows})
+
+
+PLAIN = "tanh sigmoid relu exp abs sin cos erf atan expm1 floor round"
+ONE = {  # op -> a formula of it on vectors x and h
+    **{name: lambda x, h, name=name: getattr(ops, name)(x + h) for name in PLAIN.split(" ")},
+    "log": lambda x, h: ops.log(ops.abs(x * h)),
+    "sqrt": lambda x, h: ops.sqrt(x * x + h),
+    "softplus": lambda x, h: ops.softplus(30 * x - h),
+    "lin": lambda x, h: x + ops.uniform(h),  # in eval() its mean
+    "stop": lambda x, h: ops.stop_gradient(x) + h,
+    "add": lambda x, h: x + 0.5 * h,
+    "sub": lambda x, h: x - h,
+    "neg": lambda x, h: ops.exp(-ops.abs(h) + x),
+    "mul": lambda x, h: x * h,
+    "div": lambda x, h: x / (h + 0.5),
+    "pow": lambda x, h: ops.pow(ops.abs(x) + 0.5, h) + x**3,
+    "remainder": lambda x, h: ops.remainder(x, h) + h % 0.3 + h % -0.7,
+    "minimum": lambda x, h: ops.minimum(x, h),
+    "maximum": lambda x, h: ops.maximum(x, 0.5 * h),
+    "where": lambda x, h: ops.where(x > h, x, h / 2) + ops.where(ops.floor(h), x, 1.0),
+    "lt": lambda x, h: x + (x < h),
+    "le": lambda x, h: x + (ops.floor(h) <= 0.0),
+    "gt": lambda x, h: x + (x > h),
+    "ge": lambda x, h: x + (ops.floor(h) >= 0.0),
+    "eq": lambda x, h: x + (ops.floor(h) == 0.0),
+    "ne": lambda x, h: x + (ops.floor(h) != 0.0),
+    "sum": lambda x, h: x + 0.1 * ops.sum(h),
+    "mean": lambda x, h: x - ops.mean(ops.concat(x, h)),
+    "var": lambda x, h: x * ops.var(h + 1),
+    "amax": lambda x, h: ops.softmax(x + h),
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_every_spelling_computes_its_op(name, runtime, tmp_path):
+    """On drawn values, among them zeros, infinities and NaN where the formula makes them."""
+
+    @cell(input="x[H]", state="h[H]")
+    def one(x, h):
+        return ONE[name](x, h)
+
+    assert name in {value.op for value in walk(step_of(one.graph).roots)}
+    check(runtime, elman.Recurrent(one, 6, 6), tmp_path, T=1, states=True)
+
+
+def test_every_spelling_is_computed_above():
+    """None is left out; matrices of weights are transposed below."""
+    assert set(ONE) == SPELL.keys() - {"transpose"}
+
+
+def test_matrices_are_cut_and_joined(runtime, tmp_path):
+    """What a formula does with matrices of weights before it multiplies with them."""
+
+    @cell(input="x[I]", state="h[H]", weights="W[2H, I], R[H, H], s")
+    def woven(x, h, W, R, s):
+        """Transposed, split, scaled, added, concatenated."""
+        a, b = ops.split(W, 2)
+        both = (a - 0.5 * b) @ x
+        joined = ops.concat(R * s, R.T + ops.exp(R)) @ h
+        low, high = ops.split(joined, 2)
+        return ops.tanh(both + R.T @ low - s * high)
+
+    check(runtime, elman.Recurrent(woven, 4, 6), tmp_path, states=True)
+
+
+def test_random_numbers_are_those_of_training(runtime, tmp_path):
+    """What is exported is the cell in eval()."""
+
+    @cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]")
+    def noisy(x, h, W, R):
+        """A state that is dropped in training."""
+        return ops.tanh(W @ x + R @ ops.dropout(h, 0.5))
+
+    check(runtime, elman.Recurrent(noisy, 4, 6), tmp_path, states=True)
+
+
+def test_what_is_refused(tmp_path, monkeypatch):
+    """No module of elman's; no package onnx."""
+    with pytest.raises(InputError, match="takes a recurrent module, not Linear"):
+        to_onnx(torch.nn.Linear(3, 3), tmp_path / "m.onnx")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(InputError, match="needs the package onnx") as found:
+        to_onnx(elman.GRU(3, 3), tmp_path / "m.onnx")
+    assert "pip install elman[export]" in str(found.value)
+
+
+def test_command(runtime, tmp_path):
+    """`elman export`: C, ONNX, both; but not nothing."""
+
+    def call(*words):
+        return CliRunner().invoke(build_app("export"), ["export", *map(str, words)])
+
+    path = tmp_path / "net.onnx"
+    told = call("gru", "--hidden", 6, "--inputs", 4, "--layers", 2, "--onnx", path)
+    assert told.exit_code == 0, told.output
+    assert told.output.split("\n")[:3] == [
+        f"{path}: GRU, GRU",
+        "takes x [T, B, 4], h_0 [2, 1 or B, 6]",
+        "gives out [T, B, 6], h_n [2, B, 6]",
+    ]
+    runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    assert call("mgu", "--hidden", 4, "--onnx", path, "--c", tmp_path / "c").exit_code == 0
+    assert (tmp_path / "c" / "model.c").exists()
+    assert "--onnx FILE" in call("mgu").output
+    missing = call("mgu", "--hidden", 4, "--onnx", tmp_path / "no" / "net.onnx")
+    assert isinstance(missing.exception, RunError)
