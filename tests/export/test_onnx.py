@@ -120,6 +120,12 @@ def test_shapes(name, runtime, tmp_path):
     check(runtime, SHAPES[name](), tmp_path, states=True)
 
 
+def test_gradients_play_no_part(runtime, tmp_path):
+    """A layer whose gradients are clipped is the operator still."""
+    made = check(runtime, elman.GRU(4, 6, clip_gradient=1.0), tmp_path)
+    assert made.operators == ["GRU"]
+
+
 @cell(
     input="x[I], m",
     static="s[S], k",
@@ -231,7 +237,11 @@ ONE = {  # op -> a formula of it on vectors x and h
     "sum": lambda x, h: x + 0.1 * ops.sum(h),
     "mean": lambda x, h: x - ops.mean(ops.concat(x, h)),
     "var": lambda x, h: x * ops.var(h + 1),
-    "amax": lambda x, h: ops.softmax(x + h),
+    "amax": lambda x, h: ops.softmax(x + h) + ops.amax(h),
+    "argmax": lambda x, h: ops.hardmax(x, 3) + ops.hardmax(h),
+    "one_hot": lambda x, h: x * ops.hardmax(h, 2) + ops.split(ops.hardmax(ops.concat(x, h)), 2)[1],
+    "spread": lambda x, h: ops.spread(ops.var(h, 3), x) + ops.spread(ops.mean(ops.sin(x)), h),
+    "cumsum": lambda x, h: x - ops.cumsum(h),
 }
 
 

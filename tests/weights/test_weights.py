@@ -176,6 +176,13 @@ def test_torchs_own_layers():
     np.testing.assert_array_equal(elman.weights.save(swapped, "cudnn"), want)
 
 
+def test_gradients_play_no_part():
+    """Weights of a layer whose gradients are clipped are laid out as any."""
+    plain, clipped = elman.GRU(I, H), elman.GRU(I, H, clip_gradient=1.0)
+    elman.weights.load(clipped, elman.weights.save(plain, "onnx"), "onnx")
+    assert torch.equal(clipped.weight_hh_l0, plain.weight_hh_l0)
+
+
 def test_types_and_memory():
     """float64 is kept, half precision is widened, nothing is shared."""
     module = elman.GRU(I, H).double()

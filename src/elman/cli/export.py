@@ -57,30 +57,31 @@ def export(
     if weights is not None:
         load_weights(module, weights)
     try:
-        told = [] if c is None else [_as_c(module, c, name)]
-        told += [] if onnx is None else [_as_onnx(module, onnx)]
+        told = [] if c is None else _as_c(module, c, name)
+        told += [] if onnx is None else _as_onnx(module, onnx)
     except OSError as error:
         raise RunError(diagnostic("cannot write there", [("error", str(error))])) from error
-    Console().print(plain("\n".join(told)), soft_wrap=True)
+    for line in told:
+        Console().print(plain(line), soft_wrap=True)
 
 
-def _as_c(module: Any, folder: Path, name: str) -> str:
+def _as_c(module: Any, folder: Path, name: str) -> list[str]:
     """Write C; what was written."""
     made = to_c(module, folder, name)
     shapes = ", ".join(f"{what} [{size}]" for what, size in made.inputs.items())
-    return (
+    return [
         f"{made.folder}: {name}_step takes {shapes} and gives y [{made.output}]; "
-        f"{made.weights:,} weights, {made.state:,} numbers of state\n"
-        f"make -C {made.folder} check"
-    )
+        f"{made.weights:,} weights, {made.state:,} numbers of state",
+        f"make -C {made.folder} check",
+    ]
 
 
-def _as_onnx(module: Any, path: Path) -> str:
+def _as_onnx(module: Any, path: Path) -> list[str]:
     """Write ONNX; what was written."""
     made = to_onnx(module, path)
 
     def told(slots: dict[str, tuple[int | str, ...]]) -> str:
         return ", ".join(f"{name} [{', '.join(map(str, shape))}]" for name, shape in slots.items())
 
-    operators = ", ".join(made.operators)
-    return f"{made.path}: {operators}\ntakes {told(made.inputs)}\ngives {told(made.outputs)}"
+    operators = f"{made.path}: {', '.join(made.operators)}"
+    return [operators, f"takes {told(made.inputs)}", f"gives {told(made.outputs)}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -81,9 +82,14 @@ def _kinds() -> dict[str, Kind]:
 
 
 def kind_of(cell: Cell) -> Kind | None:
-    """Which of the usual recurrences a cell is, by its formula; None if it is none of them, or has
-    several heads."""
-    return _kinds().get(cell.fingerprint)
+    """Which of the usual recurrences a cell is, by its formula, however its states are changed;
+    None if it is none of them, or has several heads."""
+    return _kinds().get(unchanged(cell).fingerprint)
+
+
+def unchanged(cell: Cell) -> Cell:
+    """The formula itself, whose states are read and written as it says."""
+    return replace(cell, changes=()) if cell.changes else cell
 
 
 def known_kind(module: Any) -> Kind:

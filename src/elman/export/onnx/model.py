@@ -13,10 +13,12 @@ from elman.errors import InputError, diagnostic
 from elman.export.onnx.operators import operated
 from elman.export.onnx.step import Spelled, scanned, step_of
 from elman.export.onnx.writer import Slot, Writer, written
+from elman.frontend.cell import Cell
+from elman.ir.fingerprint import fingerprint
 from elman.ir.types import shape_size
 from elman.nn.sequence import SequenceModule
 from elman.weights import save
-from elman.weights.gates import kind_of
+from elman.weights.gates import Kind, kind_of, unchanged
 
 T, B, STATES = "T", "B", "1 or B"  # names of sizes that a call decides
 
@@ -89,7 +91,7 @@ class _Model:
     def __init__(self, module: Any, scan: bool) -> None:
         self.module, self.w = module, Writer()
         self.cell = module._formula()[0]
-        self.kind = None if scan else kind_of(self.cell)
+        self.kind = None if scan else _operator(self.cell)
         self.two = 1 + bool(module.bidirectional)
         self.operators: list[str] = []
         self.ends: list[list[str]] = []  # per state, its last value of each layer and direction
@@ -221,6 +223,12 @@ class _Model:
             value = self.w.emit("Squeeze", value, self.w.integers(-1))
         (name,) = self.w.several("Identity", [value], [self.w.name(name)])
         self.w.outputs.append(Slot(name, (*lead, *shape)))
+
+
+def _operator(cell: Cell) -> Kind | None:
+    """The recurrence of ONNX's that a cell is in a forward, if it is one."""
+    same = fingerprint(step_of(cell.graph)) == fingerprint(step_of(unchanged(cell).graph))
+    return kind_of(cell) if same else None
 
 
 def _sizes(value: Any, dims: dict[str, int], directions: int) -> tuple[int, ...]:

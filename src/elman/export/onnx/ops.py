@@ -28,7 +28,7 @@ def _lin(w: Writer, node: Node, args: Sequence[str]) -> str:
 
 
 def _number(w: Writer, truth: str) -> str:
-    """1 where true, else 0."""
+    """1 where true, else 0; an index as a number."""
     return w.emit("Cast", truth, to=FLOAT)
 
 
@@ -61,14 +61,22 @@ def _remainder(w: Writer, node: Node, args: Sequence[str]) -> str:
 
 
 def _reduced(kind: str) -> Spelling:
-    """Over the last axis, which stays; args: all units on one axis."""
-    return lambda w, node, args: w.emit(kind, args[0], w.integers(-1), keepdims=1)
+    """Over the last axis, which stays for a scalar; args: all units, or those of each group."""
+    return lambda w, node, args: w.emit(kind, args[0], w.integers(-1), keepdims=int(not node.shape))
 
 
 def _var(w: Writer, node: Node, args: Sequence[str]) -> str:
-    mean = _reduced("ReduceMean")
-    off = w.emit("Sub", args[0], mean(w, node, args))
-    return mean(w, node, [w.emit("Mul", off, off)])
+    mean = w.emit("ReduceMean", args[0], w.integers(-1), keepdims=1)
+    off = w.emit("Sub", args[0], mean)
+    return _reduced("ReduceMean")(w, node, [w.emit("Mul", off, off)])
+
+
+def _argmax(w: Writer, node: Node, args: Sequence[str]) -> str:
+    return _number(w, w.emit("ArgMax", args[0], axis=-1, keepdims=int(not node.shape)))
+
+
+def _cumsum(w: Writer, node: Node, args: Sequence[str]) -> str:
+    return w.emit("CumSum", args[0], w.integers(-1), reverse=int(node.backward_in_units))
 
 
 SPELL: dict[str, Spelling] = {
@@ -109,6 +117,10 @@ SPELL: dict[str, Spelling] = {
     "mean": _reduced("ReduceMean"),
     "var": _var,
     "amax": _reduced("ReduceMax"),
+    "argmax": _argmax,
+    "spread": lambda w, node, args: args[0],  # args: as wide as all groups
+    "one_hot": _compared("Equal"),  # args: that, and the numbers of units
+    "cumsum": _cumsum,
     "transpose": lambda w, node, args: w.emit("Transpose", args[0], perm=[1, 0]),
 }
 REASONS: dict[str, str] = {  # why an op has no row

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from elman.errors import InputError, diagnostic
 from elman.export.onnx.ops import REASONS, SPELL
 from elman.export.onnx.writer import Slot, Writer
@@ -67,8 +69,11 @@ class Spelled:
             return self._joined(value.args, rank, axis)
         if value.op == "matmul":
             return w.emit("MatMul", args[1], self.turned(value.args[0]))
-        if OPS[value.op].kind == "reduce":
-            args = [self._joined(value.args, rank, -1)]
+        kind = OPS[value.op].kind
+        if kind == "reduce":
+            args = [self._grouped(value, rank)]
+        if kind == "spread":
+            args = self._spread(value, rank)
         if value.op not in SPELL:
             raise InputError(
                 diagnostic(
@@ -78,7 +83,8 @@ class Spelled:
                 )
             )
         name = SPELL[value.op](w, value, args)
-        if value.shape and value.args and not any(arg.shape for arg in value.args):
+        scalars = value.args and not any(arg.shape for arg in value.args)
+        if value.shape and scalars and kind == "pointwise":
             return self.wide(name, value, rank)
         return name
 
@@ -110,6 +116,29 @@ class Spelled:
         axis = 0 if len(value.shape) == 2 else -1
         bounds = [w.integers(number) for number in (first, last, axis)]
         return w.emit("Slice", self.names[source], *bounds)
+
+    def _grouped(self, value: Node, rank: int) -> str:
+        """All units that a reduction reads on the last axis; of each group, if it has some."""
+        units = self._joined(value.args, rank, -1)
+        if not value.shape:
+            return units
+        return self.writer.emit(
+            "Reshape", units, self.writer.integers(*[0] * rank, value.groups, -1)
+        )
+
+    def _spread(self, value: Node, rank: int) -> list[str]:
+        """A number per group, or one for all, at each unit; and for what asks, the units' numbers:
+        in their group, or of all."""
+        w, (source,) = self.writer, value.args
+        (size,), (groups,) = units_of(value, self.dims), units_of(source, self.dims)
+        width = size // groups
+        each = w.emit("Unsqueeze", self.names[source], w.integers(-1))
+        each = w.emit("Expand", each, w.integers(*[1] * rank, groups, width))
+        wide = w.emit("Reshape", each, w.integers(*[0] * rank, size))
+        if value.op == "spread":
+            return [wide]
+        units = np.arange(size) + dim_size(value.data, self.dims)
+        return [wide, w.array("units", (units % width if source.shape else units).astype(float))]
 
     def _joined(self, parts: Sequence[Node], rank: int, axis: int) -> str:
         """All units of several values, or all rows of several matrices, on one axis."""
