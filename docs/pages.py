@@ -13,6 +13,7 @@ from elman.autodiff.structure import structure
 from elman.compiler import pair_of
 from elman.drawing import draw_ops
 from elman.frontend.cell import Cell
+from elman.ir.types import names_in
 
 
 def write(folder: Path) -> None:
@@ -40,9 +41,9 @@ def gallery() -> str:
     parts = [
         "# Cells\n",
         "Every cell of `elman.cells` as it is written. Each runs by `elman.Recurrent(cell, I, H)`,",
-        "with the same options; a formula in a file of your own is as fast.\n",
+        "with the same options, further dims by keyword; a formula of your own is as fast.\n",
         *_table(),
-        *(part for cell in cells.ALL for part in _cell(cell)),
+        *(part for cell in cells.LIBRARY for part in _cell(cell)),
     ]
     return "\n".join(parts)
 
@@ -50,7 +51,7 @@ def gallery() -> str:
 def _table() -> Iterator[str]:
     yield "| cell | states | recurrence |"
     yield "|---|---|---|"
-    for cell in cells.ALL:
+    for cell in cells.LIBRARY:
         yield f"| [`{cell.name}`](#{cell.name}) | {_states(cell)} | {_structure(cell)} |"
     yield ""
 
@@ -60,7 +61,7 @@ def _states(cell: Cell) -> str:
 
 
 def _structure(cell: Cell) -> str:
-    step = pair_of(cell).step
+    step = pair_of(cell).source
     names = [f"{leaf.data[0]}" for leaf in step.states]
     return structure(step).show(tuple(names))
 
@@ -72,7 +73,16 @@ def _cell(cell: Cell) -> Iterator[str]:
     yield f"```python\n{source}```\n"
     yield f"Recurrence: {_structure(cell)}.\n"
     yield "Forward above, backward below. Outlined in red: the backward reads it; filled: kept.\n"
-    yield _drawing(elman.draw(cell, hidden_size=128, input_size=128, use_dot=False).svg) + "\n"
+    yield _drawing(elman.draw(cell, use_dot=False, **_sizes(cell)).svg) + "\n"
+
+
+def _sizes(cell: Cell) -> dict[str, int]:
+    """128 of each dim, however often an input or a state has it."""
+    declared = (*cell.inputs, *cell.static, *cell.states, *cell.weights)
+    names = set().union(*(names_in(entry.shape) for entry in declared))
+    first, state = cell.inputs[0].shape[0], cell.states[0].shape[0]
+    own = {"input_size": 128 * len(first), "hidden_size": 128 * len(state)}
+    return {**own, **dict.fromkeys(names - {*first, *state}, 128)}
 
 
 def operations() -> str:

@@ -9,7 +9,7 @@ import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elman import cells, compiler
+from elman import cell, cells, compiler, ops
 from elman.engines.triton.batched_phase import BatchedPhase
 from elman.engines.triton.launch import PROCESSORS
 from elman.engines.triton.layout import TritonLayout
@@ -227,6 +227,25 @@ def test_every_cell_compiles(cell: Cell) -> None:
         found = loop_facts(cell, 32, "bfloat16", "sm_90", forward, TritonSchedule("loop", 16, 4, 2))
         assert not found.spilled
         assert found.shared <= SHARED["sm_90"]
+
+
+@cell(input="x[I]", state="h[H], s[H]", weights="W[H, I], R[H, H], w[H]")
+def functions(x, h, s, W, R, w):
+    """What no cell of ALL has: whole numbers, powers, quotients of float64, another derivative."""
+    v = W @ x + R @ h
+    s = ops.spike(s + v - 0.5, "triangular")
+    kept = ops.atan(v) + ops.expm1(-ops.abs(v)) + ops.floor(3 * v) + ops.round(v)
+    power = (1 + v * v) ** w + (2 + v) ** -1.5
+    return ops.tanh(kept + power + v % w + ops.elu(v)), ops.straight_through(s, v)
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("forward", [True, False])
+def test_every_function_compiles(forward: bool, target: str) -> None:
+    """Both directions; doubles inside of a function are no reason to spill."""
+    schedule = TritonSchedule("loop", 16, 4, 1)
+    found = loop_facts(functions, 32, "float32", target, forward, schedule)
+    assert not found.spilled
 
 
 @pytest.mark.parametrize("forward", [True, False])
