@@ -16,7 +16,6 @@ from compare import compare, sizes
 from torch import Tensor, nn
 
 import elman
-from elman.bench.users.cells import ealstm
 
 FORCINGS, ATTRIBUTES = 5, 27
 
@@ -50,7 +49,7 @@ class After(nn.Module):
 
     def __init__(self, units: int) -> None:
         super().__init__()
-        self.lstm = elman.Recurrent(ealstm, FORCINGS, units, S=ATTRIBUTES)
+        self.lstm = elman.Recurrent(elman.cells.ealstm, FORCINGS, units, S=ATTRIBUTES)
 
     def forward(self, x_d: Tensor, x_s: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """See :class:`Before`."""

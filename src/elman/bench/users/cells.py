@@ -75,21 +75,6 @@ def leaky(x, m, *, beta=0.5, threshold=1.0):
 
 @cell(
     input="x[I]",
-    static="s[S]",
-    state="h[H], c[H]",
-    weights="V[H, S], d[H], W[3H, I], R[3H, H], b[3H]",
-    source="Kratzert et al. 2019, doi:10.5194/hess-23-5089-2019; as in NeuralHydrology",
-)
-def ealstm(x, s, h, c, V, d, W, R, b):
-    """An LSTM whose input gate is a function of what is static."""
-    i = sigmoid(V @ s + d)
-    f, o, g = split(W @ x + R @ h + b, 3)
-    c = sigmoid(f) * c + i * tanh(g)
-    return sigmoid(o) * tanh(c), c
-
-
-@cell(
-    input="x[I]",
     state="h[H], c[H]",
     weights="W[4H, I], R[4H, H], b[4H], gx[4H], gh[4H], gc[H], bc[H]",
     init={"gx": 1, "gh": 1, "gc": 1, "bc": 0},

@@ -17,8 +17,9 @@ from torch.nn.functional import layer_norm
 
 import elman.nn
 from elman.bench.cases import Case
-from elman.bench.users.cells import ealstm, zoneout_lstm_layernorm
+from elman.bench.users.cells import zoneout_lstm_layernorm
 from elman.bench.users.project import Project, Weights
+from elman.cells import ealstm
 
 ATTRIBUTES = 27  # of a basin in CAMELS, as Kratzert et al. 2019 take them
 ZONEOUT = 0.1
