@@ -15,7 +15,6 @@ from compare import compare, sizes
 from torch import Tensor, nn
 
 import elman
-from elman.bench.users.cells import cfc
 
 FEATURES, BACKBONE = 32, 128
 
@@ -46,7 +45,7 @@ class After(nn.Module):
 
     def __init__(self, units: int) -> None:
         super().__init__()
-        self.rnn = elman.Recurrent(cfc, FEATURES, units, M=BACKBONE)
+        self.rnn = elman.Recurrent(elman.cells.cfc, FEATURES, units, U=BACKBONE)
 
     def forward(self, x: Tensor, timespans: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`Before`."""
@@ -56,10 +55,10 @@ class After(nn.Module):
 def moved(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The four heads are one matrix."""
     return {
-        "rnn.B_l0": weights["backbone.weight"],
-        "rnn.b_l0": weights["backbone.bias"],
-        "rnn.W_l0": torch.cat([weights[f"heads.{k}.weight"] for k in range(4)]),
-        "rnn.c_l0": torch.cat([weights[f"heads.{k}.bias"] for k in range(4)]),
+        "rnn.A_l0": weights["backbone.weight"],
+        "rnn.a_l0": weights["backbone.bias"],
+        "rnn.F_l0": torch.cat([weights[f"heads.{k}.weight"] for k in range(4)]),
+        "rnn.f_l0": torch.cat([weights[f"heads.{k}.bias"] for k in range(4)]),
     }
 
 

@@ -16,7 +16,7 @@ from compare import compare, sizes
 from torch import Tensor, nn
 
 import elman
-from elman.bench.users.cells import leaky
+from elman.ops import spike
 
 PIXELS, CLASSES, BETA, SLOPE = 784, 10, 0.5, 25.0
 
@@ -44,6 +44,13 @@ def leaky_step(current: Tensor, membrane: Tensor) -> tuple[Any, Tensor]:
     return Spike.apply(membrane - 1.0), membrane
 
 
+@elman.cell(input="x[H]", state="m[H]", output="s[H]")
+def leaky(x, m):
+    """The same as a cell; ``elman.cells.lif`` has the layer that makes the current in it."""
+    m = BETA * m + x - (m > 1.0)
+    return spike(m - 1.0, "fast_sigmoid", slope=SLOPE), m
+
+
 class Before(nn.Module):
     """As it is."""
 
@@ -69,16 +76,23 @@ class After(nn.Module):
     def __init__(self, steps: int, units: int) -> None:
         super().__init__()
         self.steps = steps
-        self.fc1, self.fc2 = nn.Linear(PIXELS, units), nn.Linear(units, CLASSES)
-        self.lif1 = elman.Recurrent(leaky, units, units, beta=BETA)
-        self.lif2 = elman.Recurrent(leaky, CLASSES, CLASSES, beta=BETA)
+        self.fc1 = nn.Linear(PIXELS, units)
+        self.lif1 = elman.Recurrent(leaky, units, units)
+        options = {"beta": BETA, "surrogate": "fast_sigmoid"}
+        self.lif2 = elman.Recurrent(elman.cells.lif, units, CLASSES, **options)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`Before`."""
         spk1, _ = self.lif1(self.fc1(x).expand(self.steps, -1, -1))
-        return self.lif2(self.fc2(spk1))
+        return self.lif2(spk1)
 
 
 if __name__ == "__main__":
     T, B, H = sizes(__doc__, 100, 128, 1000)
-    compare(Before(T, H), After(T, H), dict, 2 * torch.rand(B, PIXELS))
+    names = {"fc2.weight": "lif2.W_l0", "fc2.bias": "lif2.b_l0"}
+    compare(
+        Before(T, H),
+        After(T, H),
+        lambda weights: {names.get(name, name): weight for name, weight in weights.items()},
+        2 * torch.rand(B, PIXELS),
+    )

@@ -16,7 +16,6 @@ from compare import compare, sizes
 from torch import Tensor, nn
 
 import elman
-from elman.bench.users.cells import ligru
 
 FEATURES = 40  # of a frame
 
@@ -49,7 +48,7 @@ class After(nn.Module):
         super().__init__()
         self.w = nn.Linear(FEATURES, 2 * units, bias=False)
         self.norm = nn.BatchNorm1d(2 * units, momentum=0.05)
-        self.u = elman.Recurrent(ligru, 2 * units, units)
+        self.u = elman.Recurrent(elman.cells.ligru, 2 * units, units)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Any]:
         """See :class:`Before`."""

@@ -6,7 +6,6 @@ from elman.frontend.cell import cell
 from elman.ops import (
     concat,
     layer_norm,
-    relu,
     sigmoid,
     spike,
     split,
@@ -29,33 +28,6 @@ def gru_layernorm(x, h, W, g, b):
     candidate = tanh(sigmoid(reset) * candidate)
     update = sigmoid(update - 1)
     return update * candidate + (1 - update) * h
-
-
-@cell(
-    input="x[2H]",
-    state="h[H]",
-    weights="U[2H, H]",
-    source="Ravanelli, Brakel, Omologo & Bengio 2018, arXiv:1803.10225v1, eqs. 8-10",
-)
-def ligru(x, h, U):
-    """A GRU without reset gate, of rectified candidates; x is projected and normalised before."""
-    candidate, update = split(x + U @ h, 2)
-    update = sigmoid(update)
-    return update * h + (1 - update) * relu(candidate)
-
-
-@cell(
-    input="x[I], gap",
-    state="h[H]",
-    weights="B[M, I+H], b[M], W[4H, M], c[4H]",
-    source="Hasani et al. 2022, arXiv:2106.13898v2, eq. 10; as in ncps",
-)
-def cfc(x, gap, h, B, b, W, c):
-    """A closed-form continuous-time cell: two targets, and a gate that depends on elapsed time."""
-    features = 1.7159 * tanh(0.666 * (B @ concat(x, h) + b))
-    first, second, slope, offset = split(W @ features + c, 4)
-    gate = sigmoid(slope * gap + offset)
-    return tanh(first) * (1 - gate) + gate * tanh(second)
 
 
 @cell(input="x[H]", state="s[H], m[H]", weights="V[H, H], c[H]", source="snnTorch 0.9, RLeaky")

@@ -35,7 +35,6 @@ class EALSTMLoop(nn.Module):
         self.weight_hh = nn.Parameter(torch.eye(case.H).repeat(1, 3))
         self.bias = nn.Parameter(torch.zeros(3 * case.H))
         nn.init.orthogonal_(self.weight_ih)
-        nn.init.constant_(self.bias[: case.H].data, 3.0)
 
     def forward(self, x: Tensor, attributes: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Outputs [T, B, H] and the last states; attributes are [B, S]."""

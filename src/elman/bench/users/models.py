@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import elman.nn
 from elman.bench.cases import Case
-from elman.bench.users.cells import cfc, ligru
 from elman.bench.users.project import Project, Weights
+from elman.cells import cfc, ligru
 
 BACKBONE = 128  # units, as in ncps by default
 
@@ -112,7 +112,7 @@ class CfC(nn.Module):
 
     def __init__(self, case: Case, engine: str) -> None:
         super().__init__()
-        self.layer = elman.nn.Recurrent(cfc, case.input_size, case.H, M=BACKBONE, engine=engine)
+        self.layer = elman.nn.Recurrent(cfc, case.input_size, case.H, U=BACKBONE, engine=engine)
 
     def forward(self, x: Tensor, gaps: Tensor) -> tuple[Tensor, Any]:
         """See :class:`CfCLoop`."""
@@ -126,10 +126,10 @@ def _ligrus(weights: Weights) -> dict[str, Tensor]:
 def _cfcs(weights: Weights) -> dict[str, Tensor]:
     heads = range(4)
     return {
-        "layer.B_l0": weights["backbone.weight"],
-        "layer.b_l0": weights["backbone.bias"],
-        "layer.W_l0": torch.cat([weights[f"heads.{k}.weight"] for k in heads]),
-        "layer.c_l0": torch.cat([weights[f"heads.{k}.bias"] for k in heads]),
+        "layer.A_l0": weights["backbone.weight"],
+        "layer.a_l0": weights["backbone.bias"],
+        "layer.F_l0": torch.cat([weights[f"heads.{k}.weight"] for k in heads]),
+        "layer.f_l0": torch.cat([weights[f"heads.{k}.bias"] for k in heads]),
     }
 
 

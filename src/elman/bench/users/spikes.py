@@ -21,6 +21,7 @@ import elman.nn
 from elman.bench.cases import Case
 from elman.bench.users.cells import leaky, rleaky
 from elman.bench.users.project import Project, Weights
+from elman.cells import lif
 
 CLASSES = 10
 BETA, SLOPE = 0.5, 25.0
@@ -90,26 +91,33 @@ class SpikingLoop(nn.Module):
 
 
 class Spiking(nn.Module):
-    """The same on elman: the image's current once, all steps of a layer at a time."""
+    """The same on elman: the image's current once, all steps of a layer at a time; ``fc2`` is
+    part of the second one."""
 
     def __init__(self, case: Case, engine: str) -> None:
         super().__init__()
         self.steps = case.T
-        self.fc1, self.fc2 = nn.Linear(case.input_size, case.H), nn.Linear(case.H, CLASSES)
+        self.fc1 = nn.Linear(case.input_size, case.H)
         first = rleaky if case.cell == "rleaky" else leaky
         self.lif1 = elman.nn.Recurrent(first, case.H, case.H, beta=BETA, engine=engine)
-        self.lif2 = elman.nn.Recurrent(leaky, CLASSES, CLASSES, beta=BETA, engine=engine)
+        options = {"beta": BETA, "surrogate": "fast_sigmoid", "engine": engine}
+        self.lif2 = elman.nn.Recurrent(lif, case.H, CLASSES, **options)
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """See :class:`SpikingLoop`."""
         current = self.fc1(x).expand(self.steps, -1, -1)
         spk1, last = self.lif1(current)
-        spk2, mem2 = self.lif2(self.fc2(spk1))
+        spk2, mem2 = self.lif2(spk1)
         return spk2, (last[1] if isinstance(last, tuple) else last, mem2)
 
 
 def _moved(weights: Weights) -> dict[str, Tensor]:
-    names = {"lif1.recurrent.weight": "lif1.V_l0", "lif1.recurrent.bias": "lif1.c_l0"}
+    names = {
+        "lif1.recurrent.weight": "lif1.V_l0",
+        "lif1.recurrent.bias": "lif1.c_l0",
+        "fc2.weight": "lif2.W_l0",
+        "fc2.bias": "lif2.b_l0",
+    }
     return {names.get(name, name): weight for name, weight in weights.items()}
 
 
