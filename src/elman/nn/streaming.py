@@ -1,0 +1,130 @@
+"""A sequence that arrives in chunks: ``elman.Stream``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from elman.errors import InputError, diagnostic
+from elman.nn.sequence import SequenceModule
+
+
+class Stream:
+    """Runs a module over a sequence that arrives in chunks, and keeps its state in between.
+
+    For real-time audio, robots, simulators: chunks have any number of steps, one or a thousand, and
+    the outputs are those of the whole sequence at once. Nothing is recorded for a backward. A
+    module that drops values in training is to be in ``eval()``.
+
+    Args:
+        module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``, of one direction.
+        state: what the sequence begins from, and :meth:`reset` goes back to, as the module takes
+            it: [layers, B, H] per state; zeros if omitted.
+        static [B, S]: of a cell with static inputs, as the module takes it.
+
+    Raises:
+        InputError: no such module, or it is bidirectional.
+
+    Example:
+        >>> net = elman.GRU(4, 8).eval()
+        >>> stream = elman.Stream(net)
+        >>> x = torch.randn(10, 2, 4)
+        >>> out = torch.cat([stream(x[:3]), stream(x[3:9]), stream(x[9:])])
+        >>> torch.allclose(out, net(x)[0], atol=1e-6)
+        True
+        >>> stream.state.shape
+        torch.Size([1, 2, 8])
+        >>> stream.reset([1])  # another sequence begins for sample 1
+        >>> stream.state[0, 1].count_nonzero().item()
+        0
+    """
+
+    def __init__(self, module: Any, state: Any = None, *, static: Any = None) -> None:
+        if not isinstance(module, SequenceModule):
+            raise InputError(
+                diagnostic(
+                    f"Stream takes a recurrent module, not {type(module).__name__}",
+                    [],
+                    "elman.Stream(model.rnn); elman.accelerate makes modules of torch's elman's",
+                )
+            )
+        if bool(getattr(module, "bidirectional", False)):
+            raise InputError("a bidirectional module has no stream: it needs the whole sequence")
+        self.module: Any = module
+        self.static = static
+        self.state = self._start = state
+
+    @torch.no_grad()
+    def __call__(self, x: Any, *, reset: Any = None) -> Any:
+        """Run the next steps.
+
+        Args:
+            x [T, B, I]: the chunk, laid out as the module takes it: [B, T, I] with ``batch_first``,
+                [T, I] unbatched; a tuple if the cell has several inputs.
+            reset [T, B]: not 0 where a sequence begins: before that step the state becomes zero.
+
+        Returns:
+            out [T, B, H]: the last layer's output at each step; a tuple if the cell has several.
+
+        Raises:
+            InputError: the chunk is packed.
+            InputError, ShapeError, EngineError: as the module's ``forward``.
+        """
+        parts = x if isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence) else (x,)
+        if any(isinstance(part, PackedSequence) for part in parts):
+            raise InputError(
+                diagnostic(
+                    "the chunks of a stream are tensors, not packed sequences",
+                    [],
+                    "a Stream for the sequences of one length, or one for each sequence",
+                )
+            )
+        more = {"static": self.static, "reset": reset}
+        given = {name: value for name, value in more.items() if value is not None}
+        out, after = self.module(x, self.state, **given)
+        self.state = _apart(after, out)
+        return out
+
+    def reset(self, samples: Any = None) -> None:
+        """Begin anew: all states, or those of some samples, become what the stream began from.
+
+        Args:
+            samples [B]: a mask, or [n] their numbers; all samples if omitted.
+
+        Raises:
+            InputError: there is no batch.
+        """
+        if samples is None:
+            self.state = self._start
+        elif self.state is not None:
+            several = isinstance(self.state, (tuple, list))
+            states = list(self.state) if several else [self.state]
+            starts: list[Any] = [None] * len(states)
+            if self._start is not None:
+                starts = list(self._start) if several else [self._start]
+            ranks = [2 + len(sizes) for _, sizes in self.module.parts.signature.states]
+            made = [_begun(*each, samples) for each in zip(states, starts, ranks, strict=True)]
+            self.state = tuple(made) if several else made[0]
+
+
+def _begun(state: Tensor, start: Tensor | None, rank: int, samples: Any) -> Tensor:
+    """A state of which some samples are what they began from."""
+    if state.dim() != rank:
+        raise InputError("an unbatched stream has no samples: reset() begins it anew")
+    which = torch.as_tensor(samples, device=state.device)
+    made = state.clone()
+    made[:, which] = 0.0 if start is None else start[:, which]
+    return made
+
+
+def _apart(state: Any, out: Any) -> Any:
+    """States that share no memory with outputs, which are the caller's to change."""
+    if isinstance(state, (tuple, list)):
+        return tuple([_apart(value, out) for value in state])
+    outs = out if isinstance(out, (tuple, list)) else (out,)
+    memory = state.untyped_storage().data_ptr()
+    shared = any(value.untyped_storage().data_ptr() == memory for value in outs)
+    return state.clone() if shared else state

@@ -1,0 +1,143 @@
+"""Chunks of a stream are the sequence, whatever their lengths."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_sequence
+
+import elman
+from elman import cells, ops
+from elman.errors import InputError, ShapeError
+from elman.frontend.cell import cell
+from elman.nn import streaming
+from helpers import assert_same, need_engine
+
+LENGTHS = (1, 3, 1, 7, 2)
+
+
+@cell(input="x[I], m", static="s[H]", state="h[H], t", weights="W[H, I]", output="y[H], z")
+def several(x, m, s, h, t, W):
+    """Two inputs, a static one, two states, one a scalar, two outputs."""
+    h = ops.tanh(W @ x + m * h + s)
+    return h * t, t, h, 0.9 * t + ops.mean(h)
+
+
+MADE = {
+    "gru": lambda **o: elman.GRU(5, 7, **o),
+    "lstm of two layers": lambda **o: elman.LSTM(5, 7, num_layers=2, **o),
+    "rnn": lambda **o: elman.RNN(5, 7, **o),
+    "residual": lambda **o: elman.Recurrent(cells.lem, 5, 7, 3, residual=True, **o),
+}
+
+
+@pytest.mark.parametrize("engine", ["auto", "c", "reference"])
+@pytest.mark.parametrize("layout", ["time first", "batch first", "unbatched"])
+@pytest.mark.parametrize("name", MADE)
+def test_chunks_are_the_sequence(name, layout, engine):
+    """Outputs and the state, in every layout, from a state that is given too."""
+    if engine == "c":
+        need_engine("c")
+    first = layout == "batch first"
+    module = MADE[name](batch_first=first, engine=engine).eval()
+    T, axis = sum(LENGTHS), int(first)
+    x = torch.randn(T, 5) if layout == "unbatched" else torch.randn(T, 3, 5)
+    x = x.transpose(0, 1) if first else x
+    for start in (None, module(x)[1]):
+        want, last = module(x, start)
+        stream = elman.Stream(module, start)
+        got = torch.cat([stream(part) for part in x.split(LENGTHS, axis)], axis)
+        assert not got.requires_grad
+        assert_same("out", got, want, torch.float32, T)
+        pairs = zip(stream.state, last) if isinstance(last, tuple) else [(stream.state, last)]
+        for a, b in pairs:
+            assert_same("last", a, b, torch.float32, T)
+
+
+def test_several_of_everything():
+    """Inputs, outputs, states, static inputs."""
+    module = elman.Recurrent(several, 5, 7).eval()
+    x, m, s = torch.randn(9, 3, 5), torch.randn(9, 3), torch.randn(3, 7)
+    (y, z), last = module((x, m), static=s)
+    stream = elman.Stream(module, static=s)
+    parts = [stream((x[a:b], m[a:b])) for a, b in ((0, 4), (4, 5), (5, 9))]
+    assert_same("out", torch.cat([part[0] for part in parts]), y, torch.float32, 9)
+    assert_same("out", torch.cat([part[1] for part in parts]), z, torch.float32, 9)
+    assert_same("last", stream.state[1], last[1], torch.float32, 9)
+    stream.reset([0])
+    assert not stream.state[1][:, 0].any()
+
+
+def test_resets():
+    """All samples, some by number or mask, some within a chunk; to zeros, or to what was given."""
+    module = elman.LSTM(5, 7, num_layers=2).eval()
+    x, begin = torch.randn(4, 3, 5), (torch.randn(2, 3, 7), torch.randn(2, 3, 7))
+    for start in (None, begin):
+        stream = elman.Stream(module, start)
+        whole = stream(x)
+        stream.reset()
+        assert torch.equal(stream(x), whole)
+        for samples in ([0, 2], torch.tensor([True, False, True])):
+            stream = elman.Stream(module, start)
+            stream(x)
+            kept = [value[:, 1].clone() for value in stream.state]
+            stream.reset(samples)
+            for value, mine in zip(stream.state, kept, strict=True):
+                assert torch.equal(value[:, 1], mine)
+            assert_same("out", stream(x)[:, [0, 2]], whole[:, [0, 2]], torch.float32, 4)
+    marks = torch.zeros(4, 3)
+    marks[2, 1] = 1
+    again = elman.Stream(module)
+    got = again(x, reset=marks)
+    assert_same("out", got, module(x, reset=marks)[0], torch.float32, 4)
+    fresh = elman.Stream(module)
+    fresh.reset([1])  # nothing has come yet
+    assert fresh.state is None
+
+
+@pytest.mark.parametrize("engine", ["auto", "reference"])
+def test_outputs_are_the_callers(engine):
+    """Changing an output in place, as audio is processed, changes nothing that follows."""
+    module = elman.RNN(5, 7, engine=engine).eval()
+    x = torch.randn(8, 3, 5)
+    stream = elman.Stream(module)
+    stream(x[:4]).zero_()
+    assert_same("out", stream(x[4:]), module(x)[0][4:], torch.float32, 8)
+
+
+def test_a_state_is_kept_and_given_back():
+    """To go on from where a stream was."""
+    module = elman.GRU(5, 7).eval()
+    x = torch.randn(8, 3, 5)
+    stream = elman.Stream(module)
+    stream(x[:4])
+    other = elman.Stream(module)
+    other.state = stream.state
+    assert torch.equal(stream(x[4:]), other(x[4:]))
+
+
+def test_what_has_no_stream():
+    """Two directions, other modules, packed chunks, samples of none, another batch."""
+    with pytest.raises(InputError, match="needs the whole sequence"):
+        elman.Stream(elman.GRU(5, 7, bidirectional=True))
+    with pytest.raises(InputError, match="takes a recurrent module, not Linear"):
+        elman.Stream(torch.nn.Linear(5, 7))
+    stream = elman.Stream(elman.Recurrent(cells.mgu, 5, 7))
+    with pytest.raises(InputError, match="are tensors, not packed"):
+        stream(pack_sequence([torch.randn(3, 5)]))
+    stream(torch.randn(4, 5))
+    with pytest.raises(InputError, match="has no samples"):
+        stream.reset([0])
+    stream.reset()
+    stream(torch.randn(4, 3, 5))
+    with pytest.raises(ShapeError, match=r"state h of mgu must be \[1, 2, 7\]"):
+        stream(torch.randn(4, 2, 5))
+
+
+def test_examples_of_the_docstring():
+    """As they are printed."""
+    failed, tried = doctest.testmod(streaming, extraglobs={"elman": elman})
+    assert tried > 5
+    assert not failed
