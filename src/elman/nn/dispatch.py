@@ -133,7 +133,7 @@ class Runner:
         graph, (first, count) = self.cell.graph, (len(self.cell.inputs), len(self.cell.static))
         static = call.inputs[first : first + count]
         known = dict(zip(graph.inputs[first:], static, strict=True))
-        known.update(zip(graph.weights, call.weights, strict=True))
+        known.update(zip(graph.weights, call.weights))  # those of the rules come last
         once = compiler.once_of(self.cell, rules)
         made = evaluate(Arrays(static[0].dtype, static[0].device), once, known, dict(self.dims))
         if call.stacked:

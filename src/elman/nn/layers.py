@@ -36,6 +36,15 @@ class _Layers(SequenceModule):
         if self.heads != 1:
             self._divide()
         self._parts = self._make_parts()  # now, not while a compiler traces
+        first = next(self.parameters())
+        self._make_initial(first.device, first.dtype)
+
+    def reset_parameters(self: Any) -> None:
+        """Draw all weights anew, as torch's layers do; learned initial states are zeros."""
+        super().reset_parameters()  # type: ignore[misc]
+        with torch.no_grad():
+            for value in self._initial():
+                value.zero_()
 
     def _divide(self: Any) -> None:
         """Take recurrent weights of several heads: [gates · H, H / heads]."""
@@ -48,7 +57,7 @@ class _Layers(SequenceModule):
             if name.startswith("weight_hh"):
                 whole = getattr(self, name)
                 setattr(self, name, nn.Parameter(whole.new_empty(whole.shape[0], size // heads)))
-        self.reset_parameters()
+        super().reset_parameters()  # type: ignore[misc]
 
     def _make_parts(self) -> Parts:
         """See :meth:`SequenceModule._make_parts`."""
@@ -92,7 +101,7 @@ class _Layers(SequenceModule):
         *,
         lengths: Any = None,
         reset: Any = None,
-        reset_to: ResetTo = "zeros",
+        reset_to: ResetTo | None = None,
         outputs: Outputs = None,
         input: Any = None,
         hx: Any = None,
@@ -108,7 +117,8 @@ class _Layers(SequenceModule):
                 costs no arithmetic.
             reset [T, B]: not 0 where an episode begins: before that step the state becomes the
                 initial one, in both directions; laid out (and packed) as the input.
-            reset_to: what the state becomes: ``"zeros"``, or the ``"initial"`` one that was given.
+            reset_to: what the state becomes: ``"zeros"``, or the ``"initial"`` one that was given;
+                by default what a sequence begins with that is given no state.
             outputs: ``"states"`` for the last layer's states behind every step too, laid out as
                 the output: ``out, (h, c), last = lstm(x, outputs="states")``; one of RNN and GRU.
 
@@ -163,6 +173,7 @@ class _Layers(SequenceModule):
         more += [f"{self.heads} heads"] if self.heads != 1 else []
         more += ["residual"] if self.residual else []
         more += [f"without {name}" for name in self.without]
+        more += ["learn_initial"] if self.learn_initial else []
         more += [] if self.clip_gradient is None else [f"clip_gradient={self.clip_gradient}"]
         if self.checkpoint is not None and torch.is_grad_enabled():
             nothing = isinstance(input, Tensor) and not input.numel()  # is kept of an empty batch

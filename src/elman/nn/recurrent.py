@@ -58,6 +58,8 @@ class Recurrent(SequenceModule, nn.Module):
         memory_budget: bytes, or as ``"2GiB"``, for ``checkpoint="auto"``.
         clip_gradient: what flows from a step back into the states before it is held within
             [-clip_gradient, clip_gradient], component by component.
+        learn_initial: what a sequence begins with that is given no state is learned: parameters
+            ``initial_h`` … [layers · directions, H], one per state, zeros at first.
         device, dtype: of the parameters.
         more: sizes of the cell's other dims (``P=16``), the cell's own options, and its constants
             (``mask=…``): a number; a tensor or array of the declared shape, which is copied; or a
@@ -87,6 +89,7 @@ class Recurrent(SequenceModule, nn.Module):
         checkpoint: Steps = None,
         memory_budget: int | str | None = None,
         clip_gradient: float | None = None,
+        learn_initial: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
         **more: Any,
@@ -118,6 +121,7 @@ class Recurrent(SequenceModule, nn.Module):
                 "checkpoint": checkpoint,
                 "memory_budget": memory_budget,
                 "clip_gradient": clip_gradient,
+                "learn_initial": learn_initial,
             }
         )
         self.cell = cell = cell.with_changes(*self._changes)
@@ -135,6 +139,7 @@ class Recurrent(SequenceModule, nn.Module):
                 self.register_buffer(name, made)
                 if weight.name in given:
                     _initialise(made, given[weight.name], f"{name}, {weight}")
+        self._make_initial(device, dtype)
         self.reset_parameters()
 
     def _formula(self) -> tuple[Cell, int, dict[str, int]]:
@@ -165,6 +170,8 @@ class Recurrent(SequenceModule, nn.Module):
                 if weight.name not in self._given:
                     how = self.cell.init.get(weight.name)
                     _initialise(getattr(self, name), how, str(weight), bound)
+        for value in self._initial():
+            _initialise(value, "zeros", "")
 
     def forward(
         self,
@@ -173,7 +180,7 @@ class Recurrent(SequenceModule, nn.Module):
         *,
         lengths: Tensor | Sequence[int] | None = None,
         reset: Any = None,
-        reset_to: ResetTo = "zeros",
+        reset_to: ResetTo | None = None,
         static: Any = None,
         outputs: Outputs = None,
     ) -> Any:
@@ -185,12 +192,13 @@ class Recurrent(SequenceModule, nn.Module):
                 [T, B]. A mask of type bool counts as numbers of the weights' type, 1 where true.
                 Or a PackedSequence (a tuple of such): then so is the output.
             state: one [layers·directions, B, H] per state of the cell, a tuple if there are
-                several; zeros if omitted; without B if unbatched.
+                several; zeros (or what is learned) if omitted; without B if unbatched.
             lengths [B]: steps of each sequence of a padded batch, in any order. Padding costs no
                 arithmetic.
             reset [T, B]: not 0 where an episode begins: before that step the state becomes the
                 initial one, in both directions; laid out (and packed) as x.
-            reset_to: what the state becomes: ``"zeros"``, or the ``"initial"`` one that was given.
+            reset_to: what the state becomes: ``"zeros"``, or the ``"initial"`` one that was given;
+                by default what a sequence begins with that is given no state.
             static [B, S]: of a cell with static inputs: one value per sequence, the same for all
                 layers and steps; a tuple if there are several; [S] unbatched; a scalar one is [B].
             outputs: ``"states"`` for the last layer's states behind every step too.
@@ -237,6 +245,7 @@ class Recurrent(SequenceModule, nn.Module):
             ("checkpoint", None),
             ("memory_budget", None),
             ("clip_gradient", None),
+            ("learn_initial", False),
         ):
             if getattr(self, name) != default:
                 told.append(f"{name}={getattr(self, name)!r}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from elman.nn.options import Option, known
 from elman.nn.signature import Opened
 
 ResetTo = Literal["zeros", "initial"]
+Starts = Literal["zeros", "initial", "learned"]  # what a reset state becomes: see ResetRule
 
 
 @dataclass(frozen=True)
@@ -24,39 +26,42 @@ class ResetRule:
     """The step whose next state is the initial one wherever the following step is reset.
 
     The output is the state before that. Inputs: ``reset``, a scalar that is not 0 where the next
-    step of the sequence is reset; for ``initial`` one more per state, the initial one.
+    step of the sequence is reset; for ``initial`` one more per state, the initial one. For
+    ``learned`` that is one more weight per state: the same for all samples.
     """
 
-    to: ResetTo
+    to: Starts
 
     @property
     def name(self) -> str:
         """See :class:`Rule`."""
-        return "reset" if self.to == "zeros" else "reset_to_initial"
+        return "reset" if self.to == "zeros" else f"reset_to_{self.to}"
 
     def rewrite(self, graph: Graph) -> Graph:
         """See :class:`Rule`."""
         taken = {leaf.name for leaf in graph.leaves}
 
-        def leaf(name: str, shape: Any) -> Any:
+        def leaf(op: str, name: str, shape: Any) -> Any:
             while name in taken:
                 name += "_"
-            return node("input", (), (name,), shape)
+            return node(op, (), (name,), shape)
 
-        flag = leaf("reset", ())
-        first = [leaf(f"{state.name}_initial", state.shape) for state in graph.states]
+        flag = leaf("input", "reset", ())
+        op = "weight" if self.to == "learned" else "input"
+        first = [leaf(op, f"{state.name}_initial", state.shape) for state in graph.states]
         zeros = [node("const", (), (0.0,))] * len(first)
         starts = zeros if self.to == "zeros" else first
         next_states = tuple(
             node("where", (flag, start, after), (), after.shape)
             for start, after in zip(starts, graph.next_states, strict=True)
         )
-        more = (flag,) if self.to == "zeros" else (flag, *first)
-        inputs = (*graph.inputs, *more)
-        return Graph(inputs, graph.states, graph.weights, next_states, graph.outputs)
+        inputs, weights = (*graph.inputs, flag), graph.weights
+        inputs += tuple(first) if self.to == "initial" else ()
+        weights += tuple(first) if self.to == "learned" else ()
+        return Graph(inputs, graph.states, weights, next_states, graph.outputs)
 
 
-RESETS: dict[str, ResetRule] = {to: known(ResetRule(to)) for to in ("zeros", "initial")}
+RESETS: dict[str, ResetRule] = {to: known(ResetRule(to)) for to in get_args(Starts)}
 
 
 class Reset(Option):
@@ -67,15 +72,10 @@ class Reset(Option):
 
     Args:
         mask: [T, B], or [N] of packed rows: not 0 where a step is reset.
-        to: what the state becomes.
-
-    Raises:
-        InputError: there is no such ``to``.
+        to: what the state becomes. Of a ``learned`` one calls have it already: their last weights.
     """
 
-    def __init__(self, mask: Tensor, to: ResetTo) -> None:
-        if to not in RESETS:
-            raise InputError(f"reset_to is 'zeros' or 'initial', got {to!r}")
+    def __init__(self, mask: Tensor, to: Starts) -> None:
         self._mask, self._to, self.rule = mask != 0, to, RESETS[to]
 
     def extend(self, call: Call, reverse: bool, member: int = 0) -> Call:
@@ -89,19 +89,36 @@ class Reset(Option):
         elif not reverse:  # nothing lies before the first step of the other direction
             first = mask[0] if packed is None else mask[: packed.batch]
             axes = (1,) * call.stacked
-            states = tuple(_zeroed(state, first.reshape(*axes, -1)) for state in states)
+            begins = call.weights[-len(states) :] if self._to == "learned" else None
+            states = _begun(states, first.reshape(*axes, -1), begins)
         return call._replace(inputs=(*call.inputs, *more), states=states)
 
-    def only_step(self, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """States [layers, B, ...] before a call of one step: nothing else of it is reset."""
+    def only_step(
+        self, states: tuple[Tensor, ...], learned: Sequence[Tensor] | None
+    ) -> tuple[Tensor, ...]:
+        """States [layers, B, ...] before a call of one step: nothing else of it is reset.
+
+        Args:
+            states: as given.
+            learned [layers, 1, ...]: initial ones.
+        """
         if self._to == "initial":
             return states
-        return tuple(_zeroed(state, self._mask) for state in states)
+        return _begun(states, self._mask, learned if self._to == "learned" else None)
 
 
-def _zeroed(state: Tensor, mask: Tensor) -> Tensor:
-    """A state [..., B, ...], zero where a mask [..., B] is set."""
-    return state.masked_fill(mask.view(*mask.shape, *[1] * (state.dim() - mask.dim())), 0)
+def _begun(
+    states: Sequence[Tensor], mask: Tensor, begins: Sequence[Tensor] | None
+) -> tuple[Tensor, ...]:
+    """States [..., B, ...] where a mask [..., B] is not set; elsewhere zeros, or what they begin
+    with."""
+    made: list[Tensor] = []
+    for k, state in enumerate(states):
+        own = mask.view(*mask.shape, *[1] * (state.dim() - mask.dim()))
+        made.append(
+            state.masked_fill(own, 0) if begins is None else torch.where(own, begins[k], state)
+        )
+    return tuple(made)
 
 
 def _following(mask: Tensor, packed: Packed | None) -> Tensor:
@@ -126,6 +143,24 @@ def _repeated(state: Tensor, call: Call) -> Tensor:
         return own.index_select(0, call.packed.sequence.to(own.device))
     steps, batch, _ = call.sizes
     return own.expand(steps, batch, *own.shape[1:])
+
+
+def reset_start(to: Any, learned: bool, given: bool) -> Starts:
+    """What a reset state becomes.
+
+    Args:
+        to: as of a call; None: what a sequence begins with that is given no state.
+        learned: whether that is learned.
+        given: whether a state was given.
+
+    Raises:
+        InputError: there is no such ``to``.
+    """
+    if to not in (None, "zeros", "initial"):
+        raise InputError(f"reset_to is 'zeros' or 'initial', got {to!r}")
+    if to is None:
+        return "learned" if learned else "zeros"
+    return "learned" if to == "initial" and learned and not given else to
 
 
 def reset_mask(reset: Any, x: Any, opened: Opened, batch_first: bool) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError, ShapeError
@@ -20,7 +21,7 @@ from elman.nn.dispatch import Runner
 from elman.nn.draws import Draws, draw_keys, packed_keys
 from elman.nn.handing import Outputs
 from elman.nn.options import Option
-from elman.nn.reset import Reset, ResetTo, reset_mask
+from elman.nn.reset import Reset, ResetTo, reset_mask, reset_start
 from elman.nn.signature import Layout, Signature
 from elman.nn.stack import Stack
 from elman.nn.using import autocast_type, checked, serves
@@ -52,6 +53,8 @@ class Options(TypedDict, total=False):
             training step, beside inputs, outputs and gradients; with ``checkpoint="auto"``.
         clip_gradient: what flows from a step back into the states before it is held within
             [-clip_gradient, clip_gradient], component by component; None: as it is.
+        learn_initial: what a sequence begins with that is given no state is learned: parameters
+            ``initial_h`` … [layers · directions, H], zeros at first.
     """
 
     engine: str
@@ -62,6 +65,7 @@ class Options(TypedDict, total=False):
     checkpoint: Steps
     memory_budget: int | str | None
     clip_gradient: float | None
+    learn_initial: bool
 
 
 class Parts(NamedTuple):
@@ -92,6 +96,8 @@ class Prepared(NamedTuple):
         mask: of resets, in the inner layout; None if there are none.
         lengths: of a padded batch that is packed only inside a compiled program.
         cast: what the results are cast to; None: as they are.
+        learned: initial states [layers · directions, 1, n]; None if they are not learned.
+        given: whether states were given.
     """
 
     inputs: tuple[Tensor, ...]
@@ -101,6 +107,8 @@ class Prepared(NamedTuple):
     mask: Tensor | None
     lengths: Any
     cast: torch.dtype | None
+    learned: tuple[Tensor, ...] | None
+    given: bool
 
 
 class SequenceModule:
@@ -117,6 +125,7 @@ class SequenceModule:
     checkpoint: Steps = None
     memory_budget: int | None = None
     clip_gradient: float | None = None
+    learn_initial: bool = False
     _parts: Parts | None = None
 
     def _set_options(self: Any, options: Options) -> None:
@@ -133,6 +142,7 @@ class SequenceModule:
             options.get("checkpoint"), options.get("memory_budget")
         )
         self.clip_gradient = options.get("clip_gradient")
+        self.learn_initial = bool(options.get("learn_initial", False))
 
     @property
     def _changes(self) -> tuple[Change, ...]:
@@ -213,8 +223,9 @@ class SequenceModule:
 
         Args:
             x [B, I]: the input now, or a tuple of inputs; [I] unbatched; a scalar input is [B].
-            state: what the step before returned, as for :meth:`forward`; zeros if omitted.
-            reset [B]: samples whose state becomes zero before the step.
+            state: what the step before returned, as for :meth:`forward`; zeros (or what is learned)
+                if omitted.
+            reset [B]: samples whose state becomes that before the step.
             static [B, S]: of a cell with static inputs, as for :meth:`forward`.
 
         Returns:
@@ -264,6 +275,20 @@ class SequenceModule:
             for names in (self._parts or self.parts).names
         ]
 
+    def _make_initial(self: Any, device: Any, dtype: torch.dtype | None) -> None:
+        """Make parameters of the initial states, if they are learned: zeros."""
+        if self.learn_initial:
+            lead, states = len(self.runners), self.parts.signature.states
+            for name, sizes in states:
+                zeros = torch.zeros(lead, *sizes, device=device, dtype=dtype)
+                self.register_parameter(f"initial_{name}", Parameter(zeros))
+
+    def _initial(self: Any) -> list[Tensor]:
+        """Initial states [layers · directions, n] that are learned; none if they are not."""
+        if not self.learn_initial:
+            return []
+        return [getattr(self, f"initial_{name}") for name, _ in self.parts.signature.states]
+
     def _prepared(
         self: Any,
         x: Any,
@@ -304,10 +329,22 @@ class SequenceModule:
             raise InputError("lengths go with padded tensors, not with a PackedSequence")
         mask = None if reset is None else reset_mask(reset, x, opened, batch_first)
         inputs, states, layout = opened
-        return Prepared(inputs, states, layout, weights, mask, later, cast)
+        learned = None
+        if self.learn_initial:
+            dtype = states[0].dtype
+            learned = tuple([value.unsqueeze(1).to(dtype) for value in self._initial()])
+            if state is None:
+                states = tuple([v.expand(s.shape) for v, s in zip(learned, states, strict=True)])
+        return Prepared(
+            inputs, states, layout, weights, mask, later, cast, learned, state is not None
+        )
 
     def _run(
-        self: Any, prepared: Prepared, engine: str, reset_to: ResetTo, outputs: Outputs = None
+        self: Any,
+        prepared: Prepared,
+        engine: str,
+        reset_to: ResetTo | None,
+        outputs: Outputs = None,
     ) -> tuple[list[Any], tuple[Tensor, ...]]:
         """Run all layers.
 
@@ -317,7 +354,7 @@ class SequenceModule:
         Raises:
             EngineError: as ``forward``.
         """
-        inputs, states, layout, weights, mask, lengths, cast = prepared
+        inputs, states, layout, weights, mask, lengths, cast, learned, given = prepared
         _, stack, _, signature, per = self._parts or self.parts
         if cast is not None:
             with torch.autocast(inputs[0].device.type, enabled=False):
@@ -326,13 +363,17 @@ class SequenceModule:
         share = self.dropout if self.training else 0.0
         per = per if self.training else ()
         resets = None
+        start = reset_start(reset_to, self.learn_initial, given)
         if mask is not None:
-            resets = Reset(mask, reset_to)
+            resets = Reset(mask, start)
             one_step = layout.packing is None and inputs[0].shape[0] == 1
             if one_step and not self.bidirectional:
-                states, mask, resets = resets.only_step(states), None, None
+                states, mask, resets = resets.only_step(states, learned), None, None
+        if mask is not None and start == "learned" and learned is not None:
+            rows = zip(*[value.squeeze(1) for value in learned], strict=True)
+            weights = [[*own, *row] for own, row in zip(weights, rows, strict=True)]
         if torch.compiler.is_compiling() and layout.packing is None:
-            flags = None if mask is None else (mask, reset_to)
+            flags = None if mask is None else (mask, start)
             made, last = run_compiled(
                 self,
                 inputs,

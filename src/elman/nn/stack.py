@@ -192,8 +192,7 @@ class Group:
         """Which arguments of all layers are whose."""
         if rules not in self._arrangements:
             graphs = [compiler.graph_of(r.cell, own) for r, own in zip(self.runners, rules)]
-            first = self.runners[0]
-            own = len(first.names(rules[0])) - len(first.names())
+            own = len(graphs[0].inputs) - len(compiler.graph_of(self.runners[0].cell).inputs)
             self._arrangements[rules] = Arrangement(
                 tuple(len(graph.states) for graph in graphs),
                 tuple(len(graph.weights) for graph in graphs),

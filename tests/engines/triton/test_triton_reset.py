@@ -24,18 +24,19 @@ def never():
 
 
 @pytest.mark.parametrize("schedule", ["loop/16/4/1", "steps", "grid/16/2/3/1"])
-@pytest.mark.parametrize("to", ["zeros", "initial"])
+@pytest.mark.parametrize("to", RESETS)
 @pytest.mark.parametrize("cell", [cells.gru, cells.lstm_peephole], ids=lambda cell: cell.name)
 def test_every_schedule(cell, to, schedule):
     """Output, last states and gradients as on the oracle."""
     case = random_case(cell, Sizes(T=4, B=3, I=3, H=5))
     rule = RESETS[to]
-    inputs = compiler.graph_of(cell, (rule,)).inputs
-    spec = job_of(case).spec
-    spec = replace(spec, wants=spec.wants | {leaf.name for leaf in inputs} - {"reset"})
+    graph, spec = compiler.graph_of(cell, (rule,)), job_of(case).spec
+    names = {leaf.name for leaf in (*graph.inputs, *graph.weights)}
+    spec = replace(spec, wants=spec.wants | names - {"reset"})
     job = compiler.job(cell, spec, (rule,))
     mask = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 0, 0], [1, 0, 1]])
-    tensors = (case.inputs, case.states, case.weights)
+    begins = {name: v[0] for name, v in case.states.items()} if to == "learned" else {}
+    tensors = (case.inputs, case.states, {**case.weights, **begins})
     found = []
     for engine in ("triton", "reference"):
         values = [[v.clone().requires_grad_() for v in group.values()] for group in tensors]

@@ -230,7 +230,7 @@ def recurrent(
         wants: for each input, state and weight, whether its gradient may be asked for.
         name: of the group.
         engine: a name, or ``auto``.
-        reset_to: ``zeros`` or ``initial``; nothing without resets.
+        reset_to: ``zeros``, ``initial`` or ``learned``; nothing without resets.
         asked: of the backward's memory, as :class:`elman.plan.checkpoint.Checkpoint`.
         handed: ``first`` output alone, to a layer above; else all, ``states`` too, or nothing more.
 
