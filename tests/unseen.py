@@ -6,10 +6,14 @@ from elman import cell, cells
 from elman.ops import (
     abs,
     amax,
+    atan,
     clip,
     concat,
     cumsum,
+    elu,
     exp,
+    expm1,
+    floor,
     gelu,
     hardmax,
     layer_norm,
@@ -17,13 +21,16 @@ from elman.ops import (
     maximum,
     mean,
     relu,
+    round,
     sigmoid,
     softmax,
     softplus,
+    spike,
     split,
     spread,
     sqrt,
     stop_gradient,
+    straight_through,
     sum,
     tanh,
     var,
@@ -200,6 +207,16 @@ def latents(x, h, s, W, R, w):
 
 
 # cell -> its sizes; T and B are awkward too; last the library's that have dims of their own
+@cell(input="x[I]", state="h[H], s[H]", weights="W[H, I], R[H, H], w[H]")
+def functions(x, h, s, W, R, w):
+    """Whole numbers, powers, remainders, and values with another derivative than their own."""
+    v = W @ x + R @ h
+    s = spike(0.5 * s + v - 0.3, "triangular")
+    kept = atan(v) + expm1(-abs(v)) + 0.1 * floor(3 * v) + 0.1 * round(2 * v + 0.1)
+    power = (1 + v * v) ** w + (3 + tanh(v)) ** -1.5
+    return tanh(kept + power + v % (1.5 + w * w) + elu(v) * s), straight_through(s, tanh(v))
+
+
 UNSEEN = {
     three_states: Sizes(T=6, B=3, I=5, H=13, more=(("P", 7),)),
     joined: Sizes(T=5, B=4, I=3, H=11),
@@ -210,6 +227,7 @@ UNSEEN = {
     projected: Sizes(T=5, B=3, I=4, H=9, more=(("P", 13),)),
     halves: Sizes(T=5, B=3, I=3, H=14),
     tied: Sizes(T=4, B=5, I=11, H=11),
+    functions: Sizes(T=5, B=3, I=4, H=11),
     attending: Sizes(T=5, B=3, I=5, H=12, more=(("P", 19),)),
     counting: Sizes(T=6, B=3, I=4, H=13),
     delays: Sizes(T=6, B=3, I=10, H=5),

@@ -10,6 +10,7 @@ import torch
 from torch.func import grad, jvp
 
 import elman
+from calls import call
 from elman import cell, cells, compiler
 from elman.autodiff.structure import structure
 from elman.errors import EngineError, TraceError
@@ -23,13 +24,15 @@ from elman.ops import (
     sigmoid,
     spike,
     straight_through,
+    sum,
     tanh,
 )
 from elman.passes.digest import digest
 from elman.plan.build import program
 from elman.plan.cost import phase_nodes
 from elman.plan.spec import Spec
-from helpers import need_engine
+from elman.tuning.kernels import kernel_of
+from helpers import Sizes, assert_all_same, job_of, need, need_engine, random_case, run
 
 F64 = torch.float64
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
@@ -95,7 +98,9 @@ def test_spikes_are_a_loop_of_autograd_functions(name, engine):
 
     def gradients(output):
         first = torch.autograd.grad((output * mix).sum(), leaves, create_graph=True)
-        return first, torch.autograd.grad(sum(d.square().sum() for d in first), leaves)
+        return first, torch.autograd.grad(
+            torch.stack([d.square().sum() for d in first]).sum(), leaves
+        )
 
     ours, theirs = net(x)[0], by_torch(net, x, SLOPES[name])
     assert torch.equal(ours, theirs)
@@ -322,3 +327,44 @@ def test_mistakes_are_told_at_their_line(what):
 
 def test_spikes_are_drawn():
     assert "<svg" in elman.draw(spiking, input_size=3, hidden_size=5).svg
+
+
+ODD = {  # stand-ins where rates and shapes differ: h' of x [H], m, h [H], s, w [H]
+    "weights over a state": lambda x, m, h, s, w: (straight_through(w, h * x), s + m),
+    "a number over a state": lambda x, m, h, s, w: (straight_through(1.0, h) + x, 0.5 * s),
+    "a scalar over a vector": lambda x, m, h, s, w: (straight_through(m, h * w), s),
+    "a vector over a scalar": lambda x, m, h, s, w: (straight_through(h * x, 0.5 * s), s + m),
+    "a state as it is": lambda x, m, h, s, w: (clip_gradient(h, 0.1), clip_gradient(s, abs(m))),
+    "a scalar's spike": lambda x, m, h, s, w: (h * spike(s) + w * x, spike(s + m)),
+    "a slope that is a number": lambda x, m, h, s, w: (spike(h + x, lambda v: 1.0) * w, s),
+    "a slope that is a weight": lambda x, m, h, s, w: (spike(h + x, lambda v: w), s),
+    "one inside another": lambda x, m, h, s, w: (
+        straight_through(spike(h + x), spike(h, lambda v: spike(v + w, "sigmoid"))),
+        sum(straight_through(round(h), clip_gradient(h * w, 0.1))),
+    ),
+    "the same value, seen and felt": lambda x, m, h, s, w: (
+        spike(h + x) + (h + x > 0) * w + straight_through(h + x > 0, x),
+        0.5 * s,
+    ),
+    "of weights alone": lambda x, m, h, s, w: (h * spike(w - 0.1, "atan") + x, s * m),
+    "an input's": lambda x, m, h, s, w: (h * spike(x, "atan") + x, s * spike(m)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", ODD)
+def test_stand_ins_of_any_rate_and_shape(name, dtype):
+    """Values and every gradient are the oracle's, of steps one by one and all at once."""
+
+    @cell(input="x[H], m", state="h[H], s", weights="w[H]")
+    def odd(x, m, h, s, w):
+        h, s = ODD[name](x, m, h, s, w)
+        return h + 0 * x, s + 0 * m
+
+    case = random_case(odd, Sizes(T=5, B=3, I=6, H=6), 4, dtype)
+    job = job_of(case)
+    need("c", job)
+    want = run(odd, case.to(F64), "reference")
+    assert_all_same(call(kernel_of(job, "c"), case), want, dtype, case.T)
+    if dtype == F64 and not odd.graph.clips:
+        assert_all_same(run(odd, case, "deer"), want, dtype, case.T)

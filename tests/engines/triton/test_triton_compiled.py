@@ -9,7 +9,7 @@ import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elman import cell, cells, compiler, ops
+from elman import cells, compiler
 from elman.engines.triton.batched_phase import BatchedPhase
 from elman.engines.triton.launch import PROCESSORS
 from elman.engines.triton.layout import TritonLayout
@@ -22,6 +22,7 @@ from elman.frontend.cell import Cell
 from elman.plan.build import program
 from elman.plan.program import Program
 from elman.plan.spec import Spec
+from unseen import functions
 
 TYPES: dict[str, tuple[str, Any]] = {
     "float32": ("fp32", tl.float32),
@@ -227,16 +228,6 @@ def test_every_cell_compiles(cell: Cell) -> None:
         found = loop_facts(cell, 32, "bfloat16", "sm_90", forward, TritonSchedule("loop", 16, 4, 2))
         assert not found.spilled
         assert found.shared <= SHARED["sm_90"]
-
-
-@cell(input="x[I]", state="h[H], s[H]", weights="W[H, I], R[H, H], w[H]")
-def functions(x, h, s, W, R, w):
-    """What no cell of ALL has: whole numbers, powers, quotients of float64, another derivative."""
-    v = W @ x + R @ h
-    s = ops.spike(s + v - 0.5, "triangular")
-    kept = ops.atan(v) + ops.expm1(-ops.abs(v)) + ops.floor(3 * v) + ops.round(v)
-    power = (1 + v * v) ** w + (2 + v) ** -1.5
-    return ops.tanh(kept + power + v % w + ops.elu(v)), ops.straight_through(s, v)
 
 
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
