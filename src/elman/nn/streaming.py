@@ -84,8 +84,7 @@ class Stream:
             )
         more = {"static": self.static, "reset": reset}
         given = {name: value for name, value in more.items() if value is not None}
-        out, after = self.module(x, self.state, **given)
-        self.state = _apart(after, out)
+        out, self.state = self.module(x, self.state, **given)
         return out
 
     def reset(self, samples: Any = None) -> None:
@@ -118,13 +117,3 @@ def _begun(state: Tensor, start: Tensor | None, rank: int, samples: Any) -> Tens
     made = state.clone()
     made[:, which] = 0.0 if start is None else start[:, which]
     return made
-
-
-def _apart(state: Any, out: Any) -> Any:
-    """States that share no memory with outputs, which are the caller's to change."""
-    if isinstance(state, (tuple, list)):
-        return tuple([_apart(value, out) for value in state])
-    outs = out if isinstance(out, (tuple, list)) else (out,)
-    memory = state.untyped_storage().data_ptr()
-    shared = any(value.untyped_storage().data_ptr() == memory for value in outs)
-    return state.clone() if shared else state
