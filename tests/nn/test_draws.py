@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, vmap
+from torch.nn.functional import layer_norm
 from torch.utils.checkpoint import checkpoint
 
 import elman
@@ -400,3 +401,54 @@ def test_explained_and_drawn_as_trained():
     assert "draw0" not in told
     assert "uniform" in str(elman.explain(noisy, measure=False))
     assert "uniform" in elman.draw(noisy, hidden_size=8).svg
+
+
+def haste(net: Any, x: Tensor, masks: list[Tensor] | None, p: float) -> Tensor:
+    """LayerNormLSTM of haste 0.4.0 as its script says, gates in our order.
+
+    Args:
+        net: of :data:`elman.cells.zoneout_lstm_layernorm`, whose weights are taken.
+        x [T, B, I]: the input.
+        masks [B, H]: of each step, 0 where a unit keeps its old value; None: expected values.
+        p: share of units that do.
+    """
+    W, R, b, gx, gh, gc, bc = (w for _, w in net.named_parameters())
+    h = c = x.new_zeros(x.shape[1], net.hidden_size)
+    out, wide = [], (4 * net.hidden_size,)
+    for t, row in enumerate(x):
+        v = layer_norm(h @ R.T, wide, gh) + layer_norm(row @ W.T, wide, gx) + b
+        i, f, g, o = v.chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        new = o.sigmoid() * layer_norm(c, c.shape[1:], gc, bc).tanh()
+        h = p * h + (1 - p) * new if masks is None else (new - h) * masks[t] + h
+        out.append(h)
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("trains", [True, False])
+def test_zoneout_lstm_is_hastes(engine, trains):
+    """Output and all gradients, with haste's masks drawn from the same keys; and in evaluation."""
+    need_engine(engine)
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"hold_h": 0.3, "dtype": F64, "engine": engine}
+    net = elman.Recurrent(elman.cells.zoneout_lstm_layernorm, 5, 13, **options).train(trains)
+    for weight in net.parameters():
+        torch.nn.init.normal_(weight, 0.5, 0.5)
+    x = torch.randn(7, 4, 5, dtype=F64, requires_grad=True)
+    torch.manual_seed(1)
+    keys = torch.randint(1 << BITS, (1, 2, 7, 4), dtype=torch.int32)[0]
+    masks = [(numbers(keys[:, t], 0, (13,)) >= 0.3).double() for t in range(7)]
+    want = haste(net, x, masks if trains else None, 0.3)
+    torch.manual_seed(1)
+    got, _ = net(x)
+    d = torch.randn(7, 4, 13, dtype=F64)
+    leaves = [x, *net.parameters()]
+    same([got, *torch.autograd.grad(got, leaves, d)], [want, *torch.autograd.grad(want, leaves, d)])
+
+
+def test_zoneout_of_both_states():
+    """With ``hold_c`` cells keep their value too, as Krueger et al. have it."""
+    net = elman.Recurrent(elman.cells.zoneout_lstm_layernorm, 5, 13, hold_h=0.0, hold_c=1.0)
+    _, (_, c) = net(torch.randn(7, 4, 5))
+    assert (c == 0).all()

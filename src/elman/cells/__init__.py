@@ -42,6 +42,7 @@ from elman.cells.sru import sru as sru
 from elman.cells.synaptic import synaptic as synaptic
 from elman.cells.t_lstm import t_lstm as t_lstm
 from elman.cells.unicornn import unicornn as unicornn
+from elman.cells.zoneout_lstm_layernorm import zoneout_lstm_layernorm as zoneout_lstm_layernorm
 
 DENSE = (rnn, gru, gru_before, lstm, lstm_peephole, lstm_layernorm, mgu, lem, slstm)
 DIAGONAL = (indrnn, sru, paragru, paralstm)  # no unit sees another's past
@@ -53,5 +54,6 @@ SPIKING = (lif, rlif, synaptic, alif)
 GATED = (ligru, fastgrnn, indgru, rhn, mogrifier)
 OSCILLATING = (antisymmetric, antisymmetric_gated, cornn, unicornn)  # differential equations
 TIMED = (phased_lstm, t_lstm, gru_d, cfc, cfc_pure)  # times of steps, or between them, are given
+RANDOM = (zoneout_lstm_layernorm,)  # that draw random numbers where they train
 MORE = (*SPIKING, *GATED, *OSCILLATING, *TIMED)
-LIBRARY = (*ALL, *SIZED, *MORE)
+LIBRARY = (*ALL, *SIZED, *MORE, *RANDOM)

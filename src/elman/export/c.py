@@ -21,6 +21,7 @@ from elman.errors import InputError, diagnostic
 from elman.export.step import MOST_LANES, LayerText, tiled
 from elman.ir.graph import Node
 from elman.nn.sequence import SequenceModule
+from elman.passes.draws import expected
 from elman.plan.build import output_is_state
 from elman.plan.spec import PlanOptions, Spec
 
@@ -72,7 +73,8 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
     for index, (runner, own) in enumerate(zip(runners, weights, strict=True)):
         spec = Spec(runner.dims, "float32", "cpu", frozenset(), False, _PLAIN)
         cell = runner.cell
-        job = Job(cell.name, cell.graph, compiler.paired(cell.graph), spec)
+        graph = expected(cell.graph)
+        job = Job(cell.name, graph, compiler.paired(graph), spec)
         _check_ops(job.pair.step.walk(), cell.name)
         layers.append(LayerText(f"{name}_l{index}", job, own))
     project = _Project(name, layers, bool(module.residual), module)

@@ -9,6 +9,7 @@ from elman.ir.printer import source_names
 from elman.ir.stand_ins import running, values_of
 from elman.passes import PASSES
 from elman.passes.canonical import cut
+from elman.passes.draws import expected
 
 
 def step_names(graph: Graph, step: Step) -> dict[Node, str]:
@@ -24,7 +25,7 @@ def step_names(graph: Graph, step: Step) -> dict[Node, str]:
     Returns:
         names; the parts of a value of several gate blocks are called ``pre.0``, ``pre.1`` …
     """
-    for rewrite in PASSES:
+    for rewrite in (expected, *PASSES):
         graph = rewrite(graph)
     named = [(v, name) for v, name in source_names(graph.walk()).items() if len(v.shape) < 2]
     build = Builder()
