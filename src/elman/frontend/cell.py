@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from elman.errors import PickleError, ShapeError, TraceError, diagnostic
+from elman.errors import InputError, PickleError, ShapeError, TraceError, diagnostic
 from elman.frontend.changes import Change, Data, change_of
 from elman.frontend.cuts import Cuts, UncutError, check_cut, cut_shape
 from elman.frontend.draws import counting
@@ -29,6 +29,7 @@ from elman.frontend.heads import (
 )
 from elman.frontend.initial import Init, check_init
 from elman.frontend.naming import changed, look_up, nameless
+from elman.frontend.products import read_by_products
 from elman.frontend.signature import Declared, bind_dims, parse_signature
 from elman.frontend.trace import Tracer, describe, lift, written_at
 from elman.ir.fingerprint import fingerprint
@@ -125,9 +126,15 @@ class Cell:
         return replace(self, options={**self.options, **options})
 
     def with_changes(self, *changes: Change) -> Cell:
-        """The same cell with its states read and written through further changes."""
+        """The same cell with its states read and written through further changes.
+
+        Raises:
+            InputError: the cell cannot have one of them.
+        """
         if not changes:
             return self
+        for change in changes:
+            change.check(self.name, [entry.name for entry in self.states])
         if self.whole is not None:
             return self.whole.with_changes(*changes).with_heads(self.heads)
         return replace(self, changes=(*self.changes, *changes))
@@ -383,6 +390,7 @@ def _trace(cell: Cell, cuts: Cuts) -> Graph:
                 )
             )
         found.append(made)
+    found = _multiplied(cell, read, found)
     count = len(cell.outputs)
     outputs, next_states = tuple(found[:count]), found[count:]
     with written_at(cell.where):
@@ -393,6 +401,32 @@ def _trace(cell: Cell, cuts: Cuts) -> Graph:
             ]
     next_states = tuple(next_states)
     return Graph(inputs, states, weights, next_states, outputs or next_states[:1])
+
+
+def _multiplied(cell: Cell, read: list[Tracer], roots: list[Node]) -> list[Node]:
+    """What a cell computes, with products that read its states through its changes.
+
+    Raises:
+        InputError: there is a change of that kind, but no such product.
+    """
+    seen = read
+    with written_at(cell.where):
+        for change in cell.changes:
+            seen = [
+                change.multiplied(entry.name, v) for entry, v in zip(cell.states, seen, strict=True)
+            ]
+    pairs = zip(read, seen, strict=True)
+    instead = {old.node: new.node for old, new in pairs if old is not new}
+    made = read_by_products(roots, instead) if instead else roots
+    if instead and made == roots:
+        raise InputError(
+            diagnostic(
+                f"recurrent_dropout: {cell.name} multiplies no state with a weight matrix",
+                [("at", cell.where)],
+                "zoneout=0.1 holds units of any state; dropout(v, 0.1) in a formula drops others",
+            )
+        )
+    return made
 
 
 _EXAMPLE = '@elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], b[H]")'

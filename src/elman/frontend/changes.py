@@ -6,11 +6,12 @@ traced. A cell with changes is a cell like any other: drawn, explained, saved by
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from elman.errors import InputError, diagnostic
+from elman.frontend.draws import Per, dropout, zoneout
 from elman.frontend.spikes import clip_gradient
 from elman.frontend.trace import Tracer
 
@@ -39,6 +40,18 @@ class Change:
             new [n]: what the formula returns for it.
         """
         return new
+
+    def multiplied(self, name: str, state: Tracer) -> Tracer:
+        """What products with weight matrices read of a state.
+
+        Args:
+            name: of the state.
+            state [n]: as the formula reads it.
+        """
+        return state
+
+    def check(self, cell: str, states: Collection[str]) -> None:
+        """Refuse what a cell with such states cannot have. Raises InputError."""
 
     @property
     def data(self) -> Data:
@@ -75,7 +88,95 @@ class ClippedGradient(Change):
         return clip_gradient(state, self.limit)
 
 
-CHANGES: dict[str, type[Change]] = {change.__name__: change for change in (ClippedGradient,)}
+def check_share(value: Any, option: str) -> float:
+    """The share that an option of a module says.
+
+    Raises:
+        InputError: it is no number in [0, 1].
+    """
+    if not (_is_number(value) and 0.0 <= value <= 1.0):
+        raise InputError(
+            diagnostic(f"{option} is a share in [0, 1], got {value!r}", [], f"{option}=0.1")
+        )
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Zoneout(Change):
+    """Units of a state keep their old value with a probability.
+
+    Attributes:
+        share: of all states, or (name, share) of each that has one.
+
+    Raises:
+        InputError: a share is no number in [0, 1].
+    """
+
+    share: float | tuple[tuple[str, float], ...]
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.share) and isinstance(self.share, (tuple, list)):
+            object.__setattr__(self, "share", tuple([(name, p) for name, p in self.share]))
+        for share in self._shares().values():
+            check_share(share, "zoneout")
+
+    def _shares(self) -> dict[str, float]:
+        """By name; by no name that of all."""
+        return dict(self.share) if isinstance(self.share, tuple) else {"": self.share}
+
+    def check(self, cell: str, states: Collection[str]) -> None:
+        """See :meth:`Change.check`."""
+        unknown = sorted(self._shares().keys() - {*states, ""})
+        if unknown:
+            has, hint = ", ".join(states), ", ".join(f"{name!r}: 0.1" for name in states)
+            raise InputError(
+                diagnostic(
+                    f"zoneout: {cell} has no state {unknown[0]!r} (its states: {has})",
+                    [],
+                    f"zoneout={{{hint}}}",
+                )
+            )
+
+    def written(self, name: str, old: Tracer, new: Tracer) -> Tracer:
+        """See :meth:`Change.written`."""
+        shares = self._shares()
+        share = shares.get(name, shares.get("", 0.0))
+        return zoneout(new, old, share) if share else new
+
+
+@dataclass(frozen=True)
+class RecurrentDropout(Change):
+    """Units of a state are dropped where a weight matrix multiplies them.
+
+    Attributes:
+        share: of the units.
+        per: how often they are drawn anew, ``sequence`` or ``step``.
+
+    Raises:
+        InputError: the share is no number in [0, 1], or there is no such ``per``.
+    """
+
+    share: float
+    per: Per = "sequence"
+
+    def __post_init__(self) -> None:
+        check_share(self.share, "recurrent_dropout")
+        if self.per not in ("sequence", "step"):
+            raise InputError(
+                diagnostic(
+                    f"recurrent_dropout_per is 'sequence' or 'step', got {self.per!r}",
+                    [],
+                    'recurrent_dropout=0.2, recurrent_dropout_per="step"',
+                )
+            )
+
+    def multiplied(self, name: str, state: Tracer) -> Tracer:
+        """See :meth:`Change.multiplied`."""
+        return dropout(state, self.share, self.per)
+
+
+_ALL = (ClippedGradient, Zoneout, RecurrentDropout)
+CHANGES: dict[str, type[Change]] = {change.__name__: change for change in _ALL}
 
 
 def change_of(data: Data) -> Change:

@@ -175,6 +175,9 @@ class _Layers(SequenceModule):
         more += [f"without {name}" for name in self.without]
         more += ["learn_initial"] if self.learn_initial else []
         more += [] if self.clip_gradient is None else [f"clip_gradient={self.clip_gradient}"]
+        more += [f"zoneout={self.zoneout}"] if self.zoneout else []
+        for name in ("recurrent_dropout", "weight_dropout") if self.training else ():
+            more += [f"{name}={getattr(self, name)}"] if getattr(self, name) else []
         if self.checkpoint is not None and torch.is_grad_enabled():
             nothing = isinstance(input, Tensor) and not input.numel()  # is kept of an empty batch
             more += [] if nothing else ["checkpoint"]

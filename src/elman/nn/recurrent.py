@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn import Parameter, init
 
 from elman.errors import InputError, ShapeError, diagnostic
 from elman.frontend.cell import Cell, same_cell
+from elman.frontend.draws import Per
 from elman.frontend.initial import Init, check_init
 from elman.ir.types import shape_size
 from elman.nn.compile.operator import fixed_engine
@@ -60,6 +61,13 @@ class Recurrent(SequenceModule, nn.Module):
             [-clip_gradient, clip_gradient], component by component.
         learn_initial: what a sequence begins with that is given no state is learned: parameters
             ``initial_h`` … [layers · directions, H], one per state, zeros at first.
+        zoneout: share of units that keep their old state in a step of training, of all states or by
+            name, ``{"h": 0.05, "c": 0.5}``; the mean of both otherwise.
+        recurrent_dropout: share of units of a state that are dropped, in training, where a weight
+            matrix multiplies them; ``recurrent_dropout_per``: the same units in all steps of a
+            ``"sequence"``, or drawn anew in every ``"step"``.
+        weight_dropout: share of each matrix that multiplies what depends on a state that is dropped
+            in a call in training.
         device, dtype: of the parameters.
         more: sizes of the cell's other dims (``P=16``), the cell's own options, and its constants
             (``mask=…``): a number; a tensor or array of the declared shape, which is copied; or a
@@ -90,6 +98,10 @@ class Recurrent(SequenceModule, nn.Module):
         memory_budget: int | str | None = None,
         clip_gradient: float | None = None,
         learn_initial: bool = False,
+        zoneout: float | Mapping[str, float] = 0.0,
+        recurrent_dropout: float = 0.0,
+        recurrent_dropout_per: Per = "sequence",
+        weight_dropout: float = 0.0,
         device: Any = None,
         dtype: torch.dtype | None = None,
         **more: Any,
@@ -122,6 +134,10 @@ class Recurrent(SequenceModule, nn.Module):
                 "memory_budget": memory_budget,
                 "clip_gradient": clip_gradient,
                 "learn_initial": learn_initial,
+                "zoneout": zoneout,
+                "recurrent_dropout": recurrent_dropout,
+                "recurrent_dropout_per": recurrent_dropout_per,
+                "weight_dropout": weight_dropout,
             }
         )
         self.cell = cell = cell.with_changes(*self._changes)
@@ -246,6 +262,10 @@ class Recurrent(SequenceModule, nn.Module):
             ("memory_budget", None),
             ("clip_gradient", None),
             ("learn_initial", False),
+            ("zoneout", 0.0),
+            ("recurrent_dropout", 0.0),
+            ("recurrent_dropout_per", "sequence"),
+            ("weight_dropout", 0.0),
         ):
             if getattr(self, name) != default:
                 told.append(f"{name}={getattr(self, name)!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import torch
@@ -12,7 +12,14 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
-from elman.frontend.changes import Change, ClippedGradient
+from elman.frontend.changes import (
+    Change,
+    ClippedGradient,
+    RecurrentDropout,
+    Zoneout,
+    check_share,
+)
+from elman.frontend.draws import Per
 from elman.ir.types import dim_size, shape_size
 from elman.nn.autograd.transforms import transformed
 from elman.nn.compile.operator import run_compiled
@@ -55,6 +62,13 @@ class Options(TypedDict, total=False):
             [-clip_gradient, clip_gradient], component by component; None: as it is.
         learn_initial: what a sequence begins with that is given no state is learned: parameters
             ``initial_h`` … [layers · directions, H], zeros at first.
+        zoneout: share of units that keep their old state in a step of training, of all states or by
+            name, ``{"h": 0.05, "c": 0.5}``; the mean of both otherwise.
+        recurrent_dropout: share of units of a state that are dropped, in training, where a weight
+            matrix multiplies them.
+        recurrent_dropout_per: ``"sequence"``: the same units in all steps; ``"step"``.
+        weight_dropout: share of each matrix that multiplies what depends on a state that is dropped
+            in a call in training.
     """
 
     engine: str
@@ -66,6 +80,10 @@ class Options(TypedDict, total=False):
     memory_budget: int | str | None
     clip_gradient: float | None
     learn_initial: bool
+    zoneout: float | Mapping[str, float]
+    recurrent_dropout: float
+    recurrent_dropout_per: Per
+    weight_dropout: float
 
 
 class Parts(NamedTuple):
@@ -126,6 +144,10 @@ class SequenceModule:
     memory_budget: int | None = None
     clip_gradient: float | None = None
     learn_initial: bool = False
+    zoneout: float | Mapping[str, float] = 0.0
+    recurrent_dropout: float = 0.0
+    recurrent_dropout_per: Per = "sequence"
+    weight_dropout: float = 0.0
     _parts: Parts | None = None
 
     def _set_options(self: Any, options: Options) -> None:
@@ -143,6 +165,10 @@ class SequenceModule:
         )
         self.clip_gradient = options.get("clip_gradient")
         self.learn_initial = bool(options.get("learn_initial", False))
+        self.zoneout = options.get("zoneout", 0.0)
+        self.recurrent_dropout = options.get("recurrent_dropout", 0.0)
+        self.recurrent_dropout_per = options.get("recurrent_dropout_per", "sequence")
+        self.weight_dropout = check_share(options.get("weight_dropout", 0.0), "weight_dropout")
 
     @property
     def _changes(self) -> tuple[Change, ...]:
@@ -151,7 +177,17 @@ class SequenceModule:
         Raises:
             InputError: an option cannot be so.
         """
-        return () if self.clip_gradient is None else (ClippedGradient(self.clip_gradient),)
+        found: list[Change] = []
+        dropped = RecurrentDropout(self.recurrent_dropout, self.recurrent_dropout_per)
+        if dropped.share:
+            found.append(dropped)
+        if isinstance(self.zoneout, Mapping):
+            found.append(Zoneout(tuple(self.zoneout.items())))
+        elif self.zoneout:
+            found.append(Zoneout(self.zoneout))
+        if self.clip_gradient is not None:
+            found.append(ClippedGradient(self.clip_gradient))
+        return tuple(found)
 
     @property
     def _asked(self) -> Checkpoint:
@@ -361,6 +397,8 @@ class SequenceModule:
                 results = self._run(prepared._replace(cast=None), engine, reset_to, outputs)
             return _cast(results, cast)
         share = self.dropout if self.training else 0.0
+        if self.training and self.weight_dropout:
+            weights = self._dropped(weights)
         per = per if self.training else ()
         resets = None
         start = reset_start(reset_to, self.learn_initial, given)
@@ -407,6 +445,19 @@ class SequenceModule:
             outputs,
         )
         return signature.closed(made, last, layout)
+
+    def _dropped(self: Any, weights: list[list[Tensor]]) -> list[list[Tensor]]:
+        """The weights of a call, of those that multiply what depends on a state some dropped
+        (Wan et al. 2013; Merity, Keskar & Socher 2018, arXiv:1708.02182v1, sec. 2)."""
+        cell = self.parts.stack.runners[0].cell
+        chosen = (cell.whole or cell).division.blocks
+        return [
+            [
+                torch.dropout(weight, self.weight_dropout, True) if entry.name in chosen else weight
+                for entry, weight in zip(cell.weights, own)
+            ]
+            for own in weights
+        ]
 
     def _keys(self: Any, per: tuple[str, ...], prepared: Prepared) -> list[Tensor]:
         """Keys for the random numbers of a call, of padded sequences as of the whole batch."""
