@@ -222,6 +222,15 @@ def cfc_pure(x, t, h, w: Weights):
     return h, (h,)
 
 
+def slstm(x, h, c, n, m, w: Weights, least=0.0, forget=torch.nn.functional.logsigmoid):
+    i, f, g, o = (x @ w["W"].T + h @ w["R"].T + w["b"]).chunk(4, -1)
+    top = torch.maximum(m + forget(f), i)
+    keep, take = torch.exp(m + forget(f) - top), torch.exp(i - top)
+    c, n = keep * c + take * tanh(g), keep * n + take
+    h = sigmoid(o) * c / n.clamp(min=least)
+    return h, (h, c, n, top)
+
+
 def with_option(loop: Any, **options: Any) -> Any:
     return lambda *arguments: loop(*arguments, **options)
 
@@ -240,6 +249,17 @@ LOOPS["cfc no_gate"] = (
     cells.cfc.with_options(mode="no_gate"),
     with_option(cfc, mode="no_gate"),
     WIDE,
+)
+LOOPS["slstm"] = (cells.slstm, slstm, SMALL)
+LOOPS["slstm of max(n, 1)"] = (
+    cells.slstm.with_options(least=1.0),
+    with_option(slstm, least=1.0),
+    SMALL,
+)
+LOOPS["slstm, forget gate exp"] = (
+    cells.slstm.with_options(forget="exp"),
+    with_option(slstm, forget=lambda f: f),
+    SMALL,
 )
 LOOPS["cfc of three layers"] = (cells.cfc_of(3), cfc, WIDE)
 LOOPS["cfc_pure of two layers"] = (cells.cfc_pure_of(2), cfc_pure, WIDE)
@@ -404,3 +424,5 @@ def test_modes_and_resets_that_are_not_there():
         _ = cells.lif.with_options(reset="half").graph
     with pytest.raises(TraceError, match="mode is default or no_gate, not 'pure'"):
         _ = cells.cfc.with_options(mode="pure").graph
+    with pytest.raises(TraceError, match="forget is sigmoid or exp, not 'relu'"):
+        _ = cells.slstm.with_options(forget="relu").graph

@@ -1,6 +1,7 @@
 """LSTM with exponential gates and a stabiliser (the sLSTM of xLSTM)."""
 
 from elman.frontend.cell import cell
+from elman.frontend.trace import refuse
 from elman.ops import exp, maximum, sigmoid, softplus, split, tanh
 
 
@@ -8,14 +9,25 @@ from elman.ops import exp, maximum, sigmoid, softplus, split, tanh
     input="x[I]",
     state="h[H], c[H], n[H], m[H]",
     weights="W[4H, I], R[4H, H], b[4H]",
-    source="Beck et al. 2024 (xLSTM), arXiv:2405.04517v2, eq. 8 to 17, forget gate sigmoid",
+    source="Beck et al. 2024 (xLSTM), arXiv:2405.04517v2, eq. 8 to 17",
 )
-def slstm(x, h, c, n, m, W, R, b):
-    """n normalises c; m is the largest exponent so far, and cancels out of h."""
+def slstm(x, h, c, n, m, W, R, b, *, forget="sigmoid", least=None):
+    """n normalises c; m is the largest exponent so far, and cancels out of h.
+
+    So it does not matter that some implementations begin m elsewhere than at 0. Others divide by
+    max(n, 1), where m does not cancel: ``least=1.0``. ``forget`` is ``"sigmoid"`` or ``"exp"``, as
+    the paper allows for that gate.
+
+    Raises:
+        TraceError: the forget gate is something else.
+    """
     i, f, g, o = split(W @ x + R @ h + b, 4)
-    kept = m - softplus(-f)
+    if forget not in ("sigmoid", "exp"):
+        refuse(f"forget is sigmoid or exp, not {forget!r}", 'forget="sigmoid"')
+    kept = m + f if forget == "exp" else m - softplus(-f)
     top = maximum(kept, i)
     i, f = exp(i - top), exp(kept - top)
     c = f * c + i * tanh(g)
     n = f * n + i
-    return sigmoid(o) * (c / n), c, n, top
+    bottom = n if least is None else maximum(n, least)
+    return sigmoid(o) * (c / bottom), c, n, top
