@@ -97,14 +97,15 @@ def agree(net: Any, judge: Any, batch_first: bool = False, **more: Any) -> None:
         assert_close(a, b)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+STACKED = {"bidirectional": True, "num_layers": 2, "checkpoint": 3}
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("engine", "options"),
     [
-        {},
-        {"num_layers": 2},
-        {"bidirectional": True, "num_layers": 2, "checkpoint": 3},
-        {"batch_first": True, "checkpoint": 2},
+        *((engine, options) for engine in ENGINES for options in ({}, STACKED)),
+        ("c", {"num_layers": 2}),
+        ("c", {"batch_first": True, "checkpoint": 2}),
     ],
     ids=str,
 )

@@ -9,7 +9,7 @@ from elman import cell, cells, compiler
 from elman.engines.arrays import Arrays
 from elman.ir.build import Builder
 from elman.ir.evaluate import evaluate
-from elman.ir.graph import Graph, Node
+from elman.ir.graph import Graph, Node, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import Step
 from elman.ir.printer import pair_names, show_graph, show_step
@@ -20,6 +20,7 @@ from elman.passes.canonical import canonical
 from elman.passes.names import step_names
 from elman.passes.share import share
 from elman.passes.simplify import simplify
+from elman.passes.static import split_static
 
 DIMS = {"I": 3, "H": 5, "K": 2}
 BATCH = 4
@@ -96,6 +97,31 @@ def test_values_are_kept(rewrite, of):
     values = leaf_values(before)
     for old, new in zip(results(before.roots, values), results(after.roots, values), strict=True):
         assert torch.equal(old, new)
+
+
+@by_name
+def test_static_inputs_are_parted_off(of):
+    """Whatever inputs are static: parts and step together compute the same, and no value of the
+    step depends on static inputs and weights alone, unless it is a state that holds it."""
+    before = of.graph
+    values = leaf_values(before)
+    wanted = results(before.roots, values)
+    names = [leaf.name for leaf in before.inputs]
+    for static in (names[:1], names[1:], names):
+        split = split_static(before, static)
+        step = verified(split.step)
+        held = step.states[len(before.states) :]
+        assert len(held) == len(split.once)
+        assert [leaf.name for leaf in step.inputs] == [n for n in names if n not in static]
+        assert step.next_states[len(before.states) :] == held
+        known = {leaf: values[leaf] for leaf in before.leaves if leaf in step.leaves}
+        known |= dict(zip(held, results(split.once, values), strict=True))
+        got = results((*step.next_states[: len(before.states)], *step.outputs), known)
+        for old, new in zip(wanted, got, strict=True):
+            assert torch.equal(old, new)
+        for value in step.walk():
+            free = {leaf for leaf in walk((value,)) if leaf.op in ("input", "state")}
+            assert not value.args or not free or not free <= {*held}
 
 
 @by_name

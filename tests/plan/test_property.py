@@ -6,6 +6,8 @@ library, and for random cells.
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from elman.plan.schedule import Blocks
 from elman.plan.spec import OPTIMIZATIONS
 from helpers import Case, Sizes, assert_all_same, random_case
 from kernels import c_kernel, case_of, ill_conditioned, oracle, scheduled
-from random_cells import drawn_cells, reusing_cells
+from random_cells import Drawn, drawn_cells, reusing_cells
 
 PRICE = st.sampled_from([0.001, 0.04, 0.4, 1.0, 5.0, 50.0])
 PRICES = st.builds(Prices, PRICE, PRICE, PRICE, PRICE, PRICE)
@@ -94,3 +96,24 @@ def test_random_cells_agree_with_the_oracle(drawn, T, B, dtype, frozen, schedule
     names = [*case.inputs, *case.weights]
     wants = frozenset(name for bit, name in enumerate(names) if not frozen >> bit & 1)
     check(case, schedules, wants=wants, **options)
+
+
+def with_static(drawn: Drawn) -> Drawn:
+    """The same formula whose second input, if there is one, has one value per sequence."""
+    declared = re.sub(r'input="(x\[I\]), ([mk][^"]*)"', r'input="\1", static="\2"', drawn.text)
+    return replace(drawn, text=declared)
+
+
+@pytest.mark.slow
+@given(
+    drawn=st.one_of(reusing_cells(), drawn_cells()).map(with_static),
+    T=st.integers(1, 6),
+    B=st.integers(1, 6),
+    prices=PRICES,
+    tape=TAPES,
+    training=st.sampled_from([True, True, True, False]),
+    schedules=SCHEDULES,
+)
+def test_random_cells_with_held_states(drawn, T, B, schedules, **options):
+    """What depends on static inputs is held by states; engine c reads their rows anywhere."""
+    check(case_of(drawn, T, B, torch.float64), schedules, **options)
