@@ -123,6 +123,8 @@ def damaged(**changes: object) -> str:
         ('{"case": "gru"}', "stack is missing"),
         (damaged()[:-9], "it is no JSON"),
         (damaged(format="elman scale 0"), "the format is 'elman scale 0', not"),
+        (damaged(crowding={"two": 1.5}), 'crowding: by processes, as in "2", not two'),
+        (damaged(crowding={"1": 1.5}), 'crowding: by processes, as in "2", not 1'),
         (damaged(format=None), "the format is '', not"),
         (damaged(seconds={}), "seconds: by minibatch"),
         (damaged(seconds={"one": 1.0}), "seconds: by minibatch"),

@@ -104,3 +104,17 @@ def test_what_is_no_interconnect(text):
         find_interconnect(text)
     assert "are infiniband, ethernet" in str(caught.value)
     assert "--interconnect 5,7" in str(caught.value)
+
+
+def test_processes_at_once_take_as_long_as_measured():
+    """What was measured of them takes the place of the cores' share and of the hooks; beyond it
+    they share the cores; cores that are left are no limit."""
+    times = Times(TIMES.seconds, (), 0.25)
+    crowd = Machine(2, 1, {2: 1.3, 4: 2.8})
+    assert forecast(times, 4, 1, FREE, crowd).step_s == 3.0
+    assert forecast(times, 4, 2, FREE, crowd).step_s == pytest.approx(1.5 * 1.3)
+    assert forecast(times, 4, 4, FREE, crowd).step_s == pytest.approx(1.0 * 2.8)
+    assert forecast(times, 8, 8, FREE, crowd).step_s == pytest.approx(1.0 * 5.6)
+    few = Machine(8, 1, {4: 1.2})
+    assert forecast(times, 4, 2, FREE, few).step_s == pytest.approx(1.75)
+    assert forecast(times, 8, 8, FREE, few).step_s == pytest.approx(1.2)

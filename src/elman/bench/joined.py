@@ -78,6 +78,24 @@ def measure_sharing(stack: Stack, seconds: float = STEP_S) -> float:
     return float(_ran(what | {"stack": vars(stack), "seconds": seconds})["sharing_s"])
 
 
+def measure_crowd(stack: Stack, minibatch: int, processes: int, seconds: float = STEP_S) -> float:
+    """A training step of a stack while so many processes take theirs, each with a model of its own
+    (s): DistributedDataParallel gathers gradients as ever, and sends nothing.
+
+    Args:
+        stack: what each process computes, with its threads.
+        minibatch: of each.
+        processes: how many.
+        seconds: for all steps, starting aside (s).
+
+    Raises:
+        ProcessError: they failed or took too long.
+    """
+    what = {"work": "crowd", "processes": processes, "threads": stack.threads}
+    own = {"stack": vars(stack), "minibatch": minibatch, "seconds": seconds}
+    return Ran(**_ran(what | own)).step_s
+
+
 @dataclass(frozen=True)
 class Ran:
     """Training steps of processes on one machine.
@@ -135,10 +153,20 @@ def _sums(what: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": medians, "busy": worked / passed}
 
 
-def _steps(what: dict[str, Any]) -> dict[str, Any]:
-    """Time training steps until the first process says that it is enough."""
+def _crowd(what: dict[str, Any]) -> dict[str, Any]:
+    """Time training steps of processes that have nothing to do with one another."""
+    alone = [dist.new_group([rank]) for rank in range(what["processes"])]
+    return _steps(what, alone[dist.get_rank()])
+
+
+def _steps(what: dict[str, Any], group: Any = None) -> dict[str, Any]:
+    """Time training steps until the first process says that it is enough.
+
+    Args:
+        group: whose gradients are summed; all processes' if None.
+    """
     stack: Stack = filled(Stack, what["stack"])
-    net = DistributedDataParallel(stack.module())
+    net = DistributedDataParallel(stack.module(), process_group=group)
     step = stack.step(net, what["minibatch"])
     for _ in range(WARM_UP):
         net.zero_grad()
@@ -180,6 +208,7 @@ WORK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "sums": _sums,
     "steps": _steps,
     "sharing": _sharing,
+    "crowd": _crowd,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from torch import nn
 from elman.bench.machine import facts
 from elman.bench.timing import WARM_UP, quartiles, time_side_by_side
 from elman.errors import RunError, diagnostic
-from elman.plan.scaling import Times
+from elman.plan.scaling import Machine, Times
 from elman.train.atomic import write_file
 from elman.train.config import Config
 from elman.train.layers import recurrent
@@ -94,6 +94,7 @@ class Measured:
         machine: where.
         sharing_s: what each of several workers does beside that, sums aside: see `Times`.
         waited: share of the time for which the process wanted a core and had none.
+        crowding: by processes at once: see `Machine`.
         format: of the file.
     """
 
@@ -104,6 +105,7 @@ class Measured:
     sharing_s: Annotated[float, Range(0, 1e9)] = 0.0
     waited: Share = 0.0
     format: str = ""
+    crowding: dict[str, Positive] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.format != FORMAT:
@@ -113,12 +115,20 @@ class Measured:
         wrong = [size for size in self.seconds if not (size.isdecimal() and int(size))]
         if wrong or not self.seconds:
             raise ValueError(f'seconds: by minibatch, as in "1", not {", ".join(wrong) or "{}"}')
+        wrong = [count for count in self.crowding if not (count.isdecimal() and int(count) > 1)]
+        if wrong:
+            raise ValueError(f'crowding: by processes, as in "2", not {", ".join(wrong)}')
 
     @property
     def times(self) -> Times:
         """As a forecast takes them."""
         by_size = {int(size): seconds for size, seconds in self.seconds.items()}
         return Times(by_size, tuple(self.gradients), self.sharing_s)
+
+    def shared(self, cores: int) -> Machine:
+        """The machine that measured, if all workers share it."""
+        crowding = {int(count): times for count, times in self.crowding.items()}
+        return Machine(cores, self.stack.threads, crowding)
 
 
 def read_times(path: Path) -> Measured:

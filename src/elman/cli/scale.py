@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -11,14 +14,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from elman.bench.joined import STEP_S, measure_ddp, measure_loopback, measure_sharing
+from elman.bench.joined import STEP_S, measure_crowd, measure_ddp, measure_loopback, measure_sharing
 from elman.bench.times import BUDGET_S, Measured, Stack, measure_times, read_times, write_times
 from elman.cli._scaling import CHECKED, HEADERS, Checked, Scaling, page_of
 from elman.cli.explain import DType
 from elman.cli.tune import LINKS, PIPED_WIDTH, find_link
 from elman.errors import InputError, RunError, diagnostic
 from elman.plan.allreduce import Interconnect
-from elman.plan.scaling import Machine, forecast, scaled
+from elman.plan.scaling import forecast, scaled
 from elman.report import write_benchmark
 from elman.train.layers import find_cell
 from elman.tuning.facts import cores, processor
@@ -26,6 +29,7 @@ from elman.tuning.facts import cores, processor
 LOOPBACK = "loopback"
 OF_FILE = ("cell", "hidden", "layers", "steps", "dtype", "threads")
 UNITS, LAYERS, STEPS = 256, 2, 100
+CROWDS = (2, 4)  # processes that are measured at once, where workers share the machine
 
 
 def scale(
@@ -76,7 +80,8 @@ def scale(
         stack = Stack(cell or "gru", hidden, layers, steps, str(dtype), threads)
         find_cell(stack.cell)
         make_folder(folder)
-        measured = measure_here(console, stack, batch, seconds)
+        crowds = {*CROWDS, *counts} if counts or link is None else set()
+        measured = measure_here(console, stack, batch, seconds, crowds)
         write_times(folder / "times.json", measured)
     else:
         check_given(context)
@@ -85,7 +90,7 @@ def scale(
             check_same_machine(measured)
         make_folder(folder)
     here = loopback(console) if counts or link is None else None
-    shared = Machine(cores(), measured.stack.threads) if link is None else None
+    shared = measured.shared(cores()) if link is None else None
     chosen = link or here
     assert chosen is not None, "it is found or measured"
     points = scaled(measured.times, batch, workers, chosen, shared)
@@ -172,15 +177,28 @@ def check_same_machine(measured: Measured) -> None:
         raise InputError(diagnostic("the times are of another machine", details, hint))
 
 
-def measure_here(console: Console, stack: Stack, batch: int, seconds: float) -> Measured:
-    """Time the stack on as many threads as a worker has."""
+def measure_here(
+    console: Console, stack: Stack, batch: int, seconds: float, crowds: Collection[int]
+) -> Measured:
+    """Time the stack on as many threads as a worker has.
+
+    Args:
+        crowds: how many processes are measured at once, too.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(stack.threads)
     try:
         with console.status("measuring"):
-            return measure_times(stack, batch, seconds, measure_sharing(stack))
+            measured = measure_times(stack, batch, seconds, measure_sharing(stack))
     finally:
         torch.set_num_threads(before)
+    crowding = {}
+    for processes in sorted(count for count in crowds if count <= batch):
+        minibatch = math.ceil(batch / processes)
+        with console.status(f"measuring {processes} processes at once, each by itself"):
+            crowd_s = measure_crowd(stack, minibatch, processes)
+        crowding[str(processes)] = crowd_s / measured.times.compute_s(minibatch)
+    return replace(measured, crowding=crowding)
 
 
 def loopback(console: Console) -> Interconnect:
@@ -193,8 +211,7 @@ def checked_by(
     console: Console, measured: Measured, batch: int, workers: int, link: Interconnect
 ) -> Checked:
     """Run so many processes here, beside what is forecast of them."""
-    shared = Machine(cores(), measured.stack.threads)
-    point = forecast(measured.times, batch, workers, link, shared)
+    point = forecast(measured.times, batch, workers, link, measured.shared(cores()))
     with console.status(f"running {workers} processes"):
         ran = measure_ddp(measured.stack, point.minibatch, workers, STEP_S)
     return Checked(point, ran, cores())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from elman.plan.allreduce import Interconnect, allreduce_s, buckets, step_s
@@ -53,10 +53,34 @@ class Machine:
     Attributes:
         cores: of the machine.
         threads: of each worker.
+        crowding: times as long as alone a step takes, by processes that compute at once, what
+            sharing costs included and sums aside: they share caches and memory too. Empty: they
+            share the cores alone.
     """
 
     cores: int
     threads: int
+    crowding: Mapping[int, float] = field(default_factory=dict[int, float])
+
+    def used(self, workers: int) -> float:
+        """How many times over so many workers want the cores."""
+        return workers * self.threads / self.cores
+
+    def crowded_s(self, alone: float, sharing: float, workers: int) -> float:
+        """A step's compute beside those of the other workers (s).
+
+        Beyond the largest count that was measured they share the cores in proportion.
+
+        Args:
+            alone: of one worker (s).
+            sharing: what it costs to have others (s), where that was not measured with them.
+        """
+        known = [count for count in self.crowding if count <= workers]
+        if workers == 1 or not known:
+            return (alone + sharing) * max(1.0, self.used(workers))
+        most = max(known)
+        more = max(1.0, self.used(workers)) / max(1.0, self.used(most))
+        return alone * self.crowding[most] * more
 
 
 @dataclass(frozen=True)
@@ -103,14 +127,13 @@ def forecast(
     """
     minibatch = math.ceil(batch / workers)
     alone, layers = times.compute_s(minibatch), list(times.gradients)
-    if workers > 1:
-        alone += times.sharing_s
+    sharing = times.sharing_s if workers > 1 else 0.0
     if machine is None:
-        compute, least = alone, 0.0
+        compute, least = alone + sharing, 0.0
     else:
-        used = workers * machine.threads / machine.cores
-        compute = alone * max(1.0, used)
-        least = alone * used + workers * taken_s(layers, workers, link) / machine.cores
+        compute = machine.crowded_s(alone, sharing, workers)
+        least = compute * min(1.0, machine.used(workers))
+        least += workers * taken_s(layers, workers, link) / machine.cores
     step = max(step_s(layers, compute, workers, link), least)
     return Point(workers, minibatch, compute, step, times.compute_s(batch) / step)
 

@@ -17,7 +17,7 @@ from elman.bench.suites.deer_claims import (
     plots,
 )
 
-MOST_S = 3.0  # of a call in the grid
+MOST_S = 2.0  # of a call in the grid
 _QUICK = ((1, 1000), (1, 10_000), (16, 1000))  # of the grid
 STUDIES = {  # name -> cell, T, H, weights
     INITIAL: ("gru", 10_000, 8, "untrained"),
