@@ -44,7 +44,7 @@ def by_onnx(runtime, module, path, inputs, more=(), **options):
     return made, dict(zip(made.outputs, map(torch.from_numpy, values), strict=True))
 
 
-def check(runtime, module, folder, T=5, B=3, states=False, **options):
+def check(runtime, module, folder, T=5, B=3, states=False, lengths=None, **options):
     """Outputs and last states, from zeros or from drawn states, as on engine reference."""
     torch.manual_seed(1)
     module = module.eval()
@@ -54,13 +54,18 @@ def check(runtime, module, folder, T=5, B=3, states=False, **options):
     static = [torch.randn(B, *shape) for _, shape in signature.static]
     starts = [torch.randn(signature.lead, B, *shape) for _, shape in signature.states]
     more = {f"{name}_0": v for (name, _), v in zip(signature.states, starts)} if states else {}
-    made, got = by_onnx(runtime, module, folder / "m.onnx", [*inputs, *static], more, **options)
+    every = [*inputs, *static]
+    if lengths is not None:
+        options["lengths"], lengths = True, torch.tensor(lengths)
+        every.append(lengths)
+    made, got = by_onnx(runtime, module, folder / "m.onnx", every, more, **options)
     exact = copy.deepcopy(module).double()
     wide = [tuple(v.double() for v in group) for group in (inputs, starts, static)]
     given = {"static": wide[2]} if static else {}
     start = (wide[1] if len(wide[1]) > 1 else wide[1][0]) if states else None
     with torch.no_grad(), elman.using(engine="reference"):
-        out, last = exact(wide[0] if len(inputs) > 1 else wide[0][0], start, **given)
+        x = wide[0] if len(inputs) > 1 else wide[0][0]
+        out, last = exact(x, start, lengths=lengths, **given)
     outs = out if isinstance(out, tuple) else (out,)
     ends = last if isinstance(last, tuple) else (last,)
     want = [*outs, *ends]
@@ -147,6 +152,23 @@ def test_everything_of_a_cell(options, runtime, tmp_path):
     """Of one cell; weights that are constants are exported as they are."""
     module = elman.Recurrent(everything, 4, 4, S=3, A=torch.eye(4), **options)
     check(runtime, module, tmp_path, states=True)
+
+
+LONG = {
+    "everything": lambda: elman.Recurrent(everything, 4, 4, S=3, A=torch.eye(4)),
+    "scan both ways": lambda: elman.Recurrent(cells.lem, 4, 6, 2, bidirectional=True),
+    "residual": lambda: elman.Recurrent(cells.mgu, 4, 4, 3, residual=True, batch_first=True),
+    **{
+        f"{name} both ways": lambda f=f: f(num_layers=2, bidirectional=True)
+        for name, f in STANDARD.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_sequences_of_several_lengths(name, runtime, tmp_path):
+    """Padding reaches neither outputs nor last states, in both directions."""
+    check(runtime, LONG[name](), tmp_path, states=True, lengths=[3, 5, 1])
 
 
 def test_only_the_last_layer_hands_out_everything(runtime, tmp_path):

@@ -183,6 +183,13 @@ def test_gradients_play_no_part():
     assert torch.equal(clipped.weight_hh_l0, plain.weight_hh_l0)
 
 
+def test_tensors_are_arrays_too():
+    """Parameters, also in half precision."""
+    theirs, module = torch.nn.GRU(I, H).bfloat16(), elman.GRU(I, H)
+    elman.weights.load(module, dict(theirs.named_parameters()), "torch")
+    assert torch.equal(module.weight_hh_l0, theirs.weight_hh_l0.float())
+
+
 def test_types_and_memory():
     """float64 is kept, half precision is widened, nothing is shared."""
     module = elman.GRU(I, H).double()

@@ -129,7 +129,7 @@ def names_of(cell: Cell) -> list[str]:
 
 def gathered(cell: Cell, weights: Sequence[torch.Tensor]) -> Gates:
     """The weights of a cell by role, as numpy arrays that share nothing with them."""
-    found = {name: _numpy(weight) for name, weight in zip(names_of(cell), weights, strict=True)}
+    found = {name: numbers(weight) for name, weight in zip(names_of(cell), weights, strict=True)}
     candidate = found.pop(CANDIDATE, None)
     if candidate is not None:
         found["R"] = np.concatenate([found["R"], candidate])
@@ -176,7 +176,8 @@ def reordered(values: Array, source: str, target: str) -> Array:
     return np.concatenate([blocks[gate] for gate in target])
 
 
-def _numpy(weight: torch.Tensor) -> Array:
+def numbers(weight: torch.Tensor) -> Array:
+    """A tensor as an array that shares nothing with it; half precision widened."""
     value = weight.detach().cpu()
     if value.dtype in (torch.bfloat16, torch.float16):
         value = value.float()

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from elman.errors import InputError, ShapeError
-from elman.weights.gates import Array, Gates
+from elman.weights.gates import Array, Gates, numbers
 
 Shapes = Mapping[str, tuple[int, ...]]  # by role of Gates
 
@@ -48,7 +49,7 @@ def array(value: Any, name: str, shape: tuple[int, ...] | None) -> Array:
         ShapeError: it has not this shape.
     """
     try:
-        found = np.asarray(value)
+        found = numbers(value) if isinstance(value, torch.Tensor) else np.asarray(value)
         found = found if found.dtype == np.float64 else found.astype(np.float32)
     except (TypeError, ValueError):
         raise InputError(f"{name} is no array of numbers: {type(value).__name__}") from None

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from elman.errors import InputError, diagnostic
-from elman.export.onnx.operators import operated
+from elman.export.onnx.operators import KINDS, operated
 from elman.export.onnx.step import Spelled, scanned, step_of
-from elman.export.onnx.writer import Slot, Writer, written
+from elman.export.onnx.writer import INT64, Slot, Writer, written
 from elman.frontend.cell import Cell
 from elman.ir.fingerprint import fingerprint
 from elman.ir.types import shape_size
@@ -41,7 +41,9 @@ class OnnxModel:
     operators: list[str]
 
 
-def to_onnx(module: Any, path: str | Path, *, scan: bool = False) -> OnnxModel:
+def to_onnx(
+    module: Any, path: str | Path, *, lengths: bool = False, scan: bool = False
+) -> OnnxModel:
     """Write a module as an ONNX model: its weights, all layers and directions, as in ``eval()``.
 
     RNN, GRU and LSTM, also ``cells.gru_before`` and ``cells.lstm_peephole``, become ONNX's own
@@ -57,6 +59,9 @@ def to_onnx(module: Any, path: str | Path, *, scan: bool = False) -> OnnxModel:
     Args:
         module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``.
         path: of the file, usually ``….onnx``.
+        lengths: whether the model takes ``lengths`` [B] too, the steps of each sequence of a padded
+            batch, as integers: the output is zero behind each end, and the last states are those
+            after each own last step.
         scan: also RNN, GRU and LSTM as a ``Scan``, for what does not know the operators.
 
     Returns:
@@ -75,7 +80,7 @@ def to_onnx(module: Any, path: str | Path, *, scan: bool = False) -> OnnxModel:
                 "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model its recurrent part",
             )
         )
-    model = _Model(module, scan)
+    model = _Model(module, lengths, scan)
     with torch.no_grad():
         model.build()
     written(model.w, path, str(module._formula()[0].name))
@@ -88,8 +93,10 @@ def to_onnx(module: Any, path: str | Path, *, scan: bool = False) -> OnnxModel:
 class _Model:
     """One module on its way."""
 
-    def __init__(self, module: Any, scan: bool) -> None:
+    def __init__(self, module: Any, lengths: bool, scan: bool) -> None:
         self.module, self.w = module, Writer()
+        self.lengths = self.w.name("lengths") if lengths else None
+        self.within: str | None = None
         self.cell = module._formula()[0]
         self.kind = None if scan else _operator(self.cell)
         self.two = 1 + bool(module.bidirectional)
@@ -105,6 +112,8 @@ class _Model:
         static = [self._static(name, shape) for name, shape in signature.static]
         self.shape = w.emit("Shape", inputs[0], start=0, end=2)
         self.batch = w.emit("Slice", self.shape, w.integers(1), w.integers(2))
+        if self.lengths is not None:
+            self.within = self._within(self.lengths)
         starts = [self._starts(name, shape) for name, shape in signature.states]
         self.ends = [[] for _ in starts]
         count = len(runners) // self.two
@@ -133,6 +142,15 @@ class _Model:
         self.w.inputs.append(Slot(name, (B, *shape)))
         return name if shape else self.w.emit("Unsqueeze", name, self.w.integers(-1))
 
+    def _within(self, lengths: str) -> str:
+        """[T, B, 1]: whether a step is one of its sequence's."""
+        w = self.w
+        w.inputs.append(Slot(lengths, (B,), INT64))
+        count = w.emit("Gather", self.shape, w.integer(0))
+        steps = w.emit("Range", w.integer(0), count, w.integer(1))
+        before = w.emit("Less", w.emit("Unsqueeze", steps, w.integers(1)), lengths)
+        return w.emit("Unsqueeze", before, w.integers(-1))
+
     def _starts(self, name: str, shape: tuple[int, ...]) -> str:
         """Initial states [layers·directions, B, n]: an input whose value is zeros by default."""
         w, lead = self.w, len(self.module.runners)
@@ -158,10 +176,11 @@ class _Model:
             own = [self._own(start, at, at + self.two) for start in starts]
             if not number:
                 self.arrays = save(self.module, "onnx")
-            made = operated(w, self.kind, inputs[0], own, self.arrays[number], f"l{number}")
+            arrays, suffix = self.arrays[number], f"l{number}"
+            made = operated(w, self.kind, inputs[0], own, arrays, suffix, self.lengths)
             for ends, value in zip(self.ends, made.last, strict=True):
                 ends.append(value)
-            self.operators.append(w.nodes[-2 if self.two == 1 else -3].kind)
+            self.operators.append(KINDS[self.kind.name])
             return [made.out]
         outs = [
             self._scan(at + end, suffix, runner, inputs, static, starts, last)
@@ -193,7 +212,7 @@ class _Model:
             w.emit("Squeeze", self._own(start, index, index + 1), w.integers(0)) for start in starts
         ]
         count = len(graph.outputs) if last else 1
-        made = scanned(before, graph, own, count, suffix.endswith("_reverse"))
+        made = scanned(before, graph, own, count, suffix.endswith("_reverse"), self.within)
         for ends, value in zip(self.ends, made.last, strict=True):
             ends.append(w.emit("Unsqueeze", value, w.integers(0)))
         return made.outputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from elman.export.onnx.writer import Writer
+from elman.export.onnx.writer import INT32, Writer
 from elman.weights.gates import Kind
 
 KINDS = {
@@ -37,6 +37,7 @@ def operated(
     states: Sequence[str],
     arrays: Mapping[str, Any],
     suffix: str,
+    lengths: str | None = None,
 ) -> Layer:
     """A layer, all its directions, by its operator.
 
@@ -47,10 +48,13 @@ def operated(
         states: initial ones [directions, B, H].
         arrays: W, R and maybe B, P, by :func:`elman.weights.save`.
         suffix: of the arrays' names.
+        lengths [B]: steps of each sequence; None: all of them.
     """
     directions, _, units = arrays["R"].shape
     names = {name: w.array(f"{name}_{suffix}", value) for name, value in arrays.items()}
-    inputs = [x, names["W"], names["R"], names.get("B", _MISSING), _MISSING, *states]
+    inputs = [x, names["W"], names["R"], names.get("B", _MISSING)]
+    inputs.append(_MISSING if lengths is None else w.emit("Cast", lengths, to=INT32))
+    inputs += states
     attributes: dict[str, Any] = {"hidden_size": units}
     if directions == 2:
         attributes["direction"] = "bidirectional"

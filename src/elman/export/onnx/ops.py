@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from elman.export.onnx.writer import Writer
+from elman.export.onnx.writer import FLOAT, Writer
 from elman.ir.graph import Node
 
 Spelling = Callable[[Writer, Node, Sequence[str]], str]
-
-FLOAT = 1  # onnx.TensorProto.FLOAT, what Cast makes
 
 
 def operator(kind: str) -> Spelling:

@@ -9,7 +9,7 @@ import numpy as np
 
 from elman.errors import InputError, diagnostic
 from elman.export.onnx.ops import REASONS, SPELL
-from elman.export.onnx.writer import Slot, Writer
+from elman.export.onnx.writer import BOOL, Slot, Writer
 from elman.ir.graph import Graph, Node, Rate, walk, with_args
 from elman.ir.ops import OPS, STAND_INS
 from elman.ir.types import dim_size
@@ -169,7 +169,12 @@ class Scanned(NamedTuple):
 
 
 def scanned(
-    before: Spelled, graph: Graph, states: Sequence[str], outputs: int, reverse: bool
+    before: Spelled,
+    graph: Graph,
+    states: Sequence[str],
+    outputs: int,
+    reverse: bool,
+    within: str | None = None,
 ) -> Scanned:
     """A layer in one direction.
 
@@ -179,6 +184,8 @@ def scanned(
         states: initial ones [B, n].
         outputs: how many of the outputs are handed out.
         reverse: whether it runs from the last step to the first.
+        within [T, B, 1]: whether a step is one of its sequence's; None: all are. Behind its end a
+            sequence keeps its states, and its outputs are zero.
     """
     handed = graph.outputs[:outputs]
     roots = [*graph.next_states, *handed]
@@ -207,17 +214,31 @@ def scanned(
         whole = inside.ranks[value] == 1 and value.rate == Rate.STATE
         made = body.emit("Identity", name) if whole else inside.wide(name, value, 1)
         body.outputs.append(Slot(made, ("B", *units_of(value, dims))))
+    scans = [before.names[value] for value in moving]
+    if within is not None:
+        _held(body, starts, len(handed))
+        scans.append(within)
     names = [w.name(f"Scan_{leaf.name}") for leaf in graph.states]
     names += [w.name("Scan_out") for _ in handed]
     way = int(reverse)
     w.several(
         "Scan",
-        [*states, *(before.names[value] for value in moving)],
+        [*states, *scans],
         names,
         body=body,
-        num_scan_inputs=len(moving),
-        scan_input_directions=[way] * len(moving),
+        num_scan_inputs=len(scans),
+        scan_input_directions=[way] * len(scans),
         scan_output_directions=[way] * len(handed),
     )
     count = len(graph.states)
     return Scanned(names[count:], names[:count])
+
+
+def _held(body: Writer, starts: Sequence[str], handed: int) -> None:
+    """Keep states, and make outputs zero, where a further input of the body is false."""
+    within = body.name("within")
+    body.inputs.append(Slot(within, ("B", 1), BOOL))
+    others = [*starts, *[body.constant(0.0)] * handed]
+    made, body.outputs = body.outputs, []
+    for (name, shape, _), other in zip(made, others, strict=True):
+        body.outputs.append(Slot(body.emit("Where", within, name, other), shape))

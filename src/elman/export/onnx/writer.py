@@ -16,6 +16,7 @@ import numpy as np
 from elman.errors import InputError, diagnostic
 
 OPSET, IR = 18, 8  # the pair of ONNX 1.13
+FLOAT, INT32, INT64, BOOL = 1, 6, 7, 9  # of onnx.TensorProto
 
 
 class Slot(NamedTuple):
@@ -24,10 +25,12 @@ class Slot(NamedTuple):
     Attributes:
         name: unique.
         shape: sizes, or names of sizes that a call decides.
+        kind: of its numbers.
     """
 
     name: str
     shape: tuple[int | str, ...]
+    kind: int = FLOAT
 
 
 class Operation(NamedTuple):
@@ -95,6 +98,10 @@ class Writer:
         """Indices [n]."""
         return self._constant("indices", np.array(values, np.int64))
 
+    def integer(self, value: int) -> str:
+        """An index [], without an axis."""
+        return self._constant("index", np.array(value, np.int64))
+
     def _constant(self, name: str, value: np.ndarray[Any, Any]) -> str:
         key, known = (name, value.tobytes()), self.root._constants
         if key not in known:
@@ -126,8 +133,7 @@ def _graph(onnx: Any, writer: Writer, name: str) -> Any:
     """A graph, or the body of a node."""
 
     def slots(given: Sequence[Slot]) -> list[Any]:
-        kind = onnx.TensorProto.FLOAT
-        return [onnx.helper.make_tensor_value_info(slot.name, kind, slot.shape) for slot in given]
+        return [onnx.helper.make_tensor_value_info(s.name, s.kind, s.shape) for s in given]
 
     nodes = [
         onnx.helper.make_node(
