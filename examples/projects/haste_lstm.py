@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 import elman
-from elman.bench.users.cells import zoneout_lstm_layernorm
 
 FEATURES, ZONEOUT = 128, 0.1
 
@@ -59,21 +58,29 @@ class After(nn.Module):
 
     def __init__(self, units: int) -> None:
         super().__init__()
-        self.lstm = elman.Recurrent(zoneout_lstm_layernorm, FEATURES, units, p=ZONEOUT)
+        cell = elman.cells.zoneout_lstm_layernorm
+        self.lstm = elman.Recurrent(cell, FEATURES, units, hold_h=ZONEOUT)
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """See :class:`Before`."""
         return self.lstm(x)
 
 
+def gates(weight: Tensor) -> Tensor:
+    """From the order i, g, f, o to i, f, g, o, as torch has it."""
+    i, g, f, o = weight.chunk(4)
+    return torch.cat((i, f, g, o))
+
+
 def moved(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """elman's matrices lie [gates, inputs]."""
+    gx, gh = weights["gamma"]
     found = {
-        "W": weights["kernel"].T,
-        "R": weights["recurrent_kernel"].T,
-        "b": weights["bias"],
-        "gx": weights["gamma"][0],
-        "gh": weights["gamma"][1],
+        "W": gates(weights["kernel"].T),
+        "R": gates(weights["recurrent_kernel"].T),
+        "b": gates(weights["bias"]),
+        "gx": gates(gx),
+        "gh": gates(gh),
         "gc": weights["gamma_h"],
         "bc": weights["beta_h"],
     }

@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from elman.frontend.cell import cell
-from elman.ops import (
-    concat,
-    layer_norm,
-    sigmoid,
-    spike,
-    split,
-    tanh,
-    where,
-    zoneout,
-)
+from elman.ops import concat, layer_norm, sigmoid, spike, split, tanh, where
 
 
 @cell(
@@ -43,18 +34,3 @@ def leaky(x, m, *, beta=0.5, threshold=1.0):
     """Leaky neurons; the threshold is subtracted a step after the spike."""
     m = beta * m + x - where(m > threshold, threshold, 0.0)
     return spike(m - threshold), m
-
-
-@cell(
-    input="x[I]",
-    state="h[H], c[H]",
-    weights="W[4H, I], R[4H, H], b[4H], gx[4H], gh[4H], gc[H], bc[H]",
-    init={"gx": 1, "gh": 1, "gc": 1, "bc": 0},
-    source="Krueger et al. 2017, arXiv:1606.01305v4; as in haste's LayerNormLSTM",
-)
-def zoneout_lstm_layernorm(x, h, c, W, R, b, gx, gh, gc, bc, *, p=0.1):
-    """An LSTM with layer norm whose output stays what it was where a unit is zoned out."""
-    i, g, f, o = split(gx * layer_norm(W @ x) + gh * layer_norm(R @ h) + b, 4)
-    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
-    new = sigmoid(o) * tanh(gc * layer_norm(c) + bc)
-    return zoneout(new, h, p), c

@@ -17,9 +17,8 @@ from torch.nn.functional import layer_norm
 
 import elman.nn
 from elman.bench.cases import Case
-from elman.bench.users.cells import zoneout_lstm_layernorm
 from elman.bench.users.project import Project, Weights
-from elman.cells import ealstm
+from elman.cells import ealstm, zoneout_lstm_layernorm
 
 ATTRIBUTES = 27  # of a basin in CAMELS, as Kratzert et al. 2019 take them
 ZONEOUT = 0.1
@@ -105,7 +104,8 @@ class Haste(nn.Module):
     def __init__(self, case: Case, engine: str) -> None:
         super().__init__()
         sizes = (case.input_size, case.H)
-        self.layer = elman.nn.Recurrent(zoneout_lstm_layernorm, *sizes, p=ZONEOUT, engine=engine)
+        options = {"hold_h": ZONEOUT, "engine": engine}
+        self.layer = elman.nn.Recurrent(zoneout_lstm_layernorm, *sizes, **options)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Any]:
         """See :class:`HasteLoop`."""
@@ -123,12 +123,16 @@ def _eas(weights: Weights) -> dict[str, Tensor]:
 
 
 def _hastes(weights: Weights) -> dict[str, Tensor]:
+    def gates(weight: Tensor) -> Tensor:
+        i, g, f, o = weight.chunk(4)
+        return torch.cat((i, f, g, o))
+
     return {
-        "layer.W_l0": weights["kernel"].T,
-        "layer.R_l0": weights["recurrent_kernel"].T,
-        "layer.b_l0": weights["bias"],
-        "layer.gx_l0": weights["gamma"][0],
-        "layer.gh_l0": weights["gamma"][1],
+        "layer.W_l0": gates(weights["kernel"].T),
+        "layer.R_l0": gates(weights["recurrent_kernel"].T),
+        "layer.b_l0": gates(weights["bias"]),
+        "layer.gx_l0": gates(weights["gamma"][0]),
+        "layer.gh_l0": gates(weights["gamma"][1]),
         "layer.gc_l0": weights["gamma_h"],
         "layer.bc_l0": weights["beta_h"],
     }
