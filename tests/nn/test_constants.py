@@ -144,6 +144,29 @@ def test_heads():
     assert net.A_l0.shape == (4, 2)
 
 
+@cell(
+    input="x[I]",
+    state="h[H]",
+    weights="W[H, I], R[H, H]",
+    constants="A[H, H], mask[H, H]",
+    init={"A": "orthogonal", "mask": 1},
+)
+def reservoir(x, h, W, R, A, mask):
+    """Two matrices of the state are constants, one of them a mask."""
+    return ops.tanh(W @ x + A @ h + (R * mask) @ h)
+
+
+def test_dropout_of_weights():
+    """Constants are no weights to be dropped: without trained ones, training is as evaluation."""
+    torch.manual_seed(0)
+    net = elman.Recurrent(reservoir, 4, 5, engine="reference", dtype=F64, weight_dropout=0.5)
+    x = torch.randn(6, 2, 4, dtype=F64)
+    assert not torch.equal(net(x)[0], net.eval()(x)[0])
+    with torch.no_grad():
+        net.R_l0.zero_()
+    assert torch.equal(net.train()(x)[0], net.eval()(x)[0])
+
+
 def test_mistakes():
     """Not given, of a wrong shape, nothing to begin with; names that a module could not tell."""
     with pytest.raises(InputError, match=r"fixed needs its constant mask\[H, H\]") as caught:

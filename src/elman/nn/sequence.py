@@ -450,7 +450,7 @@ class SequenceModule:
         """The weights of a call, of those that multiply what depends on a state some dropped
         (Wan et al. 2013; Merity, Keskar & Socher 2018, arXiv:1708.02182v1, sec. 2)."""
         cell = self.parts.stack.runners[0].cell
-        chosen = (cell.whole or cell).division.blocks
+        chosen = (cell.whole or cell).division.blocks - cell.constants
         return [
             [
                 torch.dropout(weight, self.weight_dropout, True) if entry.name in chosen else weight
