@@ -135,6 +135,35 @@ def mogrifier(x, h, c, w: Weights):
     return h, (h, c)
 
 
+def onlstm(x, h, c, w: Weights):
+    """Ordered-Neurons/ON_LSTM.py at 04531c4, but for the order of rows."""
+    units = h.shape[-1]
+    chunks = (len(w["b"]) - 4 * units) // 2
+    pre = x @ w["W"].T + h @ w["R"].T + w["b"]
+    i, f, g, o, *master = pre.split([units] * 4 + [chunks] * 2, -1)
+    opens, closes = (gate.softmax(-1).cumsum(-1) for gate in master)
+    width = units // chunks
+    master_in = (1 - opens).repeat_interleave(width, -1)
+    master_forget = closes.repeat_interleave(width, -1)
+    overlap = master_forget * master_in
+    f = sigmoid(f) * overlap + (master_forget - overlap)
+    i = sigmoid(i) * overlap + (master_in - overlap)
+    c = f * c + i * tanh(g)
+    h = sigmoid(o) * tanh(c)
+    return h, (h, c)
+
+
+def gru_layernorm(x, h, w: Weights):
+    """GRUCell of dreamerv2/common/nets.py at 6124db4, with Keras's eps of a norm."""
+    one = torch.cat([w["W"], w["R"]], 1)  # Dreamer multiplies [x, h] by one matrix
+    parts = torch.nn.functional.linear(torch.cat([x, h], -1), one, w["a"])
+    parts = torch.nn.functional.layer_norm(parts, parts.shape[-1:], w["g"], w["b"], 1e-3)
+    reset, cand, update = parts.chunk(3, -1)
+    cand, update = tanh(sigmoid(reset) * cand), sigmoid(update - 1)
+    h = update * cand + (1 - update) * h
+    return h, (h,)
+
+
 def antisymmetric(x, h, w: Weights):
     W = w["W"] - w["W"].T - 0.01 * torch.eye(h.shape[-1], dtype=h.dtype)
     h = h + 0.01 * tanh(h @ W.T + x @ w["V"].T + w["b"])
@@ -263,6 +292,11 @@ LOOPS["slstm, forget gate exp"] = (
 )
 LOOPS["cfc of three layers"] = (cells.cfc_of(3), cfc, WIDE)
 LOOPS["cfc_pure of two layers"] = (cells.cfc_pure_of(2), cfc_pure, WIDE)
+LOOPS["onlstm of chunks"] = (
+    cells.onlstm_chunked,
+    onlstm,
+    Sizes(T=6, B=4, I=3, H=12, more=(("M", 4),)),
+)
 LOOPS["rhn of depth 1"] = (cells.rhn_of(1), rhn, SMALL)
 LOOPS["mogrifier of two rounds"] = (cells.mogrifier_of(2), mogrifier, SMALL)
 

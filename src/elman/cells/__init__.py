@@ -13,6 +13,7 @@ from elman.cells.fastgrnn import fastgrnn as fastgrnn
 from elman.cells.gru import gru as gru
 from elman.cells.gru_before import gru_before as gru_before
 from elman.cells.gru_d import gru_d as gru_d
+from elman.cells.gru_layernorm import gru_layernorm as gru_layernorm
 from elman.cells.indgru import indgru as indgru
 from elman.cells.indrnn import indrnn as indrnn
 from elman.cells.lem import lem as lem
@@ -30,6 +31,8 @@ from elman.cells.mingru import mingru as mingru
 from elman.cells.minlstm import minlstm as minlstm
 from elman.cells.mogrifier import mogrifier as mogrifier
 from elman.cells.mogrifier import mogrifier_of as mogrifier_of
+from elman.cells.onlstm import onlstm as onlstm
+from elman.cells.onlstm import onlstm_chunked as onlstm_chunked
 from elman.cells.paragru import paragru as paragru
 from elman.cells.paralstm import paralstm as paralstm
 from elman.cells.phased_lstm import phased_lstm as phased_lstm
@@ -48,10 +51,10 @@ DENSE = (rnn, gru, gru_before, lstm, lstm_peephole, lstm_layernorm, mgu, lem, sl
 DIAGONAL = (indrnn, sru, paragru, paralstm)  # no unit sees another's past
 LINEAR = (mingru, minlstm, lru)  # affine in their state: all steps are one scan
 ALL = (*DENSE, *DIAGONAL, *LINEAR)
-SIZED = (ealstm, lmu)  # with dims of their own, which are given by keyword
+SIZED = (ealstm, lmu, onlstm_chunked)  # with dims of their own, which are given by keyword
 
 SPIKING = (lif, rlif, synaptic, alif)
-GATED = (ligru, fastgrnn, indgru, rhn, mogrifier)
+GATED = (ligru, fastgrnn, indgru, rhn, mogrifier, onlstm, gru_layernorm)
 OSCILLATING = (antisymmetric, antisymmetric_gated, cornn, unicornn)  # differential equations
 TIMED = (phased_lstm, t_lstm, gru_d, cfc, cfc_pure)  # times of steps, or between them, are given
 RANDOM = (zoneout_lstm_layernorm,)  # that draw random numbers where they train
