@@ -238,4 +238,5 @@ UNSEEN = {
     several: Sizes(T=5, B=3, I=4, H=10, more=(("P", 3),)),
     cells.ealstm: Sizes(T=6, B=3, I=5, H=12, more=(("S", 4),)),
     cells.lmu: Sizes(T=7, B=3, I=4, H=9, more=(("M", 6),)),
+    cells.onlstm_chunked: Sizes(T=3, B=3, I=4, H=12, more=(("M", 4),)),
 }

@@ -143,7 +143,8 @@ def test_what_is_no_group():
     assert "a dim of 4 is cut into parts elsewhere" in refused(
         "H", lambda x: ops.spread(parts(x), x)
     )
-    assert refused("H", lambda x: ops.spread(x, x)).startswith("spread takes a value per group")
+    text = refused("H", lambda x: ops.spread(ops.concat(x, x), x))
+    assert text.startswith("cannot form groups of [H] for values [2H]"), text
 
 
 def test_sizes_that_are_no_multiple():
@@ -156,6 +157,18 @@ def test_sizes_that_are_no_multiple():
     assert f"at    {HERE.name}:" in text
     assert "layer_norm(x, groups=4)" in text
     assert "hint  H = 32 is one" in text
+
+
+def test_named_groups_that_do_not_divide():
+    """M groups of H units: told when both are known."""
+
+    @cell(input="x[I]", state="h[H]", weights="W[M, I]")
+    def own(x, h, W):
+        return h * ops.spread(W @ x, h)
+
+    assert elman.Recurrent(own, 3, 12, M=4).W_l0.shape == (4, 3)
+    with pytest.raises(ShapeError, match="H = 12 is no multiple of its M = 5 groups"):
+        elman.Recurrent(own, 3, 12, M=5)
 
 
 def growth(groups: int) -> int:

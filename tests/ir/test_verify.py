@@ -25,8 +25,8 @@ BROKEN = {  # what is said -> a node that breaks it
     "more than two dims": node("weight", (), ("V",), (("H",), ("H",), ("H",))),
     "wrong rate": node("tanh", (h,), (), H, "", Rate.INPUT),
     "operands of unlike shape": node("add", (h, p), (), H),
-    "groups of a reduction": node("mean", (h,), (), H),
-    "groups of a vector": node("spread", (h,), (), P),
+    "groups of a reduction": node("mean", (h, x), (), ((4,),)),
+    "groups of a vector": node("spread", (h,), (), (("P", "P"),)),
     "a scan of unlike shape": node("cumsum", (h,), (), P),
     "coefficients": node("lin", (h, x), ((1.0,), 0.0), H),
     "the left side of a product is a weight": node(

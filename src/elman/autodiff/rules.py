@@ -106,7 +106,9 @@ def _count(b: Builder, n: Node) -> Node:
 
 def _share(b: Builder, n: Node, d: Node, coef: float = 1.0) -> Node:
     """A cotangent, by the number of units of a group."""
-    return b.apply("div", (b.scale(coef * n.groups, d), _count(b, n)))
+    if n.shape:
+        d = b.mul(d, b.make("count", (), n.shape[0]))
+    return b.apply("div", (b.scale(coef, d), _count(b, n)))
 
 
 def _spread(b: Builder, n: Node, value: Node, arg: Node) -> Node:

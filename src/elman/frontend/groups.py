@@ -20,12 +20,13 @@ def check_groups(graph: Graph, sizes: Mapping[str, int]) -> None:
         if not groups.shape:
             continue
         for gate_block, count in zip(whole.shape[0], groups.shape[0], strict=True):
-            size = gate_block_size(gate_block, sizes)
-            if size % int(count):
+            size, number = gate_block_size(gate_block, sizes), gate_block_size(count, sizes)
+            if not number or size % number:
+                told = count if isinstance(count, int) else f"{count} = {number}"
                 raise ShapeError(
                     diagnostic(
-                        f"{gate_block} = {size} is no multiple of its {count} groups",
+                        f"{gate_block} = {size} is no multiple of its {told} groups",
                         [("at", value.where)],
-                        f"{gate_block} = {-(-size // int(count)) * int(count)} is one",
+                        f"{gate_block} = {-(-size // number) * number} is one" if number else "",
                     )
                 )

@@ -61,23 +61,26 @@ def amax(v: Any, groups: int = 1) -> Tracer:
 
 def spread(values: Any, like: Any) -> Tracer:
     """One value per group [G], or one for all, at every unit of its group: in the dims of ``like``
-    [H]. H / G neighbours are a group, as for ``sum(v, groups=G)``.
+    [H]. H / G neighbours are a group, as for ``sum(v, groups=G)``. G may be a name: values [M] are
+    one for each of M equal groups.
 
     ``v / spread(sqrt(mean(v * v, groups=4)), v)`` is v with each of 4 groups scaled to a root mean
     square of 1.
 
     Raises:
-        TraceError: ``values`` is no vector of a number of values, or they are no equal groups.
+        TraceError: ``like`` cannot be divided into so many equal groups.
     """
     value, dim, where = lift(values), vector_dim(lift(like), "spread"), where_called()
     if not value.shape:
         return Tracer(node("spread", (value,), (), (dim,), where))
     numbers = [n for n in vector_dim(value, "spread") if isinstance(n, int)]
     if len(numbers) < len(value.shape[0]):
-        refuse(
-            f"spread takes a value per group, not one per unit of [{show_dim(value.shape[0])}]",
-            "spread(mean(v, groups=4), v)",
-        )
+        if len(value.shape[0]) != len(dim):
+            refuse(
+                f"cannot form groups of [{show_dim(dim)}] for values [{show_dim(value.shape[0])}]",
+                "spread(m, v) with m [M] and v [H]: a dim of groups for each dim of units",
+            )
+        return Tracer(node("spread", (value,), (), (dim,), where))
     groups = builtins.sum(numbers)
     counts = _met_counts(dim, groups)
     if counts is not None:

@@ -50,7 +50,7 @@ def _cumsum(xp: Any, node: Node, v: Array) -> Array:
     return xp.flip(xp.cumsum(xp.flip(v))) if node.backward_in_units else xp.cumsum(v)
 
 
-def units_of(xp: Any, node: Node, parts: tuple[Array, ...]) -> Array:
+def units_of(xp: Any, node: Node, parts: tuple[Array, ...], dims: Mapping[str, int]) -> Array:
     """All units of a reduction's arguments on one axis, or of each group on the last; those of a
     matrix of weights row by row."""
     flat = [
@@ -60,7 +60,8 @@ def units_of(xp: Any, node: Node, parts: tuple[Array, ...]) -> Array:
     units = xp.concat(xp.broadcast(flat, -1), -1)
     if not node.shape:
         return units
-    return units.reshape(*units.shape[:-1], node.groups, units.shape[-1] // node.groups)
+    groups = dim_size(node.shape[0], dims)
+    return units.reshape(*units.shape[:-1], groups, units.shape[-1] // groups)
 
 
 MEANING: dict[str, Callable[..., Array]] = {
@@ -95,11 +96,11 @@ MEANING: dict[str, Callable[..., Array]] = {
     "stop": lambda xp, node, a: xp.stop(a),
     "surrogate": lambda xp, node, value, of, slope: xp.surrogate(value, of, slope),
     "clip_gradient": lambda xp, node, a, limit: xp.clip_gradient(a, limit),
-    "sum": lambda xp, node, *parts: xp.total(units_of(xp, node, parts)),
-    "mean": lambda xp, node, *parts: units_of(xp, node, parts).mean(-1),
-    "var": lambda xp, node, *parts: xp.variance(units_of(xp, node, parts)),
-    "amax": lambda xp, node, *parts: xp.amax(units_of(xp, node, parts)),
-    "argmax": lambda xp, node, *parts: xp.argmax(units_of(xp, node, parts)),
+    "sum": lambda xp, node, units: xp.total(units),
+    "mean": lambda xp, node, units: units.mean(-1),
+    "var": lambda xp, node, units: xp.variance(units),
+    "amax": lambda xp, node, units: xp.amax(units),
+    "argmax": lambda xp, node, units: xp.argmax(units),
     "spread": lambda xp, node, a, units, width: a,
     "one_hot": _one_hot,
     "cumsum": _cumsum,
@@ -163,7 +164,9 @@ def apply(xp: Any, node: Node, args: tuple[Array, ...], dims: Mapping[str, int])
     kind = OPS[node.op].kind
     if kind == "spread":
         return _spread(xp, node, args[0], dims)
-    if _rank(node) and kind not in ("product", "reduce"):
+    if kind == "reduce":
+        return MEANING[node.op](xp, node, units_of(xp, node, args, dims))
+    if _rank(node) and kind != "product":
         # a scalar per sample meets a vector, or a matrix of weights
         extra = (None,) * _rank(node)
         args = tuple(

@@ -75,11 +75,6 @@ class Node:
         return "T" in self.data
 
     @property
-    def groups(self) -> int:
-        """How many groups of units a reduction is over: 1 for all of them."""
-        return sum(int(count) for count in self.shape[0]) if self.shape else 1
-
-    @property
     def over_units(self) -> bool:
         """Whether this is a vector that reads other units of its argument than its own, and no
         product."""

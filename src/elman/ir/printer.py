@@ -144,7 +144,7 @@ class Names:
         if value.op == "cumsum" and value.backward_in_units:
             texts.append("reverse=True")
         elif OPS[value.op].kind == "reduce" and value.shape:
-            texts.append(f"groups={value.groups}")
+            texts.append(f"groups={show_dim(value.shape[0])}")
         elif OPS[value.op].kind == "spread":
             texts.append(show_dim(value.shape[0]))
         return f"{value.op}({', '.join(texts)})", _ATOM

@@ -14,11 +14,10 @@ def _check(holds: bool, value: Node, what: str) -> None:
 
 
 def _grouped(groups: Node, whole: tuple[Node, ...]) -> bool:
-    """Whether a value has a number of groups for each gate block of one vector."""
+    """Whether a value has some groups for each gate block of one vector."""
     if len(whole) != 1 or len(whole[0].shape) != 1 or len(groups.shape) != 1:
         return False
-    counts = groups.shape[0]
-    return len(counts) == len(whole[0].shape[0]) and all(isinstance(n, int) for n in counts)
+    return len(groups.shape[0]) == len(whole[0].shape[0])
 
 
 def verify_node(value: Node) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from elman.ir.graph import Node
 from elman.ir.ops import OPS, TRANSCENDENTAL
 from elman.ir.types import gate_block_size
+from elman.plan.frontier import INFINITE
 
 
 @dataclass(frozen=True)
@@ -59,5 +60,8 @@ def compute_cost(value: Node, sizes: Mapping[str, int], prices: Prices) -> float
 
 
 def save_cost(value: Node, sizes: Mapping[str, int], prices: Prices) -> float:
-    """What it costs to keep a value from one phase to another."""
+    """What it costs to keep a value from one phase to another; the number of a unit is not kept,
+    for a tape in half precision would round it."""
+    if value.op == "argmax":
+        return INFINITE
     return prices.save * width(value, sizes)

@@ -9,7 +9,7 @@ from elman.ir.graph import Node, Rate, readers
 from elman.ir.ops import OPS, TRANSCENDENTAL
 from elman.ir.pair import loop_invariant
 from elman.ir.printer import Hints, Names, pair_names
-from elman.ir.types import GateBlock
+from elman.ir.types import GateBlock, show_dim
 from elman.plan.cost import phase_nodes, state_bytes, tape_bytes
 from elman.plan.program import Bundle, Phase, Program, Segment
 
@@ -85,14 +85,15 @@ def show_bundle(bundle: Bundle, names: Names) -> str:
 
 
 def _reductions(segment: Segment, names: Names) -> list[str]:
-    ops_of: dict[tuple[tuple[Node, ...], int], list[str]] = {}
+    ops_of: dict[tuple[tuple[Node, ...], str], list[str]] = {}
     for value in (*segment.scalars, *(v for part in segment.parts for v in part.nodes)):
         if OPS[value.op].kind in ("reduce", "scan"):
-            groups = value.groups if OPS[value.op].kind == "reduce" else 1
+            reduced = OPS[value.op].kind == "reduce" and value.shape
+            groups = show_dim(value.shape[0]) if reduced else ""
             ops_of.setdefault((value.args, groups), []).append(value.op)
     sums = [key for key, ops in ops_of.items() if ops == ["sum"]]
     texts = [
-        f"{', '.join(ops)} of {_list(names, args)}{f' in {groups} groups' if groups > 1 else ''}"
+        f"{', '.join(ops)} of {_list(names, args)}{f' in {groups} groups' if groups else ''}"
         for (args, groups), ops in ops_of.items()
         if (args, groups) not in sums
     ]

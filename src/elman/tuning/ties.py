@@ -34,24 +34,24 @@ def near_ties(trial: Trial) -> Tensor:
     Returns:
         [B], bool. A difference of exactly 0 is none: it is so by the formula, not by chance.
     """
-    job = trial.job
+    job, dims = trial.job, dict(trial.job.spec.dims)
     close = _ROUNDING * torch.finfo(getattr(torch, job.spec.dtype)).eps
     found = torch.zeros(trial.call.sizes[1], dtype=torch.bool)
     kinked = [value for value in job.graph.walk() if _operands(value)]
     with torch.no_grad():
-        for values, _, _ in steps(job.graph, dict(job.spec.dims), trial.call):
+        for values, _, _ in steps(job.graph, dims, trial.call):
             for kink in kinked:
-                gap, scale = _gap(kink, values)
+                gap, scale = _gap(kink, values, dims)
                 near = (gap != 0) & (gap.abs() <= close * max(1.0, scale))
                 if near.dim() and near.shape[0] == len(found):
                     found |= near.flatten(1).any(1) if near.dim() > 1 else near
     return found
 
 
-def _gap(kink: Node, values: dict[Node, Tensor]) -> tuple[Tensor, float]:
+def _gap(kink: Node, values: dict[Node, Tensor], dims: dict[str, int]) -> tuple[Tensor, float]:
     """What decides at a threshold, and the size of the numbers that it is a difference of."""
     if kink.op in _LARGEST:
-        return _lead(units_of(_ARRAYS, kink, tuple(values[arg] for arg in kink.args)))
+        return _lead(units_of(_ARRAYS, kink, tuple(values[arg] for arg in kink.args), dims))
     parts = [
         values[arg].unsqueeze(-1) if kink.shape and not arg.shape else values[arg]
         for arg in _operands(kink)

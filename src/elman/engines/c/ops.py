@@ -116,7 +116,7 @@ def spell_over_units(value: Node, address: str, size: Callable[[GateBlock], int]
         way = "from" if value.backward_in_units else "to"
         return f"sums_{way}({address}, u, {size(value.shape[0][0])})"
     groups, whole = (value, arg) if OPS[value.op].kind == "reduce" else (arg, value)
-    count = groups.groups
+    count = size(groups.shape[0][0]) if groups.shape else 1
     given = f"{address}, u, {count}, {size(whole.shape[0][0]) // count}"
     if groups is value:
         return f"{_GROUPED[value.op]}({given})"

@@ -218,7 +218,7 @@ class Body(ABC):
             name = only(*self.all_units(arg))
             return f"tl.cumsum({name}, 0, reverse={value.backward_in_units})"
         name = self.all_units(arg)[0] if arg.shape else self.use(arg)
-        width = size // arg.groups
+        width = size // self.layout.width(arg)
         wide = f"lib.spread({name}, {padded(size)}, {width}, N)"
         if value.op == "spread":
             return wide

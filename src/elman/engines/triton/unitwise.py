@@ -94,8 +94,9 @@ class Writer:
         if OPS[node.op].kind == "reduce":
             parts = zip(node.args, args, strict=True)
             entries = [e for arg, own in parts for e in self._wide(arg, own)]
-            width = len(entries) // node.groups
-            each = [entries[k * width : (k + 1) * width] for k in range(node.groups)]
+            groups = self.size(node)
+            width = len(entries) // groups
+            each = [entries[k * width : (k + 1) * width] for k in range(groups)]
             return [self._reduced(node, own) for own in each]
         if OPS[node.op].kind in ("spread", "scan"):
             return self._over_units(node, self._wide(node.args[0], args[0]))
