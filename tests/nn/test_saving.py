@@ -137,7 +137,7 @@ def names_in(net, protocol: int) -> set[str]:
 
 
 PUBLIC = {f"elman.{name}" for name in elman.__all__} | {f"elman.ops.{name}" for name in ops.__all__}
-PUBLIC |= {f"elman.cells.{made.name}.{made.name}" for made in cells.LIBRARY}
+PUBLIC |= {f"{made.function.__module__}.{made.name}" for made in cells.LIBRARY}
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])

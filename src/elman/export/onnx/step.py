@@ -122,9 +122,8 @@ class Spelled:
         units = self._joined(value.args, rank, -1)
         if not value.shape:
             return units
-        return self.writer.emit(
-            "Reshape", units, self.writer.integers(*[0] * rank, value.groups, -1)
-        )
+        groups = dim_size(value.shape[0], self.dims)
+        return self.writer.emit("Reshape", units, self.writer.integers(*[0] * rank, groups, -1))
 
     def _spread(self, value: Node, rank: int) -> list[str]:
         """A number per group, or one for all, at each unit; and for what asks, the units' numbers:
