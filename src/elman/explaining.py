@@ -219,7 +219,7 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
     chosen = [(layer, _choice(layer, measure)) for layer in layers]
     programs = {layer.name: _program(layer, choice) for layer, choice in chosen}
     pair = first.pair
-    hints = step_names(first.graph, pair.step)
+    hints = step_names(first.graph, pair.step, first.cell.output_names)
     names = program_names(programs[first.name], hints)
     engines = tuple(
         candidate for layer, choice in chosen for candidate in _candidates(layer, choice)
@@ -291,7 +291,8 @@ def _program(layer: Layer, choice: Choice | dict[str, str]) -> Program:
 def _formula(layer: Layer) -> str:
     cell, graph = layer.cell, layer.graph
     written = graph if layer.rules else expected(cell.graph)
-    lines = [show_graph(written, [entry.name for entry in cell.static], cell.constants)]
+    static = [entry.name for entry in cell.static]
+    lines = [show_graph(written, static, cell.constants, cell.output_names)]
     held = graph.states[len(cell.states) :]
     if held:
         lines.append(f"once per sequence: {', '.join(leaf.name for leaf in held)}")

@@ -222,6 +222,11 @@ def test_stream():
         out, state = net.step(x[t], state, reset=done[t])
         outs.append(out)
     assert_close(torch.stack(outs), net(x, reset=done)[0])
+    stream = elman.Stream(net)
+    stream(x)
+    stream.reset([1])
+    whole = net(x)[0]
+    assert_close(stream(x)[:, 1], whole[:, 1])
 
 
 def test_torchs_layers_have_none():

@@ -427,3 +427,20 @@ def test_static_inputs(stack, outputs):
     last = f"l{net.num_layers - 1}"
     u = 2 * torch.tanh(s @ getattr(net, f"V_{last}").T).expand(6, 3, H)
     assert_close(found[0][1][..., :H], u)
+
+
+def test_shown_by_name():
+    """explain and draw say which output is which; one that is a state has the state's name."""
+
+    @elman.cell(input="x[I]", state="h[H]", output="y[P], e, k[H]", weights="W[H, I], C[P, H]")
+    def shown(x, h, W, C):
+        h = tanh(W @ x + h)
+        return C @ h, mean(h * h), h, h
+
+    text = str(elman.explain(shown, input_size=4, hidden_size=6, P=3, measure=False))
+    for part in ("next: h′, y = C @ h′, e = mean", "k = h′", "output: y, e, h′", "∂C += dout.y ⊗"):
+        assert part in text, part
+    assert "dout.k" in text
+    svg = elman.draw(shown, P=3).svg
+    for part in ("out.y", "out.e", "dout.y", "dout.k"):
+        assert part in svg, part

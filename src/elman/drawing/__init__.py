@@ -134,7 +134,8 @@ def _picture(cell: Cell, sizes: dict[str, int], options: PlanOptions = USUAL) ->
     pair = compiler.pair_of(cell, rules)
     wants = cell.differentiated
     of = program(pair, Spec(tuple(sorted(sizes.items())), wants=wants, options=options))
-    names = program_names(of, step_names(compiler.graph_of(cell, rules), pair.step))
+    hints = step_names(compiler.graph_of(cell, rules), pair.step, cell.output_names)
+    names = program_names(of, hints)
     about = cell.__doc__.partition("\n")[0].replace("``", "")
     shown = ", ".join(f"{name} = {size}" for name, size in sorted(sizes.items()))
     return picture(cell.name, f"{about}  ({shown})" if about else shown, of, names)

@@ -236,16 +236,19 @@ class _Collector:
 
     def _ends(self) -> None:
         step = self.pair.step
-        outputs = set(step.outputs)
+        outputs = {
+            root: self.names.short(d)
+            for root, d in zip(step.outputs, self.pair.d_outputs, strict=True)
+        }
         for leaf, root in zip(step.states, step.next_states, strict=True):
             if root is leaf and root not in outputs:
                 continue  # it only holds a value
             name = f"{self.names.short(leaf)}′"
-            back = f"d{name} + dout" if root in outputs else f"d{name}"
+            back = f"d{name} + {outputs[root]}" if root in outputs else f"d{name}"
             self._end(name, back, root)
-        for index, root in enumerate(step.outputs):
+        for root, d in outputs.items():
             if root not in step.next_states:
-                self._end("out" if len(step.outputs) == 1 else f"out.{index}", "dout", root)
+                self._end(d.removeprefix("d"), d, root)
 
     def _end(self, name: str, back: str, root: Node) -> None:
         if root not in self.key:  # a value of weights alone

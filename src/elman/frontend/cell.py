@@ -174,6 +174,11 @@ class Cell:
             whole=whole,
         )
 
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs, if there are several."""
+        return [entry.name for entry in self.outputs] if len(self.outputs) > 1 else []
+
     @cached_property
     def division(self) -> Division:
         """What heads divide."""

@@ -8,7 +8,7 @@ numbered from 0: ``W.2`` is the third gate's rows, ``W.0.1`` also the second ope
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from elman.ir.graph import Graph, Node, readers, walk
 from elman.ir.ops import OPS
@@ -220,13 +220,19 @@ def _bodies(names: Names, values: Iterable[Node]) -> list[str]:
     return _aligned([names.line(value) for value in named])
 
 
-def show_graph(graph: Graph, static: Collection[str] = (), constants: Collection[str] = ()) -> str:
+def show_graph(
+    graph: Graph,
+    static: Collection[str] = (),
+    constants: Collection[str] = (),
+    outputs: Sequence[str] = (),
+) -> str:
     """Print a graph as written: leaves, one line per value, what comes out.
 
     Args:
         graph: what is printed.
         static: names of the inputs that have one value per sequence.
         constants: names of the weights that are never trained.
+        outputs: names of the outputs, if there are several.
     """
     names = Names()
     for leaf in graph.leaves:
@@ -251,9 +257,11 @@ def show_graph(graph: Graph, static: Collection[str] = (), constants: Collection
     for leaf, root in zip(graph.states, graph.next_states, strict=True):
         text = names.short(root)
         ends.append(text if text == f"{leaf.name}′" else f"{leaf.name}′ = {text}")
-    handed = ", ".join(names.short(value) for value in graph.outputs)
-    if not {*graph.outputs} <= {*graph.next_states}:
-        ends.append(f"output = {handed}")
+    several = len(graph.outputs) > 1
+    for index, value in enumerate(graph.outputs):
+        name, text = outputs[index] if outputs else "output", names.short(value)
+        if several or value not in graph.next_states:
+            ends.append(text if text == name else f"{name} = {text}")
     return "\n".join([f"leaves: {head}", *_bodies(names, graph.walk()), f"next: {', '.join(ends)}"])
 
 
@@ -281,7 +289,8 @@ def pair_names(pair: Pair, hints: Hints | None = None) -> Names:
     _name_shared(names, order, "v")
     many = len(pair.d_outputs) > 1
     for index, leaf in enumerate(pair.d_outputs):
-        names.give(leaf, f"dout.{index}" if many else "dout")
+        label = (hints or {}).get(step.outputs[index], index)
+        names.give(leaf, f"dout.{label}" if many else "dout")
     for leaf, state in zip(pair.d_next, step.states, strict=True):
         names.give(leaf, f"d{names.short(state)}′")
     for leaf, d in (

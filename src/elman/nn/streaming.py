@@ -22,7 +22,7 @@ class Stream:
     Args:
         module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``, of one direction.
         state: what the sequence begins from, and :meth:`reset` goes back to, as the module takes
-            it: [layers, B, H] per state; zeros if omitted.
+            it: [layers, B, H] per state; zeros (or what is learned) if omitted.
         static [B, S]: of a cell with static inputs, as the module takes it.
 
     Raises:
@@ -64,7 +64,8 @@ class Stream:
         Args:
             x [T, B, I]: the chunk, laid out as the module takes it: [B, T, I] with ``batch_first``,
                 [T, I] unbatched; a tuple if the cell has several inputs.
-            reset [T, B]: not 0 where a sequence begins: before that step the state becomes zero.
+            reset [T, B]: not 0 where a sequence begins: before that step the state becomes zero
+                (or what is learned).
 
         Returns:
             out [T, B, H]: the last layer's output at each step; a tuple if the cell has several.
@@ -104,6 +105,9 @@ class Stream:
             starts: list[Any] = [None] * len(states)
             if self._start is not None:
                 starts = list(self._start) if several else [self._start]
+            elif self.module.learn_initial:
+                pairs = zip(self.module._initial(), states, strict=True)
+                starts = [value.detach().unsqueeze(1).expand_as(state) for value, state in pairs]
             ranks = [2 + len(sizes) for _, sizes in self.module.parts.signature.states]
             made = [_begun(*each, samples) for each in zip(states, starts, ranks, strict=True)]
             self.state = tuple(made) if several else made[0]

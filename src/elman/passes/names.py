@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from elman.ir.build import Builder
 from elman.ir.graph import Graph, Node, walk
 from elman.ir.pair import Step
@@ -12,7 +14,7 @@ from elman.passes.canonical import cut
 from elman.passes.draws import expected
 
 
-def step_names(graph: Graph, step: Step) -> dict[Node, str]:
+def step_names(graph: Graph, step: Step, outputs: Sequence[str] = ()) -> dict[Node, str]:
     """Find the values of a step that the cell's own lines name.
 
     The canonical form is made once more; a walk over either meets the same values in the same
@@ -21,13 +23,15 @@ def step_names(graph: Graph, step: Step) -> dict[Node, str]:
     Args:
         graph: a cell's graph as written.
         step: the canonical form of it.
+        outputs: names of its outputs, if there are several.
 
     Returns:
         names; the parts of a value of several gate blocks are called ``pre.0``, ``pre.1`` …
     """
     for rewrite in (expected, *PASSES):
         graph = rewrite(graph)
-    named = [(v, name) for v, name in source_names(graph.walk()).items() if len(v.shape) < 2]
+    named = [*zip(graph.outputs, outputs)]
+    named += [(v, name) for v, name in source_names(graph.walk()).items() if len(v.shape) < 2]
     build = Builder()
     again, gate_blocks = cut(graph, build)
     values = values_of(again.roots, build)
