@@ -134,7 +134,7 @@ class _Collector:
             self._leaf(key, value)
             return
         d = self.build.make("cotangent", (), (key, 0), value.shape, "", Rate.CARRY)
-        rows = VJP[value.op](self.build, value, d)
+        rows = self._rows(value, d)
         args = [(i, arg) for i, arg in enumerate(value.args) if not loop_invariant(arg)]
         tags = [spoken(self.names.short(arg)) for arg in value.args if loop_invariant(arg)]
         if value.op == "div" and loop_invariant(value.args[0]):
@@ -163,6 +163,13 @@ class _Collector:
             mark.reads = bool(self._activations(part for part in rows if part is not None))
         self._backward(mark, value)
         self.made.marks[key] = mark
+
+    def _rows(self, value: Node, d: Node) -> tuple[Node | None, ...]:
+        """What flows back into each argument: of a surrogate, to the one that it is taken of."""
+        of, slope = self.pair.slopes.get(value, (None, None))
+        if of is None or slope is None or of not in value.args:
+            return VJP[value.op](self.build, value, d)
+        return tuple(self.build.mul(d, slope) if arg is of else None for arg in value.args)
 
     def _leaf(self, key: str, leaf: Node) -> None:
         name = self.names.short(leaf)

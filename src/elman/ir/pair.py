@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from elman.ir.graph import Node, Rate, walk
 
@@ -76,6 +76,8 @@ class Pair:
         gradient).
         derived: the step that this is the adjoint of, if it is not ``step``: values that have the
             derivative of something else (``ops.STAND_INS``) still stand in it.
+        slopes: by value of ``step`` that has a surrogate's derivative: the value that it is the
+            derivative by, and the derivative.
     """
 
     step: Step
@@ -87,6 +89,7 @@ class Pair:
     d_invariants: tuple[tuple[Node, Node], ...]
     d_weights: tuple[Node | None, ...]
     derived: Step | None = None
+    slopes: Mapping[Node, tuple[Node, Node]] = field(default_factory=dict[Node, tuple[Node, Node]])
 
     @property
     def source(self) -> Step:

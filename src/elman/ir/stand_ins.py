@@ -53,6 +53,7 @@ def without_stand_ins(pair: Pair, build: Builder) -> Pair:
     def some(d: Node | None) -> Node | None:
         return None if d is None else values[d]
 
+    surrogates = [old for old in pair.step.walk() if old.op == "surrogate"]
     return replace(
         pair,
         step=running(pair.step, values),
@@ -60,4 +61,9 @@ def without_stand_ins(pair: Pair, build: Builder) -> Pair:
         d_inputs=tuple(map(some, pair.d_inputs)),
         sums=tuple(Sum(one.target, values[one.left], some(one.right)) for one in pair.sums),
         derived=pair.step,
+        slopes={
+            values[old]: (values[old.args[1]], values[old.args[2]])
+            for old in surrogates
+            if not loop_invariant(old)
+        },
     )
