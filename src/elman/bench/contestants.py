@@ -20,6 +20,7 @@ from elman.bench.loops import PLAIN, TUNED, Loop, stepwise
 from elman.bench.peers import compile_step, compiled_step, jax_scan, onnxruntime
 from elman.bench.products import draw_product, multiplied
 from elman.bench.remote import beside, remote
+from elman.bench.resident import stepped
 from elman.bench.scanning import draw_scan, jax_associative, loop_scan, own_scan, torch_associative
 from elman.bench.steps import STEPS
 from elman.bench.unknown import find_cell
@@ -144,6 +145,11 @@ def _compiled(problem: Problem) -> Contestant | str:
     return _contestant(problem, lambda x: compiled_step(x, weights, cell, step), weights, dict)
 
 
+def _stepped(problem: Problem, cold: bool = False) -> Contestant | str:
+    """A product per step, forward alone."""
+    return _forward(problem, stepped(problem, cold), dict)
+
+
 def _contestant(
     problem: Problem, call: Call, weights: Mapping[str, Tensor], facts: Callable[[], dict[str, Any]]
 ) -> Contestant:
@@ -179,6 +185,8 @@ CONTESTANTS: dict[str, Callable[[Problem], Contestant | str]] = {
     "compiled": _compiled,
     "jax": jax_scan,
     "onnxruntime": onnxruntime,
+    "stepped": _stepped,
+    "reloaded": partial(_stepped, cold=True),
     **{name: partial(_named, name=name) for name in MODULES},
 }
 SCANS: dict[str, Callable[[Problem], Contestant | str]] = {

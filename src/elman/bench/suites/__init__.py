@@ -14,6 +14,7 @@ from elman.bench.suites.layers import LAYERS, STREAMS
 from elman.bench.suites.long import LONG
 from elman.bench.suites.memory import MEMORY
 from elman.bench.suites.minibatch import MINIBATCH
+from elman.bench.suites.persistent import PERSISTENT
 from elman.bench.suites.scan import SCAN
 from elman.bench.suites.svail import SVAIL
 from elman.bench.suites.users import USERS
@@ -34,6 +35,7 @@ _ALL = (
     ECORNN,
     MINIBATCH,
     DEPTH,
+    PERSISTENT,
     USERS,
 )
 SUITES = {suite.name: suite for suite in _ALL}
