@@ -51,7 +51,7 @@ def test_the_page_on_projects_shows_the_examples():
     texts = {path.stem: path.read_text("utf-8").splitlines() for path in PROJECTS}
     blocks = re.findall(r"```python\n(.*?)\n```", page, re.DOTALL)
     assert len(blocks) > 2 * len(texts)
-    for lines in (part.splitlines() for block in blocks for part in block.split("\n\n")):
+    for lines in (part.splitlines() for block in blocks for part in re.split(r"\n{2,}", block)):
         windows = (
             text[first : first + len(lines)]
             for text in texts.values()
