@@ -79,10 +79,22 @@ def check(runtime, module, folder, T=5, B=3, states=False, lengths=None, **optio
     return made
 
 
-@pytest.mark.parametrize("one", cells.ALL, ids=lambda one: one.name)
+DIMS = {  # of a cell -> its sizes and constants
+    "ligru": {"input_size": 12, "num_layers": 1},
+    "gru_d": {"mean": torch.linspace(-1, 1, 6)},
+    "onlstm_chunked": {"M": 3},
+    "cfc": {"U": 5},
+    "cfc_pure": {"U": 5},
+    "ealstm": {"S": 3},
+    "lmu": {"M": 4, "A": cells.lmu_matrix(5.0), "B": cells.lmu_vector(5.0)},
+}
+
+
+@pytest.mark.parametrize("one", cells.LIBRARY, ids=lambda one: one.name)
 def test_every_cell(one, runtime, tmp_path):
     """Of the library, two layers, from states that are given."""
-    check(runtime, elman.Recurrent(one, 4, 6, 2), tmp_path, states=True)
+    sizes = {"input_size": 6, "hidden_size": 6, "num_layers": 2} | DIMS.get(one.name, {})
+    check(runtime, elman.Recurrent(one, **sizes), tmp_path, states=True)
 
 
 STANDARD = {
@@ -129,6 +141,17 @@ def test_gradients_play_no_part(runtime, tmp_path):
     """A layer whose gradients are clipped is the operator still."""
     made = check(runtime, elman.GRU(4, 6, clip_gradient=1.0), tmp_path)
     assert made.operators == ["GRU"]
+
+
+@pytest.mark.parametrize("scan", [False, True], ids=["operator", "scan"])
+def test_learned_initial_states(scan, runtime, tmp_path):
+    """They are what a sequence begins with that is given none."""
+    module = elman.LSTM(4, 6, 2, learn_initial=True)
+    with torch.no_grad():
+        module.initial_h.normal_()
+        module.initial_c.normal_()
+    check(runtime, module, tmp_path, scan=scan)
+    check(runtime, module, tmp_path, scan=scan, states=True)
 
 
 @cell(

@@ -37,6 +37,8 @@ def save(module: Any, layout: str) -> Any:
         module: a recurrent module.
         layout: one of the names above.
 
+    What no layout has a place for stays with the module: learned initial states.
+
     Returns:
         numpy arrays that share no memory with the module, of the type of its weights (float32 for
         half precision). Without biases, where the module has none.

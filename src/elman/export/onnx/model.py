@@ -18,7 +18,7 @@ from elman.ir.fingerprint import fingerprint
 from elman.ir.types import shape_size
 from elman.nn.sequence import SequenceModule
 from elman.weights import save
-from elman.weights.gates import Kind, kind_of, unchanged
+from elman.weights.gates import Kind, kind_of, numbers, unchanged
 
 T, B, STATES = "T", "B", "1 or B"  # names of sizes that a call decides
 
@@ -30,7 +30,7 @@ class OnnxModel:
     Attributes:
         path: of the file.
         inputs: shapes by name: the cell's inputs, static inputs, and initial states, which are
-            zeros if they are not given.
+            zeros, or what is learned, if they are not given.
         outputs: shapes by name: the outputs, then the last states.
         operators: the operator of each layer: ``GRU``, ``LSTM``, ``RNN``, or ``Scan``.
     """
@@ -53,8 +53,9 @@ def to_onnx(
     The model is in float32, of opset 18; T and B are those of each call. It takes the cell's inputs
     by their names, x [T, B, I] ([B, T, I] with ``batch_first``), static inputs [B, S], and if they
     are given the initial states ``h_0`` [layers·directions, B, H] by the names of the cell's
-    states, else zeros. It gives ``out`` [T, B, H·directions] (``out``, ``out_1`` … if the cell has
-    several) and the states after the last step, ``h_n`` [layers·directions, B, H].
+    states, else zeros, or what is learned. It gives ``out`` [T, B, H·directions] (``out``,
+    ``out_1`` … if the cell has several) and the states after the last step, ``h_n``
+    [layers·directions, B, H].
 
     Args:
         module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``.
@@ -114,7 +115,11 @@ class _Model:
         self.batch = w.emit("Slice", self.shape, w.integers(1), w.integers(2))
         if self.lengths is not None:
             self.within = self._within(self.lengths)
-        starts = [self._starts(name, shape) for name, shape in signature.states]
+        learned = self.module._initial() or [None] * len(signature.states)
+        starts = [
+            self._starts(name, shape, value)
+            for (name, shape), value in zip(signature.states, learned, strict=True)
+        ]
         self.ends = [[] for _ in starts]
         count = len(runners) // self.two
         layers = [[*runners.items()][self.two * k : self.two * (k + 1)] for k in range(count)]
@@ -151,10 +156,14 @@ class _Model:
         before = w.emit("Less", w.emit("Unsqueeze", steps, w.integers(1)), lengths)
         return w.emit("Unsqueeze", before, w.integers(-1))
 
-    def _starts(self, name: str, shape: tuple[int, ...]) -> str:
-        """Initial states [layers·directions, B, n]: an input whose value is zeros by default."""
+    def _starts(self, name: str, shape: tuple[int, ...], learned: Any) -> str:
+        """Initial states [layers·directions, B, n]: an input whose value by default is zeros, or
+        what is learned [layers·directions, n]."""
         w, lead = self.w, len(self.module.runners)
-        name = w.array(f"{name}_0", np.zeros((lead, 1, *shape)))
+        default = np.zeros((lead, 1, *shape))
+        if learned is not None:
+            default += numbers(learned).reshape(default.shape)
+        name = w.array(f"{name}_0", default)
         w.inputs.append(Slot(name, (lead, STATES, *shape)))
         if not shape:
             name = w.emit("Unsqueeze", name, w.integers(-1))
