@@ -21,6 +21,7 @@ from elman.frontend.cell import cell
 from elman.ir.graph import walk
 from elman.ir.ops import OPS
 from helpers import assert_same
+from unseen import UNSEEN
 
 LEAVES = {op.name for op in OPS.values() if op.kind == "leaf"}
 
@@ -95,6 +96,16 @@ def test_every_cell(one, runtime, tmp_path):
     """Of the library, two layers, from states that are given."""
     sizes = {"input_size": 6, "hidden_size": 6, "num_layers": 2} | DIMS.get(one.name, {})
     check(runtime, elman.Recurrent(one, **sizes), tmp_path, states=True)
+
+
+@pytest.mark.parametrize("one", UNSEEN, ids=lambda one: one.name)
+def test_cells_that_nobody_thought_of(one, runtime, tmp_path):
+    """Scalars, masks, delays, groups, products of products, outputs that are no states."""
+    sizes = UNSEEN[one]
+    fixed = {k: v for k, v in DIMS.get(one.name, {}).items() if k in one.constants}
+    more = {**dict(sizes.more), **fixed}
+    module = elman.Recurrent(one, max(1, sizes.I), max(1, sizes.H), **more)
+    check(runtime, module, tmp_path, T=sizes.T, B=sizes.B, states=True)
 
 
 STANDARD = {

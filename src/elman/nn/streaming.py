@@ -17,7 +17,8 @@ class Stream:
 
     For real-time audio, robots, simulators: chunks have any number of steps, one or a thousand, and
     the outputs are those of the whole sequence at once. Nothing is recorded for a backward. A
-    module that drops values in training is to be in ``eval()``.
+    module that drops values in training is to be in ``eval()``. The first chunk of each size takes
+    longer, since an engine is chosen for it: run one before, or name the engine (``engine="c"``).
 
     Args:
         module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``, of one direction.
