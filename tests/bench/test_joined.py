@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from elman.bench import joined
-from elman.bench.joined import fitted, measure_crowd, measure_ddp, measure_loopback, measure_sharing
+from elman.bench.joined import (
+    fitted,
+    measure_contention,
+    measure_ddp,
+    measure_loopback,
+    measure_sharing,
+)
 from elman.bench.processes import ProcessError
 from elman.bench.times import Stack
 from elman.plan.allreduce import Interconnect, ring_s
@@ -48,13 +54,13 @@ def test_two_processes_sum(monkeypatch):
     assert 0 < link.busy <= 1
 
 
-def test_a_crowd_sends_nothing(monkeypatch):
+def test_contention_sends_nothing(monkeypatch):
     """Each process is a group of its own."""
     groups, given = [], []
     monkeypatch.setattr(joined.dist, "new_group", lambda ranks: groups.append(ranks) or ranks[0])
     monkeypatch.setattr(joined.dist, "get_rank", lambda: 1)
     monkeypatch.setattr(joined, "_steps", lambda what, group: given.append(group) or {})
-    joined.WORK["crowd"]({"processes": 3})
+    joined.WORK["contention"]({"processes": 3})
     assert groups == [[0], [1], [2]]
     assert given == [1]
 
@@ -67,7 +73,7 @@ def test_two_processes_train(monkeypatch):
     assert 0 < ran.step_s < 10
     assert 0 < ran.core_s < 10
     assert 0 <= measure_sharing(STACK, 0.01) < 1
-    assert 0 < measure_crowd(STACK, 2, 2, 0.01) < 10
+    assert 0 < measure_contention(STACK, 2, 2, 0.01) < 10
     monkeypatch.setattr(joined, "LIMIT_S", 0.1)
     with pytest.raises(ProcessError, match=r"it took longer than 0\.1 s"):
         measure_ddp(STACK, 2, 2, 0.01)

@@ -113,7 +113,7 @@ def test_processes_at_once_are_measured(tmp_path, capsys, monkeypatch):
     """Where workers share this machine: forecast by it, and kept in the file."""
     asked = []
 
-    def crowd(stack: Stack, minibatch: int, processes: int) -> float:
+    def contended(stack: Stack, minibatch: int, processes: int) -> float:
         asked.append((minibatch, processes))
         return 4e-3
 
@@ -122,13 +122,13 @@ def test_processes_at_once_are_measured(tmp_path, capsys, monkeypatch):
         lambda runs, *_: {name: Samples([1e-3 * int(name)], []) for name in runs},
     )
     monkeypatch.setattr(command, "measure_sharing", lambda stack: 1e-5)
-    monkeypatch.setattr(command, "measure_crowd", crowd)
+    monkeypatch.setattr(command, "measure_contention", contended)
     monkeypatch.setattr(command, "measure_loopback", lambda: Interconnect(0.0, 1e12))
     monkeypatch.setattr(command, "cores", lambda: 2)
     words = ["gru", "--hidden", "9", "--steps", "5", "--batch", "4", "--out", str(tmp_path)]
     told = run([*words, "--interconnect", "loopback"], capsys)[1]
     assert asked == [(2, 2), (1, 4)]
-    assert json.loads((tmp_path / "times.json").read_text())["crowding"] == {"2": 2.0, "4": 4.0}
+    assert json.loads((tmp_path / "times.json").read_text())["contention"] == {"2": 2.0, "4": 4.0}
     for count in ("2", "4"):
         (line,) = [line for line in told.splitlines() if line.startswith(f"│       {count} │ ")]
         assert line.split("│")[3].strip() == "4 ms"

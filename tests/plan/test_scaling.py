@@ -110,11 +110,11 @@ def test_processes_at_once_take_as_long_as_measured():
     """What was measured of them takes the place of the cores' share and of the hooks; beyond it
     they share the cores; cores that are left are no limit."""
     times = Times(TIMES.seconds, (), 0.25)
-    crowd = Machine(2, 1, {2: 1.3, 4: 2.8})
-    assert forecast(times, 4, 1, FREE, crowd).step_s == 3.0
-    assert forecast(times, 4, 2, FREE, crowd).step_s == pytest.approx(1.5 * 1.3)
-    assert forecast(times, 4, 4, FREE, crowd).step_s == pytest.approx(1.0 * 2.8)
-    assert forecast(times, 8, 8, FREE, crowd).step_s == pytest.approx(1.0 * 5.6)
+    contended = Machine(2, 1, {2: 1.3, 4: 2.8})
+    assert forecast(times, 4, 1, FREE, contended).step_s == 3.0
+    assert forecast(times, 4, 2, FREE, contended).step_s == pytest.approx(1.5 * 1.3)
+    assert forecast(times, 4, 4, FREE, contended).step_s == pytest.approx(1.0 * 2.8)
+    assert forecast(times, 8, 8, FREE, contended).step_s == pytest.approx(1.0 * 5.6)
     few = Machine(8, 1, {4: 1.2})
     assert forecast(times, 4, 2, FREE, few).step_s == pytest.approx(1.75)
     assert forecast(times, 8, 8, FREE, few).step_s == pytest.approx(1.2)

@@ -78,7 +78,9 @@ def measure_sharing(stack: Stack, seconds: float = STEP_S) -> float:
     return float(_ran(what | {"stack": vars(stack), "seconds": seconds})["sharing_s"])
 
 
-def measure_crowd(stack: Stack, minibatch: int, processes: int, seconds: float = STEP_S) -> float:
+def measure_contention(
+    stack: Stack, minibatch: int, processes: int, seconds: float = STEP_S
+) -> float:
     """A training step of a stack while so many processes take theirs, each with a model of its own
     (s): DistributedDataParallel gathers gradients as ever, and sends nothing.
 
@@ -91,7 +93,7 @@ def measure_crowd(stack: Stack, minibatch: int, processes: int, seconds: float =
     Raises:
         ProcessError: they failed or took too long.
     """
-    what = {"work": "crowd", "processes": processes, "threads": stack.threads}
+    what = {"work": "contention", "processes": processes, "threads": stack.threads}
     own = {"stack": vars(stack), "minibatch": minibatch, "seconds": seconds}
     return Ran(**_ran(what | own)).step_s
 
@@ -153,7 +155,7 @@ def _sums(what: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": medians, "busy": worked / passed}
 
 
-def _crowd(what: dict[str, Any]) -> dict[str, Any]:
+def _contention(what: dict[str, Any]) -> dict[str, Any]:
     """Time training steps of processes that have nothing to do with one another."""
     alone = [dist.new_group([rank]) for rank in range(what["processes"])]
     return _steps(what, alone[dist.get_rank()])
@@ -208,7 +210,7 @@ WORK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "sums": _sums,
     "steps": _steps,
     "sharing": _sharing,
-    "crowd": _crowd,
+    "contention": _contention,
 }
 
 

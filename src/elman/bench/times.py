@@ -94,7 +94,7 @@ class Measured:
         machine: where.
         sharing_s: what each of several workers does beside that, sums aside: see `Times`.
         waited: share of the time for which the process wanted a core and had none.
-        crowding: by processes at once: see `Machine`.
+        contention: by processes at once: see `Machine`.
         format: of the file.
     """
 
@@ -105,7 +105,7 @@ class Measured:
     sharing_s: Annotated[float, Range(0, 1e9)] = 0.0
     waited: Share = 0.0
     format: str = ""
-    crowding: dict[str, Positive] = field(default_factory=dict)
+    contention: dict[str, Positive] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.format != FORMAT:
@@ -115,9 +115,9 @@ class Measured:
         wrong = [size for size in self.seconds if not (size.isdecimal() and int(size))]
         if wrong or not self.seconds:
             raise ValueError(f'seconds: by minibatch, as in "1", not {", ".join(wrong) or "{}"}')
-        wrong = [count for count in self.crowding if not (count.isdecimal() and int(count) > 1)]
+        wrong = [count for count in self.contention if not (count.isdecimal() and int(count) > 1)]
         if wrong:
-            raise ValueError(f'crowding: by processes, as in "2", not {", ".join(wrong)}')
+            raise ValueError(f'contention: by processes, as in "2", not {", ".join(wrong)}')
 
     @property
     def times(self) -> Times:
@@ -127,8 +127,8 @@ class Measured:
 
     def shared(self, cores: int) -> Machine:
         """The machine that measured, if all workers share it."""
-        crowding = {int(count): times for count, times in self.crowding.items()}
-        return Machine(cores, self.stack.threads, crowding)
+        contention = {int(count): times for count, times in self.contention.items()}
+        return Machine(cores, self.stack.threads, contention)
 
 
 def read_times(path: Path) -> Measured:

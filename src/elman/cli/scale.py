@@ -14,7 +14,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from elman.bench.joined import STEP_S, measure_crowd, measure_ddp, measure_loopback, measure_sharing
+from elman.bench.joined import (
+    STEP_S,
+    measure_contention,
+    measure_ddp,
+    measure_loopback,
+    measure_sharing,
+)
 from elman.bench.times import BUDGET_S, Measured, Stack, measure_times, read_times, write_times
 from elman.cli._scaling import CHECKED, HEADERS, Checked, Scaling, page_of
 from elman.cli.explain import DType
@@ -29,7 +35,7 @@ from elman.tuning.facts import cores, processor
 LOOPBACK = "loopback"
 OF_FILE = ("cell", "hidden", "layers", "steps", "dtype", "threads")
 UNITS, LAYERS, STEPS = 256, 2, 100
-CROWDS = (2, 4)  # processes that are measured at once, where workers share the machine
+AT_ONCE = (2, 4)  # processes that are measured at once, where workers share the machine
 
 
 def scale(
@@ -80,8 +86,8 @@ def scale(
         stack = Stack(cell or "gru", hidden, layers, steps, str(dtype), threads)
         find_cell(stack.cell)
         make_folder(folder)
-        crowds = {*CROWDS, *counts} if counts or link is None else set()
-        measured = measure_here(console, stack, batch, seconds, crowds)
+        at_once = {*AT_ONCE, *counts} if counts or link is None else set()
+        measured = measure_here(console, stack, batch, seconds, at_once)
         write_times(folder / "times.json", measured)
     else:
         check_given(context)
@@ -178,12 +184,12 @@ def check_same_machine(measured: Measured) -> None:
 
 
 def measure_here(
-    console: Console, stack: Stack, batch: int, seconds: float, crowds: Collection[int]
+    console: Console, stack: Stack, batch: int, seconds: float, at_once: Collection[int]
 ) -> Measured:
     """Time the stack on as many threads as a worker has.
 
     Args:
-        crowds: how many processes are measured at once, too.
+        at_once: how many processes are measured at once, too.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(stack.threads)
@@ -192,13 +198,13 @@ def measure_here(
             measured = measure_times(stack, batch, seconds, measure_sharing(stack))
     finally:
         torch.set_num_threads(before)
-    crowding = {}
-    for processes in sorted(count for count in crowds if count <= batch):
+    contention = {}
+    for processes in sorted(count for count in at_once if count <= batch):
         minibatch = math.ceil(batch / processes)
         with console.status(f"measuring {processes} processes at once, each by itself"):
-            crowd_s = measure_crowd(stack, minibatch, processes)
-        crowding[str(processes)] = crowd_s / measured.times.compute_s(minibatch)
-    return replace(measured, crowding=crowding)
+            contended_s = measure_contention(stack, minibatch, processes)
+        contention[str(processes)] = contended_s / measured.times.compute_s(minibatch)
+    return replace(measured, contention=contention)
 
 
 def loopback(console: Console) -> Interconnect:

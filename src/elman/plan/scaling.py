@@ -53,20 +53,20 @@ class Machine:
     Attributes:
         cores: of the machine.
         threads: of each worker.
-        crowding: times as long as alone a step takes, by processes that compute at once, what
+        contention: times as long as alone a step takes, by processes that compute at once, what
             sharing costs included and sums aside: they share caches and memory too. Empty: they
             share the cores alone.
     """
 
     cores: int
     threads: int
-    crowding: Mapping[int, float] = field(default_factory=dict[int, float])
+    contention: Mapping[int, float] = field(default_factory=dict[int, float])
 
     def used(self, workers: int) -> float:
         """How many times over so many workers want the cores."""
         return workers * self.threads / self.cores
 
-    def crowded_s(self, alone: float, sharing: float, workers: int) -> float:
+    def contended_s(self, alone: float, sharing: float, workers: int) -> float:
         """A step's compute beside those of the other workers (s).
 
         Beyond the largest count that was measured they share the cores in proportion.
@@ -75,12 +75,12 @@ class Machine:
             alone: of one worker (s).
             sharing: what it costs to have others (s), where that was not measured with them.
         """
-        known = [count for count in self.crowding if count <= workers]
+        known = [count for count in self.contention if count <= workers]
         if workers == 1 or not known:
             return (alone + sharing) * max(1.0, self.used(workers))
         most = max(known)
         more = max(1.0, self.used(workers)) / max(1.0, self.used(most))
-        return alone * self.crowding[most] * more
+        return alone * self.contention[most] * more
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def forecast(
     if machine is None:
         compute, least = alone + sharing, 0.0
     else:
-        compute = machine.crowded_s(alone, sharing, workers)
+        compute = machine.contended_s(alone, sharing, workers)
         least = compute * min(1.0, machine.used(workers))
         least += workers * taken_s(layers, workers, link) / machine.cores
     step = max(step_s(layers, compute, workers, link), least)
