@@ -108,6 +108,11 @@ BAD = {  # name -> (strings, what the message says, the hint)
     ),
     "twice": ({"weights": "W[H], W[H]"}, "'W' is declared twice in weights='W[H], W[H]'", ""),
     "in two strings": ({"state": "x[H]"}, "'x' is declared twice", ""),
+    "a list": (
+        {"output": ["y[H]", "e"]},
+        "output is one text, not a list",
+        'output="y[H], e"',
+    ),
     "no state": ({"state": ""}, "a recurrent cell has at least one state", ""),
     "other arguments": (
         {"weights": "W[H, I], b[H]"},

@@ -444,3 +444,24 @@ def test_shown_by_name():
     svg = elman.draw(shown, P=3).svg
     for part in ("out.y", "out.e", "dout.y", "dout.k"):
         assert part in svg, part
+
+
+def test_arguments_that_stand_elsewhere():
+    """What belongs to a call is told so where a module is made; cells go one by one."""
+    for name in ("outputs", "reset", "lengths"):
+        with pytest.raises(InputError, match=f"{name} is an argument of each call") as told:
+            elman.Recurrent(cells.gru, I, H, **{name: None})
+        assert f"net(x, {name}=…)" in str(told.value)
+    with pytest.raises(InputError, match="one cell for all its layers") as told:
+        elman.Recurrent([cells.gru, cells.lstm], I, H)  # type: ignore[arg-type]
+    assert "one module for each" in str(told.value)
+    with pytest.raises(InputError, match="hidden_size is one size for all layers"):
+        elman.Recurrent(cells.gru, I, [H, 4], 2)  # type: ignore[arg-type]
+
+
+def test_exported_c_has_one_output(tmp_path):
+    """What C has no text for is refused, not left out."""
+    with pytest.raises(InputError, match="exported C has one output"):
+        elman.export.to_c(made(), tmp_path)
+    with pytest.raises(InputError, match="learned initial states are not exported"):
+        elman.export.to_c(elman.GRU(I, H, learn_initial=True), tmp_path)

@@ -65,8 +65,8 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
         name: of files, types and functions; a C identifier.
 
     Raises:
-        InputError: no such module, both directions, a weight that is no finite number, or an
-            operation that C has no text for.
+        InputError: no such module, both directions, several outputs, learned initial states, a
+            weight that is no finite number, or an operation that C has no text for.
     """
     runners, weights = _layers(module, name)
     layers: list[LayerText] = []
@@ -106,6 +106,12 @@ def _layers(module: Any, name: str) -> tuple[list[Any], list[list[Tensor]]]:
         raise InputError(f"{name!r} is no identifier of C")
     if bool(getattr(module, "bidirectional", False)):
         raise InputError("a bidirectional module has no single step: it needs the whole sequence")
+    if any(len(runner.cell.graph.outputs) > 1 for runner in module.runners.values()):
+        raise InputError("exported C has one output: a cell of several is not exported yet")
+    if module.learn_initial:
+        raise InputError(
+            "exported C begins with zeros: learned initial states are not exported yet"
+        )
     weights = module._weights()
     for own, names in zip(weights, module.parts.names, strict=True):
         for weight, what in zip(own, names):

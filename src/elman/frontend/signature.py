@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from elman.errors import ShapeError, TraceError, diagnostic
 from elman.ir.types import Dim, Shape, dim_size, names_in, parse_dim, show_dim, show_shape
@@ -47,7 +48,13 @@ def _entries(text: str) -> list[str]:
     return [part for part in parts if part.strip()]
 
 
-def parse_signature(kind: str, text: str, rank: int, where: str) -> tuple[Declared, ...]:
+def _as_one(values: Any) -> str:
+    """What one text would be of a list of texts; else an example."""
+    names: list[Any] = [*values] if isinstance(values, list | tuple) else []
+    return ", ".join(map(str, names)) or "x[I], m"
+
+
+def parse_signature(kind: str, text: Any, rank: int, where: str) -> tuple[Declared, ...]:
     """Parse one signature string.
 
     Args:
@@ -60,6 +67,9 @@ def parse_signature(kind: str, text: str, rank: int, where: str) -> tuple[Declar
     Raises:
         TraceError: the text cannot be read, a name stands twice, a dim is wrong.
     """
+    if not isinstance(text, str):
+        told = f"{kind} is one text, not a {type(text).__name__}"
+        raise TraceError(diagnostic(told, [("at", where)], f'{kind}="{_as_one(text)}"'))
     declared: list[Declared] = []
     for entry in _entries(text):
         match = _ENTRY.fullmatch(entry)

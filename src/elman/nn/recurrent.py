@@ -26,6 +26,7 @@ from elman.plan.spec import Tape
 
 _EARLIER = ("runners", "stack", "_names", "_arguments")  # what pickles of earlier versions have
 _FORMULA = "_formula"
+_OF_CALLS = ("outputs", "lengths", "reset", "reset_to", "static", "state")
 
 State = Tensor | tuple[Tensor, ...]
 
@@ -274,6 +275,14 @@ class Recurrent(SequenceModule, nn.Module):
 
 def _separated(cell: Any, given: dict[str, Any]) -> tuple[Cell, dict[str, int], dict[str, Init]]:
     """Bind the options of a cell; what is left are sizes of its dims, and its constants."""
+    if isinstance(cell, list | tuple):
+        raise InputError(
+            diagnostic(
+                "Recurrent takes one cell for all its layers, not several",
+                [],
+                "one module for each: first, second = Recurrent(a, …), Recurrent(b, …)",
+            )
+        )
     if not isinstance(cell, Cell):
         raise InputError(
             diagnostic(
@@ -316,6 +325,10 @@ def _separated(cell: Any, given: dict[str, Any]) -> tuple[Cell, dict[str, int], 
     }
     constants = f"; constants: {', '.join(sorted(cell.constants))}" if cell.constants else ""
     for name in dims:
+        if name in _OF_CALLS:
+            raise InputError(
+                diagnostic(f"{name} is an argument of each call", [], f"net(x, {name}=…)")
+            )
         if name not in known:
             raise InputError(
                 f"Recurrent has no argument {name!r}, and {cell.name} neither a dim nor an option "
@@ -326,6 +339,9 @@ def _separated(cell: Any, given: dict[str, Any]) -> tuple[Cell, dict[str, int], 
 
 
 def _check_size(name: str, size: Any) -> None:
+    if isinstance(size, list | tuple):
+        hint = "one module for each size: first, second = Recurrent(…), Recurrent(…)"
+        raise InputError(diagnostic(f"{name} is one size for all layers, got {size!r}", [], hint))
     if isinstance(size, bool) or not isinstance(size, int):
         raise InputError(f"{name} should be of type int, got: {type(size).__name__}")
     least = 0 if name == "input_size" else 1
