@@ -33,12 +33,13 @@ def compare(
 
     Args:
         before, after: called with x and what is given; the first result is the output.
-        moved: brings weights of the first one, or their gradients, under the names of the second.
+        moved: brings weights of the first one, or their gradients, under the names of the second,
+            whose own stay where there is none.
         x [T, B, I]: input.
         given: further arguments.
         drawn: in training they draw random numbers: they agree in eval().
     """
-    after.load_state_dict(moved(before.state_dict()))
+    after.load_state_dict({**after.state_dict(), **moved(before.state_dict())})
     doubles = [copy.deepcopy(model).double().train(not drawn) for model in (before, after)]
     exact = [v.double() if isinstance(v, Tensor) else v for v in (x, *given)]
     want, got = (gradients(model, *exact) for model in doubles)
@@ -61,7 +62,8 @@ def gradients(model: nn.Module, x: Tensor, *given: Any) -> dict[str, Tensor]:
     """The output, and gradients of x and all parameters for one cotangent."""
     x = x.detach().requires_grad_()
     output = model(x, *given)[0]
-    names, parameters = zip(*model.named_parameters(), strict=True)
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    names, parameters = zip(*trained, strict=True)
     dy = torch.linspace(-1.0, 1.0, output.numel(), dtype=x.dtype).view_as(output)
     dx, *grads = torch.autograd.grad(output, (x, *parameters), dy)
     return {"output": output.detach(), "x": dx, **dict(zip(names, grads, strict=True))}

@@ -8,14 +8,13 @@ Where embeddings of all steps are known, as in the encoder of a replayed sequenc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from compare import compare, sizes
 from torch import Tensor, nn
 
 import elman
-from elman.bench.users.cells import gru_layernorm
-
-NAMES = {"layer.weight": "gru.W_l0", "norm.weight": "gru.g_l0", "norm.bias": "gru.b_l0"}
 
 
 class Before(nn.Module):
@@ -46,19 +45,22 @@ class After(nn.Module):
 
     def __init__(self, units: int) -> None:
         super().__init__()
-        self.gru = elman.Recurrent(gru_layernorm, units, units)
+        self.gru = elman.Recurrent(elman.cells.gru_layernorm, units, units)
+        self.gru.a_l0.requires_grad_(False)  # no bias before the norm
 
     def forward(self, x: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`Before`."""
         return self.gru(x, reset=is_first)
 
 
+def moved(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What multiplies the embedding and what multiplies the state are two matrices."""
+    W, R = weights["layer.weight"].chunk(2, 1)
+    g, b = weights["norm.weight"], weights["norm.bias"]
+    return {"gru.W_l0": W, "gru.R_l0": R, "gru.g_l0": g, "gru.b_l0": b}
+
+
 if __name__ == "__main__":
     T, B, H = sizes(__doc__, 64, 16, 512)
-    compare(
-        Before(H),
-        After(H),
-        lambda weights: {NAMES[name]: weight for name, weight in weights.items()},
-        torch.randn(T, B, H),
-        (torch.rand(T, B) < 0.03).float(),
-    )
+    is_first = (torch.rand(T, B) < 0.03).float()
+    compare(Before(H), After(H), moved, torch.randn(T, B, H), is_first)

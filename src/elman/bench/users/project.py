@@ -31,7 +31,7 @@ class Project:
         given: further arguments of a case, drawn from a generator in float32.
         learned: how many of these, counted from the first one, want a gradient.
         moved: brings weights of the ways, or their gradients, under the names and into the layout
-            of elman's module; without it they are the same.
+            of elman's module, whose own stay where there is none; without it they are the same.
         tamed: what is done to the drawn weights.
         once: weights that multiply once per sequence, not in each step.
         drawn: in training, modules draw random numbers of their own: what is compared is what they
@@ -72,7 +72,8 @@ def entered(project: Project, name: str, problem: Problem) -> Contestant | str:
         return f"nobody wrote {case.kind} that way"
     module = project.ours(case, ENGINES[name]) if ours else project.ways[name](case)
     moved = project.moved if ours else dict
-    module.to(problem.x.dtype).load_state_dict(moved(problem.weights))
+    module.to(problem.x.dtype)
+    module.load_state_dict({**module.state_dict(), **moved(problem.weights)})
     source = torch.Generator().manual_seed(case.B)
     given = [
         value.to(problem.x.dtype).requires_grad_(place < project.learned)
@@ -80,7 +81,7 @@ def entered(project: Project, name: str, problem: Problem) -> Contestant | str:
     ]
     x = problem.x.clone().requires_grad_()
     inputs = {"x": x, **{f"input {k}": value for k, value in enumerate(given[: project.learned])}}
-    parameters = dict(module.named_parameters())
+    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
     leaves = [*inputs.values(), *parameters.values()]
 
     def run() -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:

@@ -24,8 +24,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 import elman.nn
 from elman.bench.cases import Case
-from elman.bench.users.cells import gru_layernorm
 from elman.bench.users.project import Project, Weights
+from elman.cells import gru_layernorm
 
 LAYERS: dict[str, tuple[Callable[[int, int], nn.GRU | nn.LSTM], Callable[..., nn.Module]]] = {
     "gru": (nn.GRU, elman.nn.GRU),
@@ -139,6 +139,7 @@ class Dreamer(nn.Module):
     def __init__(self, case: Case, engine: str) -> None:
         super().__init__()
         self.layer = elman.nn.Recurrent(gru_layernorm, case.input_size, case.H, engine=engine)
+        self.layer.a_l0.requires_grad_(False)  # no bias before the norm
 
     def forward(self, x: Tensor, first: Tensor) -> tuple[Tensor, Any]:
         """See :class:`DreamerLoop`."""
@@ -146,8 +147,14 @@ class Dreamer(nn.Module):
 
 
 def _dreamers(weights: Weights) -> dict[str, Tensor]:
-    names = {"layer.weight": "W", "norm.weight": "g", "norm.bias": "b"}
-    return {f"layer.{names[name]}_l0": weight for name, weight in weights.items()}
+    W = weights["layer.weight"]
+    units = len(W) // 3
+    return {
+        "layer.W_l0": W[:, :-units],
+        "layer.R_l0": W[:, -units:],
+        "layer.g_l0": weights["norm.weight"],
+        "layer.b_l0": weights["norm.bias"],
+    }
 
 
 Ways = dict[str, Callable[[Case], nn.Module]]

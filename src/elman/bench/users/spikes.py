@@ -19,16 +19,17 @@ from torch import Tensor, nn
 
 import elman.nn
 from elman.bench.cases import Case
-from elman.bench.users.cells import leaky, rleaky
 from elman.bench.users.project import Project, Weights
 from elman.cells import lif
+from elman.frontend.cell import cell
+from elman.ops import spike, where
 
 CLASSES = 10
 BETA, SLOPE = 0.5, 25.0
 EXACT = 10  # steps in which nothing is rounded
 
 
-def spike(v: Tensor) -> Tensor:
+def fire(v: Tensor) -> Tensor:
     """1 where v > 0."""
     return Spike.apply(v)  # pyright: ignore[reportReturnType]
 
@@ -59,12 +60,12 @@ class LeakyLoop(nn.Module):
 
     def forward(self, current: Tensor, spikes: Tensor, membrane: Tensor) -> tuple[Tensor, Tensor]:
         """Spikes and membranes [B, H] of currents [B, H]."""
-        reset = spike(membrane - self.threshold).detach()
+        reset = fire(membrane - self.threshold).detach()
         membrane = self.beta.clamp(0, 1) * membrane + current
         if self.recurrent is not None:
             membrane = membrane + self.recurrent(spikes)
         membrane = membrane - reset * self.threshold
-        return spike(membrane - self.threshold), membrane
+        return fire(membrane - self.threshold), membrane
 
 
 class SpikingLoop(nn.Module):
@@ -88,6 +89,22 @@ class SpikingLoop(nn.Module):
             spk2, mem2 = self.lif2(self.fc2(spk1), spk2, mem2)
             outputs.append(spk2)
         return torch.stack(outputs), (mem1, mem2)
+
+
+# Neurons alone: cells.lif and rlif have the layer that makes the current in them, in every step.
+@cell(input="x[H]", state="s[H], m[H]", weights="V[H, H], c[H]", source="snnTorch 0.9, RLeaky")
+def rleaky(x, s, m, V, c, *, beta=0.5, threshold=1.0):
+    """Leaky neurons whose spikes return through a matrix; the threshold is subtracted."""
+    reset = where(m > threshold, threshold, 0.0)
+    m = beta * m + x + (V @ s + c) - reset
+    return spike(m - threshold), m
+
+
+@cell(input="x[H]", state="m[H]", output="s[H]", source="snnTorch 0.9, Leaky")
+def leaky(x, m, *, beta=0.5, threshold=1.0):
+    """Leaky neurons; the threshold is subtracted a step after the spike."""
+    m = beta * m + x - where(m > threshold, threshold, 0.0)
+    return spike(m - threshold), m
 
 
 class Spiking(nn.Module):
