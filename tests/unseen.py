@@ -206,6 +206,13 @@ def latents(x, h, s, W, R, w):
     return h, 0.5 * s + cumsum(0.1 * h)
 
 
+@cell(input="x[I]", state="h[H], s[H], m", weights="W[H, I], R[H, H], Q[H, H]")
+def holding(x, h, s, m, W, R, Q):
+    """Two states that only hold a value, read by a product, a reduction and as factors."""
+    g = sigmoid(W @ x + Q @ s)
+    return tanh(R @ (g * h) + m * s + mean(s)), s, m
+
+
 # cell -> its sizes; T and B are awkward too; last the library's that have dims of their own
 @cell(input="x[I]", state="h[H], s[H]", weights="W[H, I], R[H, H], w[H]")
 def functions(x, h, s, W, R, w):
@@ -236,6 +243,7 @@ UNSEEN = {
     latents: Sizes(T=3, B=3, I=4, H=9),
     scalars: Sizes(T=6, B=5, I=0, H=0),
     several: Sizes(T=5, B=3, I=4, H=10, more=(("P", 3),)),
+    holding: Sizes(T=5, B=3, I=4, H=11),
     cells.ealstm: Sizes(T=6, B=3, I=5, H=12, more=(("S", 4),)),
     cells.lmu: Sizes(T=7, B=3, I=4, H=9, more=(("M", 6),)),
     cells.onlstm_chunked: Sizes(T=3, B=3, I=4, H=12, more=(("M", 4),)),
