@@ -46,7 +46,8 @@ def _split_of(cell: Cell, rules: tuple[Rule, ...]) -> Split:
 
 def training_rules(cell: Cell) -> tuple[Rule, ...]:
     """The rule by which a cell that draws random numbers is trained, if it is one."""
-    return (SAMPLED,) if draws(cell.graph) else ()
+    per = draws(cell.graph)
+    return (SAMPLED[per],) if per else ()
 
 
 def pair_of(cell: Cell, rules: tuple[Rule, ...] = ()) -> Pair:

@@ -18,7 +18,6 @@ from elman import compiler, ops
 from elman.errors import InputError, ShapeError, TraceError
 from elman.frontend.cell import cell
 from elman.ir.draws import BITS, SCALE, drawn, stream
-from elman.passes.draws import SAMPLED
 from elman.plan.build import program
 from helpers import assert_close, need_engine
 from specs import spec_of
@@ -320,7 +319,7 @@ def test_numbers_are_drawn_again_not_kept(formula, tape):
     """Nothing on the tape, nor in the memory between phases, follows from draws alone."""
     dims = {"H": 64, "I": 64}
     spec = spec_of(dims.items(), wants=frozenset("xWRb"), tape=tape)
-    of = program(compiler.pair_of(formula, (SAMPLED,)), spec)
+    of = program(compiler.pair_of(formula, compiler.training_rules(formula)), spec)
     sweeps = [of.forward, of.backward]
     for phase in (p for s in sweeps if s is not None for p in (s.before, s.step, s.after)):
         for value, buffer in phase.buffers.items():
@@ -452,3 +451,27 @@ def test_zoneout_of_both_states():
     net = elman.Recurrent(elman.cells.zoneout_lstm_layernorm, 5, 13, hold_h=0.0, hold_c=1.0)
     _, (_, c) = net(torch.randn(7, 4, 5))
     assert (c == 0).all()
+
+
+@cell(input="x[H]", state="h[H]", output="y[H], z[H]", weights="R[H, H]")
+def two(x, h, R):
+    """What is handed up draws by sequence, what is handed out besides by step."""
+    new = ops.tanh(R @ ops.dropout(h, 0.3, per="sequence") + x)
+    return new, ops.dropout(new, 0.5), new
+
+
+@pytest.mark.parametrize("engine", ["reference", "c"])
+def test_layers_that_hand_up_a_part_take_all_keys(engine):
+    """A layer below draws nothing for an output that nobody reads; the numbers of the rest stay."""
+    need_engine(engine)
+    torch.manual_seed(0)
+    net = elman.Recurrent(two, 6, 6, 2, dtype=F64, engine=engine)
+    x = torch.randn(5, 3, 6, dtype=F64)
+    torch.manual_seed(3)
+    (_, z), states, _ = net(x, outputs="states")
+    torch.manual_seed(3)
+    (y, same_z), _ = net(x)
+    assert_close(states, y)
+    assert_close(same_z, z)
+    assert ((z == 0) | torch.isclose(z, 2 * y)).all()
+    assert 0.2 < (z == 0).double().mean() < 0.8

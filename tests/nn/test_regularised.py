@@ -14,7 +14,6 @@ import elman.nn
 from elman import cells, compiler, ops
 from elman.errors import EngineError, InputError
 from elman.frontend.cell import cell
-from elman.passes.draws import SAMPLED
 from helpers import assert_close, need_engine
 
 F64 = torch.float64
@@ -191,7 +190,7 @@ def test_clipping_holds_what_all_readers_send_back():
     made = both.with_changes(
         elman.nn.sequence.RecurrentDropout(0.5), elman.nn.sequence.ClippedGradient(0.1)
     )
-    graph = compiler.graph_of(made, (SAMPLED,))
+    graph = compiler.graph_of(made, compiler.training_rules(made))
     clips = [value for value in graph.walk() if value.op == "clip_gradient"]
     assert len(clips) == 1
 

@@ -43,6 +43,21 @@ def test_resumed_equals_uninterrupted(small_config, train, resume, interrupt_at,
     assert_equal_runs(resumed.folder, whole.folder)
 
 
+@pytest.mark.parametrize("engine", ["reference", "auto"])
+def test_random_numbers_resume(small_config, train, resume, interrupt_at, engine):
+    """Zoneout and what is dropped are drawn as in a run that nothing stopped; and they matter."""
+    drawn = {"zoneout": 0.2, "recurrent_dropout": 0.2, "weight_dropout": 0.2}
+    config = dataclasses.replace(small_config, cell="lstm", engine=engine, **drawn)
+    whole = train(config)
+    interrupt_at(7)
+    stopped = train(config)
+    resumed = resume(stopped.folder.path)
+
+    assert_equal_runs(resumed.folder, whole.folder)
+    plain = train(dataclasses.replace(config, **dict.fromkeys(drawn, 0.0)))
+    assert plain.result["valid_loss"] != whole.result["valid_loss"]
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -14,7 +14,8 @@ from elman.nn.options import Option, known
 from elman.nn.packing import Packing, Padding
 from elman.passes.draws import SAMPLED, SEQUENCE
 
-known(SAMPLED)
+for _rule in SAMPLED.values():
+    known(_rule)
 _TYPES = (torch.float32, torch.float64)  # that hold a half of a key
 
 
@@ -27,10 +28,9 @@ class Draws(Option):
             sequence.
     """
 
-    rule = SAMPLED
-
     def __init__(self, per: Sequence[str], keys: Sequence[Tensor]) -> None:
         self._per, self._keys = tuple(per), tuple(keys)
+        self.rule = SAMPLED[self._per]
 
     def above(self, first: int) -> Draws:
         """See :meth:`Option.above`."""

@@ -25,22 +25,22 @@ def expected(graph: Graph) -> Graph:
     return _without(graph, 1) if _chooses(graph) else graph
 
 
-def sampled(graph: Graph) -> Graph:
-    """The formula as it is trained: its further inputs are keys, two scalars for what is drawn per
-    step, two for what is drawn per sequence.
+def sampled(graph: Graph, per: tuple[str, ...]) -> Graph:
+    """The formula as it is trained: its further inputs are keys, two scalars for each of ``per``,
+    whether this part of a cell draws by them or not.
 
     rewrite: training(where(draw >= p, v, 0), v) -> where(uniform(key_high, key_low) >= p, v, 0)
     """
     taken = {leaf.name for leaf in graph.leaves}
-    keys = {per: tuple(_key(name, taken) for name in _NAMES[per]) for per in draws(graph)}
+    keys = {often: tuple(_key(name, taken) for name in _NAMES[often]) for often in per}
     inputs = (*graph.inputs, *(leaf for pair in keys.values() for leaf in pair))
     graph = _without(graph, 0)
 
     def keyed(old: Node, args: tuple[Node, ...]) -> Node:
         if old.op != "draw":
             return with_args(old, args)
-        _, number, per = old.data
-        return node("uniform", keys[per], (number,), old.shape, old.where)
+        _, number, often = old.data
+        return node("uniform", keys[often], (number,), old.shape, old.where)
 
     made = graph.rebuilt(keyed)
     return Graph(inputs, made.states, made.weights, made.next_states, made.outputs)
@@ -50,14 +50,20 @@ def sampled(graph: Graph) -> Graph:
 class Sampled:
     """:func:`sampled` as a rule of a call in training."""
 
-    name: str = "draws"
+    name: str
+    per: tuple[str, ...]
 
     def rewrite(self, graph: Graph) -> Graph:
         """See :func:`sampled`."""
-        return sampled(graph)
+        return sampled(graph, self.per)
 
 
-SAMPLED = Sampled()
+_EACH = (
+    Sampled("draws", (STEP,)),
+    Sampled("draws_once", (SEQUENCE,)),
+    Sampled("draws_both", (STEP, SEQUENCE)),
+)
+SAMPLED = {rule.per: rule for rule in _EACH}  # by what a cell draws by
 
 
 def _chooses(graph: Graph) -> bool:

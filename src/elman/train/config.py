@@ -19,6 +19,7 @@ POSITIVE = (
 )
 COUNTS = ("steps", "threads", "validate_every", "checkpoint_every", "log_every")
 ON_NONFINITE = ("stop", "skip")
+DRAWN = ("zoneout", "recurrent_dropout", "weight_dropout")  # options of recurrent layers
 
 
 def setting(default: Any, about: str) -> Any:
@@ -48,6 +49,13 @@ class Config:
     layers: int = setting(2, "Recurrent layers.")
     hidden: int = setting(256, "Units per layer.")
     dropout: float = setting(0.0, "Share dropped after each layer.")
+    zoneout: float = setting(0.0, "Share of units that keep their state in a step.")
+    recurrent_dropout: float = setting(
+        0.0, "Share of a state's units dropped in recurrent products, the same in all steps."
+    )
+    weight_dropout: float = setting(
+        0.0, "Share of recurrent weights dropped in a step of training."
+    )
     batch: int = setting(32, "Rows side by side.")
     lr: float = setting(4e-3, "Highest learning rate.")
     warmup: float = setting(0.05, "Share of steps to reach it.")
@@ -94,7 +102,7 @@ class Config:
         for name in COUNTS:
             value = getattr(self, name)
             self.check(name, value is None or value >= 1, "must be at least 1")
-        for name in ("dropout", "warmup", "momentum"):
+        for name in ("dropout", *DRAWN, "warmup", "momentum"):
             self.check(name, 0 <= getattr(self, name) < 1, "must be in [0, 1)")
         self.check("weight_decay", self.weight_decay >= 0, "must not be negative")
         known = f"must be one of {', '.join(OPTIMIZERS)}"

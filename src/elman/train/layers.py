@@ -15,7 +15,7 @@ import elman.nn
 from elman import cells
 from elman.errors import ElmanError, InputError, RunError, diagnostic
 from elman.frontend.cell import Cell
-from elman.train.config import Config
+from elman.train.config import DRAWN, Config
 
 BUILT_IN = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
 
@@ -39,6 +39,7 @@ def recurrent(
         "engine": config.engine,
         "heads": heads(config),
         "residual": config.adds_inputs,
+        **{name: getattr(config, name) for name in DRAWN},
     }
     if config.cell in BUILT_IN:
         return getattr(elman.nn, BUILT_IN[config.cell])(inputs, config.hidden, bias=bias, **options)
@@ -58,6 +59,9 @@ def without_twin(config: Config) -> str | None:
         return "torch.nn has no heads"
     if config.adds_inputs:
         return "torch.nn has no residual layers"
+    for name in DRAWN:
+        if getattr(config, name):
+            return f"torch.nn has no {name.replace('_', ' ')}"
     return None
 
 

@@ -14,7 +14,7 @@ from elman.engines.call import Call
 from elman.frontend.cell import cell
 from elman.nn.autograd.function import run
 from elman.nn.draws import Draws, draw_keys
-from elman.passes.draws import SAMPLED, draws
+from elman.passes.draws import draws
 from elman.tuning.kernels import kernel_of
 from helpers import Sizes, assert_close, job_of, random_case
 
@@ -40,7 +40,7 @@ def test_every_schedule(schedule):
     """Output, last states and gradients as on the oracle."""
     case = random_case(noisy, Sizes(T=4, B=3, I=3, H=5))
     spec = job_of(case).spec
-    job = compiler.job(noisy, replace(spec, wants=spec.wants), (SAMPLED,))
+    job = compiler.job(noisy, replace(spec, wants=spec.wants), compiler.training_rules(noisy))
     torch.manual_seed(0)
     per = draws(noisy.graph)
     keys = draw_keys(per, 1, (4, 3), 3, torch.float32, torch.device("cpu"))
