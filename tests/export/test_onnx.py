@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
 from typer.testing import CliRunner
 
 import elman
@@ -20,7 +21,10 @@ from elman.export.onnx.step import step_of
 from elman.frontend.cell import cell
 from elman.ir.graph import walk
 from elman.ir.ops import OPS
+from elman.ir.types import names_in
 from helpers import assert_same
+from kernels import cell_from
+from random_cells import drawn_cells
 from unseen import UNSEEN
 
 LEAVES = {op.name for op in OPS.values() if op.kind == "leaf"}
@@ -106,6 +110,17 @@ def test_cells_that_nobody_thought_of(one, runtime, tmp_path):
     more = {**dict(sizes.more), **fixed}
     module = elman.Recurrent(one, max(1, sizes.I), max(1, sizes.H), **more)
     check(runtime, module, tmp_path, T=sizes.T, B=sizes.B, states=True)
+
+
+@settings(max_examples=8, derandomize=True, suppress_health_check=[*HealthCheck])
+@given(drawn=drawn_cells())
+def test_random_cells(drawn, runtime, tmp_path):
+    """Cells nobody has written; the same ones in every run: a floor may fall either way."""
+    one = cell_from(drawn.text)
+    declared = (*one.inputs, *one.states, *one.weights)
+    more = {"P": drawn.P} if "P" in {n for e in declared for n in names_in(e.shape)} else {}
+    module = elman.Recurrent(one, drawn.I, drawn.H, **more)
+    check(runtime, module, tmp_path, T=3, B=2, states=True)
 
 
 STANDARD = {
