@@ -13,7 +13,8 @@ from elman import compiler, ops
 from elman.errors import ShapeError, TraceError
 from elman.frontend.cell import Cell, cell
 from elman.ir.graph import walk
-from helpers import Sizes, random_case, run
+from elman.plan.build import program
+from helpers import Sizes, job_of, random_case, run
 
 F64 = torch.float64
 HERE = Path(__file__)
@@ -200,3 +201,20 @@ def test_compiled_and_interpreted_agree_on_odd_numbers(name):
     got = run(made, case, "c")
     for key in want:
         torch.testing.assert_close(got[key], want[key], equal_nan=True)
+
+
+@pytest.mark.parametrize("tape", ["auto", "save", "recompute"])
+def test_numbers_of_units_are_not_kept(tape):
+    """What says which unit is the largest is no value that a tape in half precision could round."""
+
+    @cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]")
+    def own(x, h, W, R):
+        first, second = ops.split(ops.hardmax(ops.concat(W @ x, R @ h)), 2)
+        return ops.tanh(h * ops.hardmax(W @ x, groups=2) + first * h + second * (W @ x))
+
+    case = random_case(own, Sizes(2, 2, 3, 600))
+    job = job_of(case, tape=tape)
+    made = program(job.pair, job.spec)
+    assert "argmax" in {value.op for value in walk(job.pair.step.roots)}
+    kept = (*made.kept, *made.hoisted, *made.stored)
+    assert all(value.op != "argmax" for value in kept)

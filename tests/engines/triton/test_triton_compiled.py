@@ -22,7 +22,7 @@ from elman.frontend.cell import Cell
 from elman.plan.build import program
 from elman.plan.program import Program
 from elman.plan.spec import Spec
-from unseen import functions
+from unseen import functions, grouped, latents
 
 TYPES: dict[str, tuple[str, Any]] = {
     "float32": ("fp32", tl.float32),
@@ -237,6 +237,15 @@ def test_every_function_compiles(forward: bool, target: str) -> None:
     schedule = TritonSchedule("loop", 16, 4, 1)
     found = loop_facts(functions, 32, "float32", target, forward, schedule)
     assert not found.spilled
+
+
+@pytest.mark.parametrize("schedule", ["loop/16/4/1", "grid/16/8/16/1"])
+@pytest.mark.parametrize("forward", [True, False])
+@pytest.mark.parametrize("cell, units", [(grouped, 24), (grouped, 32), (latents, 48)])
+def test_groups_of_units_compile(cell: Cell, units: int, forward: bool, schedule: str) -> None:
+    """Groups of a power of two of units, and of others, which are gathered."""
+    found = loop_facts(cell, units, "bfloat16", "sm_90", forward, TritonSchedule.parse(schedule))
+    assert found.shared <= SHARED["sm_90"]
 
 
 @pytest.mark.parametrize("forward", [True, False])

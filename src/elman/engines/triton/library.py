@@ -161,7 +161,9 @@ def group_argmax(v, GROUPS: tl.constexpr, UNITS: tl.constexpr, WIDTH: tl.constex
 def spread(v, UNITS: tl.constexpr, WIDTH: tl.constexpr, N: tl.constexpr):
     """A number per group [groups, samples] at each of its WIDTH units [UNITS, samples]."""
     v = tl.broadcast_to(v, [v.shape[0], N])
-    if v.shape[0] * WIDTH == UNITS:
+    if v.shape[0] == 1:
+        return tl.broadcast_to(v, [UNITS, N])
+    elif v.shape[0] * WIDTH == UNITS:
         wide = tl.broadcast_to(v[:, None, :], [v.shape[0], WIDTH, N])
         return tl.reshape(wide, [UNITS, N])
     else:
