@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning_fabric import Fabric
 
 import elman
 from elman.errors import RunError
 from elman.train import checkpoint
-from elman.train.launch import noticing_loss
+from elman.train.launch import agreed, noticing_loss
 from elman.train.metrics import read_metrics
 
 
@@ -87,6 +88,25 @@ def test_a_killed_process_ends_the_others(small_text, tmp_path):
     assert "another process of the run is gone" in err
     assert f"elman train --resume {folder}" in err
     assert "Traceback" not in err
+
+
+def test_what_processes_agree_on():
+    """Several wishes are one message; each is anybody's; alone nothing is sent."""
+    alone = Fabric(accelerator="cpu", devices=1)
+    assert agreed(alone, True, False) == [True, False]
+    sent = []
+
+    class Other:
+        """Another process, which wishes the second thing."""
+
+        world_size, device = 2, torch.device("cpu")
+
+        def all_reduce(self, votes, reduce_op):
+            sent.append(reduce_op)
+            return votes + torch.tensor([0.0, 1.0, 0.0])
+
+    assert agreed(Other(), True, False, False) == [True, True, False]
+    assert sent == ["sum"]
 
 
 def test_other_errors_pass():

@@ -96,11 +96,15 @@ def strategy(config: Config) -> Strategy | str:
     return sharding(config.workers, timeout) if config.shard else DDPStrategy(timeout=timeout)
 
 
-def agreed(fabric: Fabric, wished: bool) -> bool:
-    """Whether any process wishes something; all processes answer alike."""
+def agreed(fabric: Fabric, *wished: bool) -> list[bool]:
+    """Whether any process wishes each of several things; all processes answer alike, by one
+    message."""
     if fabric.world_size == 1:
-        return wished
-    return fabric.strategy.reduce_boolean_decision(wished, all=False)
+        return list(wished)
+    votes = torch.tensor(wished, dtype=torch.float32, device=fabric.device)
+    counted = fabric.all_reduce(votes, reduce_op="sum")
+    assert isinstance(counted, torch.Tensor), "the sum of a tensor is one"
+    return [count > 0 for count in counted.tolist()]
 
 
 def join_attempt(fabric: Fabric, config: Config) -> None:

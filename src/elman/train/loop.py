@@ -136,10 +136,7 @@ class Loop:
         self.display.start(self.tally.step, self.steps)
         try:
             while self.tally.step < self.steps:
-                self.step()
-                if not self.alike(self.tally.step):
-                    continue
-                if self.agreed(bool(wish)) and self.tally.step < self.steps:
+                if self.step(wish) and self.tally.step < self.steps:
                     self.save(must=True)
                     return False
         finally:
@@ -147,8 +144,12 @@ class Loop:
             self.writer.close()
         return True
 
-    def step(self) -> None:
-        """Do one training step and what is due after it."""
+    def step(self, wish: Wish) -> bool:
+        """Do one training step and what is due after it.
+
+        Returns:
+            Whether all processes stop, because one of them was asked to and all have one model.
+        """
         config, before = self.config, self.tally.step
         lr = learning_rate(before, self.steps, config.peak_lr, config.warmup, config.schedule)
         fell = self.fallbacks()
@@ -172,12 +173,14 @@ class Loop:
         if self.tally.count and (validated or self.due(config.log_every)):
             self.log(lr, validated)
         if not self.alike(self.tally.step):
-            return
+            return False
         late = time.monotonic() - self.saved > CHECKPOINT_S
+        new = self.choices() != self.recorded
+        chose, late, stop = agreed(self.stepper.fabric, new, late, bool(wish))
         # What was measured once is used to the end of the run, even if this process is killed now.
-        chose = self.agreed(self.choices() != self.recorded)
-        if last or chose or self.due(config.checkpoint_every) or self.agreed(late):
+        if last or chose or late or self.due(config.checkpoint_every):
             self.save(must=last, wait=chose)
+        return stop
 
     def alike(self, step: int) -> bool:
         """Whether all processes have the same model after a step."""
@@ -198,10 +201,6 @@ class Loop:
     def due(self, every: int | None) -> bool:
         """Whether something that is done every so many steps is due now."""
         return every is not None and self.tally.step % every == 0
-
-    def agreed(self, wished: bool) -> bool:
-        """Whether any process wishes something; all processes answer alike."""
-        return agreed(self.stepper.fabric, wished)
 
     def validate(self) -> None:
         """Measure loss and score on the validation data."""

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +136,7 @@ def with_steps(config: Config, fabric: Fabric, data: Data) -> Config:
         twin = make_stepper(fabric, task.build(config, data), config, task.objective)
         step = next_step(twin, data, rows_of(fabric, config.batch), 0.0)
         budget_s = PACE_SHARE * 60 * config.minutes
-        timing = time_interleaved({"step": step}, budget_s, partial(agreed, fabric))
+        timing = time_interleaved({"step": step}, budget_s, lambda over: agreed(fabric, over)[0])
         step_s = fabric.broadcast(timing["step"].median_s)
     return settle(config, step_s, torch.get_num_threads())
 
