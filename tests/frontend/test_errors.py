@@ -53,6 +53,16 @@ def with_while(x, h, W, R, b):
     return h
 
 
+def with_range(x, h, W, R, b):
+    for _ in range(mean(x)):  # range
+        h = tanh(h)
+    return h
+
+
+def with_item(x, h, W, R, b):
+    return [h, x][mean(x)]  # item
+
+
 def with_and(x, h, W, R, b):
     return where(h > 0 and h < 1, h, 0)  # and
 
@@ -197,7 +207,9 @@ def with_set(x, h, W, R, b):
 
 TRACE = {  # function -> what the message says first, the line's mark, the hint
     with_if: ("a traced value has no truth", "if", "use where(condition, a, b)"),
-    with_while: ("a traced value has no truth", "while", "use where(condition, a, b)"),
+    with_while: ("a loop cannot depend on values", "while", "as many turns as any sample takes"),
+    with_range: ("a traced value is no count", "range", "as many turns as any sample takes"),
+    with_item: ("a traced value is no count", "item", "as many turns as any sample takes"),
     with_and: ("a traced value has no truth", "and", "use where(condition, a, b)"),
     with_chain: ("a traced value has no truth", "chain", "use where(condition, a, b)"),
     with_print: ("a traced value cannot be printed", "print", "print(elman.explain(cell))"),

@@ -99,7 +99,18 @@ BAD = {  # name -> (strings, what the message says, the hint)
     "matrix state": (
         {"state": "S[H, H]"},
         "state S[H, H] has 2 dims, at most 1 here",
-        "a cell knows neither batch nor time: one sample, one step; for a matrix declare",
+        "a cell knows neither batch nor time: one sample, one step; for a matrix per sample",
+    ),
+    "matrix input": (
+        {"input": "A[H, I]"},
+        "input A[H, I] has 2 dims, at most 1 here",
+        "a cell knows neither batch nor time: one sample, one step; for a matrix per sample "
+        'declare its columns, "A[4H]", and cut them: split(A, 4)',
+    ),
+    "matrix per sequence": (
+        {"static": "A[H, I]"},
+        "static A[H, I] has 2 dims, at most 1 here",
+        "a cell knows no batch: one sample; for a matrix per sample declare its columns",
     ),
     "matrix output": (
         {"output": "y[B, H]"},

@@ -13,13 +13,14 @@ from elman.ir.types import Dim, Shape, dim_size, names_in, parse_dim, show_dim, 
 _ENTRY = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[([^\]]*)\])?\s*")
 
 _SAMPLE = "a cell knows neither batch nor time: one sample, one step"
+_COLUMNS = "for a matrix per sample declare its columns"
 _TOO_MANY = {  # kind -> what to write instead of a further dim
-    "input": _SAMPLE,
-    "output": _SAMPLE,
-    "state": f'{_SAMPLE}; for a matrix declare its columns, "S[4H]", and cut them: split(S, 4)',
+    "input": f'{_SAMPLE}; {_COLUMNS}, "A[4H]", and cut them: split(A, 4)',
+    "output": f'{_SAMPLE}; {_COLUMNS}, "Y[4H]", and return concat(*columns)',
+    "state": f'{_SAMPLE}; {_COLUMNS}, "S[4H]", and cut them: split(S, 4)',
     "weights": "declare a matrix for each slice: W0[H, I], W1[H, I]",
     "constants": "declare a matrix for each slice: A0[H, H], A1[H, H]",
-    "static": "a cell knows neither batch nor time: one value per sequence",
+    "static": f'a cell knows no batch: one sample; {_COLUMNS}, "A[4H]", and cut them: split(A, 4)',
 }
 
 

@@ -184,6 +184,12 @@ class Tracer:
         return transpose(self)
 
     def __bool__(self) -> NoReturn:
+        if where_called().partition(": ")[2].startswith("while "):
+            refuse(
+                "a loop cannot depend on values: every sample and every step has the same formula",
+                "as many turns as any sample takes, each with a condition: "
+                "for _ in range(10): h = where(go, next, h)",
+            )
         refuse(
             "a traced value has no truth: `if`, `while`, `and`, `or`, `not` cannot see it",
             "use where(condition, a, b) from elman.ops; for several conditions multiply them",
@@ -220,7 +226,14 @@ class Tracer:
             "use the function of the same name from elman.ops, e.g. tanh(v) for math.tanh(v)",
         )
 
-    __int__ = __index__ = __complex__ = __float__
+    __int__ = __complex__ = __float__
+
+    def __index__(self) -> NoReturn:
+        refuse(
+            "a traced value is no count: range() and [] cannot take it",
+            "as many turns as any sample takes, each with a condition: "
+            "for k in range(10): h = where(k < n, next, h)",
+        )
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         refuse("numpy cannot take a traced value", "use the function of that name from elman.ops")
