@@ -122,6 +122,6 @@ def test_builds(tmp_path):
     assert not missing
     assert "S]</strong>" not in reference  # a shape that was taken apart at its comma
     gallery = (built / "gallery.html").read_text("utf-8")
-    assert gallery.count('class="drawing"') == len(elman.cells.ALL)
+    assert gallery.count('class="drawing"') == len(elman.cells.LIBRARY)
     links = re.findall(r'(?:src|href)="(https?://[^"]+)"', gallery.partition("<body")[0])
     assert not links, "the site needs a network"

@@ -66,7 +66,6 @@ RETIRED = (
     Retired("wave", "wavefront", (ENGINES,)),
     Retired("octave", "size bucket"),
     Retired("size class(es)?", "size bucket"),
-    Retired("spread", "broadcast", ("src/elman/ir/*", "src/elman/autodiff/*", ENGINES)),
     Retired("hopeless", "pruned"),
     Retired("crowd", "oversubscription"),
     Retired("crew", "concurrent launches"),

@@ -20,6 +20,7 @@ from elman.errors import InputError, RunError
 from elman.export import to_c
 from elman.export.step import tiled
 from elman.train.weights import load_weights
+from library_sizes import DIMS
 from unseen import UNSEEN, grouped, latents
 
 CC = shutil.which("gcc") or shutil.which("cc")
@@ -78,13 +79,12 @@ def check(module, folder, lanes=0, T=5, atol=1e-5):
 
 
 @needs_compiler
-@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", cells.LIBRARY, ids=lambda cell: cell.name)
 def test_every_cell(cell, tmp_path):
     """Outputs of some steps, of sizes that fill no vector."""
     torch.manual_seed(0)
-    if not cell.inputs:
-        pytest.skip("no input")
-    check(elman.Recurrent(cell, 3, 5), tmp_path)
+    sizes = {"input_size": 6, "hidden_size": 6} | DIMS.get(cell.name, {})
+    check(elman.Recurrent(cell, **sizes), tmp_path)
 
 
 @needs_compiler
@@ -164,6 +164,30 @@ def test_static_inputs_and_constants(layers, tmp_path):
     given = {"mask": torch.eye(7), "p": torch.rand(7), "S": 3}
     net = elman.Recurrent(gated, 5, 7, layers, **given)
     check(net, tmp_path)
+    done = subprocess.run(["make", "-C", tmp_path, "check"], capture_output=True, check=False)
+    assert done.returncode == 0
+
+
+@elman.cell(input="x[I]", state="h[H], k", weights="W[H, I], R[H, H]", output="y[H], m, s[2H]")
+def telling(x, h, k, W, R):
+    new = ops.tanh(W @ x + R @ h + k)
+    return new * 2, ops.sum(h), ops.concat(h, new), new, ops.mean(new)
+
+
+@needs_compiler
+def test_several_outputs_and_learned_initial_states(tmp_path):
+    """Outputs lie one behind another; a sequence begins with what was learned."""
+    torch.manual_seed(6)
+    net = elman.Recurrent(telling, 3, 5, learn_initial=True)
+    with torch.no_grad():
+        net.initial_h.normal_()
+        net.initial_k.normal_()
+    inputs = drawn(net)
+    got = by_c(net, tmp_path, inputs)
+    with torch.no_grad(), elman.using(engine="reference"):
+        out = net.eval()(inputs[0].unsqueeze(1))[0]
+    want = torch.cat([value.reshape(len(got), -1) for value in out], 1)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
     done = subprocess.run(["make", "-C", tmp_path, "check"], capture_output=True, check=False)
     assert done.returncode == 0
 

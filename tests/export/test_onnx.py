@@ -24,6 +24,7 @@ from elman.ir.ops import OPS
 from elman.ir.types import names_in
 from helpers import assert_same
 from kernels import cell_from
+from library_sizes import DIMS
 from random_cells import drawn_cells
 from unseen import UNSEEN
 
@@ -82,17 +83,6 @@ def check(runtime, module, folder, T=5, B=3, states=False, lengths=None, **optio
         assert got[name].shape == value.shape, name
         assert_same(name, got[name], value, torch.float32, T)
     return made
-
-
-DIMS = {  # of a cell -> its sizes and constants
-    "ligru": {"input_size": 12, "num_layers": 1},
-    "gru_d": {"mean": torch.linspace(-1, 1, 6)},
-    "onlstm_chunked": {"M": 3},
-    "cfc": {"U": 5},
-    "cfc_pure": {"U": 5},
-    "ealstm": {"S": 3},
-    "lmu": {"M": 4, "A": cells.lmu_matrix(5.0), "B": cells.lmu_vector(5.0)},
-}
 
 
 @pytest.mark.parametrize("one", cells.LIBRARY, ids=lambda one: one.name)

@@ -26,6 +26,7 @@ from elman.plan.build import output_is_state
 from elman.plan.spec import PlanOptions, Spec
 
 _CHECKED_STEPS = 16
+_TAKEN = ("state", "y", "steps", "row")  # parameters and variables of the functions themselves
 _PLAIN = PlanOptions(without=frozenset({"hoisting"}))  # one step knows no batch of all steps
 
 
@@ -106,12 +107,6 @@ def _layers(module: Any, name: str) -> tuple[list[Any], list[list[Tensor]]]:
         raise InputError(f"{name!r} is no identifier of C")
     if bool(getattr(module, "bidirectional", False)):
         raise InputError("a bidirectional module has no single step: it needs the whole sequence")
-    if any(len(runner.cell.graph.outputs) > 1 for runner in module.runners.values()):
-        raise InputError("exported C has one output: a cell of several is not exported yet")
-    if module.learn_initial:
-        raise InputError(
-            "exported C begins with zeros: learned initial states are not exported yet"
-        )
     weights = module._weights()
     for own, names in zip(weights, module.parts.names, strict=True):
         for weight, what in zip(own, names):
@@ -159,9 +154,12 @@ class _Project:
     def __init__(self, name: str, layers: Sequence[LayerText], residual: bool, module: Any) -> None:
         self.name, self.layers, self.residual, self.module = name, layers, residual, module
         first = layers[0]
-        self.names = list(dict.fromkeys(str(leaf.data[0]) for leaf in first.job.pair.step.inputs))
+        own = list(dict.fromkeys(str(leaf.data[0]) for leaf in first.job.pair.step.inputs))
+        self.names = [f"{name}_" if name in _TAKEN else name for name in own]
         self.inputs = dict(zip(self.names, first.layout.input_widths, strict=True))
-        self.static = {name for name, _ in module.parts.signature.static}
+        self.learned: list[Tensor] = module._initial()  # [layers, n] of each state, or none
+        count = len(module.parts.signature.inputs)
+        self.static = set(self.names[count:])
         self.outputs = [layer.layout.output_width for layer in layers]
 
     def arrays(self) -> dict[str, Tensor]:
@@ -172,6 +170,9 @@ class _Project:
             vectors = layer.vectors()
             if len(vectors):
                 found[f"{layer.name}_vec"] = vectors
+        for index, layer in enumerate(self.layers):
+            for k, value in enumerate(self.learned):
+                found[f"{layer.name}_i{k}"] = value[index].detach().reshape(-1)
         return found
 
     def members(self) -> list[list[tuple[str, int]]]:
@@ -203,7 +204,7 @@ class _Project:
             "Makefile": _MAKEFILE.replace("NAME", self.name),
         }
 
-    def _parameters(self, each: str = "") -> str:
+    def _parameters(self) -> str:
         return ", ".join(f"const float *{name}" for name in self.names)
 
     def _header(self) -> str:
@@ -232,12 +233,12 @@ typedef struct {{
     int turn; /* which half of each state is the current one */
 }} {name}_state;
 
-/* begin a sequence: all states zero */
+/* begin a sequence: all states {"as learned" if self.learned else "zero"} */
 void {name}_init({name}_state *state);
 /* one step: {shapes} -> y [{self.outputs[-1]}] */
 void {name}_step({name}_state *state, {self._parameters()}, float *y);
 /* T steps, one behind another in memory{" (static inputs: one for all)" * bool(self.static)} */
-void {name}_run({name}_state *state, {self._parameters()}, float *y, long T);
+void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps);
 
 #ifdef __cplusplus
 }}
@@ -281,13 +282,14 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long T);
                 width = self.outputs[index]
                 steps.append(f"for (long u = 0; u < {width}; u++) {out}[u] += {below}[u];")
             below = out
-        zeros = [
-            f"for (long u = 0; u < {2 * width}; u++) state->l{index}_h{k}[u] = 0;"
+        begun = [
+            f"for (long u = 0; u < {width}; u++) state->l{index}_h{k}[u] = "
+            + (f"{layer.name}_i{k}[u];" if self.learned else "0;")
             for index, layer in enumerate(self.layers)
             for k, width in enumerate(layer.layout.state_widths)
         ]
         moved = ", ".join(
-            n if n in self.static else f"{n} + t * {size}" for n, size in self.inputs.items()
+            n if n in self.static else f"{n} + row * {size}" for n, size in self.inputs.items()
         )
         parts = [
             f"/* {name}: written by elman. See {name}.h. */",
@@ -303,14 +305,14 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long T);
             file("groups.h"),
             *(self._layer(index, layer) for index, layer in enumerate(self.layers)),
             f"void {name}_init({name}_state *state) {{",
-            *("    " + line for line in [*zeros, "state->turn = 0;"]),
+            *("    " + line for line in [*begun, "state->turn = 0;"]),
             "}",
             f"void {name}_step({name}_state *state, {self._parameters()}, float *y) {{",
             *("    " + line for line in [*steps, "state->turn = !state->turn;"]),
             "}",
-            f"void {name}_run({name}_state *state, {self._parameters()}, float *y, long T_) {{",
-            f"    for (long t = 0; t < T_; t++) {name}_step(state, {moved},"
-            f" y + t * {self.outputs[-1]});",
+            f"void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps) {{",
+            f"    for (long row = 0; row < steps; row++) {name}_step(state, {moved},"
+            f" y + row * {self.outputs[-1]});",
             "}",
             "",
         ]
@@ -321,19 +323,24 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long T);
         source = torch.Generator().manual_seed(0)
         steps = _CHECKED_STEPS
         signature = self.module.parts.signature
+        given_as = [((steps,), shape) for _, shape in signature.inputs]
+        given_as += [((), shape) for _, shape in signature.static]
         inputs = {
             name: torch.randn(*lead, 1, *shape, generator=source, dtype=torch.float32)
-            for lead, sizes in (((steps,), signature.inputs), ((), signature.static))
-            for name, shape in sizes
+            for name, (lead, shape) in zip(self.names, given_as, strict=True)
         }
         exact = copy.deepcopy(self.module).double().cpu().eval()
         exact.engine, exact.batch_first = "reference", False
         given = [value.double() for name, value in inputs.items() if name not in self.static]
-        once = tuple(value.double() for name, value in inputs.items() if name in self.static)
-        more: dict[str, Any] = {"static": once if len(once) > 1 else once[0]} if once else {}
+        once = [value.double() for name, value in inputs.items() if name in self.static]
+        several = len(self.static) > 1
+        more: dict[str, Any] = (
+            {"static": tuple(once) if several else once[0]} if self.static else {}
+        )
         with torch.no_grad():
             out = exact(tuple(given) if len(given) > 1 else given[0], **more)[0]
-        return inputs, out
+        outputs = out if isinstance(out, tuple) else (out,)
+        return inputs, torch.cat([value.reshape(steps, -1) for value in outputs], 1)
 
     def _check(self) -> str:
         name = self.name

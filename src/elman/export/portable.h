@@ -31,14 +31,16 @@ INLINE V pick(M m, V a, V b) { return m ? a : b; }
 
 /* a vector at unit u of an array of n units: what lies behind the end is neither read nor written */
 INLINE V ldn(const T *p, long u, long n) {
-    V v = {0};
+    T part[LANES] = {0};
     if (u + LANES <= n) return ld(p + u);
-    for (int i = 0; i < LANES; i++) LANE(v, i) = u + i < n ? p[u + i] : 0;
-    return v;
+    for (int i = 0; i < LANES - 1; i++) if (u + i < n) part[i] = p[u + i];
+    return ld(part);
 }
 INLINE void stn(T *p, long u, long n, V v) {
-    if (u + LANES <= n) st(p + u, v);
-    else for (long i = 0; i < LANES && u + i < n; i++) p[u + i] = LANE(v, i);
+    T part[LANES];
+    if (u + LANES <= n) { st(p + u, v); return; }
+    st(part, v);
+    for (int i = 0; i < LANES - 1; i++) if (u + i < n) p[u + i] = part[i];
 }
 INLINE T total_of(V v) {
     T sum = 0;
