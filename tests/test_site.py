@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PRINTED = re.compile(r"^ *print[^\n]*\n```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = {"tour.md", "projects.md"}  # prints of the code (test_docs.py), and excerpts of examples
 
 
@@ -41,9 +42,11 @@ WITH_CODE = [page for page in PAGES if blocks(page, "python") and page.name not 
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch.func.jvp's own
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
 def test_code_runs(page, tmp_path, monkeypatch):
-    """The blocks of a page one after another, as a reader would type them, in an empty folder."""
+    """The blocks of a page one after another, as a reader would type them, in an empty folder; and
+    they print what the page says they print."""
     need_engine("c")
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -51,8 +54,12 @@ def test_code_runs(page, tmp_path, monkeypatch):
     texts = [text for text in blocks(page, "python") if _can_run(text)]
     script.write_text("\n\n".join(texts), encoding="utf-8")
     names = {"__name__": "__main__", "__file__": str(script)}
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(script.read_text(), str(script), "exec"), names)
+    lines = [line.strip() for line in printed.getvalue().splitlines()]
+    for text in PRINTED.findall(page.read_text("utf-8")):
+        for line in filter(None, map(str.strip, text.splitlines())):
+            assert line in lines
 
 
 EXCERPTS = blocks(DOCS / "projects.md", "python")

@@ -44,7 +44,7 @@ EXTRAS = {  # package -> what it is for, the extra that brings it
     "onnxruntime": ("a peer in benchmarks", "bench"),
     "datasets": ("data sets", "data"),
     "aeon": ("data sets of time series", "data"),
-    "mkdocs": ("the documentation", "docs"),
+    "sphinx": ("the documentation", "docs"),
 }
 NEEDED = ("filelock", "jinja2", "lightning_fabric", "matplotlib", "networkx", "platformdirs")
 NEEDED += ("rich", "safetensors", "tensorboard", "typer")

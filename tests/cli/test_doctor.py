@@ -1,0 +1,20 @@
+"""What doctor offers to install."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from elman.cli.doctor import EXTRAS
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("package", EXTRAS)
+def test_an_extra_brings_what_it_is_offered_for(package):
+    _, extra = EXTRAS[package]
+    names = PROJECT["project"]["optional-dependencies"][extra]
+    assert package in [re.split(r"[^\w.-]|[<>=]", name)[0] for name in names]
