@@ -188,6 +188,17 @@ def test_what_the_model_lets_pass_fits(cell: Cell, units: int, dtype: str, batch
             assert not own.loop["LDL"] + own.loop["STL"], schedule.name
 
 
+def test_places_that_half_precision_cannot_count() -> None:
+    """The number of the largest of so many units goes through memory in a grid, not in a loop."""
+    for units, dtype, fits in (
+        (126, "bfloat16", True),  # 252 in both gate blocks
+        (132, "bfloat16", False),
+        (132, "float16", True),
+        (132, "float32", True),
+    ):
+        assert bool(grids(planned(latents, units, dtype), 1, 1)) is fits, (units, dtype)
+
+
 @given(batch=st.integers(1, 300), units=st.integers(1, 2000), heads=st.sampled_from([1, 2, 8]))
 def test_all_programs_are_resident(batch: int, units: int, heads: int) -> None:
     """Whoever waits for a program finds it running: no grid has more of them than processors."""

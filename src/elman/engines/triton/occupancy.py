@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -11,6 +12,7 @@ from elman.engines.triton.layout import padded
 from elman.engines.triton.schedule import TritonSchedule
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
+from elman.ir.types import gate_block_size
 from elman.plan.cost import item_bytes, phase_nodes
 from elman.plan.program import Phase, Program
 
@@ -19,6 +21,7 @@ ON_CHIP = (227 << 10) - RESERVE  # (bytes) of weights that one program can hold,
 _SAMPLES = (8, 16, 32, 64)  # of a slice
 _SLICES = {8: 4, 16: 2, 32: 2}  # of so many samples at most: more do not fit into registers
 _FEW_UNITS = 64  # up to which four warps have the registers for a loop
+_WHOLE = {"bfloat16": 256, "float16": 2048}  # up to where such numbers are exact integers
 _REDUCED = 4096  # elements of a program's reduction at most: beyond, registers spill
 
 
@@ -36,6 +39,8 @@ def loops(of: Program, batch: int) -> list[TritonSchedule]:
 
 def grids(of: Program, batch: int, heads: int) -> list[TritonSchedule]:
     """Grids of which all programs are resident, and hold their part of the weights."""
+    if _largest_place(of) > _WHOLE.get(of.spec.dtype, math.inf):
+        return []  # places go from program to program through memory of that type
     largest = max(_units(of), default=1)
     found: list[TritonSchedule] = []
     for own in (16, 32) if torch.version.hip else (8, 16, 32):
@@ -76,6 +81,19 @@ def reduced_units(of: Program) -> int:
     nodes = [value for phase in _phases(of) for value in phase_nodes(phase)]
     over = (v for v in nodes if OPS[v.op].kind == "reduce" or v.over_units)
     return max(map(units, over), default=0)
+
+
+def _largest_place(of: Program) -> int:
+    """The largest number that a unit of a group is called by in a step."""
+    sizes = of.spec.sizes
+
+    def place(value: Node) -> int:
+        groups = gate_block_size(value.shape[0][0], sizes) if value.shape else 1
+        units = sum(gate_block_size(arg.shape[0][0], sizes) for arg in value.args)
+        return units // groups - 1
+
+    nodes = [value for phase in _phases(of) for value in phase_nodes(phase)]
+    return max((place(value) for value in nodes if value.op == "argmax"), default=0)
 
 
 def _phases(of: Program) -> list[Phase]:
