@@ -464,3 +464,60 @@ def test_an_empty_batch(engine):
     out.sum().backward()
     assert x.grad.shape == x.shape
     assert all(not bool(weight.grad.any()) for weight in net.parameters())
+
+
+@cell(input="x[I]", state="h[H], p[I]", weights="W[H, I], R[H, I]")
+def remembering(x, h, p, W, R):
+    """The input of the step before is a state: in a layer above it would be as long as h."""
+    return ops.tanh(W @ x + R @ p + h), x
+
+
+@cell(input="x[I], m[I]", state="h[H]", weights="W[H, I]")
+def masked(x, m, h, W):
+    """A mask of the input's size."""
+    return ops.tanh(W @ (m * x) + h)
+
+
+@cell(input="x[I]", static="s[I]", state="h[H]", weights="W[H, I]")
+def scaled(x, s, h, W):
+    """A scale of the input, the same in all steps."""
+    return ops.tanh(W @ (s * x) + h)
+
+
+@pytest.mark.parametrize(
+    "follower, entry, shared",
+    [
+        (remembering, "p[I]", "have states of one size"),
+        (masked, "m[I]", "get the same further inputs"),
+        (scaled, "s[I]", "get the same static inputs"),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_what_all_layers_share_has_one_size(follower, entry, shared):
+    """States are one tensor of all layers: one that follows the input's size fits only where layers
+    read inputs of one size. Kernels would read beyond its end."""
+    told = (
+        f"{follower.name}, layer 1: {entry} has size 8 here and 5 in layer 0, but all layers "
+        f"{shared}\n"
+        "  hint  modules of one layer each, one after the other, may differ in their sizes"
+    )
+    with pytest.raises(ShapeError, match=f"^{re.escape(told)}$"):
+        made(follower, 5, 8, num_layers=2)
+    made(follower, 5, 8)
+    made(follower, 8, 8, num_layers=2)
+    with pytest.raises(ShapeError, match=r"has size 16 here and 8 in layer 0"):
+        made(follower, 8, 8, num_layers=2, bidirectional=True)
+
+
+def test_a_layer_that_cannot_read_the_one_below_says_what_it_reads():
+    @cell(input="x[H]", state="h[H]", weights="R[H, H]")
+    def square(x, h, R):
+        return ops.tanh(x + R @ h)
+
+    with pytest.raises(ShapeError) as caught:
+        made(square, 8, 8, num_layers=2, bidirectional=True)
+    assert str(caught.value) == (
+        "square, layer 1: hidden_size is 8, but H = 16\n"
+        "  input x[H] is the output of the layer below: 16 units, not 8\n"
+        "  hint  modules of one layer each, one after the other, may differ in their sizes"
+    )

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
-from elman.errors import InputError, ShapeError
+from elman.errors import InputError, ShapeError, diagnostic
 from elman.frontend.cell import Cell
 from elman.frontend.changes import (
     Change,
@@ -537,21 +537,48 @@ def _runners(
         try:
             bound = cell.bind(size, height, **dims)
         except ShapeError as error:
-            raise ShapeError(f"{cell.name}, layer {layer}: {error}") from None
+            raise ShapeError(_unfit(cell, layer, str(error), input_size, size)) from None
         first = next(iter(runners.values()), None)
-        for entry in cell.inputs[1:]:
-            below = shape_size(entry.shape, dict(first.dims) if first else bound)
-            here = shape_size(entry.shape, bound)
-            if below != here:
-                raise ShapeError(
-                    f"{cell.name}, layer {layer}: {entry} has size {here[0]} here and "
-                    f"{below[0]} in layer 0, but all layers get the same further inputs"
-                )
+        _check_shared(cell, layer, bound, dict(first.dims) if first else bound)
         for end in ("", "_reverse")[: 1 + bidirectional]:
             runners[f"l{layer}{end}"] = Runner(cell, bound, options)
         if output:
             size = dim_size(output[0], bound) * (1 + bidirectional)
     return runners
+
+
+_APART = "modules of one layer each, one after the other, may differ in their sizes"
+
+
+def _unfit(cell: Cell, layer: int, why: str, input_size: int, size: int) -> str:
+    """Why a layer cannot be made, and what it reads if that is not of the size given."""
+    what = f"{cell.name}, layer {layer}: {why}"
+    if size == input_size:
+        return what
+    read = f"{cell.inputs[0]} is the output of the layer below: {size} units, not {input_size}"
+    return diagnostic(what, [("input", read)], _APART)
+
+
+def _check_shared(
+    cell: Cell, layer: int, bound: Mapping[str, int], lowest: Mapping[str, int]
+) -> None:
+    """Check that what all layers have in common has one size in all: further and static inputs,
+    and states, which are one tensor of all layers.
+
+    Raises:
+        ShapeError: a size follows that of the first input, which is another in the layers above.
+    """
+    shared = [(entry, "get the same further inputs") for entry in cell.inputs[1:]]
+    shared += [(entry, "get the same static inputs") for entry in cell.static]
+    shared += [(entry, "have states of one size") for entry in cell.states]
+    for entry, all_layers in shared:
+        here, below = (shape_size(entry.shape, dict(dims)) for dims in (bound, lowest))
+        if below != here:
+            unlike = (
+                f"{cell.name}, layer {layer}: {entry} has size {here[0]} here and "
+                f"{below[0]} in layer 0, but all layers {all_layers}"
+            )
+            raise ShapeError(diagnostic(unlike, [], _APART))
 
 
 def _device(value: Any) -> str:
