@@ -7,6 +7,9 @@ from typing import Any
 import torch
 
 from elman import cells
+from elman.frontend.cell import Cell
+from elman.ir.types import names_in
+from helpers import Sizes
 
 DIMS: dict[str, dict[str, Any]] = {  # of a cell -> its sizes and constants
     "ligru": {"input_size": 12, "num_layers": 1},
@@ -17,3 +20,10 @@ DIMS: dict[str, dict[str, Any]] = {  # of a cell -> its sizes and constants
     "ealstm": {"S": 3},
     "lmu": {"M": 4, "A": cells.lmu_matrix(5.0), "B": cells.lmu_vector(5.0)},
 }
+
+
+def sizes_of(cell: Cell, T: int, B: int) -> Sizes:
+    """Small ones of any cell of the library."""
+    named = {name for entry in cell.weights for name in names_in(entry.shape)} - {"I", "H"}
+    inputs = 12 if cell.name == "ligru" else 5
+    return Sizes(T, B, inputs, 6, tuple((name, 3) for name in sorted(named)))

@@ -27,7 +27,17 @@ from elman.engines.deer.sequential import run_sequentially
 from elman.engines.deer.solvers import BUDGET, CHAIN, METHODS, solve
 from elman.errors import EngineError, InputError, ShapeError
 from elman.tuning.kernels import candidates, kernel_of
-from helpers import Sizes, assert_close, assert_same, job_of, need_engine, random_case, run
+from helpers import (
+    Sizes,
+    assert_all_same,
+    assert_close,
+    assert_same,
+    job_of,
+    need_engine,
+    random_case,
+    run,
+)
+from library_sizes import sizes_of
 from scripts import run_script
 from unseen import UNSEEN
 
@@ -627,3 +637,15 @@ def test_memory_is_bounded(tmp_path):
         "assert more < 2 * IN_CACHE + arrays\n"
     )
     run_script(text, tmp_path, timeout=3000)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:engine deer ran:UserWarning")  # one may run in sequence
+@pytest.mark.parametrize(
+    "cell", [cell for cell in cells.LIBRARY if cell not in cells.ALL], ids=lambda cell: cell.name
+)
+def test_the_rest_of_the_library(cell):
+    """Output, last states and every gradient of cells with constants, times, spikes, groups."""
+    case = random_case(cell, sizes_of(cell, 10, 3), 0, torch.float64)
+    want = run(cell, case, "reference")
+    assert_all_same(run(cell, case, "deer"), want, case.dtype, case.T)

@@ -20,10 +20,10 @@ from elman.engines.triton.kernel import TritonKernel
 from elman.engines.triton.source import function
 from elman.engines.triton.step_graph import StepGraph
 from elman.frontend.cell import Cell
-from elman.ir.types import names_in
 from elman.ops import concat, tanh
 from elman.tuning.kernels import kernel_of
 from helpers import Case, Sizes, assert_all_same, assert_close, job_of, random_case, run
+from library_sizes import sizes_of
 from packed_rows import alone, drawn, layout, packed, together
 from unseen import UNSEEN
 
@@ -73,10 +73,7 @@ REST = [cell for cell in cells.LIBRARY if cell not in CASES]
 @pytest.mark.parametrize("cell", REST, ids=lambda cell: cell.name)
 def test_the_rest_of_the_library(cell: Cell) -> None:
     """In one schedule: they are of the same operations."""
-    named = sorted({name for entry in cell.weights for name in names_in(entry.shape)} - {"I", "H"})
-    inputs = 12 if cell.name == "ligru" else 5
-    sizes = Sizes(2, 3, inputs, 6, tuple((name, 3) for name in named))
-    case = random_case(cell, sizes)
+    case = random_case(cell, sizes_of(cell, 2, 3))
     assert_all_same(call(kernel(case, LOOP), case), oracle(case), case.dtype, case.T)
 
 
