@@ -28,6 +28,11 @@ FORBIDDEN = {
 BINARY = {".png", ".jpg", ".gif", ".ico", ".pdf", ".pt", ".npz", ".npy", ".safetensors", ".gz"}
 
 
+def test_the_citation_is_of_this_version():
+    text = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"\nversion: {elman.__version__}\n" in text
+
+
 def repository_files() -> list[Path]:
     """List the files that are, or would be, committed; without git, all outside hidden folders."""
     asked = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
