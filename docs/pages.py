@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import elman
 from elman import cells, ops
 from elman.autodiff.structure import structure
+from elman.bench.cases import Suite
+from elman.bench.claims import HEADERS, Rows, judged
+from elman.bench.results import read_rows
+from elman.bench.suites import SUITES
+from elman.bench.table import filled, machine_line
 from elman.compiler import pair_of
 from elman.drawing import draw_ops
 from elman.frontend.cell import Cell
 from elman.ir.types import names_in
+
+FIGURE = 24  # characters of a cell that are not broken into lines
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 
 def write(folder: Path) -> None:
@@ -27,7 +35,12 @@ def write(folder: Path) -> None:
 
 def pages() -> dict[str, str]:
     """Text by file name."""
-    return {"gallery.md": gallery(), "operations.md": operations(), "reference.md": reference()}
+    return {
+        "gallery.md": gallery(),
+        "operations.md": operations(),
+        "reference.md": reference(),
+        "measured.txt": measured(),  # included by results.md
+    }
 
 
 def _drawing(svg: str) -> str:
@@ -122,3 +135,42 @@ def _directive(kind: str, name: str, *options: str) -> str:
     given = options if kind == "autoclass" else ()
     lines = [f".. {kind}:: {name}", *(f"   {option}" for option in given)]
     return "\n".join(["```{eval-rst}", *lines, "```", ""])
+
+
+def measured() -> str:
+    """The committed rows of every suite as tables."""
+    return "\n".join(part for suite in SUITES.values() for part in _suite(suite))
+
+
+def _suite(suite: Suite) -> Iterator[str]:
+    """Its rows, what was measured of them on which machine, and what is missing."""
+    rows = read_rows(RESULTS / f"{suite.name}.jsonl")
+    present = [rows[case.name] for case in suite.cases if case.name in rows]
+    missing = [case.name for case in suite.cases if case.name not in rows]
+    yield f"### {suite.name}\n"
+    yield f"{suite.question} (`elman bench {suite.name}`)\n"
+    if not present:
+        yield "Not measured: no rows are kept.\n"
+        return
+    headers, lines = filled([row for row in present if "peak_gflops" not in row])
+    yield from _grid(headers, lines)
+    if suite.claims:
+        yield f"What it is measured by: {suite.source}.\n"
+        yield from _grid(HEADERS, judged(suite.claims, Rows(present)))
+    if missing:
+        yield f"Not measured: {', '.join(missing)}.\n"
+    yield from (f"{line}.\n" for line in dict.fromkeys(map(machine_line, present)))
+
+
+def _grid(headers: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[str]:
+    """A table, in which a bar stands for itself and figures stay on one line."""
+    yield f"| {' | '.join(headers)} |"
+    yield "|---" * len(headers) + "|"
+    for line in lines:
+        yield f"| {' | '.join(map(_figure, line))} |"
+    yield ""
+
+
+def _figure(text: str) -> str:
+    text = text.replace("|", "\\|")
+    return f'<span class="figure">{text}</span>' if len(text) <= FIGURE else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import io
 import re
 import shlex
@@ -16,6 +17,8 @@ import torch
 import typer
 
 import elman
+from elman.bench.results import read_rows
+from elman.bench.suites import SUITES
 from elman.cli.app import commands, load
 from helpers import need_engine
 
@@ -130,5 +133,13 @@ def test_builds(tmp_path):
     assert "S]</strong>" not in reference  # a shape that was taken apart at its comma
     gallery = (built / "gallery.html").read_text("utf-8")
     assert gallery.count('class="drawing"') == len(elman.cells.LIBRARY)
+    results = (tmp_path / "site" / "results.html").read_text("utf-8")
+    kept = (ROOT / "benchmarks" / "results").glob("*.jsonl")
+    cases = {
+        (path.stem, name) for path in kept if path.stem in SUITES for name in read_rows(path)
+    } & {(suite.name, case.name) for suite in SUITES.values() for case in suite.cases}
+    assert len(cases) > 100
+    told = html.unescape(results)
+    assert not [name for _, name in cases if name != "peak" and name not in told]
     links = re.findall(r'(?:src|href)="(https?://[^"]+)"', gallery.partition("<body")[0])
     assert not links, "the site needs a network"
