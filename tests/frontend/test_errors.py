@@ -11,7 +11,7 @@ import torch
 
 from elman import cell
 from elman.errors import ElmanError, ShapeError, TraceError
-from elman.ops import concat, mean, sigmoid, softmax, split, tanh, where
+from elman.ops import amax, concat, mean, sigmoid, softmax, split, tanh, where
 
 HERE = Path(__file__)
 
@@ -177,6 +177,30 @@ def with_method(x, h, W, R, b):
     return h.tanh()  # method
 
 
+def with_chunk(x, h, W, R, b):
+    return (W @ x).chunk(3)[0]  # chunk
+
+
+def with_cat(x, h, W, R, b):
+    return tanh(torch.cat((x, h)))  # cat
+
+
+def with_detach(x, h, W, R, b):
+    return h.detach()  # detach
+
+
+def with_maximum(x, h, W, R, b):
+    return np.maximum(h, b)  # maximum
+
+
+def with_misspelt(x, h, W, R, b):
+    return h.sigmoids()  # misspelt
+
+
+def with_unknown(x, h, W, R, b):
+    return torch.fft.fft(h)  # unknown
+
+
 def with_power(x, h, W, R, b):
     return h ** "2"  # power
 
@@ -215,11 +239,11 @@ TRACE = {  # function -> what the message says first, the line's mark, the hint
     with_print: ("a traced value cannot be printed", "print", "print(elman.explain(cell))"),
     with_fstring: ("a traced value cannot be printed", "f-string", "print(elman.explain(cell))"),
     with_format: ("a traced value cannot be printed", "format", "print(elman.explain(cell))"),
-    with_torch: ("torch.tanh cannot take a traced value", "torch", "use elman.ops.tanh"),
+    with_torch: ("torch.tanh cannot take a traced value", "torch", "from elman.ops import tanh"),
     with_functional: (
         "torch.softplus cannot take a traced value",
         "functional",
-        "use elman.ops.softplus",
+        "from elman.ops import softplus",
     ),
     with_tensor: ("a torch tensor cannot take part", "tensor", 'declare it: weights="s[H]"'),
     with_tensor_left: ("a torch tensor cannot take part", "tensor left", "declare it: weights="),
@@ -237,7 +261,7 @@ TRACE = {  # function -> what the message says first, the line's mark, the hint
     with_trunc: ("trunc is no op of a cell", "trunc", "write where(v < 0, -floor(-v), floor(v))"),
     with_math: ("a traced value is no number", "math", "use the function of the same name"),
     with_float: ("a traced value is no number", "float", "use the function of the same name"),
-    with_numpy: ("numpy.tanh cannot take a traced value", "numpy", "use the function of that name"),
+    with_numpy: ("numpy.tanh cannot take a traced value", "numpy", "from elman.ops import tanh"),
     with_asarray: ("numpy cannot take a traced value", "asarray", "use the function of that name"),
     with_array: ("a ndarray cannot take part", "array", "use numbers, the cell's arguments"),
     with_index: ("a traced value cannot be indexed", "index", "cut it into parts: a, b = split"),
@@ -248,7 +272,13 @@ TRACE = {  # function -> what the message says first, the line's mark, the hint
     ),
     with_loop: ("a traced value cannot be unpacked", "loop", "cut it first"),
     with_len: ("a traced value has no length", "len", "dims are names inside a cell"),
-    with_method: ("a traced value has no .tanh", "method", "use a function: tanh(v)"),
+    with_method: ("a traced value has no .tanh", "method", "from elman.ops import tanh"),
+    with_chunk: ("a traced value has no .chunk", "chunk", "write split(v, 2)"),
+    with_cat: ("torch.cat cannot take a traced value", "cat", "write concat(a, b)"),
+    with_detach: ("a traced value has no .detach", "detach", "write stop_gradient(v)"),
+    with_maximum: ("numpy.maximum cannot take", "maximum", "from elman.ops import maximum"),
+    with_misspelt: ("a traced value has no .sigmoids", "misspelt", "elman.ops has no sigmoids; th"),
+    with_unknown: ("torch.fft_fft cannot", "unknown", "elman.ops has no fft_fft: write it with"),
     with_power: ("a str cannot take part", "power", "use numbers, the cell's arguments"),
     with_division: ("// is no op of a cell", "division", "write floor(v / w)"),
     with_conditions: ("& | ^ ~ are no ops of a cell", "conditions", "write a * b for and"),
@@ -340,6 +370,20 @@ def joined_unlike(x, h, W, R, b):
     return concat(W, R) @ h  # joined unlike
 
 
+def split_named(x, h, W, R, b):
+    a, c = split(h, 2)  # split named
+    return concat(c, a)
+
+
+def subtract_pairs(x, h, W, R, b):
+    return mean(h - R) * h  # subtract pairs
+
+
+def scale_by_unit(x, h, W, R, b):
+    one, _, _ = split(amax(W @ x, 3), 3)
+    return one * h  # scale by unit
+
+
 SHAPES = {  # function -> error, what the message says first, the line's mark, the hint
     add_wide: (ShapeError, "cannot add [3H] and [H]", "split the wide operand first: split(v, 3)"),
     multiply_unlike: (
@@ -350,7 +394,7 @@ SHAPES = {  # function -> error, what the message says first, the line's mark, t
     multiply_vectors: (
         ShapeError,
         "cannot multiply [H] and [H]",
-        "the dot product of two vectors is sum(v * h)",
+        "the dot product of two vectors is sum(h * b)",
     ),
     multiply_turned: (
         ShapeError,
@@ -382,6 +426,17 @@ SHAPES = {  # function -> error, what the message says first, the line's mark, t
         "cannot split [3H] into 2 equal parts",
         'for unequal parts name them: split(v, "H, H, P")',
     ),
+    split_named: (
+        TraceError,
+        "cannot split [H] into 2 equal parts",
+        "a vector that is cut is declared by its parts: [2P] in place of [H]",
+    ),
+    subtract_pairs: (
+        ShapeError,
+        "cannot sub [H] and [H, H]",
+        "what follows inputs or states is a vector, never a matrix: W @ v, or, of all pairs of",
+    ),
+    scale_by_unit: (ShapeError, "cannot mul [1] and [H]", "sum(v) of one unit [1] is that unit"),
     unlike_parts: (TraceError, "cannot split [I+H] into 2 equal parts", "for unequal parts"),
     named_split: (
         TraceError,

@@ -42,6 +42,8 @@ def test_dims(text, gate_blocks, shown):
         ("0", "the dim '0' has a zero in it"),
         ("1", "a dim of 1 is written as a scalar: `m`, not `m[1]`"),
         ("H*3", "cannot read the dim"),
+        ("G*K", "write a name, a number, 3H or I+H; a product is a name of its own"),
+        ("H+1", "no single unit in 'H+1': declare a scalar of its own beside it"),
         ("1.5H", "cannot read the dim"),
     ],
 )
@@ -139,6 +141,12 @@ BAD = {  # name -> (strings, what the message says, the hint)
         {"init": {"V": 1}},
         "init names 'V', which is no weight",
         "the weights are W",
+    ),
+    "init of a state": (
+        {"init": {"h": 1}},
+        "init names 'h', which is no weight",
+        "a state begins with zeros, with what is given: net(x, state), or with what is learned: "
+        "learn_initial=True",
     ),
     "init of no weights": (
         {"init": {"V": 1}, "weights": "", "arguments": "x, h"},

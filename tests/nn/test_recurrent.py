@@ -20,6 +20,7 @@ from calls import forward, given_of
 from elman import cells, ops
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import cell
+from elman.frontend.initial import SCHEMES
 from elman.tuning.kernels import kernel_of
 from helpers import OwnBackwardEngine, Sizes, job_of, random_case, stand_in
 
@@ -521,3 +522,17 @@ def test_a_layer_that_cannot_read_the_one_below_says_what_it_reads():
         "  input x[H] is the output of the layer below: 16 units, not 8\n"
         "  hint  modules of one layer each, one after the other, may differ in their sizes"
     )
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_begins_a_matrix(scheme):
+    """As torch.nn.init draws it; a recurrence that starts as the identity (Le et al. 2015)."""
+
+    @cell(input="x[I]", state="h[H]", weights="R[H, I+H]", init={"R": scheme})
+    def drawn(x, h, R):
+        return ops.relu(R @ ops.concat(x, h))
+
+    torch.manual_seed(3)
+    weight = made(drawn, 2, 4).R_l0
+    torch.manual_seed(3)
+    assert torch.equal(weight, getattr(nn.init, f"{scheme}_")(torch.empty(4, 6)))

@@ -476,10 +476,10 @@ def cell(
         output: values returned *first*, before the next states, e.g. ``"y[P]"`` or ``"y[P], s"``:
             a module hands out a tuple of several, and a layer above reads the first. Without any,
             the first state is the output.
-        init: per weight a number; the name of a scheme (``"orthogonal"``, ``"xavier_uniform"``,
-            ``"zeros"``, ``"ones"`` …); a tensor or numpy array of its shape, which is copied; or a
-            function that is given the parameter and fills it, or returns such a tensor. Other
-            weights are drawn from U(-1/√H, 1/√H) as in torch. Per constant the same.
+        init: per weight a number; the name of a scheme (``"orthogonal"``, ``"eye"``,
+            ``"xavier_uniform"``, ``"zeros"`` …); a tensor or numpy array of its shape, which is
+            copied; or a function that is given the parameter and fills it, or returns such a
+            tensor. Other weights are drawn from U(-1/√H, 1/√H) as in torch. Per constant the same.
         source: where the formula comes from.
 
     Returns:
@@ -531,7 +531,7 @@ def cell(
                 )
             )
         for name, how in (init or {}).items():
-            check_init(name, how, (*trained, *fixed), where)
+            check_init(name, how, (*trained, *fixed), states, where)
         options = {
             p.name: p.default
             for p in inspect.signature(function).parameters.values()

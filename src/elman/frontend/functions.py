@@ -234,9 +234,18 @@ def split(v: Any, parts: Any) -> list[Tracer]:
         check_cut(_equal_parts(dim, parts), (dim,))
         refuse(
             f"cannot split [{show_dim(dim)}] into {parts} equal parts",
-            'for unequal parts name them: split(v, "H, H, P")',
+            _parts_hint(dim, parts),
         )
     return _cut(value, runs)
+
+
+def _parts_hint(dim: Dim, parts: int) -> str:
+    """What to declare for a dim of one name, or how to name unequal parts."""
+    unequal = 'for unequal parts name them: split(v, "H, H, P")'
+    names = [name for name in dim if isinstance(name, str)]
+    if len(dim) != 1 or not names:
+        return unequal
+    return f"a vector that is cut is declared by its parts: [{parts}P] in place of [{names[0]}]"
 
 
 def _equal_parts(dim: Dim, parts: int) -> Shape:

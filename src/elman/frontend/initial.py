@@ -18,11 +18,14 @@ SCHEMES = (  # torch.nn.init's, for matrices
     "xavier_normal",
     "kaiming_uniform",
     "kaiming_normal",
+    "eye",
     *FILLS,
 )
 
 
-def check_init(name: str, how: Init, weights: Sequence[Declared], where: str) -> None:
+def check_init(
+    name: str, how: Init, weights: Sequence[Declared], states: Sequence[Declared], where: str
+) -> None:
     """Check what one weight is said to begin with, as far as sizes play no part.
 
     Raises:
@@ -32,6 +35,11 @@ def check_init(name: str, how: Init, weights: Sequence[Declared], where: str) ->
     known = [entry.name for entry in weights]
     if name not in known:
         declared = f"the weights are {', '.join(known)}" if known else "there are none"
+        if name in [entry.name for entry in states]:
+            declared = (
+                "a state begins with zeros, with what is given: net(x, state), or with what is "
+                "learned: learn_initial=True"
+            )
         raise TraceError(
             diagnostic(f"init names {name!r}, which is no weight", [("at", where)], declared)
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from elman.errors import ShapeError, TraceError, diagnostic
+from elman.frontend.asked import asked_for
 from elman.frontend.blocks import multiplied, transposed
 from elman.frontend.cuts import check_cut
 from elman.frontend.heads import heads_of
@@ -244,8 +245,7 @@ class Tracer:
             return power_of(*values)
         op = _OPERATORS.get(func.__name__)
         if op is None or method != "__call__":
-            hint = "use the function of that name from elman.ops, if it exists"
-            refuse(f"numpy.{func.__name__} cannot take a traced value", hint)
+            refuse(f"numpy.{func.__name__} cannot take a traced value", asked_for(func.__name__))
         return pointwise(op, *values)
 
     @classmethod
@@ -256,10 +256,7 @@ class Tracer:
             if _is_tensor(value):
                 lift(value)  # told as any tensor in a formula
         name = getattr(func, "__name__", str(func)).strip("_")
-        refuse(
-            f"torch.{name} cannot take a traced value",
-            f"use elman.ops.{name} if it exists, or write it with the ops of elman.ops",
-        )
+        refuse(f"torch.{name} cannot take a traced value", asked_for(name))
 
     def __getitem__(self, _: Any) -> NoReturn:
         refuse(
@@ -286,10 +283,7 @@ class Tracer:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        refuse(
-            f"a traced value has no .{name}",
-            f"use a function: {name}(v) from elman.ops, if it exists",
-        )
+        refuse(f"a traced value has no .{name}", asked_for(name))
 
 
 def _size(dim: Dim) -> Tracer | int:
@@ -343,6 +337,13 @@ def lift(value: Any) -> Node:
 
 def _vector_hint(left: Node, right: Node) -> str:
     """What to do about two shapes that do not broadcast."""
+    if len(left.shape) != len(right.shape):
+        return (
+            "what follows inputs or states is a vector, never a matrix: W @ v, or, of all pairs of "
+            'units, weights="w[N]" with N = H * H and spread(v, w)'
+        )
+    if (1,) in (left.shape[0], right.shape[0]):
+        return "sum(v) of one unit [1] is that unit as a scalar, which meets every vector"
     if len(left.shape) == len(right.shape) == 1:
         for wide, narrow in ((left.shape[0], right.shape[0]), (right.shape[0], left.shape[0])):
             parts = len(wide) // len(narrow)
@@ -400,7 +401,10 @@ def _product_hint(left: Node, right: Node) -> str:
     """What to write for an ``@`` that is no matrix times a vector."""
     ranks = len(left.shape), len(right.shape)
     if ranks == (1, 1):
-        return "the dot product of two vectors is sum(v * h)"
+        v, h = (
+            (value.name, other)[bool(value.args)] for value, other in ((left, "v"), (right, "h"))
+        )
+        return f"the dot product of two vectors is sum({v} * {h})"
     if ranks == (1, 2):
         return "the left side of @ is a weight matrix: W @ v, or W.T @ v"
     if ranks == (2, 2):

@@ -26,11 +26,17 @@ def parse_dim(text: str) -> Dim:
         term = part.strip()
         match = _TERM.fullmatch(term)
         if not term or match is None:
-            raise ValueError(f"cannot read the dim {text!r}: write a name, a number, 3H or I+H")
+            product = "; a product is a name of its own" if "*" in term else ""
+            told = f"cannot read the dim {text!r}: write a name, a number, 3H or I+H{product}"
+            raise ValueError(told)
         count, name = int(match["count"] or 1), match["name"]
         if count < 1:
             raise ValueError(f"the dim {text!r} has a zero in it")
         if name is None:
+            if count == 1 and "+" in text:
+                raise ValueError(
+                    f"no single unit in {text!r}: declare a scalar of its own beside it"
+                )
             if count == 1:
                 raise ValueError("a dim of 1 is written as a scalar: `m`, not `m[1]`")
             gate_blocks.append(count)

@@ -1,0 +1,71 @@
+"""What stands in a formula for a function of torch or numpy, for messages."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+_PERMUTED = 'a matrix of zeros and ones: constants="P[H, H]", P @ v'
+_CUT = (
+    "a step knows no batch: split(v, 2) cuts units, concat(a, b) joins them, groups= reduces parts"
+)
+_DRAWN = "uniform(v) in [0, 1), or noise(v) of a normal distribution, for each unit"
+
+_SPELLED = {  # what others call it -> what it is here
+    "addmm": "W @ v + b",
+    "argmax": "hardmax(v), which is 1 at the largest unit, else 0",
+    "bernoulli": "uniform(p) < p",
+    "cat": "concat(a, b)",
+    "chunk": "split(v, 2)",
+    "clamp": "clip(v, low, high)",
+    "concatenate": "concat(a, b)",
+    "detach": "stop_gradient(v)",
+    "dot": "sum(v * h)",
+    "expand": "spread(values, like); a scalar meets every vector as it is",
+    "flip": _PERMUTED,
+    "gather": _PERMUTED,
+    "heaviside": "v > 0, which is 1 or 0; spike(v) has a gradient too",
+    "hstack": "concat(a, b)",
+    "index_select": _PERMUTED,
+    "lerp": "a + w * (b - a)",
+    "linear": "W @ v + b",
+    "log1p": "log(1 + v)",
+    "logical_and": "a * b of two conditions",
+    "logical_or": "maximum(a, b) of two conditions",
+    "max": "amax(v) of all units, or maximum(a, b) of two values",
+    "min": "-amax(-v) of all units, or minimum(a, b) of two values",
+    "norm": "sqrt(sum(v * v))",
+    "normal": _DRAWN,
+    "one_hot": "hardmax(v), which is 1 at the largest unit, else 0",
+    "rand_like": "uniform(v)",
+    "randn_like": "noise(v)",
+    "reciprocal": "1 / v",
+    "repeat": "concat(v, v)",
+    "repeat_interleave": "spread(values, like)",
+    "reshape": _CUT,
+    "roll": _PERMUTED,
+    "rsqrt": "1 / sqrt(v)",
+    "sign": "where(v > 0, 1, where(v < 0, -1, 0))",
+    "square": "v * v",
+    "squeeze": _CUT,
+    "t": "W.T",
+    "tensor_split": "split(v, 2)",
+    "tile": "concat(v, v)",
+    "transpose": "W.T",
+    "unsqueeze": _CUT,
+    "view": _CUT,
+}
+
+
+def asked_for(name: str) -> str:
+    """The hint for who calls a function of another library: ours of that name, how it is written
+    here, or that there is none."""
+    from elman.frontend import activations, functions, reductions, spikes  # which use the tracer
+
+    known = [own for room in (functions, activations, reductions, spikes) for own in room.__all__]
+    if name in known:
+        return f"from elman.ops import {name}"
+    if name in _SPELLED:
+        return f"write {_SPELLED[name]}"
+    near = get_close_matches(name, [*known, *_SPELLED], 1)
+    meant = f"; there is {near[0]}" if near and near[0] in known else ""
+    return f"elman.ops has no {name}{meant}: write it with what help(elman.ops) lists"
