@@ -40,7 +40,7 @@ def spelled(text: str, operands: list[torch.Tensor]) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize("op", SPELL)
+@pytest.mark.parametrize("op", [op for op in SPELL if op != "uniform"])  # test_triton_draws.py
 def test_every_op(op):
     """Every pair of odd numbers for ops of two operands; NaN and infinities as torch has them."""
     arity = OPS[op].arity
