@@ -304,7 +304,7 @@ def _separated(cell: Any, given: dict[str, Any]) -> tuple[Cell, dict[str, int], 
     bound = cell.with_options(**options)
     fixed = {name: value for name, value in given.items() if name in cell.constants}
     for name, how in fixed.items():
-        check_init(name, how, cell.weights, cell.where)
+        check_init(name, how, cell.weights, cell.states, cell.where)
     for entry in cell.weights:
         if entry.name in cell.constants and entry.name not in {*fixed, *cell.init}:
             raise InputError(
