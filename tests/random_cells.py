@@ -35,6 +35,8 @@ class _Writer:
     values: dict[str, str] = field(default_factory=dict)  # name -> dim, "" for a scalar
     bound: dict[str, float] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)  # name -> declared dims
+    constants: set[str] = field(default_factory=set)  # names of weights that are never trained
+    whole: bool = False  # whether all that a cell may say is drawn
 
     def number(self, choices: tuple[float, ...] = (0.5, -0.5, 0.25, 2.0, 1.0, -1.0)) -> str:
         return repr(self.draw(st.sampled_from(choices)))
@@ -49,6 +51,8 @@ class _Writer:
             return self.draw(st.sampled_from(old))
         name = f"w{len(self.weights)}"
         self.weights[name] = dims
+        if self.whole and self.draw(st.integers(0, 4)) == 0:
+            self.constants.add(name)
         return name
 
     def let(self, dim: str, text: str, bound: float) -> str:
@@ -252,17 +256,42 @@ class _Writer:
         del self.values[joined]
         return first
 
+    def random(self) -> str:
+        """Numbers that are drawn in training, of a value or of a weight; a clipped gradient."""
+        name = self.pick(self.draw(st.sampled_from(["H", "P", SCALAR])))
+        dim = self.values[name]
+        other = self.draw(st.sampled_from([self.pick(dim), self.weight(dim)]))
+        text = self.draw(
+            st.sampled_from(
+                [
+                    "dropout({0}, 0.3{2})",
+                    "{0} + dropout({1}, 0.5{2})",
+                    "zoneout({0}, {1}, 0.4{2})",
+                    "{0} + 0.2 * noise({1}{2})",
+                    "({1} + noise({1}{2})) * {0}",
+                    "uniform({1}{2}) * {0}",
+                    "spike({0} + uniform({1}{2}) - 0.6, 'sigmoid')",
+                    "clip_gradient({0}, 0.2)",
+                    "straight_through(uniform({0}{2}) < sigmoid({0}), sigmoid({0}))",
+                ]
+            )
+        )
+        per = self.draw(st.sampled_from(["", ", per='sequence'"]))
+        return self.let(dim, text.format(name, other, per), 2 * self.bound[name] + 2)
+
     def step(self) -> str:
         ways = [self.unary, self.binary, self.product, self.choice, self.reduction, self.norm]
         ways += [self.binary, self.product, self.wide, self.groups]
+        ways += [self.random, self.random] if self.whole else []
         way = self.draw(st.sampled_from(ways))
         return way(self.any_dim()) if way == self.product else way()
 
 
 @st.composite
-def drawn_cells(draw: st.DrawFn) -> Drawn:
-    """A cell of one to three states of two sizes, with one or two inputs, and any ops."""
-    write = _Writer(draw)
+def drawn_cells(draw: st.DrawFn, whole: bool = False) -> Drawn:
+    """A cell of one to three states of two sizes, with one or two inputs, and any ops; ``whole``:
+    with constants, static inputs, several outputs and random numbers too, which modules have."""
+    write = _Writer(draw, whole=whole)
     states = {"h": "H"}
     for name in ("s", "q")[: draw(st.integers(0, 2))]:
         states[name] = draw(st.sampled_from(["H", "P", "P", SCALAR]))
@@ -270,20 +299,24 @@ def drawn_cells(draw: st.DrawFn) -> Drawn:
     second = draw(st.sampled_from([None, "m", "k"]))
     if second:
         inputs[second] = SCALAR if second == "m" else "H"
-    for name, dim in {**inputs, **states}.items():
+    static = {"z": draw(st.sampled_from(["H", "P", SCALAR]))} if whole and write.flag() else {}
+    for name, dim in {**inputs, **static, **states}.items():
         write.values[name], write.bound[name] = dim, 2.0
     write.product("H")
     for _ in range(draw(st.integers(2, 9))):
         write.step()
     output = draw(st.sampled_from([None, None, "H", "P", SCALAR]))
     returned = {} if output is None else {"y": output}
+    if whole:
+        for name in ("e", "u")[: draw(st.integers(0, 2)) if returned else 0]:
+            returned[name] = draw(st.sampled_from(["H", "P", SCALAR]))
     results: list[str] = []
     for name, dim in {**returned, **states}.items():
         made = write.pick(dim)
         if name in states and write.flag():  # mostly gated: h' = a·h + …, as cells are
             made = write.let(dim, f"0.5 * {name} + 0.5 * tanh({made})", 2)
         results.append(made)
-    text = _text(write, inputs, states, returned, results)
+    text = _text(write, inputs, states, returned, results, static)
     return Drawn(text, draw(SIZES), draw(SIZES), draw(SIZES))
 
 
@@ -297,13 +330,19 @@ def _text(
     states: dict[str, str],
     returned: dict[str, str],
     results: list[str],
+    static: dict[str, str] | None = None,
 ) -> str:
+    static = static or {}
     output = f'output="{_declared(returned)}", ' if returned else ""
-    arguments = ", ".join([*inputs, *states, *write.weights])
+    output += f'static="{_declared(static)}", ' if static else ""
+    trained = {name: dims for name, dims in write.weights.items() if name not in write.constants}
+    fixed = {name: write.weights[name] for name in write.weights if name in write.constants}
+    constants = f', constants="{_declared(fixed)}"' if fixed else ""
+    arguments = ", ".join([*inputs, *static, *states, *trained, *fixed])
     return "\n".join(
         [
             f'@cell(input="{_declared(inputs)}", state="{_declared(states)}", {output}',
-            f'      weights="{_declared(write.weights)}")',
+            f'      weights="{_declared(trained)}"{constants})',
             f"def drawn({arguments}):",
             *(f"    {line}" for line in write.lines),
             f"    return {', '.join(results)}",

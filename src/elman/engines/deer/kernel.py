@@ -113,7 +113,9 @@ class DeerKernel(Kernel):
                 for k in gate_blocks
             ]
             last.append(_whole(ends, leaf.shape).reshape(state.shape))
-        return Result(output, tuple(last), y if self._job.spec.training else ())
+        if not self._job.spec.training:
+            return Result(output, tuple(last))
+        return Result(output, tuple(last), y or (output.new_empty(0),))  # what is empty has none
 
     def _trajectory(self, problem: Problem, call: Call) -> Trajectory:
         """The recurrent states of all steps."""
@@ -160,7 +162,8 @@ class DeerKernel(Kernel):
     ) -> Gradients:
         """Exact gradients along the trajectory: one reverse scan, then one batch of all rows."""
         problem = self._problem(call)
-        back = Backward(problem, tuple(saved), cotangents.output, self._ends(cotangents.last))
+        y = tuple(saved) if problem.start else ()
+        back = Backward(problem, y, cotangents.output, self._ends(cotangents.last))
         size = max(1, self.budget // max(1, problem.row_bytes)) if problem.start else problem.steps
         for stop in range(problem.steps, 0, -size):
             back.window(slice(max(0, stop - size), stop))
