@@ -171,6 +171,16 @@ BAD = {  # name -> (strings, what the message says, the hint)
     "init by a list": (
         {"init": {"W": [1.0]}},
         "init of W: a list says nothing about a weight",
+        "torch.tensor([1.0])",
+    ),
+    "init by a long tuple": (
+        {"init": {"W": (1.0,) * 9}},
+        "init of W: a tuple says nothing about a weight",
+        "torch.tensor(…)",
+    ),
+    "init by a set": (
+        {"init": {"W": {1.0}}},
+        "init of W: a set says nothing about a weight",
         "give a number, the name of a scheme, a tensor, or a function of the parameter",
     ),
 }
@@ -222,8 +232,21 @@ UNBOUND = {  # name -> (strings, call, what)
     "unknown": ({}, {"Q": 2}, "'Q' is no dim of this cell (its dims: H, I)"),
     "odd": ({"state": "h[2K]"}, {"H": 4}, "hidden_size is 7, which no K makes equal to 2K"),
     "too small": ({"state": "h[K+9]"}, {"H": 4}, "hidden_size is 7, which no K makes equal to K+9"),
-    "fixed": ({"state": "h[4]"}, {"H": 4}, "hidden_size is 7, but 4 = 4"),
-    "contradiction": ({}, {"H": 4}, "hidden_size is 7, but H = 4"),
+    "fixed": (
+        {"state": "h[4]"},
+        {"H": 4},
+        "hidden_size is 7, but the first state h[4] has 4 units",
+    ),
+    "contradiction": (
+        {},
+        {"H": 4},
+        "hidden_size is 7, but the first state h[H] has 4 units",
+    ),
+    "parts of a state": (
+        {"state": "h[2H]"},
+        {"H": 4},
+        "hidden_size is 7, but the first state h[2H] has 8 units",
+    ),
     "two unknowns": ({"state": "h[J+K]"}, {"H": 4}, "J+K has several unknown dims, give K by key"),
 }
 

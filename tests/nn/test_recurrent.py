@@ -518,7 +518,7 @@ def test_a_layer_that_cannot_read_the_one_below_says_what_it_reads():
     with pytest.raises(ShapeError) as caught:
         made(square, 8, 8, num_layers=2, bidirectional=True)
     assert str(caught.value) == (
-        "square, layer 1: hidden_size is 8, but H = 16\n"
+        "square, layer 1: hidden_size is 8, but the first state h[H] has 16 units\n"
         "  input x[H] is the output of the layer below: 16 units, not 8\n"
         "  hint  modules of one layer each, one after the other, may differ in their sizes"
     )

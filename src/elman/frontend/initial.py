@@ -11,6 +11,7 @@ from elman.frontend.signature import Declared
 
 Init = Any  # a number, the name of a scheme, an array or a function; no array type is known here
 
+_SHORT = 8  # values that a message repeats
 FILLS = ("zeros", "ones")  # of any shape
 SCHEMES = (  # torch.nn.init's, for matrices
     "orthogonal",
@@ -57,10 +58,15 @@ def check_init(
             )
         )
     if not (isinstance(how, str | int | float) or callable(how) or hasattr(how, "shape")):
+        kind = type(how).__name__
+        hint = "give a number, the name of a scheme, a tensor, or a function of the parameter"
+        values: list[Any] = [*how] if isinstance(how, list | tuple) else []
+        if values:
+            hint = f"torch.tensor({values if len(values) <= _SHORT else '…'})"
         raise TraceError(
             diagnostic(
-                f"init of {name}: a {type(how).__name__} says nothing about a weight",
+                f"init of {name}: a {kind} says nothing about a weight",
                 [("at", where)],
-                "give a number, the name of a scheme, a tensor, or a function of the parameter",
+                hint,
             )
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elman.errors import ShapeError, TraceError, diagnostic
-from elman.ir.types import Dim, Shape, dim_size, names_in, parse_dim, show_dim, show_shape
+from elman.ir.types import Shape, dim_size, names_in, parse_dim, show_dim, show_shape
 
 _ENTRY = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[([^\]]*)\])?\s*")
 
@@ -105,19 +105,21 @@ def parse_signature(kind: str, text: Any, rank: int, where: str) -> tuple[Declar
     return tuple(declared)
 
 
-def solve_dim(dim: Dim, size: int, known: dict[str, int], what: str) -> None:
-    """Find the one unknown name of a declared dim from its size and record it in ``known``.
+def solve_dim(entry: Declared, size: int, known: dict[str, int], what: str, which: str) -> None:
+    """Find the one unknown name of a declared vector from its size and record it in ``known``.
 
     ``h[2K]`` with size 64 gives K = 32.
 
     Raises:
         ShapeError: the size does not fit, or more than one name is unknown.
     """
+    dim = entry.shape[0]
     unknown = sorted({a for a in dim if isinstance(a, str) and a not in known})
     shown = show_dim(dim)
     if not unknown:
-        if dim_size(dim, known) != size:
-            raise ShapeError(f"{what} is {size}, but {shown} = {dim_size(dim, known)}")
+        units = dim_size(dim, known)
+        if units != size:
+            raise ShapeError(f"{what} is {size}, but {which} {entry} has {units} units")
         return
     if len(unknown) > 1:
         raise ShapeError(
@@ -154,9 +156,9 @@ def bind_dims(
             raise ShapeError(f"{name!r} is no dim of this cell (its dims: {known_names})")
     known: dict[str, int] = dict(given)
     if inputs and inputs[0].shape:
-        solve_dim(inputs[0].shape[0], input_size, known, "input_size")
+        solve_dim(inputs[0], input_size, known, "input_size", "the first input")
     if states and states[0].shape:
-        solve_dim(states[0].shape[0], hidden_size, known, "hidden_size")
+        solve_dim(states[0], hidden_size, known, "hidden_size", "the first state")
     missing = sorted(names - set(known))
     if missing:
         hint = ", ".join(f"{name}=…" for name in missing)
