@@ -341,8 +341,15 @@ def test_bad_masks(name):
         with pytest.raises(InputError, match="'zeros' or 'initial'"):
             net(torch.zeros(4, 3, 5), reset=torch.zeros(4, 3), reset_to="nothing")
     for flags in ([True, False, True], 1):
-        with pytest.raises(InputError, match="reset is a tensor, one flag per step"):
+        with pytest.raises(InputError, match="reset is a tensor, one flag per sample"):
             elman.GRU(5, 2).step(torch.zeros(3, 5), reset=flags)
+    for net in (elman.GRU(5, 2), elman.GRU(5, 2, batch_first=True)):
+        with pytest.raises(
+            ShapeError, match=r"reset must be \[3\], one flag per sample, got \[4\]"
+        ):
+            net.step(torch.zeros(3, 5), reset=torch.zeros(4))
+        with pytest.raises(ShapeError, match=r"reset must be \[\], one flag per sample, got \[1\]"):
+            net.step(torch.zeros(5), reset=torch.zeros(1))
     with pytest.raises(ShapeError, match=r"reset must be \[3\]"):
         elman.GRUCell(5, 2)(torch.zeros(3, 5), torch.zeros(3, 2), reset=torch.zeros(4))
 

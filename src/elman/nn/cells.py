@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from elman.engines.call import Call
-from elman.errors import EngineError, InputError, ShapeError
+from elman.errors import EngineError
 from elman.nn.autograd.transforms import transformed
 from elman.nn.dense import is_dense
 from elman.nn.dispatch import Runner
 from elman.nn.formulas import FORMULAS
+from elman.nn.reset import check_flags
 from elman.nn.sequence import named
 from elman.nn.using import checked, wanted
 
@@ -115,11 +116,7 @@ class _Cell:
 
 def _reset(input: Any, hx: Any, reset: Any) -> Any:
     """The states, zero where they are reset."""
-    shape = input.shape[:-1]
-    if not isinstance(reset, Tensor):
-        raise InputError(f"reset is a tensor, one flag per sample, got {type(reset).__name__}")
-    if reset.shape != shape:
-        raise ShapeError(f"reset must be {[*shape]}, one flag per sample, got {[*reset.shape]}")
+    check_flags(reset, input.shape[:-1])
     if isinstance(hx, (tuple, list)):
         return type(hx)(_reset(input, state, reset) for state in hx)
     return hx.masked_fill((reset != 0).unsqueeze(-1), 0)

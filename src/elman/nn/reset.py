@@ -163,6 +163,22 @@ def reset_start(to: Any, learned: bool, given: bool) -> Starts:
     return "learned" if to == "initial" and learned and not given else to
 
 
+def check_flags(reset: Any, shape: Sequence[int]) -> None:
+    """Refuse what is not one flag per sample of a single step.
+
+    Args:
+        reset: as given.
+        shape: [B]; [] unbatched.
+
+    Raises:
+        InputError, ShapeError: it is no tensor, or of another shape.
+    """
+    if not isinstance(reset, Tensor):
+        raise InputError(f"reset is a tensor, one flag per sample, got {type(reset).__name__}")
+    if reset.shape != tuple(shape):
+        raise ShapeError(f"reset must be {[*shape]}, one flag per sample, got {[*reset.shape]}")
+
+
 def reset_mask(reset: Any, x: Any, opened: Opened, batch_first: bool) -> Tensor:
     """Check a mask and bring it into the inner layout.
 

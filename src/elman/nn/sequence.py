@@ -28,7 +28,7 @@ from elman.nn.dispatch import Runner
 from elman.nn.draws import Draws, draw_keys, packed_keys
 from elman.nn.handing import Outputs
 from elman.nn.options import Option
-from elman.nn.reset import Reset, ResetTo, reset_mask, reset_start
+from elman.nn.reset import Reset, ResetTo, check_flags, reset_mask, reset_start
 from elman.nn.signature import Layout, Signature
 from elman.nn.stack import Stack
 from elman.nn.using import autocast_type, checked, serves
@@ -292,7 +292,8 @@ class SequenceModule:
         row = tuple([value.unsqueeze(axis) for value in values])
         more: dict[str, Any] = {} if static is None else {"static": static}
         if reset is not None:
-            more["reset"] = reset.unsqueeze(axis) if isinstance(reset, Tensor) else reset
+            check_flags(reset, values[0].shape[: dims - rank + 1])
+            more["reset"] = reset.unsqueeze(axis)
         out, after = self(row if several else row[0], state, **more)
         outs = [part.squeeze(axis) for part in (out if isinstance(out, tuple) else (out,))]
         return _one_or_all(outs), after
