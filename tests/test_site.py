@@ -52,6 +52,7 @@ def test_code_runs(page, tmp_path, monkeypatch):
     they print what the page says they print."""
     need_engine("c")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(DOCS)  # the miniature
     torch.manual_seed(0)
     script = tmp_path / f"{page.stem}_blocks.py"  # in a file, since a cell has a source
     texts = [text for text in blocks(page, "python") if _can_run(text)]
