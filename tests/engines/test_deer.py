@@ -15,7 +15,7 @@ from torch.func import jvp
 
 import elman
 from calls import backward, forward, given_of
-from elman import cells, compiler
+from elman import cells, compiler, ops
 from elman.autodiff.structure import Degree, structure
 from elman.engines import registry
 from elman.engines.c import scans as c_scans
@@ -338,6 +338,33 @@ def test_agreement(cell, engine, dtype):
             assert_same(name, got[name], value, dtype, sizes.T)
         if cell in UNSEEN:
             break
+
+
+@elman.cell(input="x[I]", state="h[H], u", weights="W[H, I], R[H, H], p[H]")
+def skipping(x, h, u, W, R, p):
+    """A scalar state decides on a vector, and follows it."""
+    h = u * ops.tanh(W @ x + R @ h) + (1 - u) * h
+    return h, ops.sigmoid(ops.sum(p * h) + u)
+
+
+@pytest.mark.parametrize("engine", ["deer", "scan-backward"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_scalar_states_of_a_module(engine, layers):
+    """One layer hands its kernel states with an axis of layers, several layers without."""
+    nets = [
+        elman.Recurrent(skipping, 5, 7, layers, engine=name, dtype=torch.float64)
+        for name in ("reference", engine)
+    ]
+    nets[1].load_state_dict(nets[0].state_dict())
+    x = torch.randn(17, 3, 5, dtype=torch.float64)
+    start = torch.rand(layers, 3, 7).double(), torch.rand(layers, 3).double()
+    found = []
+    for net in nets:
+        out, last = net(x, start)
+        torch.autograd.backward([out, *last], [torch.ones_like(v) for v in (out, *last)])
+        found.append([out, *last, *(weight.grad for weight in net.parameters())])
+    for want, got in zip(*found, strict=True):
+        assert_close(got, want)
 
 
 @pytest.mark.parametrize("cell", [cells.gru, cells.lstm, cells.paralstm, cells.lem, cells.sru])

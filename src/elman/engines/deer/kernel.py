@@ -135,9 +135,10 @@ class DeerKernel(Kernel):
             self._sequential, self._looked = sequential.sequential_kernel(self._job), True
         if self._sequential is None:
             return sequential.run_sequentially(problem)
-        rows = sequential.rows_by_kernel(self._sequential, call)
+        leaves = self._job.graph.states
+        rows = sequential.rows_by_kernel(self._sequential, call, leaves)
         step = self.formula.pair.step
-        named = {leaf.name: part[1:] for leaf, part in zip(self._job.graph.states, rows)}
+        named = {leaf.name: part[1:] for leaf, part in zip(leaves, rows)}
         read = [step.states[k] for k in self.formula.recurrent]
         gate_blocks = self.formula.gate_blocks(read, named)
         columns = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -11,6 +12,7 @@ from elman.engines import registry
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call
 from elman.engines.deer.equations import Equations, Trajectory
+from elman.ir.graph import Node
 
 
 def sequential_kernel(job: Job) -> Kernel | None:
@@ -22,12 +24,11 @@ def sequential_kernel(job: Job) -> Kernel | None:
     return engine.compile(taped) if engine.supports(taped) is None else None
 
 
-def rows_by_kernel(kernel: Kernel, call: Call) -> list[Tensor]:
-    """Rows [T + 1, B, n] of every state."""
+def rows_by_kernel(kernel: Kernel, call: Call, states: Sequence[Node]) -> list[Tensor]:
+    """Rows [T + 1, B, n] of every state; [T + 1, B] of a scalar."""
     saved = kernel.forward(call).saved
     return [
-        rows if state.dim() > 1 else rows.squeeze(-1)
-        for rows, state in zip(saved, call.states, strict=False)
+        rows if leaf.shape else rows.squeeze(-1) for rows, leaf in zip(saved, states, strict=False)
     ]
 
 
