@@ -65,6 +65,9 @@ def draw(
 
     Raises:
         InputError: nothing that can be drawn, or a file of another kind.
+
+    Example:
+        >>> picture = elman.draw(elman.cells.gru, "gru.svg", use_dot=False)
     """
     cell, sizes, own = _subject(what, input_size, hidden_size, dims)
     target = _target(path, ".svg", ".dot", ".gv")

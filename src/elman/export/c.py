@@ -41,6 +41,11 @@ class Exported:
         output: size of the output of a step.
         weights: how many numbers the arrays hold.
         state: how many numbers the caller's struct holds.
+
+    Example:
+        >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")
+        >>> written.name
+        'gru'
     """
 
     folder: Path
@@ -68,6 +73,9 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
     Raises:
         InputError: no such module, both directions, several outputs, learned initial states, a
             weight that is no finite number, or an operation that C has no text for.
+
+    Example:
+        >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")
     """
     runners, weights = _layers(module, name)
     layers: list[LayerText] = []

@@ -15,6 +15,9 @@ def leaky_relu(v: Any, slope: Any = 0.01) -> Tracer:
 
     The slope may be a weight [n] or a scalar: a parametric ReLU (He et al. 2015,
     arXiv:1502.01852v1, eq. 1). The derivative at 0 is the slope, as in torch.
+
+    Example:
+        >>> h = leaky_relu(W @ x + R @ h, 0.1)
     """
     return where(pointwise("gt", v, 0.0), v, pointwise("mul", slope, v))
 
@@ -24,6 +27,9 @@ def elu(v: Any, alpha: Any = 1.0) -> Tracer:
 
     Source: Clevert, Unterthiner & Hochreiter 2016, arXiv:1511.07289v5, eq. 15. The derivative at 0
     is alpha, as in torch.
+
+    Example:
+        >>> h = elu(W @ x + R @ h)
     """
     above = pointwise("gt", v, 0.0)
     return where(above, v, pointwise("mul", alpha, expm1(where(above, 0.0, v))))
@@ -31,13 +37,21 @@ def elu(v: Any, alpha: Any = 1.0) -> Tracer:
 
 def hardtanh(v: Any, low: float = -1.0, high: float = 1.0) -> Tracer:
     """v held within [low, high], two numbers, elementwise; the derivative at them is 0, as in torch
-    (``clip`` has 1 there, as torch.clamp)."""
+    (``clip`` has 1 there, as torch.clamp).
+
+    Example:
+        >>> h = hardtanh(W @ x + R @ h)
+    """
     inside = pointwise("mul", pointwise("gt", v, low), pointwise("lt", v, high))
     return where(inside, v, stop_gradient(minimum(maximum(v, low), high)))
 
 
 def hardsigmoid(v: Any) -> Tracer:
-    """(v + 3) / 6 held within [0, 1], elementwise; no gradient flows at the bounds, as in torch."""
+    """(v + 3) / 6 held within [0, 1], elementwise; no gradient flows at the bounds, as in torch.
+
+    Example:
+        >>> z = hardsigmoid(W @ x + R @ h + b)
+    """
     inside = pointwise("mul", pointwise("gt", v, -3.0), pointwise("lt", v, 3.0))
     line = pointwise("add", v, 3.0) / 6.0
     return where(inside, line, stop_gradient(minimum(maximum(line, 0.0), 1.0)))

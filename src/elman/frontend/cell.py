@@ -278,6 +278,11 @@ def bound_cell(
 
     Raises:
         PickleError: the cell does not take them any more, or its name stands for something else.
+
+    Example:
+        >>> ready = elman.bound_cell(elman.cells.gru, {})
+        >>> ready.name
+        'gru'
     """
     cell = same_cell(cell)
     try:
@@ -490,6 +495,13 @@ def cell(
         TraceError: a signature cannot be read, the arguments do not match it, or the function does
             something that is no formula.
         ShapeError: shapes inside the formula do not fit.
+
+    Example:
+        >>> @elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]")
+        ... def plain(x, h, W, R):
+        ...     return elman.ops.tanh(W @ x + R @ h)
+        ...
+        >>> net = elman.Recurrent(plain, 8, 16)
     """
 
     if bare is not None:

@@ -36,6 +36,9 @@ def uniform(like: Any, per: Per = "step") -> Tracer:
         per: ``"step"``: drawn anew in every step; ``"sequence"``: once for all steps of a sequence.
 
     They are multiples of 2^-24, equal on all engines, and have no gradient.
+
+    Example:
+        >>> h = where(uniform(h) < 0.1, h, tanh(W @ x))
     """
     shape = _shape(like, "uniform")
     return _training(_drawn(shape, per), _repeated(0.5, shape))
@@ -49,6 +52,9 @@ def noise(like: Any, per: Per = "step") -> Tracer:
         like, per: as of :func:`uniform`.
 
     Two uniform numbers make one (Box & Muller 1958).
+
+    Example:
+        >>> h = tanh(W @ x + R @ h) + 0.1 * noise(h)
     """
     shape = _shape(like, "noise")
     radius = pointwise("sqrt", -2.0 * pointwise("log", 1.0 - _drawn(shape, per)))
@@ -65,6 +71,9 @@ def dropout(v: Any, p: float, per: Per = "step") -> Tracer:
         p: share of units that are dropped, a number in [0, 1].
         per: ``"step"``: drawn anew in every step; ``"sequence"``: the same units in all steps of a
             sequence (Gal & Ghahramani 2016, arXiv:1512.05287v5, sec. 4).
+
+    Example:
+        >>> h = tanh(W @ x + R @ dropout(h, 0.2, per="sequence"))
     """
     share = _share(p, "dropout")
     shape = _shape(v, "dropout")
@@ -85,6 +94,9 @@ def zoneout(new: Any, old: Any, p: float, per: Per = "step") -> Tracer:
         per: as of :func:`dropout`.
 
     Source: Krueger et al. 2017, arXiv:1606.01305v4, eqs. 2-3, and sec. 3.1 for the expected value.
+
+    Example:
+        >>> h = zoneout(tanh(W @ x + R @ h), h, 0.1)
     """
     share = _share(p, "zoneout")
     shape = _shape(new, "zoneout")

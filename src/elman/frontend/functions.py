@@ -56,82 +56,146 @@ __all__ = [
 
 
 def tanh(v: Any) -> Tracer:
-    """Hyperbolic tangent, elementwise."""
+    """Hyperbolic tangent, elementwise.
+
+    Example:
+        >>> h = tanh(W @ x + R @ h + b)
+    """
     return pointwise("tanh", v)
 
 
 def sigmoid(v: Any) -> Tracer:
-    """1 / (1 + exp(-v)), elementwise."""
+    """1 / (1 + exp(-v)), elementwise.
+
+    Example:
+        >>> z = sigmoid(W @ x + R @ h + b)
+    """
     return pointwise("sigmoid", v)
 
 
 def relu(v: Any) -> Tracer:
-    """max(v, 0), elementwise; NaN stays NaN, the derivative at 0 is 0."""
+    """max(v, 0), elementwise; NaN stays NaN, the derivative at 0 is 0.
+
+    Example:
+        >>> h = relu(W @ x + R @ h)
+    """
     return pointwise("relu", v)
 
 
 def exp(v: Any) -> Tracer:
-    """e to the power v, elementwise."""
+    """e to the power v, elementwise.
+
+    Example:
+        >>> h = exp(-b * b) * h + W @ x
+    """
     return pointwise("exp", v)
 
 
 def log(v: Any) -> Tracer:
-    """Natural logarithm, elementwise."""
+    """Natural logarithm, elementwise.
+
+    Example:
+        >>> c = c + log(1 + h * h)
+    """
     return pointwise("log", v)
 
 
 def sqrt(v: Any) -> Tracer:
-    """Square root, elementwise."""
+    """Square root, elementwise.
+
+    Example:
+        >>> h = h / sqrt(1 + mean(h * h))
+    """
     return pointwise("sqrt", v)
 
 
 def abs(v: Any) -> Tracer:  # the field's name
-    """Absolute value, elementwise; the derivative at 0 is 0."""
+    """Absolute value, elementwise; the derivative at 0 is 0.
+
+    Example:
+        >>> h = h / (1 + abs(W @ x))
+    """
     return pointwise("abs", v)
 
 
 def sin(v: Any) -> Tracer:
-    """Sine, elementwise."""
+    """Sine, elementwise.
+
+    Example:
+        >>> h = sin(W @ x + R @ h)
+    """
     return pointwise("sin", v)
 
 
 def cos(v: Any) -> Tracer:
-    """Cosine, elementwise."""
+    """Cosine, elementwise.
+
+    Example:
+        >>> h = cos(W @ x) * h
+    """
     return pointwise("cos", v)
 
 
 def erf(v: Any) -> Tracer:
-    """Error function, elementwise."""
+    """Error function, elementwise.
+
+    Example:
+        >>> h = erf(W @ x + R @ h)
+    """
     return pointwise("erf", v)
 
 
 def softplus(v: Any) -> Tracer:
-    """log(1 + exp(v)), elementwise; v itself above 20, as in torch."""
+    """log(1 + exp(v)), elementwise; v itself above 20, as in torch.
+
+    Example:
+        >>> step = softplus(W @ x + b)
+    """
     return pointwise("softplus", v)
 
 
 def silu(v: Any) -> Tracer:
-    """v · sigmoid(v), elementwise."""
+    """v · sigmoid(v), elementwise.
+
+    Example:
+        >>> h = silu(W @ x + R @ h)
+    """
     return v * sigmoid(v)
 
 
 def gelu(v: Any) -> Tracer:
-    """v · Φ(v) with the exact normal distribution function (torch's default), elementwise."""
+    """v · Φ(v) with the exact normal distribution function (torch's default), elementwise.
+
+    Example:
+        >>> h = gelu(W @ x + R @ h)
+    """
     return v * (0.5 * (1.0 + erf(v * 0.7071067811865476)))
 
 
 def atan(v: Any) -> Tracer:
-    """Arc tangent, elementwise."""
+    """Arc tangent, elementwise.
+
+    Example:
+        >>> h = atan(W @ x + R @ h)
+    """
     return pointwise("atan", v)
 
 
 def expm1(v: Any) -> Tracer:
-    """exp(v) - 1 without cancellation near 0, elementwise."""
+    """exp(v) - 1 without cancellation near 0, elementwise.
+
+    Example:
+        >>> h = exp(-b * b) * h - expm1(-b * b) * (W @ x)
+    """
     return pointwise("expm1", v)
 
 
 def floor(v: Any) -> Tracer:
-    """The largest whole number that is not larger, elementwise; its derivative is 0."""
+    """The largest whole number that is not larger, elementwise; its derivative is 0.
+
+    Example:
+        >>> h = h - floor(h)
+    """
     return pointwise("floor", v)
 
 
@@ -139,12 +203,19 @@ def round(v: Any) -> Tracer:  # torch's name
     """The nearest whole number, halves to even as in torch, elementwise; its derivative is 0.
 
     With the gradient of v: ``straight_through(round(v), v)``.
+
+    Example:
+        >>> h = straight_through(round(h), h)
     """
     return pointwise("round", v)
 
 
 def pow(v: Any, w: Any) -> Tracer:  # torch's name
-    """v ** w, elementwise; either may be a number. Whole powers up to 8 are products."""
+    """v ** w, elementwise; either may be a number. Whole powers up to 8 are products.
+
+    Example:
+        >>> h = h * pow(1 + h * h, -0.5)
+    """
     return power_of(v, w)
 
 
@@ -152,23 +223,38 @@ def remainder(v: Any, w: Any) -> Tracer:
     """v % w, elementwise: what is left of v, with the sign of w, as torch.remainder.
 
     The gradient is 1 to v and -floor(v / w) to w.
+
+    Example:
+        >>> phase = remainder(c + b, 1.0)
     """
     return pointwise("remainder", v, w)
 
 
 def minimum(a: Any, b: Any) -> Tracer:
-    """The smaller of two values, elementwise; at a tie each gets half the gradient, as in torch."""
+    """The smaller of two values, elementwise; at a tie each gets half the gradient, as in torch.
+
+    Example:
+        >>> c = minimum(c, W @ x)
+    """
     return pointwise("minimum", a, b)
 
 
 def maximum(a: Any, b: Any) -> Tracer:
-    """The larger of two values, elementwise; at a tie each gets half the gradient, as in torch."""
+    """The larger of two values, elementwise; at a tie each gets half the gradient, as in torch.
+
+    Example:
+        >>> c = maximum(c, W @ x)
+    """
     return pointwise("maximum", a, b)
 
 
 def clip(v: Any, low: Any, high: Any) -> Tracer:
     """v held within [low, high], as torch.clamp: at the bounds the gradient goes to v, outside to
-    the bound, at NaN nowhere; if the bounds cross, high."""
+    the bound, at NaN nowhere; if the bounds cross, high.
+
+    Example:
+        >>> h = clip(W @ x + R @ h, -1.0, 1.0)
+    """
     inside = pointwise("mul", pointwise("ge", v, low), pointwise("le", v, high))
     held = stop_gradient(minimum(maximum(v, low), high))
     if isinstance(low, Tracer):  # which has a gradient of its own
@@ -180,12 +266,20 @@ def clip(v: Any, low: Any, high: Any) -> Tracer:
 
 
 def where(condition: Any, a: Any, b: Any) -> Tracer:
-    """a where the condition is not 0, else b; comparisons give 1 or 0."""
+    """a where the condition is not 0, else b; comparisons give 1 or 0.
+
+    Example:
+        >>> h = where(h > 0, h, 0.1 * h)
+    """
     return pointwise("where", condition, a, b)
 
 
 def stop_gradient(v: Any) -> Tracer:
-    """v itself, with no gradient through it."""
+    """v itself, with no gradient through it.
+
+    Example:
+        >>> h = h + stop_gradient(c - h)
+    """
     return pointwise("stop", v)
 
 
@@ -208,6 +302,9 @@ def split(v: Any, parts: Any) -> list[Tracer]:
 
     Raises:
         TraceError: the parts do not make up the vector.
+
+    Example:
+        >>> r, z, n = split(V @ x, 3)
     """
     value = lift(v)
     if not value.shape:
@@ -261,7 +358,11 @@ def sum_of(dims: list[Dim]) -> Dim:
 
 
 def concat(*vectors: Any) -> Tracer:
-    """Join vectors (or weights along their rows): [I] and [H] give [I+H]."""
+    """Join vectors (or weights along their rows): [I] and [H] give [I+H].
+
+    Example:
+        >>> h = tanh(M @ concat(x, h))
+    """
     values = [lift(vector) for vector in vectors]
     if not values:
         refuse("concat of nothing", "concat(x, h)")

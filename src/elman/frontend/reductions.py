@@ -34,19 +34,31 @@ __all__ = [
 
 def sum(v: Any, groups: int = 1) -> Tracer:
     """The sum over all units of a vector: a scalar per sample; or over each of ``groups`` equal
-    groups of neighbouring units: [G]."""
+    groups of neighbouring units: [G].
+
+    Example:
+        >>> h = h / (1 + sum(h * h))
+    """
     return _reduced("sum", v, groups)
 
 
 def mean(v: Any, groups: int = 1) -> Tracer:
     """The mean over all units of a vector: a scalar per sample; or over each of ``groups`` equal
-    groups of neighbouring units: [G]."""
+    groups of neighbouring units: [G].
+
+    Example:
+        >>> h = h - mean(h)
+    """
     return _reduced("mean", v, groups)
 
 
 def var(v: Any, groups: int = 1) -> Tracer:
     """The variance over all units of a vector, divided by n (not n - 1): a scalar per sample; or
-    over each of ``groups`` equal groups of n neighbouring units: [G]."""
+    over each of ``groups`` equal groups of n neighbouring units: [G].
+
+    Example:
+        >>> h = h / (1 + var(h))
+    """
     return _reduced("var", v, groups)
 
 
@@ -55,6 +67,9 @@ def amax(v: Any, groups: int = 1) -> Tracer:
     neighbouring units: [G].
 
     NaN is the largest. Units that tie share the gradient equally, as with torch.amax.
+
+    Example:
+        >>> h = h - amax(h)
     """
     return _reduced("amax", v, groups)
 
@@ -69,6 +84,9 @@ def spread(values: Any, like: Any) -> Tracer:
 
     Raises:
         TraceError: ``like`` cannot be divided into so many equal groups.
+
+    Example:
+        >>> h = h / spread(1 + amax(abs(h), groups=4), h)
     """
     value, dim, where = lift(values), vector_dim(lift(like), "spread"), where_called()
     if not value.shape:
@@ -102,6 +120,9 @@ def layer_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
 
     Gains and biases are the cell's own weights: ``g * layer_norm(v) + b``.
     Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450v1, eqs. 3-4; eps inside the root as in torch.
+
+    Example:
+        >>> h = tanh(layer_norm(W @ x + R @ h))
     """
 
     def norm(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
@@ -116,6 +137,9 @@ def rms_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
 
     Gains are the cell's own weights: ``g * rms_norm(v)``.
     Source: Zhang & Sennrich 2019, arXiv:1910.07467v1, eq. 4; eps inside the root as in torch.
+
+    Example:
+        >>> h = tanh(rms_norm(W @ x + R @ h))
     """
 
     def norm(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
@@ -126,7 +150,11 @@ def rms_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
 
 def softmax(v: Any, groups: int = 1) -> Tracer:
     """exp(v) divided by its sum over all units, or over each of ``groups`` equal groups of
-    neighbouring units; shifted by the largest unit first."""
+    neighbouring units; shifted by the largest unit first.
+
+    Example:
+        >>> h = softmax(W @ x + R @ h)
+    """
 
     def soft(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
         shifted = exp(part - wide(stop_gradient(over("amax", part))))
@@ -140,6 +168,9 @@ def hardmax(v: Any, groups: int = 1) -> Tracer:
     0: one_hot(argmax(v)).
 
     The first of units that tie, as torch.argmax; NaN is the largest. The gradient is zero.
+
+    Example:
+        >>> h = hardmax(W @ x + R @ h)
     """
 
     def hard(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
@@ -150,7 +181,11 @@ def hardmax(v: Any, groups: int = 1) -> Tracer:
 
 
 def cumsum(v: Any) -> Tracer:
-    """The sum of all units up to each one, itself included: [H] as v."""
+    """The sum of all units up to each one, itself included: [H] as v.
+
+    Example:
+        >>> gate = cumsum(softmax(W @ x))
+    """
     value = lift(v)
     vector_dim(value, "cumsum")
     return Tracer(node("cumsum", (value,), (), value.shape, where_called()))

@@ -37,6 +37,9 @@ def spike(
 
     Raises:
         TraceError: no surrogate has this name or takes such a parameter.
+
+    Example:
+        >>> s = spike(h - 1.0, "atan")
     """
     value = Tracer(lift(v))
     slope = surrogate if callable(surrogate) else _named(surrogate, parameters)
@@ -67,6 +70,9 @@ def straight_through(hard: Any, soft: Any) -> Tracer:
     Of ``soft`` a step computes what its derivative needs, and in a forward without gradients
     nothing: ``straight_through(round(v), v)``, ``straight_through(v > 0, sigmoid(v))``.
     Source: Bengio, Léonard & Courville 2013, arXiv:1308.3432v1, section 4.
+
+    Example:
+        >>> h = straight_through(where(h > 0, 1.0, 0.0), sigmoid(h))
     """
     return pointwise("surrogate", hard, soft, 1.0)
 
@@ -83,6 +89,9 @@ def clip_gradient(v: Any, limit: Any) -> Tracer:
 
     Raises:
         TraceError: v depends on weights alone.
+
+    Example:
+        >>> h = tanh(W @ x + R @ clip_gradient(h, 1.0))
     """
     value = lift(v)
     if value.rate == Rate.WEIGHT:

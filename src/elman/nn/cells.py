@@ -155,6 +155,11 @@ class RNNCell(_Cell, nn.RNNCell):
         nonlinearity: ``"tanh"`` or ``"relu"``.
         device, dtype: of the parameters.
         engine: the name of an engine; ``"auto"`` is torch's own step.
+
+    Example:
+        >>> step = elman.RNNCell(8, 16)
+        >>> h = step(torch.randn(2, 8))  # from zeros
+        >>> h = step(torch.randn(2, 8), h)  # [B, H]
     """
 
     def __init__(
@@ -180,6 +185,11 @@ class GRUCell(_Cell, nn.GRUCell):
         bias: whether there are b and d.
         device, dtype: of the parameters.
         engine: the name of an engine; ``"auto"`` is torch's own step.
+
+    Example:
+        >>> step = elman.GRUCell(8, 16)
+        >>> h = step(torch.randn(2, 8))  # from zeros
+        >>> h = step(torch.randn(2, 8), h)  # [B, H]
     """
 
     def __init__(
@@ -204,6 +214,11 @@ class LSTMCell(_Cell, nn.LSTMCell):
         bias: whether there are b and d.
         device, dtype: of the parameters.
         engine: the name of an engine; ``"auto"`` is torch's own step.
+
+    Example:
+        >>> step = elman.LSTMCell(8, 16)
+        >>> h, c = step(torch.randn(2, 8))  # from zeros
+        >>> h, c = step(torch.randn(2, 8), (h, c))  # [B, H] each
     """
 
     def __init__(

@@ -68,6 +68,11 @@ class LinearCrossEntropy(nn.Module):
         decoder = elman.LinearCrossEntropy(200, 10_000, tie=embedding)
         loss = decoder(states, words)  # states [T, B, 200], words [T, B]
         loss.backward()
+
+    Example:
+        >>> decoder = elman.LinearCrossEntropy(16, 100)
+        >>> loss = decoder(torch.randn(5, 2, 16), torch.randint(100, (5, 2)))
+        >>> loss.backward()
     """
 
     weight: nn.Parameter

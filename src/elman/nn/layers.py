@@ -269,6 +269,12 @@ class RNN(_Layers, nn.RNN):
         options: ``engine``, ``heads``, ``tape``, ``residual``, ``checkpoint`` …: see
             :class:`Options`. With heads, ``weight_hh`` is [H, H / heads], head n being units
             n·H/heads …
+
+    Example:
+        >>> net = elman.RNN(8, 16, nonlinearity="relu")
+        >>> out, h = net(torch.randn(5, 2, 8))  # of x [T, B, I]
+        >>> out.shape, h.shape
+        (torch.Size([5, 2, 16]), torch.Size([1, 2, 16]))
     """
 
     def __init__(
@@ -310,6 +316,12 @@ class GRU(_Layers, nn.GRU):
         input_size, hidden_size: of x and h.
         options: and all others, as of :class:`RNN`. With heads, ``weight_hh`` is
             [3 · H, H / heads].
+
+    Example:
+        >>> net = elman.GRU(8, 16, num_layers=2)
+        >>> out, h = net(torch.randn(5, 2, 8))  # of x [T, B, I]
+        >>> out.shape, h.shape
+        (torch.Size([5, 2, 16]), torch.Size([2, 2, 16]))
     """
 
     def __init__(
@@ -350,6 +362,12 @@ class LSTM(_Layers, nn.LSTM):
         options: and all others, as of :class:`RNN`. With heads, ``weight_hh`` is
             [4 · H, H / heads].
         proj_size: if not 0, the size of h, which is a projection of the cell's output then.
+
+    Example:
+        >>> net = elman.LSTM(8, 16, bidirectional=True)
+        >>> out, (h, c) = net(torch.randn(5, 2, 8))  # of x [T, B, I]
+        >>> out.shape, c.shape
+        (torch.Size([5, 2, 32]), torch.Size([2, 2, 16]))
     """
 
     def __init__(

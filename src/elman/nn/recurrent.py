@@ -78,6 +78,12 @@ class Recurrent(SequenceModule, nn.Module):
     Raises:
         ShapeError: sizes that do not fit the cell.
         InputError: an option that does not exist; a constant that is not given.
+
+    Example:
+        >>> net = elman.Recurrent(elman.cells.mgu, 8, 16, num_layers=2)
+        >>> out, h = net(torch.randn(5, 2, 8))  # of x [T, B, I]
+        >>> out.shape, h.shape
+        (torch.Size([5, 2, 16]), torch.Size([2, 2, 16]))
     """
 
     def __init__(

@@ -39,5 +39,10 @@ def safe_globals() -> list[Any]:
     Returns:
         The classes of modules, the cells of ``elman.cells``, the functions of ``elman.ops``, and
         ``elman.bound_cell``.
+
+    Example:
+        >>> torch.save(elman.GRU(8, 16), "net.pt")
+        >>> with torch.serialization.safe_globals(elman.safe_globals()):
+        ...     net = torch.load("net.pt")
     """
     return [*NAMED, *cells.LIBRARY, *(getattr(ops, name) for name in ops.__all__)]

@@ -32,6 +32,11 @@ def accelerate(model: Model) -> Model:
 
     Returns:
         The model itself.
+
+    Example:
+        >>> model = elman.accelerate(torch.nn.Sequential(torch.nn.GRU(8, 16)))
+        >>> isinstance(model[0], elman.GRU)
+        True
     """
     for module in model.modules():
         ours = _OURS.get(type(module))
@@ -46,7 +51,13 @@ def accelerate(model: Model) -> Model:
 
 
 def restore(model: Model) -> Model:
-    """Undo :func:`accelerate`: torch's own classes again. Modules made as elman's stay elman's."""
+    """Undo :func:`accelerate`: torch's own classes again. Modules made as elman's stay elman's.
+
+    Example:
+        >>> model = elman.accelerate(torch.nn.Sequential(torch.nn.GRU(8, 16)))
+        >>> isinstance(elman.restore(model)[0], elman.GRU)
+        False
+    """
     theirs = {ours: torch_class for torch_class, ours in _OURS.items()}
     for module in model.modules():
         if module.__dict__.pop(_MARK, False) and type(module) in theirs:

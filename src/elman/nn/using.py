@@ -37,6 +37,10 @@ def using(*, engine: str) -> Iterator[None]:
     Raises:
         EngineError: there is no engine of that name; inside the block, whatever that engine cannot
             run.
+
+    Example:
+        >>> with elman.using(engine="reference"):
+        ...     out, h = elman.GRU(8, 16)(torch.randn(5, 2, 8))
     """
     token = _asked.set(checked(engine))
     try:

@@ -138,6 +138,12 @@ def deer(
         InputError, ShapeError: arguments that do not fit.
 
     Source: Lim, Zhu, Selfridge & Kasim 2024, arXiv:2309.12252v3, eq. 3 to 6.
+
+    Example:
+        >>> x, y0 = torch.randn(100, 2, 4), torch.zeros(2, 4)
+        >>> y = elman.deer(lambda y, x: torch.tanh(0.5 * y + x), y0, x)
+        >>> y.shape
+        torch.Size([100, 2, 4])
     """
     inputs, solvers, packed = _checked(y0, x, solver, guess)
     if not inputs[0].shape[0]:
@@ -239,6 +245,10 @@ def linear_scan(a: Tensor, b: Tensor, y0: Tensor | None = None) -> Tensor:
         InputError: unlike dtypes or devices.
 
     Source: Blelloch 1990, "Prefix sums and their applications".
+
+    Example:
+        >>> elman.linear_scan(torch.tensor([0.5, 0.5]), torch.tensor([1.0, 1.0]))
+        tensor([1.0000, 1.5000])
     """
     if y0 is None:
         y0 = torch.zeros_like(b[0]) if b.dim() and b.shape[0] else b.new_zeros(b.shape[1:])

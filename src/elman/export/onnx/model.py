@@ -33,6 +33,11 @@ class OnnxModel:
             zeros, or what is learned, if they are not given.
         outputs: shapes by name: the outputs, then the last states.
         operators: the operator of each layer: ``GRU``, ``LSTM``, ``RNN``, or ``Scan``.
+
+    Example:
+        >>> model = elman.export.to_onnx(elman.GRU(8, 16), "gru.onnx")
+        >>> model.path.name
+        'gru.onnx'
     """
 
     path: Path
@@ -72,6 +77,9 @@ def to_onnx(
         InputError: no such module, an operation that ONNX has no text for, or the package ``onnx``
             is missing (``pip install elman[export]``).
         OSError: the file cannot be written.
+
+    Example:
+        >>> model = elman.export.to_onnx(elman.GRU(8, 16), "gru.onnx")
     """
     if not isinstance(module, SequenceModule):
         raise InputError(
