@@ -464,11 +464,31 @@ def test_shapes_that_do_not_fit(step):
     told(caught.value, what, step.__name__.replace("_", " "), hint)
 
 
-def test_both_operands_are_shown():
+def add_named(x, h, W, R, b):
+    wide = W @ x
+    return tanh(wide + R @ h)  # add named
+
+
+def add_called(x, h, W, R, b):
+    return concat(tanh(h), x) * sigmoid(b)  # add called
+
+
+OPERANDS = {  # function -> the two sides as they are written; of a name, what it was given
+    add_wide: ("W @ x: [3H]", "R @ h: [H]"),
+    add_named: ("wide = W @ x: [3H]", "R @ h: [H]"),
+    add_called: ("concat(tanh(h), x): [H+I]", "sigmoid(b): [H]"),
+    multiply_vectors: ("h: [H]", "b: [H]"),
+    multiply_unlike: ("W: [3H, I]", "h: [H]"),
+}
+
+
+@pytest.mark.parametrize("step", OPERANDS, ids=lambda step: step.__name__)
+def test_both_operands_are_shown(step):
     """As they are written, with their shapes."""
     with pytest.raises(ShapeError) as caught:
-        rnn(add_wide)
-    assert "left  return tanh(W @ x + R @ h)" in str(caught.value).replace(line_of("add wide"), "")
+        rnn(step)
+    left, right = OPERANDS[step]
+    assert f"\n  left  {left}\n  right {right}\n" in str(caught.value)
 
 
 def two_for_one(x, h, W, R, b):

@@ -5,12 +5,14 @@ Every node remembers the line it was written at, so that a mistake is told at th
 
 from __future__ import annotations
 
+import ast
 import inspect
 import linecache
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from elman.errors import ShapeError, TraceError, diagnostic
@@ -38,15 +40,21 @@ def written_at(where: str) -> Generator[None]:
         _at.reset(token)
 
 
+def _is_inside(frame: FrameType) -> bool:
+    """Whether a frame is the tracer's own, torch's or numpy's."""
+    file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+    own = module.startswith(_HERE) or module.partition(".")[0] in _FOREIGN
+    return own or file.startswith("<frozen")
+
+
 def where_called() -> str:
     """The innermost line outside the tracer (and outside torch and numpy): ``file:line: text``."""
     if where := _at.get():
         return where
     frame = inspect.currentframe()
     while frame is not None:
-        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
-        inside = module.startswith(_HERE) or module.partition(".")[0] in _FOREIGN
-        if not inside and not file.startswith("<frozen"):
+        file = frame.f_code.co_filename
+        if not _is_inside(frame):
             text = linecache.getline(file, frame.f_lineno).strip()
             return f"{Path(file).name}:{frame.f_lineno}: {text}"
         frame = frame.f_back
@@ -58,18 +66,43 @@ def refuse(what: str, hint: str) -> NoReturn:
     raise TraceError(diagnostic(what, [("at", where_called())], hint))
 
 
-def describe(value: Node) -> str:
-    """A value as its source line shows it, with its shape, for messages."""
-    text = value.name if not value.args else (value.where.partition(": ")[2] or value.name)
-    return f"{text}: {show_shape(value.shape)}"
+def describe(value: Node, written: str = "") -> str:
+    """A value as it is written here, or as its source line shows it, with its shape, for
+    messages."""
+    line = value.name if not value.args else (value.where.partition(": ")[2] or value.name)
+    return f"{written or line}: {show_shape(value.shape)}"
+
+
+def _operands() -> tuple[str, str]:
+    """The two sides of the operation now, as they are written, where they are more than a name."""
+    frame = inspect.currentframe()
+    while frame is not None and _is_inside(frame):
+        frame = frame.f_back
+    at = frame and inspect.getframeinfo(frame).positions
+    if frame is None or not at or at.lineno is None or at.lineno != at.end_lineno:
+        return "", ""
+    line = linecache.getline(frame.f_code.co_filename, at.lineno).encode()
+    text = line[at.col_offset : at.end_col_offset].decode()
+    try:
+        found = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return "", ""
+    if not isinstance(found, ast.BinOp):
+        return "", ""
+    left, right = (
+        "" if isinstance(side, ast.Name) else ast.get_source_segment(text, side) or ""
+        for side in (found.left, found.right)
+    )
+    return left, right
 
 
 def mismatch(verb: str, left: Node, right: Node, hint: str = "") -> ShapeError:
     """The error for two operands whose shapes do not match."""
+    sides = zip(("left", "right"), (left, right), _operands(), strict=True)
     return ShapeError(
         diagnostic(
             f"cannot {verb} {show_shape(left.shape)} and {show_shape(right.shape)}",
-            [("at", where_called()), ("left", describe(left)), ("right", describe(right))],
+            [("at", where_called()), *((side, describe(v, text)) for side, v, text in sides)],
             hint,
         )
     )
