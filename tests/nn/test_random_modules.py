@@ -162,3 +162,27 @@ def test_without_a_recurrence(of, engine, options, lengths):
     net.engine = engine
     for got, value in zip(results(net, call), want, strict=True):
         assert_close(got, value)
+
+
+@cell(input="x[I]", state="h[H], s[H]", weights="W[H, I], a[H]")
+def by_units(x, h, s, W, a):
+    """Units that do not mix."""
+    return ops.tanh(W @ x + a * h), 0.5 * s + h
+
+
+@pytest.mark.parametrize("engine", ["c", "deer", "scan-backward"])
+@pytest.mark.parametrize("of", [forgetful, unread, by_units, elman.cells.gru], ids=lambda c: c.name)
+@pytest.mark.parametrize("training", [True, False])
+def test_no_samples(of, engine, training):
+    """An empty batch has empty results, and gradients of zeros."""
+    need_engine(engine)
+    net = elman.Recurrent(of, 4, 4, dtype=F64, engine=engine)
+    x = [torch.zeros(3, 0, 4, dtype=F64, requires_grad=training) for _ in of.inputs]
+    with torch.set_grad_enabled(training):
+        values = tree_leaves(net(tuple(x) if len(x) > 1 else x[0]))
+    assert [*values[0].shape] == [3, 0, 4]
+    assert all([*value.shape] == [1, 0, 4] for value in values[-len(of.states) :])
+    if training:
+        loss = sum(value.sum() for value in values)
+        for d in torch.autograd.grad(loss, list(net.parameters()), materialize_grads=True):
+            assert not d.any()

@@ -286,3 +286,34 @@ def test_entity_aware_lstm(engine):
         strict=True,
     ):
         assert_close(got, want)
+
+
+@cell(input="x[I]", static="s[H]", state="h[H]", weights="W[H, I], R[H, H]")
+def clipped_once(x, s, h, W, R):
+    """A gradient is clipped on its way to what is the same at all steps."""
+    return ops.tanh(W @ x + R @ h + ops.clip_gradient(3 * ops.sin(s), 0.1) * h)
+
+
+@cell(input="x[I], s[H]", state="h[H]", weights="W[H, I], R[H, H]")
+def clipped_repeated(x, s, h, W, R):
+    """The judge."""
+    return ops.tanh(W @ x + R @ h + ops.clip_gradient(3 * ops.sin(s), 0.1) * h)
+
+
+@pytest.mark.parametrize("engine", ["reference", "c"])
+def test_gradients_are_clipped_in_every_step(engine):
+    """Not once, when they have been summed over all steps."""
+    need_engine(engine)
+    net = elman.Recurrent(clipped_once, 4, 5, engine=engine, dtype=F64)
+    judge = elman.Recurrent(clipped_repeated, 4, 5, engine="reference", dtype=F64)
+    judge.load_state_dict(net.state_dict())
+    source = torch.Generator().manual_seed(0)
+    x, s, h = (
+        torch.randn(shape, generator=source, dtype=F64).requires_grad_()
+        for shape in ((7, 3, 4), (3, 5), (1, 3, 5))
+    )
+    got = net(x, h, static=s)[0]
+    want = judge((x, s.expand(7, 3, 5)), h)[0]
+    assert_close(got, want)
+    for a, b in zip(*(torch.autograd.grad(v.square().sum(), (x, s, h)) for v in (got, want))):
+        assert_close(a, b)

@@ -41,9 +41,9 @@ def split_static(graph: Graph, static: Collection[str]) -> Split:
         if value.op == "input":
             known = value.name in static
         else:
-            known = any(arg in fixed for arg in value.args) and all(
-                arg in fixed or arg.rate == Rate.WEIGHT for arg in value.args
-            )
+            # a gradient is clipped in every step, not once its sum over all of them is known
+            known = value.op != "clip_gradient" and any(arg in fixed for arg in value.args)
+            known = known and all(arg in fixed or arg.rate == Rate.WEIGHT for arg in value.args)
         if known:
             fixed.add(value)
     read = {arg for value in values if value not in fixed for arg in value.args} | {*whole.roots}

@@ -71,7 +71,7 @@ class StateGroups:
         count = len(self.groups)
         states: dict[int, Tensor] = {}
         if isinstance(self.algebra, Units):
-            whole = packed.unflatten(2, (batch, count, -1))
+            whole = packed.unflatten(2, (batch, count, self.widths[0]))
             for g, group in enumerate(self.groups):
                 for place, k in enumerate(group):
                     states[k] = whole[:, place, :, g]
