@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,6 @@ from elman.drawing import draw_ops
 from elman.frontend.cell import Cell
 from elman.ir.types import names_in
 
-_EXAMPLE = re.compile(r"\nExample:\n    >>> (.*)")
 FIGURE = 24  # characters of a cell that are not broken into lines
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
@@ -110,10 +108,7 @@ def operations() -> str:
         "",
     ]
     for name in sorted(ops.__all__):
-        call = getattr(ops, name)
-        signature = str(inspect.signature(call)).partition(" ->")[0].replace(": Any", "")
-        text = _EXAMPLE.sub(r"\n```python\n\1\n```", inspect.getdoc(call) or "")
-        parts.append(f"### `{name}{signature}`\n\n{text}\n")
+        parts += [f"### {name}\n", _directive("autofunction", f"elman.ops.{name}")]
     return "\n".join(parts)
 
 

@@ -27,10 +27,10 @@ def spike(
         surrogate: a name, or a function of v that gives the derivative, written with the functions
             of ``elman.ops``: ``lambda v: 0.3 * relu(1 - abs(v))``. Names, with their parameters
             (:mod:`elman.frontend.surrogates` has formulas and sources):
-            ``"fast_sigmoid"``: 1 / (1 + slope |v|)², slope=25;
+            ``"fast_sigmoid"``: ``1 / (1 + slope |v|)²``, slope=25;
             ``"atan"``: alpha / 2 / (1 + (π / 2 · alpha · v)²), alpha=2;
             ``"sigmoid"``: slope · σ(slope v) (1 - σ(slope v)), slope=25;
-            ``"triangular"``: height · max(0, 1 - |v| / width), height=1, width=1.
+            ``"triangular"``: ``height · max(0, 1 - |v| / width)``, height=1, width=1.
         parameters: of the surrogate.
 
     Second derivatives are those of the surrogate.
