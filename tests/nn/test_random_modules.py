@@ -186,3 +186,28 @@ def test_no_samples(of, engine, training):
         loss = sum(value.sum() for value in values)
         for d in torch.autograd.grad(loss, list(net.parameters()), materialize_grads=True):
             assert not d.any()
+
+
+@cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]")
+def largest(x, h, W, R):
+    """A gradient to the largest unit of a product, which is read further."""
+    p = R @ h
+    return ops.tanh(W @ x + ops.amax(p) * p + ops.amax(W @ x) * h)
+
+
+@pytest.mark.parametrize("tape", ["auto", "save", "recompute"])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_the_largest_is_found_again(tape, heads):
+    """In backwards of first and second order, though products may be computed anew there."""
+    need_engine("c")
+    torch.manual_seed(0)
+    net = elman.Recurrent(largest, 6, 18, dtype=F64, heads=heads, tape=tape)
+    x = torch.randn(4, 3, 6, dtype=F64, requires_grad=True)
+    leaves, found = [x, *net.parameters()], []
+    for net.engine in ("c", "reference"):
+        first = torch.autograd.grad(net(x)[0].sin().sum(), leaves)
+        again = torch.autograd.grad(net(x)[0].sin().sum(), leaves, create_graph=True)
+        second = torch.autograd.grad(sum(d.square().sum() for d in again), leaves)
+        found.append([*first, *second])
+    for got, want in zip(*found, strict=True):
+        assert_close(got, want)

@@ -76,6 +76,19 @@ def drawn(values: Iterable[Node]) -> set[Node]:
     return found
 
 
+def compared(values: Iterable[Node]) -> set[Node]:
+    """Largest units that are looked for among what they are the largest of (the derivative of
+    ``amax``): a phase that has them from another one would find none, where a product that it
+    computes anew is rounded otherwise."""
+    found: set[Node] = set()
+    for value in values:
+        for arg in value.args if value.op == "eq" else ():
+            largest = arg.args[0] if arg.op == "spread" else arg
+            if largest.op == "amax":
+                found |= {arg, largest}
+    return found
+
+
 class _Cutter:
     """The four cuts for one pair, one spec and one set of prices."""
 
@@ -83,11 +96,11 @@ class _Cutter:
         self.pair, self.spec, self.prices = pair, spec, prices
         self.sizes = spec.sizes
         step = pair.step
-        self.given = {*step.inputs, *step.states, *step.next_states, *pair.d_outputs}
         summed = [value for term in pair.sums for value in (term.left, term.right)]
-        self.drawn = drawn(
-            below([*step.roots, *pair.d_states, *filter(None, (*pair.d_inputs, *summed))])
-        )
+        every = below([*step.roots, *pair.d_states, *filter(None, (*pair.d_inputs, *summed))])
+        self.drawn, self.compared = drawn(every), compared(every)
+        given = {*step.inputs, *step.states, *step.next_states, *pair.d_outputs}
+        self.given = given - self.compared
         self.sums = wanted_sums(pair, spec.wants) if spec.training else ()
         self.d_inputs = tuple(
             (index, d)
@@ -96,7 +109,7 @@ class _Cutter:
         )
 
     def save(self, value: Node) -> float:
-        if value in self.drawn:
+        if value in self.drawn or value in self.compared:
             return INFINITE
         return save_cost(value, self.sizes, self.prices)
 
