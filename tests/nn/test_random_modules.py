@@ -195,18 +195,36 @@ def largest(x, h, W, R):
     return ops.tanh(W @ x + ops.amax(p) * p + ops.amax(W @ x) * h)
 
 
+@cell(
+    input="x[I]",
+    state="h[H], m",
+    weights="W[H, I], U[P, H], V[H, P]",
+    output="y[H], e",
+)
+def largest_state(x, h, m, W, U, V):
+    """The largest unit is a state and an output, and is read further."""
+    p = U @ h
+    z = ops.amax(p)
+    return V @ p, z, ops.tanh(W @ x + z * h + m), z
+
+
 @pytest.mark.parametrize("tape", ["auto", "save", "recompute"])
-@pytest.mark.parametrize("heads", [1, 3])
-def test_the_largest_is_found_again(tape, heads):
+@pytest.mark.parametrize(
+    "one, options",
+    [(largest, {}), (largest, {"heads": 3}), (largest_state, {"P": 5})],
+    ids=["value", "heads", "state"],
+)
+def test_the_largest_is_found_again(tape, one, options):
     """In backwards of first and second order, though products may be computed anew there."""
     need_engine("c")
     torch.manual_seed(0)
-    net = elman.Recurrent(largest, 6, 18, dtype=F64, heads=heads, tape=tape)
+    net = elman.Recurrent(one, 6, 18, dtype=F64, tape=tape, **options)
     x = torch.randn(4, 3, 6, dtype=F64, requires_grad=True)
     leaves, found = [x, *net.parameters()], []
     for net.engine in ("c", "reference"):
-        first = torch.autograd.grad(net(x)[0].sin().sum(), leaves)
-        again = torch.autograd.grad(net(x)[0].sin().sum(), leaves, create_graph=True)
+        losses = [sum(out.sin().sum() for out in tree_leaves(net(x))) for _ in range(2)]
+        first = torch.autograd.grad(losses[0], leaves)
+        again = torch.autograd.grad(losses[1], leaves, create_graph=True)
         second = torch.autograd.grad(sum(d.square().sum() for d in again), leaves)
         found.append([*first, *second])
     for got, want in zip(*found, strict=True):

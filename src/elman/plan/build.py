@@ -278,9 +278,10 @@ def _forward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
 
 
 def _backward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
+    known = _leaf_buffers(pair, known_next=True).items()
     available: dict[Node, Buffer | None] = {
         **dict.fromkeys(cuts.tape),
-        **_leaf_buffers(pair, known_next=True),
+        **{value: buffer for value, buffer in known if value not in cuts.compared},
         **{v: Buffer("d_output", i) for i, v in enumerate(pair.d_outputs)},
     }
     rematerialised = list(cuts.rematerialised)

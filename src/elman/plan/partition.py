@@ -32,6 +32,8 @@ class Cuts:
         d_inputs: wanted cotangents of input gate blocks, (index, node).
         sums: the terms of the wanted weights' gradients.
         late_outputs: indices of output gate blocks computed after the forward loop.
+        compared: values that the backward computes anew, although they lie in memory
+            (:func:`compared`).
     """
 
     tape: tuple[Node, ...]
@@ -42,6 +44,7 @@ class Cuts:
     d_inputs: tuple[tuple[int, Node], ...]
     sums: tuple[Sum, ...]
     late_outputs: tuple[int, ...]
+    compared: frozenset[Node] = frozenset()
 
 
 def below(roots: Iterable[Node], given: Collection[Node] = ()) -> list[Node]:
@@ -233,5 +236,13 @@ def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:
     stored = cutter.sink(carried, [v for v in cutter.late if not loop_invariant(v)], free)
     rematerialised = cutter.rematerialise([*carried, *stored], free)
     return Cuts(
-        tape, hoisted, emitted, rematerialised, stored, cutter.d_inputs, cutter.sums, late_outputs
+        tape,
+        hoisted,
+        emitted,
+        rematerialised,
+        stored,
+        cutter.d_inputs,
+        cutter.sums,
+        late_outputs,
+        frozenset(cutter.compared),
     )
