@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -215,20 +215,27 @@ def explain(
 
 
 def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
-    first = layers[0]
     chosen = [(layer, _choice(layer, measure)) for layer in layers]
     programs = {layer.name: _program(layer, choice) for layer, choice in chosen}
-    pair = first.pair
-    hints = step_names(first.graph, pair.step, first.cell.output_names)
-    names = program_names(programs[first.name], hints)
+    cells = {layer.cell: layer for layer in reversed(layers)}
+    unlike = [cells[cell] for cell in dict.fromkeys([layer.cell for layer in layers])]
+    hints = {layer.cell: _hints(layer) for layer in unlike}
+    names = {cell: program_names(programs[cells[cell].name], own) for cell, own in hints.items()}
     engines = tuple(
         candidate for layer, choice in chosen for candidate in _candidates(layer, choice)
     )
     stages = {
-        "graph": _formula(first),
-        "step": f"{_recurrence(pair.source)}\n{show_step(pair.step, names)}",
-        "backward": show_backward(pair, names),
-        "program": "\n".join([*_unused(chosen), _programs(programs, hints)]),
+        "graph": _of_each(unlike, _formula),
+        "step": _of_each(
+            unlike,
+            lambda layer: (
+                f"{_recurrence(layer.pair.source)}\n{show_step(layer.pair.step, names[layer.cell])}"
+            ),
+        ),
+        "backward": _of_each(unlike, lambda layer: show_backward(layer.pair, names[layer.cell])),
+        "program": "\n".join(
+            [*_unused(chosen), _programs(programs, [hints[layer.cell] for layer in layers])]
+        ),
         "engines": "\n".join(_engine_texts(chosen, measure)),
         "cost": _cost(layers, programs, [choice for _, choice in chosen]),
     }
@@ -239,9 +246,8 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
             layer.steps * layer.batch * (forward_work(of).products + backward_work(of).products)
             for layer, of in zip(layers, programs.values(), strict=True)
         )
-    about = first.cell.__doc__.partition("\n")[0].replace("``", "")
     return Explanation(
-        f"{first.cell.name}: {about}" if about else first.cell.name,
+        "; ".join(_title(layer.cell) for layer in unlike),
         stages,
         engines,
         None if told is None else sum(one.forward for one in told),
@@ -250,6 +256,22 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
         None if told is None else _peak(layers, told),
         None if told is None else _peak(layers, told) + _around(chosen, programs),
     )
+
+
+def _title(cell: Cell) -> str:
+    about = cell.__doc__.partition("\n")[0].replace("``", "")
+    return f"{cell.name}: {about}" if about else cell.name
+
+
+def _hints(layer: Layer) -> dict[Any, str]:
+    return step_names(layer.graph, layer.pair.step, layer.cell.output_names)
+
+
+def _of_each(layers: Sequence[Layer], text: Callable[[Layer], str]) -> str:
+    """A text of the first layer of each cell; with the layer's name if there are several."""
+    if len(layers) == 1:
+        return text(layers[0])
+    return "\n".join(f"{layer.name}, {layer.cell.name}:\n{text(layer)}" for layer in layers)
 
 
 def step_bytes(layers: Sequence[Layer], measure: bool = True) -> int | None:
@@ -318,12 +340,12 @@ def _unused(chosen: Sequence[tuple[Layer, Choice | dict[str, str]]]) -> Iterable
             yield f"{layer.name} runs on {runs}, which does not follow this program"
 
 
-def _programs(programs: Mapping[str, Program], hints: Mapping[Any, str]) -> str:
+def _programs(programs: Mapping[str, Program], hints: Sequence[Mapping[Any, str]]) -> str:
     """The programs of all layers, those that differ in no more than a size told once."""
     lines: list[str] = []
     before = ""
-    for name, of in programs.items():
-        head, _, rest = show_program(of, hints).partition("\n")
+    for (name, of), own in zip(programs.items(), hints, strict=True):
+        head, _, rest = show_program(of, own).partition("\n")
         lines.append(f"{name}: {head}")
         lines.append("  the same" if rest == before else rest)
         before = rest

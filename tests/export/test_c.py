@@ -168,6 +168,22 @@ def test_static_inputs_and_constants(layers, tmp_path):
     assert done.returncode == 0
 
 
+@needs_compiler
+@pytest.mark.parametrize("learned", [False, True], ids=["zeros", "learned"])
+def test_layers_of_their_own(learned, tmp_path):
+    """Cells and sizes of each layer; inputs go to the layers that name them."""
+    torch.manual_seed(5)
+    given = {"mask": torch.eye(7), "p": torch.rand(7), "S": 3}
+    one, sizes = [cells.gru, gated, cells.lstm, many], [6, 7, 4, 10]
+    net = elman.Recurrent(one, 5, sizes, learn_initial=learned, **given)
+    for value in net._initial():
+        torch.nn.init.normal_(value)
+    assert [name for name, _ in net.parts.signature.inputs] == ["x", "m"]
+    check(net, tmp_path)
+    done = subprocess.run(["make", "-C", tmp_path, "check"], capture_output=True, check=False)
+    assert done.returncode == 0
+
+
 @elman.cell(input="x[I]", state="h[H], k", weights="W[H, I], R[H, H]", output="y[H], m, s[2H]")
 def telling(x, h, k, W, R):
     new = ops.tanh(W @ x + R @ h + k)
@@ -190,6 +206,24 @@ def test_several_outputs_and_learned_initial_states(tmp_path):
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
     done = subprocess.run(["make", "-C", tmp_path, "check"], capture_output=True, check=False)
     assert done.returncode == 0
+
+
+@elman.cell(input="x[I]", state="h[H]", weights="W[H, I], V[I, H]", output="y[I], g[H]")
+def returning(x, h, W, V):
+    h = ops.tanh(W @ x + h)
+    return V @ h, h, h
+
+
+@needs_compiler
+def test_residual_is_of_the_first_output(tmp_path):
+    """The others of the last layer are its own."""
+    torch.manual_seed(6)
+    net = elman.Recurrent(returning, 4, [6, 9], residual=True)
+    inputs = drawn(net)
+    with torch.no_grad(), elman.using(engine="reference"):
+        out = net.eval()(inputs[0].unsqueeze(1))[0]
+    want = torch.cat([value.squeeze(1) for value in out], 1)
+    torch.testing.assert_close(by_c(net, tmp_path, inputs), want, rtol=1e-4, atol=1e-5)
 
 
 @needs_compiler

@@ -68,12 +68,12 @@ def check(runtime, module, folder, T=5, B=3, states=False, lengths=None, **optio
     exact = copy.deepcopy(module).double()
     wide = [tuple(v.double() for v in group) for group in (inputs, starts, static)]
     given = {"static": wide[2]} if static else {}
-    start = (wide[1] if len(wide[1]) > 1 else wide[1][0]) if states else None
+    start = signature.form.closed(wide[1]) if states else None
     with torch.no_grad(), elman.using(engine="reference"):
         x = wide[0] if len(inputs) > 1 else wide[0][0]
         out, last = exact(x, start, lengths=lengths, **given)
     outs = out if isinstance(out, tuple) else (out,)
-    ends = last if isinstance(last, tuple) else (last,)
+    ends = signature.form.arrays(last)
     want = [*outs, *ends]
     assert [*got] == [
         *(f"out_{k}" if k else "out" for k in range(len(outs))),
@@ -202,6 +202,21 @@ LONG = {
         for name, f in STANDARD.items()
     },
 }
+
+
+@pytest.mark.parametrize("learned", [False, True], ids=["zeros", "learned"])
+@pytest.mark.parametrize("both", [False, True], ids=["forward", "both ways"])
+def test_layers_of_their_own(both, learned, runtime, tmp_path):
+    """Cells and sizes of each layer, operators beside a Scan, and the states of each."""
+    one = [cells.gru, cells.mgu, cells.lstm_peephole, cells.lstm]
+    net = elman.Recurrent(one, 5, [6, 4, 3, 7], bidirectional=both, learn_initial=learned)
+    for value in net._initial():
+        torch.nn.init.normal_(value)
+    made = check(runtime, net, tmp_path, lengths=[2, 5, 4])
+    assert made.operators == ["GRU", "Scan", "LSTM", "LSTM"]
+    assert made.outputs["c_l2_n"] == (1, "B", 3)
+    check(runtime, net, tmp_path, states=True)
+    check(runtime, net, tmp_path, states=True, scan=True)
 
 
 @pytest.mark.parametrize("name", LONG)

@@ -447,16 +447,11 @@ def test_shown_by_name():
 
 
 def test_arguments_that_stand_elsewhere():
-    """What belongs to a call is told so where a module is made; cells go one by one."""
+    """What belongs to a call is told so where a module is made."""
     for name in ("outputs", "reset", "lengths"):
         with pytest.raises(InputError, match=f"{name} is an argument of each call") as told:
             elman.Recurrent(cells.gru, I, H, **{name: None})
         assert f"net(x, {name}=…)" in str(told.value)
-    with pytest.raises(InputError, match="one cell for all its layers") as told:
-        elman.Recurrent([cells.gru, cells.lstm], I, H)  # type: ignore[arg-type]
-    assert "one module for each" in str(told.value)
-    with pytest.raises(InputError, match="hidden_size is one size for all layers"):
-        elman.Recurrent(cells.gru, I, [H, 4], 2)  # type: ignore[arg-type]
 
 
 def test_exported_c_has_one_output(tmp_path):

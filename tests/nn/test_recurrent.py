@@ -467,12 +467,6 @@ def test_an_empty_batch(engine):
     assert all(not bool(weight.grad.any()) for weight in net.parameters())
 
 
-@cell(input="x[I]", state="h[H], p[I]", weights="W[H, I], R[H, I]")
-def remembering(x, h, p, W, R):
-    """The input of the step before is a state: in a layer above it would be as long as h."""
-    return ops.tanh(W @ x + R @ p + h), x
-
-
 @cell(input="x[I], m[I]", state="h[H]", weights="W[H, I]")
 def masked(x, m, h, W):
     """A mask of the input's size."""
@@ -488,15 +482,14 @@ def scaled(x, s, h, W):
 @pytest.mark.parametrize(
     "follower, entry, shared",
     [
-        (remembering, "p[I]", "have states of one size"),
         (masked, "m[I]", "get the same further inputs"),
         (scaled, "s[I]", "get the same static inputs"),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_what_all_layers_share_has_one_size(follower, entry, shared):
-    """States are one tensor of all layers: one that follows the input's size fits only where layers
-    read inputs of one size. Kernels would read beyond its end."""
+    """What all layers read and follows the input's size fits only where layers read inputs of one
+    size. Kernels would read beyond its end."""
     told = (
         f"{follower.name}, layer 1: {entry} has size 8 here and 5 in layer 0, but all layers "
         f"{shared}\n"

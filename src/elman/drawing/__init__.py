@@ -45,6 +45,7 @@ def draw(
     hidden_size: int = 128,
     tape: Tape | None = None,
     use_dot: bool | None = None,
+    layer: int = 0,
     **dims: int,
 ) -> Drawing:
     """Draw the differentiable graph: forward above, backward below.
@@ -55,21 +56,22 @@ def draw(
     computed again. Shaded: what leaves the time loop.
 
     Args:
-        what: a cell, or a module of elman's (its first layer).
+        what: a cell, or a module of elman's.
         path: where to write it: ``.svg``, or ``.dot`` or ``.gv`` for graphviz' language.
         input_size, hidden_size: of a cell; they decide what is taped and what is hoisted.
         tape: how much is kept, ``"save"``, ``"auto"`` or ``"recompute"``; None: as the module does,
             or ``"auto"``.
         use_dot: whether graphviz lays it out; None: if it is installed.
+        layer: which of a module's layers, from 0 on.
         dims: sizes of a cell's other dims.
 
     Raises:
-        InputError: nothing that can be drawn, or a file of another kind.
+        InputError: nothing that can be drawn, no such layer, or a file of another kind.
 
     Example:
         >>> picture = elman.draw(elman.cells.gru, "gru.svg", use_dot=False)
     """
-    cell, sizes, own = _subject(what, input_size, hidden_size, dims)
+    cell, sizes, own = _subject(what, input_size, hidden_size, dims, layer)
     target = _target(path, ".svg", ".dot", ".gv")
     made = _picture(cell, sizes, PlanOptions(tape or own))
     found = Drawing(svg(made, layout(made, use_dot=use_dot)), dot_text(made, columns(made)), target)
@@ -113,7 +115,7 @@ def _target(path: str | Path | None, *suffixes: str) -> Path | None:
 
 
 def _subject(
-    what: Any, input_size: int | None, hidden_size: int, dims: dict[str, int]
+    what: Any, input_size: int | None, hidden_size: int, dims: dict[str, int], layer: int
 ) -> tuple[Cell, dict[str, int], Tape]:
     """The cell, its sizes and its tape; a module has all in its ``runners``."""
     if isinstance(what, Cell):
@@ -121,8 +123,12 @@ def _subject(
         return what, what.bind(inputs, hidden_size, **dims), "auto"
     runners = getattr(what, "runners", None)
     if isinstance(runners, dict) and runners:
-        first = next(iter(runners.values()))
-        return first.cell, dict(first.dims), first.options.tape
+        shown = runners.get(f"l{layer}")
+        if shown is None:
+            raise InputError(
+                diagnostic(f"the module has no layer {layer}", [("has", ", ".join(runners))])
+            )
+        return shown.cell, dict(shown.dims), shown.options.tape
     raise InputError(
         diagnostic(
             f"draw takes a cell or a module of elman's, not {type(what).__name__}",

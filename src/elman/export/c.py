@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -161,13 +162,20 @@ class _Project:
 
     def __init__(self, name: str, layers: Sequence[LayerText], residual: bool, module: Any) -> None:
         self.name, self.layers, self.residual, self.module = name, layers, residual, module
-        first = layers[0]
-        own = list(dict.fromkeys(str(leaf.data[0]) for leaf in first.job.pair.step.inputs))
-        self.names = [f"{name}_" if name in _TAKEN else name for name in own]
-        self.inputs = dict(zip(self.names, first.layout.input_widths, strict=True))
-        self.learned: list[Tensor] = module._initial()  # [layers, n] of each state, or none
-        count = len(module.parts.signature.inputs)
-        self.static = set(self.names[count:])
+        signature = module.parts.signature
+        every = (*signature.inputs, *signature.static)
+        self.names: list[str] = []
+        for own, _ in every:
+            while own in _TAKEN or own in self.names:
+                own += "_"
+            self.names.append(own)
+        widths = [math.prod(sizes) for _, sizes in every]
+        self.inputs = dict(zip(self.names, widths, strict=True))
+        self.takes = signature.takes
+        self.learned: list[tuple[Tensor, ...]] = []  # [n] of each state of each layer, or none
+        if module.learn_initial:
+            self.learned = signature.form.rows(module._initial())
+        self.static = set(self.names[len(signature.inputs) :])
         self.outputs = [layer.layout.output_width for layer in layers]
 
     def arrays(self) -> dict[str, Tensor]:
@@ -178,9 +186,9 @@ class _Project:
             vectors = layer.vectors()
             if len(vectors):
                 found[f"{layer.name}_vec"] = vectors
-        for index, layer in enumerate(self.layers):
-            for k, value in enumerate(self.learned):
-                found[f"{layer.name}_i{k}"] = value[index].detach().reshape(-1)
+        for layer, values in zip(self.layers, self.learned):
+            for k, value in enumerate(values):
+                found[f"{layer.name}_i{k}"] = value.detach().reshape(-1)
         return found
 
     def members(self) -> list[list[tuple[str, int]]]:
@@ -257,7 +265,8 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
     def _layer(self, index: int, layer: LayerText) -> str:
         own = {member.partition("_")[2] for member, _ in self.members()[index]}
         count = len(layer.layout.state_widths)
-        inputs = ", ".join(f"const T *in{k}" for k in range(len(self.names)))
+        taken = range(len(self.takes[index]))
+        inputs = ", ".join(f"const T *in{k}" for k in taken)
         lines = []
         for k, width in enumerate(layer.layout.state_widths):
             at = f"state->l{index}_h{k}"
@@ -268,7 +277,7 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
                 lines.append(f"T *const {part} = state->l{index}_{part};")
         if len(layer.vectors()):
             lines.append(f"const T *const vec = {layer.name}_vec;")
-        unused = [*(f"h{k}" for k in range(count)), *(f"in{k}" for k in range(len(self.names)))]
+        unused = [*(f"h{k}" for k in range(count)), *(f"in{k}" for k in taken)]
         lines.append(" ".join(f"(void){what};" for what in unused))
         lines += layer.lines
         if output_is_state(layer.job.pair):
@@ -285,9 +294,10 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
         for index, layer in enumerate(self.layers):
             last = index + 1 == len(self.layers)
             out = "y" if last else f"state->l{index}_y"
-            steps.append(f"{layer.name}(state, {', '.join([below, *self.names[1:]])}, {out});")
-            if self.residual and index:
-                width = self.outputs[index]
+            given = [below, *(self.names[k] for k in self.takes[index][1:])]
+            steps.append(f"{layer.name}(state, {', '.join(given)}, {out});")
+            if self.residual and index:  # of first outputs, which have one size in all layers
+                width = self.module.output_size
                 steps.append(f"for (long u = 0; u < {width}; u++) {out}[u] += {below}[u];")
             below = out
         begun = [

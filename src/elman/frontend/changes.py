@@ -53,6 +53,10 @@ class Change:
     def check(self, cell: str, states: Collection[str]) -> None:
         """Refuse what a cell with such states cannot have. Raises InputError."""
 
+    def of_states(self, states: Collection[str]) -> Change:
+        """The change as far as it concerns these states."""
+        return self
+
     @property
     def data(self) -> Data:
         """Of what :func:`change_of` makes it again."""
@@ -136,6 +140,12 @@ class Zoneout(Change):
                     f"zoneout={{{hint}}}",
                 )
             )
+
+    def of_states(self, states: Collection[str]) -> Change:
+        """See :meth:`Change.of_states`."""
+        if not isinstance(self.share, tuple):
+            return self
+        return Zoneout(tuple([(name, share) for name, share in self.share if name in states]))
 
     def written(self, name: str, old: Tracer, new: Tracer) -> Tracer:
         """See :meth:`Change.written`."""

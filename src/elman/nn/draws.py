@@ -9,10 +9,11 @@ from torch import Tensor
 
 from elman.engines.call import Call
 from elman.errors import InputError, diagnostic
+from elman.frontend.cell import Cell
 from elman.ir.draws import BITS
 from elman.nn.options import Option, known
 from elman.nn.packing import Packing, Padding
-from elman.passes.draws import SAMPLED, SEQUENCE
+from elman.passes.draws import SAMPLED, SEQUENCE, draws
 
 for _rule in SAMPLED.values():
     known(_rule)
@@ -32,9 +33,13 @@ class Draws(Option):
         self._per, self._keys = tuple(per), tuple(keys)
         self.rule = SAMPLED[self._per]
 
-    def above(self, first: int) -> Draws:
+    def above(self, first: int, cell: Cell) -> Draws | None:
         """See :meth:`Option.above`."""
-        return Draws(self._per, [keys[first:] for keys in self._keys]) if first else self
+        per = draws(cell.graph)
+        if not first and per == self._per:
+            return self
+        own = [keys[first:] for often, keys in zip(self._per, self._keys) if often in per]
+        return Draws(per, own) if per else None
 
     def extend(self, call: Call, reverse: bool, member: int = 0) -> Call:
         """See :meth:`Option.extend`."""

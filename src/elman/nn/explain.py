@@ -87,10 +87,11 @@ def layers_of(module: nn.Module, x: Any) -> list[Layer]:
     shaped = (parameters[0] if parameters else like).new_empty(steps, batch, 0)
     engine = wanted(module.engine)
     elsewhere = _elsewhere(module, like, engine)
-    first = module.stack.runners[0]
-    rules = compiler.training_rules(first.cell) if module.training else ()
     flows = [part.requires_grad for part in inputs]
-    flows += [False] * (len(first.names(rules)) - len(first.names()))
+    each_rules = [
+        compiler.training_rules(runner.cell) if module.training else ()
+        for runner in module.stack.runners
+    ]
     requests: list[Request] = []
     below = trained = flows[0]
     directions = module.stack.directions
@@ -99,9 +100,10 @@ def layers_of(module: nn.Module, x: Any) -> list[Layer]:
     ):
         if index % directions == 0:
             below = trained
-        request = runner.request(
-            Call((shaped,), (), tuple(weights)), [below, *flows[1:]], engine, rules
-        )
+        rules, takes = each_rules[index], module.stack.takes[index][1 : len(runner.cell.inputs)]
+        own = [below, *[flows[k] for k in takes]]
+        own += [False] * (len(runner.names(rules)) - len(runner.names()))
+        request = runner.request(Call((shaped,), (), tuple(weights)), own, engine, rules)
         trained = trained or request.training
         requests.append(request)
     layers: list[Layer] = []
@@ -113,8 +115,9 @@ def layers_of(module: nn.Module, x: Any) -> list[Layer]:
         if asked and any(request.training for request in own):
             limits = asked._replace(groups=len(groups))
             own, between = in_spans(group.runners, own, (steps, batch, 0), limits)
-        names = [*module.runners][len(layers) : len(layers) + count]
-        for name, runner, request in zip(names, group.runners, own, strict=True):
+        members = slice(len(layers), len(layers) + count)
+        names, each = [*module.runners][members], each_rules[members]
+        for name, runner, request, rules in zip(names, group.runners, own, each, strict=True):
             spec = request.spec(runner.dims, runner.names(rules), runner.options)
             choice = None if elsewhere else runner.chosen(request)
             where = (name, runner.cell, spec, steps, batch, request.engine)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, Unpack, cast
 
 import torch
@@ -14,6 +14,7 @@ from elman.frontend.cell import Cell
 from elman.nn.compile.dynamo import allow_compiling
 from elman.nn.compile.operator import fixed_engine
 from elman.nn.dense import is_dense
+from elman.nn.dispatch import Runner
 from elman.nn.formulas import FORMULAS, PROJECTED
 from elman.nn.handing import Outputs, checked_outputs
 from elman.nn.packing import checked_lengths
@@ -72,9 +73,9 @@ class _Layers(SequenceModule):
         cell = FORMULAS[self.mode, bool(self.bias)].with_heads(self.heads)
         return cell.with_changes(*self._changes), self.hidden_size, {}
 
-    def _parameter_names(self: Any, suffixes: Sequence[str]) -> list[list[str]]:
+    def _parameter_names(self: Any, runners: Mapping[str, Runner]) -> list[list[str]]:
         """See :meth:`SequenceModule._parameter_names`."""
-        names, count = self._flat_weights_names, len(self._flat_weights_names) // len(suffixes)
+        names, count = self._flat_weights_names, len(self._flat_weights_names) // len(runners)
         return [names[k : k + count] for k in range(0, len(names), count)]
 
     def __getstate__(self: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from elman.engines.call import Call
+from elman.frontend.cell import Cell
 from elman.tuning.request import Rule
 
 RULES: dict[str, Rule] = {}  # by the name that records have
@@ -32,8 +33,9 @@ class Option(ABC):
 
     rule: Rule
 
-    def above(self, first: int) -> Option:
-        """The option as layers and directions from that one on see it."""
+    def above(self, first: int, cell: Cell) -> Option | None:
+        """The option as layers and directions of a cell from that one on see it; None if it does
+        not concern them."""
         return self
 
     @abstractmethod

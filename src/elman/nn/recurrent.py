@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter, init
 
-from elman.errors import InputError, ShapeError, diagnostic
+from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell, same_cell
 from elman.frontend.draws import Per
-from elman.frontend.initial import Init, check_init
+from elman.frontend.initial import Init
 from elman.ir.types import shape_size
 from elman.nn.compile.operator import fixed_engine
+from elman.nn.dispatch import Runner
 from elman.nn.handing import Outputs, checked_outputs
+from elman.nn.layered import Formula, check_size, layers_of
 from elman.nn.reset import ResetTo
 from elman.nn.sequence import PARTS, SequenceModule
 from elman.nn.using import wanted
@@ -26,9 +28,8 @@ from elman.plan.spec import Tape
 
 _EARLIER = ("runners", "stack", "_names", "_arguments")  # what pickles of earlier versions have
 _FORMULA = "_formula"
-_OF_CALLS = ("outputs", "lengths", "reset", "reset_to", "static", "state")
 
-State = Tensor | tuple[Tensor, ...]
+State = Tensor | tuple[Tensor, ...] | Sequence[Tensor | tuple[Tensor, ...]]
 
 
 class Recurrent(SequenceModule, nn.Module):
@@ -88,9 +89,9 @@ class Recurrent(SequenceModule, nn.Module):
 
     def __init__(
         self,
-        cell: Cell,
+        cell: Cell | Sequence[Cell],
         input_size: int,
-        hidden_size: int,
+        hidden_size: int | Sequence[int],
         num_layers: int = 1,
         *,
         bidirectional: bool = False,
@@ -114,22 +115,7 @@ class Recurrent(SequenceModule, nn.Module):
         **more: Any,
     ) -> None:
         super().__init__()
-        cell, dims, given = _separated(cell, more)
-        _check_size("heads", heads)
-        cell = cell.with_heads(heads)
-        for name, size in (("input_size", input_size), ("hidden_size", hidden_size), *dims.items()):
-            _check_size(name, size)
-        if num_layers < 1:
-            raise InputError(f"num_layers must be at least 1, got {num_layers}")
-        if not 0.0 <= dropout <= 1.0:
-            raise InputError(f"dropout is a share in [0, 1], got {dropout}")
-        if dropout and num_layers == 1:
-            warnings.warn(
-                "dropout option adds dropout after all but last recurrent layer, so non-zero "
-                f"dropout expects num_layers greater than 1, but got dropout={dropout} and "
-                f"num_layers={num_layers}",
-                stacklevel=2,
-            )
+        check_size("input_size", input_size)
         self._set_options(
             {
                 "engine": engine,
@@ -147,16 +133,31 @@ class Recurrent(SequenceModule, nn.Module):
                 "weight_dropout": weight_dropout,
             }
         )
-        self.cell = cell = cell.with_changes(*self._changes)
-        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        layers = layers_of(cell, hidden_size, num_layers, heads, self._changes, more)
+        self.cell, _, self._dims = layers.formulas[0]
+        self.num_layers, self.input_size = len(layers.formulas), input_size
+        self._own = None if layers.alike else layers.formulas
+        sizes = [size for _, size, _ in layers.formulas]
+        self.hidden_size: Any = sizes[0] if len({*sizes}) == 1 else sizes
         self.bidirectional, self.batch_first = bool(bidirectional), bool(batch_first)
         self.dropout = float(dropout)
-        self._dims, self._given = dict(dims), tuple(given)
-        for names, runner in zip(self.parts.names, self.runners.values()):
-            for name, weight in zip(names, cell.weights):
+        if not 0.0 <= dropout <= 1.0:
+            raise InputError(f"dropout is a share in [0, 1], got {dropout}")
+        if dropout and self.num_layers == 1:
+            warnings.warn(
+                "dropout option adds dropout after all but last recurrent layer, so non-zero "
+                f"dropout expects num_layers greater than 1, but got dropout={dropout} and "
+                f"num_layers={self.num_layers}",
+                stacklevel=2,
+            )
+        self._given = tuple(dict.fromkeys([name for own in layers.constants for name in own]))
+        directions = 1 + self.bidirectional
+        for index, (names, runner) in enumerate(zip(self.parts.names, self.runners.values())):
+            given = layers.constants[index // directions]
+            for name, weight in zip(names, runner.cell.weights):
                 shape = shape_size(weight.shape, dict(runner.dims))
                 made = torch.empty(shape, device=device, dtype=dtype)
-                if weight.name not in cell.constants:
+                if weight.name not in runner.cell.constants:
                     self.register_parameter(name, Parameter(made))
                     continue
                 self.register_buffer(name, made)
@@ -165,33 +166,46 @@ class Recurrent(SequenceModule, nn.Module):
         self._make_initial(device, dtype)
         self.reset_parameters()
 
-    def _formula(self) -> tuple[Cell, int, dict[str, int]]:
-        """See :meth:`SequenceModule._formula`."""
-        return self.cell, self.hidden_size, self._dims
+    def _formulas(self) -> list[Formula]:
+        """See :meth:`SequenceModule._formulas`."""
+        if self._own is not None:
+            return self._own
+        return [(self.cell, self.hidden_size, self._dims)] * self.num_layers
 
-    def _parameter_names(self, suffixes: Sequence[str]) -> list[list[str]]:
+    def _parameter_names(self, runners: Mapping[str, Runner]) -> list[list[str]]:
         """See :meth:`SequenceModule._parameter_names`."""
-        return [[f"{weight.name}_{suffix}" for weight in self.cell.weights] for suffix in suffixes]
+        return [
+            [f"{weight.name}_{suffix}" for weight in runner.cell.weights]
+            for suffix, runner in runners.items()
+        ]
 
     def __getstate__(self) -> dict[str, Any]:
         state = {k: v for k, v in super().__getstate__().items() if k != PARTS}  # type: ignore[misc]
-        return {**state, _FORMULA: self.cell.fingerprint}
+        if self._own is None:
+            return {**state, _FORMULA: self.cell.fingerprint}
+        return {**state, _FORMULA: [cell.fingerprint for cell, *_ in self._own]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = {k: v for k, v in state.items() if k not in (PARTS, *_EARLIER)}
         state.setdefault("_given", ())  # earlier pickles have no constants
-        same_cell(state["cell"], state.pop(_FORMULA, None))
+        state.setdefault("_own", None)  # and one cell for all layers
+        formula, own = state.pop(_FORMULA, None), state["_own"]
+        cells = [state["cell"]] if own is None else [cell for cell, *_ in own]
+        for cell, told in zip(cells, [formula] if own is None else formula, strict=True):
+            same_cell(cell, told)
         super().__setstate__(state)
         self._parts = self._make_parts()  # now, not while a compiler traces
 
     def reset_parameters(self) -> None:
         """Draw all weights anew, layer by layer, in declared order; constants too if the cell's
         ``init=`` has them, and not the module's arguments."""
-        bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0.0
-        for names in self.parts.names:
-            for name, weight in zip(names, self.cell.weights):
+        directions = 1 + self.bidirectional
+        heights = [size for _, size, _ in self._formulas() for _ in range(directions)]
+        for names, runner, height in zip(self.parts.names, self.runners.values(), heights):
+            bound = 1.0 / math.sqrt(height) if height > 0 else 0.0
+            for name, weight in zip(names, runner.cell.weights):
                 if weight.name not in self._given:
-                    how = self.cell.init.get(weight.name)
+                    how = runner.cell.init.get(weight.name)
                     _initialise(getattr(self, name), how, str(weight), bound)
         for value in self._initial():
             _initialise(value, "zeros", "")
@@ -249,12 +263,19 @@ class Recurrent(SequenceModule, nn.Module):
 
     def extra_repr(self) -> str:
         """Cell, sizes, and every option that is not the default."""
-        told = [self.cell.name, str(self.input_size), str(self.hidden_size)]
-        told += [f"{name}={size}" for name, size in self._dims.items()]
-        defaults = self.cell.defaults
-        for name, value in self.cell.options.items():
-            if value is not defaults.get(name):
-                told.append(f"{name}={getattr(value, '__name__', value)}")
+        formulas = self._formulas()
+        cells, dims = [cell for cell, *_ in formulas], [own for *_, own in formulas]
+        same = all(cell is self.cell for cell in cells)
+        names = self.cell.name if same else f"[{', '.join(cell.name for cell in cells)}]"
+        told = [names, str(self.input_size), str(self.hidden_size)]
+        for name in dict.fromkeys([name for own in dims for name in own]):
+            sizes = [own.get(name) for own in dims]
+            told.append(f"{name}={sizes[0] if len({*sizes}) == 1 else sizes}")
+        for cell in dict.fromkeys(cells):
+            for name, value in cell.options.items():
+                if value is not cell.defaults.get(name):
+                    option = f"{name}={getattr(value, '__name__', value)}"
+                    told += [option] * (option not in told)
         for name, default in (
             ("num_layers", 1),
             ("bidirectional", False),
@@ -277,82 +298,6 @@ class Recurrent(SequenceModule, nn.Module):
             if getattr(self, name) != default:
                 told.append(f"{name}={getattr(self, name)!r}")
         return ", ".join(told)
-
-
-def _separated(cell: Any, given: dict[str, Any]) -> tuple[Cell, dict[str, int], dict[str, Init]]:
-    """Bind the options of a cell; what is left are sizes of its dims, and its constants."""
-    if isinstance(cell, list | tuple):
-        raise InputError(
-            diagnostic(
-                "Recurrent takes one cell for all its layers, not several",
-                [],
-                "one module for each: first, second = Recurrent(a, …), Recurrent(b, …)",
-            )
-        )
-    if not isinstance(cell, Cell):
-        raise InputError(
-            diagnostic(
-                f"Recurrent takes a cell, not {type(cell).__name__}",
-                [("value", repr(cell))],
-                "decorate the formula: @elman.cell(input=…, state=…, weights=…)",
-            )
-        )
-    if not cell.states:
-        raise InputError(
-            diagnostic(
-                f"{cell.name} has no state: there is nothing for Recurrent to hand on",
-                [("at", cell.where)],
-                'a state that the formula returns too: state="h[H]"; elman.draw and elman.explain '
-                "show it as it is",
-            )
-        )
-    options = {name: value for name, value in given.items() if name in cell.defaults}
-    bound = cell.with_options(**options)
-    fixed = {name: value for name, value in given.items() if name in cell.constants}
-    for name, how in fixed.items():
-        check_init(name, how, cell.weights, cell.states, cell.where)
-    for entry in cell.weights:
-        if entry.name in cell.constants and entry.name not in {*fixed, *cell.init}:
-            raise InputError(
-                diagnostic(
-                    f"{cell.name} needs its constant {entry}",
-                    [("at", cell.where)],
-                    f"Recurrent({cell.name}, …, {entry.name}=…), a number, a tensor, or a function "
-                    f"that fills one; or init={{{entry.name!r}: …}} in the cell",
-                )
-            )
-    dims = {name: value for name, value in given.items() if name not in {*options, *fixed}}
-    known = {
-        gate_block
-        for entry in (*cell.inputs, *cell.static, *cell.states, *cell.weights)
-        for dim in entry.shape
-        for gate_block in dim
-        if isinstance(gate_block, str)
-    }
-    constants = f"; constants: {', '.join(sorted(cell.constants))}" if cell.constants else ""
-    for name in dims:
-        if name in _OF_CALLS:
-            raise InputError(
-                diagnostic(f"{name} is an argument of each call", [], f"net(x, {name}=…)")
-            )
-        if name not in known:
-            raise InputError(
-                f"Recurrent has no argument {name!r}, and {cell.name} neither a dim nor an option "
-                f"of that name (dims: {', '.join(sorted(known))}; options: "
-                f"{', '.join(cell.defaults) or 'none'}{constants})"
-            )
-    return bound, dims, fixed
-
-
-def _check_size(name: str, size: Any) -> None:
-    if isinstance(size, list | tuple):
-        hint = "one module for each size: first, second = Recurrent(…), Recurrent(…)"
-        raise InputError(diagnostic(f"{name} is one size for all layers, got {size!r}", [], hint))
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise InputError(f"{name} should be of type int, got: {type(size).__name__}")
-    least = 0 if name == "input_size" else 1
-    if size < least:
-        raise InputError(f"{name} must be at least {least}, got {size}")
 
 
 def _initialise(weight: Tensor, how: Init | None, name: str, bound: float = 0.0) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 import torch
@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
-from elman.errors import InputError, ShapeError, diagnostic
-from elman.frontend.cell import Cell
+from elman.errors import InputError
 from elman.frontend.changes import (
     Change,
     ClippedGradient,
@@ -20,19 +19,22 @@ from elman.frontend.changes import (
     check_share,
 )
 from elman.frontend.draws import Per
-from elman.ir.types import dim_size, shape_size
+from elman.ir.types import dim_size
 from elman.nn.autograd.transforms import transformed
 from elman.nn.compile.operator import run_compiled
 from elman.nn.dense import check_dense
 from elman.nn.dispatch import Runner
 from elman.nn.draws import Draws, draw_keys, packed_keys
 from elman.nn.handing import Outputs
+from elman.nn.layered import Formula
 from elman.nn.options import Option
 from elman.nn.reset import Reset, ResetTo, check_flags, reset_mask, reset_start
+from elman.nn.runners import runners_of
 from elman.nn.signature import Layout, Signature
 from elman.nn.stack import Stack
+from elman.nn.states import one_or_all
 from elman.nn.using import autocast_type, checked, serves
-from elman.passes.draws import draws
+from elman.passes.draws import draws_of
 from elman.plan.checkpoint import EVERYTHING, Checkpoint, Steps
 from elman.plan.checkpoint import checked as checked_steps
 from elman.plan.spec import PlanOptions, Tape
@@ -95,7 +97,7 @@ class Parts(NamedTuple):
         stack: of them.
         names: of the parameters of each.
         signature: what the module takes.
-        draws: how often the cell draws random numbers anew: per ``step``, per ``sequence``.
+        draws: how often cells draw random numbers anew: per ``step``, per ``sequence``.
     """
 
     runners: dict[str, Runner]
@@ -114,7 +116,8 @@ class Prepared(NamedTuple):
         mask: of resets, in the inner layout; None if there are none.
         lengths: of a padded batch that is packed only inside a compiled program.
         cast: what the results are cast to; None: as they are.
-        learned: initial states [layers · directions, 1, n]; None if they are not learned.
+        learned: initial states [layers · directions, 1, n], laid out as ``states``; None if they
+            are not learned.
         given: whether states were given.
     """
 
@@ -197,25 +200,35 @@ class SequenceModule:
         steps, budget = checked_steps(self.checkpoint, self.memory_budget)
         return Checkpoint(0 if steps == "auto" or steps is None else steps, budget or 0)
 
-    def _formula(self) -> tuple[Cell, int, dict[str, int]]:
+    def _formula(self) -> Formula:
         """The cell of all layers, the size of its first state, and those of its other dims."""
         raise NotImplementedError
 
-    def _parameter_names(self, suffixes: Sequence[str]) -> list[list[str]]:
-        """The names of the weights of each layer and direction, in the cell's order."""
+    def _formulas(self: Any) -> list[Formula]:
+        """The same of each layer, lowest first."""
+        return [self._formula()] * self.num_layers
+
+    def _parameter_names(self, runners: Mapping[str, Runner]) -> list[list[str]]:
+        """The names of the weights of each layer and direction, in its cell's order.
+
+        Args:
+            runners: of each, by the suffix of the names.
+        """
         raise NotImplementedError
 
     def _make_parts(self: Any) -> Parts:
         """Make what follows from the cell, the sizes and the options."""
-        cell, height, dims = self._formula()
         two, options = bool(self.bidirectional), PlanOptions(self.tape, frozenset(self.without))
-        runners = _runners(cell, self.input_size, height, dims, self.num_layers, two, options)
+        runners = runners_of(self._formulas(), self.input_size, two, bool(self.residual), options)
+        signature = Signature.of({name: (r.cell, dict(r.dims)) for name, r in runners.items()})
         return Parts(
             runners,
-            Stack(list(runners.values()), 1 + two, not self.residual),
-            self._parameter_names([*runners]),
-            Signature.of(cell, dict(runners["l0"].dims), len(runners)),
-            draws(cell.graph),
+            Stack(
+                list(runners.values()), 1 + two, not self.residual, signature.form, signature.takes
+            ),
+            self._parameter_names(runners),
+            signature,
+            draws_of([runner.cell.graph for runner in runners.values()]),
         )
 
     @property
@@ -238,9 +251,9 @@ class SequenceModule:
 
     @property
     def output_size(self: Any) -> int:
-        """Size of the output (of several the first): the cell's times the number of
+        """Size of the output (of several the first): the last layer's cell's times the number of
         directions."""
-        runner = self.parts.stack.runners[0]
+        runner = self.parts.stack.runners[-1]
         shape = runner.cell.graph.output.shape
         directions = 2 if self.bidirectional else 1
         return dim_size(shape[0], dict(runner.dims)) * directions if shape else 1
@@ -296,7 +309,7 @@ class SequenceModule:
             more["reset"] = reset.unsqueeze(axis)
         out, after = self(row if several else row[0], state, **more)
         outs = [part.squeeze(axis) for part in (out if isinstance(out, tuple) else (out,))]
-        return _one_or_all(outs), after
+        return one_or_all(outs), after
 
     @property
     def _rank(self) -> int:
@@ -315,13 +328,14 @@ class SequenceModule:
     def _make_initial(self: Any, device: Any, dtype: torch.dtype | None) -> None:
         """Make parameters of the initial states, if they are learned: zeros."""
         if self.learn_initial:
-            lead, states = len(self.runners), self.parts.signature.states
-            for name, sizes in states:
-                zeros = torch.zeros(lead, *sizes, device=device, dtype=dtype)
+            signature = self.parts.signature
+            for name, sizes in signature.states:
+                zeros = torch.zeros(signature.lead, *sizes, device=device, dtype=dtype)
                 self.register_parameter(f"initial_{name}", Parameter(zeros))
 
     def _initial(self: Any) -> list[Tensor]:
-        """Initial states [layers · directions, n] that are learned; none if they are not."""
+        """Initial states that are learned, [layers · directions, n], or [1, n] of each layer and
+        direction with its own; none if they are not."""
         if not self.learn_initial:
             return []
         return [getattr(self, f"initial_{name}") for name, _ in self.parts.signature.states]
@@ -409,7 +423,7 @@ class SequenceModule:
             if one_step and not self.bidirectional:
                 states, mask, resets = resets.only_step(states, learned), None, None
         if mask is not None and start == "learned" and learned is not None:
-            rows = zip(*[value.squeeze(1) for value in learned], strict=True)
+            rows = signature.form.rows([value.squeeze(1) for value in learned])
             weights = [[*own, *row] for own, row in zip(weights, rows, strict=True)]
         if torch.compiler.is_compiling() and layout.packing is None:
             flags = None if mask is None else (mask, start)
@@ -450,15 +464,17 @@ class SequenceModule:
     def _dropped(self: Any, weights: list[list[Tensor]]) -> list[list[Tensor]]:
         """The weights of a call, of those that multiply what depends on a state some dropped
         (Wan et al. 2013; Merity, Keskar & Socher 2018, arXiv:1708.02182v1, sec. 2)."""
-        cell = self.parts.stack.runners[0].cell
-        chosen = (cell.whole or cell).division.blocks - cell.constants
-        return [
-            [
-                torch.dropout(weight, self.weight_dropout, True) if entry.name in chosen else weight
-                for entry, weight in zip(cell.weights, own)
-            ]
-            for own in weights
-        ]
+        dropped: list[list[Tensor]] = []
+        for runner, own in zip(self.parts.stack.runners, weights, strict=True):
+            cell = runner.cell
+            chosen = (cell.whole or cell).division.blocks - cell.constants
+            dropped.append(
+                [
+                    torch.dropout(value, self.weight_dropout, True) if e.name in chosen else value
+                    for e, value in zip(cell.weights, own)
+                ]
+            )
+        return dropped
 
     def _keys(self: Any, per: tuple[str, ...], prepared: Prepared) -> list[Tensor]:
         """Keys for the random numbers of a call, of padded sequences as of the whole batch."""
@@ -479,16 +495,11 @@ class SequenceModule:
             made, last: as of :meth:`_run`.
             outputs: as of a call.
         """
-        handing = self.parts.stack.handing(outputs)
-        out = _one_or_all([made[k] for k in handing.outputs])
+        handing, form = self.parts.stack.handing(outputs), self.parts.signature.form
+        out = one_or_all([made[k] for k in handing.outputs])
         if outputs is None:
-            return out, _one_or_all(last)
-        return out, _one_or_all([made[k] for k in handing.states]), _one_or_all(last)
-
-
-def _one_or_all(values: Sequence[Any]) -> Any:
-    """The only one of some values, or a tuple of them."""
-    return values[0] if len(values) == 1 else tuple(values)
+            return out, form.closed(last)
+        return out, one_or_all([made[k] for k in handing.states]), form.closed(last)
 
 
 def named(x: Any, state: Any, input: Any, hx: Any) -> tuple[Any, Any]:
@@ -503,83 +514,6 @@ def named(x: Any, state: Any, input: Any, hx: Any) -> tuple[Any, Any]:
     if x is None and input is None:
         raise TypeError("forward() missing 1 required argument: 'x'")
     return (input if x is None else x), (hx if state is None else state)
-
-
-def _runners(
-    cell: Cell,
-    input_size: int,
-    height: int,
-    dims: dict[str, int],
-    num_layers: int,
-    bidirectional: bool,
-    options: PlanOptions,
-) -> dict[str, Runner]:
-    """One runner per layer and direction, by the suffix of its weights' names.
-
-    Args:
-        cell: the formula of all layers.
-        input_size: of the lowest layer; those above read the output of the one below.
-        height: size of the cell's first state.
-        dims: sizes of the cell's other dims.
-        num_layers, bidirectional: as of the module.
-        options: of all layers.
-
-    Raises:
-        InputError, ShapeError: the cell cannot be stacked so.
-    """
-    size, runners = input_size, dict[str, Runner]()
-    if not cell.inputs:
-        raise InputError(f"{cell.name} has no input: there is nothing to run it over")
-    output = cell.graph.output.shape
-    scalars = [not value.shape for value in cell.graph.outputs]
-    if (num_layers > 1 and not output) or (bidirectional and all(scalars)):
-        raise InputError(f"{cell.name} puts out a scalar: only one layer in one direction")
-    for layer in range(num_layers):
-        try:
-            bound = cell.bind(size, height, **dims)
-        except ShapeError as error:
-            raise ShapeError(_unfit(cell, layer, str(error), input_size, size)) from None
-        first = next(iter(runners.values()), None)
-        _check_shared(cell, layer, bound, dict(first.dims) if first else bound)
-        for end in ("", "_reverse")[: 1 + bidirectional]:
-            runners[f"l{layer}{end}"] = Runner(cell, bound, options)
-        if output:
-            size = dim_size(output[0], bound) * (1 + bidirectional)
-    return runners
-
-
-_APART = "modules of one layer each, one after the other, may differ in their sizes"
-
-
-def _unfit(cell: Cell, layer: int, why: str, input_size: int, size: int) -> str:
-    """Why a layer cannot be made, and what it reads if that is not of the size given."""
-    what = f"{cell.name}, layer {layer}: {why}"
-    if size == input_size:
-        return what
-    read = f"{cell.inputs[0]} is the output of the layer below: {size} units, not {input_size}"
-    return diagnostic(what, [("input", read)], _APART)
-
-
-def _check_shared(
-    cell: Cell, layer: int, bound: Mapping[str, int], lowest: Mapping[str, int]
-) -> None:
-    """Check that what all layers have in common has one size in all: further and static inputs,
-    and states, which are one tensor of all layers.
-
-    Raises:
-        ShapeError: a size follows that of the first input, which is another in the layers above.
-    """
-    shared = [(entry, "get the same further inputs") for entry in cell.inputs[1:]]
-    shared += [(entry, "get the same static inputs") for entry in cell.static]
-    shared += [(entry, "have states of one size") for entry in cell.states]
-    for entry, all_layers in shared:
-        here, below = (shape_size(entry.shape, dict(dims)) for dims in (bound, lowest))
-        if below != here:
-            unlike = (
-                f"{cell.name}, layer {layer}: {entry} has size {here[0]} here and "
-                f"{below[0]} in layer 0, but all layers {all_layers}"
-            )
-            raise ShapeError(diagnostic(unlike, [], _APART))
 
 
 def _device(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,9 +12,11 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError, ShapeError, diagnostic
 from elman.frontend.cell import Cell
+from elman.frontend.signature import Declared
 from elman.ir.types import shape_size
 from elman.nn.dense import check_dense, is_dense
 from elman.nn.packing import Packing, Padding, checked_lengths
+from elman.nn.states import Named, StateForm
 
 
 class Layout(NamedTuple):
@@ -41,7 +43,8 @@ class Opened(NamedTuple):
 
     Attributes:
         inputs: [T, B, n] each; packed: [N, n]; then static ones, [B, n] each.
-        states: [layers · directions, B, n] each, in the order of the packed rows.
+        states: [layers · directions, B, n] each, or as :class:`StateForm` says, in the order of the
+            packed rows.
         layout: how they lay before.
     """
 
@@ -57,23 +60,47 @@ class Signature:
     Attributes:
         cell: name of the cell, for messages.
         inputs, static, states: (name, sizes without batch and time).
-        lead: layers · directions.
+        lead: rows of each state: layers · directions, or 1 where layers have states of their own.
+        form: how states lie.
+        takes: which of the inputs, and of the static ones after them, each layer and direction
+            reads; the first stands for the output of the layer below too.
     """
 
     cell: str
-    inputs: tuple[tuple[str, tuple[int, ...]], ...]
-    static: tuple[tuple[str, tuple[int, ...]], ...]
-    states: tuple[tuple[str, tuple[int, ...]], ...]
+    inputs: tuple[Named, ...]
+    static: tuple[Named, ...]
+    states: tuple[Named, ...]
     lead: int
+    form: StateForm
+    takes: tuple[tuple[int, ...], ...]
 
     @staticmethod
-    def of(cell: Cell, dims: dict[str, int], lead: int) -> Signature:
-        """The signature of a cell under a binding of its dims."""
-        inputs, static, states = [
-            tuple([(entry.name, shape_size(entry.shape, dims)) for entry in group])
-            for group in (cell.inputs, cell.static, cell.states)
-        ]
-        return Signature(cell.name, inputs, static, states, lead)
+    def of(layers: Mapping[str, tuple[Cell, dict[str, int]]]) -> Signature:
+        """The signature of cells under bindings of their dims.
+
+        Args:
+            layers: by the suffix of each layer and direction. Further inputs of one name are the
+                same.
+        """
+        each = [[_sized(group, dims) for group in (cell.inputs, cell.static, cell.states)]
+                for cell, dims in layers.values()]  # fmt: skip
+        first = each[0][0][0]
+        further = tuple(dict.fromkeys([value for own, *_ in each for value in own[1:]]))
+        static = tuple(dict.fromkeys([value for _, own, _ in each for value in own]))
+        takes = [
+            (0, *[1 + further.index(value) for value in own[1:]],
+             *[1 + len(further) + static.index(value) for value in fixed])
+            for own, fixed, _ in each
+        ]  # fmt: skip
+        form, states = StateForm.of([own for *_, own in each]), each[0][2]
+        if not form.alike:
+            states = tuple(
+                [(f"{name}_{suffix}", sizes) for suffix, (*_, own) in zip(layers, each)
+                 for name, sizes in own]
+            )  # fmt: skip
+        names = "/".join(dict.fromkeys([cell.name for cell, _ in layers.values()]))
+        lead = len(layers) if form.alike else 1
+        return Signature(names, (first, *further), static, states, lead, form, tuple(takes))
 
     def opened(
         self,
@@ -299,6 +326,8 @@ class Signature:
         """Initial states [lead, B, n]."""
         if state is None:
             return tuple([like.new_zeros(self.lead, batch, *sizes) for _, sizes in self.states])
+        if not self.form.alike:
+            return self._own_starts(state, (batch,) if batched else (), like)
         values = self._numbers(self._tensors(state, self.states, "state"), like)
         for (name, sizes), value in zip(self.states, values, strict=True):
             expected = (self.lead, batch, *sizes) if batched else (self.lead, *sizes)
@@ -309,6 +338,33 @@ class Signature:
                 )
             self._check("state", name, value, None, like)
         return tuple(values) if batched else tuple([value.unsqueeze(1) for value in values])
+
+    def _own_starts(self, state: Any, lead: tuple[int, ...], like: Tensor) -> tuple[Tensor, ...]:
+        """Initial states [1, B, n] of layers that have their own, from the caller's list."""
+        found = self.form.opened(state)
+        if found is None:
+            raise InputError(
+                diagnostic(
+                    f"layers of {self.cell} have states of their own: state is a list of "
+                    f"{len(self.form.counts)}, one for each layer and direction",
+                    [("states", ", ".join(name for name, _ in self.states))],
+                    "out, state = net(x); net(x, state): a tensor [B, n] for each, a tuple where "
+                    "a cell has several",
+                )
+            )
+        values = self._numbers(self._tensors(found, self.states, "state"), like)
+        for (name, sizes), value in zip(self.states, values, strict=True):
+            expected = (*lead, *sizes)
+            if value.shape != expected:
+                raise ShapeError(
+                    f"state {name} of {self.cell} must be {[*expected]}, got {[*value.shape]}"
+                )
+            self._check("state", name, value, None, like)
+        return tuple([value[None] if lead else value[None, None] for value in values])
+
+
+def _sized(group: Sequence[Declared], dims: dict[str, int]) -> tuple[Named, ...]:
+    return tuple([(entry.name, shape_size(entry.shape, dims)) for entry in group])
 
 
 def _trains(value: Tensor) -> bool:

@@ -19,6 +19,7 @@ from elman.nn.dispatch import BENCHMARKED, Rules, Runner, sizes_for_choosing
 from elman.nn.handing import Handing, Outputs, rules_for
 from elman.nn.options import Option, extended, rules_of
 from elman.nn.spans import in_spans
+from elman.nn.states import StateForm
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.tuning.choose import Choice
 from elman.tuning.request import Request, StackRequest, nearest
@@ -279,18 +280,30 @@ class Stack:
         runners: one per layer and direction, in the order of their weights.
         directions: 1 or 2.
         joined: whether nothing ever stands between one layer and the next.
+        form: how their states lie.
+        takes: which of the inputs each reads.
     """
 
-    def __init__(self, runners: Sequence[Runner], directions: int, joined: bool = True) -> None:
+    def __init__(
+        self,
+        runners: Sequence[Runner],
+        directions: int,
+        joined: bool,
+        form: StateForm,
+        takes: Sequence[tuple[int, ...]],
+    ) -> None:
         self.runners, self.directions = list(runners), directions
+        self.form, self.takes = form, list(takes)
         self._single = self._cut(directions)
-        whole = directions == 1 and joined and len(self.runners) > 1
+        same = form.alike and all(runner.cell is self.runners[0].cell for runner in self.runners)
+        whole = directions == 1 and joined and same and len(self.runners) > 1
         self._groups = self._cut(len(self.runners)) if whole else self._single
         last = self.runners[-1]
         self._handing = Handing.of(last.cell, dict(last.dims), directions)
 
     def __reduce__(self) -> Any:
-        return Stack, (self.runners, self.directions, self._groups is not self._single)
+        joined = self._groups is not self._single
+        return Stack, (self.runners, self.directions, joined, self.form, self.takes)
 
     def _cut(self, size: int) -> list[tuple[Group, int]]:
         return [
@@ -334,7 +347,7 @@ class Stack:
         Args:
             inputs: [T, B, n] each (packed [N, n]); the first goes to the lowest layer; then static
                 ones [B, n].
-            states: [layers · directions, B, n] each.
+            states: as of :class:`StateForm`.
             weights: per runner, in declared order and shape.
             engine: a name, ``auto``, or None: so that every transform goes through.
             dropout, residual: as of :func:`run_layers`.
@@ -356,14 +369,15 @@ class Stack:
             output, last, _ = runner.run(runner.held(call, rules), engine, rules, asked)
             return handing.parts(output), last[: len(states)]
         groups = self.groups_for(dropout > 0.0 or residual)
-        starts = list(zip(*[state.unbind(0) for state in states]))
+        starts = self.form.rows(states)
         asked = asked._replace(groups=len(groups))
 
         def run_group(
             group: Group, given: tuple[Tensor, ...], first: int, end: int
         ) -> tuple[Tensor, Sequence[Tensor]]:
-            own = slice(first, end)
-            seen = [option.above(first) for option in options]
+            own, cell = slice(first, end), group.runners[0].cell
+            seen = [o for option in options if (o := option.above(first, cell)) is not None]
+            given = tuple([given[k] for k in self.takes[first]])
             last = end == len(self.runners)
             result = group.run(
                 given, starts[own], weights[own], engine, packed, seen, asked, last, outputs
@@ -371,17 +385,4 @@ class Stack:
             return result.output, result.last
 
         made, ends = run_layers(groups, run_group, inputs, dropout, residual, handing)
-        return made, joined_states(ends, len(states))
-
-
-def joined_states(ends: Sequence[Sequence[Tensor]], count: int) -> tuple[Tensor, ...]:
-    """Last states of all layers as [layers · directions, B, n] each.
-
-    Stacked, even if there is one layer: a view could not be ``detach_()``-ed.
-
-    Args:
-        ends: of each group, all states of one layer after those of the one before.
-        count: states of a layer.
-    """
-    flat = [value for group in ends for value in group]
-    return tuple([torch.stack(flat[k::count]) for k in range(count)])
+        return made, self.form.joined(ends)

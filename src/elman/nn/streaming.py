@@ -23,7 +23,7 @@ class Stream:
     Args:
         module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``, of one direction.
         state: what the sequence begins from, and :meth:`reset` goes back to, as the module takes
-            it: [layers, B, H] per state; zeros (or what is learned) if omitted.
+            it: [layers, B, H] per state, or a list; zeros (or what is learned) if omitted.
         static [B, S]: of a cell with static inputs, as the module takes it.
 
     Raises:
@@ -101,17 +101,17 @@ class Stream:
         if samples is None:
             self.state = self._start
         elif self.state is not None:
-            several = isinstance(self.state, (tuple, list))
-            states = list(self.state) if several else [self.state]
+            signature = self.module.parts.signature
+            states = signature.form.arrays(self.state)
             starts: list[Any] = [None] * len(states)
             if self._start is not None:
-                starts = list(self._start) if several else [self._start]
+                starts = signature.form.arrays(self._start)
             elif self.module.learn_initial:
                 pairs = zip(self.module._initial(), states, strict=True)
                 starts = [value.detach().unsqueeze(1).expand_as(state) for value, state in pairs]
-            ranks = [2 + len(sizes) for _, sizes in self.module.parts.signature.states]
+            ranks = [2 + len(sizes) for _, sizes in signature.states]
             made = [_begun(*each, samples) for each in zip(states, starts, ranks, strict=True)]
-            self.state = tuple(made) if several else made[0]
+            self.state = signature.form.closed(made)
 
 
 def _begun(state: Tensor, start: Tensor | None, rank: int, samples: Any) -> Tensor:

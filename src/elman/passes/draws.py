@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from elman.ir.graph import Graph, Node, node, walk, with_args
@@ -14,6 +15,12 @@ _NAMES = {STEP: ("key_high", "key_low"), SEQUENCE: ("sequence_high", "sequence_l
 def draws(graph: Graph) -> tuple[str, ...]:
     """What a formula as written draws by: per ``step``, per ``sequence``, both, or nothing."""
     found = {value.data[2] for value in walk(graph.roots) if value.op == "draw"}
+    return tuple(per for per in _NAMES if per in found)
+
+
+def draws_of(graphs: Iterable[Graph]) -> tuple[str, ...]:
+    """What several formulas draw by, together."""
+    found = {per for graph in graphs for per in draws(graph)}
     return tuple(per for per in _NAMES if per in found)
 
 

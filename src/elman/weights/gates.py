@@ -107,7 +107,17 @@ def known_kind(module: Any) -> Kind:
                 "layers elman's",
             )
         )
-    cell = module._formula()[0]
+    cells = list(dict.fromkeys([cell for cell, *_ in module._formulas()]))
+    if len(cells) > 1:
+        raise InputError(
+            diagnostic(
+                "layouts of other libraries are of one cell for all layers, not of "
+                f"{', '.join(cell.name for cell in cells)}",
+                [],
+                "module.state_dict() has all weights by their names",
+            )
+        )
+    cell = cells[0]
     kind = kind_of(cell)
     if kind is None:
         heads = f" with {cell.heads} heads" if cell.heads != 1 else ""

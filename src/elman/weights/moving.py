@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from elman.errors import InputError, ShapeError, diagnostic
-from elman.weights.gates import gathered, known_kind, scattered
+from elman.weights.gates import Kind, gathered, known_kind, scattered
 from elman.weights.layouts import layout_named
 from elman.weights.reading import Layer
 
@@ -53,10 +53,25 @@ def save(module: Any, layout: str) -> Any:
     """
     how, kind = layout_named(layout), known_kind(module)
     how.check(kind)
-    cell = module._formula()[0]
+    cell = module._formulas()[0][0]
     with torch.no_grad():
         parts = [how.written(gathered(cell, own), kind) for own in module._weights()]
     return how.container.write(parts, _layers(module), kind)
+
+
+def save_layer(module: Any, layout: str, number: int, kind: Kind) -> Any:
+    """What :func:`save` has of one layer.
+
+    Args:
+        module, layout: as there; other layers may have other cells.
+        number: of the layer.
+        kind: of its cell.
+    """
+    how, two = layout_named(layout), 1 + bool(module.bidirectional)
+    own, cell = slice(two * number, two * (number + 1)), module._formulas()[number][0]
+    with torch.no_grad():
+        parts = [how.written(gathered(cell, each), kind) for each in module._weights()[own]]
+    return how.container.write(parts, _layers(module)[own], kind)[0]
 
 
 def load(module: Any, arrays: Any, layout: str) -> None:
@@ -82,7 +97,7 @@ def load(module: Any, arrays: Any, layout: str) -> None:
     """
     how, kind = layout_named(layout), known_kind(module)
     how.check(kind)
-    layers, cell = _layers(module), module._formula()[0]
+    layers, cell = _layers(module), module._formulas()[0][0]
     shapes = [how.shapes(layer, kind) for layer in layers]
     try:
         parts = how.container.read(arrays, layers, shapes, kind)
@@ -106,9 +121,11 @@ def _told(error: Exception, layout: str, module: Any) -> str:
 
 def _layers(module: Any) -> list[Layer]:
     """All layers and directions, in the order of their weights."""
+    directions = 1 + bool(module.bidirectional)
+    heights = [size for _, size, _ in module._formulas() for _ in range(directions)]
     return [
-        Layer(suffix, dict(runner.dims)["I"], module.hidden_size, 1 + bool(module.bidirectional))
-        for suffix, runner in module.runners.items()
+        Layer(suffix, dict(runner.dims)["I"], height, directions)
+        for (suffix, runner), height in zip(module.runners.items(), heights, strict=True)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from elman.frontend.cell import Cell
 from elman.ir.fingerprint import fingerprint
 from elman.ir.types import shape_size
 from elman.nn.sequence import SequenceModule
-from elman.weights import save
 from elman.weights.gates import Kind, kind_of, numbers, unchanged
+from elman.weights.moving import save_layer
 
 T, B, STATES = "T", "B", "1 or B"  # names of sizes that a call decides
 
@@ -92,7 +93,7 @@ def to_onnx(
     model = _Model(module, lengths, scan)
     with torch.no_grad():
         model.build()
-    written(model.w, path, str(module._formula()[0].name))
+    written(model.w, path, module.parts.signature.cell)
     inputs, outputs = (
         {slot.name: slot.shape for slot in side} for side in (model.w.inputs, model.w.outputs)
     )
@@ -106,11 +107,13 @@ class _Model:
         self.module, self.w = module, Writer()
         self.lengths = self.w.name("lengths") if lengths else None
         self.within: str | None = None
-        self.cell = module._formula()[0]
-        self.kind = None if scan else _operator(self.cell)
+        self.form, self.takes = module.parts.signature.form, module.parts.signature.takes
+        cells = [cell for cell, *_ in module._formulas()]
+        self.kinds = [None if scan else _operator(cell) for cell in cells]
         self.two = 1 + bool(module.bidirectional)
         self.operators: list[str] = []
-        self.ends: list[list[str]] = []  # per state, its last value of each layer and direction
+        self.starts: list[str] = []  # of each tensor of states, the initial one
+        self.ends: list[list[str]] = []  # and its last value, of each layer and direction
 
     def build(self) -> None:
         """Inputs, layers from the lowest on, outputs."""
@@ -124,23 +127,23 @@ class _Model:
         if self.lengths is not None:
             self.within = self._within(self.lengths)
         learned = self.module._initial() or [None] * len(signature.states)
-        starts = [
-            self._starts(name, shape, value)
+        self.starts = [
+            self._start(name, shape, value)
             for (name, shape), value in zip(signature.states, learned, strict=True)
         ]
-        self.ends = [[] for _ in starts]
+        self.ends = [[] for _ in self.starts]
         count = len(runners) // self.two
         layers = [[*runners.items()][self.two * k : self.two * (k + 1)] for k in range(count)]
         outs = inputs[:1]
         for number, layer in enumerate(layers):
             below, last = outs[0], number + 1 == count
-            outs = self._layer(number, layer, [below, *inputs[1:]], static, starts, last)
+            outs = self._layer(number, layer, [below, *inputs[1:], *static], last)
             if self.module.residual and number:
                 outs[0] = w.emit("Add", outs[0], below)
         self._handed(outs, lead)
         for (name, shape), ends in zip(signature.states, self.ends, strict=True):
             whole = ends[0] if len(ends) == 1 else w.emit("Concat", *ends, axis=0)
-            self._output(f"{name}_n", whole, (len(runners), B), shape)
+            self._output(f"{name}_n", whole, (signature.lead, B), shape)
 
     def _opened(self, name: str, lead: list[str], shape: tuple[int, ...]) -> str:
         """An input as [T, B, n]."""
@@ -164,10 +167,10 @@ class _Model:
         before = w.emit("Less", w.emit("Unsqueeze", steps, w.integers(1)), lengths)
         return w.emit("Unsqueeze", before, w.integers(-1))
 
-    def _starts(self, name: str, shape: tuple[int, ...], learned: Any) -> str:
-        """Initial states [layers·directions, B, n]: an input whose value by default is zeros, or
-        what is learned [layers·directions, n]."""
-        w, lead = self.w, len(self.module.runners)
+    def _start(self, name: str, shape: tuple[int, ...], learned: Any) -> str:
+        """Initial states [layers·directions, B, n], or [1, B, n] of one: an input whose value by
+        default is zeros, or what is learned [layers·directions, n]."""
+        w, lead = self.w, self.module.parts.signature.lead
         default = np.zeros((lead, 1, *shape))
         if learned is not None:
             default += numbers(learned).reshape(default.shape)
@@ -183,24 +186,21 @@ class _Model:
         number: int,
         layer: list[tuple[str, Any]],
         inputs: list[str],
-        static: list[str],
-        starts: list[str],
         last: bool,
     ) -> list[str]:
         """All outputs of a layer, its directions side by side."""
-        w, at = self.w, self.two * number
-        if self.kind is not None:
-            own = [self._own(start, at, at + self.two) for start in starts]
-            if not number:
-                self.arrays = save(self.module, "onnx")
-            arrays, suffix = self.arrays[number], f"l{number}"
-            made = operated(w, self.kind, inputs[0], own, arrays, suffix, self.lengths)
-            for ends, value in zip(self.ends, made.last, strict=True):
-                ends.append(value)
-            self.operators.append(KINDS[self.kind.name])
+        w, at, kind = self.w, self.two * number, self.kinds[number]
+        if kind is not None:
+            each = [self.form.places(index) for index in range(at, at + self.two)]
+            own = [self._given(places) for places in zip(*each)]
+            arrays, suffix = save_layer(self.module, "onnx", number, kind), f"l{number}"
+            made = operated(w, kind, inputs[0], own, arrays, suffix, self.lengths)
+            for places, value in zip(zip(*each), made.last, strict=True):
+                self._took(places, value)
+            self.operators.append(KINDS[kind.name])
             return [made.out]
         outs = [
-            self._scan(at + end, suffix, runner, inputs, static, starts, last)
+            self._scan(at + end, suffix, runner, inputs, last)
             for end, (suffix, runner) in enumerate(layer)
         ]
         self.operators.append("Scan")
@@ -212,40 +212,53 @@ class _Model:
         suffix: str,
         runner: Any,
         inputs: list[str],
-        static: list[str],
-        starts: list[str],
         last: bool,
     ) -> list[str]:
-        w, graph = self.w, step_of(self.cell.graph)
-        before = Spelled(w, dict(runner.dims), self.shape, 2, self.cell.name)
-        ranks = [2] * len(inputs) + [1] * len(static)
-        for leaf, name, rank in zip(graph.inputs, [*inputs, *static], ranks, strict=True):
+        w, cell = self.w, runner.cell
+        graph, places = step_of(cell.graph), self.form.places(index)
+        before = Spelled(w, dict(runner.dims), self.shape, 2, cell.name)
+        names = [inputs[k] for k in self.takes[index]]
+        ranks = [2] * len(cell.inputs) + [1] * len(cell.static)
+        for leaf, name, rank in zip(graph.inputs, names, ranks, strict=True):
             before.put(leaf, name, rank)
         for leaf, weight in zip(graph.weights, self.module._weights()[index], strict=True):
             value = weight.detach().cpu().float().numpy()
             name = w.array(f"{leaf.name}_{suffix}", value if leaf.shape else value.reshape(1))
             before.put(leaf, name, 0)
-        own = [
-            w.emit("Squeeze", self._own(start, index, index + 1), w.integers(0)) for start in starts
-        ]
+        own = [w.emit("Squeeze", self._given([place]), w.integers(0)) for place in places]
         count = len(graph.outputs) if last else 1
         made = scanned(before, graph, own, count, suffix.endswith("_reverse"), self.within)
-        for ends, value in zip(self.ends, made.last, strict=True):
-            ends.append(w.emit("Unsqueeze", value, w.integers(0)))
+        for (k, _), value in zip(places, made.last, strict=True):
+            self.ends[k].append(w.emit("Unsqueeze", value, w.integers(0)))
         return made.outputs
 
-    def _own(self, start: str, first: int, stop: int) -> str:
-        """The initial states of some layers and directions."""
+    def _given(self, places: Sequence[tuple[int, int]]) -> str:
+        """The initial states [directions, B, n] that lie there, one after another."""
         w = self.w
-        if stop - first == len(self.module.runners):
-            return start
-        return w.emit("Slice", start, w.integers(first), w.integers(stop), w.integers(0))
+        if not self.form.alike:
+            each = [self.starts[k] for k, _ in places]
+            return each[0] if len(each) == 1 else w.emit("Concat", *each, axis=0)
+        k, first = places[0]
+        if len(places) == len(self.module.runners):
+            return self.starts[k]
+        stop = first + len(places)
+        return w.emit("Slice", self.starts[k], w.integers(first), w.integers(stop), w.integers(0))
+
+    def _took(self, places: Sequence[tuple[int, int]], value: str) -> None:
+        """Last states [directions, B, n] of what lies there."""
+        w = self.w
+        if self.form.alike or len(places) == 1:
+            self.ends[places[0][0]].append(value)
+            return
+        for at, (k, _) in enumerate(places):
+            own = w.emit("Slice", value, w.integers(at), w.integers(at + 1), w.integers(0))
+            self.ends[k].append(own)
 
     def _handed(self, outs: list[str], lead: list[str]) -> None:
         """The outputs of the last layer, as the module lays them out."""
-        sizes = self.module.runners["l0"].dims
-        for name, value in zip(outs, self.cell.graph.outputs, strict=True):
-            shape = _sizes(value, dict(sizes), self.two)
+        last = self.module.stack.runners[-1]
+        for name, value in zip(outs, last.cell.graph.outputs, strict=True):
+            shape = _sizes(value, dict(last.dims), self.two)
             if not shape:
                 name = self.w.emit("Squeeze", name, self.w.integers(-1))
             if self.module.batch_first:

@@ -32,7 +32,8 @@ from elman.nn.handing import Handing, Outputs, rules_for
 from elman.nn.options import Option
 from elman.nn.packing import Packing, Padding, checked_lengths
 from elman.nn.reset import Reset
-from elman.nn.stack import Group, Stack, joined_states, run_layers
+from elman.nn.stack import Group, Stack, run_layers
+from elman.nn.states import StateForm
 from elman.nn.using import wanted
 from elman.passes.draws import SEQUENCE, draws
 from elman.plan.checkpoint import Checkpoint
@@ -107,6 +108,20 @@ def handing_of(own: int, outputs: Outputs) -> Handing:
 
 
 @constant
+def form_of(own: int) -> StateForm:
+    """How the states of a module lie; the module by its ``id``."""
+    stack: Stack = ctypes.cast(own, ctypes.py_object).value.stack
+    return stack.form
+
+
+@constant
+def read_by(own: int, first: int) -> tuple[list[int], list[str]]:
+    """Which inputs a layer of a module reads, and what it draws by; the module by its ``id``."""
+    stack: Stack = ctypes.cast(own, ctypes.py_object).value.stack
+    return list(stack.takes[first]), list(draws(stack.runners[first].cell.graph))
+
+
+@constant
 def transforming() -> bool:
     """Whether a transform of torch.func surrounds what is being compiled."""
     return _C._functorch.peek_interpreter_stack() is not None
@@ -153,7 +168,8 @@ def run_compiled(
         between = True
     counts = None if lengths is None else torch.as_tensor(lengths)
     mask, to = (None, "") if reset is None else reset
-    starts = list(zip(*[state.unbind(0) for state in states]))
+    form = form_of(id(module))
+    starts = form.rows(states)
     groups = names_of(id(module), between)
     memory = [asked.steps, asked.budget, len(groups)]
     like = inputs[0]
@@ -168,9 +184,11 @@ def run_compiled(
         flat = [state for each in starts[first:end] for state in each]
         matrices = [weight for each in weights[first:end] for weight in each]
         needs = torch.is_grad_enabled()
+        takes, drawn = read_by(id(module), first)
+        given = tuple([given[k] for k in takes])
         wants = [needs and tensor.requires_grad for tensor in (*given, *flat, *matrices)]
         handed = _BELOW if end < len(starts) else outputs or ""
-        own = [each[first:end] for each in keys]
+        own = [each[first:end] for often, each in zip(per, keys) if often in drawn]
         made, *last, _ = torch.ops.elman.recurrent(
             given, flat, matrices, own, counts, mask, wants, name, engine, to, memory, handed
         )
@@ -178,7 +196,7 @@ def run_compiled(
 
     handing = handing_of(id(module), outputs)
     made, ends = run_layers(groups, run_group, inputs, dropout, residual, handing)
-    return made, joined_states(ends, len(states))
+    return made, form.joined(ends)
 
 
 @torch.library.custom_op("elman::keys", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))

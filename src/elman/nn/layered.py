@@ -1,0 +1,210 @@
+"""What a module says of its layers: one cell and size for all, or a list with each layer's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from elman.errors import InputError, diagnostic
+from elman.frontend.cell import Cell
+from elman.frontend.changes import Change
+from elman.frontend.initial import Init, check_init
+
+_OF_CALLS = ("outputs", "lengths", "reset", "reset_to", "static", "state")
+Formula = tuple[Cell, int, dict[str, int]]  # of a layer: cell, size of its first state, other dims
+
+
+class Layers(NamedTuple):
+    """What is said of all layers, lowest first.
+
+    Attributes:
+        formulas: of each layer.
+        constants: of each layer, what its constants are, by name.
+        alike: whether all have one cell, one size and the same dims.
+    """
+
+    formulas: list[Formula]
+    constants: list[dict[str, Init]]
+    alike: bool
+
+
+def layers_of(
+    cell: Any,
+    hidden_size: Any,
+    num_layers: int,
+    heads: int,
+    changes: Sequence[Change],
+    given: Mapping[str, Any],
+) -> Layers:
+    """Bind the cell, sizes, options and constants of every layer.
+
+    Args:
+        cell: of all layers, or a list.
+        hidden_size: of all layers, or a list.
+        num_layers: as given; lists say it too.
+        heads: of all layers.
+        changes: of all layers that have such states.
+        given: other arguments by name: options, dims and constants of cells.
+
+    Raises:
+        InputError: no cell, an argument that no cell has, or lists of unlike length.
+        ShapeError: heads do not divide a cell.
+    """
+    check_size("heads", heads)
+    if isinstance(num_layers, bool) or not isinstance(num_layers, int) or num_layers < 1:
+        raise InputError(f"num_layers must be at least 1, got {num_layers}")
+    count = _count(cell, hidden_size, num_layers, given)
+    cells: list[Any] = _each("cell", cell, count)
+    sizes = _each("hidden_size", hidden_size, count)
+    for one in cells:
+        _check_cell(one)
+    for name in given:
+        if name in _OF_CALLS:
+            raise InputError(
+                diagnostic(f"{name} is an argument of each call", [], f"net(x, {name}=…)")
+            )
+    known = [_names_of(one) for one in cells]
+    bound: dict[int, Cell] = {}  # one of equal ones, so that layers can run together
+    formulas: list[Formula] = []
+    constants: list[dict[str, Init]] = []
+    for layer, (one, size) in enumerate(zip(cells, sizes, strict=True)):
+        elsewhere = {name for names in known for name in names} - known[layer]
+        own = {
+            name: _of_layer(one, value, layer, count, name)
+            for name, value in given.items()
+            if name not in elsewhere and not _is_left_out(value, layer)
+        }
+        made, dims, fixed = _separated(one, own)
+        for name, number in (("hidden_size", size), *dims.items()):
+            check_size(name, number)
+        if id(one) not in bound:
+            made = made.with_heads(heads)
+            bound[id(one)] = made.with_changes(*_changes_for(made, cells, changes))
+        formulas.append((bound[id(one)], size, dims))
+        constants.append(fixed)
+    first = formulas[0]
+    return Layers(formulas, constants, all(own == first for own in formulas))
+
+
+def _count(cell: Any, hidden_size: Any, num_layers: int, given: Mapping[str, Any]) -> int:
+    """How many layers there are."""
+    lists = {"cell": cell, "hidden_size": hidden_size}
+    counts = {name: len(value) for name, value in lists.items() if isinstance(value, (list, tuple))}
+    if num_layers != 1 or not counts:
+        counts["num_layers"] = num_layers
+    found = set(counts.values())
+    if len(found) > 1 or 0 in found:
+        raise InputError(
+            diagnostic(
+                "lists have one entry for each layer, and all say the same number of layers",
+                [(name, str(count)) for name, count in counts.items()],
+                "Recurrent([cell_a, cell_b], input_size, [64, 32])",
+            )
+        )
+    return found.pop()
+
+
+def _each(name: str, value: Any, count: int) -> list[Any]:
+    """A value of each layer: an entry of a list, or one for all."""
+    if not isinstance(value, (list, tuple)):
+        return [value] * count
+    if len(value) != count:
+        raise InputError(
+            diagnostic(f"{name} has {len(value)} entries for {count} layers", [], f"{name}=[…]")
+        )
+    return list(value)
+
+
+def _of_layer(cell: Cell, value: Any, layer: int, count: int, name: str) -> Any:
+    """A layer's own value of an argument."""
+    return value if name in cell.defaults else _each(name, value, count)[layer]
+
+
+def _is_left_out(value: Any, layer: int) -> bool:
+    """Whether a list says None of a layer."""
+    return isinstance(value, (list, tuple)) and len(value) > layer and value[layer] is None
+
+
+def _changes_for(cell: Cell, cells: Sequence[Cell], changes: Sequence[Change]) -> list[Change]:
+    """The changes that concern a cell's states."""
+    every = dict.fromkeys([entry.name for one in cells for entry in one.states])
+    names = "/".join(dict.fromkeys([one.name for one in cells]))
+    for change in changes:
+        change.check(names, [*every])
+    return [change.of_states([entry.name for entry in cell.states]) for change in changes]
+
+
+def _check_cell(cell: Any) -> None:
+    """Refuse what is no cell with a state. Raises InputError."""
+    if not isinstance(cell, Cell):
+        raise InputError(
+            diagnostic(
+                f"Recurrent takes a cell, not {type(cell).__name__}",
+                [("value", repr(cell))],
+                "decorate the formula: @elman.cell(input=…, state=…, weights=…)",
+            )
+        )
+    if not cell.states:
+        raise InputError(
+            diagnostic(
+                f"{cell.name} has no state: there is nothing for Recurrent to hand on",
+                [("at", cell.where)],
+                'a state that the formula returns too: state="h[H]"; elman.draw and elman.explain '
+                "show it as it is",
+            )
+        )
+
+
+def _dims_of(cell: Cell) -> set[str]:
+    """The named dims of a cell."""
+    return {
+        gate_block
+        for entry in (*cell.inputs, *cell.static, *cell.states, *cell.weights)
+        for dim in entry.shape
+        for gate_block in dim
+        if isinstance(gate_block, str)
+    }
+
+
+def _names_of(cell: Cell) -> set[str]:
+    """What may be said of a cell by keyword."""
+    return {*cell.defaults, *cell.constants, *_dims_of(cell)}
+
+
+def _separated(cell: Cell, given: dict[str, Any]) -> tuple[Cell, dict[str, int], dict[str, Init]]:
+    """Bind the options of a cell; what is left are sizes of its dims, and its constants."""
+    options = {name: value for name, value in given.items() if name in cell.defaults}
+    bound = cell.with_options(**options)
+    fixed = {name: value for name, value in given.items() if name in cell.constants}
+    for name, how in fixed.items():
+        check_init(name, how, cell.weights, cell.states, cell.where)
+    for entry in cell.weights:
+        if entry.name in cell.constants and entry.name not in {*fixed, *cell.init}:
+            raise InputError(
+                diagnostic(
+                    f"{cell.name} needs its constant {entry}",
+                    [("at", cell.where)],
+                    f"Recurrent({cell.name}, …, {entry.name}=…), a number, a tensor, or a function "
+                    f"that fills one; or init={{{entry.name!r}: …}} in the cell",
+                )
+            )
+    dims = {name: value for name, value in given.items() if name not in {*options, *fixed}}
+    known = _dims_of(cell)
+    constants = f"; constants: {', '.join(sorted(cell.constants))}" if cell.constants else ""
+    for name in dims:
+        if name not in known:
+            raise InputError(
+                f"Recurrent has no argument {name!r}, and {cell.name} neither a dim nor an option "
+                f"of that name (dims: {', '.join(sorted(known))}; options: "
+                f"{', '.join(cell.defaults) or 'none'}{constants})"
+            )
+    return bound, dims, fixed
+
+
+def check_size(name: str, size: Any) -> None:
+    """Refuse what is no size. Raises InputError."""
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise InputError(f"{name} should be of type int, got: {type(size).__name__}")
+    least = 0 if name == "input_size" else 1
+    if size < least:
+        raise InputError(f"{name} must be at least {least}, got {size}")

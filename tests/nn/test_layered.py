@@ -1,0 +1,460 @@
+"""Layers with a cell and a size of their own, against a chain of modules of one layer each."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import elman
+from elman import cells, ops
+from elman.errors import InputError, ShapeError
+from elman.weights import load, save
+from helpers import assert_close
+
+F64 = torch.float64
+I = 5
+COMPILES = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+@elman.cell(input="x[I]", state="h[H], p[I]", weights="W[H, I], R[H, I]")
+def remembering(x, h, p, W, R):
+    """The input of the step before is a state: above it is as long as the output below."""
+    return ops.tanh(W @ x + R @ p + h), x
+
+
+@elman.cell(
+    input="x[I], m[K]", state="h[H]", output="y[P], h[H]", weights="W[H, I], R[H, K], V[P, H]"
+)
+def masked(x, m, h, W, R, V):
+    """Of two inputs, with an output of a size of its own."""
+    h = ops.tanh(W @ x + R @ m + h)
+    return V @ h, h, h
+
+
+@elman.cell(
+    input="x[I], m[K]",
+    static="s[S]",
+    state="h[H]",
+    weights="W[H, I], R[H, K], U[H, S]",
+    constants="q[H]",
+)
+def told(x, m, s, h, W, R, U, q):
+    """Of two inputs and a static one, with a constant."""
+    return ops.tanh(W @ x + R @ m + U @ s + q * h)
+
+
+STACKS: dict[str, tuple[Any, Any]] = {
+    "sizes": (cells.gru, [6, 4, 3]),
+    "cells": ([cells.gru, cells.lstm], [6, 4]),
+    "one size": ([cells.lstm, cells.gru, cells.lstm], 4),
+    "alike": ([cells.gru, cells.mgu], 4),
+    "following": ([remembering, remembering], [6, 4]),
+}
+every_stack = pytest.mark.parametrize("stack", STACKS)
+every_engine = pytest.mark.parametrize("engine", ["reference", "auto"])
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"bidirectional": True},
+    {"batch_first": True},
+    {"clip_gradient": 0.01},
+    {"learn_initial": True},
+    {"learn_initial": True, "bidirectional": True},
+    {"checkpoint": 3},
+]
+
+
+def made(stack: str = "cells", **options: Any) -> Any:
+    torch.manual_seed(0)
+    cell, sizes = STACKS[stack]
+    count = len(cell) if isinstance(cell, list) else len(sizes)
+    net = elman.Recurrent(cell, I, sizes, count, dtype=F64, **options)
+    for value in net._initial():
+        nn.init.normal_(value)
+    return net
+
+
+def each_layer(net: Any, **options: Any) -> list[Any]:
+    """Modules of one layer with the same weights, which are the very same tensors."""
+    layers, size = [], I
+    two = 1 + net.bidirectional
+    for number, (cell, height, dims) in enumerate(net._formulas()):
+        one = elman.Recurrent(
+            cell.whole or cell, size, height, bidirectional=net.bidirectional,
+            batch_first=net.batch_first, heads=net.heads, dtype=F64, engine="reference",
+            **dims, **dict.fromkeys(cell.constants, 0.5), **options,
+        )  # fmt: skip
+        for suffix in ("", "_reverse")[:two]:
+            for weight in cell.weights:
+                name, own = f"{weight.name}_l{number}{suffix}", f"{weight.name}_l0{suffix}"
+                where = one._buffers if weight.name in cell.constants else one._parameters
+                where[own] = getattr(net, name)
+        layers.append(one.train(net.training))
+        size = one.output_size
+    return layers
+
+
+def flat(state: Any) -> list[Tensor]:
+    """All tensors of a state [B, n], layer by layer."""
+    if isinstance(state, Tensor):
+        return [*state.unbind(0)]
+    if isinstance(state, tuple):
+        return [value for row in zip(*[one.unbind(0) for one in state]) for value in row]
+    return [v for own in state for v in (own if isinstance(own, tuple) else (own,))]
+
+
+def tensors_of(state: Any) -> list[Tensor]:
+    """The tensors of a state as they were given."""
+    if isinstance(state, Tensor):
+        return [state]
+    return [value for own in state for value in tensors_of(own)]
+
+
+def starts_of(net: Any, batch: int = 3, seed: int = 3) -> Any:
+    """Initial states as the module takes them."""
+    source = torch.Generator().manual_seed(seed)
+    signature = net.parts.signature
+    drawn = [
+        torch.randn(signature.lead, batch, *sizes, dtype=F64, generator=source)
+        for _, sizes in signature.states
+    ]
+    state = signature.form.closed(drawn)
+    for value in tensors_of(state):
+        value.requires_grad_()
+    return state
+
+
+def of_layer(net: Any, state: Any, number: int) -> Any:
+    """The state of one layer, as a module of one layer takes it."""
+    two, counts = 1 + net.bidirectional, net.parts.signature.form.counts
+    at = sum(counts[: two * number])
+    count = counts[two * number]
+    own = flat(state)[at : at + two * count]
+    parts = tuple(torch.stack(own[k::count]) for k in range(count))
+    return parts if count > 1 else parts[0]
+
+
+def by_chain(net: Any, x: Tensor, state: Any = None, **call: Any) -> tuple[Any, list[Tensor]]:
+    """Output and last states, one module after another."""
+    out, ends = x, []
+    if state is None and net.learn_initial:
+        batch = x.shape[0 if net.batch_first else 1]
+        learned = [v.unsqueeze(1).expand(-1, batch, -1) for v in net._initial()]
+        state = net.parts.signature.form.closed(learned)
+    for number, layer in enumerate(each_layer(net, clip_gradient=None)):
+        own = None if state is None else of_layer(net, state, number)
+        made_of, last = layer(out, own, **call)
+        out = made_of + out if net.residual and number else made_of
+        ends += flat(last)
+    return out, ends
+
+
+def drawn(T: int = 7, B: int = 3, seed: int = 1) -> Tensor:
+    source = torch.Generator().manual_seed(seed)
+    return torch.randn(T, B, I, dtype=F64, generator=source).requires_grad_()
+
+
+def compare(net: Any, x: Tensor, got: Any, want: Any, leaves: Any = ()) -> None:
+    """Outputs, last states, and the gradients of everything."""
+    values, expected = [got[0], *flat(got[1])], [want[0], *want[1]]
+    for one, other in zip(values, expected, strict=True):
+        assert_close(one, other)
+    leaves = [x, *net.parameters(), *leaves]
+    for found in zip(gradients(values, leaves), gradients(expected, leaves), strict=True):
+        assert_close(*found)
+
+
+def gradients(values: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
+    loss = sum((value * (k + 1)).sin().sum() for k, value in enumerate(values))
+    return list(torch.autograd.grad(loss, leaves, materialize_grads=True, retain_graph=True))
+
+
+@every_engine
+@every_stack
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_chain_of_single_layers(stack, options, engine):
+    """With every option, from zeros (or what is learned) and from states that are given."""
+    net, x = made(stack, engine=engine, **options), drawn()
+    if net.batch_first:
+        x = x.detach().transpose(0, 1).contiguous().requires_grad_()
+    if net.clip_gradient is not None:  # of the cells of the chain too
+        assert all(cell.changes for cell, *_ in net._formulas())
+    for state in (None, starts_of(net)):
+        leaves = [] if state is None else tensors_of(state)
+        got, want = net(x, state), by_chain(net, x, state)
+        compare(net, x, got, want, leaves)
+
+
+@every_engine
+def test_residual_and_dropout(engine):
+    """What stands between layers; sizes must agree."""
+    torch.manual_seed(0)
+    cell = [cells.gru, cells.lstm]
+    net = elman.Recurrent(cell, I, 4, residual=True, dtype=F64, engine=engine)
+    x = drawn()
+    compare(net, x, net(x), by_chain(net, x))
+    dropped = elman.Recurrent(cell, I, [6, 4], dropout=1.0, dtype=F64, engine=engine)
+    dropped.load_state_dict(made().state_dict())
+    out, _ = dropped(x)
+    second = each_layer(dropped)[1]
+    assert_close(out, second(torch.zeros(7, 3, 6, dtype=F64))[0])
+    assert_close(dropped.eval()(x)[0], by_chain(dropped, x)[0])
+    with pytest.raises(ShapeError, match=r"lstm, layer 1: residual adds its input \[6\] to its"):
+        elman.Recurrent(cell, I, [6, 4], residual=True)
+    with pytest.raises(ShapeError, match="layer 2: residual"):
+        elman.Recurrent(cells.gru, I, [6, 6, 1], residual=True)
+
+
+@every_engine
+def test_heads(engine):
+    net, x = made("cells", heads=2, engine=engine), drawn()
+    compare(net, x, net(x), by_chain(net, x))
+
+
+@every_engine
+@pytest.mark.parametrize("both", [False, True], ids=["forward", "both ways"])
+@pytest.mark.parametrize("to", [None, "zeros", "initial"])
+@pytest.mark.parametrize("learned", [False, True], ids=["zeros", "learned"])
+def test_resets(to, learned, both, engine):
+    """Each layer's states become zeros, the given ones or its learned ones."""
+    net, x = made("cells", learn_initial=learned, bidirectional=both, engine=engine), drawn()
+    mask = torch.zeros(7, 3, dtype=torch.bool)
+    mask[0, 0] = mask[3, 1] = mask[5] = True
+    for state in (None, starts_of(net)):
+        if state is not None and learned and to is None:
+            continue  # what is learned is no argument of the chain's modules
+        begins = "initial" if learned and to is None else to
+        got = net(x, state, reset=mask, reset_to=to)
+        compare(net, x, got, by_chain(net, x, state, reset=mask, reset_to=begins))
+
+
+@every_engine
+@pytest.mark.parametrize("both", [False, True], ids=["forward", "both ways"])
+def test_lengths_and_packed_sequences(both, engine):
+    net, x = made("cells", bidirectional=both, engine=engine), drawn()
+    lengths = [4, 7, 2]
+    for state in (None, starts_of(net)):
+        want = by_chain(net, x, state, lengths=lengths)
+        compare(net, x, net(x, state, lengths=lengths), want)
+        packed = pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=False)
+        out, last = net(packed, state)
+        compare(net, x, (pad_packed_sequence(out)[0], last), want)
+
+
+@every_engine
+@every_stack
+def test_steps_and_streams(stack, engine):
+    """A step's state is given to the next one; samples of a stream begin anew."""
+    net, x = made(stack, engine=engine).eval(), drawn().detach()
+    want, ends = by_chain(net, x)
+    state, outs = None, []
+    for row in x:
+        out, state = net.step(row, state)
+        outs.append(out)
+    for got, expected in zip([torch.stack(outs), *flat(state)], [want, *ends], strict=True):
+        assert_close(got, expected)
+    start = starts_of(net)
+    for begin in (None, start):
+        stream = elman.Stream(net, begin)
+        assert_close(torch.cat([stream(x[:3]), stream(x[3:])]), by_chain(net, x, begin)[0])
+        before = [value.clone() for value in flat(stream.state)]
+        stream.reset([1])
+        fresh = [torch.zeros_like(v) for v in before] if begin is None else flat(begin)
+        for now, old, new in zip(flat(stream.state), before, fresh, strict=True):
+            assert torch.equal(now[1], new[1])
+            assert torch.equal(now[[0, 2]], old[[0, 2]])
+    single, last = net(x[:, 0])
+    assert_close(single, want[:, 0])
+    assert_close(net(x[:, 0], last)[0], by_chain(net, x, net(x)[1])[0][:, 0])
+
+
+def test_a_learned_stream_begins_anew():
+    net, x = made("cells", learn_initial=True).eval(), drawn().detach()
+    stream = elman.Stream(net)
+    stream(x)
+    stream.reset([0])
+    for got, learned in zip(flat(stream.state), net._initial(), strict=True):
+        assert torch.equal(got[0], learned[0])
+    assert [name for name, _ in net.named_parameters() if "initial" in name] == [
+        "initial_h_l0",
+        "initial_h_l1",
+        "initial_c_l1",
+    ]
+
+
+def test_states_behind_every_step():
+    """Of the last layer, in its own number and size."""
+    net, x = made("cells", engine="reference"), drawn()
+    out, (h, c), last = net(x, outputs="states")
+    assert_close(out, by_chain(net, x)[0])
+    assert_close(h, out)
+    assert_close(h[-1], last[1][0])
+    assert_close(c[-1], last[1][1])
+    below = elman.Recurrent([masked, cells.gru], I, [6, 4], K=2, P=3, dtype=F64)
+    m = torch.ones(7, 3, 2, dtype=F64)
+    out, last = below((x, m))
+    assert (out.shape, len(last)) == ((7, 3, 4), 2)
+
+
+def test_the_same_states_are_one_tensor():
+    """Layers whose states agree in names and sizes keep the form of one cell."""
+    x = drawn()
+    for net in (made("alike"), elman.Recurrent(cells.gru, I, [4, 4], dtype=F64)):
+        assert net(x)[1].shape == (2, 3, 4)
+    last = made("sizes")(x)[1]
+    assert [tuple(h.shape) for h in last] == [(3, 6), (3, 4), (3, 3)]
+    for h in last:
+        h.detach_()  # as one does between two truncated backwards
+
+
+@COMPILES
+@pytest.mark.parametrize("both", [False, True], ids=["forward", "both ways"])
+def test_compiled(both):
+    """One graph; outputs, last states and gradients of the eager call; draws too."""
+    torch._dynamo.reset()
+    net, x = made("cells", bidirectional=both, zoneout={"c": 0.5}), drawn()
+    compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
+    for state in (None, starts_of(net)):
+        found = []
+        for call in (net, compiles):
+            torch.manual_seed(5)
+            out, last = call(x, state)
+            values = [out, *flat(last)]
+            found.append([*values, *gradients(values, [x, *net.parameters()])])
+        for one, other in zip(*found, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_transforms():
+    """Derivatives of any order, and a batch of batches."""
+    net, x = made("cells"), drawn()
+    own = {name: value.detach() for name, value in net.named_parameters()}
+
+    def loss(weights: Any, given: Tensor) -> Tensor:
+        out, last = torch.func.functional_call(net, weights, (given,))
+        return sum((value.sin().sum() for value in [out, *flat(last)]), out.sum())
+
+    found = torch.func.grad(loss)(own, x.detach())
+    out, last = net(x)
+    value = sum((v.sin().sum() for v in [out, *flat(last)]), out.sum())
+    for got, want in zip(
+        found.values(), torch.autograd.grad(value, [*net.parameters()]), strict=True
+    ):
+        assert_close(got, want)
+    many = torch.stack([x.detach(), 2 * x.detach()])
+    both = torch.func.vmap(lambda one: net(one))(many)
+    assert_close(both[0][1], net(many[1])[0])
+    assert_close(both[1][1][0][1], net(many[1])[1][1][0])
+    short = x[:2, :1].detach().requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda v: net(v)[0], [short])
+
+
+def test_random_numbers_of_each_layer():
+    """A layer that draws beside one that does not; a share of one is no longer random."""
+    net, x = made("cells", zoneout={"c": 1.0}), drawn()
+    start = starts_of(net)
+    _, last = net(x, start)
+    assert torch.equal(last[1][1], start[1][1])  # c keeps its value
+    assert_close(last[0], by_chain(net, x, start)[1][0])  # gru has no c
+    with pytest.raises(InputError, match="gru/lstm has no state 'k'"):
+        made("cells", zoneout={"k": 0.1})
+    both = made("cells", recurrent_dropout=0.5, zoneout={"c": 0.5}, weight_dropout=0.2)
+    found = []
+    for engine in ("reference", "auto"):
+        torch.manual_seed(1)
+        with elman.using(engine=engine):
+            found.append(both(x)[0])
+    assert_close(found[1], found[0])
+    assert not torch.equal(found[0], both(x)[0])
+    assert_close(both.eval()(x)[0], by_chain(both, x)[0])
+
+
+def test_inputs_and_constants_by_name():
+    """Layers read the further inputs that they name; sizes and constants go where they belong."""
+    torch.manual_seed(0)
+    net = elman.Recurrent([masked, cells.gru, told], I, [6, 4, 3], K=2, P=8, S=2, q=0.5, dtype=F64)
+    x, m, s = drawn(), drawn(seed=2)[..., :2].detach(), torch.randn(3, 2, dtype=F64)
+    out, last = net((x, m), static=s)
+    first, second, third = each_layer(net)
+    y, _ = first((x, m))[0]
+    want = third((second(y)[0], m), static=s)
+    assert_close(out, want[0])
+    assert_close(last[2], want[1][0])
+    assert torch.equal(net.q_l2, torch.full((3,), 0.5, dtype=F64))
+    own = elman.Recurrent(
+        [told, told], I, [6, 4], K=2, S=2, q=[torch.ones(6), torch.zeros(4)], dtype=F64
+    )
+    assert (own.q_l0.sum(), own.q_l1.sum()) == (6, 0)
+    sized = elman.Recurrent(masked, I, [6, 4], 2, K=2, P=[8, 3])
+    assert (sized.V_l0.shape, sized.V_l1.shape) == ((8, 6), (3, 4))
+    assert sized.output_size == 3
+    compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
+    assert_close(compiles((x, m), static=s)[0], out)
+
+
+def test_kept_and_copied():
+    """Files, copies and names of the weights."""
+    net, x = made("cells", learn_initial=True), drawn()
+    want = net(x)[0]
+    assert "[gru, lstm], 5, [6, 4], num_layers=2" in repr(net)
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert torch.equal(other(x)[0], want)
+        other.reset_parameters()
+        assert not torch.equal(other(x)[0], want)
+        other.load_state_dict(net.state_dict())
+        assert torch.equal(other(x)[0], want)
+    assert [*made("cells").state_dict()][:4] == ["W_l0", "R_l0", "b_l0", "c_l0"]
+    bounds = [made("sizes").get_parameter(f"R_l{k}").abs().max().item() for k in range(3)]
+    for bound, size in zip(bounds, (6, 4, 3), strict=True):
+        assert 0.5 * size**-0.5 < bound <= size**-0.5
+
+
+def test_weights_of_other_libraries():
+    """Of one cell in several sizes; of several cells none has a layout."""
+    net, other, x = made("sizes"), made("sizes"), drawn()
+    other.reset_parameters()
+    arrays = save(net, "keras")
+    assert [a.shape for a in arrays[::3]] == [(5, 18), (6, 12), (4, 9)]
+    load(other, arrays, "keras")
+    assert_close(other(x)[0], net(x)[0])
+    with pytest.raises(InputError, match="of one cell for all layers, not of gru, lstm"):
+        save(made("cells"), "keras")
+
+
+def test_explained_and_drawn():
+    """Each cell's formula, each layer's program; any layer can be drawn."""
+    net = made("cells")
+    text = str(elman.explain(net, drawn().detach(), measure=False))
+    for part in ("l0, gru:", "l1, lstm:", "gru: ", "; lstm: ", "l1: "):
+        assert part in text, part
+    assert elman.draw(net, layer=1).svg != elman.draw(net).svg
+    assert "lstm" in elman.draw(net, layer=1).svg
+    with pytest.raises(InputError, match="no layer 2"):
+        elman.draw(net, layer=2)
+
+
+def test_what_is_refused():
+    gru, lstm = cells.gru, cells.lstm
+    for cell, sizes, count in (([gru, lstm], [4], 1), ([gru, lstm], 4, 3), ([], 4, 1)):
+        with pytest.raises(InputError, match="lists have one entry for each layer"):
+            elman.Recurrent(cell, I, sizes, count)
+    with pytest.raises(InputError, match="K has 3 entries for 2 layers"):
+        elman.Recurrent(masked, I, [6, 4], K=[1, 2, 3], P=3)
+    with pytest.raises(InputError, match="has no argument 'Z'"):
+        elman.Recurrent([gru, lstm], I, 4, Z=3)
+    with pytest.raises(InputError, match="takes a cell, not int"):
+        elman.Recurrent([gru, 3], I, 4)  # type: ignore[list-item]
+    with pytest.raises(InputError, match="hidden_size should be of type int"):
+        elman.Recurrent([gru, lstm], I, [4, 2.5])  # type: ignore[list-item]
+    net, x = made("cells"), drawn()
+    for state in (torch.zeros(2, 3, 4), [torch.zeros(3, 6)], [torch.zeros(3, 6)] * 2):
+        with pytest.raises(InputError, match="state is a list of 2, one for each layer"):
+            net(x, state)
+    h, (k, c) = starts_of(net)
+    with pytest.raises(ShapeError, match=r"state c_l1 of gru/lstm must be \[3, 4\], got \[3, 3\]"):
+        net(x, [h, (k, c[:, :3])])
