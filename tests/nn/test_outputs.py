@@ -452,11 +452,3 @@ def test_arguments_that_stand_elsewhere():
         with pytest.raises(InputError, match=f"{name} is an argument of each call") as told:
             elman.Recurrent(cells.gru, I, H, **{name: None})
         assert f"net(x, {name}=…)" in str(told.value)
-
-
-def test_exported_c_has_one_output(tmp_path):
-    """What C has no text for is refused, not left out."""
-    with pytest.raises(InputError, match="exported C has one output"):
-        elman.export.to_c(made(), tmp_path)
-    with pytest.raises(InputError, match="learned initial states are not exported"):
-        elman.export.to_c(elman.GRU(I, H, learn_initial=True), tmp_path)

@@ -53,7 +53,7 @@ def layers_of(
     check_size("heads", heads)
     if isinstance(num_layers, bool) or not isinstance(num_layers, int) or num_layers < 1:
         raise InputError(f"num_layers must be at least 1, got {num_layers}")
-    count = _count(cell, hidden_size, num_layers, given)
+    count = _count(cell, hidden_size, num_layers)
     cells: list[Any] = _each("cell", cell, count)
     sizes = _each("hidden_size", hidden_size, count)
     for one in cells:
@@ -70,10 +70,11 @@ def layers_of(
     for layer, (one, size) in enumerate(zip(cells, sizes, strict=True)):
         elsewhere = {name for names in known for name in names} - known[layer]
         own = {
-            name: _of_layer(one, value, layer, count, name)
+            name: value if name in one.defaults else _each(name, value, count)[layer]
             for name, value in given.items()
-            if name not in elsewhere and not _is_left_out(value, layer)
+            if name not in elsewhere
         }
+        own = {k: v for k, v in own.items() if v is not None or k in one.defaults}
         made, dims, fixed = _separated(one, own)
         for name, number in (("hidden_size", size), *dims.items()):
             check_size(name, number)
@@ -86,7 +87,7 @@ def layers_of(
     return Layers(formulas, constants, all(own == first for own in formulas))
 
 
-def _count(cell: Any, hidden_size: Any, num_layers: int, given: Mapping[str, Any]) -> int:
+def _count(cell: Any, hidden_size: Any, num_layers: int) -> int:
     """How many layers there are."""
     lists = {"cell": cell, "hidden_size": hidden_size}
     counts = {name: len(value) for name, value in lists.items() if isinstance(value, (list, tuple))}
@@ -113,16 +114,6 @@ def _each(name: str, value: Any, count: int) -> list[Any]:
             diagnostic(f"{name} has {len(value)} entries for {count} layers", [], f"{name}=[…]")
         )
     return list(value)
-
-
-def _of_layer(cell: Cell, value: Any, layer: int, count: int, name: str) -> Any:
-    """A layer's own value of an argument."""
-    return value if name in cell.defaults else _each(name, value, count)[layer]
-
-
-def _is_left_out(value: Any, layer: int) -> bool:
-    """Whether a list says None of a layer."""
-    return isinstance(value, (list, tuple)) and len(value) > layer and value[layer] is None
 
 
 def _changes_for(cell: Cell, cells: Sequence[Cell], changes: Sequence[Change]) -> list[Change]:

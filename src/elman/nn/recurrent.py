@@ -41,10 +41,11 @@ class Recurrent(SequenceModule, nn.Module):
     ``state_dict``, moved by ``to``, and never trained.
 
     Args:
-        cell: the formula of one step, made by ``@elman.cell``.
+        cell: the formula of one step, made by ``@elman.cell``; or a list, one for each layer.
         input_size: size of the cell's first input.
-        hidden_size: size of the cell's first state.
-        num_layers: each further layer reads the output of the one below as its first input.
+        hidden_size: size of the cell's first state; or a list, one for each layer.
+        num_layers: each further layer reads the output of the one below as its first input; lists
+            say it too.
         bidirectional: a second set of weights runs over the reversed sequence; outputs are joined.
         batch_first: x and out are [B, T, ·].
         dropout: share of values dropped after each layer but the last, in training.
@@ -62,7 +63,8 @@ class Recurrent(SequenceModule, nn.Module):
         clip_gradient: what flows from a step back into the states before it is held within
             [-clip_gradient, clip_gradient], component by component.
         learn_initial: what a sequence begins with that is given no state is learned: parameters
-            ``initial_h`` … [layers · directions, H], one per state, zeros at first.
+            ``initial_h`` … [layers · directions, H], one per state, zeros at first; of layers with
+            states of their own ``initial_h_l0`` … [1, H].
         zoneout: share of units that keep their old state in a step of training, of all states or by
             name, ``{"h": 0.05, "c": 0.5}``; the mean of both otherwise.
         recurrent_dropout: share of units of a state that are dropped, in training, where a weight
@@ -74,17 +76,31 @@ class Recurrent(SequenceModule, nn.Module):
         more: sizes of the cell's other dims (``P=16``), the cell's own options, and its constants
             (``mask=…``): a number; a tensor or array of the declared shape, which is copied; or a
             function that is given the tensor to be filled, of each layer and direction, and fills
-            it or returns its value.
+            it or returns its value. They go to the layers whose cells declare them; a list has a
+            dim or a constant for each layer, None where its cell has none.
+
+    Layers may have cells and sizes of their own, ``Recurrent([cell_a, cell_b], I, [64, 32])``. A
+    further or a static input goes to every layer whose cell declares one of that name. Where all
+    layers have states of the same names and sizes, nothing else is different. Where not, no tensor
+    can hold those of all layers: the state, and the last states, are a list then, in the order
+    ``l0``, ``l0_reverse``, ``l1`` … a tensor [B, H] for each layer and direction, or a tuple of the
+    cell's several.
 
     Raises:
-        ShapeError: sizes that do not fit the cell.
-        InputError: an option that does not exist; a constant that is not given.
+        ShapeError: sizes that do not fit the cell, or that differ between layers that ``residual``
+            adds.
+        InputError: an option that does not exist; a constant that is not given; lists that do not
+            have one entry for each layer.
 
     Example:
         >>> net = elman.Recurrent(elman.cells.mgu, 8, 16, num_layers=2)
         >>> out, h = net(torch.randn(5, 2, 8))  # of x [T, B, I]
         >>> out.shape, h.shape
         (torch.Size([5, 2, 16]), torch.Size([2, 2, 16]))
+        >>> net = elman.Recurrent([elman.cells.gru, elman.cells.lstm], 8, [16, 4])
+        >>> out, (h, (k, c)) = net(torch.randn(10, 2, 8))
+        >>> out.shape, h.shape, c.shape
+        (torch.Size([10, 2, 4]), torch.Size([2, 16]), torch.Size([2, 4]))
     """
 
     def __init__(
@@ -229,7 +245,8 @@ class Recurrent(SequenceModule, nn.Module):
                 [T, B]. A mask of type bool counts as numbers of the weights' type, 1 where true.
                 Or a PackedSequence (a tuple of such): then so is the output.
             state: one [layers·directions, B, H] per state of the cell, a tuple if there are
-                several; zeros (or what is learned) if omitted; without B if unbatched.
+                several; zeros (or what is learned) if omitted; without B if unbatched. Of layers
+                whose states differ a list: [B, H] for each layer and direction, or a tuple.
             lengths [B]: steps of each sequence of a padded batch, in any order. Padding costs no
                 arithmetic.
             reset [T, B]: not 0 where an episode begins: before that step the state becomes the

@@ -61,7 +61,8 @@ def to_onnx(
     are given the initial states ``h_0`` [layers·directions, B, H] by the names of the cell's
     states, else zeros, or what is learned. It gives ``out`` [T, B, H·directions] (``out``,
     ``out_1`` … if the cell has several) and the states after the last step, ``h_n``
-    [layers·directions, B, H].
+    [layers·directions, B, H]; of layers with states of their own ``h_l0_0`` and ``h_l0_n`` …
+    [1, B, H].
 
     Args:
         module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``.
