@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import elman
 from elman import cells, ops
-from elman.errors import InputError, ShapeError
+from elman.errors import InputError, ShapeError, TraceError
 from elman.weights import load, save
 from helpers import assert_close
 
@@ -445,6 +445,9 @@ def test_what_is_refused():
             elman.Recurrent(cell, I, sizes, count)
     with pytest.raises(InputError, match="K has 3 entries for 2 layers"):
         elman.Recurrent(masked, I, [6, 4], K=[1, 2, 3], P=3)
+    for layers in (1, 2):
+        with pytest.raises(TraceError, match=r"init of q: .*list"):
+            elman.Recurrent(told, I, 3, layers, K=1, S=1, q=[1.0, 2.0, 3.0])
     with pytest.raises(InputError, match="has no argument 'Z'"):
         elman.Recurrent([gru, lstm], I, 4, Z=3)
     with pytest.raises(InputError, match="takes a cell, not int"):

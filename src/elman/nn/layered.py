@@ -70,7 +70,7 @@ def layers_of(
     for layer, (one, size) in enumerate(zip(cells, sizes, strict=True)):
         elsewhere = {name for names in known for name in names} - known[layer]
         own = {
-            name: value if name in one.defaults else _each(name, value, count)[layer]
+            name: value if _is_whole(one, name, value, count) else _each(name, value, count)[layer]
             for name, value in given.items()
             if name not in elsewhere
         }
@@ -114,6 +114,14 @@ def _each(name: str, value: Any, count: int) -> list[Any]:
             diagnostic(f"{name} has {len(value)} entries for {count} layers", [], f"{name}=[…]")
         )
     return list(value)
+
+
+def _is_whole(cell: Cell, name: str, value: Any, count: int) -> bool:
+    """Whether a list is no list of layers': of an option, or the numbers of a constant, which have
+    to be a tensor."""
+    if name in cell.constants and isinstance(value, (list, tuple)):
+        return count == 1 or len(value) != count
+    return name in cell.defaults
 
 
 def _changes_for(cell: Cell, cells: Sequence[Cell], changes: Sequence[Change]) -> list[Change]:
