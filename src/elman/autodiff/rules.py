@@ -91,7 +91,10 @@ def _pow(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
 
 
 def _remainder(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
-    return d, b.scale(-1.0, b.mul(d, b.make("floor", (b.apply("div", n.args),))))
+    down = b.make("floor", (b.apply("div", n.args),))
+    # less than nothing of an infinite divisor of the other sign: rounded down it is -1
+    quotient = b.make("where", (b.make("eq", (n, n.args[1])), b.const(-1.0), down))
+    return d, b.scale(-1.0, b.mul(d, quotient))
 
 
 def _clip_gradient(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
