@@ -2,155 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-from torch.nn import functional
 
+from awkward import DOUBLE, SINGLE, double, single
 from elman import ops
-from elman.frontend.cell import Cell, cell
-from helpers import Case, Sizes, job_of, need, random_case, run
-
-F64 = torch.float64
-NEAR = [math.nextafter(20.0, side) for side in (0.0, 30.0)]
-ONE = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 3.0, -7.5, 20.0, -20.0, *NEAR, 36.0, -36.0, 87.0, -87.0]
-ONE += [1e-30, -1e-30, 1e15, -1e15, math.nan, math.inf, -math.inf]
-TWO = [0.0, -0.0, 1.0, -1.0, 0.5, 2.5, math.nan, math.inf, -math.inf]
-
-Formula = Callable[..., Any]
-
-SINGLE: dict[str, tuple[Formula, Formula]] = {  # in the cell's language, and in torch's
-    **{
-        name: (getattr(ops, name), getattr(torch, name))
-        for name in ("tanh", "sigmoid", "relu", "exp", "log", "sqrt", "abs", "sin", "cos", "erf")
-        + ("atan", "expm1", "floor", "round")
-    },
-    **{
-        name: (getattr(ops, name), getattr(functional, name))
-        for name in ("silu", "softplus", "leaky_relu")
-    },
-    "gelu": (ops.gelu, functional.gelu),
-    "softplus twice": (lambda v: ops.softplus(v + v), lambda v: functional.softplus(v + v)),
-    "stop_gradient": (ops.stop_gradient, lambda v: v.detach() + 0 * v.nan_to_num(0, 0, 0)),
-    "neg": (lambda v: -v, lambda v: -v),
-    "square": (lambda v: v**2, lambda v: v**2),
-    "reciprocal": (lambda v: 1 / v, lambda v: 1 / v),
-    "clip": (lambda v: ops.clip(v, -1, 1), lambda v: v.clamp(-1, 1)),
-    "clip to a point": (lambda v: ops.clip(v, 0.5, 0.5), lambda v: v.clamp(0.5, 0.5)),
-    "clip, bounds crossed": (lambda v: ops.clip(v, 3, 1), lambda v: v.clamp(3, 1)),
-    "clip to the right": (lambda v: ops.clip(v, 0, math.inf), lambda v: v.clamp(0, math.inf)),
-}
-DOUBLE: dict[str, tuple[Formula, Formula]] = {
-    "add": (lambda a, b: a + b, torch.add),
-    "sub": (lambda a, b: a - b, torch.sub),
-    "mul": (lambda a, b: a * b, torch.mul),
-    "div": (lambda a, b: a / b, torch.div),
-    "infinity times a sum": (lambda a, b: math.inf * (a + b), lambda a, b: math.inf * (a + b)),
-    "NaN times a sum": (lambda a, b: math.nan * (a - b), lambda a, b: math.nan * (a - b)),
-    "pow": (ops.pow, torch.pow),
-    "remainder": (  # of an infinite dividend torch's gradient to the divisor is NaN, ours is not
-        lambda a, b: ops.remainder(ops.clip(a, -9, 9), b),
-        lambda a, b: torch.remainder(a.clamp(-9, 9), b),
-    ),
-    "minimum": (ops.minimum, torch.minimum),
-    "maximum": (ops.maximum, torch.maximum),
-    "clip from below": (lambda a, b: ops.clip(a, b, 1.5), lambda a, b: _clamp(a, b, 1.5)),
-    "clip from above": (
-        lambda a, b: ops.clip(a, -math.inf, b),
-        lambda a, b: _clamp(a, -math.inf, b),
-    ),
-    "clip, bounds equal": (lambda a, b: ops.clip(a, b, b), lambda a, b: torch.clamp(a, b, b)),
-    "where": (lambda a, b: ops.where(a > 0, a, b), lambda a, b: torch.where(a > 0, a, b)),
-    **{
-        name: (
-            lambda a, b, name=name: getattr(a, f"__{name}__")(b) * b,
-            lambda a, b, name=name: getattr(torch, name)(a, b) * b,
-        )
-        for name in ("lt", "le", "gt", "ge", "eq", "ne")
-    },
-}
+from helpers import Case, job_of, need, run
 
 
-def _clamp(v: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
-    low, high = (torch.as_tensor(bound, dtype=v.dtype).expand_as(v) for bound in (low, high))
-    return torch.clamp(v, low, high)
-
-
-def every(table: dict[str, tuple[Formula, Formula]], arity: int) -> Cell:
-    """One cell: each function of a table on its own part of the inputs."""
-    n = len(table)
-
-    def step(*parts: Any) -> Any:
-        cut = zip(*(ops.split(part, n) for part in parts), strict=True)
-        made = [own(*part) for (own, _), part in zip(table.values(), cut, strict=True)]
-        return ops.concat(*made)
-
-    if arity == 1:
-        return cell(input=f"a[{n}H]", state=f"h[{n}H]")(lambda a, h: step(a))
-    return cell(input=f"a[{n}H], b[{n}H]", state=f"h[{n}H]")(lambda a, b, h: step(a, b))
-
-
-def case_of(made: Cell, grids: list[torch.Tensor], n: int, dtype: torch.dtype) -> Case:
-    """A case of one step whose inputs are the grids, once per function."""
-    width = n * len(grids[0])
-    case = random_case(made, Sizes(T=1, B=1, I=width, H=width), 0, dtype)
-    for value, grid in zip(case.inputs.values(), grids, strict=True):
-        value.copy_(grid.repeat(n).expand_as(value))
-    case.d_output.fill_(0.75)
-    case.d_last["h"].fill_(0.5)
-    return case
-
-
-def by_torch(theirs: Formula, grids: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Value and gradients of a function of torch's, in float64; no gradient is a zero."""
-    leaves = [grid.double().requires_grad_() for grid in grids]
-    out = theirs(*leaves)
-    grads = torch.autograd.grad(out, leaves, torch.full_like(out, 1.25), allow_unused=True)
-    found = [torch.zeros_like(out) if grad is None else grad for grad in grads]
-    return [value.to(grids[0].dtype) for value in (out.detach(), *found)]
-
-
-def compare(
-    table: dict[str, tuple[Formula, Formula]],
-    grids: list[torch.Tensor],
-    engine: str,
-    dtype: torch.dtype,
-) -> None:
-    """All functions of a table on all grids, by one engine."""
-    made = every(table, len(grids))
-    case = case_of(made, grids, len(table), dtype)
-    need(engine, job_of(case))
-    got = run(made, case, engine)
-    parts = [got[name].reshape(len(table), -1) for name in ("out", "da", "db")[: 1 + len(grids)]]
-    rtol, atol = (1e-12, 1e-300) if dtype == F64 else (2e-5, 1e-6)
-    wrong: list[str] = []
-    for place, (name, (_, theirs)) in enumerate(table.items()):
-        for what, own, want in zip(("value", "d_a", "d_b"), parts, by_torch(theirs, grids)):
-            close = torch.isclose(own[place], want, rtol, atol, equal_nan=True)
-            for at in (~close).nonzero().flatten().tolist():
-                inside = ", ".join(str(grid[at].item()) for grid in grids)
-                told = f"{own[place, at].item()}, torch {want[at].item()}"
-                wrong.append(f"{name}({inside}): {what} {told}")
-    assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("engine", ["reference", "c"])
-def test_functions_of_one_value(engine, dtype):
-    """At zeros of both signs, thresholds and their neighbours, NaN and infinities."""
-    compare(SINGLE, [torch.tensor(ONE, dtype=dtype)], engine, dtype)
+@pytest.mark.parametrize("functions", [single, double], ids=["one value", "two values"])
+def test_functions(functions, engine, dtype):
+    """On engines of the CPU; engine triton: ``triton/test_triton_awkward.py``."""
 
+    def compute(case: Case) -> dict[str, torch.Tensor]:
+        need(engine, job_of(case))
+        return run(case.cell, case, engine)
 
-@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=str)
-@pytest.mark.parametrize("engine", ["reference", "c"])
-def test_functions_of_two_values(engine, dtype):
-    """Every pair: ties, NaN on either side, infinities of like and unlike sign."""
-    odd = torch.tensor(TWO, dtype=dtype)
-    grids = [grid.reshape(-1) for grid in torch.meshgrid(odd, odd, indexing="ij")]
-    compare(DOUBLE, grids, engine, dtype)
+    functions(compute, dtype)
 
 
 def test_no_function_is_left_out():
@@ -158,6 +28,5 @@ def test_no_function_is_left_out():
     reducing = {"concat", "split", "layer_norm", "rms_norm", "softmax", "mean", "sum", "var"}
     reducing |= {"amax", "hardmax", "cumsum", "spread"}  # test_groups.py
     other = {"dropout", "zoneout", "noise", "uniform"}  # test_draws.py
-    other |= {"elu", "hardtanh", "hardsigmoid"}  # test_rules.py: torch's own are inexact, or round
     other |= {"spike", "straight_through", "clip_gradient"}  # test_spikes.py
     assert set(ops.__all__) - reducing - other <= SINGLE.keys() | DOUBLE.keys()

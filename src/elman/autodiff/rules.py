@@ -91,9 +91,13 @@ def _pow(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
 
 
 def _remainder(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
-    down = b.make("floor", (b.apply("div", n.args),))
+    """To the divisor -d times the quotient, which is v / w rounded down where that is exact."""
+    v, w = n.args
+    whole = b.make("round", (b.apply("div", (b.lin([(1.0, v), (-1.0, n)]), w)),))
     # less than nothing of an infinite divisor of the other sign: rounded down it is -1
-    quotient = b.make("where", (b.make("eq", (n, n.args[1])), b.const(-1.0), down))
+    quotient = b.make("where", (b.make("eq", (n, w)), b.const(-1.0), whole))
+    nothing = b.make("eq", (w, b.const(0.0)))
+    quotient = b.make("where", (nothing, b.apply("div", n.args), quotient))
     return d, b.scale(-1.0, b.mul(d, quotient))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elman.frontend.functions import expm1, maximum, minimum, stop_gradient, where
+from elman.frontend.functions import exp, expm1, maximum, minimum, stop_gradient, where
 from elman.frontend.trace import Tracer, pointwise
 
 __all__ = ["elu", "hardsigmoid", "hardtanh", "leaky_relu"]
@@ -26,18 +26,22 @@ def elu(v: Any, alpha: Any = 1.0) -> Tracer:
     """v where it is positive, else alpha · (exp(v) - 1), elementwise.
 
     Source: Clevert, Unterthiner & Hochreiter 2016, arXiv:1511.07289v5, eq. 15. The derivative at 0
-    is alpha, as in torch.
+    is alpha, as in torch; at NaN it is NaN, where torch has NaN or 1, as a unit lies in memory.
 
     Example:
         >>> h = elu(W @ x + R @ h)
     """
     above = pointwise("gt", v, 0.0)
-    return where(above, v, pointwise("mul", alpha, expm1(where(above, 0.0, v))))
+    low = where(above, 0.0, v)
+    # the slope exp(low), which expm1(low) + 1 has lost below -36
+    below = pointwise("surrogate", expm1(low), low, exp(low))
+    return where(above, v, pointwise("mul", alpha, below))
 
 
 def hardtanh(v: Any, low: float = -1.0, high: float = 1.0) -> Tracer:
     """v held within [low, high], two numbers, elementwise; the derivative at them is 0, as in torch
-    (``clip`` has 1 there, as torch.clamp).
+    (``clip`` has 1 there, as torch.clamp). At NaN it is 0, where torch has 0 or 1, as a unit lies
+    in memory.
 
     Example:
         >>> h = hardtanh(W @ x + R @ h)
