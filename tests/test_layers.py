@@ -23,12 +23,13 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "elman"
 
 LANGUAGE = "errors ir frontend autodiff passes plan ops cells"
-MIDDLE = f"{LANGUAGE} folders engines engines.registry tuning torch numpy"
+MIDDLE = f"{LANGUAGE} folders version engines engines.registry tuning torch numpy"
 ENGINE = "errors folders ir autodiff plan engines torch numpy"  # never another engine
 
 BELOW = {  # room -> what it may import besides itself; one row per room, lowest first
     "errors": "",
     "folders": "",
+    "version": "",
     "starting": "",
     "ir": "errors",
     "frontend": "errors ir",
@@ -45,8 +46,8 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "engines.triton": f"{ENGINE} triton",
     "engines.deer": f"{ENGINE} engines.registry",  # finds scans, and who falls back
     # the oracle judges all kernels, and shows where thresholds lie
-    "tuning": "errors folders ir autodiff passes plan engines engines.registry engines.reference"
-    " torch numpy",
+    "tuning": "errors folders version ir autodiff passes plan engines engines.registry"
+    " engines.reference torch numpy",
     "compiler": MIDDLE,
     "explaining": f"{MIDDLE} compiler",
     "drawing": f"{MIDDLE} compiler",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 import tomllib
@@ -92,9 +93,15 @@ def test_every_module_says_what_it_is_for():
 
 
 def test_version_is_told_once():
-    """``elman.__version__`` is the version of pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert elman.__version__ == project["version"]
+    """In elman.version, which the package's metadata read; the changelog begins with it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "version" in project["project"]["dynamic"]
+    assert (
+        project["tool"]["setuptools"]["dynamic"]["version"]["attr"] == "elman.version.__version__"
+    )
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == elman.__version__
 
 
 def test_repository_stands_alone():

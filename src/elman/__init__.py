@@ -26,11 +26,10 @@ from elman.nn import (
 from elman.nn.explain import explain
 from elman.nn.saving import NAMED as _NAMED
 from elman.nn.saving import safe_globals
+from elman.version import __version__
 
 for _public in _NAMED:
     _public.__module__ = __name__  # what pickles call it, wherever it is defined
-
-__version__ = "0.1.0.dev0"
 
 __all__ = [
     "accelerate",

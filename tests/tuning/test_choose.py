@@ -102,6 +102,18 @@ def test_winner_is_measured_and_remembered(job, monkeypatch, empty_cache):
     assert len(stored(empty_cache)) == 2
 
 
+def test_what_another_version_measured_is_ignored(job, monkeypatch, empty_cache):
+    """Its engines were others; the older version finds what it knew."""
+    stand_in(monkeypatch, OwnBackwardEngine())
+    choose(job, 4, 2)
+    with monkeypatch.context() as upgraded:
+        upgraded.setattr("elman.tuning.facts.__version__", "99.0")
+        assert fresh(job) == "benchmarked"
+        assert fresh(job) == "remembered"
+    assert fresh(job) == "remembered"
+    assert len(stored(empty_cache)) == 2
+
+
 def test_a_wrong_engine_is_refused(job, monkeypatch, clock):
     """It is recorded with what is off, and another engine runs."""
     stand_in(monkeypatch, WrongEngine())

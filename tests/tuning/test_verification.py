@@ -143,6 +143,9 @@ def test_marks_are_kept_by_library(nothing_known, monkeypatch):
     monkeypatch.setattr(type(kernel_of(job, "c", "one")), "fingerprint", lambda self: "other")
     another_process()
     assert len(compared) == 2
+    monkeypatch.setattr("elman.tuning.facts.__version__", "0.0.1")  # calls kernels in its own way
+    another_process()
+    assert len(compared) == 3
 
 
 @elman.cell(input="x[I]", state="s[H], m[H]", weights="W[H, I], R[H, H], b[H]")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from elman.version import __version__
 
 
 def machine_facts() -> dict[str, Any]:
@@ -20,7 +21,7 @@ def machine_facts() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "elman": version(),
+        "elman": __version__,
     }
 
 
@@ -39,11 +40,3 @@ def usable_cores() -> int:
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def version() -> str:
-    """Return elman's version; `source` where it runs without having been installed."""
-    try:
-        return metadata.version("elman")
-    except metadata.PackageNotFoundError:
-        return "source"

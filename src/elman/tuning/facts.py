@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import platform
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import torch
 
 from elman.engines.precision import precision
+from elman.version import __version__
 
 
 @cache
@@ -25,15 +25,6 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-@cache
-def _version() -> str:
-    """elman's version; a source tree that is not installed has none."""
-    try:
-        return metadata.version("elman")
-    except metadata.PackageNotFoundError:
-        return "source"
-
-
 def cores() -> int:
     """How many CPUs this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -41,15 +32,18 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def verifying_facts() -> dict[str, str | int]:
+    """Facts under which a kernel that agreed with the oracle is believed in another process."""
+    return {"cpu": processor(), "torch": torch.__version__, "elman": __version__}
+
+
 def machine_facts(device: str = "cpu") -> dict[str, str | int]:
     """Facts under which a benchmarked choice holds; JSON-able, equal on equal machines."""
     facts: dict[str, str | int] = {
-        "cpu": processor(),
+        **verifying_facts(),
         "isa": torch.backends.cpu.get_cpu_capability(),
         "cores": cores(),
         "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "elman": _version(),
     }
     if device == "cuda":
         facts["gpu"] = torch.cuda.get_device_name()

@@ -24,7 +24,7 @@ from elman.tuning.choose import Choice
 from elman.tuning.contest import timed
 from elman.tuning.decisions import decided
 from elman.tuning.evidence import Evidence
-from elman.tuning.facts import machine_facts, processor
+from elman.tuning.facts import machine_facts, verifying_facts
 from elman.tuning.ranks import interconnect, workers
 from elman.tuning.request import bucket
 from elman.tuning.trial import apart, make_trial, synchronize
@@ -166,7 +166,7 @@ def _off(run: _Step, jobs: Sequence[Job], kernels: dict[str, Together], steps: i
     ``verification``."""
     programs = [kernel.fingerprint() for kernel in kernels[APART].kernels]
     mark = {"verified": programs, "as": AT_ONCE, "beside": kernels[APART].arrangement.directions}
-    mark |= {"cpu": processor(), "torch": torch.__version__}
+    mark |= verifying_facts()
     if None not in programs and cache.recall(mark) == {"agrees": True}:
         return None
     want = run(kernels[APART])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor
 
 from elman.engines.base import Job, Kernel
@@ -19,7 +18,7 @@ from elman.errors import DisagreementError, ElmanError
 from elman.ir.types import shape_size
 from elman.tuning import cache
 from elman.tuning.agreement import disagreement, finite
-from elman.tuning.facts import processor
+from elman.tuning.facts import verifying_facts
 from elman.tuning.kernels import kernel_of, label
 from elman.tuning.rounding import unsteady
 from elman.tuning.ties import has_ties, near_ties
@@ -60,7 +59,7 @@ def verify(job: Job, kernel: Kernel, who: str) -> None:
     if kernel in _right:
         return
     program = kernel.fingerprint()
-    mark = {"verified": program, "as": who, "cpu": processor(), "torch": torch.__version__}
+    mark = {"verified": program, "as": who, **verifying_facts()}
     if program is None or cache.recall(mark) != {"agrees": True}:
         with own_threads():
             reason = _wrong(job, kernel)
