@@ -20,6 +20,7 @@ BIN := .venv/bin/python
 PIP := $(BIN) -m pip --disable-pip-version-check
 RUNTIME := .venv/.installed-runtime
 DEV := .venv/.installed-dev
+RELEASE := .venv/.installed-release
 PINS := pyproject.toml constraints.txt
 # Kernels for GPUs are interpreted and compiled in the tests wherever Triton has a wheel.
 EXTRAS := dev$(comma)docs$(if $(filter Linux-x86_64,$(shell uname -s -m | tr ' ' -)),$(comma)gpu-dev)
@@ -37,7 +38,7 @@ TWO := -n 2 --dist worksteal
 # Compiled kernels of the quick tests are kept between runs; the other targets start from none.
 KEPT := ELMAN_TEST_CACHE=.cache/tests
 
-.PHONY: help venv format lint types check test test-long golden docs bench demo clean distclean
+.PHONY: help venv format lint types check test test-long golden docs notebook dist bench demo clean distclean
 
 help:
 	@echo "make venv       create .venv and install the pinned dependencies and tools"
@@ -48,6 +49,8 @@ help:
 	@echo "make golden     write the golden texts anew (then read the diff)"
 	@echo "make format     format and mend what can be mended by itself"
 	@echo "make docs       the documentation as a site that needs no network, in site/"
+	@echo "make notebook   run the documentation's notebooks anew, with their outputs"
+	@echo "make dist       what a release consists of, in dist/: sdist and wheel, checked"
 	@echo "make bench      measure against torch, side by side"
 	@echo "make clean      remove caches and build output; distclean also removes .venv"
 
@@ -82,6 +85,10 @@ $(RUNTIME): $(PINS) | $(BIN)
 $(DEV): $(PINS) | $(BIN)
 	$(call install,.[$(EXTRAS)])
 	@touch $(RUNTIME) $@
+
+$(RELEASE): $(PINS) | $(BIN)
+	$(call install,.[$(EXTRAS)$(comma)release])
+	@touch $(RUNTIME) $(DEV) $@
 
 venv: $(DEV)
 
@@ -122,6 +129,14 @@ golden: $(DEV)
 # Warnings are errors: a link that leads nowhere, a name that is not there.
 docs: $(DEV)
 	@$(BIN) -m sphinx -b html -W --keep-going -q docs site && echo "site/index.html"
+
+# The notebooks are run anew, and keep what they print and plot; read the diff.
+notebook: $(DEV)
+	@$(BIN) docs/notebooks.py
+
+# Of what is committed; ARGS='--base https://…/blob/v0.1.0/' tells where links of the README lead.
+dist: $(RELEASE)
+	@$(BIN) release/dist.py $(ARGS)
 
 # --- use ---------------------------------------------------------------------------------------
 
