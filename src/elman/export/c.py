@@ -196,7 +196,10 @@ class _Project:
         found: list[list[tuple[str, int]]] = []
         for index, layer in enumerate(self.layers):
             widths = layer.layout.state_widths
-            own = [(f"l{index}_h{k}", 2 * width) for k, width in enumerate(widths)]
+            own = [
+                (f"l{index}_h{k}", width if k in layer.layout.held else 2 * width)
+                for k, width in enumerate(widths)
+            ]
             sizes = {
                 "chunk": layer.chunk,
                 "scratch": layer.scratch,
@@ -229,7 +232,9 @@ class _Project:
         members: list[str] = []
         for layer, own in zip(self.layers, self.members(), strict=True):
             states = list(dict.fromkeys(str(s.data[0]) for s in layer.job.pair.step.states))
-            members.append(f"    /* {layer.job.name}: {', '.join(states)}, each twice */")
+            members.append(
+                f"    /* {layer.job.name}: {', '.join(states)}, those that change twice */"
+            )
             members += [f"    float {member}[{size}];" for member, size in own]
         shapes = ", ".join(f"{n} [{size}]" for n, size in self.inputs.items())
         return f"""/* {name}, written by elman: C99, float32, no library, no allocation. */
@@ -270,6 +275,9 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
         lines = []
         for k, width in enumerate(layer.layout.state_widths):
             at = f"state->l{index}_h{k}"
+            if k in layer.layout.held:
+                lines.append(f"const T *const h{k} = {at};")
+                continue
             lines.append(f"const T *const h{k} = {at} + (state->turn ? {width} : 0);")
             lines.append(f"T *const n{k} = {at} + (state->turn ? 0 : {width});")
         for part in ("chunk", "scratch", "sums", "sc"):
@@ -281,8 +289,8 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
         lines.append(" ".join(f"(void){what};" for what in unused))
         lines += layer.lines
         if output_is_state(layer.job.pair):
-            width = self.outputs[index]
-            lines.append(f"for (long u = 0; u < {width}; u++) y[u] = n0[u];")
+            width, last = self.outputs[index], "h0" if 0 in layer.layout.held else "n0"
+            lines.append(f"for (long u = 0; u < {width}; u++) y[u] = {last}[u];")
         body = "\n".join("    " + line for line in lines)
         head = f"static void {layer.name}({self.name}_state *state, {inputs}, T *y) {{"
         return f"/* {layer.job.name} */\n{head}\n{body}\n}}\n"

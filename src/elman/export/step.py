@@ -15,12 +15,9 @@ from torch import Tensor
 from elman.engines.base import Job
 from elman.engines.c.isa import AVX512
 from elman.engines.c.layout import CLayout, invariant_reads
-from elman.engines.c.ops import SPELL, spell_sum
 from elman.engines.c.phases import PhaseWriter, RowAddress
 from elman.engines.weights import WeightRate
 from elman.ir.graph import Node
-from elman.ir.ops import OPS
-from elman.ir.pair import loop_invariant
 from elman.plan.build import program
 from elman.plan.program import Buffer, Part, Phase, Program, Segment
 
@@ -39,6 +36,8 @@ class OneRow(RowAddress):
 class StepWriter(PhaseWriter):
     """Spells the segments of one phase for one sample."""
 
+    vectors = "vec"
+
     def __init__(self, layer: LayerText, phase: Phase, offset: int) -> None:
         self.layer, self.layout, self.phase = layer, layer.layout, phase
         self.scratch, self.scratch_row = layer.layout.scratch(phase)
@@ -53,7 +52,8 @@ class StepWriter(PhaseWriter):
             column = self.layout.column(buffer)
             base = {"input": f"in{column.array}", "output": "y"}.get(where)
             if base is None:
-                base = f"{'h' if where == 'state' else 'n'}{column.array}"
+                now = where == "state" or column.array in self.layout.held
+                base = f"{'h' if now else 'n'}{column.array}"
             return OneRow(base, "0", column.offset, column.width if value.shape else None)
         if where == "chunk":
             return OneRow("chunk", "0", self.chunk[0][index], None)
@@ -61,15 +61,8 @@ class StepWriter(PhaseWriter):
             return OneRow("scratch", "0", self.offset + self.scratch[index], None)
         raise AssertionError(f"no forward has a {where}")
 
-    def _constant(self, value: Node) -> str | None:
-        text = super()._constant(value)
-        return None if text is None else text.replace("c->vec", "vec")
-
-    def _load(self, value: Node) -> str:
-        buffer = None if self._constant(value) is not None else self.phase.buffers[value]
-        if buffer is not None and buffer.where == "scalar":
-            return f"bc(sc[{self.layer.scalar(self.phase, buffer)}])"
-        return super()._load(value)
+    def _scalar(self, buffer: Buffer) -> str:
+        return str(self.layer.scalar(self.phase, buffer))
 
     def _part(self, part: Part) -> list[str]:
         size = self.layout.size(part.gate_block)
@@ -92,34 +85,8 @@ class StepWriter(PhaseWriter):
         head = f"for (long u = 0; u < {size}; u += LANES) {{"
         return [*calls, head, *("    " + line for line in lines), "}"]
 
-    def _whole(self, value: Node) -> str:
-        buffer = None if loop_invariant(value) else self.phase.buffers[value]
-        if buffer is not None and buffer.where == "scalar":
-            return f"(sc + {self.layer.scalar(self.phase, buffer)})"
-        return super()._whole(value).replace("c->vec", "vec")
-
     def _scalars(self, segment: Segment) -> list[str]:
-        lines: list[str] = []
-        means: dict[tuple[Node, ...], str] = {}
-        for value in segment.scalars:
-            target = f"sc[{self.layer.scalar(self.phase, self.phase.buffers[value])}]"
-            if OPS[value.op].kind == "reduce":
-                lines.append(
-                    f"{{ {self._reduce(value, means.get(value.args, ''))} {target} = s; }}"
-                )
-                if value.op == "mean":
-                    means[value.args] = target
-                continue
-            args = [self._load(arg) for arg in value.args]
-            if value.op == "lin":
-                text = spell_sum(value.coefs, value.bias, args)
-            else:
-                text = SPELL[value.op].format(*args)
-            lines.append(f"{{ const V x = {text}; {target} = LANE(x, 0); }}")
-        for value, buffer in segment.scalar_writes:
-            target = f"*({self.place(buffer, value).at('')})"
-            lines.append(f"{{ const V x = {self._load(value)}; {target} = LANE(x, 0); }}")
-        return lines
+        return [*self._scalar_values(segment), *self._scalar_stores(segment)]
 
     def lines(self) -> list[str]:
         """All segments in order."""

@@ -38,6 +38,8 @@ class RowAddress:
 class PhaseWriter:
     """Spells the segments of one phase."""
 
+    vectors = "c->vec"  # C text of where loop-invariant vectors and scalars lie
+
     def __init__(
         self,
         layout: CLayout,
@@ -121,8 +123,14 @@ class PhaseWriter:
             return f"bc({number(float(dim_size(value.data, self.layout.sizes)))})"
         if loop_invariant(value):
             offset = self.layout.vector(value)
-            return f"ld(c->vec + {offset} + u)" if value.shape else f"bc(c->vec[{offset}])"
+            if value.shape:
+                return f"ld({self.vectors} + {offset} + u)"
+            return f"bc({self.vectors}[{offset}])"
         return None
+
+    def _scalar(self, buffer: Buffer) -> str:
+        """C text of the place of a scalar of this phase, in row r."""
+        return f"(r - r0) * {self.scalars} + {buffer.index}"
 
     def _load(self, value: Node) -> str:
         """C text of a value that this part does not compute, as a vector at row r, unit u."""
@@ -131,7 +139,7 @@ class PhaseWriter:
             return constant
         buffer = self.phase.buffers[value]
         if buffer.where == "scalar":
-            return f"bc(sc[(r - r0) * {self.scalars} + {buffer.index}])"
+            return f"bc(sc[{self._scalar(buffer)}])"
         place = self.place(buffer, value)
         if not value.shape:
             return f"bc(*({place.at('r')}))"
@@ -254,10 +262,10 @@ class PhaseWriter:
     def _whole(self, value: Node) -> str:
         """C text of the address of all units of a value in row r."""
         if loop_invariant(value):
-            return f"(c->vec + {self.layout.vector(value)})"
+            return f"({self.vectors} + {self.layout.vector(value)})"
         buffer = self.phase.buffers[value]
         if buffer.where == "scalar":
-            return f"(sc + (r - r0) * {self.scalars} + {buffer.index})"
+            return f"(sc + {self._scalar(buffer)})"
         return f"({self.place(buffer, value).at('r')})"
 
     def _reduce(self, value: Node, mean: str) -> str:
@@ -266,17 +274,22 @@ class PhaseWriter:
         return spell_reduce(value.op, reads, mean)
 
     def _scalars(self, segment: Segment) -> list[str]:
+        """Reductions and arithmetic on scalars, in every row."""
         if not segment.scalars and not segment.scalar_writes:
             return []
-        lines = ["for (long r = r0; r < r1; r++) {", "    const long u = 0; (void)u;"]
+        head = ["for (long r = r0; r < r1; r++) {", "    const long u = 0; (void)u;"]
+        computed = ["    " + line for line in self._scalar_values(segment)]
+        stored = ["    if (lead) " + line for line in self._scalar_stores(segment)]
+        return [*head, *computed, *stored, "}", *self.computed]
+
+    def _scalar_values(self, segment: Segment) -> list[str]:
+        lines: list[str] = []
         means: dict[tuple[Node, ...], str] = {}
         for value in segment.scalars:
-            index = self.phase.buffers[value].index
-            target = f"sc[(r - r0) * {self.scalars} + {index}]"
+            target = f"sc[{self._scalar(self.phase.buffers[value])}]"
             if OPS[value.op].kind == "reduce":
-                lines.append(
-                    f"    {{ {self._reduce(value, means.get(value.args, ''))} {target} = s; }}"
-                )
+                reduced = self._reduce(value, means.get(value.args, ""))
+                lines.append(f"{{ {reduced} {target} = s; }}")
                 if value.op == "mean":
                     means[value.args] = target
                 continue
@@ -285,16 +298,16 @@ class PhaseWriter:
                 text = spell_sum(value.coefs, value.bias, args)
             else:
                 text = spell(value, args)
-            lines.append(f"    {{ const V x = {text}; {target} = LANE(x, 0); }}")
+            lines.append(f"{{ const V x = {text}; {target} = LANE(x, 0); }}")
+        return lines
+
+    def _scalar_stores(self, segment: Segment) -> list[str]:
+        lines: list[str] = []
         for value, buffer in segment.scalar_writes:
-            if self.layout.needless(buffer):
-                continue
-            place = self.place(buffer, value)
-            target = f"*({place.at('r')})"
-            lines.append(
-                f"    if (lead) {{ const V x = {self._load(value)}; {target} = LANE(x, 0); }}"
-            )
-        return [*lines, "}", *self.computed]
+            if not self.layout.needless(buffer):
+                target = f"*({self.place(buffer, value).at('r')})"
+                lines.append(f"{{ const V x = {self._load(value)}; {target} = LANE(x, 0); }}")
+        return lines
 
     def segment(self, name: str, segment: Segment) -> str:
         """The C function of one segment."""
