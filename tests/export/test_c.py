@@ -295,6 +295,15 @@ def test_the_makefile(tmp_path):
 
 
 @needs_compiler
+def test_fast_math_is_refused(tmp_path):
+    """Under -ffast-math values would be wrong, without a warning."""
+    to_c(elman.GRU(2, 3), tmp_path)
+    words = [CC, "-ffast-math", "-c", tmp_path / "model.c", "-o", tmp_path / "model.o"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode and "compile this file without it" in done.stderr
+
+
+@needs_compiler
 def test_mathematics_of_two(tmp_path):
     """Powers and remainders, with all pairs of special values."""
     to_c(elman.RNN(2, 2), tmp_path)

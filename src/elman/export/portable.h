@@ -1,6 +1,9 @@
 /* Vectors V of LANES numbers T, or numbers alone, in plain C99: no library, no allocation, no global
  * state. With one lane any compiler takes it; more lanes are gcc's and clang's vector extensions.
  */
+#ifdef __FAST_MATH__
+#error "-ffast-math makes exp and tanh wrong: compile this file without it"
+#endif
 #if LANES > 1
 #pragma GCC diagnostic ignored "-Wpsabi" /* all functions of vectors are inlined */
 typedef T V __attribute__((vector_size(LANES * 4), may_alias));
