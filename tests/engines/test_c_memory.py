@@ -10,6 +10,7 @@ import torch
 import elman
 from elman.engines.c import memory
 from elman.engines.c.memory import LARGE, LIMIT, fresh
+from helpers import need_engine
 
 SHAPE = (3, LARGE // 4)
 
@@ -85,6 +86,26 @@ def test_threads_never_share():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_kernels_results():
+    """Outputs and gradients of a call lie in memory that is used again once they are gone, and not
+    before."""
+    need_engine("c")
+    net = elman.RNN(8, 64, engine="c")
+    x = torch.randn(LARGE // (64 * 64 * 4) + 1, 64, 8)
+    net(x)[0].sum().backward()
+    before = len(memory._kept)
+    assert before, "large results are kept in mind"
+    y, _ = net(x)
+    kept = y.detach().clone()
+    other, _ = net(2 * x)
+    assert other.data_ptr() != y.data_ptr()
+    assert torch.equal(y, kept)
+    del y, other
+    for _ in range(3):
+        net(x)[0].sum().backward()
+    assert len(memory._kept) <= before + 1, "steps of a training go on in the same memory"
 
 
 def test_results_stay_as_they_are():

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
+
+from elman.engines.c.context import Arity
+from elman.engines.call import Call
 
 NO_ROWS: tuple[tuple[Any, ...], ...] = ((), (), ())
 address = Tensor.data_ptr
@@ -21,9 +25,14 @@ def contiguous_or_none(value: Tensor | None) -> Tensor | None:
     return None if value is None else value.contiguous()
 
 
-def rows_of(x: Tensor) -> tuple[Tensor, int, int]:
-    """A tensor [T, B, ...] as rows at one distance: itself if it is, else a copy; (tensor, t,
-    row)."""
+def rows_of(x: Tensor, joined: bool = True) -> tuple[Tensor, int, int]:
+    """A tensor [T, B, ...] as rows: itself if it can be, else a copy; (tensor, t, row).
+
+    Args:
+        x: the tensor.
+        joined: rows of several steps are read at once, so all must be at one distance. Else those
+            of a step must, and one that is expanded over time is read where it lies.
+    """
     T, B, *inner = x.shape
     if x.is_contiguous():
         row = inner[0] if inner else 1
@@ -34,7 +43,40 @@ def rows_of(x: Tensor) -> tuple[Tensor, int, int]:
             return x[0, 0].contiguous(), 0, 0
         x = x.contiguous()
         t, b = x.stride()[:2]
-    elif t != B * b and B > 1 and T > 1:
+    elif joined and t != B * b and B > 1 and T > 1:
         x = x.contiguous()
         t, b = x.stride()[:2]
     return x, t, t if B == 1 else b
+
+
+class Arguments:
+    """Inputs and weights as both directions give them.
+
+    Args:
+        shape: how many there are.
+        joined: whether the rows of each input are read over several steps at once.
+    """
+
+    def __init__(self, shape: Arity, joined: Sequence[bool]) -> None:
+        self._joined = tuple(joined)
+        self._no_inputs = (0,) * (not shape.inputs)
+        self._no_weights = (0,) * (not shape.weights)
+
+    def of(self, call: Call) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        """Tensors to be held, and numbers for the context."""
+        inputs = call.inputs
+        if call.packed is not None:
+            inputs = tuple(value.unsqueeze(1) for value in inputs)
+        held, distances, rows = zip(*map(rows_of, inputs, self._joined)) if inputs else NO_ROWS
+        matrices = tuple(map(contiguous, call.weights))
+        numbers = (
+            *map(address, held),
+            *self._no_inputs,
+            *distances,
+            *self._no_inputs,
+            *rows,
+            *self._no_inputs,
+            *map(address, matrices),
+            *self._no_weights,
+        )
+        return (*held, *matrices), numbers

@@ -32,6 +32,7 @@ class Emitter:
         self.program, self.isa, self.blocks = program, isa, blocks or Blocks()
         self.clock = Clock(timed)
         self.layout = CLayout(program, isa)
+        self._sweeps: list[SweepWriter] = []
         self.arrays = WeightArrays(self.layout, program.pair)
         self.shape = Arity(
             len(self.layout.input_widths), len(self.layout.state_widths), len(self.arrays.names)
@@ -50,6 +51,13 @@ class Emitter:
         isa, dtype = self.isa, self.program.spec.dtype
         used = sorted(set(_TILES.findall(self._body)))
         return (runtime(isa, dtype), *tiles(isa, dtype, used))
+
+    @property
+    def joined(self) -> frozenset[int | str]:
+        """The inputs, and ``"dy"``, of which a batched phase reads the rows of several steps."""
+        assert self._body
+        writers = [writer for sweep in self._sweeps for writer in sweep.writers]
+        return frozenset().union(*(writer.joined for writer in writers))
 
     @cached_property
     def _body(self) -> str:
@@ -72,9 +80,11 @@ class Emitter:
         return "\n\n".join([*arena, *parts, *entries])
 
     def _sweep(self, name: str, sweep: Sweep, *, direct: bool = False) -> SweepWriter:
-        return SweepWriter(
+        writer = SweepWriter(
             name, sweep, self.layout, self.arrays, self.blocks, self.clock, direct=direct
         )
+        self._sweeps.append(writer)
+        return writer
 
     def _head(self) -> str:
         spec = self.program.spec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from elman.engines.base import Job, Kernel
 from elman.engines.c.arguments import (
-    NO_ROWS,
+    Arguments,
     address,
     address_or_null,
     contiguous,
@@ -27,6 +26,7 @@ from elman.engines.c.context import Frame
 from elman.engines.c.emit import Emitter
 from elman.engines.c.isa import detect
 from elman.engines.c.launches import ConcurrentLaunches, Entry
+from elman.engines.c.memory import Supply, whole
 from elman.engines.c.threads import on_pool, oversubscription, threads, workers
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed import Packed
@@ -56,14 +56,6 @@ def _overwrites_tape(sweep: Sweep | None) -> bool:
 
 
 Maker = Callable[[Tensor], Tensor]
-
-
-def _whole(buffer: Tensor) -> Tensor:
-    """All of the memory that a tensor is the beginning of."""
-    storage = buffer.untyped_storage()
-    if storage.nbytes() == buffer.numel() * buffer.itemsize:
-        return buffer
-    return torch.empty(0, dtype=buffer.dtype).set_(storage)
 
 
 @dataclass(frozen=True)
@@ -119,8 +111,10 @@ class CKernel(Kernel):
         self._no_forward = (0,) * (2 * states + 1)
         layout = self.emitter.layout
         self.dtype = DTYPES[job.spec.dtype]
-        # fresh memory is filled with NaN, so that an element that was never written shows
-        self.poison = bool(os.environ.get("ELMAN_POISON"))
+        self._supply = Supply(self.dtype)
+        joined = self.emitter.joined
+        self._arguments = Arguments(shape, [k in joined for k in range(shape.inputs)])
+        self._joined_dy = "dy" in joined
         self.state_widths = layout.state_widths
         self.output_width = layout.output_width
         self.tape_row = layout.tape_row if made.tape else 0
@@ -137,7 +131,9 @@ class CKernel(Kernel):
         self._all_rows = tuple([0 if k in layout.held else -1 for k in range(states)])
         self.scalar_output = not job.graph.output_shape
         names = self.emitter.arrays.names
-        self._weight_makers = [self._like if name in job.spec.wants else None for name in names]
+        self._weight_makers = [
+            self._supply.like if name in job.spec.wants else None for name in names
+        ]
         given = list(dict.fromkeys(leaf.data[0] for leaf in step.inputs))
         missed = {  # inputs of which some gate block gets no gradient: nothing is written there
             leaf.data[0]
@@ -145,7 +141,11 @@ class CKernel(Kernel):
             if d is None
         }
         self._input_makers = [
-            None if name not in job.spec.wants else self._zeros if name in missed else self._like
+            None
+            if name not in job.spec.wants
+            else self._supply.zeros
+            if name in missed
+            else self._supply.like
             for name in given
         ]
         self.destructive = _overwrites_tape(made.backward)
@@ -214,36 +214,6 @@ class CKernel(Kernel):
     def _gradient(given: Tensor, make: Maker | None) -> Tensor | None:
         return None if make is None else make(given)
 
-    def _zeros(self, given: Tensor) -> Tensor:
-        return torch.zeros(given.shape, dtype=self.dtype)
-
-    def _like(self, given: Tensor) -> Tensor:
-        """Fresh memory for something of the same sizes, contiguous."""
-        if not given.is_contiguous():
-            return self._empty(given.shape)
-        fresh = torch.empty_like(given)
-        return fresh.fill_(float("nan")) if self.poison else fresh
-
-    def _empty(self, shape: Sequence[int]) -> Tensor:
-        fresh = torch.empty(shape, dtype=self.dtype)
-        return fresh.fill_(float("nan")) if self.poison else fresh
-
-    def _take(self, spare: deque[Tensor], count: int) -> Tensor:
-        """A buffer that an earlier call gave back if it is large enough, else a new one.
-
-        Fresh memory costs a page fault per 4 KiB, which is a few per cent of a training step.
-        """
-        try:
-            buffer = spare.pop()
-        except IndexError:
-            return self._empty((count,))
-        if buffer.numel() < count:
-            return self._empty((count,))
-        if self.poison:  # also one that was made in inference mode
-            with torch.inference_mode(buffer.is_inference()):
-                buffer.fill_(float("nan"))
-        return buffer
-
     def _plan(self, T: int, B: int, packed: Packed | None = None) -> Plan:
         """What all calls of these sizes have in common, made once."""
         if packed is not None:
@@ -307,7 +277,7 @@ class CKernel(Kernel):
             head: of the plan.
             given: what follows the workspace (:meth:`Frame.call`).
         """
-        arena = self._take(self._arenas, size)
+        arena = self._supply.take(self._arenas, size)
         if launches is not None:
             launches.add(self._frame, entry, (*head, arena.data_ptr(), *given), held)
             launches.hand_back(self._arenas, arena)
@@ -321,26 +291,6 @@ class CKernel(Kernel):
         """Where the rows of each step of a packed call lie, and how its samples are shared."""
         return None if packed is None else packed.numbers(plan.head[_SHARES])
 
-    def _arguments(self, call: Call) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """Inputs and weights as both directions give them: tensors to be held, and numbers."""
-        inputs = call.inputs
-        if call.packed is not None:
-            inputs = tuple(value.unsqueeze(1) for value in inputs)
-        held, distances, rows = zip(*map(rows_of, inputs)) if inputs else NO_ROWS
-        matrices = tuple(map(contiguous, call.weights))
-        no_inputs, _, no_weights = self._padding
-        numbers = (
-            *map(address, held),
-            *no_inputs,
-            *distances,
-            *no_inputs,
-            *rows,
-            *no_inputs,
-            *map(address, matrices),
-            *no_weights,
-        )
-        return (*held, *matrices), numbers
-
     def forward(self, call: Call) -> Result:
         """See :meth:`Kernel.forward`."""
         return self.begin_forward(call, None)
@@ -351,17 +301,17 @@ class CKernel(Kernel):
         packed = call.packed
         plan = self._plan(T, B, packed)
         places = self._places(plan, packed)
-        held, numbers = self._arguments(call)
+        held, numbers = self._arguments.of(call)
         first = tuple(map(contiguous, call.states))
-        sequences = tuple(map(self._empty, plan.sequences))
-        last = tuple(map(self._like, call.states))
+        sequences = tuple(map(self._supply.empty, plan.sequences))
+        last = tuple(map(self._supply.like, call.states))
         if not self.output_is_state:
-            output = self._empty((rows, self.output_width))
+            output = self._supply.empty((rows, self.output_width))
         elif packed is None:
             output = sequences[0][1:]
         else:
             output = sequences[0][0, B:]
-        tape = self._take(self._tapes, plan.tape) if self.spec.training else None
+        tape = self._supply.take(self._tapes, plan.tape) if self.spec.training else None
         if tape is not None and tape.numel() != plan.tape:
             tape = tape[: plan.tape]  # what is saved has the same shape each time
         if not rows:
@@ -415,7 +365,7 @@ class CKernel(Kernel):
         T, B, rows = call.sizes
         plan = self._plan(T, B, call.packed)
         places = self._places(plan, call.packed)
-        held, numbers = self._arguments(call)
+        held, numbers = self._arguments.of(call)
         *sequences, tape = saved
         if keep and self.destructive:
             tape = tape.clone()
@@ -423,9 +373,10 @@ class CKernel(Kernel):
         if d_output is None:
             dy, t, row = torch.zeros(self.output_width, dtype=self.dtype), 0, 0
         else:
-            dy, t, row = rows_of(d_output if call.packed is None else d_output.unsqueeze(1))
+            d_output = d_output if call.packed is None else d_output.unsqueeze(1)
+            dy, t, row = rows_of(d_output, self._joined_dy)
         d_inputs = tuple(map(self._gradient, call.inputs, self._input_makers))
-        d_states = tuple(map(self._like, call.states))
+        d_states = tuple(map(self._supply.like, call.states))
         d_weights = tuple(map(self._gradient, call.weights, self._weight_makers))
         lasts = tuple(map(contiguous_or_none, cotangents.last))
         if not rows:
@@ -460,7 +411,7 @@ class CKernel(Kernel):
                 *weights_pad,
             )
         if not keep:  # nobody else can read it any more
-            tape = _whole(tape)
+            tape = whole(tape)
             if launches is not None:
                 launches.hand_back(self._tapes, tape)
             else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -39,6 +40,16 @@ def _advise() -> Callable[[int, int, int], int] | None:
     return function
 
 
+def in_large_pages(tensor: Tensor) -> Tensor:
+    """A tensor whose memory nobody has touched yet; the system is asked for large pages if it is
+    large."""
+    size, advise = tensor.nbytes, _advise()
+    if size >= LARGE and advise is not None:
+        start = -(-tensor.data_ptr() // _PAGE) * _PAGE
+        advise(start, (tensor.data_ptr() + size - start) // _PAGE * _PAGE, _HUGEPAGE)
+    return tensor
+
+
 def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """An uninitialised tensor, contiguous."""
     size = math.prod(shape) * dtype.itemsize
@@ -47,11 +58,7 @@ def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     again = _unused(size, shape, dtype)
     if again is not None:
         return again
-    tensor = torch.empty(shape, dtype=dtype)
-    advise = _advise()
-    if advise is not None:
-        start = -(-tensor.data_ptr() // _PAGE) * _PAGE
-        advise(start, (tensor.data_ptr() + size - start) // _PAGE * _PAGE, _HUGEPAGE)
+    tensor = in_large_pages(torch.empty(shape, dtype=dtype))
     if _use_count is not None and size <= LIMIT:
         _kept.append(tensor.untyped_storage())
         while sum(storage.nbytes() for storage in tuple(_kept)) > LIMIT:
@@ -82,3 +89,56 @@ def _unused(size: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor | Non
         if tensor is not None:
             return tensor
     return None
+
+
+class Supply:
+    """Uninitialised memory for what a kernel writes.
+
+    With the environment variable ELMAN_POISON it is filled with NaN, so that an element that was
+    never written shows.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.poison = bool(os.environ.get("ELMAN_POISON"))
+
+    def empty(self, shape: Sequence[int]) -> Tensor:
+        """Of these sizes."""
+        return self._filled(fresh(shape, self.dtype))
+
+    def like(self, given: Tensor) -> Tensor:
+        """For something of the same sizes, contiguous."""
+        if not given.is_contiguous() or given.nbytes >= LARGE:
+            return self.empty(given.shape)
+        return self._filled(torch.empty_like(given))
+
+    def zeros(self, given: Tensor) -> Tensor:
+        """Zeros for something of the same sizes."""
+        return torch.zeros(given.shape, dtype=self.dtype)
+
+    def take(self, spare: deque[Tensor], count: int) -> Tensor:
+        """A buffer that an earlier call gave back if it is large enough, else a new one.
+
+        Unlike results it is nobody else's: the list is all that is kept of it.
+        """
+        try:
+            buffer = spare.pop()
+        except IndexError:  # or another thread took it
+            buffer = None
+        if buffer is None or buffer.numel() < count:
+            return self._filled(in_large_pages(torch.empty(count, dtype=self.dtype)))
+        if self.poison:  # also one that was made in inference mode
+            with torch.inference_mode(buffer.is_inference()):
+                buffer.fill_(float("nan"))
+        return buffer
+
+    def _filled(self, tensor: Tensor) -> Tensor:
+        return tensor.fill_(float("nan")) if self.poison else tensor
+
+
+def whole(buffer: Tensor) -> Tensor:
+    """All of the memory that a tensor is the beginning of."""
+    storage = buffer.untyped_storage()
+    if storage.nbytes() == buffer.nbytes:
+        return buffer
+    return torch.empty(0, dtype=buffer.dtype).set_(storage)

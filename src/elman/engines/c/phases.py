@@ -63,6 +63,7 @@ class PhaseWriter:
         self.scratch, self.scratch_row = layout.scratch(phase)
         self.scalars = sum(1 for buffer in phase.buffers.values() if buffer.where == "scalar")
         self.bases: dict[str, str] = {}
+        self.joined: set[int | str] = set()  # inputs, and "dy", of which rows of T·B are read
         self.gathers_held = False  # whether rows of T·B read states that have one row per sample
 
     def place(self, buffer: Buffer, value: Node) -> RowAddress:
@@ -74,11 +75,15 @@ class PhaseWriter:
             width = column.width if value.shape else None
             array = column.array
             if where == "input":
+                if not self.loop:
+                    self.joined.add(array)
                 self.bases[f"in{array}"] = (
                     f"c->in[{array}] + in_row(c, t, c->in_t[{array}], c->in_l[{array}])"
                 )
                 return RowAddress(f"in{array}", f"c->in_l[{array}]", column.offset, width)
             if where == "d_output":
+                if not self.loop:
+                    self.joined.add("dy")
                 self.bases["dy"] = "c->dy + in_row(c, t, c->dy_t, c->dy_l)"
                 return RowAddress("dy", "c->dy_l", column.offset, width)
             if where == "output":

@@ -1,0 +1,83 @@
+"""Inputs and cotangents that lie in memory in other ways than row by row: engine c reads them where
+they lie if it can, and the numbers are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import elman
+from elman import cell, compiler
+from elman.cells import gru, rnn
+from elman.engines.c.arguments import rows_of
+from elman.engines.c.kernel import CKernel
+from elman.frontend.cell import Cell
+from elman.ops import tanh
+from elman.plan.spec import Spec
+from elman.tuning.kernels import kernel_of
+from helpers import assert_close, need_engine
+
+T, B, N = 6, 5, 17
+F64 = torch.float64
+
+
+@cell(input="x[H], z[H]", state="h[H]", weights="W[H, H], R[H, H]")
+def mixed(x, z, h, W, R):
+    """One input before the loop, one inside it alone."""
+    return z * tanh(W @ x + R @ h)
+
+
+@cell(input="x[H]", state="h[H]", weights="R[H, H]")
+def inside(x, h, R):
+    """Its input is read in the loop alone, by both directions."""
+    return tanh(x + R @ h)
+
+
+LAID: dict[str, Callable[[Tensor], Tensor]] = {
+    "one step for all": lambda x: x[:1].expand(T, -1, -1),
+    "one sample for all": lambda x: x[:, :1].expand(-1, B, -1),
+    "one number for all": lambda x: x[:1, :1, :1].expand(T, B, N),
+    "batch first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+    "every other step": lambda x: x.repeat_interleave(2, 0)[::2],
+    "a part of each row": lambda x: torch.cat((x, x), -1)[..., :N],
+    "units apart": lambda x: x.movedim(2, 0).contiguous().movedim(0, 2),
+}
+
+
+@pytest.mark.parametrize("laid", LAID.values(), ids=LAID)
+@pytest.mark.parametrize("of", [mixed, inside, rnn, gru], ids=lambda of: of.name)
+def test_as_if_contiguous(of: Cell, laid: Callable[[Tensor], Tensor]):
+    """Outputs and gradients, forward and backward."""
+    need_engine("c")
+    torch.manual_seed(0)
+    net = elman.Recurrent(of, N, N, engine="c", dtype=F64)
+    inputs = [laid(torch.randn(T, B, N, dtype=F64)) for _ in net.cell.inputs]
+    dy = laid(torch.randn(T, B, N, dtype=F64))
+
+    def results(values: list[Tensor], cotangent: Tensor) -> tuple[Tensor, ...]:
+        leaves = [value.detach().requires_grad_() for value in values]
+        y, _ = net(tuple(leaves))
+        return (y, *torch.autograd.grad(y, (*leaves, *net.parameters()), cotangent))
+
+    found = results(inputs, dy)
+    for a, b in zip(found, results([v.contiguous() for v in inputs], dy.contiguous()), strict=True):
+        assert_close(a, b)
+
+
+def test_read_where_it_lies():
+    """Rows that only the loop reads need no common distance: nothing is copied for it."""
+    need_engine("c")
+    for of, joined in ((mixed, {0}), (inside, set())):
+        job = compiler.job(of, Spec((("H", N),), "float64", wants=frozenset("xzWR")))
+        kernel = kernel_of(job, "c")
+        assert isinstance(kernel, CKernel)
+        assert kernel.emitter.joined - {"dy"} == joined, of.name
+    x = torch.randn(1, B, N).expand(T, -1, -1)
+    assert rows_of(x, joined=False)[0] is x
+    assert rows_of(x, joined=False)[1:] == (0, N)
+    copied, *distances = rows_of(x)
+    assert copied.is_contiguous()
+    assert distances == [B * N, N]
