@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from elman.engines.triton.body import Body
-from elman.engines.triton.launch import arguments
+from elman.engines.triton.launch import arguments, launch
 from elman.engines.triton.layout import ColumnRange, TritonLayout, merged, padded
 from elman.engines.triton.source import function
 from elman.ir.graph import Node
@@ -251,7 +251,8 @@ class BatchedPhase:
             if segment.kernel is None:
                 continue
             given = arguments(segment.arguments, made, {"count": count})
-            segment.kernel[(-(-count // segment.block), heads)](*given, N=segment.block)
+            grid = (-(-count // segment.block), heads)
+            launch(segment.kernel, grid, given, {"N": segment.block})
 
 
 def _multiplied(

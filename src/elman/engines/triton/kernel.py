@@ -14,6 +14,7 @@ from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.triton.call_buffers import BackwardCallBuffers, ForwardCallBuffers
 from elman.engines.triton.launch import launching
 from elman.engines.triton.layout import TritonLayout
+from elman.engines.triton.replay import Replays
 from elman.engines.triton.schedule import TritonSchedule
 from elman.engines.triton.sweeping import Sweeping
 from elman.engines.triton.weight_gradients import WeightGradients
@@ -68,6 +69,7 @@ class TritonKernel(Kernel):
         flows = zip(step.inputs, program.pair.d_inputs, strict=True)
         part = {leaf.name for leaf, d in flows if d is None}  # some of it has no gradient
         self.filled = frozenset(self.declared) - part
+        self.forwards, self.backwards = Replays(), Replays()
         self._packed: tuple[Sweeping, Sweeping | None] | None = None
 
     def sweepings(self, packed: bool) -> tuple[Sweeping, Sweeping | None]:
@@ -122,9 +124,20 @@ class TritonKernel(Kernel):
             EngineError: this chip cannot hold the kernel.
         """
         with launching(call.states[0]):
-            run = ForwardCallBuffers(self, call)
-            run.run_steps()
-            return run.results()
+            if not self._replayable(call):
+                return self._forward(call)
+            facts = call.states[0].device, call.stacked
+            return self.forwards(lambda: self._forward(call), call.tensors, facts)
+
+    def _forward(self, call: Call) -> Result:
+        run = ForwardCallBuffers(self, call)
+        run.run_steps()
+        return run.results()
+
+    def _replayable(self, call: Call) -> bool:
+        """Whether the host does the same whenever arguments of the same shapes come; steps that
+        are launched one by one have records of their own."""
+        return self.fixed.kind != "steps" and call.packed is None
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
@@ -133,6 +146,17 @@ class TritonKernel(Kernel):
         if self.back is None:
             raise EngineError("this kernel was compiled without a backward")
         with launching(call.states[0]):
-            run = BackwardCallBuffers(self, call, saved, cotangents, keep)
-            run.run_steps()
-            return run.results()
+            if not self._replayable(call):
+                return self._backward(call, saved, cotangents, keep)
+            facts = call.states[0].device, call.stacked, keep
+            given = (*call.tensors, *saved, cotangents.output, *cotangents.last)
+            return self.backwards(
+                lambda: self._backward(call, saved, cotangents, keep), given, facts
+            )
+
+    def _backward(
+        self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
+    ) -> Gradients:
+        run = BackwardCallBuffers(self, call, saved, cotangents, keep)
+        run.run_steps()
+        return run.results()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -12,20 +12,41 @@ from torch import Tensor
 from triton.errors import TritonError
 
 from elman.engines.precision import multiplying, precision
+from elman.engines.triton.recording import recorder
 from elman.errors import EngineError
 
 PROCESSORS = 132  # of an H100: what is assumed where there is no GPU, and kernels are only made
 Arrays = dict[str, Tensor]
 
 
-@contextmanager
-def launching(like: Tensor) -> Iterator[None]:
+class launching:  # noqa: N801
     """Launch on a tensor's device; what Triton refuses is told as an error of the engine."""
-    try:
-        with torch.cuda.device_of(like), multiplying(like, precision()):
-            yield
-    except TritonError as error:
-        raise EngineError(f"Triton refuses a kernel: {error}") from error
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._inside = ExitStack() if like.is_cuda else None
+
+    def __enter__(self) -> None:
+        if self._inside is not None:
+            self._inside.enter_context(torch.cuda.device_of(self._like))
+            self._inside.enter_context(multiplying(self._like, precision()))
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._inside is not None:
+            self._inside.close()
+        if isinstance(error, TritonError):
+            raise EngineError(f"Triton refuses a kernel: {error}") from error
+
+
+def launch(
+    kernel: Any, grid: tuple[int, ...], given: Sequence[Any], options: Mapping[str, Any]
+) -> None:
+    """Launch a kernel; whoever records the call is told of it."""
+    notes = recorder()
+    if notes is None:
+        kernel[grid](*given, **options)
+    else:
+        notes.launched(kernel, grid, given, options, lambda: kernel[grid](*given, **options))
 
 
 def chip() -> Any:

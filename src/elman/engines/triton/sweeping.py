@@ -16,6 +16,7 @@ from elman.engines.triton.launch import (
     Arrays,
     arguments,
     fresh,
+    launch,
     numbered,
     processors,
 )
@@ -231,7 +232,7 @@ class Sweeping:
         }
         groups = -(-B // fixed.batch)
         if not isinstance(loop, Grid):
-            self.kernel[(groups, N)](*arguments(loop.pointers, named, numbers), **options)
+            launch(self.kernel, (groups, N), arguments(loop.pointers, named, numbers), options)
             return
         if not interpreted:
             options["launch_cooperative_grid"] = True
@@ -244,4 +245,5 @@ class Sweeping:
         most = max(1, most)
         for first in range(0, groups, most):
             given = arguments(loop.pointers, named, {**numbers, "g0": first})
-            self.kernel[(loop.programs, min(most, groups - first), N)](*given, **options)
+            grid = (loop.programs, min(most, groups - first), N)
+            launch(self.kernel, grid, given, options)

@@ -1,0 +1,226 @@
+"""What a call does on the host, written down while it runs: torch's operations, and launches.
+
+A view is no operation: a :class:`Place` tells where it lies, however it was reached.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# (torch's dispatch modes have no types)
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_current = threading.local()
+
+
+class UnrecordableError(Exception):
+    """What cannot be written down."""
+
+
+class Place(NamedTuple):
+    """Where a tensor lies.
+
+    Attributes:
+        root: the number of the tensor whose memory it is.
+        offset: from its first element (elements).
+        size, stride: of the tensor.
+    """
+
+    root: int
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @property
+    def extent(self) -> int:
+        """Elements from the first of its own to the last."""
+        if 0 in self.size:
+            return 0
+        return 1 + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One of torch's operations; arguments are numbers, types, places, and lists of them.
+
+    Attributes:
+        made: the number of the tensor that it makes; None: it writes to one that is there.
+    """
+
+    op: Any
+    args: Sequence[Any]
+    options: Mapping[str, Any]
+    made: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A kernel's launch.
+
+    Attributes:
+        kernel: as it is written.
+        compiled: what ran; None in the interpreter.
+        grid, args, options: what it was launched with.
+    """
+
+    kernel: Any
+    compiled: Any
+    grid: tuple[int, ...]
+    args: Sequence[Any]
+    options: Mapping[str, Any]
+
+
+class Recorder(TorchDispatchMode):
+    """Inside, whatever is computed from some tensors is written down.
+
+    Args:
+        arguments: the tensors that are given, each another one.
+
+    Attributes:
+        roots: tensors with memory of their own: the arguments, then what is made.
+        lines: what is done, in order.
+        refused: why not all of it is there; the call itself goes on.
+    """
+
+    def __init__(self, arguments: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.count = len(arguments)
+        self.roots = list(arguments)
+        self.lines: list[Operation | Launch] = []
+        self._places = {id(value): whole(k, value) for k, value in enumerate(arguments)}
+        self._alive: list[Tensor] = []  # so that no tensor is taken for another one
+        self.refused: UnrecordableError | None = None
+        self._paused = False
+
+    def __torch_dispatch__(  # type: ignore[override]
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Compute it and write it down."""
+        options = kwargs or {}
+        made = func(*args, **options)
+        self._try(lambda: self._note(func, args, options, made))
+        return made
+
+    def _try(self, note: Callable[[], None]) -> None:
+        if self._paused or self.refused is not None:
+            return
+        try:
+            note()
+        except UnrecordableError as error:
+            self.refused = error
+
+    def _note(self, op: Any, args: Any, options: Any, made: Any) -> None:
+        given = [*tensors_of(args), *tensors_of(options)]
+        outputs = [*tensors_of(made)]
+        if not outputs:
+            raise UnrecordableError(f"{op} makes no tensor")
+        new: list[int] = []
+        for value in outputs:
+            if id(value) in self._places:
+                continue
+            base = next((other for other in given if _shares(other, value)), None)
+            if base is None:
+                new.append(len(self.roots))
+                self.roots.append(value)
+                self._places[id(value)] = whole(new[-1], value)
+            else:
+                self._places[id(value)] = self._within(base, value)
+                self._alive.append(value)
+        writes = any(a.alias_info and a.alias_info.is_write for a in op._schema.arguments)
+        if len(new) + writes > 1:
+            raise UnrecordableError(f"{op} makes several tensors")
+        if new or writes:
+            own = self.placed(args), self.placed(options)
+            self.lines.append(Operation(op, *own, new[0] if new else None))
+
+    def launched(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        args: Sequence[Any],
+        options: Mapping[str, Any],
+        launch: Callable[[], Any],
+    ) -> None:
+        """Launch a kernel and write it down; what the interpreter does inside is none of it."""
+        self._paused = True
+        try:
+            compiled = launch()
+        finally:
+            self._paused = False
+
+        def note() -> None:
+            self.lines.append(Launch(kernel, compiled, grid, self.placed(args), options))
+
+        self._try(note)
+
+    def placed(self, value: Any) -> Any:
+        """The same with places instead of tensors."""
+        if isinstance(value, Tensor):
+            found = self._places.get(id(value))
+            if found is None:
+                raise UnrecordableError("a tensor comes from elsewhere")
+            return found
+        if isinstance(value, (list, tuple)):
+            return [self.placed(one) for one in value]
+        if isinstance(value, dict):
+            return {name: self.placed(one) for name, one in value.items()}
+        return value
+
+    def _within(self, base: Tensor, value: Tensor) -> Place:
+        """The place of a view, of the memory of a tensor that has one."""
+        place: Place = self.placed(base)
+        root = self.roots[place.root]
+        offset = int(value.storage_offset()) - int(root.storage_offset())
+        found = Place(place.root, offset, tuple(value.shape), value.stride())
+        if value.dtype != root.dtype:
+            raise UnrecordableError("a view in another type")
+        outside = offset < 0 or offset + found.extent > whole(0, root).extent
+        if place.root < self.count and outside:  # of an argument that lies elsewhere the next time
+            raise UnrecordableError("arguments that are joined where they lie")
+        return found
+
+
+def recorder() -> Recorder | None:
+    """What writes down this thread's call, if anything does."""
+    return getattr(_current, "recorder", None)
+
+
+@contextmanager
+def recording(arguments: Sequence[Tensor]) -> Iterator[Recorder]:
+    """Inside, this thread's operations and launches are written down."""
+    with Recorder(arguments) as made:
+        _current.recorder = made
+        try:
+            yield made
+        finally:
+            _current.recorder = None
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """All tensors in nested lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from tensors_of(one)
+    elif isinstance(value, dict):
+        yield from tensors_of([*value.values()])
+
+
+def whole(root: int, value: Tensor) -> Place:
+    """All of a tensor, as it is itself."""
+    return Place(root, 0, tuple(value.shape), value.stride())
+
+
+def _shares(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors lie in the same memory."""
+    place = one.untyped_storage().data_ptr()
+    return place != 0 and place == other.untyped_storage().data_ptr()
