@@ -74,16 +74,33 @@ def test_choices_are_recorded_and_pinned(monkeypatch):
     assert (choice.engine, choice.schedule, choice.why) == ("c", "narrow", "pinned")
     with elman.using(engine="reference"):
         other(x)
-    assert other.runners["l0"].choices[shown[1]].engine == "reference"
     assert elman.nn.choices(other)["l0"][shown[0]]["engine"] == "c"  # kept, though it did not run
 
+    beside = shown[1].replace("cpu", "cpu engine=reference")
+    own = elman.nn.choices(other)["l0"]
+    assert {name: entry["engine"] for name, entry in own.items()} == {
+        shown[0]: "c",
+        shown[1]: "c",
+        beside: "reference",
+    }
+    again = elman.Recurrent(cells.mgu, 3, 4, 2)
+    assert elman.nn.pin(again, elman.nn.choices(other)) == []
+    again(x)
+    with elman.using(engine="reference"):
+        again(x)
+    assert {
+        name: entry.why for name, entry in again.runners["l0"].choices.items()
+    } == dict.fromkeys((*shown, beside), "pinned")
+
+    record["l0"][beside] = dict(record["l0"][shown[1]])
     record["l0"][shown[1]]["plan"] = "4567"
     record["l1"] = {"nonsense": {"engine": "c", "schedule": ""}, **record["l1"]}
     record["l7"] = {}
     reasons = elman.nn.pin(other, record)
     assert reasons[0] == f"l0: {shown[1]}: plan of engine c is not what it was"
-    assert reasons[1].startswith("l1: nonsense: ")
-    assert reasons[2:] == ["l7: no such layer"]
+    assert reasons[1] == f"l0: {beside}: engine c was not asked for"
+    assert reasons[2].startswith("l1: nonsense: ")
+    assert reasons[3:] == ["l7: no such layer"]
 
 
 def test_names_of_layers_inside_a_model():

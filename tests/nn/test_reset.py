@@ -303,9 +303,9 @@ def test_records():
     net(x, reset=mask)
     net(x, torch.zeros(1, 2, 4), reset=mask, reset_to="initial")
     record = json.loads(json.dumps(elman.nn.choices(net)))
-    shown = [text.split()[2] for text in record["l0"]]
+    shown = [text.split()[3] for text in record["l0"]]
     assert shown == ["T<=8", "+reset", "+reset_to_initial"]
-    other = elman.GRU(3, 4)
+    other = elman.GRU(3, 4, engine="c")
     assert elman.nn.pin(other, record) == []
     other(x, reset=mask)
     assert {choice.why for choice in other.runners["l0"].choices.values()} == {"pinned"}

@@ -196,10 +196,7 @@ class Runner:
 
     def chosen(self, request: Request) -> Choice | None:
         """What runs such a call, if that has been chosen or pinned."""
-        pinned = self._pinned.get(self.show(request))
-        if pinned is not None and request.engine in ("auto", pinned.engine):
-            return pinned
-        return self._chosen.get(request)
+        return self._pinned.get(self.show(request)) or self._chosen.get(request)
 
     def oracle(self, rules: Rules = ()) -> Kernel:
         """A kernel of this step that every transform goes through, for every dtype and device."""
@@ -236,6 +233,8 @@ class Runner:
             used = tuple(rule for name, rule in RULES.items() if f" +{name} " in shown)
             request = Request.parse(shown, self.names(used), RULES)
             name, schedule = str(record["engine"]), str(record["schedule"])
+            if request.engine not in ("auto", name):
+                raise ValueError(f"engine {name} was not asked for")
             kernel = verified(self.job(request), name, schedule)
         except (EngineError, AttributeError, KeyError, ValueError) as error:
             return f"{shown}: {error}"

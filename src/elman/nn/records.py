@@ -21,7 +21,8 @@ def _runners(model: nn.Module) -> Iterator[tuple[str, Runner | Group]]:
 
 
 def choices(model: nn.Module) -> dict[str, Any]:
-    """Record what runs a model's layers.
+    """Record what runs a model's layers. A call for which another engine is asked by name (inside
+    ``using``) has a record of its own.
 
     Returns:
         ``{layer: {size bucket: {"engine": …, "schedule": …, digests and facts of the kernel}}}``,

@@ -12,6 +12,7 @@ from elman.plan.spec import PlanOptions, Spec
 
 MOST_BUCKETS = 8  # buckets of T and B that are benchmarked per kind of call
 _TORCH = "torch."
+_AUTO, _ENGINE = "auto", "engine="
 
 
 class Rule(Protocol):
@@ -54,7 +55,7 @@ class Request(NamedTuple):
     steps: int
     batch: int
     deterministic: bool = False
-    engine: str = "auto"
+    engine: str = _AUTO
     rules: tuple[Rule, ...] = ()
 
     @property
@@ -80,10 +81,12 @@ class Request(NamedTuple):
         return Spec(dims, dtype, self.device, self.wanted(names), self.training, options)
 
     def show(self, names: Sequence[str]) -> str:
-        """As text, for records: ``float32 cpu T<=64 B<=32 train x W R b``."""
+        """As text, for records: ``float32 cpu T<=64 B<=32 train x W R b``; after ``cpu`` it has
+        ``engine=c`` where that engine was asked for by name, and the names of rules."""
         sizes = f"T<={1 << self.steps} B<={1 << self.batch}"
         mode = f"train {' '.join(sorted(self.wanted(names)))}".strip() if self.training else "eval"
-        used = "".join(f" +{rule.name}" for rule in self.rules)
+        used = "" if self.engine == _AUTO else f" {_ENGINE}{self.engine}"
+        used += "".join(f" +{rule.name}" for rule in self.rules)
         return f"{str(self.dtype).removeprefix(_TORCH)} {self.device}{used} {sizes} {mode}"
 
     @staticmethod
@@ -99,6 +102,8 @@ class Request(NamedTuple):
             ValueError: it names something else.
         """
         dtype, device, *rest = text.split()
+        named = [word.removeprefix(_ENGINE) for word in rest[:1] if word.startswith(_ENGINE)]
+        rest = rest[len(named) :]
         used = [word[1:] for word in rest if word.startswith("+")]
         steps, batch, mode, *wants = rest[len(used) :]
         if mode not in ("train", "eval") or not {*wants} <= {*names} or not {*used} <= {*rules}:
@@ -113,6 +118,7 @@ class Request(NamedTuple):
             mode == "train",
             bucket(int(steps.removeprefix("T<="))),
             bucket(int(batch.removeprefix("B<="))),
+            engine=named[0] if named else _AUTO,
             rules=tuple(rules[name] for name in used),
         )
 
