@@ -9,7 +9,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import elman
 from elman import cells
-from elman.errors import InputError
+from elman.errors import InputError, ShapeError
+from elman.nn.dispatch import Runner
 from elman.nn.explain import explain, layers_of
 from helpers import need_engine
 
@@ -137,6 +138,65 @@ def test_further_inputs():
     assert layer.spec.wants == frozenset({"m", "W", "R"})
 
 
+TAKEN = {  # a module, and what its forward takes beside x [6, 3, 4]
+    "static": (lambda: elman.Recurrent(cells.ealstm, 4, 5, S=2), {"static": x_of(3, 2)}),
+    "static with a gradient": (
+        lambda: elman.Recurrent(cells.ealstm, 4, 5, S=2).requires_grad_(False),
+        {"static": x_of(3, 2, grad=True)},
+    ),
+    "reset": (lambda: elman.GRU(4, 5, 2), {"reset": torch.zeros(6, 3)}),
+    "reset to the initial": (
+        lambda: elman.Recurrent(cells.mgu, 4, 5, bidirectional=True),
+        {"reset": torch.zeros(6, 3), "reset_to": "initial", "state": x_of(2, 3, 5, grad=True)},
+    ),
+    "reset to what is learned": (
+        lambda: elman.LSTM(4, 5, learn_initial=True),
+        {"reset": torch.zeros(6, 3), "reset_to": "initial"},
+    ),
+    "lengths": (lambda: elman.GRU(4, 5, bidirectional=True), {"lengths": [6, 2, 3]}),
+    "state": (
+        lambda: elman.Recurrent([cells.gru, cells.lstm], 4, [5, 2]),
+        {"state": [x_of(3, 5), (x_of(3, 2), x_of(3, 2))]},
+    ),
+    "state with a gradient": (
+        lambda: elman.GRU(4, 5).requires_grad_(False),
+        {"state": x_of(1, 3, 5, grad=True)},
+    ),
+    "states": (lambda: elman.LSTM(4, 5, 2), {"outputs": "states"}),
+    "draws": (lambda: elman.LSTM(4, 5, 2, zoneout=0.1), {"lengths": [6, 2, 3]}),
+    "draws once": (
+        lambda: elman.GRU(4, 5, 2, recurrent_dropout=0.1),
+        {"reset": torch.zeros(6, 3)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_every_argument_of_forward(name, monkeypatch):
+    """What explain says is asked for is what forward asks for, under the same name of a record; no
+    random number is drawn."""
+    make, call = TAKEN[name]
+    net, x = make(), x_of(6, 3, 4)
+    before = torch.get_rng_state()
+    told = layers_of(net, x, **call)
+    assert torch.equal(torch.get_rng_state(), before)
+    found = [(layer.spec, layer.rules, layer.steps, layer.batch) for layer in told]
+    asked = []
+    choose = Runner._choose
+
+    def noted(self, request, steps, batch):
+        spec = request.spec(self.dims, self.names(request.rules), self.options)
+        asked.append((spec, request.rules, steps, batch))
+        return choose(self, request, steps, batch)
+
+    monkeypatch.setattr(Runner, "_choose", noted)
+    net(x, **call)
+    assert found == asked
+    if name in ("reset", "draws"):
+        assert any(rule.name in ("reset", "draws") for rule in told[0].rules)
+        assert explain(net, x, **call, measure=False).tape_bytes is not None
+
+
 def test_ways_out():
     """A model is not a layer, torch's layer is not elman's, and a module needs an x."""
     model = nn.Sequential(nn.Linear(3, 3), elman.GRU(3, 5))
@@ -146,8 +206,12 @@ def test_ways_out():
         explain(nn.GRU(3, 5), x_of(4, 2, 3))
     with pytest.raises(InputError, match="explain needs an example input"):
         explain(elman.GRU(3, 5))
-    with pytest.raises(InputError, match="x must have 3 dimensions"):
+    with pytest.raises(ShapeError, match=r"input x of gru must be \[T, B, 3\]"):
         explain(elman.GRU(3, 5), x_of(3))
+    with pytest.raises(InputError, match="has static inputs: s"):
+        explain(elman.Recurrent(cells.ealstm, 3, 5, S=2), x_of(4, 2, 3))
+    with pytest.raises(InputError, match="nothing is reset"):
+        explain(elman.GRU(3, 5), x_of(4, 2, 3), reset_to="zeros")
     with pytest.raises(InputError, match="a module has its own hidden_size"):
         explain(elman.GRU(3, 5), x_of(4, 2, 3), hidden_size=7)
 

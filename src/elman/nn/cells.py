@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from elman.engines.call import Call
 from elman.errors import EngineError
+from elman.nn.arguments import named
 from elman.nn.autograd.transforms import transformed
 from elman.nn.dense import is_dense
 from elman.nn.dispatch import Runner
 from elman.nn.formulas import FORMULAS
 from elman.nn.reset import check_flags
-from elman.nn.sequence import named
 from elman.nn.using import checked, wanted
 
 _WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")

@@ -96,6 +96,23 @@ def draw_keys(
     ]
 
 
+def no_keys(
+    per: Sequence[str],
+    lead: int,
+    rows: Sequence[int],
+    batch: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> list[Tensor]:
+    """What stands for :func:`draw_keys` where nothing runs: no generator is asked."""
+    return [
+        torch.zeros((), dtype=dtype, device=device).expand(
+            (lead, 2, batch) if one == SEQUENCE else (lead, 2, *rows)
+        )
+        for one in per
+    ]
+
+
 def packed_keys(
     per: Sequence[str], keys: Sequence[Tensor], padding: Padding, packing: Packing
 ) -> list[Tensor]:

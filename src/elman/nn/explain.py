@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from elman import compiler, explaining
+from elman import explaining
 from elman.engines.call import Call
 from elman.errors import InputError, diagnostic
 from elman.explaining import Explanation, Layer
 from elman.frontend.cell import Cell
-from elman.nn.packing import Packing
+from elman.nn.arguments import Prepared
+from elman.nn.dispatch import Rules, sizes_for_choosing
+from elman.nn.draws import no_keys
+from elman.nn.handing import Outputs, checked_outputs, rules_for
+from elman.nn.layers import TorchLayers, unsuitable
+from elman.nn.options import Option, extended, rules_of
+from elman.nn.reset import ResetTo, check_reset
 from elman.nn.sequence import SequenceModule
 from elman.nn.spans import in_spans
-from elman.nn.using import unserved, wanted
+from elman.nn.using import wanted
 from elman.plan.checkpoint import EVERYTHING
 from elman.tuning.request import Request
+
+_OF_CALLS = ("state", "lengths", "reset", "reset_to", "static", "outputs")
 
 
 def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanation:
@@ -31,8 +40,9 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
         what: a cell, or one of elman's modules.
         x: an example input of the module, as its ``forward`` takes it.
         options: for a cell ``input_size``, ``hidden_size``, ``steps``, ``batch``, ``dtype``,
-            ``device``, ``training``, ``tape``, ``without``, ``engine``, its dims; for both
-            ``measure=False``.
+            ``device``, ``training``, ``tape``, ``without``, ``engine``, its dims; for a module what
+            its ``forward`` takes beside x: ``state``, ``lengths``, ``reset``, ``reset_to``,
+            ``static``, ``outputs``; for both ``measure=False``.
 
     Returns:
         An object to print, with ``stages``, ``engines``, ``tape_bytes``, ``peak_bytes`` and
@@ -41,7 +51,8 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
     Raises:
         InputError: no module of elman's, or no x for one.
         EngineError: the engine asked for by name cannot run this; the text says why.
-        InputError: ``memory_budget`` is less than x needs.
+        ShapeError, InputError: what ``forward`` would raise; ``memory_budget`` is less than x
+            needs.
 
     Example:
         >>> told = elman.explain(elman.cells.gru, measure=False)
@@ -52,28 +63,42 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
         options["engine"] = wanted(options.get("engine", "auto"))
         return explaining.explain(what, **options)
     if isinstance(what, nn.Module):
+        call = {name: options.pop(name) for name in _OF_CALLS if name in options}
         unknown = sorted(options.keys() - {"measure"})
         if unknown:
-            raise InputError(f"a module has its own {', '.join(unknown)}: explain takes x alone")
-        return explaining.explain(layers_of(what, x), **options)
+            raise InputError(
+                f"a module has its own {', '.join(unknown)}: explain takes x and what else forward "
+                "takes"
+            )
+        return explaining.explain(layers_of(what, x, **call), **options)
     return explaining.explain(what, x, **options)
 
 
-def layers_of(module: nn.Module, x: Any) -> list[Layer]:
+def layers_of(
+    module: nn.Module,
+    x: Any,
+    *,
+    state: Any = None,
+    lengths: Any = None,
+    reset: Any = None,
+    reset_to: ResetTo | None = None,
+    static: Any = None,
+    outputs: Outputs = None,
+) -> list[Layer]:
     """The layers of a module, as they would run on x now.
 
     Args:
         module: an elman.RNN, GRU, LSTM or Recurrent.
-        x: an input as its ``forward`` takes it.
+        x, state, lengths, reset, reset_to, static, outputs: as its ``forward`` takes them.
 
     Raises:
         InputError: another module, or x is no input.
+        ShapeError, InputError: as ``forward``.
     """
     if not isinstance(module, SequenceModule):
         raise InputError(_no_layers(module))
-    inputs = [x.data] if isinstance(x, PackedSequence) else x
-    inputs = list(inputs) if isinstance(inputs, (tuple, list)) else [inputs]
-    if not inputs or not all(isinstance(part, Tensor) for part in inputs):
+    parts = x if isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence) else [x]
+    if not parts or not all(isinstance(part, (Tensor, PackedSequence)) for part in parts):
         raise InputError(
             diagnostic(
                 f"explain needs an example input of this {type(module).__name__}",
@@ -81,48 +106,74 @@ def layers_of(module: nn.Module, x: Any) -> list[Layer]:
                 "elman.explain(net, x), x being what net(x) takes",
             )
         )
-    steps, batch = _sizes(module, x, inputs[0])
-    like = inputs[0]
-    parameters = list(module.parameters())
-    shaped = (parameters[0] if parameters else like).new_empty(steps, batch, 0)
-    engine = wanted(module.engine)
-    elsewhere = _elsewhere(module, like, engine)
-    flows = [part.requires_grad for part in inputs]
-    each_rules = [
-        compiler.training_rules(runner.cell) if module.training else ()
-        for runner in module.stack.runners
-    ]
-    requests: list[Request] = []
-    below = trained = flows[0]
-    directions = module.stack.directions
-    for index, (weights, runner) in enumerate(
-        zip(module._weights(), module.runners.values(), strict=True)
-    ):
-        if index % directions == 0:
-            below = trained
-        rules, takes = each_rules[index], module.stack.takes[index][1 : len(runner.cell.inputs)]
-        own = [below, *[flows[k] for k in takes]]
-        own += [False] * (len(runner.names(rules)) - len(runner.names()))
-        request = runner.request(Call((shaped,), (), tuple(weights)), own, engine, rules)
-        trained = trained or request.training
-        requests.append(request)
+    engine, outputs = wanted(module.engine), checked_outputs(outputs)
+    check_reset(reset, reset_to)
+    elsewhere = _elsewhere(module, x, engine, reset, outputs)
+    prepared = module._prepared(x, state, lengths, reset, module._weights(), static)
+    prepared, start = module._begun(prepared, reset_to)
+    options = module._options(prepared, start, no_keys)
+    calls, every = _calls(module, prepared, options, outputs)
+    sizes = sizes_for_choosing(calls[0])
+    requests = _requests(module, calls, every, engine)
     layers: list[Layer] = []
     asked = EVERYTHING if elsewhere else module._asked
     groups = module.stack.groups_for(bool(module.residual or (module.training and module.dropout)))
     for number, (group, count) in enumerate(groups):
-        own = requests[len(layers) : len(layers) + count]
-        between = 0
+        members = slice(len(layers), len(layers) + count)
+        own, between = requests[members], 0
         if asked and any(request.training for request in own):
             limits = asked._replace(groups=len(groups))
-            own, between = in_spans(group.runners, own, (steps, batch, 0), limits)
-        members = slice(len(layers), len(layers) + count)
-        names, each = [*module.runners][members], each_rules[members]
+            own, between = in_spans(group.runners, own, (*sizes, 0), limits)
+        names, each = [*module.runners][members], every[members]
         for name, runner, request, rules in zip(names, group.runners, own, each, strict=True):
             spec = request.spec(runner.dims, runner.names(rules), runner.options)
             choice = None if elsewhere else runner.chosen(request)
-            where = (name, runner.cell, spec, steps, batch, request.engine)
+            where = (name, runner.cell, spec, *sizes, request.engine)
             layers.append(Layer(*where, elsewhere, choice, between, number, rules))
     return layers
+
+
+def _calls(
+    module: SequenceModule, prepared: Prepared, options: Sequence[Option], outputs: Outputs
+) -> tuple[list[Call], list[Rules]]:
+    """What each layer and direction is given, and how its step changes. The output of a layer below
+    is not there yet: the module's input stands for it."""
+    stack, packing = module.stack, prepared.layout.packing
+    calls: list[Call] = []
+    every: list[Rules] = []
+    starts = stack.form.rows(prepared.states)
+    count, directions = len(stack.runners), stack.directions
+    for index, runner in enumerate(stack.runners):
+        first = index - index % directions
+        seen = [o for own in options if (o := own.above(first, runner.cell)) is not None]
+        given = tuple([prepared.inputs[k] for k in stack.takes[index]])
+        packed = None if packing is None else packing.packed
+        call = Call(given, tuple(starts[index]), tuple(prepared.weights[index]), packed)
+        calls.append(extended(call, seen, bool(index - first), index - first))
+        every.append(rules_for(runner.cell, first + directions == count, outputs) + rules_of(seen))
+    return calls, every
+
+
+def _requests(
+    module: SequenceModule, calls: Sequence[Call], every: Sequence[Rules], engine: str
+) -> list[Request]:
+    """What is asked of each layer and direction."""
+    requests: list[Request] = []
+    below = trained = calls[0].inputs[0].requires_grad
+    for index, (runner, call, rules) in enumerate(
+        zip(module.stack.runners, calls, every, strict=True)
+    ):
+        if index % module.stack.directions == 0:
+            below = trained
+        first, fixed = len(runner.cell.inputs), len(runner.cell.static)
+        static = call.inputs[first : first + fixed]  # further states of the step, see Runner.held
+        inputs = (*call.inputs[:first], *call.inputs[first + fixed :])
+        call = call._replace(inputs=inputs, states=(*call.states, *static))
+        flows = [below, *[part.requires_grad for part in inputs[1:]]]
+        request = runner.request(call, flows, engine, rules)
+        trained = trained or request.training
+        requests.append(request)
+    return requests
 
 
 def _no_layers(module: nn.Module) -> str:
@@ -136,26 +187,13 @@ def _no_layers(module: nn.Module) -> str:
     return diagnostic(f"{type(module).__name__} is no recurrent module of elman's", [], hint)
 
 
-def _sizes(module: Any, x: Any, first: Tensor) -> tuple[int, int]:
-    """T and B of an input; of packed sequences how many a step has."""
-    if isinstance(x, PackedSequence):
-        packed = Packing.of(x).packed
-        return packed.steps, packed.mean_batch
-    full = module._rank
-    if first.dim() not in (full, full - 1):
-        raise InputError(
-            f"x must have {full} dimensions (or {full - 1}, unbatched), got {first.dim()}"
-        )
-    if first.dim() == full - 1:
-        return first.shape[0], 1
-    steps, batch = first.shape[:2]
-    return (batch, steps) if module.batch_first else (steps, batch)
-
-
-def _elsewhere(module: Any, like: Tensor, engine: str) -> str | None:
+def _elsewhere(
+    module: SequenceModule, x: Any, engine: str, reset: Any, outputs: Outputs
+) -> str | None:
     """Why torch's own layers run a module whatever its engines could do, or None."""
-    if not isinstance(module, nn.RNNBase):
+    if not isinstance(module, TorchLayers):
         return None
-    if engine == "aten" and module.checkpoint is None and not module.without:
+    more = module._beyond_torch(engine, x, reset, outputs)
+    if engine == "aten" and not more:
         return "engine aten, asked for by name"
-    return None if engine == "reference" else unserved(like)
+    return unsuitable(x, engine, bool(more))

@@ -11,19 +11,21 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import Cell
+from elman.nn.arguments import named
 from elman.nn.compile.dynamo import allow_compiling
 from elman.nn.compile.operator import fixed_engine
+from elman.nn.configured import Options
 from elman.nn.dense import is_dense
 from elman.nn.dispatch import Runner
 from elman.nn.formulas import FORMULAS, PROJECTED
 from elman.nn.handing import Outputs, checked_outputs
 from elman.nn.packing import checked_lengths
-from elman.nn.reset import ResetTo
-from elman.nn.sequence import PARTS, Options, Parts, SequenceModule, named
+from elman.nn.reset import ResetTo, check_reset
+from elman.nn.sequence import PARTS, Parts, SequenceModule
 from elman.nn.using import autocast_type, serves, unserved, wanted
 
 
-class _Layers(SequenceModule):
+class TorchLayers(SequenceModule):
     """What the three classes add to torch's: forward on elman's engines.
 
     What no engine serves, and every mistake, goes to torch's own forward: it computes, or it raises
@@ -62,7 +64,7 @@ class _Layers(SequenceModule):
 
     def _make_parts(self) -> Parts:
         """See :meth:`SequenceModule._make_parts`."""
-        allow_compiling(_Layers)
+        allow_compiling(TorchLayers)
         return super()._make_parts()
 
     def _formula(self: Any) -> tuple[Cell, int, dict[str, int]]:
@@ -129,6 +131,7 @@ class _Layers(SequenceModule):
             ShapeError, InputError: lengths or reset do not go with the input.
             TypeError: an argument under both of its names.
         """
+        check_reset(reset, reset_to)
         if x is None or input is not None or hx is not None:
             x, state = named(x, state, input, hx)
         weights, outputs = self._weights(), checked_outputs(outputs)
@@ -139,7 +142,7 @@ class _Layers(SequenceModule):
             engine = wanted(self.engine)
             more = self._beyond_torch(engine, x, reset, outputs)
             mistake = self._mistake(x, state, engine)
-            reason = mistake or _unsuitable(x, engine, bool(more))
+            reason = mistake or unsuitable(x, engine, bool(more))
             if reason is not None:
                 mistaken = mistake is not None and reset is None
                 return self._of_torch(x, state, lengths, engine, more, reason, mistaken, outputs)
@@ -232,7 +235,7 @@ def _unknown(options: Any) -> dict[str, Any]:
     return {name: options[name] for name in options if name not in Options.__annotations__}
 
 
-def _unsuitable(input: Any, engine: str, more: bool) -> str | None:
+def unsuitable(input: Any, engine: str, more: bool) -> str | None:
     """Why torch's own layers compute this, or None; ``more``: they could not do all of it."""
     data = cast(Tensor, input.data if isinstance(input, PackedSequence) else input)
     if torch._C._get_tracing_state() is not None or torch.compiler.is_compiling():
@@ -252,7 +255,7 @@ def _compiles(input: Any) -> bool:
     return kind != "meta" and serves(kind, autocast_type(kind) or input.dtype)
 
 
-class RNN(_Layers, nn.RNN):
+class RNN(TorchLayers, nn.RNN):
     """torch.nn.RNN on elman's engines: ``h[t] = tanh(W x[t] + b + R h[t-1] + d)``.
 
     Same draws, ``state_dict``, results and errors as torch's.
@@ -308,7 +311,7 @@ class RNN(_Layers, nn.RNN):
         self._finish(options)
 
 
-class GRU(_Layers, nn.GRU):
+class GRU(TorchLayers, nn.GRU):
     """torch.nn.GRU on elman's engines: ``h[t] = (1 - z) * n + z * h[t-1]``.
 
     Same draws, ``state_dict``, results and errors as torch's.
@@ -353,7 +356,7 @@ class GRU(_Layers, nn.GRU):
         self._finish(options)
 
 
-class LSTM(_Layers, nn.LSTM):
+class LSTM(TorchLayers, nn.LSTM):
     """torch.nn.LSTM on elman's engines: ``c[t] = f * c[t-1] + i * g``, ``h[t] = o * tanh(c[t])``.
 
     Same draws, ``state_dict``, results and errors as torch's.

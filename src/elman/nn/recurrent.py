@@ -20,7 +20,7 @@ from elman.nn.compile.operator import fixed_engine
 from elman.nn.dispatch import Runner
 from elman.nn.handing import Outputs, checked_outputs
 from elman.nn.layered import Formula, check_size, layers_of
-from elman.nn.reset import ResetTo
+from elman.nn.reset import ResetTo, check_reset
 from elman.nn.sequence import PARTS, SequenceModule
 from elman.nn.using import wanted
 from elman.plan.checkpoint import Steps
@@ -271,6 +271,7 @@ class Recurrent(SequenceModule, nn.Module):
                 Static inputs are missing, or the cell has none.
             EngineError: the engine asked for by name cannot run this cell; the text says why.
         """
+        check_reset(reset, reset_to)
         compiling = torch.compiler.is_compiling()
         engine = fixed_engine(self.engine) if compiling else wanted(self.engine)
         prepared = self._prepared(x, state, lengths, reset, self._weights(), static)

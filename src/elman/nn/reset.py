@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.engines.call import Call
 from elman.engines.packed import Packed
-from elman.errors import InputError, ShapeError
+from elman.errors import InputError, ShapeError, diagnostic
 from elman.ir.graph import Graph, node
 from elman.nn.options import Option, known
 from elman.nn.signature import Opened
@@ -161,6 +161,22 @@ def reset_start(to: Any, learned: bool, given: bool) -> Starts:
     if to is None:
         return "learned" if learned else "zeros"
     return "learned" if to == "initial" and learned and not given else to
+
+
+def check_reset(reset: Any, to: Any) -> None:
+    """Refuse ``reset_to`` of a call that resets nothing.
+
+    Raises:
+        InputError: there is no reset.
+    """
+    if reset is None and to is not None:
+        raise InputError(
+            diagnostic(
+                f"reset_to={to!r} says what a reset state becomes, and nothing is reset",
+                [],
+                f"net(x, state, reset=flags, reset_to={to!r}), not 0 where an episode begins",
+            )
+        )
 
 
 def check_flags(reset: Any, shape: Sequence[int]) -> None:

@@ -2,90 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple, TypedDict
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError
-from elman.frontend.changes import (
-    Change,
-    ClippedGradient,
-    RecurrentDropout,
-    Zoneout,
-    check_share,
-)
-from elman.frontend.draws import Per
 from elman.ir.types import dim_size
+from elman.nn.arguments import Prepared, cast_to, device_type
 from elman.nn.autograd.transforms import transformed
 from elman.nn.compile.operator import run_compiled
+from elman.nn.configured import Configured
 from elman.nn.dense import check_dense
 from elman.nn.dispatch import Runner
 from elman.nn.draws import Draws, draw_keys, packed_keys
 from elman.nn.handing import Outputs
 from elman.nn.layered import Formula
 from elman.nn.options import Option
-from elman.nn.reset import Reset, ResetTo, check_flags, reset_mask, reset_start
+from elman.nn.reset import Reset, ResetTo, Starts, check_flags, reset_mask, reset_start
 from elman.nn.runners import runners_of
-from elman.nn.signature import Layout, Signature
+from elman.nn.signature import Signature
 from elman.nn.stack import Stack
 from elman.nn.states import one_or_all
-from elman.nn.using import autocast_type, checked, serves
+from elman.nn.using import autocast_type, serves
 from elman.passes.draws import draws_of
-from elman.plan.checkpoint import EVERYTHING, Checkpoint, Steps
-from elman.plan.checkpoint import checked as checked_steps
-from elman.plan.spec import PlanOptions, Tape
+from elman.plan.checkpoint import EVERYTHING
+from elman.plan.spec import PlanOptions
 
 PARTS = "_parts"  # the attribute that no copy and no pickle has
-
-
-class Options(TypedDict, total=False):
-    """What all modules take beside sizes, and torch's do not.
-
-    Attributes:
-        engine: ``"auto"`` (benchmarked), or a name; ``elman.using`` and ELMAN_ENGINE override it.
-        heads: groups of units that do not see each other's past: weights that multiply a state are
-            block-diagonal, stored as [rows, columns / heads].
-        tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``,
-            ``"recompute"``.
-        residual: from the second layer on, a layer's input is added to its output.
-        without: optimizations that are left out, to measure what they gain: names of
-            ``elman.plan.spec.OPTIMIZATIONS``.
-        checkpoint: the forward keeps the states of every so many steps and no tape, which the
-            backward computes again: about one more forward, as long as so many steps of all
-            samples are more rows than a weight has. ``"auto"``: the fewest spans that fit into
-            the budget, or none if the whole tape fits.
-        memory_budget: bytes, or as ``"2GiB"``, that states and tapes of all layers may take in a
-            training step, beside inputs, outputs and gradients; with ``checkpoint="auto"``.
-        clip_gradient: what flows from a step back into the states before it is held within
-            [-clip_gradient, clip_gradient], component by component; None: as it is.
-        learn_initial: what a sequence begins with that is given no state is learned: parameters
-            ``initial_h`` … [layers · directions, H], zeros at first.
-        zoneout: share of units that keep their old state in a step of training, of all states or by
-            name, ``{"h": 0.05, "c": 0.5}``; the mean of both otherwise.
-        recurrent_dropout: share of units of a state that are dropped, in training, where a weight
-            matrix multiplies them.
-        recurrent_dropout_per: ``"sequence"``: the same units in all steps; ``"step"``.
-        weight_dropout: share of each matrix that multiplies what depends on a state that is dropped
-            in a call in training.
-    """
-
-    engine: str
-    heads: int
-    tape: Tape
-    residual: bool
-    without: Collection[str]
-    checkpoint: Steps
-    memory_budget: int | str | None
-    clip_gradient: float | None
-    learn_initial: bool
-    zoneout: float | Mapping[str, float]
-    recurrent_dropout: float
-    recurrent_dropout_per: Per
-    weight_dropout: float
 
 
 class Parts(NamedTuple):
@@ -107,98 +53,10 @@ class Parts(NamedTuple):
     draws: tuple[str, ...] = ()
 
 
-class Prepared(NamedTuple):
-    """A call whose arguments have been checked.
+class SequenceModule(Configured):
+    """What RNN, GRU, LSTM and Recurrent share."""
 
-    Attributes:
-        inputs, states, layout: as of :class:`Opened`.
-        weights: of each layer and direction.
-        mask: of resets, in the inner layout; None if there are none.
-        lengths: of a padded batch that is packed only inside a compiled program.
-        cast: what the results are cast to; None: as they are.
-        learned: initial states [layers · directions, 1, n], laid out as ``states``; None if they
-            are not learned.
-        given: whether states were given.
-    """
-
-    inputs: tuple[Tensor, ...]
-    states: tuple[Tensor, ...]
-    layout: Layout
-    weights: list[list[Tensor]]
-    mask: Tensor | None
-    lengths: Any
-    cast: torch.dtype | None
-    learned: tuple[Tensor, ...] | None
-    given: bool
-
-
-class SequenceModule:
-    """What RNN, GRU, LSTM and Recurrent share.
-
-    Class attributes are what a module of torch's has whose class was changed to ours.
-    """
-
-    engine: str = "auto"
-    heads: int = 1
-    tape: Tape = "auto"
-    residual: bool = False
-    without: tuple[str, ...] = ()
-    checkpoint: Steps = None
-    memory_budget: int | None = None
-    clip_gradient: float | None = None
-    learn_initial: bool = False
-    zoneout: float | Mapping[str, float] = 0.0
-    recurrent_dropout: float = 0.0
-    recurrent_dropout_per: Per = "sequence"
-    weight_dropout: float = 0.0
     _parts: Parts | None = None
-
-    def _set_options(self: Any, options: Options) -> None:
-        """Take the options that all modules have.
-
-        Raises:
-            InputError, EngineError: one cannot be so.
-        """
-        plan = PlanOptions.of(options.get("tape", "auto"), options.get("without", ()))
-        self.engine, self.heads = checked(options.get("engine", "auto")), options.get("heads", 1)
-        self.tape, self.without = plan.tape, tuple(sorted(plan.without))
-        self.residual = bool(options.get("residual", False))
-        self.checkpoint, self.memory_budget = checked_steps(
-            options.get("checkpoint"), options.get("memory_budget")
-        )
-        self.clip_gradient = options.get("clip_gradient")
-        self.learn_initial = bool(options.get("learn_initial", False))
-        self.zoneout = options.get("zoneout", 0.0)
-        self.recurrent_dropout = options.get("recurrent_dropout", 0.0)
-        self.recurrent_dropout_per = options.get("recurrent_dropout_per", "sequence")
-        self.weight_dropout = check_share(options.get("weight_dropout", 0.0), "weight_dropout")
-
-    @property
-    def _changes(self) -> tuple[Change, ...]:
-        """How states are read and written otherwise than the formula says.
-
-        Raises:
-            InputError: an option cannot be so.
-        """
-        found: list[Change] = []
-        dropped = RecurrentDropout(self.recurrent_dropout, self.recurrent_dropout_per)
-        if dropped.share:
-            found.append(dropped)
-        if isinstance(self.zoneout, Mapping):
-            found.append(Zoneout(tuple(self.zoneout.items())))
-        elif self.zoneout:
-            found.append(Zoneout(self.zoneout))
-        if self.clip_gradient is not None:
-            found.append(ClippedGradient(self.clip_gradient))
-        return tuple(found)
-
-    @property
-    def _asked(self) -> Checkpoint:
-        """What is asked of the backward's memory now."""
-        if self.checkpoint is None:
-            return EVERYTHING
-        steps, budget = checked_steps(self.checkpoint, self.memory_budget)
-        return Checkpoint(0 if steps == "auto" or steps is None else steps, budget or 0)
 
     def _formula(self) -> Formula:
         """The cell of all layers, the size of its first state, and those of its other dims."""
@@ -360,7 +218,7 @@ class SequenceModule:
         like = weights[0][0] if weights[0] else None
         cast: torch.dtype | None = None
         if torch._C._is_any_autocast_enabled():
-            kind = _device(x if like is None else like)
+            kind = device_type(x if like is None else like)
             half = autocast_type(kind)
             if half is not None:
                 cast = half
@@ -368,9 +226,9 @@ class SequenceModule:
                 kept = like is not None and (drawn or not serves(kind, half))
                 computed = like.dtype if like is not None and kept else half
                 x, state, weights, static = [
-                    _cast(value, computed) for value in (x, state, weights, static)
+                    cast_to(value, computed) for value in (x, state, weights, static)
                 ]
-                like = None if like is None else _cast(like, computed)
+                like = None if like is None else cast_to(like, computed)
         batch_first, later = self.batch_first, None
         if lengths is not None and torch.compiler.is_compiling():
             lengths, later = None, lengths
@@ -405,26 +263,16 @@ class SequenceModule:
         Raises:
             EngineError: as ``forward``.
         """
-        inputs, states, layout, weights, mask, lengths, cast, learned, given = prepared
         _, stack, _, signature, per = self._parts or self.parts
-        if cast is not None:
-            with torch.autocast(inputs[0].device.type, enabled=False):
+        if prepared.cast is not None:
+            with torch.autocast(prepared.inputs[0].device.type, enabled=False):
                 results = self._run(prepared._replace(cast=None), engine, reset_to, outputs)
-            return _cast(results, cast)
+            return cast_to(results, prepared.cast)
         share = self.dropout if self.training else 0.0
         if self.training and self.weight_dropout:
-            weights = self._dropped(weights)
-        per = per if self.training else ()
-        resets = None
-        start = reset_start(reset_to, self.learn_initial, given)
-        if mask is not None:
-            resets = Reset(mask, start)
-            one_step = layout.packing is None and inputs[0].shape[0] == 1
-            if one_step and not self.bidirectional:
-                states, mask, resets = resets.only_step(states, learned), None, None
-        if mask is not None and start == "learned" and learned is not None:
-            rows = signature.form.rows([value.squeeze(1) for value in learned])
-            weights = [[*own, *row] for own, row in zip(weights, rows, strict=True)]
+            prepared = prepared._replace(weights=self._dropped(prepared.weights))
+        prepared, start = self._begun(prepared, reset_to)
+        inputs, states, layout, weights, mask, lengths, *_ = prepared
         if torch.compiler.is_compiling() and layout.packing is None:
             flags = None if mask is None else (mask, start)
             made, last = run_compiled(
@@ -439,12 +287,9 @@ class SequenceModule:
                 flags,
                 self._asked,
                 outputs,
-                per,
+                per if self.training else (),
             )
             return signature.closed(made, last, layout)
-        options: list[Option] = [Draws(per, self._keys(per, prepared))] if per else []
-        if resets is not None:
-            options.append(resets)
         every = (*inputs, *states, *[weight for group in weights for weight in group])
         seen_through = transformed(every) is not None
         made, last = stack.run(
@@ -455,11 +300,27 @@ class SequenceModule:
             share,
             self.residual,
             None if layout.packing is None else layout.packing.packed,
-            options,
+            self._options(prepared, start),
             EVERYTHING if seen_through else self._asked,
             outputs,
         )
         return signature.closed(made, last, layout)
+
+    def _begun(self: Any, prepared: Prepared, reset_to: ResetTo | None) -> tuple[Prepared, Starts]:
+        """A call whose resets are an option of its layers, and what they reset states to; those of
+        a call of one step have been done."""
+        start = reset_start(reset_to, self.learn_initial, prepared.given)
+        mask, learned = prepared.mask, prepared.learned
+        if mask is None:
+            return prepared, start
+        if prepared.layout.packing is None and len(mask) == 1 and not self.bidirectional:
+            states = Reset(mask, start).only_step(prepared.states, learned)
+            return prepared._replace(states=states, mask=None), start
+        if start == "learned" and learned is not None:
+            rows = self.parts.signature.form.rows([value.squeeze(1) for value in learned])
+            weights = [[*own, *row] for own, row in zip(prepared.weights, rows, strict=True)]
+            prepared = prepared._replace(weights=weights)
+        return prepared, start
 
     def _dropped(self: Any, weights: list[list[Tensor]]) -> list[list[Tensor]]:
         """The weights of a call, of those that multiply what depends on a state some dropped
@@ -476,12 +337,29 @@ class SequenceModule:
             )
         return dropped
 
-    def _keys(self: Any, per: tuple[str, ...], prepared: Prepared) -> list[Tensor]:
+    def _options(
+        self: Any, prepared: Prepared, start: Starts, draw: Callable[..., list[Tensor]] = draw_keys
+    ) -> list[Option]:
+        """What changes the steps of a call, and adds to its arguments.
+
+        Args:
+            prepared, start: of :meth:`_begun`.
+            draw: of the keys.
+        """
+        per: tuple[str, ...] = (self._parts or self.parts).draws if self.training else ()
+        options: list[Option] = [Draws(per, self._keys(per, prepared, draw))] if per else []
+        if prepared.mask is not None:
+            options.append(Reset(prepared.mask, start))
+        return options
+
+    def _keys(
+        self: Any, per: tuple[str, ...], prepared: Prepared, draw: Callable[..., list[Tensor]]
+    ) -> list[Tensor]:
         """Keys for the random numbers of a call, of padded sequences as of the whole batch."""
         like, (packing, padding) = prepared.inputs[0], prepared.layout[2:]
         lead, batch = len(self.runners), prepared.states[0].shape[1]
         rows = (padding.steps, batch) if padding is not None else like.shape[: 1 + (not packing)]
-        keys = draw_keys(per, lead, rows, batch, like.dtype, like.device)
+        keys = draw(per, lead, rows, batch, like.dtype, like.device)
         if padding is None or packing is None:
             return keys
         return packed_keys(per, keys, padding, packing)
@@ -500,36 +378,3 @@ class SequenceModule:
         if outputs is None:
             return out, form.closed(last)
         return out, one_or_all([made[k] for k in handing.states]), form.closed(last)
-
-
-def named(x: Any, state: Any, input: Any, hx: Any) -> tuple[Any, Any]:
-    """x and the state, under our names or under torch's.
-
-    Raises:
-        TypeError: one is there under both; or there is no x.
-    """
-    for ours, theirs, names in ((x, input, "x and input"), (state, hx, "state and hx")):
-        if ours is not None and theirs is not None:
-            raise TypeError(f"forward() got {names}, which are the same argument")
-    if x is None and input is None:
-        raise TypeError("forward() missing 1 required argument: 'x'")
-    return (input if x is None else x), (hx if state is None else state)
-
-
-def _device(value: Any) -> str:
-    """torch's device type of a tensor, of packed rows, or of the first of several."""
-    while isinstance(value, (tuple, list)) and value:
-        value = value[0]
-    return value.device.type if isinstance(value, Tensor) else "cpu"
-
-
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    """Tensors as autocast casts them: all floating-point ones but float64; in lists and tuples."""
-    if isinstance(value, Tensor):
-        wide = value.dtype is torch.float64 or not value.is_floating_point()
-        return value if wide else value.to(dtype)
-    if isinstance(value, PackedSequence):
-        return value._replace(data=_cast(value.data, dtype))
-    if isinstance(value, (tuple, list)):
-        return type(value)([_cast(part, dtype) for part in value])
-    return value
