@@ -17,7 +17,8 @@ from lightning_fabric import Fabric
 import elman
 from elman.errors import RunError
 from elman.train import checkpoint
-from elman.train.launch import agreed, noticing_loss
+from elman.train.connection import noticing_loss
+from elman.train.launch import agreed
 from elman.train.metrics import read_metrics
 
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,13 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed"),
 ]
+
+IN_PROC = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks into /proc")
+GROWING = (  # torchrun's words for a group that another machine may join
+    *("-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=1"),
+    *("--rdzv-backend=c10d", "--rdzv-id=growing", "--rdzv-conf=last_call_timeout=1"),
+)
+OWN_STORES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # else who joins never hears of the store
 
 
 def test_any_number_of_workers_learns_alike(small_text, tmp_path):
@@ -35,7 +43,7 @@ def test_any_number_of_workers_learns_alike(small_text, tmp_path):
     assert losses(tmp_path / "4") == pytest.approx(alone, rel=1e-5)
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds child processes in /proc")
+@IN_PROC
 def test_a_killed_worker_is_started_again(small_text, tmp_path):
     """torchrun starts all anew, and they go on with the run that they were in: equal to a whole
     one."""
@@ -43,13 +51,8 @@ def test_a_killed_worker_is_started_again(small_text, tmp_path):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     process = torchrun(2, *options, "--steps=300", f"--out={killed}")
     try:
-        end = time.monotonic() + PATIENCE_S
-        while not list(killed.glob("*/checkpoints/step-*[1-9]*")):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < end
-            time.sleep(0.02)
-        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(workers[-1]), signal.SIGKILL)
+        wait_until(lambda: list(killed.glob("*/checkpoints/step-*[1-9]*")), process)
+        os.kill(children(process)[-1], signal.SIGKILL)
         said = finished(process)
     finally:
         process.kill()
@@ -74,6 +77,33 @@ def test_a_resume_by_fewer_workers(small_text, tmp_path):
 
     assert "4 processes then, 2 now" in said
     assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
+
+
+@IN_PROC
+def test_a_machine_that_joins(small_text, tmp_path):
+    """torchrun's group grows: all go on with the run, no sample is lost or seen twice, although no
+    restart is counted."""
+    out, options = tmp_path / "grown", (f"--data={small_text}", "--steps=300", *OPTIONS)
+    words = (*GROWING, f"--rdzv-endpoint=127.0.0.1:{free_port()}", *ELMAN, *options)
+    first = begin(*words, f"--out={out}", **OWN_STORES)
+    second = None
+    try:
+        wait_until(lambda: list(out.glob("*/checkpoints/step-*[1-9]*")), first)
+        (worker,) = children(first)
+        os.kill(worker, signal.SIGSTOP)  # until it is asked to end, so that enough is left to do
+        second = begin(*words, f"--out={out}", **OWN_STORES)
+        wait_until(lambda: signal.SIGTERM in pending(worker), second)
+        os.kill(worker, signal.SIGCONT)
+        said = finished(second) + finished(first)
+    finally:
+        for process in filter(None, (first, second)):
+            process.kill()
+    finished(begin(*ELMAN, *options, f"--out={tmp_path / 'alone'}"))
+
+    assert "1 processes then, 2 now" in said
+    grown, alone = losses(out), losses(tmp_path / "alone")
+    assert len(grown) == 300
+    assert grown == pytest.approx(alone, rel=1e-3)
 
 
 def test_models_are_averaged_now_and_then(small_text, tmp_path):
@@ -101,12 +131,38 @@ def test_models_are_averaged_now_and_then(small_text, tmp_path):
     assert losses(tmp_path / "3") == third
 
 
-def pair(tmp_path: Path, *differing: tuple[str, ...]) -> list[subprocess.Popen[str]]:
-    """Start processes of one run as on machines of their own, each with options of its own."""
+def free_port() -> int:
+    """A port that nobody listens at."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        return free.getsockname()[1]
+
+
+def wait_until(there: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    """Wait for what a process does while it runs."""
+    end = time.monotonic() + PATIENCE_S
+    while not there():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    """The processes that a process has started."""
+    told = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    return [int(word) for word in told.split()]
+
+
+def pending(process: int) -> set[int]:
+    """The signals that a process has not been given yet."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    (mask,) = (int(line.split()[1], 16) for line in lines if line.startswith("ShdPnd"))
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
+
+def pair(tmp_path: Path, *differing: tuple[str, ...]) -> list[subprocess.Popen[str]]:
+    """Start processes of one run as on machines of their own, each with options of its own."""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     return [
         begin(
             *(*ELMAN, *OPTIONS, "--steps=4", f"--nodes={len(differing)}", *words),

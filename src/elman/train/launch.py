@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -14,11 +13,11 @@ import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.strategy import Strategy
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
 from elman.errors import InputError, RunError, diagnostic
 from elman.train.config import Config
+from elman.train.connection import joining
+from elman.train.elastic import Meeting, started
 from elman.train.sharding import sharding
 
 Configured = TypeVar("Configured", bound=Config)
@@ -33,10 +32,10 @@ def placed(config: Configured, *, resumed: bool = False) -> Configured:
     Raises:
         InputError: if the configuration asks for others, or they cannot share a batch.
     """
-    if not (dist.is_available() and dist.is_torchelastic_launched()):
+    if not started():
         return config
     world, here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    if (world % here or config.workers not in (1, world)) and not resumed:
+    if world % here or (config.workers not in (1, world) and not resumed):
         details = [
             ("asked", f"{config.devices} devices on {config.nodes} nodes"),
             ("torchrun", f"{here} processes here, {world} in all"),
@@ -48,8 +47,11 @@ def placed(config: Configured, *, resumed: bool = False) -> Configured:
     return replace(config, devices=here, nodes=world // here)
 
 
-def launch(config: Config) -> Fabric:
+def launch(config: Config, meeting: Meeting | None = None) -> Fabric:
     """Start the processes of a run; each returns from here with its own Fabric.
+
+    Args:
+        meeting: of processes that torchrun has started.
 
     Raises:
         InputError: if Fabric does not know the precision or device, or has too few of them.
@@ -72,20 +74,20 @@ def launch(config: Config) -> Fabric:
         raise InputError(
             diagnostic("this device or precision cannot be had", details, hint)
         ) from error
-    try:
-        join_attempt(fabric, config)
+    with joining(config.workers, config.timeout):
+        if meeting is not None and meeting.store is not None:
+            join(fabric, config, meeting.store)
         fabric.launch()
-    except RuntimeError as error:
-        if not of_connection(error):
-            raise
-        details = [("said", str(error).splitlines()[0])]
-        hint = (
-            f"start all {config.workers} within --timeout {config.timeout:g} s; a free MASTER_PORT"
-        )
-        text = "the processes of the run have not found one another"
-        raise RunError(diagnostic(text, details, hint)) from error
     torch.set_num_threads(config.threads or max(1, torch.get_num_threads() // config.devices))
     return fabric
+
+
+def join(fabric: Fabric, config: Config, store: Any) -> None:
+    """Form a group of the processes that have met in a store."""
+    timeout, rank = timedelta(seconds=config.timeout), int(os.environ["RANK"])
+    backend = "nccl" if fabric.device.type == "cuda" else "gloo"
+    size = config.workers
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 
 
 def strategy(config: Config) -> Strategy | str:
@@ -105,46 +107,6 @@ def agreed(fabric: Fabric, *wished: bool) -> list[bool]:
     counted = fabric.all_reduce(votes, reduce_op="sum")
     assert isinstance(counted, torch.Tensor), "the sum of a tensor is one"
     return [count > 0 for count in counted.tolist()]
-
-
-def join_attempt(fabric: Fabric, config: Config) -> None:
-    """Meet the other processes of this attempt of torchrun, if it has started them.
-
-    Its attempts share one store, in which processes would find the addresses of those that are
-    gone: each attempt gets a corner of its own.
-    """
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT")
-    if attempt is None or config.workers == 1:
-        return
-    timeout = timedelta(seconds=config.timeout)
-    store, rank, world = next(rendezvous("env://", timeout=timeout))
-    own = PrefixStore(f"attempt {attempt}", store)
-    backend = "nccl" if fabric.device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=timeout)
-
-
-def of_connection(error: RuntimeError) -> bool:
-    """Whether an error is of the connection between processes."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
-
-
-@contextmanager
-def noticing_loss(hint: str) -> Iterator[None]:
-    """Say that another process of a run is gone, in place of the error of torch's connection.
-
-    Args:
-        hint: what to do then.
-
-    Raises:
-        RunError: instead of an error of a collective operation.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        if not of_connection(error):
-            raise
-        details = [("said", str(error).splitlines()[0])]
-        raise RunError(diagnostic("another process of the run is gone", details, hint)) from error
 
 
 def rows_of(fabric: Fabric, batch: int) -> slice:

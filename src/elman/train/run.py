@@ -18,10 +18,11 @@ from elman.errors import RunError, diagnostic
 from elman.train import checkpoint, elastic, snapshot
 from elman.train.comparison import compare
 from elman.train.config import Config
+from elman.train.connection import noticing_loss
 from elman.train.display import Display
 from elman.train.folder import RunFolder, create_run, open_run
 from elman.train.interrupt import heeding_interrupts
-from elman.train.launch import agreed, check_same_everywhere, launch, noticing_loss, placed, rows_of
+from elman.train.launch import agreed, check_same_everywhere, launch, placed, rows_of
 from elman.train.loop import Loop, Tally
 from elman.train.machine import machine_facts
 from elman.train.metrics import MetricsFile, Row, resumed
@@ -42,11 +43,12 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
         RunError: if the data or the folder cannot be used.
         InputError: if the configuration does not fit this machine.
     """
-    if (earlier := elastic.begun(out)) is not None:
-        return resume(earlier, console, comparing=comparing)
     began = time.perf_counter()
+    meeting = elastic.meet(config.timeout, out)
+    if meeting.begun is not None:
+        return resume(meeting.begun, console, comparing=comparing, meeting=meeting)
     config = placed(config)
-    fabric = launch(config)
+    fabric = launch(config, meeting)
     task, config = task_of(config), config.absolute()
     words = words_of(config)
     display = Display(console if fabric.global_rank == 0 else Console(quiet=True), words)
@@ -64,12 +66,21 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
         if loop.first:
             folder.write("facts", facts)
             folder.write("config", config.to_json())
-            elastic.note(folder.path)
+            meeting.note(folder.path)
         return carry_out(loop, data, facts, began, comparing)
 
 
-def resume(path: Path, console: Console, *, comparing: bool = True) -> Outcome:
+def resume(
+    path: Path,
+    console: Console,
+    *,
+    comparing: bool = True,
+    meeting: elastic.Meeting | None = None,
+) -> Outcome:
     """Go on with a run from its last checkpoint, with the run's own configuration.
+
+    Args:
+        meeting: of the processes that torchrun has started, if they have met.
 
     Raises:
         RunError: if the folder is no run, its data have changed, or no checkpoint is whole.
@@ -79,13 +90,16 @@ def resume(path: Path, console: Console, *, comparing: bool = True) -> Outcome:
     record = read_record(folder)
     config, facts = record.require()
     config = placed(config, resumed=True)
-    fabric = launch(config)
+    meeting = meeting or elastic.meet(config.timeout)
+    fabric = launch(config, meeting)
     first, task = fabric.global_rank == 0, task_of(config)
     display = Display(console if first else Console(quiet=True), words_of(config))
     if record.result is not None:
         display.say(f"the run is complete: {record.result.steps} of {config.steps} steps")
         return Outcome(folder, True, first, signal=None, result=record.result.told)
     with folder.lock() if first else nullcontext():
+        if first:
+            meeting.note(folder.path)
         data = task.prepare(config)
         with noticing_loss("see what the other processes say"):
             check_same_everywhere(fabric, same_facts(config, data))

@@ -1,0 +1,100 @@
+"""Attempts of one torchrun: how their processes meet, and which run they go on with."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import torch
+
+from elman.errors import RunError
+from elman.train import elastic
+from elman.train.folder import create_run
+
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="torch without distributed"
+)
+
+
+@pytest.fixture
+def store():
+    """A store as torchrun's: one for all attempts."""
+    return torch.distributed.TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=20)
+    )
+
+
+def joined(store, world: int) -> list:
+    """The parts of a store that so many processes find."""
+
+    def part(rank: int):
+        own = torch.distributed.TCPStore(
+            "127.0.0.1", store.port, wait_for_workers=False, timeout=timedelta(seconds=20)
+        )
+        return elastic.own_part(own, rank, world, 20.0)
+
+    with ThreadPoolExecutor(world) as threads:
+        return list(threads.map(part, range(world)))
+
+
+def test_attempts_do_not_see_one_another(store):
+    """However many processes each has, in whatever order they come."""
+    for attempt, world in enumerate((2, 3, 3, 2)):
+        parts = joined(store, world)
+        assert not any(part.check(["address"]) for part in parts)
+        parts[-1].set("address", str(attempt))
+        assert [part.get("address") for part in parts] == [str(attempt).encode()] * world
+
+
+def test_one_that_does_not_come(store):
+    """Those of an earlier attempt are not taken for it."""
+    joined(store, 2)
+    with pytest.raises(torch.distributed.DistError, match="1 of 2 processes came"):
+        elastic.own_part(store, 0, 2, 0.2)
+
+
+def run_of(out, *agents: str):
+    """A run folder that an attempt of these agents has begun."""
+    run = create_run(out, "text")
+    run.write("config", {})
+    elastic.Meeting(list(agents)).note(run.path)
+    return run.path
+
+
+def test_the_run_of_any_of_the_agents(tmp_path):
+    """One machine may have been there from the beginning, another not; other torchruns' runs are
+    none of theirs."""
+    first, second = run_of(tmp_path, "a-1-7"), run_of(tmp_path, "b-1-7", "c-1-7")
+    assert elastic.begun(tmp_path, ["a-1-7"]) == first
+    assert elastic.begun(tmp_path, ["a-1-7", "c-1-7"]) == second
+    assert elastic.begun(tmp_path, ["a-1-8"]) is None
+    assert elastic.begun(None, ["a-1-7"]) is None
+
+
+def test_without_torchrun_nothing_is_noted(tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    meeting = elastic.meet(1.0, tmp_path)
+    meeting.note(tmp_path)
+    assert meeting == elastic.Meeting()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_agent_has_one_name(monkeypatch):
+    """The same for all processes that it starts, another one for others."""
+    name = elastic.agent()
+    assert name == elastic.agent()
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert name != elastic.agent()
+
+
+def test_processes_that_do_not_meet(monkeypatch, tmp_path):
+    """One line, within the time that is stated."""
+    monkeypatch.setattr(elastic, "started", lambda: True)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_PORT", "0")
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    with pytest.raises(RunError, match="the processes of the run have not found one another"):
+        elastic.meet(0.5, tmp_path)
