@@ -59,7 +59,7 @@ def run_of(out, *agents: str):
     """A run folder that an attempt of these agents has begun."""
     run = create_run(out, "text")
     run.write("config", {})
-    elastic.Meeting(list(agents)).note(run.path)
+    elastic.Attempt(list(agents)).note(run.path)
     return run.path
 
 
@@ -75,9 +75,9 @@ def test_the_run_of_any_of_the_agents(tmp_path):
 
 def test_without_torchrun_nothing_is_noted(tmp_path, monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    meeting = elastic.meet(1.0, tmp_path)
-    meeting.note(tmp_path)
-    assert meeting == elastic.Meeting()
+    attempt = elastic.meet(1.0, tmp_path)
+    attempt.note(tmp_path)
+    assert attempt == elastic.Attempt()
     assert not list(tmp_path.iterdir())
 
 

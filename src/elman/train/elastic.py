@@ -29,7 +29,7 @@ PAUSE_S = 0.01  # between looks at who has come
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Attempt:
     """The processes of one attempt of torchrun, before they are a group; of none without it.
 
     Attributes:
@@ -53,8 +53,8 @@ def started() -> bool:
     return dist.is_available() and dist.is_torchelastic_launched()
 
 
-def meet(timeout: float, out: Path | None = None) -> Meeting:
-    """Wait for the other processes of this attempt, if torchrun has started them.
+def meet(timeout: float, out: Path | None = None) -> Attempt:
+    """Wait for the other processes of this one's attempt, if torchrun has started them.
 
     Args:
         timeout: how long (s).
@@ -64,10 +64,10 @@ def meet(timeout: float, out: Path | None = None) -> Meeting:
         RunError: if they do not come, or the folder of the runs cannot be read.
     """
     if not started():
-        return Meeting()
+        return Attempt()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world == 1:
-        return Meeting([agent()], begun(out, [agent()]))
+        return Attempt([agent()], begun(out, [agent()]))
     with joining(world, timeout):
         shared, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
         store = own_part(shared, rank, world, timeout)
@@ -78,7 +78,7 @@ def meet(timeout: float, out: Path | None = None) -> Meeting:
             path = begun(out, agents)
             store.set("begun", "" if path is None else str(path))
         agents, told = json.loads(store.get("agents")), store.get("begun").decode()
-    return Meeting(agents, Path(told) if told else None, store)
+    return Attempt(agents, Path(told) if told else None, store)
 
 
 def begun(out: Path | None, agents: list[str]) -> Path | None:

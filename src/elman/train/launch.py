@@ -17,7 +17,7 @@ from lightning_fabric.strategies.strategy import Strategy
 from elman.errors import InputError, RunError, diagnostic
 from elman.train.config import Config
 from elman.train.connection import joining
-from elman.train.elastic import Meeting, started
+from elman.train.elastic import Attempt, started
 from elman.train.sharding import sharding
 
 Configured = TypeVar("Configured", bound=Config)
@@ -47,11 +47,11 @@ def placed(config: Configured, *, resumed: bool = False) -> Configured:
     return replace(config, devices=here, nodes=world // here)
 
 
-def launch(config: Config, meeting: Meeting | None = None) -> Fabric:
+def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
     """Start the processes of a run; each returns from here with its own Fabric.
 
     Args:
-        meeting: of processes that torchrun has started.
+        attempt: of processes that torchrun has started.
 
     Raises:
         InputError: if Fabric does not know the precision or device, or has too few of them.
@@ -75,8 +75,8 @@ def launch(config: Config, meeting: Meeting | None = None) -> Fabric:
             diagnostic("this device or precision cannot be had", details, hint)
         ) from error
     with joining(config.workers, config.timeout):
-        if meeting is not None and meeting.store is not None:
-            join(fabric, config, meeting.store)
+        if attempt is not None and attempt.store is not None:
+            join(fabric, config, attempt.store)
         fabric.launch()
     torch.set_num_threads(config.threads or max(1, torch.get_num_threads() // config.devices))
     return fabric

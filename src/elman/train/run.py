@@ -44,11 +44,11 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
         InputError: if the configuration does not fit this machine.
     """
     began = time.perf_counter()
-    meeting = elastic.meet(config.timeout, out)
-    if meeting.begun is not None:
-        return resume(meeting.begun, console, comparing=comparing, meeting=meeting)
+    attempt = elastic.meet(config.timeout, out)
+    if attempt.begun is not None:
+        return resume(attempt.begun, console, comparing=comparing, attempt=attempt)
     config = placed(config)
-    fabric = launch(config, meeting)
+    fabric = launch(config, attempt)
     task, config = task_of(config), config.absolute()
     words = words_of(config)
     display = Display(console if fabric.global_rank == 0 else Console(quiet=True), words)
@@ -66,7 +66,7 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
         if loop.first:
             folder.write("facts", facts)
             folder.write("config", config.to_json())
-            meeting.note(folder.path)
+            attempt.note(folder.path)
         return carry_out(loop, data, facts, began, comparing)
 
 
@@ -75,12 +75,12 @@ def resume(
     console: Console,
     *,
     comparing: bool = True,
-    meeting: elastic.Meeting | None = None,
+    attempt: elastic.Attempt | None = None,
 ) -> Outcome:
     """Go on with a run from its last checkpoint, with the run's own configuration.
 
     Args:
-        meeting: of the processes that torchrun has started, if they have met.
+        attempt: of the processes that torchrun has started, if they have met.
 
     Raises:
         RunError: if the folder is no run, its data have changed, or no checkpoint is whole.
@@ -90,8 +90,8 @@ def resume(
     record = read_record(folder)
     config, facts = record.require()
     config = placed(config, resumed=True)
-    meeting = meeting or elastic.meet(config.timeout)
-    fabric = launch(config, meeting)
+    attempt = attempt or elastic.meet(config.timeout)
+    fabric = launch(config, attempt)
     first, task = fabric.global_rank == 0, task_of(config)
     display = Display(console if first else Console(quiet=True), words_of(config))
     if record.result is not None:
@@ -99,7 +99,7 @@ def resume(
         return Outcome(folder, True, first, signal=None, result=record.result.told)
     with folder.lock() if first else nullcontext():
         if first:
-            meeting.note(folder.path)
+            attempt.note(folder.path)
         data = task.prepare(config)
         with noticing_loss("see what the other processes say"):
             check_same_everywhere(fabric, same_facts(config, data))
