@@ -15,6 +15,7 @@ from torch._inductor import config as inductor
 import elman
 from elman import cells
 from elman.errors import EngineError
+from elman.nn.compile import names
 from elman.nn.compile import operator as compiled
 
 LENGTHS = (20, 3, 7, 11)
@@ -227,7 +228,7 @@ def test_torchs_own_layers_still_break_the_graph():
 def test_operators_pass_torchs_own_checks():
     """Schema, fake implementation and autograd registration, by torch's tester."""
     net = elman.GRU(3, 4)
-    (name, _), *_ = compiled.names_of(id(net), False)
+    (name, _), *_ = names.names_of(id(net), False)
     weights = [w.detach().requires_grad_() for w in net.parameters()]
     x, h = torch.randn(5, 2, 3, requires_grad=True), torch.zeros(2, 4)
     wants = [True, False, True, True, True, True]
@@ -249,15 +250,15 @@ def test_operators_pass_torchs_own_checks():
 def test_names():
     """A cell of a module is found by its name; a local one lives only here."""
     net = elman.GRU(3, 4)
-    (name, _), *_ = compiled.names_of(id(net), False)
-    assert compiled.group_of(name) is net.stack.groups_for(False)[0][0]
+    (name, _), *_ = names.names_of(id(net), False)
+    assert names.group_of(name) is net.stack.groups_for(False)[0][0]
     other = name.replace('"H": 4', '"H": 5')
-    made = compiled.group_of(other)
+    made = names.group_of(other)
     assert dict(made.runners[0].dims)["H"] == 5
     facts = json.loads(name)
     assert facts.pop("formula") == cells.gru.fingerprint
-    assert compiled.group_of(json.dumps(facts)).runners[0].cell is cells.gru  # of earlier versions
+    assert names.group_of(json.dumps(facts)).runners[0].cell is cells.gru  # of earlier versions
 
     lost = '{"cell": ["a", "b", 1], "dims": [{}], "tape": "auto", "beside": false, "local": 7}'
     with pytest.raises(EngineError, match="lived in another process"):
-        compiled.group_of(lost)
+        names.group_of(lost)

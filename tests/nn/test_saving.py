@@ -19,7 +19,7 @@ import elman
 from elman import cells, ops
 from elman.errors import PickleError
 from elman.frontend.cell import Cell, cell, find_cell
-from elman.nn.compile import operator as compiled
+from elman.nn.compile import names
 
 X = torch.linspace(-1, 1, 30).reshape(5, 2, 3)
 
@@ -510,8 +510,8 @@ def test_a_program_of_a_cell_that_was_changed_since(module, monkeypatch):
     want, file = net(X)[0], io.BytesIO()
     torch.export.save(torch.export.export(net, (X,)), file)
     for change in (SAME["variables"], CHANGED["formula"]):
-        monkeypatch.setattr(compiled, "_own", {})
-        monkeypatch.setattr(compiled, "_groups", {})
+        monkeypatch.setattr(names, "_own", {})
+        monkeypatch.setattr(names, "_groups", {})
         module(**change)
         file.seek(0)
         program = torch.export.load(file).module()

@@ -22,7 +22,7 @@ from elman.nn.autograd.cross_entropy import (
 )
 from elman.nn.autograd.transforms import transformed
 from elman.nn.compile.cross_entropy import run_compiled
-from elman.nn.compile.operator import transforming
+from elman.nn.compile.names import transforming
 from elman.nn.dense import check_dense
 from elman.nn.using import autocast_type, wanted
 

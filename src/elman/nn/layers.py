@@ -13,7 +13,7 @@ from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import Cell
 from elman.nn.arguments import named
 from elman.nn.compile.dynamo import allow_compiling
-from elman.nn.compile.operator import fixed_engine
+from elman.nn.compile.names import fixed_engine
 from elman.nn.configured import Options
 from elman.nn.dense import is_dense
 from elman.nn.dispatch import Runner

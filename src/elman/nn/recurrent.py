@@ -16,7 +16,7 @@ from elman.frontend.cell import Cell, same_cell
 from elman.frontend.draws import Per
 from elman.frontend.initial import Init
 from elman.ir.types import shape_size
-from elman.nn.compile.operator import fixed_engine
+from elman.nn.compile.names import fixed_engine
 from elman.nn.dispatch import Runner
 from elman.nn.handing import Outputs, checked_outputs
 from elman.nn.layered import Formula, check_size, layers_of

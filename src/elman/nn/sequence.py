@@ -13,7 +13,7 @@ from elman.errors import InputError
 from elman.ir.types import dim_size
 from elman.nn.arguments import Prepared, cast_to, device_type
 from elman.nn.autograd.transforms import transformed
-from elman.nn.compile.operator import run_compiled
+from elman.nn.compile.traced import run_compiled
 from elman.nn.configured import Configured
 from elman.nn.dense import check_dense
 from elman.nn.dispatch import Runner

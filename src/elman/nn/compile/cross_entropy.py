@@ -14,7 +14,7 @@ from torch import Tensor
 
 from elman.engines.cross_entropy import Wants, accumulated
 from elman.nn.autograd.cross_entropy import Rule, check_targets, decoding_of, scaled
-from elman.nn.compile.operator import fixed_engine
+from elman.nn.compile.names import fixed_engine
 
 _NOTHING = (False, False, False)
 

@@ -1,0 +1,116 @@
+"""What torch.compile takes for constants: names of groups of layers, facts about a module.
+
+An operator takes tensors, numbers and texts, so it finds a group of layers by name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import weakref
+from typing import Any
+
+import torch
+
+from elman.errors import EngineError
+from elman.frontend.cell import find_cell, same_cell
+from elman.nn.compile.dynamo import constant
+from elman.nn.dispatch import Runner
+from elman.nn.handing import Handing, Outputs
+from elman.nn.stack import Group, Stack
+from elman.nn.states import StateForm
+from elman.nn.using import wanted
+from elman.passes.draws import draws
+from elman.plan.spec import PlanOptions
+
+_C: Any = torch._C
+_groups: weakref.WeakValueDictionary[str, Group] = weakref.WeakValueDictionary()
+_own: dict[str, Group] = {}  # those that were made from their names, for exported programs
+_local = itertools.count(1)
+
+
+def name_of(group: Group) -> str:
+    """The name by which operators find a group; other processes too, unless its cell is local."""
+    if group.name is None:
+        cell = group.runners[0].cell
+        facts = {
+            "cell": [cell.function.__module__, cell.function.__qualname__, cell.heads],
+            "formula": cell.fingerprint,
+            "dims": [dict(runner.dims) for runner in group.runners],
+            "options": group.runners[0].options.to_json(),
+            "beside": group.directions,
+        }
+        if cell.changes:
+            facts["changes"] = [change.data for change in cell.changes]
+        if cell.options != cell.defaults or "<" in cell.function.__qualname__:
+            facts["local"] = next(_local)
+        group.name = json.dumps(facts, sort_keys=True)
+    _groups[group.name] = group
+    return group.name
+
+
+def group_of(name: str) -> Group:
+    """The group of a name: one that lives in this process, else one made from its name.
+
+    Raises:
+        EngineError: the cell was local to another process.
+        PickleError: there is no such cell, or it is another formula now.
+    """
+    found = _groups.get(name)
+    if found is None:
+        facts = json.loads(name)
+        module, qualname, heads = facts["cell"]
+        if "local" in facts:
+            raise EngineError(f"cell {qualname} of {module} lived in another process, or has gone")
+        found_cell = find_cell(module, qualname, {}, heads, facts.get("changes", ()))
+        cell = same_cell(found_cell, facts.get("formula"))
+        options = PlanOptions.from_json(facts["options"])
+        runners = [Runner(cell, dims, options) for dims in facts["dims"]]
+        found = _own[name] = _groups[name] = Group(runners, facts["beside"])
+    return found
+
+
+def _stack(own: int) -> Stack:
+    """Of a module, by its ``id``: the compiler of torch 2.11 takes no modules as constants."""
+    return ctypes.cast(own, ctypes.py_object).value.stack
+
+
+@constant
+def names_of(own: int, between: bool) -> list[tuple[str, int]]:
+    """Names of a module's groups that run one after another, and how many members each has.
+
+    The module by its ``id``, which is guarded.
+    """
+    return [(name_of(group), count) for group, count in _stack(own).groups_for(between)]
+
+
+@constant
+def handing_of(own: int, outputs: Outputs) -> Handing:
+    """What the last layer of a module hands out; the module by its ``id``."""
+    return _stack(own).handing(outputs)
+
+
+@constant
+def form_of(own: int) -> StateForm:
+    """How the states of a module lie; the module by its ``id``."""
+    return _stack(own).form
+
+
+@constant
+def read_by(own: int, first: int) -> tuple[list[int], list[str]]:
+    """Which inputs a layer of a module reads, and what it draws by; the module by its ``id``."""
+    stack = _stack(own)
+    return list(stack.takes[first]), list(draws(stack.runners[first].cell.graph))
+
+
+@constant
+def transforming() -> bool:
+    """Whether a transform of torch.func surrounds what is being compiled."""
+    return _C._functorch.peek_interpreter_stack() is not None
+
+
+@constant
+def fixed_engine(own: str) -> str:
+    """The engine that a module whose own is this has to use; fixed when it is compiled."""
+    return wanted(own)

@@ -1,0 +1,82 @@
+"""A call of recurrent layers as torch's compiler traces it: one operator per group of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.errors import EngineError
+from elman.nn.compile.names import form_of, handing_of, names_of, read_by, transforming
+from elman.nn.compile.operator import BELOW
+from elman.nn.handing import Outputs
+from elman.nn.stack import run_layers
+from elman.plan.checkpoint import Checkpoint
+
+
+def run_compiled(
+    module: Any,
+    inputs: tuple[Tensor, ...],
+    states: tuple[Tensor, ...],
+    weights: Sequence[Sequence[Tensor]],
+    engine: str,
+    dropout: float,
+    residual: bool,
+    lengths: Any,
+    reset: tuple[Tensor, str] | None,
+    asked: Checkpoint,
+    outputs: Outputs = None,
+    per: tuple[str, ...] = (),
+) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    """:meth:`Stack.run` as the compiler traces it.
+
+    Args:
+        module: whose layers they are.
+        inputs, states, weights, engine, dropout, residual: as there.
+        lengths [B]: of padded sequences, or None.
+        reset: mask [T, B] of resets, and to what; or None.
+        asked: of the backward's memory.
+        outputs: what the last layer hands out, as of a call.
+        per: how often random numbers are drawn anew.
+    """
+    if transforming():
+        raise EngineError(
+            "torch.func transforms of recurrent layers run at full speed as they are, but not "
+            "inside torch.compile: its operators have no rules for them. Compile what is around."
+        )
+    between = residual
+    if dropout > 0.0:  # a branch, not a value: from its second value on, the share is a symbol
+        between = True
+    counts = None if lengths is None else torch.as_tensor(lengths)
+    mask, to = (None, "") if reset is None else reset
+    form = form_of(id(module))
+    starts = form.rows(states)
+    groups = names_of(id(module), between)
+    memory = [asked.steps, asked.budget, len(groups)]
+    like = inputs[0]
+    keys: list[Tensor] = []
+    if per:
+        sizes = [len(weights), like.shape[0], like.shape[1]]
+        keys = torch.ops.elman.keys(" ".join(per), sizes, like.dtype, like.device)
+
+    def run_group(
+        name: str, given: tuple[Tensor, ...], first: int, end: int
+    ) -> tuple[Tensor, list[Tensor]]:
+        flat = [state for each in starts[first:end] for state in each]
+        matrices = [weight for each in weights[first:end] for weight in each]
+        needs = torch.is_grad_enabled()
+        takes, drawn = read_by(id(module), first)
+        given = tuple([given[k] for k in takes])
+        wants = [needs and tensor.requires_grad for tensor in (*given, *flat, *matrices)]
+        handed = BELOW if end < len(starts) else outputs or ""
+        own = [each[first:end] for often, each in zip(per, keys) if often in drawn]
+        made, *last, _ = torch.ops.elman.recurrent(
+            given, flat, matrices, own, counts, mask, wants, name, engine, to, memory, handed
+        )
+        return made, last
+
+    handing = handing_of(id(module), outputs)
+    made, ends = run_layers(groups, run_group, inputs, dropout, residual, handing)
+    return made, form.joined(ends)
