@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,36 +18,7 @@ else:
 
 
 if triton.knobs.runtime.interpret:
-    from triton.runtime import interpreter
-
-    _convert: Any = interpreter._convert_float
-
-    def _rounded(values: Any, source: Any, target: Any, mode: Any) -> Any:
-        """The interpreter cuts float32 off to bfloat16; a GPU rounds it to the nearest."""
-        if (str(source), str(target)) != ("fp32", "bf16"):
-            return _convert(values, source, target, mode)
-        bits = np.ascontiguousarray(values).view(np.uint32)
-        up = bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)
-        return (np.where(np.isnan(values), bits, up) >> 16).astype(np.uint16).reshape(values.shape)
-
-    interpreter._convert_float = _rounded
-
-    _patching: Any = interpreter.InterpretedFunction.__call__
-    _known: set[Any] = set()  # device functions that have been called before
-
-    def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """A device function. Around it the kernel has patched triton.language already; Triton looks
-        through all of it at every call again, which takes a third of the time. What functions of
-        Triton's own library see beside it is patched at their first call, for good."""
-        if self.fn not in _known:
-            _known.add(self.fn)
-            return _patching(self, *args, **kwargs)
-        try:
-            return self.rewrite()(*args, **kwargs)
-        except Exception as error:
-            raise interpreter.InterpreterError(repr(error)) from error
-
-    interpreter.InterpretedFunction.__call__ = _called
+    import interpreter  # noqa: F401
 
 
 @pytest.fixture(
