@@ -192,20 +192,26 @@ def test_layers_of_their_own(learned, tmp_path):
     assert done.returncode == 0
 
 
-@elman.cell(input="x[I]", state="h[H], k", weights="W[H, I], R[H, H]", output="y[H], m, s[2H]")
+@elman.cell(
+    input="x[I]",
+    state="h[H], k",
+    weights="W[H, I], R[H, H]",
+    output="y[H], m, s[2H]",
+    init={"k": 0.75},
+)
 def telling(x, h, k, W, R):
     new = ops.tanh(W @ x + R @ h + k)
     return new * 2, ops.sum(h), ops.concat(h, new), new, ops.mean(new)
 
 
 @needs_compiler
-def test_several_outputs_and_learned_initial_states(tmp_path):
-    """Outputs lie one behind another; a sequence begins with what was learned."""
+@pytest.mark.parametrize("learned", [False, True], ids=["as the cell says", "learned"])
+def test_several_outputs_and_initial_states(learned, tmp_path):
+    """Outputs lie one behind another; a sequence begins with what was learned, or the cell says."""
     torch.manual_seed(6)
-    net = elman.Recurrent(telling, 3, 5, learn_initial=True)
-    with torch.no_grad():
-        net.initial_h.normal_()
-        net.initial_k.normal_()
+    net = elman.Recurrent(telling, 3, 5, learn_initial=learned)
+    for value in net._initial() if learned else ():
+        torch.nn.init.normal_(value)
     inputs = drawn(net)
     got = by_c(net, tmp_path, inputs)
     with torch.no_grad(), elman.using(engine="reference"):

@@ -170,6 +170,16 @@ def test_learned_initial_states(scan, runtime, tmp_path):
     check(runtime, module, tmp_path, scan=scan, states=True)
 
 
+@cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]", init={"h": 0.75})
+def beginning(x, h, W, R):
+    return ops.tanh(W @ x + R @ h)
+
+
+def test_what_a_cell_begins_with(runtime, tmp_path):
+    """A buffer, as what is learned is a parameter."""
+    check(runtime, elman.Recurrent(beginning, 4, 6, 2, bidirectional=True), tmp_path)
+
+
 @cell(
     input="x[I], m",
     static="s[S], k",

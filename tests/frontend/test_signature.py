@@ -137,21 +137,20 @@ BAD = {  # name -> (strings, what the message says, the hint)
         "one takes (h, x, W), but its signature declares (x, h, W)",
         "def one(x, h, W):",
     ),
-    "init of no weight": (
+    "init of nothing declared": (
         {"init": {"V": 1}},
-        "init names 'V', which is no weight",
-        "the weights are W",
+        "init names 'V', no weight and no state",
+        "there are W, h",
     ),
-    "init of a state": (
-        {"init": {"h": 1}},
-        "init names 'h', which is no weight",
-        "a state begins with zeros, with what is given: net(x, state), or with what is learned: "
-        "learn_initial=True",
+    "init of an input": (
+        {"init": {"x": 1}, "weights": "", "arguments": "x, h"},
+        "init names 'x', no weight and no state",
+        "there are h",
     ),
-    "init of no weights": (
-        {"init": {"V": 1}, "weights": "", "arguments": "x, h"},
-        "init names 'V', which is no weight",
-        "there are none",
+    "scheme for matrices for a state": (
+        {"init": {"h": "orthogonal"}},
+        "init of h: orthogonal is for matrices, and h[H] is none",
+        "init={'h': 0.5}, or 'zeros' or 'ones', or a function",
     ),
     "misspelt scheme": (
         {"init": {"W": "ortogonal"}},

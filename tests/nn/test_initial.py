@@ -1,8 +1,10 @@
-"""``learn_initial=``: what a sequence begins with that is given no state is a parameter."""
+"""What a sequence begins with that is given no state: parameters (``learn_initial=``), or what the
+cell says (``init=``)."""
 
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import elman
 from elman import cells
-from elman.errors import EngineError, InputError
+from elman.errors import EngineError, InputError, ShapeError
 from elman.ops import mean, tanh
 from helpers import assert_close
 
@@ -36,8 +38,21 @@ def with_scalar(x, h, n, W, R):
     return h, 0.5 * n + mean(h)
 
 
+BEGUN = torch.linspace(-1, 1, H, dtype=F64)
+
+
+@elman.cell(
+    input="x[I]", state="h[H], n, k[H]", weights="W[H, I], R[H, H]", init={"h": BEGUN, "n": -1.5}
+)
+def begins(x, h, n, k, W, R):
+    h = tanh(W @ x + R @ h + n)
+    return h, 0.5 * n + mean(h), 0.3 * k + h
+
+
 def made(kind: Any, **options: Any) -> Any:
     torch.manual_seed(0)
+    if kind is begins:
+        return elman.Recurrent(kind, I, H, dtype=F64, **options)
     if isinstance(kind, str):
         net = getattr(elman, kind)(I, H, learn_initial=True, dtype=F64, **options)
     else:
@@ -50,7 +65,8 @@ def made(kind: Any, **options: Any) -> Any:
 
 
 def learned(net: Any) -> list[Tensor]:
-    return [value for name, value in net.named_parameters() if name.startswith("initial_")]
+    """What sequences begin with, learned or not."""
+    return [value for name, value in net.state_dict(keep_vars=True).items() if "initial_" in name]
 
 
 def given(net: Any, batch: int) -> Any:
@@ -74,11 +90,11 @@ def same(got: list[Tensor], want: list[Tensor]) -> None:
 
 
 @every_stack
-@pytest.mark.parametrize("kind", [*KINDS, with_scalar], ids=named)
+@pytest.mark.parametrize("kind", [*KINDS, with_scalar, begins], ids=named)
 def test_what_is_learned_is_what_could_be_given(kind, stack):
     """Values and gradients are those of the same states given by hand, on engine reference."""
     net, x = made(kind, **stack), torch.randn(T, B, I, dtype=F64)
-    shapes = {name: tuple(v.shape) for name, v in net.named_parameters() if "initial" in name}
+    shapes = {name: tuple(v.shape) for name, v in net.state_dict().items() if "initial" in name}
     assert shapes["initial_h"] == (len(net.runners), H)
     assert kind is not with_scalar or shapes["initial_n"] == (len(net.runners),)
     with elman.using(engine="reference"):
@@ -114,6 +130,43 @@ def test_begins_as_torchs(kind):
     assert getattr(elman, kind)(I, H, heads=2, learn_initial=True).initial_h.shape == (1, H)
 
 
+def test_what_a_cell_says():
+    """Of each layer and direction; other states begin with zeros; it is saved, moved, and never
+    trained."""
+    net = made(begins, num_layers=2, bidirectional=True)
+    assert_close(net.initial_h, BEGUN.expand(4, H))
+    assert net.initial_n.tolist() == [-1.5] * 4
+    assert not net.initial_k.any()
+    assert {name.partition("_l")[0] for name, _ in net.named_parameters()} == {"W", "R"}
+    with torch.no_grad():
+        net.initial_h.zero_()
+    again = pickle.loads(pickle.dumps(net))
+    assert not again.initial_h.any()
+    again.load_state_dict(made(begins, num_layers=2, bidirectional=True).state_dict())
+    net.reset_parameters()
+    assert torch.equal(net.initial_h, again.initial_h)
+    assert net.float().initial_n.dtype == torch.float32
+    assert net(torch.ones(T, B, I))[0].dtype == torch.float32
+
+
+def test_what_a_cell_says_is_learned_from_there():
+    """``learn_initial=`` makes it a parameter; of layers with states of their own by layer."""
+    net = elman.Recurrent([cells.gru, begins], I, [3, H], learn_initial=True, dtype=F64)
+    names = [name for name, _ in net.named_parameters() if "initial" in name]
+    assert names == ["initial_h_l0", "initial_h_l1", "initial_n_l1", "initial_k_l1"]
+    assert not net.initial_h_l0.any()
+    assert_close(net.initial_h_l1, BEGUN[None])
+    mixed = elman.Recurrent([cells.gru, begun_gru], I, [H, H], dtype=F64)
+    assert_close(mixed.initial_h, torch.stack((torch.zeros(H), torch.full((H,), 2.0))).double())
+    with pytest.raises(ShapeError, match=r"init of h\[H\] is \[6\], not \[5\]"):
+        elman.Recurrent(begins, I, 5)
+
+
+@elman.cell(input="x[I]", state="h[H]", weights="W[H, I]", init={"h": lambda h: h.fill_(2.0)})
+def begun_gru(x, h, W):
+    return tanh(W @ x) * h
+
+
 def test_a_cells_begins_with_zeros():
     net = elman.Recurrent(cells.lstm, I, H, 2, learn_initial=True)
     assert net.initial_c.shape == (2, H)
@@ -138,7 +191,7 @@ def in_episodes(net: Any, x: Tensor, mask: Tensor, state: Any, start: Any) -> li
     return [torch.cat(outs, 1), *(torch.cat(parts, 1) for parts in zip(*ends))]
 
 
-@pytest.mark.parametrize("kind", ["GRU", "LSTM", with_scalar], ids=named)
+@pytest.mark.parametrize("kind", ["GRU", "LSTM", with_scalar, begins], ids=named)
 @pytest.mark.parametrize("stack", STACKS[:2], ids=str)
 @pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize("reset_to", [None, "initial", "zeros"])
@@ -203,18 +256,20 @@ def test_reverse_direction_and_lengths():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("stack", STACKS[1:], ids=str)
-def test_compiled(stack):
+@pytest.mark.parametrize("kind", ["LSTM", begins], ids=named)
+def test_compiled(kind, stack):
     torch._dynamo.reset()
-    net, x = made("LSTM", **stack), torch.randn(T, B, I, dtype=F64)
+    net, x = made(kind, **stack), torch.randn(T, B, I, dtype=F64)
     mask = torch.rand(T, B, generator=torch.Generator().manual_seed(4)) < 0.4
     once = torch.compile(net, fullgraph=True, backend="aot_eager")
     for call in ({}, {"reset": mask}, {"lengths": torch.tensor([7, 2, 5]), "reset": mask}):
         same(results(once, x, **call), results(net, x, **call))
 
 
-def test_stream():
+@pytest.mark.parametrize("kind", ["LSTM", begins], ids=named)
+def test_stream(kind):
     """A stream begins with it, and does so again after a reset."""
-    net, x = made("LSTM"), torch.randn(T, B, I, dtype=F64)
+    net, x = made(kind), torch.randn(T, B, I, dtype=F64)
     state, outs = None, []
     done = torch.zeros(T, B, dtype=torch.bool)
     done[3, 1] = True

@@ -173,8 +173,8 @@ class _Project:
         self.inputs = dict(zip(self.names, widths, strict=True))
         self.takes = signature.takes
         self.learned: list[tuple[Tensor, ...]] = []  # [n] of each state of each layer, or none
-        if module.learn_initial:
-            self.learned = signature.form.rows(module._initial())
+        if initial := module._initial():
+            self.learned = signature.form.rows(initial)
         self.static = set(self.names[len(signature.inputs) :])
         self.outputs = [layer.layout.output_width for layer in layers]
 

@@ -484,7 +484,8 @@ def cell(
         init: per weight a number; the name of a scheme (``"orthogonal"``, ``"eye"``,
             ``"xavier_uniform"``, ``"zeros"`` …); a tensor or numpy array of its shape, which is
             copied; or a function that is given the parameter and fills it, or returns such a
-            tensor. Other weights are drawn from U(-1/√H, 1/√H) as in torch. Per constant the same.
+            tensor. Other weights are drawn from U(-1/√H, 1/√H) as in torch. Per constant the same;
+            per state, what a sequence begins with that is given none, instead of zeros.
         source: where the formula comes from.
 
     Returns:

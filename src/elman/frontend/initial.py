@@ -1,4 +1,4 @@
-"""How weights begin: what ``@cell(init=…)`` takes."""
+"""How weights and states begin: what ``@cell(init=…)`` takes."""
 
 from __future__ import annotations
 
@@ -27,24 +27,19 @@ SCHEMES = (  # torch.nn.init's, for matrices
 def check_init(
     name: str, how: Init, weights: Sequence[Declared], states: Sequence[Declared], where: str
 ) -> None:
-    """Check what one weight is said to begin with, as far as sizes play no part.
+    """Check what one weight, or one state, is said to begin with, as far as sizes play no part.
 
     Raises:
-        TraceError: there is no such weight or scheme, a scheme for matrices is given to another
-            weight, or ``how`` is nothing to begin with.
+        TraceError: there is no such weight, state or scheme, a scheme for matrices is given to
+            something else, or ``how`` is nothing to begin with.
     """
-    known = [entry.name for entry in weights]
+    known = {entry.name: entry for entry in (*weights, *states)}
     if name not in known:
-        declared = f"the weights are {', '.join(known)}" if known else "there are none"
-        if name in [entry.name for entry in states]:
-            declared = (
-                "a state begins with zeros, with what is given: net(x, state), or with what is "
-                "learned: learn_initial=True"
-            )
+        declared = f"there are {', '.join(known)}"
         raise TraceError(
-            diagnostic(f"init names {name!r}, which is no weight", [("at", where)], declared)
+            diagnostic(f"init names {name!r}, no weight and no state", [("at", where)], declared)
         )
-    weight = weights[known.index(name)]
+    weight = known[name]
     if isinstance(how, str) and how not in SCHEMES:
         near = get_close_matches(how, SCHEMES, 1)
         hint = f"init={{{name!r}: {near[0]!r}}}" if near else f"there are {', '.join(SCHEMES)}"

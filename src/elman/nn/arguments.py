@@ -20,8 +20,8 @@ class Prepared(NamedTuple):
         mask: of resets, in the inner layout; None if there are none.
         lengths: of a padded batch that is packed only inside a compiled program.
         cast: what the results are cast to; None: as they are.
-        learned: initial states [layers · directions, 1, n], laid out as ``states``; None if they
-            are not learned.
+        learned: what a sequence begins with that is given no state [layers · directions, 1, n],
+            laid out as ``states``; None where that is zeros.
         given: whether states were given.
     """
 

@@ -46,7 +46,7 @@ class TorchLayers(SequenceModule):
         """Draw all weights anew, as torch's layers do; learned initial states are zeros."""
         super().reset_parameters()  # type: ignore[misc]
         with torch.no_grad():
-            for value in self._initial():
+            for value in self._initial() if self._parts is not None else ():
                 value.zero_()
 
     def _divide(self: Any) -> None:

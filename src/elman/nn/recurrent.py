@@ -38,7 +38,8 @@ class Recurrent(SequenceModule, nn.Module):
     Parameters are named after the cell's weights: ``W_l0``, ``R_l0``, ``W_l0_reverse`` … They are
     drawn from U(-1/√H, 1/√H) in declared order, H being the size of the first state, unless the
     cell's ``init=`` says otherwise. So are its constants, which are buffers: part of the
-    ``state_dict``, moved by ``to``, and never trained.
+    ``state_dict``, moved by ``to``, and never trained. If it says what a state begins with, that is
+    a buffer too: ``initial_h`` … [layers · directions, H], for all states.
 
     Args:
         cell: the formula of one step, made by ``@elman.cell``; or a list, one for each layer.
@@ -63,8 +64,8 @@ class Recurrent(SequenceModule, nn.Module):
         clip_gradient: what flows from a step back into the states before it is held within
             [-clip_gradient, clip_gradient], component by component.
         learn_initial: what a sequence begins with that is given no state is learned: parameters
-            ``initial_h`` … [layers · directions, H], one per state, zeros at first; of layers with
-            states of their own ``initial_h_l0`` … [1, H].
+            ``initial_h`` … [layers · directions, H], one per state, at first zeros or what the
+            cell's ``init=`` says; of layers with states of their own ``initial_h_l0`` … [1, H].
         zoneout: share of units that keep their old state in a step of training, of all states or by
             name, ``{"h": 0.05, "c": 0.5}``; the mean of both otherwise.
         recurrent_dropout: share of units of a state that are dropped, in training, where a weight
@@ -214,7 +215,7 @@ class Recurrent(SequenceModule, nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw all weights anew, layer by layer, in declared order; constants too if the cell's
-        ``init=`` has them, and not the module's arguments."""
+        ``init=`` has them, and not the module's arguments; then what sequences begin with."""
         directions = 1 + self.bidirectional
         heights = [size for _, size, _ in self._formulas() for _ in range(directions)]
         for names, runner, height in zip(self.parts.names, self.runners.values(), heights):
@@ -223,8 +224,10 @@ class Recurrent(SequenceModule, nn.Module):
                 if weight.name not in self._given:
                     how = runner.cell.init.get(weight.name)
                     _initialise(getattr(self, name), how, str(weight), bound)
-        for value in self._initial():
-            _initialise(value, "zeros", "")
+        begins = [value.detach() for value in self._initial()]
+        for runner, states in zip(self.runners.values(), self.parts.signature.form.rows(begins)):
+            for state, value in zip(runner.cell.states, states):
+                _initialise(value, runner.cell.init.get(state.name, "zeros"), str(state))
 
     def forward(
         self,

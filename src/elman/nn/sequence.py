@@ -44,6 +44,8 @@ class Parts(NamedTuple):
         names: of the parameters of each.
         signature: what the module takes.
         draws: how often cells draw random numbers anew: per ``step``, per ``sequence``.
+        begins: whether a sequence that is given no state may begin with something else than zeros:
+            with what is learned, or with what cells say (``init=``).
     """
 
     runners: dict[str, Runner]
@@ -51,6 +53,7 @@ class Parts(NamedTuple):
     names: list[list[str]]
     signature: Signature
     draws: tuple[str, ...] = ()
+    begins: bool = False
 
 
 class SequenceModule(Configured):
@@ -87,6 +90,7 @@ class SequenceModule(Configured):
             self._parameter_names(runners),
             signature,
             draws_of([runner.cell.graph for runner in runners.values()]),
+            self.learn_initial or any(map(_begins, runners.values())),
         )
 
     @property
@@ -184,19 +188,22 @@ class SequenceModule(Configured):
         ]
 
     def _make_initial(self: Any, device: Any, dtype: torch.dtype | None) -> None:
-        """Make parameters of the initial states, if they are learned: zeros."""
-        if self.learn_initial:
-            signature = self.parts.signature
-            for name, sizes in signature.states:
-                zeros = torch.zeros(signature.lead, *sizes, device=device, dtype=dtype)
+        """Make room for what sequences begin with: parameters if it is learned, else buffers."""
+        signature = self.parts.signature
+        for name, sizes in signature.states if self.parts.begins else ():
+            zeros = torch.zeros(signature.lead, *sizes, device=device, dtype=dtype)
+            if self.learn_initial:
                 self.register_parameter(f"initial_{name}", Parameter(zeros))
+            else:
+                self.register_buffer(f"initial_{name}", zeros)
 
     def _initial(self: Any) -> list[Tensor]:
-        """Initial states that are learned, [layers · directions, n], or [1, n] of each layer and
-        direction with its own; none if they are not."""
-        if not self.learn_initial:
+        """What a sequence begins with that is given no state, [layers · directions, n], or [1, n]
+        of each layer and direction with its own; nothing where that is zeros."""
+        parts: Parts = self._parts or self.parts
+        if not parts.begins:
             return []
-        return [getattr(self, f"initial_{name}") for name, _ in self.parts.signature.states]
+        return [getattr(self, f"initial_{name}") for name, _ in parts.signature.states]
 
     def _prepared(
         self: Any,
@@ -239,7 +246,7 @@ class SequenceModule(Configured):
         mask = None if reset is None else reset_mask(reset, x, opened, batch_first)
         inputs, states, layout = opened
         learned = None
-        if self.learn_initial:
+        if parts.begins:
             dtype = states[0].dtype
             learned = tuple([value.unsqueeze(1).to(dtype) for value in self._initial()])
             if state is None:
@@ -263,7 +270,7 @@ class SequenceModule(Configured):
         Raises:
             EngineError: as ``forward``.
         """
-        _, stack, _, signature, per = self._parts or self.parts
+        _, stack, _, signature, per, _ = self._parts or self.parts
         if prepared.cast is not None:
             with torch.autocast(prepared.inputs[0].device.type, enabled=False):
                 results = self._run(prepared._replace(cast=None), engine, reset_to, outputs)
@@ -309,7 +316,7 @@ class SequenceModule(Configured):
     def _begun(self: Any, prepared: Prepared, reset_to: ResetTo | None) -> tuple[Prepared, Starts]:
         """A call whose resets are an option of its layers, and what they reset states to; those of
         a call of one step have been done."""
-        start = reset_start(reset_to, self.learn_initial, prepared.given)
+        start = reset_start(reset_to, prepared.learned is not None, prepared.given)
         mask, learned = prepared.mask, prepared.learned
         if mask is None:
             return prepared, start
@@ -378,3 +385,8 @@ class SequenceModule(Configured):
         if outputs is None:
             return out, form.closed(last)
         return out, one_or_all([made[k] for k in handing.states]), form.closed(last)
+
+
+def _begins(runner: Runner) -> bool:
+    """Whether a cell says what its states begin with."""
+    return any(entry.name in runner.cell.init for entry in runner.cell.states)

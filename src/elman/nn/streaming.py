@@ -106,8 +106,8 @@ class Stream:
             starts: list[Any] = [None] * len(states)
             if self._start is not None:
                 starts = signature.form.arrays(self._start)
-            elif self.module.learn_initial:
-                pairs = zip(self.module._initial(), states, strict=True)
+            elif initial := self.module._initial():
+                pairs = zip(initial, states, strict=True)
                 starts = [value.detach().unsqueeze(1).expand_as(state) for value, state in pairs]
             ranks = [2 + len(sizes) for _, sizes in signature.states]
             made = [_begun(*each, samples) for each in zip(states, starts, ranks, strict=True)]
