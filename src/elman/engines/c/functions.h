@@ -19,8 +19,9 @@ INLINE V v_tanh(V x) {
     return x;
 }
 #else
-/* exp: x = n ln 2 + r, a polynomial in r, and 2^n in two factors so that 0, subnormals and infinity come
- * out right. Constants: Cephes (Moshier), expf.c; float64: the Taylor polynomial, |r| <= ln 2 / 2. */
+/* exp: x = n ln 2 + r, a polynomial in r, and 2^n (in two factors where no instruction scales) so that 0,
+ * subnormals and infinity come out right. float32: ln 2 in two parts as Cephes (Moshier, expf.c), the
+ * polynomial of least relative error of e^r - 1; float64: Taylor's. */
 #ifdef ELMAN_F64
 #define EXP_LOW -746.0
 #define EXP_HIGH 710.0
@@ -34,10 +35,10 @@ INLINE V v_tanh(V x) {
 #define EXP_BIAS 127
 #define EXP_SHIFT 23
 #endif
-INLINE V v_exp(V x) {
-    x = lesser(bc((T)EXP_HIGH), larger(bc((T)EXP_LOW), x));
-    V m = x * (T)1.44269504088896341 + (T)EXP_MAGIC;
-    V n = m - (T)EXP_MAGIC;
+/* e^r - 1 for x = n ln 2 + r, |r| <= ln 2 / 2; n is in the low bits of *m */
+INLINE V exp_rest(V x, V *m) {
+    *m = x * (T)1.44269504088896341 + (T)EXP_MAGIC;
+    V n = *m - (T)EXP_MAGIC;
 #ifdef ELMAN_F64
     V r = x - n * 6.93145751953125e-1;
     r = r - n * 1.42860682030941723212e-6;
@@ -56,39 +57,31 @@ INLINE V v_exp(V x) {
 #else
     V r = x - n * 0.693359375f;
     r = r + n * 2.12194440e-4f;
-    V p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
+    V p = r * 1.3882509666e-3f + 8.3665801212e-3f;
+    p = p * r + 4.1667200625e-2f;
+    p = p * r + 1.6666543484e-1f;
+    p = p * r + 4.9999997020e-1f;
 #endif
-    p = p * (r * r) + (r + (T)1);
+    return p * (r * r) + r;
+}
+INLINE V v_exp(V x) {
+    V m, p = exp_rest(lesser(bc((T)EXP_HIGH), larger(bc((T)EXP_LOW), x)), &m) + (T)1;
+#ifdef SCALED
+    return SCALED(p, m - (T)EXP_MAGIC);
+#else
     M k = bits(m) - bits(bc((T)EXP_MAGIC));
     M half = k >> 1;
     V low = value((half + EXP_BIAS) << EXP_SHIFT);
     V high = value((k - half + EXP_BIAS) << EXP_SHIFT);
     return p * low * high;
-}
-/* tanh: an odd polynomial or rational near 0 (Cephes, tanhf.c and tanh.c), 1 - 2 / (exp(2|x|) + 1) beyond */
-INLINE V v_tanh(V x) {
-    V a = v_abs(x);
-    V s = x * x;
-#ifdef ELMAN_F64
-    V p = s * -9.64399179425052238628e-1 + -9.92877231001918586564e1;
-    p = p * s + -1.61468768441708447952e3;
-    V q = s + 1.12811678491632931402e2;
-    q = q * s + 2.23548839060100448583e3;
-    q = q * s + 4.84406305325125486048e3;
-    V near = a + a * s * (p / q);
-#else
-    V p = s * -5.70498872745e-3f + 2.06390887954e-2f;
-    p = p * s + -5.37397155531e-2f;
-    p = p * s + 1.33314422036e-1f;
-    p = p * s + -3.33332819422e-1f;
-    V near = a + a * s * p;
 #endif
-    V far = (T)1 - (T)2 / (v_exp(a + a) + (T)1);
-    return value(bits(pick(a < (T)0.625, near, far)) | (bits(x) & bits(bc((T)-0.0))));
+}
+/* tanh |x| = e / (e + 2) with e = exp(2|x|) - 1, put together without cancellation; 1 from 10 (20) on */
+INLINE V v_tanh(V x) {
+    V a = lesser(bc(sizeof(T) == 4 ? 10 : 20), v_abs(x)), m;
+    V r = exp_rest(a + a, &m), n = value((bits(m) << EXP_SHIFT) + bits(bc(1)));
+    V e = r * n + (n - (T)1);
+    return value(bits(e / (e + (T)2)) | (bits(x) & bits(bc((T)-0.0))));
 }
 #endif
 INLINE V v_sigmoid(V x) { return (T)1 / ((T)1 + v_exp(-x)); }

@@ -35,6 +35,9 @@ typedef float F __attribute__((vector_size(32), may_alias));
 #define _mm512_max_ps(a, b) __builtin_ia32_maxps512_mask(a, b, a, -1, 4)
 #define _mm512_sqrt_ps(a) __builtin_ia32_sqrtps512_mask(a, a, -1, 4)
 #endif
+#if __has_builtin(__builtin_ia32_scalefps512_mask)
+#define _mm512_scalef_ps(a, b) __builtin_ia32_scalefps512_mask(a, b, a, -1, 4)
+#endif
 #if __has_builtin(__builtin_ia32_minps256) && __has_builtin(__builtin_ia32_maxps256) \
     && __has_builtin(__builtin_ia32_sqrtps256)
 #define _mm256_min_ps(a, b) __builtin_ia32_minps256(a, b)
@@ -44,6 +47,9 @@ typedef float F __attribute__((vector_size(32), may_alias));
 #endif
 #if defined(WIDE) && !(defined(_mm512_min_ps) && defined(_mm256_min_ps))
 #include <immintrin.h>
+#endif
+#if defined(WIDE) && VL * 4 == 64
+#define SCALED(a, n) (V)_mm512_scalef_ps((F)(a), (F)(n)) /* a · 2^n, rounded once */
 #endif
 #ifdef WIDE
 INLINE V lesser(V a, V b) { return (V)WIDE(min_ps)((F)a, (F)b); }
