@@ -17,6 +17,7 @@ from elman.plan.frontier import INFINITE, frontier
 from elman.plan.partition import below, partition
 from elman.plan.prices import Prices
 from elman.plan.program import Phase, Program
+from elman.plan.segments import full_reads
 from elman.plan.slots import Life, Slot, assign
 from elman.plan.spec import Spec
 from specs import spec_of
@@ -136,6 +137,48 @@ def test_products_per_step(made, products):
         for sweep in (found.forward, found.backward)
     )
     assert counts == products
+
+
+@pytest.mark.parametrize("coef", [0.3, -1.0, 2.0, 1.0])
+def test_scaled_sums_of_products_join_along_k(coef):
+    """One product of both states, whatever the sum is multiplied by, and so in the backward, where
+    two products of one value meet."""
+
+    @cell(input="x[I]", state="h[H], k[H]", weights="A[H, H], B[H, H], C[H, I], D[H, H]")
+    def scaled(x, h, k, A, B, C, D):
+        """A sum of products, scaled, and a value that two products read."""
+        v = coef * tanh(coef * (A @ h + B @ k) + C @ x)
+        return tanh(A @ v), tanh(D @ v)
+
+    found = planned(scaled)
+    assert found.backward is not None
+    for sweep, operands in ((found.forward, [2, 1]), (found.backward, [2, 1])):
+        bundles = [
+            bundle
+            for segment in sweep.step.segments
+            for part in segment.parts
+            for bundle in part.bundles
+        ]
+        assert [len(bundle.operands) for bundle in bundles] == operands
+
+
+@pytest.mark.parametrize("made", cells.ALL, ids=lambda made: made.name)
+def test_what_is_given_is_loaded_where_it_is_read(made):
+    """What one or two given values make by arithmetic is computed in the first segment that reads
+    it."""
+    for phase in phases(planned(made)):
+        level = {v: i for i, s in enumerate(phase.segments) for part in s.parts for v in part.nodes}
+        whole = {arg for value in level for arg in full_reads(value)}
+        writes = [w for s in phase.segments for part in s.parts for w in part.writes]
+        scalars = {value for segment in phase.segments for value in segment.scalars}
+        results = {value for value, buffer in writes if buffer.where != "scratch"}
+        for value in set(level) - whole:
+            parts = below((value,), set(phase.buffers) - set(level) - scalars)
+            inner = [part for part in parts if part in level or part in scalars]
+            simple = all(v.shape and v.op != "matmul" and not full_reads(v) for v in inner)
+            readings = [level[reader] for reader in level if value in reader.args]
+            if simple and readings and len(parts) - len(inner) <= 2:
+                assert level[value] == min(readings) or value in results
 
 
 def test_k_decides_what_leaves_the_loop():

@@ -111,7 +111,7 @@ class Builder:
         if not flat:
             return self.const(bias)
         top = max(term.rate for _, term in flat)
-        upper = [(coef, term) for coef, term in flat if term.rate == top]
+        upper = self._factored([(coef, term) for coef, term in flat if term.rate == top])
         lower = [(coef, term) for coef, term in flat if term.rate != top]
         if lower:
             width = max((term.shape for _, term in lower), key=len)
@@ -122,6 +122,22 @@ class Builder:
             return upper[0][1]
         coefs = tuple(coef for coef, _ in upper)
         return self.make("lin", (term for _, term in upper), (coefs, bias), shape)
+
+    def _factored(self, terms: list[Term]) -> list[Term]:
+        """Products of one coefficient as one sum, which plans join along k.
+
+        rewrite: c * (U @ a) + c * (V @ b) + d  ->  c * (U @ a + V @ b) + d
+        """
+        shared: dict[tuple[float, Shape], list[Node]] = {}
+        for coef, term in terms:
+            if term.op == "matmul" and coef != 1.0:
+                shared.setdefault((coef, term.shape), []).append(term)
+        sums = {key: products for key, products in shared.items() if len(products) > 1}
+        rest = [(c, v) for c, v in terms if v.op != "matmul" or (c, v.shape) not in sums]
+        return rest + [
+            (c, self._grouped([(1.0, v) for v in of], 0.0, shape))
+            for (c, shape), of in sums.items()
+        ]
 
     def scale(self, coef: float, value: Node) -> Node:
         """``coef · value``."""

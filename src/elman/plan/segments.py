@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from elman.ir.graph import Node, readers
 from elman.ir.ops import OPS
+from elman.ir.pair import loop_invariant
 from elman.ir.types import GateBlock
 from elman.plan.partition import below
 from elman.plan.program import Acc, Bundle
@@ -66,6 +67,28 @@ def levels(order: list[Node], *, late_products: bool) -> dict[Node, int]:
         limits = [latest[reader] - (value in full_reads(reader)) for reader in used.get(value, ())]
         latest[value] = min(limits, default=last)
     return _earliest(order, {value: latest[value] for value in order if value.op == "matmul"})
+
+
+def _sunk(order: list[Node], level: Mapping[Node, int], roots: Collection[Node]) -> dict[Node, int]:
+    """Levels where a value of one or two given ones is computed by its readers, not kept for them.
+
+    To load what is given there costs no more than to store a value and to load it again.
+    """
+    used = readers(order)
+    given: dict[Node, frozenset[Node]] = {}
+    found = dict(level)
+    for value in order:
+        pointwise = value.shape and value.op != "matmul" and not full_reads(value)
+        parts = [given.get(arg) if arg in level else frozenset((arg,)) for arg in value.args]
+        if pointwise and value not in roots and None not in parts:
+            whole = frozenset(v for part in parts for v in part or () if not loop_invariant(v))
+            if len(whole) <= 2:
+                given[value] = whole
+    for value in reversed(order):
+        readings = used.get(value, [])
+        if value in given and not any(value in full_reads(reader) for reader in readings):
+            found[value] = min((found[reader] for reader in readings), default=found[value])
+    return found
 
 
 def _apart(order: list[Node], level: Mapping[Node, int]) -> dict[Node, int]:
@@ -150,6 +173,8 @@ def draft(
     level = levels(order, late_products=late_products)
     if "fusion" in without:
         level = _apart(order, level)
+    else:
+        level = _sunk(order, level, roots)
     used = readers(order)
     drafts: list[SegmentDraft] = []
     for index in range(max(level.values(), default=-1) + 1):
