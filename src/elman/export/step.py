@@ -15,7 +15,8 @@ from torch import Tensor
 from elman.engines.base import Job
 from elman.engines.c.isa import AVX512
 from elman.engines.c.layout import CLayout, invariant_reads
-from elman.engines.c.phases import PhaseWriter, RowAddress
+from elman.engines.c.phases import PhaseWriter
+from elman.engines.c.places import RowAddress
 from elman.engines.weights import WeightRate
 from elman.ir.graph import Node
 from elman.plan.build import program

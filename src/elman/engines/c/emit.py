@@ -10,7 +10,7 @@ from elman.engines.c.clock import Clock
 from elman.engines.c.context import Arity
 from elman.engines.c.isa import Isa
 from elman.engines.c.layout import CLayout, product_parts
-from elman.engines.c.phases import RowAddress
+from elman.engines.c.places import RowAddress
 from elman.engines.c.products import plan_panels
 from elman.engines.c.shared import file, head, runtime, tile_head, tiles
 from elman.engines.c.sums import SumWriter

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from elman.engines.c.clock import Clock
 from elman.engines.c.layout import CLayout, product_parts
 from elman.engines.c.ops import number, spell, spell_over_units, spell_reduce, spell_sum
+from elman.engines.c.places import Places, RowAddress
 from elman.engines.c.products import Panels, Weights, direct_code, product_code
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
@@ -19,23 +20,7 @@ PARAMETERS = (
 )
 
 
-@dataclass(frozen=True)
-class RowAddress:
-    """A column of row-addressed memory: C text of base and row stride, and what must be
-    declared."""
-
-    base: str
-    stride: str
-    offset: int
-    width: int | None  # None: padded to whole vectors
-
-    def at(self, row: str) -> str:
-        """C text of the column's address in a row."""
-        offset = f" + {self.offset}" if self.offset else ""
-        return f"{self.base} + {row} * {self.stride}{offset}"
-
-
-class PhaseWriter:
+class PhaseWriter(Places):
     """Spells the segments of one phase."""
 
     vectors = "c->vec"  # C text of where loop-invariant vectors and scalars lie
@@ -55,70 +40,12 @@ class PhaseWriter:
         label: str,
     ) -> None:
         """``direct`` tells where weights lie, for products that do not use the packed panels."""
-        self.layout, self.phase, self.loop = layout, phase, loop
-        self.chunk, self.panels = chunk, panels
+        super().__init__(layout, phase, chunk, loop=loop)
+        self.panels = panels
         self.row_block, self.k_block, self.direct = row_block, k_block, direct
         self.multiplied = clock.mark(f"{label}: products") if product_parts([phase]) else []
         self.computed = clock.mark(f"{label}: pointwise") if phase.segments else []
-        self.scratch, self.scratch_row = layout.scratch(phase)
         self.scalars = sum(1 for buffer in phase.buffers.values() if buffer.where == "scalar")
-        self.bases: dict[str, str] = {}
-        self.joined: set[int | str] = set()  # inputs, and "dy", of which rows of T·B are read
-        self.gathers_held = False  # whether rows of T·B read states that have one row per sample
-
-    def place(self, buffer: Buffer, value: Node) -> RowAddress:
-        """The column of a buffer; registers the declaration of its base."""
-        where, index = buffer.where, buffer.index
-        layout = self.layout
-        if where in ("input", "state", "next", "output", "d_output", "d_input"):
-            column = layout.column(buffer)
-            width = column.width if value.shape else None
-            array = column.array
-            if where == "input":
-                if not self.loop:
-                    self.joined.add(array)
-                self.bases[f"in{array}"] = (
-                    f"c->in[{array}] + in_row(c, t, c->in_t[{array}], c->in_l[{array}])"
-                )
-                return RowAddress(f"in{array}", f"c->in_l[{array}]", column.offset, width)
-            if where == "d_output":
-                if not self.loop:
-                    self.joined.add("dy")
-                self.bases["dy"] = "c->dy + in_row(c, t, c->dy_t, c->dy_l)"
-                return RowAddress("dy", "c->dy_l", column.offset, width)
-            if where == "output":
-                row = layout.output_width
-                self.bases["out"] = f"c->out + first_row(c, t) * {row}"
-                return RowAddress("out", str(row), column.offset, width)
-            if where == "d_input":
-                row = layout.input_widths[array]
-                self.bases[f"din{array}"] = f"c->din[{array}] + first_row(c, t) * {row}"
-                return RowAddress(f"din{array}", str(row), column.offset, width)
-            row = layout.state_widths[array]
-            step, name = ("t", "st") if where == "state" else ("t + 1", "nx")
-            text = f"c->st[{array}] + state_row(c, {step}, c->ring[{array}]) * {row}"
-            if where == "state" and not self.loop and array in layout.held:
-                self.gathers_held, text = True, f"c->prev[{array}]"
-            elif where == "state" and not self.loop:
-                text = f"c->rows ? c->prev[{array}] : {text}"
-            self.bases[f"{name}{array}"] = text
-            return RowAddress(f"{name}{array}", str(row), column.offset, width)
-        if where in ("carry", "d_state"):
-            name = "cs" if layout.summed[index] else "ca" if where == "carry" else "cn"
-            self.bases[name], row = layout.carried(index, "t" if where == "carry" else "t + 1")
-            return RowAddress(name, str(row), layout.carry[index], None)
-        if where == "tape":
-            self.bases["tape"] = f"c->tape + first_row(c, t) * {layout.tape_row}"
-            return RowAddress("tape", str(layout.tape_row), layout.tape[index], None)
-        if where == "chunk":
-            offsets, row = self.chunk
-            self.bases["ch"] = f"c->chunk_rows + (first_row(c, t) - first_row(c, t0)) * {row}"
-            return RowAddress("ch", str(row), offsets[index], None)
-        if where == "scratch":
-            step = f"(t & 1) * c->B * {self.scratch_row}" if self.loop else "0"
-            self.bases["sr"] = f"c->scratch + {step}"
-            return RowAddress("sr", str(self.scratch_row), self.scratch[index], None)
-        raise AssertionError(f"a {where} has no column")
 
     def _constant(self, value: Node) -> str | None:
         """C text of what is the same in every row: numbers, loop-invariant scalars and vectors."""
@@ -220,9 +147,11 @@ class PhaseWriter:
                 *self.computed,
             ]
         panels = [self.panels[bundle] for bundle in part.bundles]
+        stored = self._only_stored(part) if self.direct is None else None
+        if stored is not None:
+            return self._blocks(panels[0], gate_block, self._product_into(panels[0], stored))
         width = panels[0].width
         total = sum(p.accs for p in panels) * width
-        vectors = panels[0].vectors
         columns: dict[Node, str] = {}
         calls: list[str] = []
         first = 0
@@ -236,29 +165,61 @@ class PhaseWriter:
                 calls.extend(direct_code(panel, first, size, self._operand, self.direct))
             first += panel.accs * width
         body = "\n                ".join(self._straight(part, columns))
-        call = "\n            ".join(calls)
-        return [
-            "{",
+        call = "\n        ".join(calls)
+        lines = [
+            call,
+            *self.multiplied,
+            "for (long r = rb; r < rb + m; r++) {",
+            "    const T *row = buf + (r - rb) * LDB;",
+            "    for (long j = 0; j < nv; j++) {",
+            "    long u = (v + j) * VL; (void)u;",
+            f"    {body}",
+            "    }",
+            "}",
+            *self.computed,
+        ]
+        buffer = [
             f"    enum {{ LDB = {total} * VL }};",
             f"    T buf[{self.row_block} * LDB] __attribute__((aligned(64)));",
-            f"    for (long rb = r0; rb < r1; rb += {self.row_block}) {{",
-            f"        long m = r1 - rb < {self.row_block} ? r1 - rb : {self.row_block};",
+        ]
+        return self._blocks(panels[0], gate_block, lines, buffer)
+
+    def _blocks(
+        self, panel: Panels, gate_block: int, lines: list[str], declared: Sequence[str] = ()
+    ) -> list[str]:
+        """Lines that are run for every block of rows and every panel."""
+        rows, vectors, width = self.row_block, panel.vectors, panel.width
+        return [
+            "{",
+            *declared,
+            f"    for (long rb = r0; rb < r1; rb += {rows}) {{",
+            f"        long m = r1 - rb < {rows} ? r1 - rb : {rows};",
             f"        for (long v = lo[{gate_block}]; v < hi[{gate_block}]; v += {width}) {{",
             f"            long nv = {vectors} - v < {width} ? {vectors} - v : {width};",
-            f"            {call}",
-            *self.multiplied,
-            "            for (long r = rb; r < rb + m; r++) {",
-            "                const T *row = buf + (r - rb) * LDB;",
-            "                for (long j = 0; j < nv; j++) {",
-            "                long u = (v + j) * VL; (void)u;",
-            f"                {body}",
-            "                }",
-            "            }",
-            *self.computed,
+            *("            " + line for line in lines),
             "        }",
             "    }",
             "}",
         ]
+
+    def _only_stored(self, part: Part) -> RowAddress | None:
+        """Where a part's only product is kept, if that is all that is done with it."""
+        accs = [acc for bundle in part.bundles for acc in bundle.accs]
+        if len(accs) > 1 or len(part.writes) != 1:
+            return None
+        (acc,), ((value, buffer),) = accs, part.writes
+        if acc.into is not value or {*part.nodes} != {value, *acc.terms}:
+            return None
+        if value.op != "matmul" and (value.bias or {*value.args} != {*acc.terms}):
+            return None
+        place = self.place(buffer, value)
+        return place if place.width is None or place.width % self.layout.lanes == 0 else None
+
+    def _product_into(self, panel: Panels, place: RowAddress) -> list[str]:
+        """Lines whose tiles store where the value is kept: it goes through no buffer."""
+        target = f"({place.at('rb')}) + v * VL"
+        lines = product_code(panel, 0, self._operand, self.k_block, target, place.stride)
+        return [*lines, *self.multiplied]
 
     def _operand(self, value: Node) -> tuple[str, str]:
         place = self.place(self.phase.buffers[value], value)

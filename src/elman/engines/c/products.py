@@ -132,15 +132,21 @@ def pack_code(panels: Panels, size: int, matrix: Matrix) -> list[str]:
 
 
 def product_code(
-    panels: Panels, first: int, operand: Callable[[Node], tuple[str, str]], k_block: int
+    panels: Panels,
+    first: int,
+    operand: Callable[[Node], tuple[str, str]],
+    k_block: int,
+    base: str = "buf",
+    row: str = "LDB",
 ) -> list[str]:
-    """C lines that fill ``buf`` with one panel's products for the rows of the current block.
+    """C lines that fill ``base`` with one panel's products for the rows of the current block.
 
     Args:
         panels: the bundle; ``v`` is the panel's first vector, ``nv`` its width, ``m`` the rows.
-        first: the bundle's first column in ``buf``, in vectors.
+        first: the bundle's first column in ``base``, in vectors.
         operand: C text of an operand's address at the block's first row, and of its row stride.
         k_block: how much of k is used before the next rows are taken.
+        base, row: C text of where the block's first row is stored, and of the distance of rows.
     """
     lines = [f"{{ const T *P = c->pack + {panels.offset} + v * {panels.total * panels.accs} * VL;"]
     for index, width in enumerate(panels.widths):
@@ -150,11 +156,11 @@ def product_code(
         for column, count in panels.groups(width):
             start = column * panels.total
             done = 0
-            target = f"buf + {first + column} * VL"
+            target = f"{base} + {first + column} * VL"
             if not panels.total:
                 lines.append(
                     f"    for (long r = 0; r < m; r++) for (long i = 0; i < {count}; i++)"
-                    f" st({target} + r * LDB + i * VL, (V){{0}});"
+                    f" st({target} + r * {row} + i * VL, (V){{0}});"
                 )
             for value, inner in zip(panels.bundle.operands, panels.inner, strict=True):
                 address, stride = operand(value)
@@ -163,7 +169,7 @@ def product_code(
                     acc = int(done + k > 0)
                     lines.append(
                         f"    rows{count}(m, {address} + {k}, {stride},"
-                        f" P + {start + (done + k) * count} * VL, {part}, {target}, LDB, {acc});"
+                        f" P + {start + (done + k) * count} * VL, {part}, {target}, {row}, {acc});"
                     )
                 done += inner
         lines.append("  }")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from elman.engines.c.layout import CLayout
-from elman.engines.c.phases import RowAddress
+from elman.engines.c.places import RowAddress
 from elman.engines.c.tiles import WIDEST, tile_rows
 from elman.engines.c.weights import WeightArrays, WeightCode
 from elman.ir.graph import Node

@@ -1,0 +1,98 @@
+"""Where the values of a phase lie, as C text: rows of arguments, tape, chunk and scratch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elman.engines.c.layout import CLayout
+from elman.ir.graph import Node
+from elman.plan.program import Buffer, Phase
+
+
+@dataclass(frozen=True)
+class RowAddress:
+    """A column of row-addressed memory: C text of base and row stride, and what must be
+    declared."""
+
+    base: str
+    stride: str
+    offset: int
+    width: int | None  # None: padded to whole vectors
+
+    def at(self, row: str) -> str:
+        """C text of the column's address in a row."""
+        offset = f" + {self.offset}" if self.offset else ""
+        return f"{self.base} + {row} * {self.stride}{offset}"
+
+
+class Places:
+    """Columns of row-addressed memory, as one phase names them.
+
+    Attributes:
+        bases: name of a base -> its C text, of all that were asked for.
+        joined: inputs, and ``"dy"``, of which rows of T·B are read.
+        gathers_held: whether rows of T·B read states that have one row per sample.
+    """
+
+    def __init__(
+        self, layout: CLayout, phase: Phase, chunk: tuple[list[int], int], *, loop: bool
+    ) -> None:
+        self.layout, self.phase, self.chunk, self.loop = layout, phase, chunk, loop
+        self.scratch, self.scratch_row = layout.scratch(phase)
+        self.bases: dict[str, str] = {}
+        self.joined: set[int | str] = set()
+        self.gathers_held = False
+
+    def place(self, buffer: Buffer, value: Node) -> RowAddress:
+        """The column of a buffer; registers the declaration of its base."""
+        where, index = buffer.where, buffer.index
+        layout = self.layout
+        if where in ("input", "state", "next", "output", "d_output", "d_input"):
+            column = layout.column(buffer)
+            width = column.width if value.shape else None
+            array = column.array
+            if where == "input":
+                if not self.loop:
+                    self.joined.add(array)
+                self.bases[f"in{array}"] = (
+                    f"c->in[{array}] + in_row(c, t, c->in_t[{array}], c->in_l[{array}])"
+                )
+                return RowAddress(f"in{array}", f"c->in_l[{array}]", column.offset, width)
+            if where == "d_output":
+                if not self.loop:
+                    self.joined.add("dy")
+                self.bases["dy"] = "c->dy + in_row(c, t, c->dy_t, c->dy_l)"
+                return RowAddress("dy", "c->dy_l", column.offset, width)
+            if where == "output":
+                row = layout.output_width
+                self.bases["out"] = f"c->out + first_row(c, t) * {row}"
+                return RowAddress("out", str(row), column.offset, width)
+            if where == "d_input":
+                row = layout.input_widths[array]
+                self.bases[f"din{array}"] = f"c->din[{array}] + first_row(c, t) * {row}"
+                return RowAddress(f"din{array}", str(row), column.offset, width)
+            row = layout.state_widths[array]
+            step, name = ("t", "st") if where == "state" else ("t + 1", "nx")
+            text = f"c->st[{array}] + state_row(c, {step}, c->ring[{array}]) * {row}"
+            if where == "state" and not self.loop and array in layout.held:
+                self.gathers_held, text = True, f"c->prev[{array}]"
+            elif where == "state" and not self.loop:
+                text = f"c->rows ? c->prev[{array}] : {text}"
+            self.bases[f"{name}{array}"] = text
+            return RowAddress(f"{name}{array}", str(row), column.offset, width)
+        if where in ("carry", "d_state"):
+            name = "cs" if layout.summed[index] else "ca" if where == "carry" else "cn"
+            self.bases[name], row = layout.carried(index, "t" if where == "carry" else "t + 1")
+            return RowAddress(name, str(row), layout.carry[index], None)
+        if where == "tape":
+            self.bases["tape"] = f"c->tape + first_row(c, t) * {layout.tape_row}"
+            return RowAddress("tape", str(layout.tape_row), layout.tape[index], None)
+        if where == "chunk":
+            offsets, row = self.chunk
+            self.bases["ch"] = f"c->chunk_rows + (first_row(c, t) - first_row(c, t0)) * {row}"
+            return RowAddress("ch", str(row), offsets[index], None)
+        if where == "scratch":
+            step = f"(t & 1) * c->B * {self.scratch_row}" if self.loop else "0"
+            self.bases["sr"] = f"c->scratch + {step}"
+            return RowAddress("sr", str(self.scratch_row), self.scratch[index], None)
+        raise AssertionError(f"a {where} has no column")

@@ -1,0 +1,35 @@
+"""What the text of kernels does not say: passes that nobody needs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from elman import cells, compiler
+from elman.engines.c.emit import Emitter
+from elman.engines.c.engine import PRICES
+from elman.engines.c.isa import AVX512
+from elman.plan.build import program
+from specs import spec_of
+
+_MOVED = re.compile(r"const V (x\d+) = ld\(row [^;]*\);\s+st\([^;]*, \1\);\s+\}")
+
+
+def text_of(cell, H: int) -> str:
+    """The C text of a training step that wants every gradient."""
+    wants = frozenset(entry.name for entry in (*cell.inputs, *cell.weights))
+    spec = spec_of(cell.bind(H, H).items(), wants=wants)
+    return Emitter(program(compiler.pair_of(cell), spec, PRICES), AVX512).text()
+
+
+@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+def test_products_that_are_only_kept_go_through_no_buffer(cell):
+    """Their tiles store where the value is kept, if it is whole vectors."""
+    assert not _MOVED.search(text_of(cell, 128))
+
+
+def test_products_of_other_widths_go_through_a_buffer():
+    """A tile stores whole vectors: not into a caller's rows of 21 units."""
+    assert "stn(din0" in text_of(cells.rnn, 21)
+    assert "stn(din0" not in text_of(cells.rnn, 32)
