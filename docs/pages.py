@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import json
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import notebooks  # beside this file
 
 import elman
 from elman import cells, ops
@@ -21,32 +25,29 @@ from elman.frontend.cell import Cell
 from elman.ir.types import names_in
 
 FIGURE = 24  # characters of a cell that are not broken into lines
+TRIED = Path(__file__).parents[1] / "release" / "tried.jsonl"
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 
 def write(folder: Path) -> None:
     """Write all pages; those that stay the same keep their dates."""
     folder.mkdir(exist_ok=True)
-    for name, text in pages().items():
-        path = folder / name
-        if not path.exists() or path.read_text("utf-8") != text:
-            path.write_text(text, encoding="utf-8")
+    for name, made in pages().items():
+        path, data = folder / name, made.encode() if isinstance(made, str) else made
+        if not path.exists() or path.read_bytes() != data:
+            path.write_bytes(data)
 
 
-def pages() -> dict[str, str]:
-    """Text by file name."""
+def pages() -> dict[str, str | bytes]:
+    """Texts and pictures by file name."""
     return {
+        **notebooks.pages(notebooks.NOTEBOOKS),
         "gallery.md": gallery(),
         "operations.md": operations(),
         "reference.md": reference(),
         "measured.txt": measured(),  # included by results.md
+        "tried.txt": tried(),  # included by compatibility.md
     }
-
-
-def _drawing(svg: str) -> str:
-    """A picture in its own scrolling frame."""
-    start = svg.index("<svg")
-    return f'```{{raw}} html\n<div class="drawing">{svg[start:]}</div>\n```'
 
 
 def gallery() -> str:
@@ -86,7 +87,7 @@ def _cell(cell: Cell) -> Iterator[str]:
     yield f"```python\n{source}```\n"
     yield f"Recurrence: {_structure(cell)}.\n"
     yield "Forward above, backward below. Outlined in red: the backward reads it; filled: kept.\n"
-    yield _drawing(elman.draw(cell, use_dot=False, **_sizes(cell)).svg) + "\n"
+    yield notebooks.drawing(elman.draw(cell, use_dot=False, **_sizes(cell)).svg) + "\n"
 
 
 def _sizes(cell: Cell) -> dict[str, int]:
@@ -104,7 +105,7 @@ def operations() -> str:
         "# Every operation\n",
         "What a cell may call (`elman.ops`), and the rule that its backward follows: each",
         "operation of the forward has its mirror, through which the cotangent goes back.\n",
-        _drawing(draw_ops().svg),
+        notebooks.drawing(draw_ops().svg),
         "",
     ]
     for name in sorted(ops.__all__):
@@ -138,6 +139,20 @@ def _directive(kind: str, name: str, *options: str) -> str:
 def measured() -> str:
     """The committed rows of every suite as tables."""
     return "\n".join(part for suite in SUITES.values() for part in _suite(suite))
+
+
+def tried() -> str:
+    """What an installed package was tried with: a line for each environment."""
+    headers = ("Python", "torch", "Triton", "compiler", "vectors", "system", "worked", "tried on")
+    rows = [json.loads(line) for line in TRIED.read_text("utf-8").splitlines()]
+    return "\n".join(_grid(headers, map(_tried, rows)))
+
+
+def _tried(row: Mapping[str, Any]) -> Sequence[str]:
+    wrong = [f"{name}: {told}" for name, told in row["checks"].items() if told != "ok"]
+    worked = "; ".join(wrong) or f"all {len(row['checks'])}"
+    facts = [row[name] for name in ("python", "torch", "triton", "compiler", "isa", "system")]
+    return [*facts, worked, row["date"]]
 
 
 def _suite(suite: Suite) -> Iterator[str]:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from browser import DARK, needs_browser, seen
 from elman.report import BenchPage, Plot, write_benchmark, write_benchmarks
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(BROWSER is None, reason="there is no chromium"),
-]
+pytestmark = [pytest.mark.slow, needs_browser]
 
-# Clicks every header, then tells what a reader would miss; stands inside the page.
-PROBE = """<script>
-const errors = []; window.onerror = message => errors.push(message);
-window.addEventListener("load", () => {
+# Clicks every header, then tells what a reader would miss.
+PROBE = """() => {
   const table = [...document.querySelectorAll("table.sorts")].at(-1), column = at =>
     [...table.rows].slice(1).map(row => row.cells[at].textContent.trim());
   const sorted = {};
@@ -32,33 +22,17 @@ window.addEventListener("load", () => {
   }
   const flat = [...document.querySelectorAll("svg")].filter(
     svg => svg.getBoundingClientRect().height < 50).length;
-  parent.postMessage(JSON.stringify({
-    errors, flat, sorted, figures: document.querySelectorAll("svg").length,
+  return {
+    flat, sorted, figures: document.querySelectorAll("svg").length,
     hints: [...document.querySelectorAll(".hint title")].map(title => title.textContent),
-    wide: document.documentElement.scrollWidth > innerWidth, width: innerWidth,
-    ground: getComputedStyle(document.body).backgroundColor }), "*");
-});
-</script>"""
-FRAME = """<title></title><iframe width="%d" height="900" frameborder="0" src="probe.html"></iframe>
-<script>onmessage = event => document.title = event.data</script>"""
+    wide: document.documentElement.scrollWidth > innerWidth,
+    ground: getComputedStyle(document.body).backgroundColor };
+}"""
 
 
-def seen(page: Path, width: int, *options: str) -> dict:
+def look(path: Path, width: int, *options: str) -> dict:
     """What a browser of so many pixels makes of a page."""
-    (page.parent / "probe.html").write_text(page.read_text().replace("</head>", PROBE + "</head>"))
-    outer = page.parent / "frame.html"
-    outer.write_text(FRAME % width)
-    words = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1600,1000"]
-    made = subprocess.run(
-        [*words, *options, "--virtual-time-budget=5000", "--dump-dom", outer.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    title = re.search("<title>(.*?)</title>", made.stdout)
-    assert title is not None, made.stderr
-    return json.loads(html.unescape(title[1]))
+    return seen(path.parent, [path.name], [width], PROBE, *options)[path.name, width]
 
 
 def page(name: str) -> BenchPage:
@@ -97,7 +71,7 @@ def report(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("width", [400, 1400])
 def test_nothing_is_missing_or_cut_off(report, width):
     """On a telephone and on a desk."""
-    found = seen(report, width)
+    found = look(report, width)
     assert found["width"] == width
     assert found["errors"] == []
     assert found["figures"] == 6
@@ -108,7 +82,7 @@ def test_nothing_is_missing_or_cut_off(report, width):
 def test_points_say_their_values_and_tables_sort(tmp_path):
     """Units count; what has no value comes last, whichever way."""
     (tmp_path / "one").mkdir()
-    found = seen(write_benchmark(tmp_path / "one" / "page.html", page("one")), 1000)
+    found = look(write_benchmark(tmp_path / "one" / "page.html", page("one")), 1000)
     assert {"newton: 1, 3", "newton: 100, 4", "b: 2.00x", "b: 50%"} <= set(found["hints"])
     down, up = found["sorted"]["1"]
     assert (down, up) == (["1.5 s", "2 ms", "900 µs", "–"], ["900 µs", "2 ms", "1.5 s", "–"])
@@ -116,6 +90,6 @@ def test_points_say_their_values_and_tables_sort(tmp_path):
 
 def test_light_and_dark(report):
     """As the reader's system has it."""
-    light = seen(report, 1000)["ground"]
-    dark = seen(report, 1000, "--blink-settings=preferredColorScheme=0")["ground"]
+    light = look(report, 1000)["ground"]
+    dark = look(report, 1000, DARK)["ground"]
     assert light != dark
