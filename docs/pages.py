@@ -18,6 +18,7 @@ from elman.bench.cases import Suite
 from elman.bench.claims import HEADERS, Rows, judged
 from elman.bench.results import read_rows
 from elman.bench.suites import SUITES
+from elman.bench.suites.cells import CELLS, B, H, T, times_as_fast
 from elman.bench.table import filled, machine_line
 from elman.compiler import pair_of
 from elman.drawing import draw_ops
@@ -63,11 +64,17 @@ def gallery() -> str:
 
 
 def _table() -> Iterator[str]:
-    yield "| cell | states | recurrence |"
-    yield "|---|---|---|"
+    rows = Rows([*read_rows(RESULTS / f"{CELLS.name}.jsonl").values()])
+    yield "| cell | states | recurrence | beside its loop |"
+    yield "|---|---|---|--:|"
     for cell in cells.LIBRARY:
-        yield f"| [`{cell.name}`](#{cell.name}) | {_states(cell)} | {_structure(cell)} |"
+        name, ratio = f"[`{cell.name}`](#{cell.name})", times_as_fast(rows, cell)
+        faster = "" if ratio is None else f"{ratio:.1f}x"
+        yield f"| {name} | {_states(cell)} | {_structure(cell)} | {faster} |"
     yield ""
+    yield "*Beside its loop*: how many times as fast a training step is as the loop that one writes"
+    yield f"for the cell in torch, on a CPU, T = {T}, B = {B}, H = {H} (`elman bench cells`;"
+    yield "[how it is measured](results.md)).\n"
 
 
 def _states(cell: Cell) -> str:

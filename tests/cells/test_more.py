@@ -1,4 +1,4 @@
-"""Cells of ``elman.cells.MORE`` against loops in torch that know nothing of elman."""
+"""Cells of the library against loops in torch that know nothing of elman."""
 
 from __future__ import annotations
 
@@ -10,12 +10,25 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, sigmoid, tanh
+from torch import Tensor
 
 import elman
 from calls import call
 from elman import cells, compiler
 from elman.autodiff.structure import structure
+from elman.bench.published import (
+    STEPS,
+    cfc,
+    cfc_pure,
+    lif,
+    ligru,
+    mogrifier,
+    onlstm,
+    rhn,
+    rlif,
+    slstm,
+    synaptic,
+)
 from elman.cells.t_lstm import fast
 from elman.errors import TraceError
 from elman.frontend.cell import Cell
@@ -23,241 +36,6 @@ from elman.tuning.kernels import kernel_of
 from helpers import Sizes, assert_all_same, job_of, need, need_engine, random_case, run
 
 F64 = torch.float64
-Weights = dict[str, Tensor]
-
-
-class Fires(torch.autograd.Function):
-    """1 above 0; the derivative is what a function says."""
-
-    @staticmethod
-    def forward(ctx: Any, v: Tensor, slope: Any) -> Tensor:
-        ctx.save_for_backward(v)
-        ctx.slope = slope
-        return (v > 0).to(v)
-
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> Any:  # type: ignore[override]
-        (v,) = ctx.saved_tensors
-        return d * ctx.slope(v), None
-
-
-def fires(v: Tensor) -> Tensor:
-    """snnTorch's atan."""
-    return Fires.apply(v, lambda v: 1 / (1 + (math.pi * v).pow(2)))  # type: ignore[return-value]
-
-
-def reset_by(reset: str, base: Tensor, current: Tensor, m: Tensor, threshold: float) -> Tensor:
-    fired = (m - threshold > 0).to(m).detach()
-    if reset == "subtract":
-        return base + current - fired * threshold
-    if reset == "zero":
-        return base + current - fired * (base + current)
-    return (base - fired * base if reset == "zero_before" else base) + current
-
-
-def lif(x, m, w: Weights, reset="subtract", threshold=1.0):
-    m = reset_by(reset, 0.9 * m, x @ w["W"].T + w["b"], m, threshold)
-    return fires(m - threshold), (m,)
-
-
-def rlif(x, s, m, w: Weights, reset="subtract"):
-    current = x @ w["W"].T + w["b"] + s @ w["R"].T + w["c"]
-    m = reset_by(reset, 0.9 * m, current, m, 1.0)
-    s = fires(m - 1.0)
-    return s, (s, m)
-
-
-def synaptic(x, i, m, w: Weights, reset="subtract"):
-    i = 0.9 * i + x @ w["W"].T + w["b"]
-    m = reset_by(reset, 0.8 * m, i, m, 1.0)
-    return fires(m - 1.0), (i, m)
-
-
-def alif(x, s, m, a, w: Weights):
-    keep, slow = math.exp(-1 / 20), math.exp(-1 / 200)
-    a = slow * a + (1 - slow) * s
-    limit = 0.01 + 1.6 * a
-    m = keep * m + (1 - keep) * (x @ w["W"].T + s @ w["R"].T) - s * limit
-    scaled = (m - limit) / limit
-    s = Fires.apply(scaled, lambda v: 0.3 * torch.relu(1 - v.abs()))
-    return s, (s, m, a)
-
-
-def ligru(a, h, w: Weights):
-    at, zt = (a + h @ w["U"].T).chunk(2, -1)
-    z = sigmoid(zt)
-    h = z * h + (1 - z) * torch.relu(at)
-    return h, (h,)
-
-
-def fastgrnn(x, h, w: Weights):
-    pre = x @ w["W"].T + h @ w["U"].T
-    bg, bu = w["b"].chunk(2)
-    z, c = sigmoid(pre + bg), tanh(pre + bu)
-    h = z * h + (sigmoid(w["zeta"]) * (1 - z) + sigmoid(w["nu"])) * c
-    return h, (h,)
-
-
-def indgru(x, h, w: Weights):
-    xr, xz, xn = (x @ w["W"].T + w["b"]).chunk(3, -1)
-    ur, uz, un = w["u"].chunk(3)
-    r, z = sigmoid(xr + h * ur), sigmoid(xz + h * uz)
-    h = z * h + (1 - z) * tanh(xn + r * h * un)
-    return h, (h,)
-
-
-def rhn(x, s, w: Weights):
-    matrices, biases = w["R"], w["b"]
-    depth = len(biases) // (2 * s.shape[-1])
-    for layer, (R, b) in enumerate(zip(matrices.chunk(depth), biases.chunk(depth))):
-        pre = s @ R.T + b
-        if layer == 0:
-            pre = pre + x @ w["W"].T
-        candidate, gate = pre.chunk(2, -1)
-        s = tanh(candidate) * sigmoid(gate) + s * (1 - sigmoid(gate))
-    return s, (s,)
-
-
-def lstm(x, h, c, w: Weights):
-    i, f, g, o = (x @ w["W"].T + h @ w["R"].T + w["b"]).chunk(4, -1)
-    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
-    return sigmoid(o) * tanh(c), c
-
-
-def mogrifier(x, h, c, w: Weights):
-    of_x, of_h = (w[name].split(n) for name, n in (("Q", x.shape[-1]), ("P", h.shape[-1])))
-    for index in range(len(of_x) + len(of_h)):
-        if index % 2 == 0:
-            x = 2 * sigmoid(h @ of_x[index // 2].T) * x
-        else:
-            h = 2 * sigmoid(x @ of_h[index // 2].T) * h
-    h, c = lstm(x, h, c, w)
-    return h, (h, c)
-
-
-def onlstm(x, h, c, w: Weights):
-    """Ordered-Neurons/ON_LSTM.py at 04531c4, but for the order of rows."""
-    units = h.shape[-1]
-    chunks = (len(w["b"]) - 4 * units) // 2
-    pre = x @ w["W"].T + h @ w["R"].T + w["b"]
-    i, f, g, o, *master = pre.split([units] * 4 + [chunks] * 2, -1)
-    opens, closes = (gate.softmax(-1).cumsum(-1) for gate in master)
-    width = units // chunks
-    master_in = (1 - opens).repeat_interleave(width, -1)
-    master_forget = closes.repeat_interleave(width, -1)
-    overlap = master_forget * master_in
-    f = sigmoid(f) * overlap + (master_forget - overlap)
-    i = sigmoid(i) * overlap + (master_in - overlap)
-    c = f * c + i * tanh(g)
-    h = sigmoid(o) * tanh(c)
-    return h, (h, c)
-
-
-def gru_layernorm(x, h, w: Weights):
-    """GRUCell of dreamerv2/common/nets.py at 6124db4, with Keras's eps of a norm."""
-    one = torch.cat([w["W"], w["R"]], 1)  # Dreamer multiplies [x, h] by one matrix
-    parts = torch.nn.functional.linear(torch.cat([x, h], -1), one, w["a"])
-    parts = torch.nn.functional.layer_norm(parts, parts.shape[-1:], w["g"], w["b"], 1e-3)
-    reset, cand, update = parts.chunk(3, -1)
-    cand, update = tanh(sigmoid(reset) * cand), sigmoid(update - 1)
-    h = update * cand + (1 - update) * h
-    return h, (h,)
-
-
-def antisymmetric(x, h, w: Weights):
-    W = w["W"] - w["W"].T - 0.01 * torch.eye(h.shape[-1], dtype=h.dtype)
-    h = h + 0.01 * tanh(h @ W.T + x @ w["V"].T + w["b"])
-    return h, (h,)
-
-
-def antisymmetric_gated(x, h, w: Weights):
-    W = w["W"] - w["W"].T - 0.01 * torch.eye(h.shape[-1], dtype=h.dtype)
-    gate, new = (x @ w["V"].T + w["b"]).chunk(2, -1)
-    h = h + 0.01 * sigmoid(h @ W.T + gate) * tanh(h @ W.T + new)
-    return h, (h,)
-
-
-def cornn(x, y, z, w: Weights):
-    inside = torch.cat((x, z, y), 1) @ torch.cat((w["V"], w["Wz"], w["Wy"]), 1).T + w["b"]
-    z = z + 0.042 * (tanh(inside) - 2.7 * y - 4.7 * z)
-    y = y + 0.042 * z
-    return y, (y, z)
-
-
-def unicornn(x, y, z, w: Weights):
-    step = 0.1 * sigmoid(w["c"])
-    z = z - step * (tanh(y * w["w"] + x @ w["V"].T + w["b"]) + 1.0 * y)
-    y = y + step * z
-    return y, (y, z)
-
-
-def phased_lstm(x, t, h, c, w: Weights):
-    phi = torch.remainder(t[:, None] - w["shift"], w["tau"]) / w["tau"]
-    ratio = w["ratio"]
-    k = torch.where(
-        phi < ratio / 2,
-        2 * phi / ratio,
-        torch.where(phi < ratio, 2 - 2 * phi / ratio, 0.001 * phi),
-    )
-    new_h, new_c = lstm(x, h, c, w)
-    h, c = k * new_h + (1 - k) * h, k * new_c + (1 - k) * c
-    return h, (h, c)
-
-
-def t_lstm(x, gap, h, c, w: Weights):
-    short = tanh(c @ w["D"].T + w["d"])
-    c = c - short + short / torch.log(math.e + gap[:, None])
-    h, c = lstm(x, h, c, w)
-    return h, (h, c)
-
-
-def gru_d(x, mask, delta, h, last, w: Weights):
-    keep = torch.exp(-torch.relu(delta * w["gx"] + w["bx"]))
-    seen = mask > 0
-    filled = keep * last + (1 - keep) * w["mean"]
-    last = torch.where(seen, x, last)
-    x = torch.where(seen, x, filled)
-    h = torch.exp(-torch.relu(delta @ w["Gh"].T + w["bh"])) * h
-    Wr, Wz, Wn = w["W"].chunk(3)
-    Rr, Rz, Rn = w["R"].chunk(3)
-    Vr, Vz, Vn = w["V"].chunk(3)
-    br, bz, bn = w["b"].chunk(3)
-    r = sigmoid(x @ Wr.T + h @ Rr.T + mask @ Vr.T + br)
-    z = sigmoid(x @ Wz.T + h @ Rz.T + mask @ Vz.T + bz)
-    h = (1 - z) * h + z * tanh(x @ Wn.T + (r * h) @ Rn.T + mask @ Vn.T + bn)
-    return h, (h, last)
-
-
-def backbone(x, h, w: Weights):
-    v = 1.7159 * tanh(0.666 * (torch.cat((x, h), 1) @ w["A"].T + w["a"]))
-    if "B" in w:
-        count = len(w["a"])
-        for B, d in zip(w["B"].split(count), w["d"].split(count)):
-            v = 1.7159 * tanh(0.666 * (v @ B.T + d))
-    return v
-
-
-def cfc(x, t, h, w: Weights, mode="default"):
-    heads = (backbone(x, h, w) @ w["F"].T + w["f"]).chunk(4, -1)
-    one, two, a, b = tanh(heads[0]), tanh(heads[1]), *heads[2:]
-    gate = sigmoid(a * t[:, None] + b)
-    h = one + gate * two if mode == "no_gate" else one * (1.0 - gate) + gate * two
-    return h, (h,)
-
-
-def cfc_pure(x, t, h, w: Weights):
-    one = backbone(x, h, w) @ w["F"].T + w["f"]
-    h = -w["scale"] * torch.exp(-t[:, None] * (w["w"].abs() + one.abs())) * one + w["scale"]
-    return h, (h,)
-
-
-def slstm(x, h, c, n, m, w: Weights, least=0.0, forget=torch.nn.functional.logsigmoid):
-    i, f, g, o = (x @ w["W"].T + h @ w["R"].T + w["b"]).chunk(4, -1)
-    top = torch.maximum(m + forget(f), i)
-    keep, take = torch.exp(m + forget(f) - top), torch.exp(i - top)
-    c, n = keep * c + take * tanh(g), keep * n + take
-    h = sigmoid(o) * c / n.clamp(min=least)
-    return h, (h, c, n, top)
 
 
 def with_option(loop: Any, **options: Any) -> Any:
@@ -266,8 +44,9 @@ def with_option(loop: Any, **options: Any) -> Any:
 
 SMALL, WIDE = Sizes(T=6, B=4, I=3, H=5), Sizes(T=6, B=4, I=3, H=5, more=(("U", 7),))
 LOOPS: dict[str, tuple[Cell, Any, Sizes]] = {
-    made.name: (made, globals()[made.name], WIDE if made.name.startswith("cfc") else SMALL)
-    for made in cells.MORE
+    made.name: (made, STEPS[made.name], WIDE if made.name.startswith("cfc") else SMALL)
+    for made in cells.LIBRARY
+    if made.name in STEPS
 }
 LOOPS["ligru"] = (cells.ligru, ligru, Sizes(T=6, B=4, I=10, H=5))
 for own, loop in ((cells.lif, lif), (cells.rlif, rlif), (cells.synaptic, synaptic)):
@@ -279,7 +58,6 @@ LOOPS["cfc no_gate"] = (
     with_option(cfc, mode="no_gate"),
     WIDE,
 )
-LOOPS["slstm"] = (cells.slstm, slstm, SMALL)
 LOOPS["slstm of max(n, 1)"] = (
     cells.slstm.with_options(least=1.0),
     with_option(slstm, least=1.0),

@@ -16,9 +16,10 @@ from elman.bench.decoding import decoded, draw_decoder
 from elman.bench.fitting import fitted
 from elman.bench.language import draw_language, predicted
 from elman.bench.layered import draw_layers, layered
-from elman.bench.loops import PLAIN, TUNED, Loop, stepwise
+from elman.bench.loops import PLAIN, TUNED, Loop, looped, stepwise
 from elman.bench.peers import compile_step, compiled_step, jax_scan, onnxruntime
 from elman.bench.products import draw_product, multiplied
+from elman.bench.published import STEPS as PUBLISHED
 from elman.bench.remote import beside, remote
 from elman.bench.resident import stepped
 from elman.bench.scanning import draw_scan, jax_associative, loop_scan, own_scan, torch_associative
@@ -129,6 +130,9 @@ def _loop(problem: Problem, loops: Mapping[str, Loop]) -> Contestant | str:
     weights = {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
     if loop is None and loops is PLAIN and cell in STEPS:
         return _contestant(problem, lambda x: stepwise(cell, x, weights), weights, dict)
+    if loop is None and loops is PLAIN and cell in PUBLISHED:
+        found = find_cell(cell)
+        loop = partial(looped, found, found.bind(problem.case.input_size, problem.case.H))
     if loop is None:
         return f"no loop is written for {cell}"
     short = {name.removesuffix("_l0"): w for name, w in weights.items()}

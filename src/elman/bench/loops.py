@@ -1,5 +1,6 @@
 """Cells as a loop over torch ops: what one writes in torch for a cell that torch does not have.
 
+``published`` has steps of papers and of their authors' code.
 ``PLAIN`` is the formula, step by step, with matrices joined and torch's fused layer_norm. ``TUNED``
 is written as well as torch allows: the input projection of all steps is one product, everything
 that needs no state is outside the loop, additions are fused into products where torch has the op.
@@ -13,7 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
+from elman.bench.published import STEPS as PUBLISHED
 from elman.bench.steps import STEPS, TORCH
+from elman.frontend.cell import Cell
+from elman.ir.types import shape_size
 
 _TORCHS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of a layer
 Loop = Callable[[Tensor, Mapping[str, Tensor]], tuple[Tensor, tuple[Tensor, ...]]]
@@ -140,6 +144,29 @@ def stepwise(cell: str, x: Tensor, w: Mapping[str, Tensor]) -> tuple[Tensor, tup
         x = torch.stack(outputs)
         last.append(carry)
     return x, tuple(torch.stack(layers) for layers in zip(*last, strict=True))
+
+
+def looped(
+    cell: Cell, dims: Mapping[str, int], x: Tensor, weights: Mapping[str, Tensor]
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """A published step, all of it in each, from zero states.
+
+    Args:
+        cell: of one input, of ``published.STEPS``.
+        dims: by name.
+        x: [T, B, I].
+        weights: by name.
+
+    Returns:
+        Outputs [T, B, n] and last states [B, n].
+    """
+    own = PUBLISHED[cell.name]
+    states = tuple(x.new_zeros(x.shape[1], *shape_size(s.shape, dims)) for s in cell.states)
+    outputs = []
+    for row in x.unbind(0):
+        output, states = own(row, *states, weights)
+        outputs.append(output)
+    return torch.stack(outputs), states
 
 
 TUNED: dict[str, Loop] = {

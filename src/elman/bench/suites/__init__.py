@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from elman.bench.cases import Suite
+from elman.bench.suites.cells import CELLS
 from elman.bench.suites.cmu import CMU
 from elman.bench.suites.cpu import CPU
 from elman.bench.suites.decoder import DECODER
@@ -37,6 +38,7 @@ _ALL = (
     DEPTH,
     PERSISTENT,
     USERS,
+    CELLS,
 )
 SUITES = {suite.name: suite for suite in _ALL}
 

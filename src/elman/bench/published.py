@@ -1,0 +1,343 @@
+"""Steps of published cells as one writes them in torch, from their papers and their authors' code.
+
+They know nothing of elman: a step takes one row [B, I] of each input, the states [B, n] and the
+weights by name, and gives its output and the next states. Where a paper joins matrices, so do they.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, sigmoid, tanh
+from torch.nn import functional as F  # noqa: N812  # torch's own habit
+
+Weights = Mapping[str, Tensor]
+Made = tuple[Tensor, tuple[Tensor, ...]]
+Step = Callable[..., Made]
+
+
+class _Fires(torch.autograd.Function):
+    """1 above 0; the derivative is what a function says."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, slope: Any) -> Tensor:
+        ctx.save_for_backward(v)
+        ctx.slope = slope
+        return (v > 0).to(v)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> Any:  # type: ignore[override]
+        (v,) = ctx.saved_tensors
+        return d * ctx.slope(v), None
+
+
+def _fires(v: Tensor) -> Tensor:
+    """snnTorch's atan."""
+    return _Fires.apply(v, lambda v: 1 / (1 + (math.pi * v).pow(2)))  # type: ignore[return-value]
+
+
+def _reset_by(reset: str, base: Tensor, current: Tensor, m: Tensor, threshold: float) -> Tensor:
+    fired = (m - threshold > 0).to(m).detach()
+    if reset == "subtract":
+        return base + current - fired * threshold
+    if reset == "zero":
+        return base + current - fired * (base + current)
+    return (base - fired * base if reset == "zero_before" else base) + current
+
+
+def lif(x: Tensor, m: Tensor, w: Weights, reset: str = "subtract", threshold: float = 1.0) -> Made:
+    m = _reset_by(reset, 0.9 * m, x @ w["W"].T + w["b"], m, threshold)
+    return _fires(m - threshold), (m,)
+
+
+def rlif(x: Tensor, s: Tensor, m: Tensor, w: Weights, reset: str = "subtract") -> Made:
+    current = x @ w["W"].T + w["b"] + s @ w["R"].T + w["c"]
+    m = _reset_by(reset, 0.9 * m, current, m, 1.0)
+    s = _fires(m - 1.0)
+    return s, (s, m)
+
+
+def synaptic(x: Tensor, i: Tensor, m: Tensor, w: Weights, reset: str = "subtract") -> Made:
+    i = 0.9 * i + x @ w["W"].T + w["b"]
+    m = _reset_by(reset, 0.8 * m, i, m, 1.0)
+    return _fires(m - 1.0), (i, m)
+
+
+def alif(x: Tensor, s: Tensor, m: Tensor, a: Tensor, w: Weights) -> Made:
+    keep, slow = math.exp(-1 / 20), math.exp(-1 / 200)
+    a = slow * a + (1 - slow) * s
+    limit = 0.01 + 1.6 * a
+    m = keep * m + (1 - keep) * (x @ w["W"].T + s @ w["R"].T) - s * limit
+    scaled = (m - limit) / limit
+    s = _Fires.apply(scaled, lambda v: 0.3 * torch.relu(1 - v.abs()))
+    return s, (s, m, a)
+
+
+def ligru(a: Tensor, h: Tensor, w: Weights) -> Made:
+    at, zt = (a + h @ w["U"].T).chunk(2, -1)
+    z = sigmoid(zt)
+    h = z * h + (1 - z) * torch.relu(at)
+    return h, (h,)
+
+
+def fastgrnn(x: Tensor, h: Tensor, w: Weights) -> Made:
+    pre = x @ w["W"].T + h @ w["U"].T
+    bg, bu = w["b"].chunk(2)
+    z, c = sigmoid(pre + bg), tanh(pre + bu)
+    h = z * h + (sigmoid(w["zeta"]) * (1 - z) + sigmoid(w["nu"])) * c
+    return h, (h,)
+
+
+def indgru(x: Tensor, h: Tensor, w: Weights) -> Made:
+    xr, xz, xn = (x @ w["W"].T + w["b"]).chunk(3, -1)
+    ur, uz, un = w["u"].chunk(3)
+    r, z = sigmoid(xr + h * ur), sigmoid(xz + h * uz)
+    h = z * h + (1 - z) * tanh(xn + r * h * un)
+    return h, (h,)
+
+
+def rhn(x: Tensor, s: Tensor, w: Weights) -> Made:
+    matrices, biases = w["R"], w["b"]
+    depth = len(biases) // (2 * s.shape[-1])
+    for layer, (R, b) in enumerate(zip(matrices.chunk(depth), biases.chunk(depth))):
+        pre = s @ R.T + b
+        if layer == 0:
+            pre = pre + x @ w["W"].T
+        candidate, gate = pre.chunk(2, -1)
+        s = tanh(candidate) * sigmoid(gate) + s * (1 - sigmoid(gate))
+    return s, (s,)
+
+
+def _lstm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
+    i, f, g, o = (x @ w["W"].T + h @ w["R"].T + w["b"]).chunk(4, -1)
+    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+    return sigmoid(o) * tanh(c), c
+
+
+def mogrifier(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+    of_x, of_h = (w[name].split(n) for name, n in (("Q", x.shape[-1]), ("P", h.shape[-1])))
+    for index in range(len(of_x) + len(of_h)):
+        if index % 2 == 0:
+            x = 2 * sigmoid(h @ of_x[index // 2].T) * x
+        else:
+            h = 2 * sigmoid(x @ of_h[index // 2].T) * h
+    h, c = _lstm(x, h, c, w)
+    return h, (h, c)
+
+
+def onlstm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+    """Ordered-Neurons/ON_LSTM.py at 04531c4, but for the order of rows."""
+    units = h.shape[-1]
+    chunks = (len(w["b"]) - 4 * units) // 2
+    pre = x @ w["W"].T + h @ w["R"].T + w["b"]
+    i, f, g, o, *master = pre.split([units] * 4 + [chunks] * 2, -1)
+    opens, closes = (gate.softmax(-1).cumsum(-1) for gate in master)
+    width = units // chunks
+    master_in = (1 - opens).repeat_interleave(width, -1)
+    master_forget = closes.repeat_interleave(width, -1)
+    overlap = master_forget * master_in
+    f = sigmoid(f) * overlap + (master_forget - overlap)
+    i = sigmoid(i) * overlap + (master_in - overlap)
+    c = f * c + i * tanh(g)
+    h = sigmoid(o) * tanh(c)
+    return h, (h, c)
+
+
+def gru_layernorm(x: Tensor, h: Tensor, w: Weights) -> Made:
+    """GRUCell of dreamerv2/common/nets.py at 6124db4, with Keras's eps of a norm."""
+    one = torch.cat([w["W"], w["R"]], 1)  # Dreamer multiplies [x, h] by one matrix
+    parts = F.linear(torch.cat([x, h], -1), one, w["a"])
+    parts = F.layer_norm(parts, parts.shape[-1:], w["g"], w["b"], 1e-3)
+    reset, cand, update = parts.chunk(3, -1)
+    cand, update = tanh(sigmoid(reset) * cand), sigmoid(update - 1)
+    h = update * cand + (1 - update) * h
+    return h, (h,)
+
+
+def antisymmetric(x: Tensor, h: Tensor, w: Weights) -> Made:
+    W = w["W"] - w["W"].T - 0.01 * torch.eye(h.shape[-1], dtype=h.dtype)
+    h = h + 0.01 * tanh(h @ W.T + x @ w["V"].T + w["b"])
+    return h, (h,)
+
+
+def antisymmetric_gated(x: Tensor, h: Tensor, w: Weights) -> Made:
+    W = w["W"] - w["W"].T - 0.01 * torch.eye(h.shape[-1], dtype=h.dtype)
+    gate, new = (x @ w["V"].T + w["b"]).chunk(2, -1)
+    h = h + 0.01 * sigmoid(h @ W.T + gate) * tanh(h @ W.T + new)
+    return h, (h,)
+
+
+def cornn(x: Tensor, y: Tensor, z: Tensor, w: Weights) -> Made:
+    inside = torch.cat((x, z, y), 1) @ torch.cat((w["V"], w["Wz"], w["Wy"]), 1).T + w["b"]
+    z = z + 0.042 * (tanh(inside) - 2.7 * y - 4.7 * z)
+    y = y + 0.042 * z
+    return y, (y, z)
+
+
+def unicornn(x: Tensor, y: Tensor, z: Tensor, w: Weights) -> Made:
+    step = 0.1 * sigmoid(w["c"])
+    z = z - step * (tanh(y * w["w"] + x @ w["V"].T + w["b"]) + 1.0 * y)
+    y = y + step * z
+    return y, (y, z)
+
+
+def phased_lstm(x: Tensor, t: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+    phi = torch.remainder(t[:, None] - w["shift"], w["tau"]) / w["tau"]
+    ratio = w["ratio"]
+    k = torch.where(
+        phi < ratio / 2,
+        2 * phi / ratio,
+        torch.where(phi < ratio, 2 - 2 * phi / ratio, 0.001 * phi),
+    )
+    new_h, new_c = _lstm(x, h, c, w)
+    h, c = k * new_h + (1 - k) * h, k * new_c + (1 - k) * c
+    return h, (h, c)
+
+
+def t_lstm(x: Tensor, gap: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+    short = tanh(c @ w["D"].T + w["d"])
+    c = c - short + short / torch.log(math.e + gap[:, None])
+    h, c = _lstm(x, h, c, w)
+    return h, (h, c)
+
+
+def gru_d(x: Tensor, mask: Tensor, delta: Tensor, h: Tensor, last: Tensor, w: Weights) -> Made:
+    keep = torch.exp(-torch.relu(delta * w["gx"] + w["bx"]))
+    seen = mask > 0
+    filled = keep * last + (1 - keep) * w["mean"]
+    last = torch.where(seen, x, last)
+    x = torch.where(seen, x, filled)
+    h = torch.exp(-torch.relu(delta @ w["Gh"].T + w["bh"])) * h
+    Wr, Wz, Wn = w["W"].chunk(3)
+    Rr, Rz, Rn = w["R"].chunk(3)
+    Vr, Vz, Vn = w["V"].chunk(3)
+    br, bz, bn = w["b"].chunk(3)
+    r = sigmoid(x @ Wr.T + h @ Rr.T + mask @ Vr.T + br)
+    z = sigmoid(x @ Wz.T + h @ Rz.T + mask @ Vz.T + bz)
+    h = (1 - z) * h + z * tanh(x @ Wn.T + (r * h) @ Rn.T + mask @ Vn.T + bn)
+    return h, (h, last)
+
+
+def _backbone(x: Tensor, h: Tensor, w: Weights) -> Tensor:
+    v = 1.7159 * tanh(0.666 * (torch.cat((x, h), 1) @ w["A"].T + w["a"]))
+    if "B" in w:
+        count = len(w["a"])
+        for B, d in zip(w["B"].split(count), w["d"].split(count)):
+            v = 1.7159 * tanh(0.666 * (v @ B.T + d))
+    return v
+
+
+def cfc(x: Tensor, t: Tensor, h: Tensor, w: Weights, mode: str = "default") -> Made:
+    heads = (_backbone(x, h, w) @ w["F"].T + w["f"]).chunk(4, -1)
+    one, two, a, b = tanh(heads[0]), tanh(heads[1]), *heads[2:]
+    gate = sigmoid(a * t[:, None] + b)
+    h = one + gate * two if mode == "no_gate" else one * (1.0 - gate) + gate * two
+    return h, (h,)
+
+
+def cfc_pure(x: Tensor, t: Tensor, h: Tensor, w: Weights) -> Made:
+    one = _backbone(x, h, w) @ w["F"].T + w["f"]
+    h = -w["scale"] * torch.exp(-t[:, None] * (w["w"].abs() + one.abs())) * one + w["scale"]
+    return h, (h,)
+
+
+def slstm(
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    n: Tensor,
+    m: Tensor,
+    w: Weights,
+    least: float = 0.0,
+    forget: Any = F.logsigmoid,
+) -> Made:
+    i, f, g, o = (x @ w["W"].T + h @ w["R"].T + w["b"]).chunk(4, -1)
+    top = torch.maximum(m + forget(f), i)
+    keep, take = torch.exp(m + forget(f) - top), torch.exp(i - top)
+    c, n = keep * c + take * tanh(g), keep * n + take
+    h = sigmoid(o) * c / n.clamp(min=least)
+    return h, (h, c, n, top)
+
+
+def gru_before(x: Tensor, h: Tensor, w: Weights) -> Made:
+    pr, pz, pn = (x @ w["W"].T + w["b"]).chunk(3, -1)
+    hr, hz = (h @ w["R"].T).chunk(2, -1)
+    z = sigmoid(pz + hz)
+    n = tanh(pn + (sigmoid(pr + hr) * h) @ w["U"].T)
+    h = (1 - z) * n + z * h
+    return h, (h,)
+
+
+def mgu(x: Tensor, h: Tensor, w: Weights) -> Made:
+    f = sigmoid(x @ w["Wf"].T + h @ w["Rf"].T + w["bf"])
+    n = tanh(x @ w["Wn"].T + (f * h) @ w["Rn"].T + w["bn"])
+    h = (1 - f) * h + f * n
+    return h, (h,)
+
+
+def indrnn(x: Tensor, h: Tensor, w: Weights) -> Made:
+    h = torch.relu(x @ w["W"].T + w["b"] + w["u"] * h)
+    return h, (h,)
+
+
+def sru(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+    u, f, r, skip = (x @ w["W"].T).chunk(4, -1)
+    f, r = sigmoid(torch.cat((f, r), -1) + w["v"] * c.repeat(1, 2) + w["b"]).chunk(2, -1)
+    c = f * c + (1 - f) * u
+    # the output gate reads the state before this step
+    h = r * c + (1 - r) * skip
+    return h, (h, c)
+
+
+def paragru(x: Tensor, h: Tensor, w: Weights) -> Made:
+    r, z, n = (x @ w["W"].T + w["b"]).chunk(3, -1)
+    ur, uz, un = w["u"].chunk(3)
+    r, z = sigmoid(r + ur * h), sigmoid(z + uz * h)
+    h = (1 - z) * h + z * tanh(n + un * (r * h))
+    return h, (h,)
+
+
+def paralstm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+    f, o, g = (x @ w["W"].T + w["b"]).chunk(3, -1)
+    uf, uo, ug = w["u"].chunk(3)
+    pf, po = w["p"].chunk(2)
+    f = sigmoid(f + uf * h + pf * c)
+    c = f * c + (1 - f) * tanh(g + ug * h)
+    h = sigmoid(o + uo * h + po * c) * tanh(c)
+    return h, (h, c)
+
+
+def mingru(x: Tensor, h: Tensor, w: Weights) -> Made:
+    z, n = (x @ w["W"].T + w["b"]).chunk(2, -1)
+    h = torch.lerp(h, n, sigmoid(z))
+    return h, (h,)
+
+
+def minlstm(x: Tensor, h: Tensor, w: Weights) -> Made:
+    f, i, n = (x @ w["W"].T + w["b"]).chunk(3, -1)
+    f, i = sigmoid(f), sigmoid(i)
+    h = (f * h + i * n) / (f + i)
+    return h, (h,)
+
+
+def lru(x: Tensor, p: Tensor, q: Tensor, w: Weights) -> Made:
+    modulus, phase = torch.exp(-torch.exp(w["nu"])), torch.exp(w["theta"])
+    a, b = modulus * torch.cos(phase), modulus * torch.sin(phase)
+    up, uq = (x @ w["B"].T).chunk(2, -1)
+    g = torch.sqrt(1 - modulus * modulus)
+    p, q = a * p - b * q + g * up, a * q + b * p + g * uq
+    return p @ w["C"].T - q @ w["S"].T + x @ w["D"].T, (p, q)
+
+
+STEPS: dict[str, Step] = {
+    own.__name__: own
+    for own in (
+        *(gru_before, mgu, indrnn, sru, paragru, paralstm, mingru, minlstm, lru, slstm),
+        *(lif, rlif, synaptic, alif, ligru, fastgrnn, indgru, rhn, mogrifier, onlstm),
+        *(gru_layernorm, antisymmetric, antisymmetric_gated, cornn, unicornn),
+        *(phased_lstm, t_lstm, gru_d, cfc, cfc_pure),
+    )
+}
