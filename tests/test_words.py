@@ -23,7 +23,7 @@ CHOICES = (
     "src/elman/nn/*",
     "src/elman/tuning/*",
     "src/elman/cli/tune.py",
-    "src/elman/explaining.py",
+    "src/elman/explaining/*",
 )
 GLOSSARY = "docs/glossary.md"
 

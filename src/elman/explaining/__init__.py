@@ -1,0 +1,236 @@
+"""Every stage of a cell or a module as text: formula, steps, program, and who runs it."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from elman import compiler
+from elman.autodiff.structure import structure
+from elman.errors import InputError, diagnostic
+from elman.explaining.engines import Candidate, candidates_of, engine_texts
+from elman.explaining.layers import WHY, Layer, Picked, choice_of, program_of
+from elman.explaining.memory import around, cost, peak, step_bytes, told_by
+from elman.frontend.cell import Cell
+from elman.ir.pair import Step
+from elman.ir.printer import show_backward, show_graph, show_step
+from elman.passes.draws import expected
+from elman.passes.names import step_names
+from elman.plan.cost import backward_work, forward_work
+from elman.plan.printer import program_names, show_program
+from elman.plan.program import Program
+from elman.plan.spec import PlanOptions, Spec, Tape
+from elman.tuning.choose import Choice
+
+__all__ = ["WHY", "Candidate", "Explanation", "Layer", "explain", "step_bytes"]
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What ``explain`` found; ``print`` shows all of it.
+
+    Attributes:
+        title: what is explained.
+        stages: name -> text: ``graph`` (as written), ``step`` (canonical), ``backward``,
+            ``program``, ``engines``, ``cost``.
+        engines: everyone who could run a layer, with timing or refusal.
+        tape_bytes: what the forward of one call keeps for its backward, all layers together; None
+            where engines run that do not say (torch's own, or autograd).
+        flops: floating point operations of the matrix products of one call, forward and backward;
+            None where torch's own layers run.
+        programs: per layer.
+        peak_bytes: the most that states and tapes take at once in a training step: more than
+            ``tape_bytes`` with ``checkpoint=`` alone, by what is computed again at a time.
+        step_bytes: the most that a training step takes beside its arguments and the output's
+            cotangent: ``peak_bytes``, outputs, gradients, and what kernels work in.
+    """
+
+    title: str
+    stages: Mapping[str, str]
+    engines: tuple[Candidate, ...]
+    tape_bytes: int | None
+    flops: int | None
+    programs: Mapping[str, Program] = field(repr=False)
+    peak_bytes: int | None = None
+    step_bytes: int | None = None
+
+    def __str__(self) -> str:
+        texts = [f"{_TITLES[name]}\n{_indented(text)}" for name, text in self.stages.items()]
+        return "\n\n".join([self.title, *texts])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+_TITLES = {
+    "graph": "The formula as written",
+    "step": "The canonical step: gate blocks, blocks, sums by rate",
+    "backward": "The backward step, derived from it",
+    "program": "The program: what leaves the loop, what is taped, which products join",
+    "engines": "Engines",
+    "cost": "Memory and work",
+}
+
+
+def explain(
+    what: Cell | Sequence[Layer],
+    x: Any = None,
+    *,
+    input_size: int | None = None,
+    hidden_size: int = 128,
+    steps: int = 100,
+    batch: int = 16,
+    dtype: str = "float32",
+    device: str = "cpu",
+    training: bool = True,
+    tape: Tape = "auto",
+    without: Collection[str] = (),
+    engine: str = "auto",
+    measure: bool = True,
+    **dims: int,
+) -> Explanation:
+    """Print every stage from a cell's text to the engine that runs it.
+
+    Args:
+        what: a cell, or layers as they would run.
+        x: nothing here: the example input of a module, which has told its layers for it.
+        input_size, hidden_size: of a cell; input_size is hidden_size if omitted.
+        steps, batch: T and B for a cell.
+        dtype, device, training, tape: of a cell; all gradients are wanted in training.
+        without: of a cell, optimizations that are left out (``plan.spec.OPTIMIZATIONS``).
+        engine: for a cell, a name or ``auto``.
+        measure: whether engines are timed (and compiled) where the choice is not known yet.
+        dims: sizes of a cell's other dims.
+
+    Raises:
+        InputError: ``what`` is nothing that can be explained, or ``without`` names something
+            that is no optimization.
+        EngineError: an engine asked for by name cannot run this; the text says why.
+    """
+    if isinstance(what, Cell):
+        sizes = what.bind(hidden_size if input_size is None else input_size, hidden_size, **dims)
+        wants = what.differentiated if training else frozenset[str]()
+        options = PlanOptions.of(tape, without)
+        spec = Spec(tuple(sorted(sizes.items())), dtype, device, wants, training, options)
+        rules = compiler.training_rules(what) if training else ()
+        layers: Sequence[Layer] = [Layer(what.name, what, spec, steps, batch, engine, rules=rules)]
+    elif isinstance(what, Sequence) and all(isinstance(layer, Layer) for layer in what):
+        layers = what
+    else:
+        raise InputError(
+            diagnostic(
+                f"explain takes a cell or a module of elman's, not {type(what).__name__}",
+                [("value", repr(what).partition("\n")[0])],
+                "elman.explain(model.rnn, x); elman.accelerate makes modules of torch's elman's",
+            )
+        )
+    return _explained(layers, measure)
+
+
+def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
+    chosen = [(layer, choice_of(layer, measure)) for layer in layers]
+    programs = {layer.name: program_of(layer, choice) for layer, choice in chosen}
+    cells = {layer.cell: layer for layer in reversed(layers)}
+    unlike = [cells[cell] for cell in dict.fromkeys([layer.cell for layer in layers])]
+    hints = {layer.cell: _hints(layer) for layer in unlike}
+    names = {cell: program_names(programs[cells[cell].name], own) for cell, own in hints.items()}
+    engines = tuple(
+        candidate for layer, choice in chosen for candidate in candidates_of(layer, choice)
+    )
+    stages = {
+        "graph": _of_each(unlike, _formula),
+        "step": _of_each(
+            unlike,
+            lambda layer: (
+                f"{_recurrence(layer.pair.source)}\n{show_step(layer.pair.step, names[layer.cell])}"
+            ),
+        ),
+        "backward": _of_each(unlike, lambda layer: show_backward(layer.pair, names[layer.cell])),
+        "program": "\n".join(
+            [*_unused(chosen), _programs(programs, [hints[layer.cell] for layer in layers])]
+        ),
+        "engines": "\n".join(engine_texts(chosen, measure)),
+        "cost": cost(layers, programs, [choice for _, choice in chosen]),
+    }
+    told = told_by(chosen)
+    flops = None
+    if not any(layer.elsewhere for layer in layers):
+        flops = sum(
+            layer.steps * layer.batch * (forward_work(of).products + backward_work(of).products)
+            for layer, of in zip(layers, programs.values(), strict=True)
+        )
+    return Explanation(
+        "; ".join(_title(layer.cell) for layer in unlike),
+        stages,
+        engines,
+        None if told is None else sum(one.forward for one in told),
+        flops,
+        programs,
+        None if told is None else peak(layers, told),
+        None if told is None else peak(layers, told) + around(chosen, programs),
+    )
+
+
+def _title(cell: Cell) -> str:
+    about = cell.__doc__.partition("\n")[0].replace("``", "")
+    return f"{cell.name}: {about}" if about else cell.name
+
+
+def _hints(layer: Layer) -> dict[Any, str]:
+    return step_names(layer.graph, layer.pair.step, layer.cell.output_names)
+
+
+def _of_each(layers: Sequence[Layer], text: Callable[[Layer], str]) -> str:
+    """A text of the first layer of each cell; with the layer's name if there are several."""
+    if len(layers) == 1:
+        return text(layers[0])
+    return "\n".join(f"{layer.name}, {layer.cell.name}:\n{text(layer)}" for layer in layers)
+
+
+def _formula(layer: Layer) -> str:
+    cell, graph = layer.cell, layer.graph
+    written = graph if layer.rules else expected(cell.graph)
+    static = [entry.name for entry in cell.static]
+    lines = [show_graph(written, static, cell.constants, cell.output_names)]
+    held = graph.states[len(cell.states) :]
+    if held:
+        lines.append(f"once per sequence: {', '.join(leaf.name for leaf in held)}")
+    return "\n".join([*lines, *([f"source: {cell.source}"] if cell.source else [])])
+
+
+def _recurrence(step: Step) -> str:
+    """How the states depend on those of the step before: what decides about all steps at once."""
+    several = Counter(leaf.name for leaf in step.states)
+    names = [
+        f"{leaf.name}.{leaf.row}" if several[leaf.name] > 1 else leaf.name for leaf in step.states
+    ]
+    return f"recurrence: {structure(step).show(tuple(names))}"
+
+
+def _unused(chosen: Sequence[tuple[Layer, Picked]]) -> Iterable[str]:
+    """Say where another engine computes the formula without this program."""
+    for layer, choice in chosen:
+        runs = choice.engine if isinstance(choice, Choice) else ""
+        runs = "torch's own layer" if layer.elsewhere is not None else runs and f"engine {runs}"
+        has_program = isinstance(choice, Choice) and hasattr(choice.kernel, "program")
+        if runs and not has_program:
+            yield f"{layer.name} runs on {runs}, which does not follow this program"
+
+
+def _programs(programs: Mapping[str, Program], hints: Sequence[Mapping[Any, str]]) -> str:
+    """The programs of all layers, those that differ in no more than a size told once."""
+    lines: list[str] = []
+    before = ""
+    for (name, of), own in zip(programs.items(), hints, strict=True):
+        head, _, rest = show_program(of, own).partition("\n")
+        lines.append(f"{name}: {head}")
+        lines.append("  the same" if rest == before else rest)
+        before = rest
+    return "\n".join(lines)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" if line else "" for line in text.splitlines())
