@@ -74,7 +74,7 @@ def _table() -> Iterator[str]:
     yield ""
     yield "*Beside its loop*: how many times as fast a training step is as the loop that one writes"
     yield f"for the cell in torch, on a CPU, T = {T}, B = {B}, H = {H} (`elman bench cells`;"
-    yield "[how it is measured](results.md)).\n"
+    yield "[how it is measured](../results.md)).\n"
 
 
 def _states(cell: Cell) -> str:
