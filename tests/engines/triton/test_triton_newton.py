@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from elman import cells
+from elman import cell, cells
 from elman.engines import registry
 from elman.engines.deer import solvers
 from elman.engines.deer.equations import before
 from elman.engines.deer.problem import Formula, Problem
 from elman.engines.triton import newton, scans
 from elman.engines.triton.engine import ENGINE
-from elman.engines.triton.newton import Newton
+from elman.engines.triton.newton import Newton, ScannedNewton
 from elman.engines.triton.offline import facts
 from elman.engines.triton.source import function
 from elman.frontend.cell import Cell
+from elman.ops import sigmoid, tanh
 from helpers import Case, Sizes, assert_close, job_of, random_case
+
+
+def _cell(function: Any) -> Cell:
+    """h is one group of states, k another."""
+    made = cell(input="x[I]", state="h[H], k[H]", weights="W[H, I], V[H, I], u[H], v[H], R[H, H]")
+    return made(function)
+
+
+@_cell
+def twins(x, h, k, W, V, u, v, R):
+    """Two groups of one kind, whose units do not mix."""
+    return tanh(W @ x + u * h), tanh(V @ x + v * k)
+
+
+@_cell
+def pair(x, h, k, W, V, u, v, R):
+    """Groups of two kinds."""
+    return tanh(W @ x + R @ h), tanh(V @ x + v * k)
+
+
+@_cell
+def unlike(x, h, k, W, V, u, v, R):
+    """Two groups of one kind, of other formulas."""
+    return tanh(W @ x + u * h), sigmoid(V @ x + v * k)
+
 
 SMALL = [
     *((cells.gru, H) for H in (1, 2, 4)),
@@ -28,8 +56,18 @@ SMALL = [
     (cells.paragru, 5),
     (cells.paralstm, 3),
     (cells.mgu, 4),
+    *((cells.gru.with_heads(heads), H) for heads, H in ((2, 4), (3, 3), (12, 24))),
+    (cells.lstm.with_heads(2), 4),
+    (twins, 2),
+    (pair, 2),
+    *((cells.gru, H) for H in (5, 8)),
+    (cells.gru_before, 8),
+    (cells.lstm, 4),
+    (cells.rnn, 7),
+    (cells.gru.with_heads(2), 16),
+    (cells.slstm.with_heads(2), 4),
 ]
-NAMES = [f"{cell.name}-{H}" for cell, H in SMALL]
+NAMES = [f"{cell.name}-{cell.heads}x{H // cell.heads}" for cell, H in SMALL]
 
 
 def problem_of(case: Case) -> Problem:
@@ -52,20 +90,24 @@ def test_one_iteration(
     """The next iterate and the residual, in one block of steps and in several; in a window."""
     monkeypatch.setattr(scans, "_ELEMENTS", dict.fromkeys(range(1, 5), 32))
     problem = problem_of(random_case(cell, Sizes(T, B, 3, H)))
-    (start,) = problem.start
-    y = torch.randn(T, *start.shape, generator=torch.Generator().manual_seed(1)) / 3
+    source = torch.Generator().manual_seed(1)
+    y = tuple(torch.randn(T, *start.shape, generator=source) / 3 for start in problem.start)
     for rows in (slice(0, T), slice(T // 3, T)):
-        own = y[rows]
-        given = before((start,), (own,))
-        values, jacobians = problem.linearised(given, rows)
+        own = tuple(part[rows] for part in y)
+        values, jacobians = problem.linearised(before(problem.start, own), rows)
         method = solvers.METHODS["newton"]
-        (want,) = solvers._solved(problem, method, 1.0, values, jacobians, (own,))
-        found = problem.improved((own,), (start,), rows)
+        want = solvers._solved(problem, method, 1.0, values, jacobians, own)
+        found = problem.improved(own, problem.start, rows)
         assert found is not None
-        (got,), off = found
-        assert_close(got, want)
-        largest = max(1.0, float(values[0].abs().max()))
-        assert off == pytest.approx(float((own - values[0]).abs().max()) / largest, rel=1e-4)
+        got, off = found
+        for a, b in zip(got, want, strict=True):
+            assert_close(a, b)
+        far = max(float((a - b).abs().max()) for a, b in zip(own, values, strict=True))
+        largest = max(1.0, *(float(value.abs().max()) for value in values))
+        assert off == pytest.approx(far / largest, rel=1e-4)
+        along = problem.jacobian_along(own, problem.start, rows, {**problem.leaves(own, rows)})
+        for a, b in zip(along, jacobians, strict=True):
+            assert_close(a, b)
 
 
 @pytest.mark.interpreted
@@ -77,7 +119,7 @@ def test_solved(cell: Cell, H: int, kernels: None) -> None:
     assert found.y is not None, found.told
     assert problem._window is not None
     monkey = problem_of(random_case(cell, Sizes(40, 2, 3, H)))
-    monkey.formula._newtons = {("cpu", torch.float32): None}
+    monkey.formula._newtons = {("cpu", torch.float32): ""}
     want = solvers.solve(monkey, ("newton",))
     assert want.y is not None
     assert_close(found.y[0], want.y[0])
@@ -95,29 +137,52 @@ def test_what_is_not_finite(kernels: None) -> None:
     assert found[1] == float("inf")
 
 
-def test_what_has_no_kernel() -> None:
-    """Five states that mix, several groups, float64: torch ops."""
-    for cell, H, dtype in ((cells.gru, 5, torch.float32), (cells.gru, 2, torch.float64)):
-        formula = Formula(job_of(random_case(cell, Sizes(2, 1, 2, H)).to(dtype)))
-        assert formula._iteration(newton.newton, dtype) is None
-    heads = Formula(job_of(random_case(cells.gru.with_heads(2), Sizes(2, 1, 2, 4))))
-    assert len(heads.state_groups[0].groups) == 2
+def formula_of(cell: Cell, H: int, dtype: torch.dtype = torch.float32) -> Formula:
+    return Formula(job_of(random_case(cell, Sizes(2, 1, 2, H)).to(dtype)))
+
+
+@pytest.mark.parametrize(
+    "cell, H, dtype, reason",
+    [
+        (cells.gru, 9, torch.float32, "9 states of a group depend on each other, and its kernels"),
+        (cells.gru, 2, torch.float64, "its kernels compute in float32, not float64"),
+        (unlike, 2, torch.float32, "its groups of states are not alike"),
+    ],
+)
+def test_what_has_no_kernel(cell: Cell, H: int, dtype: torch.dtype, reason: str) -> None:
+    """Torch ops, with the reason."""
+    made = formula_of(cell, H, dtype)._iterations(newton.newton, dtype)
+    assert isinstance(made, str)
+    assert made.startswith(reason)
+
+
+@pytest.mark.parametrize("heads", [2, 12])
+def test_heads_share_their_kernels(heads: int) -> None:
+    """As many lines for many heads as for few, each lane with its head's weights."""
+    (few,) = formula_of(cells.gru.with_heads(2), 4)._iterations(newton.newton, torch.float32)
+    (own,) = formula_of(cells.gru.with_heads(heads), 2 * heads)._iterations(
+        newton.newton, torch.float32
+    )
+    assert own.steps_text.count("\n") == few.steps_text.count("\n")
+    assert f") * {heads} + group)" in own.steps_text
 
 
 @pytest.mark.parametrize("cell, H", SMALL, ids=NAMES)
 def test_compiled(cell: Cell, H: int) -> None:
     """Nothing spills, at the blocks that are launched."""
-    formula = Formula(job_of(random_case(cell, Sizes(2, 1, 2, H))))
-    made = formula._iteration(newton.newton, torch.float32)
-    assert isinstance(made, Newton)
-    steps, channels = scans.block(made.n, 1)
-    constants = {"STEPS": steps, "CHANNELS": channels}
-    for name, text in (("totals", made.totals_text), ("steps", made.steps_text)):
-        kernel = function(name, text)
-        types = {
-            name: "i32" if name in ("T", "N") else "*fp32"
-            for name in kernel.arg_names
-            if name not in constants
-        }
-        found = facts(kernel, types, constants, "sm_90", warps=4, stages=1)
-        assert not found.spilled, (name, found)
+    made = formula_of(cell, H)._iterations(newton.newton, torch.float32)
+    for one in made:
+        assert isinstance(one, Newton)
+        shapes = {"jacobian": scans.shape(newton._LANES, 1)}
+        if isinstance(one, ScannedNewton):
+            shapes |= dict.fromkeys(("totals", "steps"), scans.block(one.n, 1))
+        for name, (steps, channels) in shapes.items():
+            kernel = function(name, getattr(one, f"{name}_text"))
+            constants = {"STEPS": steps, "CHANNELS": channels}
+            types = {
+                name: "i32" if name in ("T", "N") else "*fp32"
+                for name in kernel.arg_names
+                if name not in constants
+            }
+            found = facts(kernel, types, constants, "sm_90", warps=4, stages=1)
+            assert not found.spilled, (name, found)

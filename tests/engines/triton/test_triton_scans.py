@@ -8,17 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elman.engines.deer.scans import Units, associative
-from elman.engines.triton import scans
+from elman.engines.triton import scans, walks
 from elman.engines.triton.offline import facts
 from elman.engines.triton.source import function
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8])
 @pytest.mark.parametrize("T, N", [(1, 1), (5, 3), (37, 34)])
 def test_as_torch_ops(n, T, N, monkeypatch):
     """One block, several of channels, several of time, whose totals take rounds of their own."""
     monkeypatch.setattr(scans, "_ELEMENTS", dict.fromkeys(range(1, 5), 128))
+    monkeypatch.setattr(walks, "_LANES", 1024)  # programs are interpreted one by one
     source = torch.Generator().manual_seed(n)
     A = torch.randn(T, n, n, N, generator=source, dtype=torch.float64) / (2 * n)
     b = torch.randn(T, n, N, generator=source, dtype=torch.float64)
@@ -30,9 +31,16 @@ def test_as_torch_ops(n, T, N, monkeypatch):
     torch.testing.assert_close(dense.mT, want)
 
 
+@pytest.mark.parametrize("T, lanes, steps", [(1, 8, 4), (10_000, 8, 4), (10**6, 8, 32)])
+def test_chunks_leave_processors_busy(T, lanes, steps, monkeypatch):
+    """Short where there is little else to do at once, at most as long as they gain from."""
+    monkeypatch.setattr(walks, "processors", lambda: 132)
+    assert walks.chunk_steps(T, lanes) == steps
+
+
 def test_what_has_no_kernel():
-    """Systems of five, and half precision: the caller's own."""
-    A, b, y0 = torch.ones(3, 5, 5, 2), torch.ones(3, 5, 2), torch.ones(5, 2)
+    """Systems of nine, and half precision: the caller's own."""
+    A, b, y0 = torch.ones(3, 9, 9, 2), torch.ones(3, 9, 2), torch.ones(9, 2)
     assert scans.forward(A, b, y0, True) is None
     assert scans.forward(A[:, :2, :2].half(), b[:, :2].half(), y0[:2].half(), True) is None
     assert scans.forward(A.permute(0, 3, 1, 2), b.mT, y0.mT, False) is None
@@ -60,8 +68,20 @@ def test_joining_is_associative(n, seed):
 def test_compiled(n, N, target):
     """Neither kernel spills."""
     steps, channels = scans.block(n, N)
-    constants = {"STEPS": steps, "CHANNELS": channels}
-    for name, text in (("totals", scans.totals_text(n)), ("steps", scans.steps_text(n))):
+    texts = {"totals": scans.totals_text(n), "steps": scans.steps_text(n)}
+    _fits(texts, {"STEPS": steps, "CHANNELS": channels}, target)
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("n", [5, 8])
+def test_walks_compiled(n, target):
+    """Neither do those of larger systems."""
+    texts = {"totals": walks.totals_text(n), "steps": walks.steps_text(n)}
+    _fits(texts, {"STEPS": 32, "LANES": walks._LANES}, target)
+
+
+def _fits(texts, constants, target):
+    for name, text in texts.items():
         made = function(name, text)
         types = {
             name: "i32" if name in ("T", "N") else "*fp32"

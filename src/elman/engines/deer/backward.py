@@ -40,7 +40,8 @@ class Backward:
         count = rows.stop - rows.start
         final = rows.stop == problem.steps
         first = problem.start if not rows.start else tuple(part[rows.start - 1] for part in self.y)
-        previous = before(first, tuple(part[rows] for part in self.y))
+        along = tuple(part[rows] for part in self.y)
+        previous = before(first, along)
         known = problem.leaves(previous, rows)
         problem.evaluate(step.roots, known)  # what all of the following share
         known.update(self._d_outputs(rows))
@@ -54,7 +55,7 @@ class Backward:
                 formula.recurrent, problem.evaluate(roots, dict(known)), strict=True
             )
         }
-        jacobians = problem.jacobian(known, count)
+        jacobians = problem.jacobian_along(along, first, rows, known)
         totals: dict[int, Tensor] = {}
         carries: list[Tensor] = []
         for state_group, J, start in zip(formula.state_groups, jacobians, self.carry, strict=True):

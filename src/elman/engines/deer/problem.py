@@ -7,15 +7,15 @@ pattern of dependence, laid out as the scans want them (``scans.Units``, ``scans
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from elman.autodiff.structure import JacobianPattern, Structure, structure
+from elman.autodiff.structure import structure
 from elman.engines import registry
 from elman.engines.arrays import Arrays
 from elman.engines.base import Job
@@ -26,104 +26,23 @@ from elman.engines.deer.partial_evaluation import (
     with_zero_cotangents,
     within_units,
 )
-from elman.engines.deer.scans import Algebra, Dense, Units
+from elman.engines.deer.scans import Units
+from elman.engines.deer.state_groups import (
+    StateGroups,
+    jacobian_width,
+    state_groups_of,
+    unitwise,
+    width_of,
+)
 from elman.engines.gate_blocks import GateBlockViews
+from elman.engines.group_step import GroupStep
 from elman.engines.weights import WeightRate
 from elman.ir.build import Builder
 from elman.ir.evaluate import evaluate
 from elman.ir.graph import Node, walk
-from elman.ir.pair import Step, loop_invariant
-from elman.ir.types import shape_size
+from elman.ir.pair import loop_invariant
 
 COPIES = 3  # arrays as large as the Jacobian that live at once: it, transposed, and in reverse
-
-
-@dataclass(frozen=True)
-class StateGroups:
-    """Groups of states of one size and pattern.
-
-    Attributes:
-        groups: indices of state gate blocks; each group depends on itself alone.
-        widths: sizes of the gate blocks of a group.
-        algebra: how its arrays are laid out: ``Units`` [T, k, B·groups·U] for groups of k states
-            whose units do not mix, ``Dense`` [T, B·groups, n].
-    """
-
-    groups: tuple[tuple[int, ...], ...]
-    widths: tuple[int, ...]
-    algebra: Algebra
-
-    @property
-    def rows(self) -> int:
-        """Rows of a Jacobian."""
-        return self.algebra.n
-
-    def packed(self, states: Mapping[int, Tensor]) -> Tensor:
-        """States [T, B, n] (scalars [T, B, 1]) as one array of the bundle."""
-        if isinstance(self.algebra, Units):
-            each = [torch.stack([states[k] for k in group], 1) for group in self.groups]
-            return torch.stack(each, 3).flatten(2)  # [T, k, B, groups, U]
-        joined = [torch.cat([states[k] for k in group], -1) for group in self.groups]
-        return torch.stack(joined, 2).flatten(1, 2)  # [T, B, groups, n]
-
-    def unpacked(self, packed: Tensor, batch: int) -> dict[int, Tensor]:
-        """The reverse of :meth:`packed`."""
-        count = len(self.groups)
-        states: dict[int, Tensor] = {}
-        if isinstance(self.algebra, Units):
-            whole = packed.unflatten(2, (batch, count, self.widths[0]))
-            for g, group in enumerate(self.groups):
-                for place, k in enumerate(group):
-                    states[k] = whole[:, place, :, g]
-            return states
-        whole = packed.unflatten(1, (batch, count))
-        for g, group in enumerate(self.groups):
-            states.update(zip(group, whole[:, :, g].split(self.widths, -1), strict=True))
-        return states
-
-    def seeded(self, like: Tensor) -> dict[int, Tensor]:
-        """Cotangents [states of a group, 1, 1, n], each one for every unit of one state."""
-        cotangents: dict[int, Tensor] = {}
-        for place, width in enumerate(self.widths):
-            seed = like.new_zeros(len(self.widths), 1, 1, width)
-            seed[place] = 1
-            cotangents.update({group[place]: seed for group in self.groups})
-        return cotangents
-
-
-def state_groups_of(
-    step: Step, recurrence: Structure, sizes: Mapping[str, int]
-) -> tuple[StateGroups, ...]:
-    """The recurrent states of a step, groups of one kind together."""
-    kinds: dict[tuple[bool, tuple[int, ...]], list[tuple[int, ...]]] = {}
-    for group in recurrence.groups:
-        widths = tuple(_width(step.states[k], sizes) for k in group)
-        patterns = [kind for (a, _), kind in recurrence.kinds.items() if a in group]
-        units = JacobianPattern.DENSE not in patterns and len(set(widths)) == 1
-        kinds.setdefault((units, widths), []).append(group)
-    return tuple(
-        StateGroups(tuple(groups), widths, Units(len(widths)) if units else Dense(sum(widths)))
-        for (units, widths), groups in kinds.items()
-    )
-
-
-def _unitwise(state_groups: Sequence[StateGroups]) -> tuple[StateGroups, ...] | None:
-    """The same groups, each unit by itself; None if there is nothing to gain, or if the states of a
-    group differ in size."""
-    if all(isinstance(one.algebra, Units) for one in state_groups):
-        return None
-    if any(len(set(one.widths)) > 1 for one in state_groups):
-        return None
-    return tuple(replace(one, algebra=Units(len(one.widths))) for one in state_groups)
-
-
-def _jacobian_width(state_groups: Sequence[StateGroups]) -> int:
-    """Elements of the Jacobians of one step of one sample."""
-    return sum(one.rows * sum(one.widths) * len(one.groups) for one in state_groups)
-
-
-def _width(leaf: Node, sizes: Mapping[str, int]) -> int:
-    return shape_size(leaf.shape, sizes)[0] if leaf.shape else 1
 
 
 class Formula:
@@ -146,13 +65,13 @@ class Formula:
         kept = [self.pair.d_next[k] for k in self.recurrent]
         self.rows_within_units, self.diagonals = within_units(self.jacobian_rows, kept, Builder())
         self.mixing = until_units_mix(self.jacobian_rows, kept)
-        self.unitwise = _unitwise(self.state_groups)
+        self.unitwise = unitwise(self.state_groups)
         leaves = (*step.inputs, *step.states, *step.weights)
         views = GateBlockViews(job.graph.leaves, leaves, self.sizes)
         self.gate_blocks, self.joined = views.gate_blocks, views.joined
         self.weights = WeightRate(job)
         self._newtons: dict[Any, Any] = {}
-        self.jacobian_width = _jacobian_width(self.state_groups)
+        self.jacobian_width = jacobian_width(self.state_groups)
         self.values_width = self._values_width()
 
     def _values_width(self) -> int:
@@ -163,31 +82,44 @@ class Formula:
             ends += [*pair.d_states, *pair.d_inputs]
             ends += [end for one in pair.sums for end in (one.left, one.right)]
         computed = walk([end for end in ends if end is not None])
-        return sum(_width(v, self.sizes) for v in computed if v.args and not loop_invariant(v))
+        return sum(width_of(v, self.sizes) for v in computed if v.args and not loop_invariant(v))
 
-    def newton(self, device: str, dtype: torch.dtype) -> Any:
-        """Kernels of a whole iteration, where a device has them for one small group; or None."""
+    def newton(self, device: str, dtype: torch.dtype) -> tuple[Any, ...] | str:
+        """Kernels of a whole iteration for each bundle of states; or why there are none."""
         key = (device, dtype)
         if key not in self._newtons:
             make = registry.newton(device)
-            alone = len(self.state_groups) == 1 and len(self.state_groups[0].groups) == 1
-            fits = alone and not self.held  # which its kernels would read at every step
-            self._newtons[key] = self._iteration(make, dtype) if make and fits else None
+            self._newtons[key] = (
+                f"no engine has kernels of it for {device}"
+                if make is None
+                else self._iterations(make, dtype)
+            )
         return self._newtons[key]
 
-    def _iteration(self, make: Any, dtype: torch.dtype) -> Any:
-        step, (state_group,) = self.pair.step, self.state_groups
-        (group,) = state_group.groups
-        views = [self.recurrent.index(k) for k in group]
-        return make(
+    def _iterations(self, make: Any, dtype: torch.dtype) -> tuple[Any, ...] | str:
+        if self.held:
+            return "its kernels would read values of a whole sequence at every step"
+        found: list[Any] = []
+        for state_group in self.state_groups:
+            made = make(
+                [self._group_step(group) for group in state_group.groups],
+                self.sizes,
+                n=state_group.algebra.n,
+                units=isinstance(state_group.algebra, Units),
+                dtype=dtype,
+            )
+            if isinstance(made, str):
+                return made
+            found.append(made)
+        return tuple(found)
+
+    def _group_step(self, group: Sequence[int]) -> GroupStep:
+        step, places = self.pair.step, [self.recurrent.index(k) for k in group]
+        return GroupStep(
             [step.states[k] for k in group],
-            [self.next[place] for place in views],
+            [self.next[place] for place in places],
             [self.pair.d_next[k] for k in group],
-            [self.jacobian_rows[place] for place in views],
-            self.sizes,
-            n=state_group.algebra.n,
-            units=isinstance(state_group.algebra, Units),
-            dtype=dtype,
+            [self.jacobian_rows[place] for place in places],
         )
 
 
@@ -231,7 +163,7 @@ class Problem:
         whole = {k: value.unsqueeze(0) for k, value in below.items()}
         self.start: Trajectory = tuple(b.packed(whole)[0] for b in groups)
         self.algebras = tuple(state_group.algebra for state_group in groups)
-        self.row_bytes = COPIES * self.batch * _jacobian_width(groups) * self.dtype.itemsize
+        self.row_bytes = COPIES * self.batch * jacobian_width(groups) * self.dtype.itemsize
 
     def unitwise(self) -> Problem | None:
         """See :meth:`Equations.unitwise`."""
@@ -288,7 +220,7 @@ class Problem:
 
     def width(self, value: Node) -> int:
         """Units of a gate block; 1 for a scalar."""
-        return _width(value, self._sizes)
+        return width_of(value, self._sizes)
 
     def broadcast(self, value: Tensor, leaf: Node, *lead: int) -> Tensor:
         """A value of every step, sample and unit, scalars as columns."""
@@ -308,18 +240,53 @@ class Problem:
         self, y: Trajectory, start: Trajectory, rows: slice
     ) -> tuple[Trajectory, float] | None:
         """See :meth:`Equations.improved`."""
-        newton = self.formula.newton(self.device.type, self.dtype)
-        if newton is None:
+        newtons = self.formula.newton(self.device.type, self.dtype)
+        if isinstance(newtons, str):
             return None
+        given = self._given(newtons, rows, None)
+        made = [
+            one.improved(part, first, *read)
+            for one, part, first, read in zip(newtons, y, start, given, strict=True)
+        ]
+        worst, largest = torch.stack([off for _, off in made]).amax(0).tolist()
+        off = worst / max(1.0, largest) if math.isfinite(worst) else math.inf
+        return tuple(iterate for iterate, _ in made), off
+
+    def _given(
+        self, newtons: Sequence[Any], rows: slice, known: dict[Node, Tensor] | None
+    ) -> list[tuple[Tensor, Tensor]]:
+        """What kernels of some steps read beside the trajectory; of the last steps it is kept."""
         key = rows.start, rows.stop
         if self._window is None or self._window[0] != key:
-            known = dict(self._invariants)
-            known.update((leaf, value[rows]) for leaf, value in self._inputs.items())
-            self.evaluate([*newton.rows, *newton.invariants], known)
-            channels = y[0].shape[2 if newton.units else 1]
-            self._window = key, newton.given(known, rows.stop - rows.start, channels)
-        iterate, off = newton.improved(y[0], start[0], *self._window[1])
-        return (iterate,), off
+            if known is None:
+                known = dict(self._invariants)
+                known.update((leaf, value[rows]) for leaf, value in self._inputs.items())
+            self.evaluate([leaf for one in newtons for leaf in one.leaves], known)
+            count = rows.stop - rows.start
+            self._window = key, [one.given(known, count, self.batch) for one in newtons]
+        given: list[tuple[Tensor, Tensor]] = self._window[1]
+        return given
+
+    def jacobian_along(
+        self, y: Trajectory, first: Trajectory, rows: slice, known: dict[Node, Tensor]
+    ) -> Trajectory:
+        """The Jacobian of some steps along a trajectory.
+
+        Args:
+            y: the trajectory of these steps; ``first`` precedes it.
+            rows: the steps.
+            known: their leaves, and what has been computed of them.
+        """
+        newtons = self.formula.newton(self.device.type, self.dtype)
+        if isinstance(newtons, str):
+            return self.jacobian(known, rows.stop - rows.start)
+        given = self._given(newtons, rows, dict(known))
+        each = zip(newtons, y, first, given, strict=True)
+        made = [one.linearised(part, start, *read)[0] for one, part, start, read in each]
+        return tuple(
+            A if isinstance(algebra, Units) else A.permute(0, 3, 1, 2)
+            for A, algebra in zip(made, self.algebras, strict=True)
+        )
 
     def linearised(self, before: Trajectory, rows: Rows) -> tuple[Trajectory, Trajectory]:
         """f and its Jacobian by the states for some steps."""
@@ -340,7 +307,7 @@ class Problem:
                 leaf = step.states[k]
                 seed = seeds.get(k)
                 if seed is None:
-                    seed = some.new_zeros(states, 1, 1, _width(leaf, self._sizes))
+                    seed = some.new_zeros(states, 1, 1, width_of(leaf, self._sizes))
                 values[pair.d_next[k]] = self.bare(seed, leaf)
             units = isinstance(state_group.algebra, Units)
             made = self._units_jacobian if units else self._rows_jacobian

@@ -2,6 +2,7 @@
 
 A chunk of steps is one program's associative scan; the chunks' totals are a recurrence of their
 own, so a long sequence takes a few rounds: totals of chunks, their recurrence, then all steps.
+Larger systems are those of ``walks``.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elman.engines.triton import walks
 from elman.engines.triton.launch import launching
 from elman.engines.triton.source import function
 
-MOST = 4  # states of a system: beyond, a scan's operands do not fit into registers
+MOST = 4  # states of a system that is scanned: beyond, operands do not fit into registers
 _ELEMENTS = {1: 2048, 2: 1024, 3: 256, 4: 256}  # of a block of steps and channels
 _CHANNELS = 32  # of a block at most
 _DTYPES = (torch.float32, torch.float64)
@@ -84,12 +86,16 @@ def from_starts(n: int) -> tuple[list[str], list[str]]:
     return lines, [f"{b[i]} + {sums[i]}" for i in range(n)]
 
 
-def kernel(n: int, name: str, arrays: str, lines: list[str]) -> str:
-    """The text of a kernel on arrays whose blocks of steps are scanned; T steps, N channels."""
+def kernel(name: str, arrays: str, lines: list[str]) -> str:
+    """The text of a kernel on arrays of T steps, N channels."""
     sizes = "T, N, STEPS: tl.constexpr, CHANNELS: tl.constexpr"
     body = "\n".join(f"    {line}" for line in lines)
-    head = f"def {name}({arrays}, {sizes}):"
-    return "\n".join([*_joined(n), "", "", '@triton.jit(do_not_specialize=["T"])', head, body, ""])
+    return f'@triton.jit(do_not_specialize=["T"])\ndef {name}({arrays}, {sizes}):\n{body}\n'
+
+
+def scan_kernel(n: int, name: str, arrays: str, lines: list[str]) -> str:
+    """The same of a kernel whose blocks of steps are scanned."""
+    return "\n".join([*_joined(n), "", "", kernel(name, arrays, lines)])
 
 
 def _loaded(n: int) -> list[str]:
@@ -107,7 +113,7 @@ def _loaded(n: int) -> list[str]:
 @cache
 def totals_text(n: int) -> str:
     """The kernel of what each block of steps does as a whole."""
-    return kernel(n, "totals", "A, b, At, bt", [*_loaded(n), *total_stores(n)])
+    return scan_kernel(n, "totals", "A, b, At, bt", [*_loaded(n), *total_stores(n)])
 
 
 @cache
@@ -116,13 +122,18 @@ def steps_text(n: int) -> str:
     lines, states = from_starts(n)
     for i, state in enumerate(states):
         lines.append(f"tl.store(y + (t * {n} + {i}) * N + c, {state}, mask=inside)")
-    return kernel(n, "steps", "A, b, start, y", [*_loaded(n), *lines])
+    return scan_kernel(n, "steps", "A, b, start, y", [*_loaded(n), *lines])
 
 
 def block(n: int, N: int) -> tuple[int, int]:
-    """Steps and channels of a block."""
+    """Steps and channels of a block that is scanned."""
+    return shape(_ELEMENTS[n], N)
+
+
+def shape(elements: int, N: int) -> tuple[int, int]:
+    """Steps and channels of a block of so many of both."""
     channels = min(_CHANNELS, 1 << (N - 1).bit_length())
-    return max(2, _ELEMENTS[n] // channels), channels
+    return max(2, elements // channels), channels
 
 
 def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
@@ -137,7 +148,7 @@ def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
     Returns:
         y as b; None for what has no kernel here.
     """
-    if b.dtype not in _DTYPES or not b.numel() or A.shape[1 if units else 2] > MOST:
+    if b.dtype not in _DTYPES or not b.numel() or A.shape[1 if units else 2] > walks.MOST:
         return None
     given = (A, b, y0) if units else (A.permute(0, 2, 3, 1), b.mT, y0.mT)
     with launching(b):
@@ -147,6 +158,8 @@ def forward(A: Tensor, b: Tensor, y0: Tensor, units: bool) -> Tensor | None:
 
 def _solved(A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
     T, n, N = b.shape
+    if n > MOST:
+        return walks.solved(A, b, y0)
     steps, channels = block(n, N)
     chunks = -(-T // steps)
     grid = (chunks, -(-N // channels))

@@ -22,10 +22,12 @@ class Writer:
     Args:
         sizes: of the named dims.
         units: whether units are channels: every value is one block then.
+        groups: how many groups of states there are, of which each channel has one, ``group``: of
+            each value of weight rate ``vec`` has one for every group.
     """
 
-    def __init__(self, sizes: Mapping[str, int], *, units: bool) -> None:
-        self.sizes, self.units = sizes, units
+    def __init__(self, sizes: Mapping[str, int], *, units: bool, groups: int = 1) -> None:
+        self.sizes, self.units, self.groups = sizes, units, groups
         self.known: dict[Node, list[Entry]] = {}
         self.lines: list[str] = []
         self.invariants: dict[Node, int] = {}  # offsets among all values of weight rate
@@ -62,6 +64,15 @@ class Writer:
         """Forget what changes so often, or oftener."""
         self.known = {node: own for node, own in self.known.items() if node.rate < rate}
 
+    def forget_invariants(self) -> None:
+        """Forget what is of weight rate: it is loaded again where it is read again."""
+        self.known = {node: own for node, own in self.known.items() if not loop_invariant(node)}
+
+    def taken(self) -> list[str]:
+        """The lines since the last call."""
+        lines, self.lines = self.lines, []
+        return lines
+
     def _given(self, node: Node) -> bool:
         return node.rate <= Rate.INPUT and node.op not in ("const", "count")
 
@@ -72,9 +83,9 @@ class Writer:
             at = self.invariants.setdefault(node, self.invariants_size)
             self.invariants_size = max(self.invariants_size, at + self.size(node))
             if self.units and node.shape:
-                return [self._named(f"tl.load(vec + {at} + unit)")]
+                return [self._named(self._invariant(f"{at} + unit"))]
             for k in range(self.count(node)):
-                entries.append(self._named(f"tl.load(vec + {at + k})"))
+                entries.append(self._named(self._invariant(str(at + k))))
             return entries
         at = self.rows.setdefault(node, self.rows_size)
         self.rows_size = max(self.rows_size, at + self.count(node))
@@ -82,6 +93,11 @@ class Writer:
             load = f"tl.load(X + {at + k} * plane + at, mask=inside, other=0.0)"
             entries.append(self._named(load))
         return entries
+
+    def _invariant(self, at: str) -> str:
+        if self.groups == 1:
+            return f"tl.load(vec + {at})"
+        return f"tl.load(vec + ({at}) * {self.groups} + group)"
 
     def _made(self, node: Node) -> list[Entry]:
         if node.op == "const":

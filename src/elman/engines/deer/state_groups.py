@@ -1,0 +1,104 @@
+"""Groups of recurrent states of one kind, and how a trajectory lays them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from elman.autodiff.structure import JacobianPattern, Structure
+from elman.engines.deer.scans import Algebra, Dense, Units
+from elman.ir.graph import Node
+from elman.ir.pair import Step
+from elman.ir.types import shape_size
+
+
+@dataclass(frozen=True)
+class StateGroups:
+    """Groups of states of one size and pattern.
+
+    Attributes:
+        groups: indices of state gate blocks; each group depends on itself alone.
+        widths: sizes of the gate blocks of a group.
+        algebra: how its arrays are laid out: ``Units`` [T, k, B·groups·U] for groups of k states
+            whose units do not mix, ``Dense`` [T, B·groups, n].
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    widths: tuple[int, ...]
+    algebra: Algebra
+
+    @property
+    def rows(self) -> int:
+        """Rows of a Jacobian."""
+        return self.algebra.n
+
+    def packed(self, states: Mapping[int, Tensor]) -> Tensor:
+        """States [T, B, n] (scalars [T, B, 1]) as one array of the bundle."""
+        if isinstance(self.algebra, Units):
+            each = [torch.stack([states[k] for k in group], 1) for group in self.groups]
+            return torch.stack(each, 3).flatten(2)  # [T, k, B, groups, U]
+        joined = [torch.cat([states[k] for k in group], -1) for group in self.groups]
+        return torch.stack(joined, 2).flatten(1, 2)  # [T, B, groups, n]
+
+    def unpacked(self, packed: Tensor, batch: int) -> dict[int, Tensor]:
+        """The reverse of :meth:`packed`."""
+        count = len(self.groups)
+        states: dict[int, Tensor] = {}
+        if isinstance(self.algebra, Units):
+            whole = packed.unflatten(2, (batch, count, self.widths[0]))
+            for g, group in enumerate(self.groups):
+                for place, k in enumerate(group):
+                    states[k] = whole[:, place, :, g]
+            return states
+        whole = packed.unflatten(1, (batch, count))
+        for g, group in enumerate(self.groups):
+            states.update(zip(group, whole[:, :, g].split(self.widths, -1), strict=True))
+        return states
+
+    def seeded(self, like: Tensor) -> dict[int, Tensor]:
+        """Cotangents [states of a group, 1, 1, n], each one for every unit of one state."""
+        cotangents: dict[int, Tensor] = {}
+        for place, width in enumerate(self.widths):
+            seed = like.new_zeros(len(self.widths), 1, 1, width)
+            seed[place] = 1
+            cotangents.update({group[place]: seed for group in self.groups})
+        return cotangents
+
+
+def state_groups_of(
+    step: Step, recurrence: Structure, sizes: Mapping[str, int]
+) -> tuple[StateGroups, ...]:
+    """The recurrent states of a step, groups of one kind together."""
+    kinds: dict[tuple[bool, tuple[int, ...]], list[tuple[int, ...]]] = {}
+    for group in recurrence.groups:
+        widths = tuple(width_of(step.states[k], sizes) for k in group)
+        patterns = [kind for (a, _), kind in recurrence.kinds.items() if a in group]
+        units = JacobianPattern.DENSE not in patterns and len(set(widths)) == 1
+        kinds.setdefault((units, widths), []).append(group)
+    return tuple(
+        StateGroups(tuple(groups), widths, Units(len(widths)) if units else Dense(sum(widths)))
+        for (units, widths), groups in kinds.items()
+    )
+
+
+def unitwise(state_groups: Sequence[StateGroups]) -> tuple[StateGroups, ...] | None:
+    """The same groups, each unit by itself; None if there is nothing to gain, or if the states of a
+    group differ in size."""
+    if all(isinstance(one.algebra, Units) for one in state_groups):
+        return None
+    if any(len(set(one.widths)) > 1 for one in state_groups):
+        return None
+    return tuple(replace(one, algebra=Units(len(one.widths))) for one in state_groups)
+
+
+def jacobian_width(state_groups: Sequence[StateGroups]) -> int:
+    """Elements of the Jacobians of one step of one sample."""
+    return sum(one.rows * sum(one.widths) * len(one.groups) for one in state_groups)
+
+
+def width_of(leaf: Node, sizes: Mapping[str, int]) -> int:
+    """Units of a gate block; 1 of a scalar."""
+    return shape_size(leaf.shape, sizes)[0] if leaf.shape else 1

@@ -1,0 +1,106 @@
+"""The step of a group of states and its Jacobian, written unit by unit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from elman.engines.group_step import GroupStep
+from elman.engines.triton.unitwise import Entry, Writer, text_of
+from elman.ir.graph import Node, Rate
+
+_NAME = re.compile(r"\bx\d+\b")  # of a line that a writer wrote
+
+
+class Linearised:
+    """f and the rows of its Jacobian at the states ``h0`` …, on a block [steps, channels].
+
+    Args:
+        group: what is written.
+        sizes: of the named dims.
+        units: as of :class:`Writer`.
+        groups: how many there are of the kind, of which each channel has one.
+        again: whether each row loads anew what is of weight rate: more loads, fewer registers.
+
+    Attributes:
+        n: states that depend on each other.
+        width: channels of one sample and group.
+        rows, invariants: what is loaded, in order.
+    """
+
+    def __init__(
+        self,
+        group: GroupStep,
+        sizes: Mapping[str, int],
+        *,
+        units: bool,
+        groups: int = 1,
+        again: bool = False,
+    ) -> None:
+        writer = Writer(sizes, units=units, groups=groups)
+        self._counts = [writer.count(state) for state in group.states]
+        self.n = sum(self._counts)
+        self.width = max(writer.size(state) for state in group.states) if units else 1
+        self._at = [0, *accumulate(self._counts)]
+        for state, first, count in zip(group.states, self._at, self._counts):
+            writer.known[state] = [f"h{first + i}" for i in range(count)]
+        self._parts = [(self._wide(writer, group.after), writer.taken())]
+        for s in range(self.n):
+            if again:
+                writer.forget_invariants()
+            self._parts.append((self._row(writer, group, s), writer.taken()))
+        self.rows, self.invariants = list(writer.rows), list(writer.invariants)
+        self._prune()
+
+    def _wide(self, writer: Writer, values: Sequence[Node | None]) -> list[Entry]:
+        """An entry for every state."""
+        found: list[Entry] = []
+        for value, count in zip(values, self._counts, strict=True):
+            own: list[Entry] = [0.0] if value is None else writer.value(value)
+            found += own if len(own) == count else own * count
+        return found
+
+    def _row(self, writer: Writer, group: GroupStep, s: int) -> list[Entry]:
+        for seed, first, count in zip(group.seeds, self._at, self._counts):
+            writer.known[seed] = [float(s == first + i) for i in range(count)]
+        row = self._wide(writer, group.rows)
+        writer.forget(Rate.OUTPUT)
+        return row
+
+    def _prune(self) -> None:
+        """Leave out what nothing reads, of the last line first."""
+        read: set[str] = set()
+        kept: list[tuple[list[Entry], list[str]]] = []
+        for entries, lines in reversed(self._parts):
+            read.update(entry for entry in entries if isinstance(entry, str))
+            own: list[str] = []
+            for line in reversed(lines):
+                name, text = line.split(" = ", 1)
+                if name in read:
+                    own.append(line)
+                    read.update(_NAME.findall(text))
+            kept.append((entries, own[::-1]))
+        self._parts = kept[::-1]
+
+    @property
+    def text(self) -> str:
+        """All lines: what groups of one kernel share."""
+        return "\n".join([*self.values(), *(line for i in range(self.n) for line in self.row(i))])
+
+    def values(self) -> list[str]:
+        """Lines of f: ``g0`` …, and ``f0`` …, in which no NaN is left."""
+        entries, lines = self._parts[0]
+        found = [*lines, "zero = tl.zeros([STEPS, CHANNELS], tl.float32)"]
+        for i, entry in enumerate(entries):
+            found += [f"g{i} = {text_of(entry)} + zero", f"f{i} = lib.number(g{i})"]
+        return found
+
+    def row(self, i: int) -> list[str]:
+        """Lines of a row of the Jacobian, ``ai0`` …; a step outside changes nothing."""
+        entries, lines = self._parts[1 + i]
+        found = list(lines)
+        for j, entry in enumerate(entries):
+            made = f"lib.bounded({text_of(entry)} + zero)"
+            found.append(f"a{i}{j} = tl.where(inside, {made}, {float(i == j)})")
+        return found

@@ -1,0 +1,116 @@
+"""Linear recurrences of five to eight states on a GPU: chunks of steps that lanes walk through.
+
+The product of two steps does not fit into registers, a row of it does. So a chunk's product is made
+row by row, a lane for each, from its last step to its first: a row times a step's matrix is the
+next row. From the totals follow the states before each chunk, and from these, a lane for each chunk
+and channel, all states. As with ``scans``, totals are a recurrence of their own.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from elman.engines.triton.launch import processors
+from elman.engines.triton.source import function
+
+MOST = 8  # states of a system
+_LANES = 128  # of a program
+_BUSY = 256  # lanes of a processor that hide what loads wait for
+_STEPS = (4, 32)  # of a chunk, at least and at most
+
+
+def _sums(n: int, vector: str, made: str, *, plus: str = "") -> list[str]:
+    """Lines of a vector times the matrix ``a``: from the left if ``plus`` is empty, else from the
+    right, added to that vector."""
+    lines: list[str] = []
+    for j in range(n):
+        names = [f"a{j}{k}" if plus else f"a{k}{j}" for k in range(n)]
+        terms = [f"{name} * {vector}{k}" for k, name in enumerate(names)]
+        lines.append(f"{made}{j} = {' + '.join([*([plus + str(j)] if plus else []), *terms])}")
+    return lines
+
+
+def _loads(n: int) -> list[str]:
+    """Lines that load a step; one beyond the last changes nothing."""
+    lines = ["ok = t < T"]
+    for i in range(n):
+        for j in range(n):
+            at = f"A + (t * {n * n} + {i * n + j}) * N + c"
+            lines.append(f"a{i}{j} = tl.load({at}, mask=ok, other={float(i == j)})")
+        lines.append(f"b{i} = tl.load(b + (t * {n} + {i}) * N + c, mask=ok, other=0.0)")
+    return lines
+
+
+def _kernel(name: str, arrays: str, before: list[str], loop: list[str], after: list[str]) -> str:
+    head = f"def {name}({arrays}, T, N, STEPS: tl.constexpr, LANES: tl.constexpr):"
+    lane = "lane = tl.program_id(0) * LANES + tl.arange(0, LANES)"  # 2³¹ would be of 250 GB
+    body = [lane, *before, "for s in range(STEPS):", *(f"    {line}" for line in loop), *after]
+    lines = "\n".join(f"    {line}" for line in body)
+    return f'@triton.jit(do_not_specialize=["T"])\n{head}\n{lines}\n'
+
+
+@cache
+def totals_text(n: int) -> str:
+    """The kernel of what each chunk does as a whole: ``At`` [C, n, n, N], ``bt`` [C, n, N]."""
+    before = [f"i = lane % {n}", f"c = lane // {n} % N", f"k = (lane // {n} // N).to(tl.int64)"]
+    before += [f"u{j} = (i == {j}).to(b.dtype.element_ty)" for j in range(n)]
+    before.append("total = u0 - u0")
+    added = " + ".join(f"u{j} * b{j}" for j in range(n))
+    loop = ["t = k * STEPS + (STEPS - 1 - s)", *_loads(n), f"total = total + ({added})"]
+    loop += [*_sums(n, "u", "v"), *(f"u{j} = v{j}" for j in range(n))]
+    after = ["ok = k * STEPS < T"]
+    after += [
+        f"tl.store(At + ((k * {n} + i) * {n} + {j}) * N + c, u{j}, mask=ok)" for j in range(n)
+    ]
+    after.append(f"tl.store(bt + (k * {n} + i) * N + c, total, mask=ok)")
+    return _kernel("totals", "A, b, At, bt", before, loop, after)
+
+
+@cache
+def steps_text(n: int) -> str:
+    """The kernel of all y [T, n, N] from the states ``start`` [C, n, N] before each chunk."""
+    before = ["c = lane % N", "k = (lane // N).to(tl.int64)", "here = k * STEPS < T"]
+    for i in range(n):
+        at = f"start + (k * {n} + {i}) * N + c"
+        before.append(f"u{i} = tl.load({at}, mask=here, other=0.0)")
+    loop = ["t = k * STEPS + s", *_loads(n), *_sums(n, "u", "v", plus="b")]
+    for i in range(n):
+        loop += [f"u{i} = v{i}", f"tl.store(y + (t * {n} + {i}) * N + c, u{i}, mask=ok)"]
+    return _kernel("steps", "A, b, start, y", before, loop, [])
+
+
+def chunk_steps(T: int, lanes: int) -> int:
+    """Steps of a chunk: as few as leave every processor busy with so many lanes a step."""
+    least, most = _STEPS
+    steps = least
+    while steps < most and T * lanes > 2 * steps * _BUSY * processors():
+        steps *= 2
+    return steps
+
+
+def solved(A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
+    """All y[t] = A[t] y[t-1] + b[t].
+
+    Args:
+        A, b, y0: [T, n, n, N], [T, n, N] and [n, N], contiguous.
+
+    Returns:
+        y [T, n, N].
+    """
+    T, n, N = b.shape
+    steps = chunk_steps(T, n * N)
+    chunks = -(-T // steps)
+    start = y0.unsqueeze(0)
+    if chunks > 1:
+        At, bt = A.new_empty(chunks, n, n, N), b.new_empty(chunks, n, N)
+        programs = -(-chunks * N * n // _LANES)
+        totals = function("totals", totals_text(n))
+        totals[(programs,)](A, b, At, bt, T, N, STEPS=steps, LANES=_LANES)
+        start = torch.cat((start, solved(At, bt, y0)[:-1]))
+    y = torch.empty_like(b)
+    kernel = function("steps", steps_text(n))
+    kernel[(-(-chunks * N // _LANES),)](A, b, start, y, T, N, STEPS=steps, LANES=_LANES)
+    return y
