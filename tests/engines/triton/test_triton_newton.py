@@ -11,6 +11,7 @@ from elman import cell, cells
 from elman.engines import registry
 from elman.engines.deer import solvers
 from elman.engines.deer.equations import before
+from elman.engines.deer.kernel import DeerKernel
 from elman.engines.deer.problem import Formula, Problem
 from elman.engines.triton import newton, scans
 from elman.engines.triton.engine import ENGINE
@@ -154,6 +155,17 @@ def test_what_has_no_kernel(cell: Cell, H: int, dtype: torch.dtype, reason: str)
     made = formula_of(cell, H, dtype)._iterations(newton.newton, dtype)
     assert isinstance(made, str)
     assert made.startswith(reason)
+
+
+def test_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks what runs hears of kernels, or why there are none."""
+    job = job_of(random_case(cells.gru, Sizes(2, 1, 2, 9)))
+    assert "iterations" not in DeerKernel(job, "deer").describe()
+    monkeypatch.setattr(registry, "newton", lambda device: ENGINE.newton())
+    told = DeerKernel(job, "deer").describe()["iterations"]
+    assert told.startswith("by torch's operations (9 states of a group depend on each other")
+    job = job_of(random_case(cells.gru.with_heads(3), Sizes(2, 1, 2, 6)))
+    assert DeerKernel(job, "deer").describe()["iterations"] == "in kernels"
 
 
 @pytest.mark.parametrize("heads", [2, 12])

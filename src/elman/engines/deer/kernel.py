@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elman.engines import registry
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.deer import sequential
@@ -44,8 +45,15 @@ class DeerKernel(Kernel):
         self.budget = IN_CACHE if job.spec.device == "cpu" else BUDGET
 
     def describe(self) -> dict[str, Any]:
-        """Engine, and solvers in the order in which they are tried."""
-        return {"engine": self.engine, "schedule": "+".join(self.solvers)}
+        """Engine, and solvers in the order in which they are tried; where a device has kernels of
+        Newton's iteration, whether these run it, or why not."""
+        found = {"engine": self.engine, "schedule": "+".join(self.solvers)}
+        spec = self._job.spec
+        if self.solvers and registry.newton(spec.device) is not None:
+            made = self.formula.newton(spec.device, getattr(torch, spec.dtype))
+            why = f"by torch's operations ({made})" if isinstance(made, str) else "in kernels"
+            found["iterations"] = why
+        return found
 
     def counters(self) -> dict[str, int]:
         """Forward calls, and how many of them fell back to sequential steps."""

@@ -1,0 +1,69 @@
+"""Forward and backward of engine deer by Newton's kernels, beside the reference in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import elman
+from elman import cells
+from elman.engines import registry
+from elman.engines.triton import walks
+from elman.engines.triton.engine import ENGINE
+from elman.engines.triton.newton import Newton
+from elman.frontend.cell import Cell
+from helpers import Sizes, assert_same, random_case, run
+
+pytestmark = pytest.mark.interpreted
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The CPU's scans are the interpreter's too; what of Newton's kernels ran."""
+    ran: list[str] = []
+    for name in ("_improved", "_linearised"):
+        for kind in (Newton, *Newton.__subclasses__()):
+            own = kind.__dict__.get(name)
+            if own is not None:
+
+                def spied(*args, own=own, name=name):
+                    ran.append(name)
+                    return own(*args)
+
+                monkeypatch.setattr(kind, name, spied)
+    monkeypatch.setattr(registry, "scans", lambda device: ENGINE.scans())
+    monkeypatch.setattr(walks, "_LANES", 1024)  # programs are interpreted one by one
+    return ran
+
+
+@pytest.mark.parametrize(
+    "cell, H", [(cells.gru.with_heads(3), 6), (cells.gru, 8), (cells.lstm.with_heads(2), 8)]
+)
+def test_results_and_gradients(cell: Cell, H: int, launched: list[str]) -> None:
+    """Groups of two states, eight of one, two groups of eight: everything, in float32."""
+    case = random_case(cell, Sizes(T=18, B=2, I=3, H=H))
+    got = run(cell, case, "deer")
+    assert {"_improved", "_linearised"} <= set(launched)
+    for name, want in run(cell, case.to(torch.float64), "reference").items():
+        assert_same(name, got[name], want, torch.float32, case.T)
+
+
+@pytest.mark.parametrize("given", ["reset", "lengths"])
+def test_resets_and_lengths(given: str, launched: list[str]) -> None:
+    """Episodes that begin within the sequence, and sequences that end before the others."""
+    source = torch.Generator().manual_seed(0)
+    x = torch.randn(16, 3, 2, generator=source)
+    options = {"reset": torch.rand(16, 3, generator=source) < 0.2}
+    if given == "lengths":
+        options = {"lengths": torch.tensor([16, 5, 11])}
+    net = elman.GRU(2, 6, heads=2, engine="deer")
+    exact = elman.GRU(2, 6, heads=2, engine="reference", dtype=torch.float64)
+    exact.load_state_dict(net.state_dict())
+    found = []
+    for module, own in ((net, x.clone()), (exact, x.double())):
+        out, last = module(own.requires_grad_(), **options)
+        grads = torch.autograd.grad(out.square().sum(), [own, *module.parameters()])
+        found.append({"out": out, "last": last} | {f"d{k}": d for k, d in enumerate(grads)})
+    assert {"_improved", "_linearised"} <= set(launched)
+    for name, want in found[1].items():
+        assert_same(name, found[0][name], want, torch.float32, 16)
