@@ -9,11 +9,11 @@ import torch
 
 from elman import cell, cells
 from elman.engines import registry
-from elman.engines.deer import solvers
+from elman.engines.deer import convergence, solvers
 from elman.engines.deer.equations import before
 from elman.engines.deer.kernel import DeerKernel
 from elman.engines.deer.problem import Formula, Problem
-from elman.engines.triton import newton, scans
+from elman.engines.triton import group_kernels, newton, scans
 from elman.engines.triton.engine import ENGINE
 from elman.engines.triton.newton import Newton, ScannedNewton
 from elman.engines.triton.offline import facts
@@ -98,17 +98,34 @@ def test_one_iteration(
         values, jacobians = problem.linearised(before(problem.start, own), rows)
         method = solvers.METHODS["newton"]
         want = solvers._solved(problem, method, 1.0, values, jacobians, own)
-        found = problem.improved(own, problem.start, rows)
-        assert found is not None
-        got, off = found
+        assert problem.iterations is not None
+        got, off = problem.iterations.improved(own, problem.start, rows)
         for a, b in zip(got, want, strict=True):
             assert_close(a, b)
         far = max(float((a - b).abs().max()) for a, b in zip(own, values, strict=True))
         largest = max(1.0, *(float(value.abs().max()) for value in values))
         assert off == pytest.approx(far / largest, rel=1e-4)
-        along = problem.jacobian_along(own, problem.start, rows, {**problem.leaves(own, rows)})
+        along = problem.iterations.jacobian(own, problem.start, rows, problem.leaves(own, rows))
         for a, b in zip(along, jacobians, strict=True):
             assert_close(a, b)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize(
+    "cell, H", [(cells.gru, 2), (cells.paralstm, 3), (pair, 2), (cells.gru.with_heads(3), 15)]
+)
+def test_judged(cell: Cell, H: int, kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Residuals of windows, and distances of sequential runs, are those by torch ops."""
+    monkeypatch.setattr(group_kernels, "WINDOWS", 2)
+    problem = problem_of(random_case(cell, Sizes(40, 2, 3, H)))
+    assert problem.iterations is not None
+    source = torch.Generator().manual_seed(1)
+    y = tuple(torch.randn(40, *start.shape, generator=source) / 3 for start in problem.start)
+    budget = 25 * problem.row_bytes
+    got = convergence.residual(problem, y, budget), convergence.disagreement(problem, y)
+    problem.iterations = None
+    want = convergence.residual(problem, y, budget), convergence.disagreement(problem, y)
+    assert got == pytest.approx(want, rel=1e-4)
 
 
 @pytest.mark.interpreted
@@ -118,7 +135,7 @@ def test_solved(cell: Cell, H: int, kernels: None) -> None:
     problem = problem_of(random_case(cell, Sizes(40, 2, 3, H)))
     found = solvers.solve(problem, ("newton",))
     assert found.y is not None, found.told
-    assert problem._window is not None
+    assert problem.iterations is not None
     monkey = problem_of(random_case(cell, Sizes(40, 2, 3, H)))
     monkey.formula._newtons = {("cpu", torch.float32): ""}
     want = solvers.solve(monkey, ("newton",))
@@ -132,10 +149,12 @@ def test_what_is_not_finite(kernels: None) -> None:
     case = random_case(cells.gru, Sizes(6, 1, 3, 2))
     case.inputs["x"][3] = float("nan")
     problem = problem_of(case)
-    found = problem.improved((torch.zeros(6, *problem.start[0].shape),), problem.start, slice(0, 6))
-    assert found is not None
-    assert found[0][0].isfinite().all()
-    assert found[1] == float("inf")
+    assert problem.iterations is not None
+    y, rows = (torch.zeros(6, *problem.start[0].shape),), slice(0, 6)
+    made, off = problem.iterations.improved(y, problem.start, rows)
+    assert made[0].isfinite().all()
+    assert off == problem.iterations.residual(y, rows) == float("inf")
+    assert problem.iterations.strayed(y, [0, 2], 4) == float("inf")
 
 
 def formula_of(cell: Cell, H: int, dtype: torch.dtype = torch.float32) -> Formula:
@@ -185,12 +204,14 @@ def test_compiled(cell: Cell, H: int) -> None:
     made = formula_of(cell, H)._iterations(newton.newton, torch.float32)
     for one in made:
         assert isinstance(one, Newton)
-        shapes = {"jacobian": scans.shape(newton._LANES, 1)}
+        shapes = dict.fromkeys(("jacobian", "residual"), scans.shape(group_kernels.LANES, 1))
+        shapes["strayed"] = group_kernels.WINDOWS, scans.shape(group_kernels.LANES, 1)[1]
         if isinstance(one, ScannedNewton):
             shapes |= dict.fromkeys(("totals", "steps"), scans.block(one.n, 1))
         for name, (steps, channels) in shapes.items():
             kernel = function(name, getattr(one, f"{name}_text"))
             constants = {"STEPS": steps, "CHANNELS": channels}
+            constants |= {"LENGTH": convergence.WINDOW} if name == "strayed" else {}
             types = {
                 name: "i32" if name in ("T", "N") else "*fp32"
                 for name in kernel.arg_names

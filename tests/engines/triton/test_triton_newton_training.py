@@ -10,6 +10,7 @@ from elman import cells
 from elman.engines import registry
 from elman.engines.triton import walks
 from elman.engines.triton.engine import ENGINE
+from elman.engines.triton.group_kernels import GroupKernels
 from elman.engines.triton.newton import Newton
 from elman.frontend.cell import Cell
 from helpers import Sizes, assert_same, random_case, run
@@ -22,7 +23,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The CPU's scans are the interpreter's too; what of Newton's kernels ran."""
     ran: list[str] = []
     for name in ("_improved", "_linearised"):
-        for kind in (Newton, *Newton.__subclasses__()):
+        for kind in (GroupKernels, *Newton.__subclasses__()):
             own = kind.__dict__.get(name)
             if own is not None:
 

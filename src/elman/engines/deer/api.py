@@ -32,6 +32,7 @@ class _Function:
         self.steps = x[0].shape[0]
         self.start: Trajectory = (y0.reshape(-1, self._n),)
         self.algebras: tuple[Algebra, ...] = (Dense(self._n),)
+        self.iterations = None  # the function is torch's
         self.row_bytes = _COPIES * y0.numel() * self._n * y0.element_size()
 
     @property
@@ -78,12 +79,6 @@ class _Function:
     def repacked(self, y: Trajectory) -> Trajectory:
         """The same: there is one layout."""
         return y
-
-    def improved(
-        self, y: Trajectory, start: Trajectory, rows: slice
-    ) -> tuple[Trajectory, float] | None:
-        """Nothing: the function is torch's."""
-        return None
 
 
 @dataclass(frozen=True)

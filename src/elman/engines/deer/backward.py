@@ -55,7 +55,10 @@ class Backward:
                 formula.recurrent, problem.evaluate(roots, dict(known)), strict=True
             )
         }
-        jacobians = problem.jacobian_along(along, first, rows, known)
+        if problem.iterations is None:
+            jacobians = problem.jacobian(known, count)
+        else:
+            jacobians = problem.iterations.jacobian(along, first, rows, known)
         totals: dict[int, Tensor] = {}
         carries: list[Tensor] = []
         for state_group, J, start in zip(formula.state_groups, jacobians, self.carry, strict=True):

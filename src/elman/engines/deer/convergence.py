@@ -43,8 +43,11 @@ def residual(equations: Equations, y: Trajectory, budget: int) -> float:
     """
     worst = 0.0
     for rows in windows(equations, budget):
-        values = equations.values(before_window(equations.start, y, rows), rows)
-        off = largest([a[rows] - b for a, b in zip(y, values, strict=True)])
+        if equations.iterations is not None:
+            off = equations.iterations.residual(y, rows)
+        else:
+            values = equations.values(before_window(equations.start, y, rows), rows)
+            off = largest([a[rows] - b for a, b in zip(y, values, strict=True)])
         if math.isnan(off):
             return off
         worst = max(worst, off)
@@ -59,6 +62,15 @@ def disagreement(equations: Equations, y: Trajectory) -> float:
     length = min(WINDOW, equations.steps)
     last = equations.steps - length
     starts = sorted({round(last * k / (WINDOWS - 1)) for k in range(WINDOWS)})
+    if equations.iterations is not None:
+        worst = equations.iterations.strayed(y, starts, length)
+    else:
+        worst = _strayed(equations, y, starts, length)
+    return worst / (math.sqrt(length) * max(1.0, largest(y)))
+
+
+def _strayed(equations: Equations, y: Trajectory, starts: Sequence[int], length: int) -> float:
+    """Largest distance of a trajectory from windows that begin at its own states; or NaN."""
     rows = torch.tensor(starts, device=equations.device)
     states = tuple(
         torch.cat((first.unsqueeze(0), part))[rows]
@@ -72,7 +84,7 @@ def disagreement(equations: Equations, y: Trajectory) -> float:
         if math.isnan(worst):
             break
         rows = rows + 1
-    return worst / (math.sqrt(length) * max(1.0, largest(y)))
+    return worst
 
 
 def refusal(equations: Equations, y: Trajectory, dtype: torch.dtype, budget: int) -> str | None:

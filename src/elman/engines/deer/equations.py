@@ -15,6 +15,22 @@ Rows = slice | Tensor
 Trajectory = tuple[Tensor, ...]  # one array per bundle of states, steps first
 
 
+class ByKernels(Protocol):
+    """What kernels compute of equations: see ``iterations.Iterations``."""
+
+    def improved(self, y: Trajectory, start: Trajectory, rows: slice) -> tuple[Trajectory, float]:
+        """An iteration on some steps, and the residual of what it was given."""
+        ...
+
+    def residual(self, y: Trajectory, rows: slice) -> float:
+        """The largest residual of some steps."""
+        ...
+
+    def strayed(self, y: Trajectory, starts: Sequence[int], length: int) -> float:
+        """The largest distance from windows that are run sequentially."""
+        ...
+
+
 class Equations(Protocol):
     """T equations whose left sides are known functions of the step before.
 
@@ -35,6 +51,11 @@ class Equations(Protocol):
         """Where the arrays are."""
         ...
 
+    @property
+    def iterations(self) -> ByKernels | None:
+        """Kernels of whole iterations, where a device has them."""
+        ...
+
     def values(self, before: Trajectory, rows: Rows) -> Trajectory:
         """f of some steps, ``before`` being the states that precede them."""
         ...
@@ -50,13 +71,6 @@ class Equations(Protocol):
 
     def repacked(self, y: Trajectory) -> Trajectory:
         """A trajectory of :meth:`unitwise` as these equations lay it out."""
-        ...
-
-    def improved(
-        self, y: Trajectory, start: Trajectory, rows: slice
-    ) -> tuple[Trajectory, float] | None:
-        """What one iteration of Newton's makes of some steps, and the residual of what it was given
-        as a share of its largest value (at least 1); None where no device has a kernel for it."""
         ...
 
 

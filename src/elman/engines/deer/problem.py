@@ -7,7 +7,6 @@ pattern of dependence, laid out as the scans want them (``scans.Units``, ``scans
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -20,6 +19,7 @@ from elman.engines import registry
 from elman.engines.arrays import Arrays
 from elman.engines.base import Job
 from elman.engines.deer.equations import Rows, Trajectory
+from elman.engines.deer.iterations import Iterations
 from elman.engines.deer.jacobians import Rows as JacobianRows
 from elman.engines.deer.partial_evaluation import (
     until_units_mix,
@@ -150,8 +150,9 @@ class Problem:
         self._weights = formula.gate_blocks(step.weights, weights)
         self._invariants: dict[Node, Tensor] = dict(self._weights)
         self.evaluate([value for value in step.walk() if loop_invariant(value)], self._invariants)
-        self._window: Any = None  # the last that was improved, and what its kernels read
         self._lay_out(formula.state_groups, formula.jacobian_rows)
+        kernels = formula.newton(self.device.type, self.dtype)
+        self.iterations = None if isinstance(kernels, str) else Iterations(self, kernels)
 
     def _lay_out(self, groups: tuple[StateGroups, ...], rows: Sequence[Node | None]) -> None:
         """Take groups, and what their Jacobians' rows are."""
@@ -176,6 +177,7 @@ class Problem:
             (values,) = self.evaluate([matrix], self._invariants)
             view._invariants[leaf] = values.diagonal(dim1=-2, dim2=-1)
         view._lay_out(formula.unitwise, formula.rows_within_units)
+        view.iterations = None  # which are of the layout with all units
         return view
 
     def repacked(self, y: Trajectory) -> Trajectory:
@@ -188,11 +190,16 @@ class Problem:
     def _column(self, leaf: Node, values: Mapping[Node, Tensor]) -> Tensor:
         return values[leaf] if leaf.shape else values[leaf].unsqueeze(-1)
 
+    def leaves_of_rows(self, rows: Rows) -> dict[Node, Tensor]:
+        """Values of the leaves for some steps that are no states, and what is of weight rate."""
+        known = dict(self._invariants)
+        known.update((leaf, value[rows]) for leaf, value in self._inputs.items())
+        return known
+
     def leaves(self, before: Trajectory, rows: Rows) -> dict[Node, Tensor]:
         """Values of all leaves for some steps; ``before`` holds the states they start from."""
         step = self.formula.pair.step
-        known = dict(self._invariants)
-        known.update((leaf, value[rows]) for leaf, value in self._inputs.items())
+        known = self.leaves_of_rows(rows)
         known.update((leaf, self._states[leaf].unsqueeze(0)) for leaf in self.formula.held)
         for state_group, packed in zip(self.state_groups, before, strict=True):
             for k, value in state_group.unpacked(packed, self.batch).items():
@@ -235,58 +242,6 @@ class Problem:
     def bare(self, column: Tensor, leaf: Node) -> Tensor:
         """The reverse of :meth:`broadcast`: scalars without their axis of units."""
         return column if leaf.shape else column.squeeze(-1)
-
-    def improved(
-        self, y: Trajectory, start: Trajectory, rows: slice
-    ) -> tuple[Trajectory, float] | None:
-        """See :meth:`Equations.improved`."""
-        newtons = self.formula.newton(self.device.type, self.dtype)
-        if isinstance(newtons, str):
-            return None
-        given = self._given(newtons, rows, None)
-        made = [
-            one.improved(part, first, *read)
-            for one, part, first, read in zip(newtons, y, start, given, strict=True)
-        ]
-        worst, largest = torch.stack([off for _, off in made]).amax(0).tolist()
-        off = worst / max(1.0, largest) if math.isfinite(worst) else math.inf
-        return tuple(iterate for iterate, _ in made), off
-
-    def _given(
-        self, newtons: Sequence[Any], rows: slice, known: dict[Node, Tensor] | None
-    ) -> list[tuple[Tensor, Tensor]]:
-        """What kernels of some steps read beside the trajectory; of the last steps it is kept."""
-        key = rows.start, rows.stop
-        if self._window is None or self._window[0] != key:
-            if known is None:
-                known = dict(self._invariants)
-                known.update((leaf, value[rows]) for leaf, value in self._inputs.items())
-            self.evaluate([leaf for one in newtons for leaf in one.leaves], known)
-            count = rows.stop - rows.start
-            self._window = key, [one.given(known, count, self.batch) for one in newtons]
-        given: list[tuple[Tensor, Tensor]] = self._window[1]
-        return given
-
-    def jacobian_along(
-        self, y: Trajectory, first: Trajectory, rows: slice, known: dict[Node, Tensor]
-    ) -> Trajectory:
-        """The Jacobian of some steps along a trajectory.
-
-        Args:
-            y: the trajectory of these steps; ``first`` precedes it.
-            rows: the steps.
-            known: their leaves, and what has been computed of them.
-        """
-        newtons = self.formula.newton(self.device.type, self.dtype)
-        if isinstance(newtons, str):
-            return self.jacobian(known, rows.stop - rows.start)
-        given = self._given(newtons, rows, dict(known))
-        each = zip(newtons, y, first, given, strict=True)
-        made = [one.linearised(part, start, *read)[0] for one, part, start, read in each]
-        return tuple(
-            A if isinstance(algebra, Units) else A.permute(0, 3, 1, 2)
-            for A, algebra in zip(made, self.algebras, strict=True)
-        )
 
     def linearised(self, before: Trajectory, rows: Rows) -> tuple[Trajectory, Trajectory]:
         """f and its Jacobian by the states for some steps."""

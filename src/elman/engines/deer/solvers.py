@@ -17,7 +17,15 @@ import torch
 from torch import Tensor
 
 from elman.engines.deer.convergence import TOLERANCES, refusal
-from elman.engines.deer.equations import Equations, Rows, Trajectory, before, largest, windows
+from elman.engines.deer.equations import (
+    ByKernels,
+    Equations,
+    Rows,
+    Trajectory,
+    before,
+    largest,
+    windows,
+)
 from elman.engines.deer.scans import Algebra, Dense, Units, scan
 
 BUDGET = 256 << 20  # (bytes) that the Jacobians of a window and what makes them may take
@@ -180,10 +188,8 @@ def _window(
     method, replaced = METHODS[name], 0
     y = _begun(equations, guess, start, rows)
     demanded = TOLERANCES[start[0].dtype].residual if start else 0.0
-    if method.plain and watch is None:
-        solved = _by_kernel(equations, method, y, start, rows, demanded)
-        if solved is not None:
-            return solved
+    if method.plain and watch is None and equations.iterations is not None:
+        return _by_kernels(equations.iterations, method, y, start, rows, demanded)
     scale, last = method.scale, math.inf
     accepted = y
     for iteration in range(method.iterations + 1):
@@ -210,21 +216,18 @@ def _window(
     return y, method.iterations, f"residual {off:.2g} after {method.iterations} iterations"
 
 
-def _by_kernel(
-    equations: Equations,
+def _by_kernels(
+    kernels: ByKernels,
     method: Method,
     y: Trajectory,
     start: Trajectory,
     rows: slice,
     demanded: float,
-) -> tuple[Trajectory, int, str | None] | None:
-    """The same by kernels of whole iterations; None where there are none."""
+) -> tuple[Trajectory, int, str | None]:
+    """The same by kernels of whole iterations."""
     off = math.nan
     for iteration in range(method.iterations + 1):
-        improved = equations.improved(y, start, rows)
-        if improved is None:
-            return None
-        y, off = improved
+        y, off = kernels.improved(y, start, rows)
         if off <= demanded:
             return y, iteration, None
     return y, method.iterations, f"residual {off:.2g} after {method.iterations} iterations"
