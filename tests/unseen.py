@@ -213,6 +213,29 @@ def holding(x, h, s, m, W, R, Q):
     return tanh(R @ (g * h) + m * s + mean(s)), s, m
 
 
+@cell(input="x[I]", state="h[2H], s[H]", weights="W[H, I], R[H, H], Q[H, H]")
+def half(x, h, s, W, R, Q):
+    """A state of which one gate block changes, and one that nothing reads."""
+    a, b = split(h, 2)
+    return concat(tanh(W @ x + R @ (a * b) + Q @ b), b), s
+
+
+@cell(input="x[I]", state="s[H], h[H]", weights="W[H, I], R[H, H], Q[P, H]", output="y[P]")
+def epilogue(x, s, h, W, R, Q):
+    """Read after the loop, by the output's product."""
+    h = tanh(W @ x + R @ h) * s
+    return Q @ (h * s), s, h
+
+
+@cell(input="x[I]", state="s[H], h[H]", weights="W[H, I], R[H, H]")
+def output(x, s, h, W, R):
+    """It is the output of every step."""
+    return s, tanh(W @ x + R @ h) * s
+
+
+HOLDING = (holding, half, epilogue, output)
+
+
 # cell -> its sizes; T and B are awkward too; last the library's that have dims of their own
 @cell(input="x[I]", state="h[H], s[H]", weights="W[H, I], R[H, H], w[H]")
 def functions(x, h, s, W, R, w):

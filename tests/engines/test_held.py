@@ -8,38 +8,14 @@ import pytest
 import torch
 
 import elman
-from elman import cell, compiler
+from elman import compiler
 from elman.engines.c.kernel import CKernel
-from elman.ops import concat, split, tanh
 from elman.plan.spec import Spec
 from elman.tuning.kernels import kernel_of
 from helpers import assert_close, need_engine
-from unseen import holding
+from unseen import HOLDING, epilogue, half, holding
 
 F64 = torch.float64
-
-
-@cell(input="x[I]", state="h[2H], s[H]", weights="W[H, I], R[H, H], Q[H, H]")
-def half(x, h, s, W, R, Q):
-    """A state of which one gate block changes, and one that nothing reads."""
-    a, b = split(h, 2)
-    return concat(tanh(W @ x + R @ (a * b) + Q @ b), b), s
-
-
-@cell(input="x[I]", state="s[H], h[H]", weights="W[H, I], R[H, H], Q[P, H]", output="y[P]")
-def epilogue(x, s, h, W, R, Q):
-    """Read after the loop, by the output's product."""
-    h = tanh(W @ x + R @ h) * s
-    return Q @ (h * s), s, h
-
-
-@cell(input="x[I]", state="s[H], h[H]", weights="W[H, I], R[H, H]")
-def output(x, s, h, W, R):
-    """It is the output of every step."""
-    return s, tanh(W @ x + R @ h) * s
-
-
-CELLS = (holding, half, epilogue, output)
 
 
 def results(net: Any, x: torch.Tensor, state: Any, **more: Any) -> list[torch.Tensor]:
@@ -53,7 +29,7 @@ def results(net: Any, x: torch.Tensor, state: Any, **more: Any) -> list[torch.Te
 
 
 @pytest.mark.parametrize("engine", ["c", "deer", "scan-backward"])
-@pytest.mark.parametrize("of", CELLS, ids=lambda of: of.name)
+@pytest.mark.parametrize("of", HOLDING, ids=lambda of: of.name)
 def test_agreement(of, engine):
     """Dense and of several lengths; with every tape, and in spans of steps."""
     need_engine(engine)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from elman.ir.graph import Node
 from elman.ir.types import GateBlock, gate_block_size
+from elman.plan.build import output_is_state
 from elman.plan.program import Buffer, Program
 
 
@@ -21,7 +22,11 @@ class Column:
 
 class Columns:
     """The callers' arrays of one program: inputs, states and the output, gate block by gate
-    block."""
+    block.
+
+    Attributes:
+        held: the state arrays that only hold a value, and are no output: one row per sample.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -33,6 +38,17 @@ class Columns:
         self.input_widths = self._widths(self.inputs)
         self.state_widths = self._widths(self.states)
         self.output_width = sum(column.width for column in self.outputs)
+        self.held = self._held()
+
+    def _held(self) -> frozenset[int]:
+        pair = self.program.pair
+        changing = {
+            column.array
+            for column, leaf in zip(self.states, pair.step.states, strict=True)
+            if leaf not in pair.step.held
+        }
+        arrays = {column.array for column in self.states} - changing
+        return frozenset(arrays - {0} if output_is_state(pair) else arrays)
 
     def size(self, gate_block: GateBlock) -> int:
         """Units of a gate block."""

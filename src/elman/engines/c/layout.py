@@ -10,7 +10,6 @@ from elman.engines.columns import Columns
 from elman.ir.graph import Node
 from elman.ir.pair import loop_invariant
 from elman.ir.types import GateBlock
-from elman.plan.build import output_is_state
 from elman.plan.program import Buffer, Part, Phase, Program
 
 _CONFLICT = (
@@ -30,24 +29,11 @@ class CLayout(Columns):
         self.gate_blocks: list[GateBlock] = []
         self.vectors: dict[Node, int] = {}  # loop-invariant value -> its offset
         self.vector_area = 0
-        self.held = self._held()
         # the cotangent of a vector that is only held is summed where it lies: nobody else reads it
         # (a scalar's is read by every worker); those of other states alternate between two rows
         self.summed = [bool(leaf.shape) and leaf in step.held for leaf in step.states]
         self.carry, (self.carry_row, self.summed_row) = self._carries()
         self.tape, self.tape_row = self._slots(program.tape)
-
-    def _held(self) -> frozenset[int]:
-        """The state arrays that only hold a value, and are no output: they have one row per
-        sample."""
-        pair = self.program.pair
-        changing = {
-            column.array
-            for column, leaf in zip(self.states, pair.step.states, strict=True)
-            if leaf not in pair.step.held
-        }
-        arrays = {column.array for column in self.states} - changing
-        return frozenset(arrays - {0} if output_is_state(pair) else arrays)
 
     def _carries(self) -> tuple[dict[int, int], tuple[int, int]]:
         """Offsets of the cotangents of states in their rows, and the lengths of both kinds of

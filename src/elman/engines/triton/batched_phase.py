@@ -43,7 +43,10 @@ class _SegmentKernel(Body):
         return f"{base} + r * {base}_r + {offset}"
 
     def store(self, buffer: Buffer, value: Node) -> None:
-        """See :meth:`Body.store`; a state in float32 is kept in the sequence's type as well."""
+        """See :meth:`Body.store`; a state in float32 is kept in the sequence's type as well; one
+        that only holds a value stays where it lies."""
+        if buffer.where == "next" and self.layout.column(buffer).array in self.layout.held:
+            return
         super().store(buffer, value)
         if self.wide and buffer.where == "next":
             base, offset = self.places(buffer)
@@ -165,6 +168,13 @@ class BatchedPhase:
         self.scalars = sum(1 for buffer in phase.buffers.values() if buffer.where == "scalar")
         self.scratch = layout.slots(phase.scratch)
         self.segments = [self._compiled(segment) for segment in phase.segments]
+
+    @property
+    def arrays(self) -> set[str]:
+        """Names of the arrays of rows that it reads or writes."""
+        names = {name for segment in self.segments for name in segment.arguments}
+        products = [runs for segment in self.segments for *_, runs in segment.products]
+        return names | {run.columns.base for runs in products for run in runs}
 
     def places(self, buffer: Buffer) -> tuple[str, int]:
         """Where a buffer lies; scratch is this phase's own."""

@@ -153,7 +153,10 @@ class CallBuffers(ABC):
         """Kept sequences as rows before and after each step."""
         found: Arrays = {}
         packed = self.packed
+        needed = self._needed()
         for k, sequence in enumerate(self.sequences):
+            if k in self.of.layout.held and {f"st{k}", f"nx{k}"} & needed:
+                found[f"st{k}"] = found[f"nx{k}"] = self._repeated(sequence)
             if not self.of.kept[k]:
                 continue
             flat = sequence.flatten(-3, -2)
@@ -163,6 +166,17 @@ class CallBuffers(ABC):
             else:
                 found[f"st{k}"] = flat.index_select(-2, _before(packed, flat.device))
         return found
+
+    def _needed(self) -> set[str]:
+        """Names of the arrays whose rows of all steps are read."""
+        return self.sweep.arrays
+
+    def _repeated(self, sequence: Tensor) -> Tensor:
+        """A state that only holds a value, at each step."""
+        if self.packed is None:
+            return sequence.expand(*self.heads, self.T, -1, -1).flatten(-3, -2)
+        at = self.packed.sequence.to(sequence.device)
+        return sequence.select(-3, 0).index_select(-2, at)
 
     def _chunk(self, like: Tensor) -> Tensor:
         """Memory for what batched phases hand to the steps, or the steps to them."""
@@ -201,8 +215,8 @@ class ForwardCallBuffers(CallBuffers):
         self.sequences = [
             fresh(like, *heads, 1, B + rows, width)
             if kept and packed is not None
-            else fresh(like, *heads, T + 1 if kept else fewest, B, width)
-            for kept, width in zip(of.kept, layout.state_widths, strict=True)
+            else fresh(like, *heads, T + 1 if kept else 1 if k in layout.held else fewest, B, width)
+            for k, (kept, width) in enumerate(zip(of.kept, layout.state_widths, strict=True))
         ]
         for sequence, start in zip(self.sequences, self._carry, strict=True):
             sequence[..., 0, :B, :] = start
@@ -230,16 +244,13 @@ class ForwardCallBuffers(CallBuffers):
 
     def _stepped(self, arrays: Arrays) -> list[Tensor]:
         self._worked(arrays, {})
-        return [
-            self._last(sequence, kept)
-            for sequence, kept in zip(self.sequences, self.of.kept, strict=True)
-        ]
+        return [self._last(k, sequence) for k, sequence in enumerate(self.sequences)]
 
-    def _last(self, sequence: Tensor, kept: bool) -> Tensor:
+    def _last(self, k: int, sequence: Tensor) -> Tensor:
         """A state after every sample's last step."""
-        if self.packed is None:
+        if self.packed is None or k in self.of.layout.held:
             return sequence.select(-3, self.T % sequence.shape[-3]).clone()
-        rows = _last_rows(self.packed, kept, sequence.device)
+        rows = _last_rows(self.packed, self.of.kept[k], sequence.device)
         return sequence.flatten(-3, -2).index_select(-2, rows)
 
 
@@ -305,6 +316,9 @@ class BackwardCallBuffers(CallBuffers):
             for d, state in zip(self._carry, call.states, strict=True)
         )
         return Gradients(d_inputs, d_states, d_weights)
+
+    def _needed(self) -> set[str]:
+        return super()._needed() | self.of.weight_gradients.arrays
 
     def _stepped(self, arrays: Arrays) -> list[Tensor]:
         layout = self.of.layout

@@ -8,6 +8,8 @@ from math import inf
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
+import numpy
+import triton
 from triton import knobs
 
 from elman.engines.base import Engine, Job, Kernel
@@ -46,6 +48,12 @@ class TritonEngine(Engine):
     def lacks(self, device: str, dtype: str) -> str | None:
         """See :meth:`Engine.lacks`."""
         interpreted = device == "cpu" and knobs.runtime.interpret
+        ours, theirs = triton.__version__, numpy.__version__
+        if interpreted and _version(ours) < (3, 7) and _version(theirs) >= (2, 4):
+            return (
+                f"the interpreter of Triton {ours} does not know numpy {theirs}: "
+                "pip install 'numpy<2.4', or a Triton from 3.7 on"
+            )
         return super().lacks("cuda" if interpreted else device, dtype)
 
     def scans(self) -> Any:
@@ -122,6 +130,12 @@ class TritonEngine(Engine):
         if made is None:
             made = self._programs[job] = program(job.pair, job.spec, PRICES)
         return made
+
+
+def _version(text: str) -> tuple[int, int]:
+    """The first two numbers of a version."""
+    major, minor, *_ = text.split(".")
+    return int(major), int(minor)
 
 
 def _programs(kernel: Kernel, batch: int) -> float:

@@ -56,7 +56,8 @@ class TritonKernel(Kernel):
         training = job.spec.training
         late = bool(program.forward.after.segments)
         self.kept = tuple(
-            training or late or schedule.kind == "grid" or (not k and self.output_is_state)
+            (training or late or schedule.kind == "grid" or (not k and self.output_is_state))
+            and k not in layout.held
             for k in range(len(layout.state_widths))
         )
         self.scalar_output = not job.graph.output_shape

@@ -76,6 +76,8 @@ class Loop(Body):
             width = layout.state_widths[column.array]
             name, row = ("q", "before") if where == "state" else ("s", "row + B")
             array = f"st{column.array}"
+            if column.array in layout.held:
+                name, row = "h", "n"
             base = self._base(f"{name}_{array}", f"{array} + ({row}) * {width}", array)
             return f"{base} + {column.offset}"
         if where == "output":
@@ -92,7 +94,10 @@ class Loop(Body):
         """See :meth:`Body.store`; what the next step reads stays at hand."""
         if buffer.where in ("next", "d_state"):
             self._next[buffer.index] = value
-            if buffer.where == "d_state" or not self.kept[self.layout.column(buffer).array]:
+            if buffer.where == "d_state":
+                return
+            array = self.layout.column(buffer).array
+            if array in self.layout.held or not self.kept[array]:
                 return
         if buffer.where != "scratch":  # values of a step are at hand
             super().store(buffer, value)

@@ -35,7 +35,8 @@ class StepArrays:
         T, B: steps and samples.
         vec, weights: of weight rate.
         rows: arrays [.., T·B, n] that are read, or written, a step's rows at a time.
-        sequences: of the states [.., T + 1, B, n], or [.., 2, B, n] where they are not kept.
+        sequences: of the states [.., T + 1, B, n], or [.., 2, B, n] where they are not kept, and
+            [.., 1, B, n] where they only hold a value.
         carries: ``ca`` and ``cn`` [.., B, n], which change places after each step; or none.
         written: names of rows that are results.
         packed: how packed rows lie; sequences that are kept are [.., 1, B + N, n] then.
@@ -60,7 +61,7 @@ class StepArrays:
     def states(self, sequence: Tensor, t: int) -> tuple[Tensor, Tensor]:
         """A state [.., rows, n] before and after a step; where it is not kept, two alternate."""
         _, size = self.at(t)
-        if self.packed is not None and sequence.shape[-3] == 1:
+        if self.packed is not None and sequence.shape[-2] > self.B:
             first = 0 if not t else self.B + self.at(t - 1)[0]
             flat = sequence.select(-3, 0)
             return flat.narrow(-2, first, size), flat.narrow(-2, self.B + self.at(t)[0], size)

@@ -117,6 +117,11 @@ class Sweeping:
         each = [self.steps.runner] if self.steps is not None else []
         return [self.before, *each, self.after]
 
+    @property
+    def arrays(self) -> set[str]:
+        """Names of the arrays of which batched phases need the rows of all steps."""
+        return self.before.arrays | self.after.arrays
+
     def programs(self, batch: int) -> int:
         """How many programs a kernel of all steps has; of each head."""
         groups = -(-batch // self.schedule.batch)

@@ -74,6 +74,15 @@ class WeightGradients:
         self._once = {target for target, count in counts.items() if count == 1}
         self._runs = [run for right, terms in groups.items() for run in self._cut(right, terms)]
 
+    @property
+    def arrays(self) -> set[str]:
+        """Names of the arrays whose rows are summed."""
+        return {
+            place.base
+            for run in self._runs
+            for place in (*run.lefts, *([run.right] if run.right is not None else []))
+        }
+
     def _place(self, value: Node) -> ColumnRange:
         layout, sweep = self._sweep.layout, self._sweep.sweep
         return ColumnRange(*self._sweep.place(sweep.summed(value)), layout.width(value))
