@@ -338,14 +338,36 @@ def test_copies_and_pickles_draw_as_the_module_does(tmp_path):
         same(results(other, x), results(net, x))
 
 
-def test_half_precision():
-    """Autocast leaves such a cell in its weights' type; half the bits are not enough for a key."""
-    net, x = made()
-    net, x = net.float(), x.float()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision(dtype):
+    """A module of such a type draws the same numbers and computes in float32, where it trains; so
+    does autocast."""
+    net, x = elman.Recurrent(noisy, 3, 8, 2, learn_initial=True), torch.randn(4, 2, 3).to(dtype)
+    half = copy.deepcopy(net).to(dtype)
+    net.load_state_dict(half.state_dict())
+    for call in ({}, {"lengths": [4, 2]}, {"reset": torch.ones(4, 2)}):
+        want, got = _results(net, x.float(), call), _results(half, x, call)
+        for mine, other in zip(got, want, strict=True):
+            assert mine.dtype == dtype
+            torch.testing.assert_close(mine, other.to(dtype))
+    state = x.new_ones(2, 2, 8).requires_grad_()
+    (d_state,) = torch.autograd.grad(half(x, (state, state))[0].float().sum(), state)
+    assert d_state.dtype == dtype
+    with pytest.raises(InputError, match=r"x of noisy is torch\.float32"):
+        half(x.float())
     with torch.autocast("cpu", torch.bfloat16):
-        assert net(x)[0].dtype == torch.bfloat16
-    with pytest.raises(InputError, match="float32 or float64"):
-        net.bfloat16()(x.bfloat16())
+        assert net(x.float())[0].dtype == half(x)[0].dtype == torch.bfloat16
+    with elman.using(engine="reference"):
+        assert half.eval()(x)[0].dtype == dtype
+
+
+def _results(net, x, call):
+    """Output, last states and gradients, after the same seed."""
+    torch.manual_seed(1)
+    out, last = net(x, **call)
+    last = last if isinstance(last, tuple) else (last,)
+    total = sum(value.float().sum() for value in (out, *last))
+    return [out, *last, *torch.autograd.grad(total, list(net.parameters()))]
 
 
 MISTAKES = {

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from elman.engines.call import Call
-from elman.errors import InputError, diagnostic
 from elman.frontend.cell import Cell
 from elman.ir.draws import BITS
 from elman.nn.options import Option, known
@@ -17,7 +16,6 @@ from elman.passes.draws import SAMPLED, SEQUENCE, draws
 
 for _rule in SAMPLED.values():
     known(_rule)
-_TYPES = (torch.float32, torch.float64)  # that hold a half of a key
 
 
 class Draws(Option):
@@ -73,23 +71,13 @@ def draw_keys(
         lead: layers · directions.
         rows: T, B; of packed rows N.
         batch: B.
-        dtype: of the call.
+        dtype: of the call, float32 or float64.
         device: of the call.
 
     Returns:
         As of :class:`Draws`.
-
-    Raises:
-        InputError: a type that does not hold them.
     """
-    if dtype not in _TYPES:
-        raise InputError(
-            diagnostic(
-                f"random numbers inside a cell are drawn in float32 or float64, not in {dtype}",
-                [],
-                "net.float()",
-            )
-        )
+    assert torch.finfo(dtype).eps <= 2.0**-BITS * 2, "a type that holds a half of a key"
     sizes = [(lead, 2, batch) if one == SEQUENCE else (lead, 2, *rows) for one in per]
     return [
         torch.randint(1 << BITS, size, dtype=torch.int32, device=device).to(dtype) for size in sizes

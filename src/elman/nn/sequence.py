@@ -31,6 +31,7 @@ from elman.passes.draws import draws_of
 from elman.plan.checkpoint import EVERYTHING
 from elman.plan.spec import PlanOptions
 
+HALVES = (torch.bfloat16, torch.float16)
 PARTS = "_parts"  # the attribute that no copy and no pickle has
 
 
@@ -217,7 +218,8 @@ class SequenceModule(Configured):
         """Check all arguments and bring them into the inner layout, in one type.
 
         Under autocast that is autocast's, as of torch's layers; where no engine computes in it, the
-        results alone have it.
+        results alone have it. Random numbers are drawn in float32 at least, and so is the rest of a
+        call that draws computed: a half of a key has 24 bits.
 
         Raises:
             ShapeError, InputError: as ``forward``.
@@ -245,6 +247,11 @@ class SequenceModule(Configured):
             raise InputError("lengths go with padded tensors, not with a PackedSequence")
         mask = None if reset is None else reset_mask(reset, x, opened, batch_first)
         inputs, states, layout = opened
+        if parts.draws and self.training and inputs[0].dtype in HALVES:
+            cast = cast or inputs[0].dtype
+            inputs, states, weights = [
+                cast_to(value, torch.float32) for value in (inputs, states, weights)
+            ]
         learned = None
         if parts.begins:
             dtype = states[0].dtype
