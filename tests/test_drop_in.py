@@ -436,3 +436,39 @@ def test_batch_first_set_later():
         want = net(x.transpose(0, 1))[0]
         net.batch_first = True
         assert torch.equal(net(x)[0], want.transpose(0, 1))
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_options_are_in_the_signature(kind):
+    """``help`` and editors show torch's arguments, then each option; a subclass shows its own."""
+    shown = inspect.signature(getattr(elman, kind)).parameters
+    options = [name for name, p in shown.items() if p.kind is p.KEYWORD_ONLY]
+    assert options == list(elman.nn.layers.Options.__annotations__)
+    assert {name: shown[name].default for name in options} == {
+        name: getattr(elman.nn.sequence.SequenceModule, name) for name in options
+    }
+    names = list(inspect.signature(elman.Recurrent).parameters)
+    assert {*options} <= {*names}
+
+    class Own(getattr(elman, kind)):
+        def __init__(self, size):
+            super().__init__(size, size)
+
+    assert list(inspect.signature(Own).parameters) == ["size"]
+
+
+@pytest.mark.parametrize(
+    "option, told",
+    [
+        ({"zoneout": 0.1}, "zoneout=0.1"),
+        ({"clip_gradient": 1.0}, "clip_gradient=1.0"),
+        ({"heads": 2}, "2 heads"),
+        ({"recurrent_dropout": 0.5}, "recurrent_dropout=0.5"),
+    ],
+)
+def test_formulas_that_torch_has_not(option, told):
+    """Engine aten refuses an option by its name."""
+    net = elman.LSTM(4, 6, engine="aten", **option)
+    text = f"engine aten cannot run this LSTM with {told}: torch's own layer has another formula"
+    with pytest.raises(EngineError, match=text):
+        net(torch.ones(3, 2, 4))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from elman import cell
+import elman
+from elman import cell, cells
 from elman.errors import ElmanError, ShapeError, TraceError
 from elman.ops import amax, concat, mean, sigmoid, softmax, split, tanh, where
 
@@ -609,3 +610,88 @@ def test_a_helper_is_not_blamed():
     with pytest.raises(TraceError) as caught:
         rnn(step)
     told(caught.value, "a traced value is no number", "helper", "use the function")
+
+
+def with_sum(x, h, W, R, b):
+    return h * sum(R @ h)  # Python's sum
+
+
+def with_max(x, h, W, R, b):
+    return h * max(R @ h)  # Python's max
+
+
+def with_larger(x, h, W, R, b):
+    return max(h, R @ h)  # Python's max of two
+
+
+def with_unpacking(x, h, W, R, b):
+    first, *_ = h  # unpacked
+    return first
+
+
+BUILTINS = {
+    with_sum: ("Python's sum() cannot take", "Python's sum", "from elman.ops import sum"),
+    with_max: ("Python's max() cannot take", "Python's max", "amax(v) from elman.ops"),
+    with_larger: ("Python's max() cannot choose", "Python's max of two", "maximum(a, b)"),
+    with_unpacking: ("a traced value cannot be unpacked", "unpacked", "cut it first"),
+}
+
+
+@pytest.mark.parametrize("step", BUILTINS, ids=lambda step: step.__name__)
+def test_pythons_own_functions(step):
+    """Which iterate over a value, or ask for its truth, without a line of their own."""
+    what, mark, hint = BUILTINS[step]
+    with pytest.raises(TraceError) as caught:
+        rnn(step)
+    told(caught.value, what, mark, hint)
+
+
+def with_too_few(x, h, W, R, b):
+    return cells.gru(x, h, W)  # too few
+
+
+def with_too_many(x, h, W, R, b):
+    return cells.rnn(x, h, W, R, b, b, b)  # too many
+
+
+def with_unknown_option(x, h, W, R, b):
+    return cells.lif(x, h, W, b, rest="zero")[1]  # unknown option
+
+
+def with_wrong_option(x, h, W, R, b):
+    return cells.lif(h, h, R, h, reset="never")[1]  # wrong option
+
+
+def with_wrong_shape(x, h, W, R, b):
+    return cells.gru(x, h, W, R, b, h)  # wrong shape
+
+
+INLINED = {
+    with_too_few: ("gru(…): missing a required", "too few", "gru(x, h, W, R, b, c)"),
+    with_too_many: ("rnn(…): too many positional", "too many", "rnn(x, h, W, R, b"),
+    with_unknown_option: ("lif(…): got an unexpected", "unknown option", "lif(x, m, W, b, beta,"),
+    with_wrong_option: ("reset is one of subtract,", "wrong option", 'reset="subtract"'),
+    with_wrong_shape: ("cannot add [3H] and [H]", "wrong shape", "split the wide operand"),
+}
+
+
+@pytest.mark.parametrize("step", INLINED, ids=lambda step: step.__name__)
+def test_cells_of_the_library_inside_others(step):
+    """Told at the line of who calls them; for shapes the library's line too."""
+    what, mark, hint = INLINED[step]
+    with pytest.raises((TraceError, ShapeError)) as caught:
+        rnn(step)
+    told(caught.value, what, mark, hint)
+    assert ("in    gru.py:" in str(caught.value)) == (step is with_wrong_shape)
+
+
+def test_options_of_cells_of_the_library():
+    """A wrong one is told where the module is made, or the cell is asked for its formula."""
+    with pytest.raises(TraceError) as caught:
+        elman.Recurrent(cells.lif, 3, 4, reset="never")  # module
+    told(caught.value, "reset is one of", "module", 'reset="subtract"')
+    made = cells.slstm.with_options(forget="never")
+    with pytest.raises(TraceError) as caught:
+        _ = made.graph  # formula
+    told(caught.value, "forget is sigmoid or exp", "formula", 'forget="sigmoid"')
+    assert elman.Recurrent(cells.lif, 3, 4, reset="zero").cell.options["reset"] == "zero"

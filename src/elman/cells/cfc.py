@@ -6,7 +6,7 @@ from typing import Any
 
 from elman.cells._numbered import named, numbered
 from elman.frontend.cell import Cell, cell
-from elman.frontend.trace import refuse
+from elman.frontend.lines import refuse
 from elman.ops import abs, concat, exp, sigmoid, split, tanh
 
 _SOURCE = "Hasani et al. 2022, arXiv:2106.13898; as CfCCell of ncps"

@@ -1,7 +1,7 @@
 """Leaky integrate-and-fire neurons."""
 
 from elman.frontend.cell import cell
-from elman.frontend.trace import refuse
+from elman.frontend.lines import refuse
 from elman.ops import spike, stop_gradient
 
 RESETS = ("subtract", "zero", "zero_before", "none")

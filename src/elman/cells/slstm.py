@@ -1,7 +1,7 @@
 """LSTM with exponential gates and a stabiliser (the sLSTM of xLSTM)."""
 
 from elman.frontend.cell import cell
-from elman.frontend.trace import refuse
+from elman.frontend.lines import refuse
 from elman.ops import exp, maximum, sigmoid, softplus, split, tanh
 
 

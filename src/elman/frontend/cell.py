@@ -28,10 +28,11 @@ from elman.frontend.heads import (
     tracing,
 )
 from elman.frontend.initial import Init, check_init
+from elman.frontend.lines import describe, refuse, written_at
 from elman.frontend.naming import changed, look_up, nameless
 from elman.frontend.products import read_by_products
 from elman.frontend.signature import Declared, bind_dims, parse_signature
-from elman.frontend.trace import Tracer, describe, lift, written_at
+from elman.frontend.trace import Tracer, lift
 from elman.ir.fingerprint import fingerprint
 from elman.ir.graph import Graph, Node, Rate, node
 from elman.ir.types import names_in, show_shape
@@ -85,7 +86,11 @@ class Cell:
         return frozenset(names - self.constants)
 
     def __call__(self, *values: Any, **options: Any) -> Any:
-        """Inline the formula: called with traced values inside another cell."""
+        """Inline the formula: called with traced values inside another cell.
+
+        Raises:
+            TraceError: there are no traced values, or they are not the cell's arguments.
+        """
         if not any(isinstance(value, Tracer) for value in values):
             raise TraceError(
                 diagnostic(
@@ -94,7 +99,13 @@ class Cell:
                     f"net = elman.Recurrent({self.name}, input_size, hidden_size); net(x)",
                 )
             )
-        return self.function(*values, **{**self.options, **options})
+        given = {**self.options, **options}
+        try:
+            inspect.signature(self.function).bind(*values, **given)
+        except TypeError as error:
+            takes = ", ".join(inspect.signature(self.function).parameters)
+            refuse(f"{self.name}(…): {error}", f"{self.name}({takes})".replace("*, ", ""))
+        return self.function(*values, **given)
 
     @property
     def where(self) -> str:

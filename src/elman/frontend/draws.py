@@ -10,7 +10,8 @@ from itertools import count
 from typing import Any, Literal
 
 from elman.frontend.heads import traced_dim
-from elman.frontend.trace import Tracer, describe, lift, mismatch, pointwise, refuse, where_called
+from elman.frontend.lines import describe, mismatch, refuse, where_called
+from elman.frontend.trace import Tracer, lift, pointwise
 from elman.ir.graph import Node, node
 from elman.ir.types import SCALAR, Shape, parse_dim
 

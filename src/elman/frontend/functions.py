@@ -8,16 +8,8 @@ from typing import Any
 from elman.frontend.cuts import check_cut
 from elman.frontend.draws import dropout, noise, uniform, zoneout
 from elman.frontend.heads import traced_dim
-from elman.frontend.trace import (
-    Tracer,
-    lift,
-    mismatch,
-    pointwise,
-    power_of,
-    refuse,
-    vector_dim,
-    where_called,
-)
+from elman.frontend.lines import mismatch, refuse, where_called
+from elman.frontend.trace import Tracer, lift, pointwise, power_of, vector_dim
 from elman.ir.graph import Node, node
 from elman.ir.types import Dim, Shape, parse_dim, show_dim
 

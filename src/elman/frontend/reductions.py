@@ -14,7 +14,8 @@ from typing import Any
 from elman.frontend.cuts import UncutError, check_cut
 from elman.frontend.functions import concat, exp, split, sqrt, stop_gradient
 from elman.frontend.heads import cut_dim
-from elman.frontend.trace import Tracer, lift, refuse, vector_dim, where_called
+from elman.frontend.lines import refuse, where_called
+from elman.frontend.trace import Tracer, lift, vector_dim
 from elman.ir.graph import Node, node
 from elman.ir.types import Dim, Shape, show_dim
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from elman.frontend import surrogates
-from elman.frontend.trace import Tracer, describe, lift, pointwise, refuse
+from elman.frontend.lines import describe, refuse
+from elman.frontend.trace import Tracer, lift, pointwise
 from elman.ir.graph import Rate
 
 __all__ = ["clip_gradient", "spike", "straight_through"]

@@ -5,107 +5,15 @@ Every node remembers the line it was written at, so that a mistake is told at th
 
 from __future__ import annotations
 
-import ast
-import inspect
-import linecache
-from collections.abc import Generator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
-from elman.errors import ShapeError, TraceError, diagnostic
 from elman.frontend.asked import asked_for
 from elman.frontend.blocks import multiplied, transposed
 from elman.frontend.cuts import check_cut
 from elman.frontend.heads import heads_of
+from elman.frontend.lines import called, describe, mismatch, refuse, where_called
 from elman.ir.graph import Node, Rate, node
 from elman.ir.types import Dim, show_shape
-
-_HERE = __name__.rpartition(".")[0]
-_FOREIGN = ("torch", "numpy")
-
-
-_at: ContextVar[str] = ContextVar("elman_at", default="")
-
-
-@contextmanager
-def written_at(where: str) -> Generator[None]:
-    """Values made inside are told as written at that line: no line of a formula has them."""
-    token = _at.set(where)
-    try:
-        yield
-    finally:
-        _at.reset(token)
-
-
-def _is_inside(frame: FrameType) -> bool:
-    """Whether a frame is the tracer's own, torch's or numpy's."""
-    file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
-    own = module.startswith(_HERE) or module.partition(".")[0] in _FOREIGN
-    return own or file.startswith("<frozen")
-
-
-def where_called() -> str:
-    """The innermost line outside the tracer (and outside torch and numpy): ``file:line: text``."""
-    if where := _at.get():
-        return where
-    frame = inspect.currentframe()
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not _is_inside(frame):
-            text = linecache.getline(file, frame.f_lineno).strip()
-            return f"{Path(file).name}:{frame.f_lineno}: {text}"
-        frame = frame.f_back
-    return ""
-
-
-def refuse(what: str, hint: str) -> NoReturn:
-    """Raise TraceError at the user's line."""
-    raise TraceError(diagnostic(what, [("at", where_called())], hint))
-
-
-def describe(value: Node, written: str = "") -> str:
-    """A value as it is written here, or as its source line shows it, with its shape, for
-    messages."""
-    line = value.name if not value.args else (value.where.partition(": ")[2] or value.name)
-    return f"{written or line}: {show_shape(value.shape)}"
-
-
-def _operands() -> tuple[str, str]:
-    """The two sides of the operation now, as they are written, where they are more than a name."""
-    frame = inspect.currentframe()
-    while frame is not None and _is_inside(frame):
-        frame = frame.f_back
-    at = frame and inspect.getframeinfo(frame).positions
-    if frame is None or not at or at.lineno is None or at.lineno != at.end_lineno:
-        return "", ""
-    line = linecache.getline(frame.f_code.co_filename, at.lineno).encode()
-    text = line[at.col_offset : at.end_col_offset].decode()
-    try:
-        found = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
-        return "", ""
-    if not isinstance(found, ast.BinOp):
-        return "", ""
-    left, right = (
-        "" if isinstance(side, ast.Name) else ast.get_source_segment(text, side) or ""
-        for side in (found.left, found.right)
-    )
-    return left, right
-
-
-def mismatch(verb: str, left: Node, right: Node, hint: str = "") -> ShapeError:
-    """The error for two operands whose shapes do not match."""
-    sides = zip(("left", "right"), (left, right), _operands(), strict=True)
-    return ShapeError(
-        diagnostic(
-            f"cannot {verb} {show_shape(left.shape)} and {show_shape(right.shape)}",
-            [("at", where_called()), *((side, describe(v, text)) for side, v, text in sides)],
-            hint,
-        )
-    )
 
 
 class Tracer:
@@ -224,6 +132,8 @@ class Tracer:
                 "as many turns as any sample takes, each with a condition: "
                 "for _ in range(10): h = where(go, next, h)",
             )
+        if (name := called()) in _OF_TWO:
+            refuse(f"Python's {name}() cannot choose between traced values", _OF_TWO[name])
         refuse(
             "a traced value has no truth: `if`, `while`, `and`, `or`, `not` cannot see it",
             "use where(condition, a, b) from elman.ops; for several conditions multiply them",
@@ -306,6 +216,8 @@ class Tracer:
     __delitem__ = __getitem__
 
     def __iter__(self) -> NoReturn:
+        if (name := called()) in _OVER_UNITS:
+            refuse(f"Python's {name}() cannot take a traced value", _OVER_UNITS[name])
         refuse("a traced value cannot be unpacked", "cut it first: a, b = split(v, 2)")
 
     def __len__(self) -> NoReturn:
@@ -317,6 +229,20 @@ class Tracer:
         if name.startswith("__"):
             raise AttributeError(name)
         refuse(f"a traced value has no .{name}", asked_for(name))
+
+
+_OF_TWO = {  # Python's functions -> what to write instead
+    "max": "maximum(a, b) from elman.ops",
+    "min": "minimum(a, b) from elman.ops",
+}
+_OVER_UNITS = {
+    "sum": "from elman.ops import sum: sum(v) is the sum of all units",
+    "max": "amax(v) from elman.ops is the largest unit; maximum(a, b) the larger of two values",
+    "min": "-amax(-v), amax from elman.ops, is the smallest unit; minimum(a, b) of two values",
+    "any": "amax(v) of conditions, amax from elman.ops, is 1 if one of them is",
+    "all": "1 - amax(1 - v) of conditions, amax from elman.ops, is 1 if all of them are",
+    "sorted": "a step has no order of units; amax(v) from elman.ops is the largest",
+}
 
 
 def _size(dim: Dim) -> Tracer | int:

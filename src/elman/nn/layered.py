@@ -58,8 +58,9 @@ def layers_of(
     sizes = _each("hidden_size", hidden_size, count)
     for one in cells:
         _check_cell(one)
+    options = {name for one in cells for name in one.defaults}
     for name in given:
-        if name in _OF_CALLS:
+        if name in _OF_CALLS and name not in options:
             raise InputError(
                 diagnostic(f"{name} is an argument of each call", [], f"net(x, {name}=…)")
             )

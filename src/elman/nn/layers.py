@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from typing import Any, Unpack, cast
+from typing import Any, TypeVar, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ from elman.nn.packing import checked_lengths
 from elman.nn.reset import ResetTo, check_reset
 from elman.nn.sequence import PARTS, Parts, SequenceModule
 from elman.nn.using import autocast_type, serves, unserved, wanted
+
+Layers = TypeVar("Layers", bound=type)
 
 
 class TorchLayers(SequenceModule):
@@ -143,6 +146,8 @@ class TorchLayers(SequenceModule):
             more = self._beyond_torch(engine, x, reset, outputs)
             mistake = self._mistake(x, state, engine)
             reason = mistake or unsuitable(x, engine, bool(more))
+            if reason is None and engine == "aten" and self._beyond_formula():
+                reason = "torch's own layer has another formula"
             if reason is not None:
                 mistaken = mistake is not None and reset is None
                 return self._of_torch(x, state, lengths, engine, more, reason, mistaken, outputs)
@@ -174,20 +179,28 @@ class TorchLayers(SequenceModule):
     ) -> list[str]:
         """What is asked for that torch's own forward would not do."""
         more = [] if engine in ("auto", "aten") else [""]  # an engine by name
-        more += [f"{self.heads} heads"] if self.heads != 1 else []
+        more += self._beyond_formula()
         more += ["residual"] if self.residual else []
         more += [f"without {name}" for name in self.without]
         more += ["learn_initial"] if self.learn_initial else []
-        more += [] if self.clip_gradient is None else [f"clip_gradient={self.clip_gradient}"]
-        more += [f"zoneout={self.zoneout}"] if self.zoneout else []
-        for name in ("recurrent_dropout", "weight_dropout") if self.training else ():
-            more += [f"{name}={getattr(self, name)}"] if getattr(self, name) else []
+        if self.training and self.weight_dropout:
+            more.append(f"weight_dropout={self.weight_dropout}")
         if self.checkpoint is not None and torch.is_grad_enabled():
             nothing = isinstance(input, Tensor) and not input.numel()  # is kept of an empty batch
             more += [] if nothing else ["checkpoint"]
         if outputs is not None and self.mode == "LSTM":
             more.append('outputs="states"')
         return [*more, "reset"] if reset is not None else more
+
+    def _beyond_formula(self: Any) -> list[str]:
+        """The options that make another formula of torch's."""
+        found = [f"{self.heads} heads"] if self.heads != 1 else []
+        if self.clip_gradient is not None:
+            found.append(f"clip_gradient={self.clip_gradient}")
+        found += [f"zoneout={self.zoneout}"] if self.zoneout else []
+        if self.training and self.recurrent_dropout:
+            found.append(f"recurrent_dropout={self.recurrent_dropout}")
+        return found
 
     def _of_torch(
         self: Any,
@@ -230,6 +243,23 @@ class TorchLayers(SequenceModule):
         return pad_packed_sequence(out, self.batch_first, total_length=steps)[0], last
 
 
+def _signed(layers: Layers) -> Layers:
+    """A class whose constructor shows each option, as ``help`` and editors ask for it."""
+    made: Any = layers.__init__
+    signature = inspect.signature(made)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    for name, kind in Options.__annotations__.items():
+        default = getattr(SequenceModule, name)
+        kind = getattr(kind, "__forward_arg__", kind)
+        own.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+            )
+        )
+    made.__signature__ = signature.replace(parameters=own)
+    return layers
+
+
 def _unknown(options: Any) -> dict[str, Any]:
     """What is no option of ours: torch has words for it."""
     return {name: options[name] for name in options if name not in Options.__annotations__}
@@ -255,6 +285,7 @@ def _compiles(input: Any) -> bool:
     return kind != "meta" and serves(kind, autocast_type(kind) or input.dtype)
 
 
+@_signed
 class RNN(TorchLayers, nn.RNN):
     """torch.nn.RNN on elman's engines: ``h[t] = tanh(W x[t] + b + R h[t-1] + d)``.
 
@@ -270,8 +301,8 @@ class RNN(TorchLayers, nn.RNN):
         dropout: share of values dropped after each layer but the last, in training.
         bidirectional: a second set of weights runs over the reversed sequence.
         device, dtype: of the parameters.
-        options: ``engine``, ``heads``, ``tape``, ``residual``, ``checkpoint`` …: see
-            :class:`Options`. With heads, ``weight_hh`` is [H, H / heads], head n being units
+        options: ``engine``, ``heads``, ``tape``, ``residual``, ``checkpoint`` …: as of
+            :class:`Recurrent`. With heads, ``weight_hh`` is [H, H / heads], head n being units
             n·H/heads …
 
     Example:
@@ -311,6 +342,7 @@ class RNN(TorchLayers, nn.RNN):
         self._finish(options)
 
 
+@_signed
 class GRU(TorchLayers, nn.GRU):
     """torch.nn.GRU on elman's engines: ``h[t] = (1 - z) * n + z * h[t-1]``.
 
@@ -356,6 +388,7 @@ class GRU(TorchLayers, nn.GRU):
         self._finish(options)
 
 
+@_signed
 class LSTM(TorchLayers, nn.LSTM):
     """torch.nn.LSTM on elman's engines: ``c[t] = f * c[t-1] + i * g``, ``h[t] = o * tanh(c[t])``.
 

@@ -1,0 +1,133 @@
+"""Lines of formulas: where a value is written, and mistakes told at the user's line."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from elman.errors import ShapeError, TraceError, diagnostic
+from elman.ir.graph import Node
+from elman.ir.types import show_shape
+
+_HERE = __name__.rpartition(".")[0]
+_FOREIGN = ("torch", "numpy")
+_BETWEEN = ("elman", "functools", "contextlib")
+
+
+_at: ContextVar[str] = ContextVar("elman_at", default="")
+
+
+@contextmanager
+def written_at(where: str) -> Generator[None]:
+    """Values made inside are told as written at that line: no line of a formula has them."""
+    token = _at.set(where)
+    try:
+        yield
+    finally:
+        _at.reset(token)
+
+
+def _is_inside(frame: FrameType) -> bool:
+    """Whether a frame is the tracer's own, torch's or numpy's."""
+    file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+    own = module.startswith(_HERE) or module.partition(".")[0] in _FOREIGN
+    return own or file.startswith("<frozen")
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Whether a frame is of any of elman's files, torch's or numpy's, or between two of them."""
+    module = str(frame.f_globals.get("__name__", ""))
+    return _is_inside(frame) or module.partition(".")[0] in _BETWEEN
+
+
+def where_called() -> str:
+    """The innermost line outside the tracer (and outside torch and numpy): ``file:line: text``."""
+    return _at.get() or _line_of(_is_inside)
+
+
+def where_asked() -> str:
+    """The same outside of elman: who calls a cell of the library, or makes a module of it."""
+    return _at.get() or _line_of(_is_ours) or where_called()
+
+
+def _line_of(skipped: Callable[[FrameType], bool]) -> str:
+    """The innermost line of a frame that is not skipped."""
+    frame = inspect.currentframe()
+    while frame is not None and skipped(frame):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    file = frame.f_code.co_filename
+    return f"{Path(file).name}:{frame.f_lineno}: {linecache.getline(file, frame.f_lineno).strip()}"
+
+
+def refuse(what: str, hint: str) -> NoReturn:
+    """Raise TraceError at the user's line."""
+    raise TraceError(diagnostic(what, [("at", where_asked())], hint))
+
+
+def describe(value: Node, written: str = "") -> str:
+    """A value as it is written here, or as its source line shows it, with its shape, for
+    messages."""
+    line = value.name if not value.args else (value.where.partition(": ")[2] or value.name)
+    return f"{written or line}: {show_shape(value.shape)}"
+
+
+def _evaluated() -> tuple[str, ast.expr | None]:
+    """What Python evaluates now, innermost outside the tracer: as it is written, and parsed; None
+    where the text is not at hand."""
+    frame = inspect.currentframe()
+    while frame is not None and _is_inside(frame):
+        frame = frame.f_back
+    at = frame and inspect.getframeinfo(frame).positions
+    if frame is None or not at or at.lineno is None or at.lineno != at.end_lineno:
+        return "", None
+    line = linecache.getline(frame.f_code.co_filename, at.lineno).encode()
+    text = line[at.col_offset : at.end_col_offset].decode()
+    try:
+        return text, ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return "", None
+
+
+def called() -> str:
+    """The name of the function that is called now, as it is written: of Python's own, which have no
+    frame, ``sum`` of ``sum(v)``; else nothing."""
+    _, found = _evaluated()
+    return found.func.id if isinstance(found, ast.Call) and isinstance(found.func, ast.Name) else ""
+
+
+def _operands() -> tuple[str, str]:
+    """The two sides of the operation now, as they are written, where they are more than a name."""
+    text, found = _evaluated()
+    if not isinstance(found, ast.BinOp):
+        return "", ""
+    left, right = (
+        "" if isinstance(side, ast.Name) else ast.get_source_segment(text, side) or ""
+        for side in (found.left, found.right)
+    )
+    return left, right
+
+
+def mismatch(verb: str, left: Node, right: Node, hint: str = "") -> ShapeError:
+    """The error for two operands whose shapes do not match."""
+    sides = zip(("left", "right"), (left, right), _operands(), strict=True)
+    at, inside = where_asked(), where_called()
+    return ShapeError(
+        diagnostic(
+            f"cannot {verb} {show_shape(left.shape)} and {show_shape(right.shape)}",
+            [
+                ("at", at),
+                ("in", inside * (inside != at)),
+                *((side, describe(v, text)) for side, v, text in sides),
+            ],
+            hint,
+        )
+    )
