@@ -33,3 +33,13 @@ def test_products_of_other_widths_go_through_a_buffer():
     """A tile stores whole vectors: not into a caller's rows of 21 units."""
     assert "stn(din0" in text_of(cells.rnn, 21)
     assert "stn(din0" not in text_of(cells.rnn, 32)
+
+
+@pytest.mark.parametrize(("H", "copied"), [(32, False), (21, True), (256, True)])
+def test_right_operands_of_few_products_are_read_as_they_lie(H, copied):
+    """Weights' gradients copy no left operand, and a right one where that pays or its rows are no
+    whole vectors."""
+    text = text_of(cells.lstm, H)
+    assert "add_outer(w" in text
+    assert ("pack_right(w" in text) == copied
+    assert ("c->right + " in text) == copied

@@ -77,8 +77,6 @@ class Arity:
             ("T *", "scalars", 1),
             ("long", "scalars_size", 1),
             ("T *", "right", 1),
-            ("T *", "left", 1),
-            ("long", "left_size", 1),
         ]
 
     def text(self) -> str:

@@ -20,7 +20,7 @@ from elman.ir.graph import Node
 from elman.plan.program import Program, Sweep
 from elman.plan.schedule import Blocks
 
-_TILES = re.compile(r"\b(?:rows|outer)[1-9]\b")  # products that a text calls
+_TILES = re.compile(r"\b(?:rows|across)[1-9]\b")  # products that a text calls
 
 
 class Emitter:
@@ -153,9 +153,7 @@ class Emitter:
             regions += [
                 ("carry", f"c->B * {2 * self.layout.carry_row + self.layout.summed_row}"),
                 ("right", f"rows * {sums.right_row}"),
-                ("left", "c->workers * c->left_size"),
             ]
-            lines.append(f"    c->left_size = rows * ({sums.left_row} / c->workers + {2 * 8});")
         for region, count in regions:
             lines.append(f"    c->{region} = (T *)p; p += bytes_of({count});")
         lines.append("    c->flags = (Flag *)p; p += c->workers * sizeof(Flag);")
@@ -275,8 +273,7 @@ class Emitter:
             *bases,
             *("    " + line for line in pack),
             *("    " + line for line in vectors),
-            *summed_up,
-            "    barrier(w);",
+            *([*summed_up, "    barrier(w);"] if pack else []),
             *("    " + line for line in products),
             *summed_up,
             "}",

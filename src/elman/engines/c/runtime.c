@@ -228,25 +228,19 @@ SHARED void column_sums(const Worker *w, const T *src, long stride, long vectors
     for (long v = share(vectors, w->id, w->workers); v < share(vectors, w->id + 1, w->workers); v++)
         column_sum(src, stride, rows, v * VL, units, out + v * VL, acc);
 }
-/* this worker's units of a left operand, rows of memory, packed into its part of an area */
-SHARED Left pack_left(const Worker *w, T *area, const T *src, long stride, long size, long rows, long most) {
-    long tiles = (size + most - 1) / most;
-    Left left = {area, share(tiles, w->id, w->workers) * most, share(tiles, w->id + 1, w->workers) * most, most, rows};
-    if (left.m1 > size) left.m1 = size;
-    for (long m = left.m0; m < left.m1; m += most)
-        pack_rows(area + (m - left.m0) * rows, src + m, stride, rows, left.m1 - m < most ? left.m1 - m : most);
-    return left;
-}
-/* C (+)= the sum over rows of left's units times right's, `block` rows at a time */
-SHARED void add_outer(const Left *left, const T *right, long vectors, long block, T *C, long ldc, int acc, Outer *full, Outer *rest) {
-    long rows = left->rows, whole = vectors / WIDEST, last = vectors % WIDEST;
+/* C (+)= the sum over rows of left's units times right's: this worker's units, whole tiles; `turn` deals the shares anew, so
+ * that not always the same worker has the largest */
+SHARED void add_outer(const Worker *w, long turn, const T *left, long left_row, long size, long most, const T *right, long right_row,
+                      long vectors, long rows, long block, T *C, long ldc, int acc, Across *full, Across *rest) {
+    long tiles = (size + most - 1) / most, id = (w->id + turn) % w->workers, whole = vectors / WIDEST, last = vectors % WIDEST;
+    long m0 = share(tiles, id, w->workers) * most, m1 = share(tiles, id + 1, w->workers) * most;
+    if (m1 > size) m1 = size;
     for (long p = 0; p < whole + (last > 0); p++) {
-        long width = p < whole ? WIDEST : last;
-        const T *panel = right + p * WIDEST * VL * rows;
+        long step = right_row ? right_row : (p < whole ? WIDEST : last) * VL;
+        const T *panel = right + p * WIDEST * VL * (right_row ? 1 : rows);
         for (long k = 0; k < rows; k += block)
-            (p < whole ? full : rest)(left->m1 - left->m0, left->A + k * left->most, rows, panel + k * width * VL,
-                                      rows - k < block ? rows - k : block, C + left->m0 * ldc + p * WIDEST * VL, ldc,
-                                      acc || k > 0, k);
+            (p < whole ? full : rest)(m1 - m0, left + m0 + k * left_row, left_row, panel + k * step, step, rows - k < block ? rows - k : block,
+                                      C + m0 * ldc + p * WIDEST * VL, ldc, acc || k > 0);
     }
 }
 SHARED void plain_outer(const Worker *w, const T *left, long left_row, long size, const T *right, long right_row, long units,

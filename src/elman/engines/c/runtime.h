@@ -122,11 +122,13 @@ SHARED void pack_block(const Worker *w, T *pack, long vectors, long width, long 
                        const T *src, long unit, long inner, long size, long K);
 SHARED void pack_right(const Worker *w, T *dst, const T *src, long stride, long vectors, long units, long rows);
 SHARED void column_sums(const Worker *w, const T *src, long stride, long vectors, long units, long rows, T *out, int acc);
-/* a left operand's rows [m0, m1) of one worker, as tiles [k][most] */
-typedef struct { T *A; long m0, m1, most, rows; } Left;
-SHARED Left pack_left(const Worker *w, T *area, const T *src, long stride, long size, long rows, long most);
+/* C[m, :] (+)= the sum over k of A[k, :] P[k, :], one vector or more of the right operand */
+typedef void Across(long m, const T *A, long lda, const T *P, long ldp, long K, T *C, long ldc, int acc);
+/* the same of A packed in tiles, P in panels */
 typedef void Outer(long m, const T *A, long skip, const T *P, long K, T *C, long ldc, int acc, long done);
 /* the same as a triple loop over memory, nothing packed: this worker's rows of C, all of right's units */
 SHARED void plain_outer(const Worker *w, const T *left, long left_row, long size, const T *right, long right_row, long units,
                         long rows, T *C, long ldc, int acc);
-SHARED void add_outer(const Left *left, const T *right, long vectors, long block, T *C, long ldc, int acc, Outer *full, Outer *rest);
+/* the same in tiles of `most` rows, `block` rows of memory at a time; right as it lies, or as panels if its stride is 0 */
+SHARED void add_outer(const Worker *w, long turn, const T *left, long left_row, long size, long most, const T *right, long right_row,
+                      long vectors, long rows, long block, T *C, long ldc, int acc, Across *full, Across *rest);

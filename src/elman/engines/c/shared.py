@@ -8,8 +8,9 @@ from functools import cache
 from importlib.resources import files
 
 from elman.engines.c.isa import Isa
-from elman.engines.c.tiles import WIDEST, packed_products, row_products, shuffles
+from elman.engines.c.tiles import WIDEST, column_products, packed_products, row_products, shuffles
 
+_PRODUCTS = {"rows": row_products, "outer": packed_products, "across": column_products}
 WIDTHS = range(1, WIDEST + 1)  # vectors of the tiles that there are
 _ROWS = "long m, const T *A, long lda, const T *P, long K, T *C, long ldc, int acc"
 
@@ -35,7 +36,9 @@ def head(isa: Isa, dtype: str) -> str:
 def tile_head() -> str:
     """Declarations of the products that :func:`tiles` spells."""
     rows = [f"SHARED void rows{n}({_ROWS});" for n in WIDTHS]
-    return "\n".join([*rows, f"SHARED Outer {', '.join(f'outer{n}' for n in WIDTHS)};"])
+    outer = f"SHARED Outer {', '.join(f'outer{n}' for n in WIDTHS)};"
+    across = f"SHARED Across {', '.join(f'across{n}' for n in WIDTHS)};"
+    return "\n".join([*rows, outer, across])
 
 
 @cache
@@ -47,7 +50,7 @@ def runtime(isa: Isa, dtype: str) -> str:
 
 @cache
 def _tiles(isa: Isa, dtype: str, name: str) -> str:
-    spell = row_products if name.startswith("rows") else packed_products
+    spell = _PRODUCTS[name[:-1]]
     return f"{_vectors(isa, dtype)}\n{spell(isa, int(name[-1]))}\n"
 
 

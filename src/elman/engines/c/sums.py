@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 from elman.engines.c.layout import CLayout
 from elman.engines.c.places import RowAddress
@@ -12,12 +13,14 @@ from elman.ir.graph import Node
 from elman.ir.pair import Sum
 from elman.plan.program import Program
 
+_FEW = 512  # units of left operands: to copy the right one would not pay
+
 
 class SumWriter:
     """Spells what is summed after each chunk of the backward.
 
-    Each worker owns rows of the gradients, so nothing is combined afterwards. An operand that
-    several sums share is packed once.
+    Each worker owns rows of the gradients, so nothing is combined afterwards. A right operand of
+    many products is copied into panels once; left ones are read as they lie.
     """
 
     def __init__(
@@ -55,19 +58,25 @@ class SumWriter:
         """Units of a value."""
         return self.layout.size(value.shape[0][0]) if value.shape else 1
 
+    @cached_property
+    def packed(self) -> dict[Node, int]:
+        """Right operands that are copied into panels, and where these begin per row of the chunk.
+
+        Those of few products are read as they lie, if they are whole vectors.
+        """
+        offsets: dict[Node, int] = {}
+        done = 0
+        for value in self.rights if self.layout.tiled else ():
+            lefts = sum(self.size(term.left) for term in self.matrix if term.right is value)
+            if lefts > _FEW or self.size(value) % self.layout.lanes:
+                offsets[value] = done
+                done += self.layout.padded(value.shape[0][0])
+        return offsets
+
     @property
     def right_row(self) -> int:
         """Elements of the packed right operands per row of the chunk."""
-        if not self.layout.tiled:
-            return 0
-        return sum(self.layout.padded(value.shape[0][0]) for value in self.rights)
-
-    @property
-    def left_row(self) -> int:
-        """Elements of the largest packed left operand per row of the chunk."""
-        if not self.layout.tiled:
-            return 0
-        return max((self.size(value) for value in self.lefts), default=0)
+        return sum(self.layout.padded(value.shape[0][0]) for value in self.packed)
 
     def target(self, term: Sum) -> tuple[str, str]:
         """C text of where a matrix sum is accumulated, and of its row length."""
@@ -82,46 +91,22 @@ class SumWriter:
         return "!first" if first is term else "1"
 
     def pack(self) -> list[str]:
-        """Pack the right operands into panels shared by all workers, if products are tiled."""
-        if not self.layout.tiled:
-            return []
+        """Copy right operands into panels shared by all workers, and wait for them."""
         lines: list[str] = []
-        done = 0
-        for value in self.rights:
+        for value, offset in self.packed.items():
             place = self.place(value)
             vectors = self.layout.padded(value.shape[0][0]) // self.layout.lanes
             lines.append(
-                f"pack_right(w, c->right + {done} * rows, {place.at('0')}, {place.stride},"
+                f"pack_right(w, c->right + {offset} * rows, {place.at('0')}, {place.stride},"
                 f" {vectors}, {self.size(value)}, rows);"
             )
-            done += vectors * self.layout.lanes
         return lines
 
     def products(self, k_block: int) -> list[str]:
         """Accumulate this worker's rows of every matrix sum."""
         if not self.layout.tiled:
             return [self._plain(term) for term in self.matrix]
-        most = tile_rows(self.layout.isa, WIDEST)
-        offsets: dict[Node, int] = {}
-        done = 0
-        for value in self.rights:
-            offsets[value] = done
-            done += self.layout.padded(value.shape[0][0])
-        lines: list[str] = []
-        for left in self.lefts:
-            place = self.place(left)
-            lines += [
-                "{",
-                "    /* fewer workers may have come than were asked for: larger shares */",
-                "    T *area = c->left + w->id * (c->workers * c->left_size / w->workers);",
-                f"    Left left = pack_left(w, area, {place.at('0')}, {place.stride},"
-                f" {self.size(left)}, rows, {most});",
-            ]
-            for term in self.matrix:
-                if term.left is left and term.right is not None:
-                    lines.append(self._product(term, offsets[term.right], k_block))
-            lines.append("}")
-        return lines
+        return [self._product(term, self.lefts.index(term.left), k_block) for term in self.matrix]
 
     def _plain(self, term: Sum) -> str:
         assert term.right is not None
@@ -133,17 +118,22 @@ class SumWriter:
         ]
         return f"plain_outer(w, {', '.join(operands)}, rows, {base}, {row}, {self._acc(term)});"
 
-    def _product(self, term: Sum, offset: int, k_block: int) -> str:
+    def _product(self, term: Sum, turn: int, k_block: int) -> str:
         base, row = self.target(term)
         assert term.right is not None
         vectors = self.layout.padded(term.right.shape[0][0]) // self.layout.lanes
         whole, last = divmod(vectors, WIDEST)
         full, rest = (
-            f"outer{width}" if there else "0" for width, there in ((WIDEST, whole), (last, last))
+            f"across{width}" if there else "0" for width, there in ((WIDEST, whole), (last, last))
         )
+        left, right = self.place(term.left), self.place(term.right)
+        offset = self.packed.get(term.right)
+        panels = f"c->right + {offset} * rows, 0"
+        at = panels if offset is not None else f"{right.at('0')}, {right.stride}"
         return (
-            f"    add_outer(&left, c->right + {offset} * rows, {vectors}, {k_block}, {base}, {row},"
-            f" {self._acc(term)}, {full}, {rest});"
+            f"add_outer(w, {turn}, {left.at('0')}, {left.stride}, {self.size(term.left)},"
+            f" {tile_rows(self.layout.isa, WIDEST)}, {at}, {vectors}, rows, {k_block}, {base},"
+            f" {row}, {self._acc(term)}, {full}, {rest});"
         )
 
     def vectors(self) -> list[str]:

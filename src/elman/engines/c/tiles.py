@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from elman.engines.c.isa import Isa
 
 WIDEST = 4  # vectors per tile: more would leave no registers for rows
@@ -71,37 +73,55 @@ def _step(rows: int, vectors: int, part: int, a: list[str], b: list[str]) -> str
     return text
 
 
-def tile(isa: Isa, rows: int, vectors: int, *, packed: bool) -> str:
-    """C[rows, vectors·VL] (+)= A · P. A is strided rows, or ``packed`` as tiles [k][rows]."""
-    name = f"{'p' if packed else 't'}{vectors}_{rows}"
+@dataclass(frozen=True)
+class Operands:
+    """How a tile finds its operands, as C text.
+
+    Attributes:
+        name: the first letter of the tile's name.
+        parameters: strides, before and behind P.
+        left: the element of row r at k, counted from the pointer, ``rows`` in a tile.
+        step: how far A moves per k.
+        right: how far P moves per k; empty: the vectors of the tile.
+    """
+
+    name: str
+    parameters: tuple[str, str]
+    left: str
+    step: str
+    right: str = ""
+
+
+ROWS = Operands("t", ("long lda, ", ""), "{r} * lda + {k}", "1")
+PACKED = Operands("p", ("", ""), "{k} * {rows} + {r}", "{rows}")  # tiles [k][rows]
+COLUMNS = Operands("s", ("long lda, ", "long ldp, "), "{k} * lda + {r}", "lda", "ldp")
+
+
+def tile(isa: Isa, rows: int, vectors: int, operands: Operands) -> str:
+    """C[rows, vectors·VL] (+)= A · P."""
+    name = f"{operands.name}{vectors}_{rows}"
     parts = _splits(isa, rows, vectors)
     unroll = max(parts, _UNROLL)
     sums = [f"c{r}_{v}_{q}" for q in range(parts) for r in range(rows) for v in range(vectors)]
-    stride = "" if packed else "long lda, "
+    before, behind = operands.parameters
+    step, right = operands.step.format(rows=rows), operands.right or f"{vectors} * VL"
     lines = [
-        f"NOINLINE void {name}(const T *restrict A, {stride}const T *restrict P, long K,"
+        f"NOINLINE void {name}(const T *restrict A, {before}const T *restrict P, {behind}long K,"
         " T *restrict C, long ldc, int acc) {",
         "    V " + ", ".join(f"{name} = {{0}}" for name in sums) + ";",
     ]
 
     def one(offset: int, part: int) -> str:
-        a = [
-            f"A[{offset * rows + r}]" if packed else f"A[{r} * lda + {offset}]" for r in range(rows)
-        ]
-        b = [f"ld(P + {(offset * vectors + v)} * VL)" for v in range(vectors)]
+        a = [f"A[{operands.left.format(k=offset, r=r, rows=rows)}]" for r in range(rows)]
+        b = [f"ld(P + {offset} * {right} + {v} * VL)" for v in range(vectors)]
         return "{" + _step(rows, vectors, part, a, b) + "}"
 
     lines.append("    long k = 0;")
     lines.append(f"    for (; k + {unroll} <= K; k += {unroll}) {{")
     lines.extend(f"        {one(u, u % parts)}" for u in range(unroll))
-    lines.append(
-        f"        A += {unroll * rows if packed else unroll}; P += {unroll * vectors} * VL;"
-    )
+    lines.append(f"        A += {unroll} * {step}; P += {unroll} * {right};")
     lines.append("    }")
-    lines.append(
-        f"    for (; k < K; k++) {{ {one(0, 0)}"
-        f" A += {rows if packed else 1}; P += {vectors} * VL; }}"
-    )
+    lines.append(f"    for (; k < K; k++) {{ {one(0, 0)} A += {step}; P += {right}; }}")
     total = {
         (r, v): " + ".join(f"c{r}_{v}_{q}" for q in range(parts))
         for r in range(rows)
@@ -119,7 +139,7 @@ def row_products(isa: Isa, vectors: int) -> str:
     """``rows{vectors}``: C[m, :] (+)= A[m, K] · panel for any number of rows, in full tiles and a
     rest."""
     most = tile_rows(isa, vectors)
-    tiles = "\n".join(tile(isa, rows, vectors, packed=False) for rows in range(1, most + 1))
+    tiles = "\n".join(tile(isa, rows, vectors, ROWS) for rows in range(1, most + 1))
     cases = "\n".join(
         f"            case {rows}: t{vectors}_{rows}(A, lda, P, K, C, ldc, acc); break;"
         for rows in range(1, most + 1)
@@ -147,7 +167,7 @@ def packed_products(isa: Isa, vectors: int) -> str:
     last tile is narrower, so its k-th element lies elsewhere).
     """
     most = tile_rows(isa, WIDEST)
-    tiles = "\n".join(tile(isa, rows, vectors, packed=True) for rows in range(1, most + 1))
+    tiles = "\n".join(tile(isa, rows, vectors, PACKED) for rows in range(1, most + 1))
     cases = "\n".join(
         f"        case {rows}:"
         f" p{vectors}_{rows}(A - done * {most - rows}, P, K, C, ldc, acc); break;"
@@ -158,6 +178,26 @@ SHARED void outer{vectors}(long m, const T *A, long skip, const T *P, long K, T 
                            int acc, long done) {{
     for (; m >= {most}; m -= {most}, A += {most} * skip, C += {most} * ldc)
         p{vectors}_{most}(A, P, K, C, ldc, acc);
+    switch (m) {{
+{cases}
+        default: break;
+    }}
+}}"""
+
+
+def column_products(isa: Isa, vectors: int) -> str:
+    """``across{vectors}``: C[m, :] (+)= Aᵀ · P, both as they lie: a row of each per k."""
+    most = tile_rows(isa, WIDEST)
+    tiles = "\n".join(tile(isa, rows, vectors, COLUMNS) for rows in range(1, most + 1))
+    cases = "\n".join(
+        f"        case {rows}: s{vectors}_{rows}(A, lda, P, ldp, K, C, ldc, acc); break;"
+        for rows in range(1, most)
+    )
+    return f"""{tiles}
+SHARED void across{vectors}(long m, const T *A, long lda, const T *P, long ldp, long K, T *C,
+                            long ldc, int acc) {{
+    for (; m >= {most}; m -= {most}, A += {most}, C += {most} * ldc)
+        s{vectors}_{most}(A, lda, P, ldp, K, C, ldc, acc);
     switch (m) {{
 {cases}
         default: break;
