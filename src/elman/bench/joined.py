@@ -93,9 +93,7 @@ def measure_contention(
     Raises:
         ProcessError: they failed or took too long.
     """
-    what = {"work": "contention", "processes": processes, "threads": stack.threads}
-    own = {"stack": vars(stack), "minibatch": minibatch, "seconds": seconds}
-    return Ran(**_ran(what | own)).step_s
+    return _trained("contention", stack, minibatch, processes, seconds).step_s
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,11 @@ def measure_ddp(stack: Stack, minibatch: int, processes: int, seconds: float) ->
     Raises:
         ProcessError: they failed or took too long.
     """
-    what = {"work": "steps", "processes": processes, "threads": stack.threads}
+    return _trained("steps", stack, minibatch, processes, seconds)
+
+
+def _trained(work: str, stack: Stack, minibatch: int, processes: int, seconds: float) -> Ran:
+    what = {"work": work, "processes": processes, "threads": stack.threads}
     own = {"stack": vars(stack), "minibatch": minibatch, "seconds": seconds}
     return Ran(**_ran(what | own))
 
