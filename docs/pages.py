@@ -58,7 +58,7 @@ def gallery() -> str:
         "Every cell of `elman.cells` as it is written. Each runs by `elman.Recurrent(cell, I, H)`,",
         "with the same options, further dims by keyword; a formula of your own is as fast.\n",
         *_table(),
-        *(part for cell in cells.LIBRARY for part in _cell(cell)),
+        *(part for cell in cells.ALL for part in _cell(cell)),
     ]
     return "\n".join(parts)
 
@@ -67,7 +67,7 @@ def _table() -> Iterator[str]:
     rows = Rows([*read_rows(RESULTS / f"{CELLS.name}.jsonl").values()])
     yield "| cell | states | recurrence | beside its loop |"
     yield "|---|---|---|--:|"
-    for cell in cells.LIBRARY:
+    for cell in cells.ALL:
         name, ratio = f"[`{cell.name}`](#{cell.name})", times_as_fast(rows, cell)
         faster = "" if ratio is None else f"{ratio:.1f}x"
         yield f"| {name} | {_states(cell)} | {_structure(cell)} | {faster} |"

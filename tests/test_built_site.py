@@ -88,7 +88,7 @@ def test_has_everything(site):
     assert not missing
     assert "S]</strong>" not in reference  # a shape that was taken apart at its comma
     gallery = (built / "gallery.html").read_text("utf-8")
-    assert gallery.count('class="drawing"') == len(elman.cells.LIBRARY)
+    assert gallery.count('class="drawing"') == len(elman.cells.ALL)
     results = (site / "results.html").read_text("utf-8")
     kept = (ROOT / "benchmarks" / "results").glob("*.jsonl")
     cases = {

@@ -21,7 +21,7 @@ from elman.ops import layer_norm, mean, tanh, where
 from elman.plan.spec import PlanOptions
 
 SVG = "{http://www.w3.org/2000/svg}"
-by_name = pytest.mark.parametrize("of", cells.ALL, ids=lambda of: of.name)
+by_name = pytest.mark.parametrize("of", cells.CORE, ids=lambda of: of.name)
 both = pytest.mark.parametrize(
     "use_dot",
     [

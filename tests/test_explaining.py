@@ -16,7 +16,7 @@ from helpers import OwnBackwardEngine, stand_in
 STAGES = ["graph", "step", "backward", "program", "engines", "cost"]
 
 
-@pytest.mark.parametrize("of", cells.ALL, ids=lambda of: of.name)
+@pytest.mark.parametrize("of", cells.CORE, ids=lambda of: of.name)
 def test_every_stage(of):
     """Six stages, each with text, for every cell, without measuring."""
     found = explain(of, hidden_size=16, measure=False)

@@ -45,7 +45,7 @@ def with_option(loop: Any, **options: Any) -> Any:
 SMALL, WIDE = Sizes(T=6, B=4, I=3, H=5), Sizes(T=6, B=4, I=3, H=5, more=(("U", 7),))
 LOOPS: dict[str, tuple[Cell, Any, Sizes]] = {
     made.name: (made, STEPS[made.name], WIDE if made.name.startswith("cfc") else SMALL)
-    for made in cells.LIBRARY
+    for made in cells.ALL
     if made.name in STEPS
 }
 LOOPS["ligru"] = (cells.ligru, ligru, Sizes(T=6, B=4, I=10, H=5))

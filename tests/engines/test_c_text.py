@@ -23,7 +23,7 @@ def text_of(cell, H: int) -> str:
     return Emitter(program(compiler.pair_of(cell), spec, PRICES), AVX512).text()
 
 
-@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
 def test_products_that_are_only_kept_go_through_no_buffer(cell):
     """Their tiles store where the value is kept, if it is whole vectors."""
     assert not _MOVED.search(text_of(cell, 128))

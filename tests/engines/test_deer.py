@@ -41,7 +41,7 @@ from library_sizes import sizes_of
 from scripts import run_script
 from unseen import UNSEEN
 
-every_cell = pytest.mark.parametrize("cell", [*cells.ALL, *UNSEEN], ids=lambda c: c.name)
+every_cell = pytest.mark.parametrize("cell", [*cells.CORE, *UNSEEN], ids=lambda c: c.name)
 ODD = (1, 2, 3, 17)
 
 
@@ -275,7 +275,7 @@ def test_nothing_is_left_of_sums_over_units():
 def test_structure_of_the_library():
     """What each cell's recurrence looks like, in the words that explain prints."""
     told = {}
-    for cell in cells.ALL:
+    for cell in cells.CORE:
         step = compiler.pair_of(cell).step
         told[cell.name] = structure(step).show(tuple(leaf.name for leaf in step.states))
     assert told["gru"] == "dense (h); nonlinear in the state"
@@ -629,7 +629,7 @@ def test_long_sequences(cell, T):
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("T", [33_753, 100_000])
 @pytest.mark.parametrize(
-    "cell", [c for c in cells.ALL if c is not cells.indrnn], ids=lambda cell: cell.name
+    "cell", [c for c in cells.CORE if c is not cells.indrnn], ids=lambda cell: cell.name
 )
 def test_very_long_sequences(cell, T):
     """The lengths of raw recordings; relu units whose weight is above 1 would grow without end."""
@@ -669,7 +669,7 @@ def test_memory_is_bounded(tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:engine deer ran:UserWarning")  # one may run in sequence
 @pytest.mark.parametrize(
-    "cell", [cell for cell in cells.LIBRARY if cell not in cells.ALL], ids=lambda cell: cell.name
+    "cell", [cell for cell in cells.ALL if cell not in cells.CORE], ids=lambda cell: cell.name
 )
 def test_the_rest_of_the_library(cell):
     """Output, last states and every gradient of cells with constants, times, spikes, groups."""

@@ -80,7 +80,7 @@ def check(module, folder, lanes=0, T=5, atol=1e-5):
 
 
 @needs_compiler
-@pytest.mark.parametrize("cell", cells.LIBRARY, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
 def test_every_cell(cell, tmp_path):
     """Outputs of some steps, of sizes that fill no vector."""
     torch.manual_seed(0)

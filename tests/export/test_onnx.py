@@ -85,7 +85,7 @@ def check(runtime, module, folder, T=5, B=3, states=False, lengths=None, **optio
     return made
 
 
-@pytest.mark.parametrize("one", cells.LIBRARY, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", cells.ALL, ids=lambda one: one.name)
 def test_every_cell(one, runtime, tmp_path):
     """Of the library, two layers, from states that are given."""
     sizes = {"input_size": 6, "hidden_size": 6, "num_layers": 2} | DIMS.get(one.name, {})

@@ -137,7 +137,7 @@ def names_in(net, protocol: int) -> set[str]:
 
 
 PUBLIC = {f"elman.{name}" for name in elman.__all__} | {f"elman.ops.{name}" for name in ops.__all__}
-PUBLIC |= {f"{made.function.__module__}.{made.name}" for made in cells.LIBRARY}
+PUBLIC |= {f"{made.function.__module__}.{made.name}" for made in cells.ALL}
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
@@ -428,7 +428,7 @@ def test_fingerprints(golden):
     """They are in users' files: when a line changes, saved models of that cell are refused."""
     golden(
         "fingerprints",
-        "\n".join(f"{made.name} {made.fingerprint}" for made in cells.LIBRARY),
+        "\n".join(f"{made.name} {made.fingerprint}" for made in cells.ALL),
     )
 
 

@@ -26,7 +26,7 @@ from unseen import UNSEEN
 
 F64 = torch.float64
 STACK = {"bidirectional": True}
-CASES = {cell: Sizes(T=4, B=3, I=3, H=5) for cell in (*cells.ALL, cells.rlif)} | UNSEEN
+CASES = {cell: Sizes(T=4, B=3, I=3, H=5) for cell in (*cells.CORE, cells.rlif)} | UNSEEN
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 
 

@@ -53,7 +53,7 @@ def computed(phase: Phase) -> list:
     return [v for segment in phase.segments for part in segment.parts for v in part.nodes]
 
 
-@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
 def test_golden(golden, cell):
     """One text per cell; a change of a decision shows in the diff."""
     text = show_program(made(cell), hints(cell))
@@ -62,7 +62,7 @@ def test_golden(golden, cell):
     golden(f"plan_{cell.name}", text)
 
 
-@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
 def test_print_is_stable(cell):
     """The same cell, compiled again, prints the same: no ids, no addresses, no order of sets."""
     first = show_program(made(cell), hints(cell))
@@ -85,7 +85,7 @@ HEAD = ("hoisted", "taped", "scalars", "forward", "backward", "stored")
 def test_counts(golden):
     """Vectors hoisted and taped, scalars taped, how often units wait for each other per step
     (forward, backward), and what the backward stores."""
-    rows = [("", *HEAD), *((cell.name, *counts(cell)) for cell in cells.ALL)]
+    rows = [("", *HEAD), *((cell.name, *counts(cell)) for cell in cells.CORE)]
     lines = [f"{name:<16}" + "".join(f"{entry:>9}" for entry in row) for name, *row in rows]
     golden("plan_counts", "\n".join(lines))
 
@@ -165,7 +165,7 @@ def test_products_per_step(cell, forward, backward):
     assert products(of.backward.step) == backward
 
 
-@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
 def test_weights_and_inputs_leave_the_loop(cell):
     """No product with the input and none for its gradient runs in the time loop."""
     of = made(cell)
@@ -183,7 +183,7 @@ def test_narrow_input_is_not_hoisted():
     assert of.hoisted == ()
 
 
-@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
 def test_three_tapes(cell):
     """``recompute`` keeps the states alone; ``save`` at least what ``auto`` keeps."""
     sizes = {tape: len(made(cell, tape=tape).kept) for tape in ("recompute", "auto", "save")}

@@ -61,7 +61,7 @@ UNLIKE = {"gru", "gru_before", "lstm_layernorm", "lem", "slstm", "indrnn", "para
     "cell",
     [
         pytest.param(cell, id=cell.name, marks=() if cell.name in UNLIKE else pytest.mark.long)
-        for cell in cells.ALL
+        for cell in cells.CORE
     ],
 )
 def test_prices_and_schedules_change_no_result(cell):

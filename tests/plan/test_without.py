@@ -17,7 +17,7 @@ from kernels import c_kernel, oracle, scheduled
 from specs import spec_of
 
 FEW = {"gru_before", "lstm_layernorm", "mingru", "lem"}  # products behind products, sums, none
-by_name = pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+by_name = pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
 
 
 def phases(cell, *without, **options):
@@ -87,7 +87,7 @@ def test_each_is_left_out_of_some_cell():
             id=f"{cell.name} {' '.join(without)}",
             marks=() if cell.name in FEW and len(without) > 1 else pytest.mark.slow,
         )
-        for cell in cells.ALL
+        for cell in cells.CORE
         for without in [tuple(OPTIMIZATIONS), *((name,) for name in OPTIMIZATIONS)]
     ],
 )

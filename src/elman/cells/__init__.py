@@ -1,4 +1,4 @@
-"""The library of cells: one file, one formula. ``LIBRARY`` lists them."""
+"""The library of cells: one file, one formula. ``ALL`` lists them."""
 
 from elman.cells.alif import alif as alif
 from elman.cells.antisymmetric import antisymmetric as antisymmetric
@@ -50,7 +50,7 @@ from elman.cells.zoneout_lstm_layernorm import zoneout_lstm_layernorm as zoneout
 DENSE = (rnn, gru, gru_before, lstm, lstm_peephole, lstm_layernorm, mgu, lem, slstm)
 DIAGONAL = (indrnn, sru, paragru, paralstm)  # no unit sees another's past
 LINEAR = (mingru, minlstm, lru)  # affine in their state: all steps are one scan
-ALL = (*DENSE, *DIAGONAL, *LINEAR)
+CORE = (*DENSE, *DIAGONAL, *LINEAR)  # of every kind of recurrence: each engine is tested on these
 SIZED = (ealstm, lmu, onlstm_chunked)  # with dims of their own, which are given by keyword
 
 SPIKING = (lif, rlif, synaptic, alif)
@@ -59,4 +59,4 @@ OSCILLATING = (antisymmetric, antisymmetric_gated, cornn, unicornn)  # different
 TIMED = (phased_lstm, t_lstm, gru_d, cfc, cfc_pure)  # times of steps, or between them, are given
 RANDOM = (zoneout_lstm_layernorm,)  # that draw random numbers where they train
 MORE = (*SPIKING, *GATED, *OSCILLATING, *TIMED)
-LIBRARY = (*ALL, *SIZED, *MORE, *RANDOM)
+ALL = (*CORE, *SIZED, *MORE, *RANDOM)

@@ -45,4 +45,4 @@ def safe_globals() -> list[Any]:
         >>> with torch.serialization.safe_globals(elman.safe_globals()):
         ...     net = torch.load("net.pt")
     """
-    return [*NAMED, *cells.LIBRARY, *(getattr(ops, name) for name in ops.__all__)]
+    return [*NAMED, *cells.ALL, *(getattr(ops, name) for name in ops.__all__)]

@@ -81,7 +81,7 @@ def find_cell(name: str) -> Cell:
         RunError: if the file does not exist, does not run, or has no such cell.
     """
     if ":" not in name:
-        library = (*cells.ALL, *cells.MORE, *cells.RANDOM)
+        library = (*cells.CORE, *cells.MORE, *cells.RANDOM)
         known = {cell.name: cell for cell in library if _takes_a_sequence(cell)}
         if name not in known:
             near = (get_close_matches(name, known, 1) or ["gru"])[0]
