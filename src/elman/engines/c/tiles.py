@@ -116,17 +116,20 @@ def tile(isa: Isa, rows: int, vectors: int, operands: Operands) -> str:
         b = [f"ld(P + {offset} * {right} + {v} * VL)" for v in range(vectors)]
         return "{" + _step(rows, vectors, part, a, b) + "}"
 
+    total = {
+        (r, v): " + ".join(f"c{r}_{v}_{q}" for q in range(parts))
+        for r in range(rows)
+        for v in range(vectors)
+    }
+    if operands is COLUMNS:  # many rows are summed: C has left the cache since it was last added to
+        asked = (f"__builtin_prefetch(C + {r} * ldc + {v} * VL, 1);" for r, v in total)
+        lines.append(f"    if (acc) {{ {' '.join(asked)} }}")
     lines.append("    long k = 0;")
     lines.append(f"    for (; k + {unroll} <= K; k += {unroll}) {{")
     lines.extend(f"        {one(u, u % parts)}" for u in range(unroll))
     lines.append(f"        A += {unroll} * {step}; P += {unroll} * {right};")
     lines.append("    }")
     lines.append(f"    for (; k < K; k++) {{ {one(0, 0)} A += {step}; P += {right}; }}")
-    total = {
-        (r, v): " + ".join(f"c{r}_{v}_{q}" for q in range(parts))
-        for r in range(rows)
-        for v in range(vectors)
-    }
     place = {key: f"C + {key[0]} * ldc + {key[1]} * VL" for key in total}
     added = " ".join(f"st({place[key]}, ld({place[key]}) + ({total[key]}));" for key in total)
     fresh = " ".join(f"st({place[key]}, {total[key]});" for key in total)
