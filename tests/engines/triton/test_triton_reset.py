@@ -59,3 +59,22 @@ def test_modules():
             want = net(x, reset=mask)
         for got, value in zip(net(x, reset=mask), want):
             assert_close(got, value)
+
+
+@pytest.mark.parametrize("to", ["zeros", "initial"])
+def test_heads(to):
+    """Heads side by side, dense and of several lengths: values and gradients, of replayed calls
+    too."""
+    torch.manual_seed(0)
+    net = elman.Recurrent(cells.lstm, 4, 6, engine="triton", heads=2)
+    mask = torch.rand(5, 3) < 0.4
+    for lengths in (None, None, None, [2, 5, 3]):
+        x = torch.randn(5, 3, 4, requires_grad=True)
+        found = []
+        for engine in ("triton", "reference"):
+            with elman.using(engine=engine):
+                out, last = net(x, reset=mask, reset_to=to, lengths=lengths)
+            loss = out.sin().sum() + sum(end.cos().sum() for end in last)
+            found.append([out, *last, *torch.autograd.grad(loss, [x, *net.parameters()])])
+        for got, want in zip(*found, strict=True):
+            assert_close(got, want)
