@@ -10,7 +10,9 @@ caller's. Weight matrices are [rows, cols], weight vectors [n], scalar weights [
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from elman.ir.draws import SCALE, drawn, stream
@@ -138,55 +140,82 @@ def _spread(xp: Any, node: Node, value: Array, dims: Mapping[str, int]) -> Array
     return MEANING[node.op](xp, node, wide, xp.positions(before, before + size), width)
 
 
-def apply(xp: Any, node: Node, args: tuple[Array, ...], dims: Mapping[str, int]) -> Array:
-    """The value of one node from its arguments' values.
+def bound(xp: Any, node: Node, dims: Mapping[str, int]) -> Callable[..., Array]:
+    """What makes the value of one node from its arguments' values, one array per argument.
 
     Args:
         xp: array namespace with the functions of the table above.
         node: what to compute.
-        args: one array per argument.
         dims: sizes of the named dims.
     """
-    if node.op == "const":
-        return xp.constant(node.number)
-    if node.op == "count":
-        return xp.constant(float(dim_size(node.data, dims)))
+    if node.op in ("const", "count"):
+        number = node.number if node.op == "const" else float(dim_size(node.data, dims))
+        value = xp.constant(number)
+        return lambda: value
     if node.op == "split":
-        start, stop = (int(str(d)) for d in node.data)
-        dim = node.args[0].shape[0]
-        first, last = dim_size(dim[:start], dims), dim_size(dim[:stop], dims)
-        return args[0][first:last] if _rank(node) == 2 else args[0][..., first:last]
+        return _split(node, dims)
     if node.op == "uniform":
-        return _uniform(xp, node, args, dims)
+        return lambda *key: _uniform(xp, node, key, dims)
     if node.op == "concat":
         axis = 0 if _rank(node) == 2 else -1
-        return xp.concat(xp.broadcast(args, axis), axis)
+        return lambda *parts: xp.concat(xp.broadcast(parts, axis), axis)
     kind = OPS[node.op].kind
     if kind == "spread":
-        return _spread(xp, node, args[0], dims)
+        return partial(_spread, xp, node, dims=dims)
+    meaning = partial(MEANING[node.op], xp, node)
     if kind == "reduce":
-        return MEANING[node.op](xp, node, units_of(xp, node, args, dims))
-    if _rank(node) and kind != "product":
-        # a scalar per sample meets a vector, or a matrix of weights
-        extra = (None,) * _rank(node)
-        args = tuple(
-            arg[(..., *extra)] if not _rank(source) else arg
-            for source, arg in zip(node.args, args, strict=True)
-        )
-    result = MEANING[node.op](xp, node, *args)
-    if _rank(node) and node.args and not any(source.shape for source in node.args):
-        # scalars alone: the value is repeated over the units (the canonical form's broadcast)
-        result = xp.broadcast_to(
-            result, (*result.shape[: -_rank(node)], *shape_size(node.shape, dims))
-        )
-    return result
+        return lambda *parts: meaning(units_of(xp, node, parts, dims))
+    return _over_units(xp, node, meaning, dims)
+
+
+def _split(node: Node, dims: Mapping[str, int]) -> Callable[..., Array]:
+    start, stop = (int(str(d)) for d in node.data)
+    dim = node.args[0].shape[0]
+    part = slice(dim_size(dim[:start], dims), dim_size(dim[:stop], dims))
+    where = part if _rank(node) == 2 else (..., part)
+    return itemgetter(where)
+
+
+def _over_units(
+    xp: Any, node: Node, meaning: Callable[..., Array], dims: Mapping[str, int]
+) -> Callable[..., Array]:
+    """An op of arguments of the node's own rank, or of scalars, which are the same at each unit."""
+    rank, ranks = _rank(node), [_rank(arg) for arg in node.args]
+    # a scalar per sample meets a vector, or a matrix of weights
+    lifted = rank and OPS[node.op].kind != "product" and not all(ranks)
+    # scalars alone: the value is repeated over the units (the canonical form's broadcast)
+    repeated = rank and ranks and not any(ranks)
+    if not lifted and not repeated:
+        return meaning
+    extra, sizes = (..., *[None] * rank), shape_size(node.shape, dims)
+
+    def run(*args: Array) -> Array:
+        if lifted:
+            args = tuple(arg if own else arg[extra] for own, arg in zip(ranks, args, strict=True))
+        result = meaning(*args)
+        return xp.broadcast_to(result, (*result.shape[:-rank], *sizes)) if repeated else result
+
+    return run
+
+
+def apply(xp: Any, node: Node, args: tuple[Array, ...], dims: Mapping[str, int]) -> Array:
+    """The value of one node from its arguments' values; arguments as of :func:`bound`."""
+    return bound(xp, node, dims)(*args)
+
+
+def prepared(
+    xp: Any, roots: tuple[Node, ...], known: Collection[Node], dims: Mapping[str, int]
+) -> list[tuple[Node, Callable[..., Array]]]:
+    """The nodes below ``roots`` that are not known, arguments first, and what makes each one's
+    value: for many steps of one graph."""
+    below = walk(roots, stop=lambda found: found in known)
+    return [(node, bound(xp, node, dims)) for node in below if node not in known]
 
 
 def evaluate(
     xp: Any, roots: tuple[Node, ...], values: dict[Node, Array], dims: Mapping[str, int]
 ) -> tuple[Array, ...]:
     """Values of ``roots``; ``values`` holds the leaves' and receives every node's on the way."""
-    for node in walk(roots, stop=lambda found: found in values):
-        if node not in values:
-            values[node] = apply(xp, node, tuple(values[arg] for arg in node.args), dims)
+    for node, compute in prepared(xp, roots, values, dims):
+        values[node] = compute(*[values[arg] for arg in node.args])
     return tuple(values[root] for root in roots)

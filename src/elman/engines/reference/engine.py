@@ -5,8 +5,7 @@ It shares no rewrite, no adjoint and no plan with the engines it judges.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -14,19 +13,20 @@ from torch import Tensor
 from elman.engines.arrays import Arrays
 from elman.engines.base import DifferentiableKernel, Engine, Job, Kernel
 from elman.engines.call import Call, Result
-from elman.ir.evaluate import evaluate
+from elman.ir.evaluate import prepared
 from elman.ir.graph import Graph, Node
 from elman.ir.types import shape_size
 from elman.plan.spec import OPTIMIZATIONS
 
-Evaluator = Callable[[Any, tuple[Node, ...], dict[Node, Tensor], Mapping[str, int]], Any]
+# what is computed, and its value -> the value that is read
+Change = Callable[[Node, Tensor], Tensor]
 
 
 def steps(
     graph: Graph,
     dims: dict[str, int],
     call: Call,
-    evaluated: Evaluator = evaluate,
+    change: Change | None = None,
 ) -> Iterator[tuple[dict[Node, Tensor], list[Tensor], Tensor]]:
     """Run one step after another: every value of the graph, the states behind it, the output
     (several outputs side by side).
@@ -34,17 +34,21 @@ def steps(
     Args:
         graph, dims: the step as written, and the sizes of its dims.
         call: dense, as :meth:`Kernel.forward` takes it.
-        evaluated: what evaluates a step: as ``ir/evaluate`` does.
+        change: what becomes of each value before others read it.
     """
     states: Sequence[Tensor] = call.states
     arrays = Arrays(states[0].dtype, states[0].device)
     widths = [shape_size(value.shape, dims) for value in graph.outputs]
     known: dict[Node, Tensor] = dict(zip(graph.weights, call.weights, strict=True))
+    order = prepared(arrays, graph.roots, {*graph.leaves}, dims)
     for row in zip(*(x.unbind(0) for x in call.inputs), strict=True):
         values = dict(known)
         values.update(zip(graph.inputs, row, strict=True))
         values.update(zip(graph.states, states, strict=True))
-        made = evaluated(arrays, graph.roots, values, dims)
+        for node, compute in order:
+            value = compute(*[values[arg] for arg in node.args])
+            values[node] = value if change is None else change(node, value)
+        made = [values[root] for root in graph.roots]
         after, handed = made[: len(states)], made[len(states) :]
         states = [_widened(new, old.shape) for new, old in zip(after, states, strict=True)]
         batch = states[0].shape[0]
@@ -57,12 +61,12 @@ class ReferenceKernel(DifferentiableKernel):
 
     engine = "reference"
 
-    def __init__(self, graph: Graph, dims: dict[str, int], evaluated: Evaluator = evaluate) -> None:
-        self._graph, self._dims, self._evaluated = graph, dims, evaluated
+    def __init__(self, graph: Graph, dims: dict[str, int], change: Change | None = None) -> None:
+        self._graph, self._dims, self._change = graph, dims, change
 
     def forward(self, call: Call) -> Result:
         """Run all steps; see :class:`Kernel`."""
-        run = steps(self._graph, self._dims, call, self._evaluated)
+        run = steps(self._graph, self._dims, call, self._change)
         ends, outputs = zip(*((after, output) for _, after, output in run), strict=True)
         return Result(torch.stack(outputs), tuple(ends[-1]))
 
