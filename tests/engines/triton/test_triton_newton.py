@@ -47,6 +47,12 @@ def unlike(x, h, k, W, V, u, v, R):
     return tanh(W @ x + u * h), sigmoid(V @ x + v * k)
 
 
+@cell(input="x[I]", static="s[H]", state="h[H]", weights="W[H, I], R[H, H], u[H]")
+def given(x, s, h, W, R, u):
+    """A value per sequence, which a state holds."""
+    return tanh(W @ x + sigmoid(u * s) * (R @ h))
+
+
 SMALL = [
     *((cells.gru, H) for H in (1, 2, 4)),
     (cells.gru_before, 3),
@@ -61,6 +67,8 @@ SMALL = [
     (cells.lstm.with_heads(2), 4),
     (twins, 2),
     (pair, 2),
+    (given, 2),
+    (given.with_heads(2), 10),
     *((cells.gru, H) for H in (5, 8)),
     (cells.gru_before, 8),
     (cells.lstm, 4),
@@ -112,13 +120,14 @@ def test_one_iteration(
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize(
-    "cell, H", [(cells.gru, 2), (cells.paralstm, 3), (pair, 2), (cells.gru.with_heads(3), 15)]
+    "cell, H", [(cells.gru, 2), (given, 3), (pair, 2), (cells.gru.with_heads(3), 15)]
 )
 def test_judged(cell: Cell, H: int, kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Residuals of windows, and distances of sequential runs, are those by torch ops."""
     monkeypatch.setattr(group_kernels, "WINDOWS", 2)
     problem = problem_of(random_case(cell, Sizes(40, 2, 3, H)))
     assert problem.iterations is not None
+    assert bool(problem.formula.held) == (cell is given)
     source = torch.Generator().manual_seed(1)
     y = tuple(torch.randn(40, *start.shape, generator=source) / 3 for start in problem.start)
     budget = 25 * problem.row_bytes

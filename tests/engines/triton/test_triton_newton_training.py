@@ -38,11 +38,19 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "cell, H", [(cells.gru.with_heads(3), 6), (cells.gru, 8), (cells.lstm.with_heads(2), 8)]
+    "cell, H",
+    [
+        (cells.gru.with_heads(3), 6),
+        (cells.gru, 8),
+        (cells.lstm.with_heads(2), 8),
+        (cells.ealstm, 2),
+    ],
 )
 def test_results_and_gradients(cell: Cell, H: int, launched: list[str]) -> None:
-    """Groups of two states, eight of one, two groups of eight: everything, in float32."""
-    case = random_case(cell, Sizes(T=18, B=2, I=3, H=H))
+    """Groups of two states, eight of one, two groups of eight, values of a sequence: everything, in
+    float32."""
+    more = (("S", 3),) if cell is cells.ealstm else ()
+    case = random_case(cell, Sizes(T=18, B=2, I=3, H=H, more=more))
     got = run(cell, case, "deer")
     assert {"_improved", "_linearised"} <= set(launched)
     for name, want in run(cell, case.to(torch.float64), "reference").items():

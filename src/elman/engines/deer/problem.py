@@ -97,8 +97,6 @@ class Formula:
         return self._newtons[key]
 
     def _iterations(self, make: Any, dtype: torch.dtype) -> tuple[Any, ...] | str:
-        if self.held:
-            return "its kernels would read values of a whole sequence at every step"
         found: list[Any] = []
         for state_group in self.state_groups:
             made = make(
@@ -106,6 +104,7 @@ class Formula:
                 self.sizes,
                 n=state_group.algebra.n,
                 units=isinstance(state_group.algebra, Units),
+                held=frozenset(self.held),
                 dtype=dtype,
             )
             if isinstance(made, str):
@@ -191,16 +190,16 @@ class Problem:
         return values[leaf] if leaf.shape else values[leaf].unsqueeze(-1)
 
     def leaves_of_rows(self, rows: Rows) -> dict[Node, Tensor]:
-        """Values of the leaves for some steps that are no states, and what is of weight rate."""
+        """Values of leaves that are not recurrent for some steps, and what is of weight rate."""
         known = dict(self._invariants)
         known.update((leaf, value[rows]) for leaf, value in self._inputs.items())
+        known.update((leaf, self._states[leaf].unsqueeze(0)) for leaf in self.formula.held)
         return known
 
     def leaves(self, before: Trajectory, rows: Rows) -> dict[Node, Tensor]:
         """Values of all leaves for some steps; ``before`` holds the states they start from."""
         step = self.formula.pair.step
         known = self.leaves_of_rows(rows)
-        known.update((leaf, self._states[leaf].unsqueeze(0)) for leaf in self.formula.held)
         for state_group, packed in zip(self.state_groups, before, strict=True):
             for k, value in state_group.unpacked(packed, self.batch).items():
                 leaf = step.states[k]

@@ -19,7 +19,7 @@ class Linearised:
     Args:
         group: what is written.
         sizes: of the named dims.
-        units: as of :class:`Writer`.
+        units, held: as of :class:`Writer`.
         groups: how many there are of the kind, of which each channel has one.
         again: whether each row loads anew what is of weight rate: more loads, fewer registers.
 
@@ -36,9 +36,10 @@ class Linearised:
         *,
         units: bool,
         groups: int = 1,
+        held: frozenset[Node] = frozenset(),
         again: bool = False,
     ) -> None:
-        writer = Writer(sizes, units=units, groups=groups)
+        writer = Writer(sizes, units=units, groups=groups, held=held)
         self._counts = [writer.count(state) for state in group.states]
         self.n = sum(self._counts)
         self.width = max(writer.size(state) for state in group.states) if units else 1

@@ -23,6 +23,7 @@ from elman.engines.triton.group_kernels import GroupKernels
 from elman.engines.triton.launch import launching
 from elman.engines.triton.linearised import Linearised
 from elman.engines.triton.source import function
+from elman.ir.graph import Node
 
 _BOUND = 1e8  # of an iterate, as of ``bounded`` in library.py
 
@@ -113,6 +114,7 @@ def newton(
     *,
     n: int,
     units: bool,
+    held: frozenset[Node],
     dtype: torch.dtype,
 ) -> Newton | str:
     """Kernels for groups of states of one kind; or why there are none.
@@ -121,15 +123,17 @@ def newton(
         groups: their steps.
         sizes: of the named dims.
         n: states that depend on each other.
+        held: states that only hold a value, whatever the group.
         units, dtype: as of :class:`Newton`, of the trajectory.
     """
     if dtype != torch.float32:
         return f"its kernels compute in float32, not {str(dtype).removeprefix('torch.')}"
     if n > walks.MOST:
         return f"{n} states of a group depend on each other, and its kernels take {walks.MOST}"
-    walked = n > scans.MOST
-    count = len(groups)
-    made = [Linearised(one, sizes, units=units, groups=count, again=walked) for one in groups]
+    walked, count = n > scans.MOST, len(groups)
+    made = [
+        Linearised(one, sizes, units=units, groups=count, held=held, again=walked) for one in groups
+    ]
     if len({one.text for one in made}) > 1:
         return "its groups of states are not alike"
     return (WalkedNewton if walked else ScannedNewton)(made, units=units)

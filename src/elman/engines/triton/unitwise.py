@@ -24,10 +24,18 @@ class Writer:
         units: whether units are channels: every value is one block then.
         groups: how many groups of states there are, of which each channel has one, ``group``: of
             each value of weight rate ``vec`` has one for every group.
+        held: states that only hold a value, which are loaded as values of rows are.
     """
 
-    def __init__(self, sizes: Mapping[str, int], *, units: bool, groups: int = 1) -> None:
-        self.sizes, self.units, self.groups = sizes, units, groups
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        *,
+        units: bool,
+        groups: int = 1,
+        held: frozenset[Node] = frozenset(),
+    ) -> None:
+        self.sizes, self.units, self.groups, self._held = sizes, units, groups, held
         self.known: dict[Node, list[Entry]] = {}
         self.lines: list[str] = []
         self.invariants: dict[Node, int] = {}  # offsets among all values of weight rate
@@ -74,7 +82,8 @@ class Writer:
         return lines
 
     def _given(self, node: Node) -> bool:
-        return node.rate <= Rate.INPUT and node.op not in ("const", "count")
+        changes = node.rate > Rate.INPUT and node not in self._held
+        return not changes and node.op not in ("const", "count")
 
     def _loaded(self, node: Node) -> list[Entry]:
         """What the caller computed: of all rows, or once per call."""
