@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import linecache
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from elman.errors import InputError, PickleError, ShapeError, TraceError, diagnostic
+from elman.errors import PickleError, ShapeError, TraceError, diagnostic
 from elman.frontend.changes import Change, Data, change_of
-from elman.frontend.cuts import Cuts, UncutError, check_cut, cut_shape
+from elman.frontend.cuts import UncutError
 from elman.frontend.draws import counting
+from elman.frontend.formula import cut, traced
 from elman.frontend.groups import check_groups
 from elman.frontend.heads import (
     Division,
@@ -28,14 +25,18 @@ from elman.frontend.heads import (
     tracing,
 )
 from elman.frontend.initial import Init, check_init
-from elman.frontend.lines import describe, refuse, written_at
+from elman.frontend.lines import line_of, refuse
 from elman.frontend.naming import changed, look_up, nameless
-from elman.frontend.products import read_by_products
-from elman.frontend.signature import Declared, bind_dims, parse_signature
-from elman.frontend.trace import Tracer, lift
+from elman.frontend.signature import (
+    Declared,
+    bind_dims,
+    check_declared,
+    defaults_of,
+    parse_signature,
+)
+from elman.frontend.trace import Tracer
 from elman.ir.fingerprint import fingerprint
-from elman.ir.graph import Graph, Node, Rate, node
-from elman.ir.types import names_in, show_shape
+from elman.ir.graph import Graph
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +77,7 @@ class Cell:
     @property
     def defaults(self) -> dict[str, Any]:
         """The options the cell takes, with their default values."""
-        parameters = inspect.signature(self.function).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        return defaults_of(self.function)
 
     @property
     def differentiated(self) -> frozenset[str]:
@@ -112,7 +112,7 @@ class Cell:
         """``file:line: text`` of the function's definition."""
         code = self.function.__code__
         line = code.co_firstlineno
-        return _line(code.co_filename, line)
+        return line_of(code.co_filename, line)
 
     def with_options(self, **options: Any) -> Cell:
         """The same cell with some of its keyword options bound.
@@ -172,7 +172,7 @@ class Cell:
         check_divides(whole.name, heads, how)
 
         def each(declared: tuple[Declared, ...]) -> tuple[Declared, ...]:
-            return tuple(divided(entry, heads, how) for entry in _cut(declared, cuts))
+            return tuple(divided(entry, heads, how) for entry in cut(declared, cuts))
 
         return replace(
             whole,
@@ -236,7 +236,7 @@ class Cell:
         while True:
             try:
                 with tracing(how), counting():
-                    return _trace(self, cuts), how
+                    return traced(self, cuts), how
             except UncutError as found:
                 cuts.update(found.cuts)
 
@@ -332,131 +332,13 @@ def find_cell(
     return bound_cell(cell, options, heads, changes)
 
 
-def _line(file: str, line: int) -> str:
-    return f"{Path(file).name}:{line}: {linecache.getline(file, line).strip()}"
-
-
-def _return_line(function: Callable[..., Any]) -> str:
-    """The line of the function's last ``return``; its first line if the source is not at hand."""
-    code = function.__code__
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError):
-        return _line(code.co_filename, code.co_firstlineno)
-    lines = [item.lineno for item in ast.walk(tree) if isinstance(item, ast.Return)]
-    return _line(code.co_filename, code.co_firstlineno + max(lines, default=1) - 1)
-
-
-def _cut(declared: tuple[Declared, ...], cuts: Cuts) -> tuple[Declared, ...]:
-    """Declared arguments with their numbers cut."""
-    return tuple(Declared(entry.name, cut_shape(entry.shape, cuts)) for entry in declared)
-
-
-def _trace(cell: Cell, cuts: Cuts) -> Graph:
-    def leaves(op: str, declared: tuple[Declared, ...]) -> tuple[Node, ...]:
-        return tuple(
-            node(op, (), (entry.name,), entry.shape, cell.where) for entry in _cut(declared, cuts)
-        )
-
-    inputs, states, weights = (
-        leaves("input", (*cell.inputs, *cell.static)),
-        leaves("state", cell.states),
-        leaves("weight", cell.weights),
-    )
-    read = [Tracer(leaf) for leaf in states]
-    with written_at(cell.where):
-        for change in cell.changes:
-            read = [change.read(leaf.name, v) for leaf, v in zip(states, read, strict=True)]
-    traced = [*map(Tracer, inputs), *read, *map(Tracer, weights)]
-    returned = cell.function(*traced, **cell.options)
-    several = isinstance(returned, tuple | list)
-    values: list[Any] = [*returned] if several else [returned]
-    expected = [*cell.outputs, *cell.states]
-    names = ", ".join(str(entry) for entry in expected)
-    if len(values) != len(expected):
-        raise TraceError(
-            diagnostic(
-                f"{cell.name} returns {len(values)} values, but declares {len(expected)}: {names}",
-                [("at", _return_line(cell.function))],
-                f"return {', '.join(entry.name for entry in expected)}",
-            )
-        )
-    found: list[Node] = []
-    for entry, value in zip(expected, values, strict=True):
-        if value is None:
-            raise TraceError(
-                diagnostic(
-                    f"{cell.name} returns None for {entry}",
-                    [("at", _return_line(cell.function))],
-                    f"return {', '.join(item.name for item in expected)}",
-                )
-            )
-        made = lift(value)
-        shape = cut_shape(entry.shape, cuts)
-        check_cut(made.shape, shape)
-        if made.shape != shape and not (made.shape == () and made.rate == Rate.WEIGHT):
-            raise ShapeError(
-                diagnostic(
-                    f"{cell.name} returns {show_shape(made.shape)} for {entry}",
-                    [("at", _return_line(cell.function)), ("value", describe(made))],
-                    f"{entry.name} is declared as {show_shape(entry.shape)}",
-                )
-            )
-        if made.shape != shape:
-            raise ShapeError(
-                diagnostic(
-                    f"{cell.name} returns a constant for {entry}",
-                    [("at", _return_line(cell.function))],
-                    f"0 * {entry.name} + constant has the right shape",
-                )
-            )
-        found.append(made)
-    found = _multiplied(cell, read, found)
-    count = len(cell.outputs)
-    outputs, next_states = tuple(found[:count]), found[count:]
-    with written_at(cell.where):
-        for change in cell.changes:
-            next_states = [
-                change.written(leaf.name, Tracer(leaf), Tracer(new)).node
-                for leaf, new in zip(states, next_states, strict=True)
-            ]
-    next_states = tuple(next_states)
-    return Graph(inputs, states, weights, next_states, outputs or next_states[:1])
-
-
-def _multiplied(cell: Cell, read: list[Tracer], roots: list[Node]) -> list[Node]:
-    """What a cell computes, with products that read its states through its changes.
-
-    Raises:
-        InputError: there is a change of that kind, but no such product.
-    """
-    seen = read
-    with written_at(cell.where):
-        for change in cell.changes:
-            seen = [
-                change.multiplied(entry.name, v) for entry, v in zip(cell.states, seen, strict=True)
-            ]
-    pairs = zip(read, seen, strict=True)
-    instead = {old.node: new.node for old, new in pairs if old is not new}
-    made = read_by_products(roots, instead) if instead else roots
-    if instead and made == roots:
-        raise InputError(
-            diagnostic(
-                f"recurrent_dropout: {cell.name} multiplies no state with a weight matrix",
-                [("at", cell.where)],
-                "zoneout=0.1 holds units of any state; dropout(v, 0.1) in a formula drops others",
-            )
-        )
-    return made
-
-
 _EXAMPLE = '@elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], b[H]")'
 
 
 def _bare(function: Any) -> str:
     """What is told about ``@cell`` without its arguments."""
     code = getattr(function, "__code__", None)
-    where = _line(code.co_filename, code.co_firstlineno) if code else repr(function)
+    where = line_of(code.co_filename, code.co_firstlineno) if code else repr(function)
     return diagnostic(
         "@cell does not say what the function's arguments are", [("at", where)], _EXAMPLE
     )
@@ -521,7 +403,7 @@ def cell(
 
     def decorate(function: Callable[..., Any]) -> Cell:
         code = function.__code__
-        where = _line(code.co_filename, code.co_firstlineno)
+        where = line_of(code.co_filename, code.co_firstlineno)
         parsed = (
             parse_signature("input", input, 1, where),
             parse_signature("static", static, 1, where),
@@ -530,37 +412,14 @@ def cell(
             parse_signature("constants", constants, 2, where),
         )
         inputs, statics, states, trained, fixed = parsed
-        declared = [entry.name for group in parsed for entry in group]
         outputs = parse_signature("output", output, 1, where) if output else ()
         if not states and not outputs:
             what = "a recurrent cell has at least one state"
             others = ("without one", 'output="y[H]" names what a formula returns')
             raise TraceError(diagnostic(what, [("at", where), others], _EXAMPLE))
-        for name in declared:
-            if declared.count(name) > 1:
-                raise TraceError(diagnostic(f"{name!r} is declared twice", [("at", where)]))
-        dims = {name for group in parsed for entry in group for name in names_in(entry.shape)}
-        for name in sorted(dims & {entry.name for entry in fixed}):
-            what = f"{name!r} is both a constant and a dim: a module could not tell {name}=…"
-            raise TraceError(diagnostic(what, [("at", where)], f"constants={constants.lower()!r}"))
-        kinds = inspect.signature(function).parameters.values()
-        arguments = [p.name for p in kinds if p.kind is p.POSITIONAL_OR_KEYWORD]
-        if arguments != declared:
-            raise TraceError(
-                diagnostic(
-                    f"{function.__name__} takes ({', '.join(arguments)}), "
-                    f"but its signature declares ({', '.join(declared)})",
-                    [("at", where)],
-                    f"def {function.__name__}({', '.join(declared)}):",
-                )
-            )
+        check_declared(function, parsed, fixed, where)
         for name, how in (init or {}).items():
             check_init(name, how, (*trained, *fixed), states, where)
-        options = {
-            p.name: p.default
-            for p in inspect.signature(function).parameters.values()
-            if p.kind is p.KEYWORD_ONLY
-        }
         cell = Cell(
             function.__name__,
             inputs,
@@ -572,7 +431,7 @@ def cell(
             MappingProxyType(dict(init or {})),
             source,
             function,
-            options,
+            defaults_of(function),
         )
         _ = cell.graph  # a mistake is told where the cell is written, not where it is used
         return cell

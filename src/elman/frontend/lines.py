@@ -49,23 +49,27 @@ def _is_ours(frame: FrameType) -> bool:
 
 def where_called() -> str:
     """The innermost line outside the tracer (and outside torch and numpy): ``file:line: text``."""
-    return _at.get() or _line_of(_is_inside)
+    return _at.get() or _innermost(_is_inside)
 
 
 def where_asked() -> str:
     """The same outside of elman: who calls a cell of the library, or makes a module of it."""
-    return _at.get() or _line_of(_is_ours) or where_called()
+    return _at.get() or _innermost(_is_ours) or where_called()
 
 
-def _line_of(skipped: Callable[[FrameType], bool]) -> str:
+def line_of(file: str, line: int) -> str:
+    """``file:line: text``."""
+    return f"{Path(file).name}:{line}: {linecache.getline(file, line).strip()}"
+
+
+def _innermost(skipped: Callable[[FrameType], bool]) -> str:
     """The innermost line of a frame that is not skipped."""
     frame = inspect.currentframe()
     while frame is not None and skipped(frame):
         frame = frame.f_back
     if frame is None:
         return ""
-    file = frame.f_code.co_filename
-    return f"{Path(file).name}:{frame.f_lineno}: {linecache.getline(file, frame.f_lineno).strip()}"
+    return line_of(frame.f_code.co_filename, frame.f_lineno)
 
 
 def refuse(what: str, hint: str) -> NoReturn:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,3 +165,48 @@ def bind_dims(
         hint = ", ".join(f"{name}=…" for name in missing)
         raise ShapeError(f"unknown dim {', '.join(missing)}: give it by keyword, e.g. {hint}")
     return known
+
+
+def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The keyword arguments of a cell's function, its options, with their default values."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def check_declared(
+    function: Callable[..., Any],
+    declared: Sequence[tuple[Declared, ...]],
+    constants: tuple[Declared, ...],
+    where: str,
+) -> None:
+    """Check what a cell declares against the arguments of its function.
+
+    Args:
+        function: of the cell.
+        declared: inputs, static inputs, states, weights, constants.
+        constants: the last of them.
+        where: the function's line.
+
+    Raises:
+        TraceError: a name stands for two things, or the function takes other arguments.
+    """
+    names = [entry.name for group in declared for entry in group]
+    for name in names:
+        if names.count(name) > 1:
+            raise TraceError(diagnostic(f"{name!r} is declared twice", [("at", where)]))
+    dims = {name for group in declared for entry in group for name in names_in(entry.shape)}
+    for name in sorted(dims & {entry.name for entry in constants}):
+        what = f"{name!r} is both a constant and a dim: a module could not tell {name}=…"
+        lower = ", ".join(map(str, constants)).lower()
+        raise TraceError(diagnostic(what, [("at", where)], f"constants={lower!r}"))
+    kinds = inspect.signature(function).parameters.values()
+    arguments = [p.name for p in kinds if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if arguments != names:
+        raise TraceError(
+            diagnostic(
+                f"{function.__name__} takes ({', '.join(arguments)}), "
+                f"but its signature declares ({', '.join(names)})",
+                [("at", where)],
+                f"def {function.__name__}({', '.join(names)}):",
+            )
+        )
