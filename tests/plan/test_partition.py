@@ -13,10 +13,12 @@ from elman.engines.c.engine import PRICES
 from elman.ir.graph import Node, Rate, node
 from elman.ops import tanh
 from elman.plan.build import program
+from elman.plan.forecast import usual_rows
 from elman.plan.frontier import INFINITE, frontier
 from elman.plan.partition import below, partition
 from elman.plan.prices import Prices
 from elman.plan.program import Phase, Program
+from elman.plan.schedule import CHUNK_ROWS, Schedule
 from elman.plan.segments import full_reads
 from elman.plan.slots import Life, Slot, assign
 from elman.plan.spec import Spec
@@ -196,6 +198,19 @@ def test_only_wanted_gradients_are_planned():
     assert not only_b.backward.after.segments or not any(
         part.bundles for segment in only_b.backward.after.segments for part in segment.parts
     )
+
+
+def test_chunks_of_small_cells_stay_in_a_core():
+    """Few rows between batched products where they fit a cache and gradients are small; a name
+    says otherwise."""
+    few, many = (
+        usual_rows(planned(cells.gru, dims=(("H", size), ("I", size)))) for size in (64, 512)
+    )
+    assert few < many == CHUNK_ROWS
+    assert usual_rows(planned(cells.gru, dims=(("H", 64), ("I", 64)), training=False)) == many
+    assert Schedule.parse("one").bind(1000, 8, 1, few).chunk == few // 8
+    assert Schedule.parse("one/384").bind(1000, 8, 1, few).chunk == 48
+    assert [Schedule.parse(name).name for name in ("units", "one/384")] == ["units", "one/384"]
 
 
 PRICE = st.sampled_from([0.001, 0.04, 0.4, 1.0, 5.0, 50.0])

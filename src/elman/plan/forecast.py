@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elman.ir.ops import OPS
+from elman.ir.types import gate_block_size
 from elman.plan.cost import item_bytes, phase_nodes
 from elman.plan.prices import width
 from elman.plan.program import Program
-from elman.plan.schedule import SPLITS, Schedule
+from elman.plan.schedule import CHUNK_ROWS, SPLITS, Schedule
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Core:
 
 CORE = Core()
 _PRUNE_RATIO = 1.6  # times the best forecast
+_FEW_ROWS = 192  # of a chunk: fewer would make products of few rows
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,27 @@ def step_seconds(load: Load, schedule: Schedule, B: int, workers: int, core: Cor
     pointwise = load.elements / shared * rows / core.elements_per_s
     barriers = load.barriers * core.barrier_s if split == "units" else 0.0
     return products + pointwise + barriers
+
+
+def usual_rows(program: Program) -> int:
+    """Rows of T·B between two batched products.
+
+    Few where they stay in a core's second cache, unless that costs more than it saves: the sums for
+    the weights' gradients are read and written once per chunk.
+    """
+    if program.backward is None:
+        return CHUNK_ROWS
+    sizes, step = program.spec.sizes, program.pair.step
+    slots = [slot for slot in (*program.tape, *program.backward.chunk) if slot is not None]
+    row = sum(gate_block_size(slot, sizes) for slot in slots)
+    row += sum(width(value, sizes) for value in (*step.inputs, *step.states))
+    summed = sum(
+        width(term.left, sizes) * width(term.right, sizes)
+        for term in program.sums
+        if term.right is not None
+    )
+    fits = _FEW_ROWS * row * item_bytes(program.spec) <= CORE.levels[1][0]
+    return _FEW_ROWS if fits and 2 * summed <= _FEW_ROWS * row else CHUNK_ROWS
 
 
 def ranked(program: Program, B: int, workers: int) -> tuple[Schedule, ...]:

@@ -9,7 +9,7 @@ from elman.errors import EngineError
 
 Split = Literal["one", "batch", "units"]
 SPLITS: tuple[Split, ...] = ("one", "batch", "units")
-CHUNK_ROWS = 768  # so many rows of T·B stay in cache from one batched product to the next
+CHUNK_ROWS = 768  # of T·B between two batched products, if nothing else is said
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,18 @@ class Schedule:
         split: ``one`` worker runs the time loop; a share of the ``batch`` each; of the ``units``
             each, with a barrier per segment that reads what others wrote (weights then stay in the
             caches of the core that owns them over all steps).
-        chunk_rows: rows of T·B between two batched phases.
+        chunk_rows: rows of T·B between two batched phases; 0: as suits the program.
         min_chunks: chunks that a sequence is cut into at least, for a call that others follow.
     """
 
     split: Split
-    chunk_rows: int = CHUNK_ROWS
+    chunk_rows: int = 0
     min_chunks: int = 1
 
     @property
     def name(self) -> str:
         """``units``, or ``units/384`` with other chunks than usual."""
-        return self.split if self.chunk_rows == CHUNK_ROWS else f"{self.split}/{self.chunk_rows}"
+        return f"{self.split}/{self.chunk_rows}" if self.chunk_rows else self.split
 
     @staticmethod
     def parse(name: str) -> Schedule:
@@ -67,14 +67,18 @@ class Schedule:
         split, _, rows = name.partition("/")
         for known in SPLITS:
             if split == known and (not rows or (rows.isdecimal() and int(rows) > 0)):
-                return Schedule(known, int(rows or CHUNK_ROWS))
+                return Schedule(known, int(rows or 0))
         raise EngineError(
             f"no schedule {name!r}; there are {', '.join(SPLITS)}, "
             f"each with the rows of a chunk behind it if need be: units/384"
         )
 
-    def bind(self, T: int, B: int, workers: int) -> Bound:
-        """What a call of these sizes does; a batch smaller than the workers is not shared."""
-        chunk = max(1, min(-(-T // self.min_chunks), self.chunk_rows // max(B, 1)))
+    def bind(self, T: int, B: int, workers: int, usual: int = CHUNK_ROWS) -> Bound:
+        """What a call of these sizes does; a batch smaller than the workers is not shared.
+
+        ``usual``: rows of a chunk where the schedule names none.
+        """
+        rows = (self.chunk_rows or usual) // max(B, 1)
+        chunk = max(1, min(-(-T // self.min_chunks), rows))
         alone = workers == 1 or (self.split == "batch" and workers > B)
         return Bound(0 if alone else SPLITS.index(self.split), workers, chunk)

@@ -32,7 +32,7 @@ from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed import Packed
 from elman.errors import EngineError
 from elman.plan.build import output_is_state
-from elman.plan.forecast import load_of, ranked, step_seconds
+from elman.plan.forecast import load_of, ranked, step_seconds, usual_rows
 from elman.plan.program import Buffer, Program, Sweep
 from elman.plan.schedule import SPLITS, Blocks, Bound, Schedule
 
@@ -89,7 +89,7 @@ class CKernel(Kernel):
     ) -> None:
         self.program, self.spec = made, job.spec
         self.fixed: Schedule | None = None
-        self._load = load_of(made)
+        self._load, self._rows = load_of(made), usual_rows(made)
         self.isa = detect().without(job.spec.options.without)
         self._alone = "threads" in job.spec.options.without
         self.emitter = Emitter(made, self.isa, blocks, timed=timed)
@@ -197,7 +197,7 @@ class CKernel(Kernel):
         if not self._team and step_seconds(self._load, _ALONE, B, 1) * T <= _WORTH_S:
             quiet = 1
         schedule = self.fixed or ranked(self.program, B, quiet)[0]
-        return schedule.bind(T, B, quiet)
+        return schedule.bind(T, B, quiet, self._rows)
 
     def tape_bytes(self, T: int, B: int) -> int:
         """What the forward keeps for the backward: slots and state sequences (bytes)."""
