@@ -70,10 +70,10 @@ SMALL = [
     (given, 2),
     (given.with_heads(2), 10),
     *((cells.gru, H) for H in (5, 8)),
-    (cells.gru_before, 8),
+    (cells.gru_before, 5),
     (cells.lstm, 4),
     (cells.rnn, 7),
-    (cells.gru.with_heads(2), 16),
+    (cells.gru.with_heads(2), 10),
     (cells.slstm.with_heads(2), 4),
 ]
 NAMES = [f"{cell.name}-{cell.heads}x{H // cell.heads}" for cell, H in SMALL]
