@@ -780,7 +780,7 @@ def main() -> None:
     ]
     if todo and not asked.dry:
         warmed(todo, device, asked.warming)
-    worker = Worker(device)
+    worker, limit = Worker(device), asked.seconds if asked.dry else LIMIT_S
     print(f"{machine['gpu']}, torch {machine['torch']}, triton {machine['triton']}; us per step")
     print(HEAD)
     rows = list(old)
@@ -790,7 +790,7 @@ def main() -> None:
             break
         if not worker.alive:
             worker = Worker(device)
-        row = {**asdict(case), **worker.ask(case, min(LIMIT_S, left + 10.0)), "machine": machine}
+        row = {**asdict(case), **worker.ask(case, min(limit, left + 10.0)), "machine": machine}
         with asked.out.open("a") as file:
             file.write(json.dumps(row) + "\n")
         rows.append(row)
