@@ -1,11 +1,13 @@
 """Two processes of one thread beside one process of two threads: `elman train text`, alternating.
 
-    python benchmarks/workers.py --out DIR [--rounds 3] [--steps 400] [--more "--engine c …"]
+    python benchmarks/workers.py --out DIR [--hidden 128,256] [--batch 32,128] [--rounds 3]
+        [--steps 400] [--more "--engine c …"]
 
-Both train the same model on the same global minibatch with the same two cores. A row per round
-and the median of the ratios: samples per second of the two processes over those of the one. The
-first fifth of a run's steps, in which engines are chosen, is left out. Options after --more go to
-every run.
+Both train the same model on the same global minibatch with the same two cores. A row per size of
+the layers and minibatch: medians over rounds, and of their ratios, samples per second of the two
+processes over those of the one. The first fifth of a run's steps, in which engines are chosen, is
+left out. Options after --more go to every run. Nothing else may run meanwhile: threads of one
+process that wait for one another lose more than processes do.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import random
 import shlex
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -26,7 +29,7 @@ WAYS = {  # -> how the processes of a run are started
     "1 process, 2 threads": ("--devices=1", "--threads=2"),
     "2 processes, 1 thread": ("--devices=2", "--threads=1"),
 }
-MODEL = ("--layers=2", "--hidden=128", "--embedding=64", "--batch=32", "--bptt=64")
+MODEL = ("--layers=2", "--embedding=64", "--bptt=64")
 WORDS = ("quick", "brown", "fox", "jumps", "over", "lazy", "dog", "seven", "wizards", "brew")
 
 
@@ -49,10 +52,29 @@ def throughput(out: Path, data: Path, options: list[str], steps: int) -> float:
     return median(row.items_per_s for row in read_metrics(run.metrics) if row.step > steps // 5)
 
 
+def compared(out: Path, data: Path, more: list[str], rounds: int, steps: int) -> str:
+    """The columns of a row: items per second of both ways, and the median ratio."""
+    found: dict[str, list[float]] = {name: [] for name in WAYS}
+    for round_ in range(rounds):
+        for name in sorted(WAYS, reverse=bool(round_ % 2)):
+            into = out / f"{name.replace(', ', '-').replace(' ', '-')}-{round_}"
+            found[name].append(throughput(into, data, [*WAYS[name], *more], steps))
+    alone, both = found.values()
+    ratio = median(mine / other for mine, other in zip(both, alone, strict=True))
+    return f"{median(alone):,.0f}/s | {median(both):,.0f}/s | {ratio:.3f}"
+
+
+def numbers(text: str) -> list[int]:
+    """Read `32,128`."""
+    return [int(word) for word in text.split(",")]
+
+
 def main() -> None:
     """Run both ways in turn, tell."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--out", type=Path, required=True, help="folder of all runs, a new one")
+    parser.add_argument("--hidden", type=numbers, default=[128], help="units per layer")
+    parser.add_argument("--batch", type=numbers, default=[32], help="global minibatches")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--more", type=shlex.split, default=[], help="options of elman train")
@@ -61,18 +83,12 @@ def main() -> None:
     data, draw = options.out / "words.txt", random.Random(0)
     lines = (" ".join(draw.choices(WORDS, k=6)) + ".\n" for _ in range(30000))
     data.write_text("".join(lines), encoding="utf-8")
-    print(f"| round | {' | '.join(WAYS)} | ratio |\n|--|--|--|--|")
-    ratios = []
-    for round_ in range(options.rounds):
-        found = {}
-        for name in sorted(WAYS, reverse=bool(round_ % 2)):
-            out = options.out / f"{name.replace(', ', '-').replace(' ', '-')}-{round_}"
-            words = [*WAYS[name], *options.more]
-            found[name] = throughput(out, data, words, options.steps)
-        alone, both = (found[name] for name in WAYS)
-        ratios.append(both / alone)
-        print(f"| {round_ + 1} | {alone:,.0f}/s | {both:,.0f}/s | {ratios[-1]:.3f} |", flush=True)
-    print(f"\ntwo processes are {median(ratios):.3f} times as fast as two threads")
+    print(f"| units | minibatch | {' | '.join(WAYS)} | ratio |\n|--|--|--|--|--|")
+    for hidden, batch in product(options.hidden, options.batch):
+        out = options.out / f"{hidden}-{batch}"
+        more = [f"--hidden={hidden}", f"--batch={batch}", *options.more]
+        row = compared(out, data, more, options.rounds, options.steps)
+        print(f"| {hidden} | {batch} | {row} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -77,3 +77,5 @@ def on_main_thread() -> bool:
 if is_command() and on_main_thread():
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, leave)
+if is_command():  # torch reads it when imported; what it would log comes as an error of ours
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")

@@ -15,10 +15,11 @@ import torch
 from lightning_fabric import Fabric
 
 import elman
-from elman.errors import RunError
+from elman.errors import InputError, RunError
 from elman.train import checkpoint
+from elman.train.config import Config
 from elman.train.connection import noticing_loss
-from elman.train.launch import agreed
+from elman.train.launch import agreed, check_place
 from elman.train.metrics import read_metrics
 
 
@@ -91,23 +92,42 @@ def test_a_killed_process_ends_the_others(small_text, tmp_path):
     assert "Traceback" not in err
 
 
-def test_what_processes_agree_on():
+def test_what_processes_agree_on(monkeypatch):
     """Several wishes are one message; each is anybody's; alone nothing is sent."""
     alone = Fabric(accelerator="cpu", devices=1)
     assert agreed(alone, True, False) == [True, False]
     sent = []
 
-    class Other:
-        """Another process, which wishes the second thing."""
+    def all_reduce(votes):  # another process wishes the second thing
+        sent.append(votes.clone())
+        votes += torch.tensor([0.0, 1.0, 0.0])
+
+    class Two:
+        """One of two processes."""
 
         world_size, device = 2, torch.device("cpu")
 
-        def all_reduce(self, votes, reduce_op):
-            sent.append(reduce_op)
-            return votes + torch.tensor([0.0, 1.0, 0.0])
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    assert agreed(Two(), True, False, False) == [True, True, False]
+    assert len(sent) == 1
 
-    assert agreed(Other(), True, False, False) == [True, True, False]
-    assert sent == ["sum"]
+
+@pytest.mark.parametrize(
+    "name, value, rule",
+    [
+        ("MASTER_PORT", "hello", "a number from 0 to 65535"),
+        ("MASTER_PORT", "70000", "a number from 0 to 65535"),
+        ("NODE_RANK", "2", "a number from 0 to 1"),
+        ("NODE_RANK", "-1", "a number from 0 to 1"),
+    ],
+)
+def test_a_place_that_there_is_not(monkeypatch, name, value, rule):
+    """It is said at once, not after the time to wait for others; a single machine has no place."""
+    monkeypatch.setenv(name, value)
+    check_place(Config(nodes=1))
+    with pytest.raises(InputError, match=f"{name} must be {rule}\n  said +{name}={value}"):
+        check_place(Config(nodes=2))
 
 
 def test_other_errors_pass():

@@ -1,4 +1,6 @@
-"""Local SGD: each process trains by itself, and now and then all average their models.
+"""Means over the processes of a run: of gradients, of models, of a few numbers.
+
+Local SGD: each process trains by itself, and now and then all average their models.
 
 S. U. Stich, "Local SGD converges fast and communicates little", ICLR 2019, Algorithm 1; what the
 optimizer remembers (momentum, AdamW's moments) is averaged too, so that between two averages all
@@ -7,20 +9,80 @@ processes start alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning_fabric import Fabric
-from torch import Tensor
+from lightning_fabric.strategies.ddp import DDPStrategy
+from torch import Tensor, nn
+
+
+class Workers(DDPStrategy):
+    """Processes with a copy of the model each.
+
+    DistributedDataParallel sends gradients while the backward goes on. Processes of one machine
+    that compute on its cores have no core left that could: there it only costs, and gradients are
+    averaged at once (``average_gradients``).
+    """
+
+    @property
+    def at_once(self) -> bool:
+        """Whether processes share the cores of one machine."""
+        return self.root_device.type == "cpu" and self.num_nodes == 1
+
+    def setup_module(self, module: nn.Module) -> Any:
+        """Wrap a model where that hides messages; all processes have the first one's weights."""
+        if not self.at_once:
+            return super().setup_module(module)
+        with torch.no_grad():
+            for flat, parts in joined([*module.parameters(), *module.buffers()]):
+                dist.broadcast(flat, src=0)
+                take_apart(flat, parts)
+        return module
+
+
+def at_once(fabric: Fabric) -> bool:
+    """Whether gradients wait for ``average_gradients``."""
+    strategy = fabric.strategy
+    return fabric.world_size > 1 and isinstance(strategy, Workers) and strategy.at_once
 
 
 def unsynchronized(fabric: Fabric, model: Any, alone: bool) -> AbstractContextManager[None]:
     """A forward and backward whose gradients stay in this process, if ``alone``."""
-    if not alone or fabric.world_size == 1:
+    if not alone or fabric.world_size == 1 or at_once(fabric):
         return nullcontext()
     return fabric.no_backward_sync(model)
+
+
+def mean(values: Tensor) -> Tensor:
+    """Replace values by their means over all processes: one message."""
+    dist.all_reduce(values)
+    return values.div_(dist.get_world_size())
+
+
+@torch.no_grad()
+def average_gradients(parameters: Iterable[nn.Parameter], numbers: Tensor) -> Tensor:
+    """Give all processes the mean gradients; one message, of which gradients are views then.
+
+    Args:
+        parameters: in one order in all processes; without a gradient it is zero.
+        numbers [N]: what else is averaged.
+
+    Returns:
+        The means of the numbers, [N].
+    """
+    learnt = [one for one in parameters if one.requires_grad]
+    gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in learnt]
+    means: dict[int, Tensor] = {}
+    for flat, parts in joined([numbers, *gradients]):
+        pieces = mean(flat).split([part.numel() for part in parts])
+        means |= {id(part): piece.view_as(part) for part, piece in zip(parts, pieces, strict=True)}
+    for one, gradient in zip(learnt, gradients, strict=True):
+        one.grad = means[id(gradient)]
+    return means[id(numbers)]
 
 
 @torch.no_grad()
@@ -31,10 +93,7 @@ def average(fabric: Fabric, model: Any, optimizer: Any) -> None:
     tensors = [parameter.detach() for parameter in model.parameters()]
     tensors += list(remembered(optimizer))
     for flat, parts in joined(tensors):
-        mean = fabric.all_reduce(flat, reduce_op="mean")
-        assert isinstance(mean, Tensor), "the mean of a tensor is one"
-        for part, value in zip(parts, mean.split([part.numel() for part in parts])):
-            part.copy_(value.view_as(part))
+        take_apart(mean(flat), parts)
 
 
 def remembered(optimizer: Any) -> Iterator[Tensor]:
@@ -50,3 +109,9 @@ def joined(tensors: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
     for dtype in {tensor.dtype: None for tensor in tensors}:
         parts = [tensor for tensor in tensors if tensor.dtype is dtype]
         yield torch.cat([part.flatten() for part in parts]), parts
+
+
+def take_apart(flat: Tensor, parts: list[Tensor]) -> None:
+    """Copy the values of a joined tensor [N] back to where they came from."""
+    for part, value in zip(parts, flat.split([part.numel() for part in parts]), strict=True):
+        part.copy_(value.view_as(part))

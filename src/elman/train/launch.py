@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
-from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.strategy import Strategy
 
 from elman.errors import InputError, RunError, diagnostic
+from elman.train.averaging import Workers, mean
 from elman.train.config import Config
 from elman.train.connection import joining
 from elman.train.elastic import Attempt, started
@@ -57,6 +57,7 @@ def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
         InputError: if Fabric does not know the precision or device, or has too few of them.
         RunError: if the processes do not find one another.
     """
+    check_place(config)
     try:
         fabric = Fabric(
             accelerator=config.accelerator,
@@ -82,6 +83,24 @@ def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
     return fabric
 
 
+def check_place(config: Config) -> None:
+    """Refuse a place among several machines, as the environment tells it, that there is not.
+
+    Raises:
+        InputError: MASTER_PORT is no port, or NODE_RANK no number of a machine.
+    """
+    if config.nodes == 1:
+        return
+    for name, highest in (("MASTER_PORT", 65535), ("NODE_RANK", config.nodes - 1)):
+        said = os.environ.get(name, "0")
+        if not said.isdecimal() or int(said) > highest:
+            details = [("said", f"{name}={said}"), ("machines", str(config.nodes))]
+            text = f"{name} must be a number from 0 to {highest}"
+            raise InputError(
+                diagnostic(text, details, f"{name}={min(highest, 29500)} elman train …")
+            )
+
+
 def join(fabric: Fabric, config: Config, store: Any) -> None:
     """Form a group of the processes that have met in a store."""
     timeout, rank = timedelta(seconds=config.timeout), int(os.environ["RANK"])
@@ -95,7 +114,7 @@ def strategy(config: Config) -> Strategy | str:
     timeout = timedelta(seconds=config.timeout)
     if config.workers == 1:
         return "auto"
-    return sharding(config.workers, timeout) if config.shard else DDPStrategy(timeout=timeout)
+    return sharding(config.workers, timeout) if config.shard else Workers(timeout=timeout)
 
 
 def agreed(fabric: Fabric, *wished: bool) -> list[bool]:
@@ -104,9 +123,7 @@ def agreed(fabric: Fabric, *wished: bool) -> list[bool]:
     if fabric.world_size == 1:
         return list(wished)
     votes = torch.tensor(wished, dtype=torch.float32, device=fabric.device)
-    counted = fabric.all_reduce(votes, reduce_op="sum")
-    assert isinstance(counted, torch.Tensor), "the sum of a tensor is one"
-    return [count > 0 for count in counted.tolist()]
+    return [share > 0 for share in mean(votes).tolist()]
 
 
 def rows_of(fabric: Fabric, batch: int) -> slice:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import elman.nn
@@ -20,67 +21,11 @@ from elman.train.launch import agreed
 from elman.train.metrics import MetricsFile, Row
 from elman.train.schedule import learning_rate
 from elman.train.stepper import Stepper
+from elman.train.tally import Tally
 from elman.train.task import Data, Words
 
 CHECKPOINT_S = 60.0  # no more than this is lost, however long the run
 MOST_SKIPPED = 20  # steps in a row; then the run has diverged
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Sums of a run so far; part of every checkpoint.
-
-    Attributes:
-        step: training steps done.
-        seconds: time in training steps, all of them (s).
-        loss, norm, since_s: sums since the last row of metrics.csv; losses are scaled.
-        count: steps since that row, without those that were skipped.
-        valid_loss: of the last validation; None before the first.
-        valid_accuracy, valid_r2: its score, by the task's measure.
-        fallbacks: calls since that row that engine deer had to run step by step.
-        all_fallbacks: the same since the beginning.
-        skipped: steps that changed nothing, because loss or gradient was not finite.
-        skipped_in_a_row: the last of them, if no other came since.
-    """
-
-    step: int = 0
-    seconds: float = 0.0
-    loss: float = 0.0
-    norm: float = 0.0
-    since_s: float = 0.0
-    count: int = 0
-    valid_loss: float | None = None
-    valid_accuracy: float | None = None
-    valid_r2: float | None = None
-    fallbacks: int = 0
-    all_fallbacks: int = 0
-    skipped: int = 0
-    skipped_in_a_row: int = 0
-
-    def add(self, seconds: float, fallbacks: int) -> Tally:
-        """Count one more step."""
-        return replace(
-            self,
-            step=self.step + 1,
-            seconds=self.seconds + seconds,
-            since_s=self.since_s + seconds,
-            fallbacks=self.fallbacks + fallbacks,
-            all_fallbacks=self.all_fallbacks + fallbacks,
-        )
-
-    def learned(self, loss: float, norm: float) -> Tally:
-        """Count what the step came to."""
-        return replace(
-            self,
-            loss=self.loss + loss,
-            norm=self.norm + norm,
-            count=self.count + 1,
-            skipped_in_a_row=0,
-        )
-
-    def skip(self) -> Tally:
-        """Count the step as one that changed nothing."""
-        return replace(self, skipped=self.skipped + 1, skipped_in_a_row=self.skipped_in_a_row + 1)
 
 
 @dataclass
@@ -93,6 +38,7 @@ class Loop:
         observe: called with every row of the metrics (TensorBoard).
         saved: when the last checkpoint was taken (monotonic clock).
         recorded: the choices in it.
+        fell: calls that engine deer had run step by step, in this process so far.
     """
 
     config: Config
@@ -108,6 +54,7 @@ class Loop:
     tally: Tally = field(default_factory=Tally)
     saved: float = field(default_factory=time.monotonic)
     recorded: dict[str, Any] = field(default_factory=dict)
+    fell: int = 0
 
     @property
     def steps(self) -> int:
@@ -133,6 +80,7 @@ class Loop:
             self.save(must=True)
         else:
             self.recorded = self.choices()
+        self.fell = self.fallbacks()
         self.display.start(self.tally.step, self.steps)
         try:
             while self.tally.step < self.steps:
@@ -152,14 +100,17 @@ class Loop:
         """
         config, before = self.config, self.tally.step
         lr = learning_rate(before, self.steps, config.peak_lr, config.warmup, config.schedule)
-        fell = self.fallbacks()
         began = time.perf_counter()
         loss, norm = self.stepper.train(
-            self.data.batch(before, self.mine), lr, self.alike(before + 1)
+            self.data.batch(before, self.mine),
+            lr,
+            self.alike(before + 1),
+            partial(self.wishes, wish),
         )
         taken = time.perf_counter() - began
         loss *= self.words.scale
-        self.tally = self.tally.add(taken, self.fallbacks() - fell)
+        fell, self.fell = self.fell, self.fallbacks()
+        self.tally = self.tally.add(taken, self.fell - fell)
         if math.isfinite(loss) and math.isfinite(norm):
             self.tally = self.tally.learned(loss, norm)
         else:
@@ -174,13 +125,18 @@ class Loop:
             self.log(lr, validated)
         if not self.alike(self.tally.step):
             return False
-        late = time.monotonic() - self.saved > CHECKPOINT_S
-        new = self.choices() != self.recorded
-        chose, late, stop = agreed(self.stepper.fabric, new, late, bool(wish))
+        chose, late, stop = self.stepper.wished
+        if validated or self.stepper.fabric.world_size == 1:  # as of now, which may be a message
+            chose, late, stop = agreed(self.stepper.fabric, *self.wishes(wish))
         # What was measured once is used to the end of the run, even if this process is killed now.
         if last or chose or late or self.due(config.checkpoint_every):
             self.save(must=last, wait=chose)
         return stop
+
+    def wishes(self, wish: Wish) -> tuple[bool, bool, bool]:
+        """Whether this process has chosen something new, saved long ago, and was asked to stop."""
+        late = time.monotonic() - self.saved > CHECKPOINT_S
+        return self.choices() != self.recorded, late, bool(wish)
 
     def alike(self, step: int) -> bool:
         """Whether all processes have the same model after a step."""
@@ -207,6 +163,7 @@ class Loop:
         found, words = self.stepper.validate(self.data.held_out()), self.words
         loss = words.unit(found.loss)
         self.tally = replace(self.tally, valid_loss=loss, **{words.score.column: found.score})
+        self.fell = self.fallbacks()
         self.display.say(
             f"step {self.tally.step}/{self.steps}: validation {words.told(loss)}, "
             f"{words.score.told(found.score)}"

@@ -23,13 +23,14 @@ from elman.train.display import Display
 from elman.train.folder import RunFolder, create_run, open_run
 from elman.train.interrupt import heeding_interrupts
 from elman.train.launch import agreed, check_same_everywhere, launch, placed, rows_of
-from elman.train.loop import Loop, Tally
+from elman.train.loop import Loop
 from elman.train.machine import machine_facts
 from elman.train.metrics import MetricsFile, Row, resumed
 from elman.train.outcome import Outcome, conclude, in_words
 from elman.train.pace import next_step, settle, time_interleaved
 from elman.train.record import Facts, read_record
 from elman.train.stepper import make_stepper
+from elman.train.tally import Tally
 from elman.train.task import Baseline, Data
 from elman.train.tasks import task_of, words_of
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +11,14 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from elman.train.averaging import average, unsynchronized
+from elman.train.averaging import at_once, average, average_gradients, mean, unsynchronized
 from elman.train.config import Config
 from elman.train.objective import Objective, Score, judged
 from elman.train.optimizer import OPTIMIZERS
 from elman.train.sharding import whole
 from elman.train.task import Batch
+
+WISHES = 3  # at most, that processes tell one another in a step
 
 
 @dataclass
@@ -25,6 +27,8 @@ class Stepper:
 
     Attributes:
         apart: whether processes train by themselves and average their models when told to.
+        gathers: whether all gradients are averaged at once, after the backward.
+        wished: what any process wished in the last step.
     """
 
     fabric: Fabric
@@ -33,14 +37,22 @@ class Stepper:
     objective: Objective
     clip: float
     apart: bool = False
+    gathers: bool = False
     state: Any = field(default=None)
+    wished: list[bool] = field(default_factory=list)
 
     @property
     def plain(self) -> nn.Module:
         """The model without Fabric's wrapping."""
         return self.model.module
 
-    def train(self, batch: Batch, lr: float, sync: bool = True) -> tuple[float, float]:
+    def train(
+        self,
+        batch: Batch,
+        lr: float,
+        sync: bool = True,
+        wishes: Callable[[], Sequence[bool]] = tuple,
+    ) -> tuple[float, float]:
         """Do one training step; where loss or gradient is not finite, it changes nothing.
 
         Args:
@@ -48,6 +60,7 @@ class Stepper:
                 begins anew (truncated BPTT).
             lr: learning rate of this step.
             sync: whether all processes have the same model afterwards, if they train apart.
+            wishes: what this process wishes, asked after the forward; `wished` has all processes'.
 
         Returns:
             The objective's loss before the update, and the gradient's norm: means over all
@@ -65,22 +78,36 @@ class Stepper:
             else:
                 outputs, state = self.model(inputs, detached(self.state))
                 loss = self.objective.loss(outputs, targets)
+            own = numbers(loss, wishes())
             self.fabric.backward(loss)
+        if self.gathers:
+            own = average_gradients(self.model.parameters(), own)
         norm = self.fabric.clip_gradients(
             self.model, self.optimizer, max_norm=self.clip, error_if_nonfinite=False
         )
         assert norm is not None, "clipping by norm returns the norm"
-        told = torch.stack((loss.detach().to(norm.dtype), whole(norm)))
-        if self.fabric.world_size > 1:
-            mean = self.fabric.all_reduce(told, reduce_op="mean")
-            assert isinstance(mean, Tensor), "the mean of a tensor is one"
-            told = mean
-        told_loss, told_norm = told.tolist()
+        told_loss, told_norm = self.exchange(own, whole(norm))
         if math.isfinite(told_loss) and math.isfinite(told_norm):
             self.optimizer.step()
             self.state = detached(state)
         if self.apart and sync:
             average(self.fabric, self.model, self.optimizer)
+        return told_loss, told_norm
+
+    def exchange(self, own: Tensor, norm: Tensor) -> tuple[float, float]:
+        """Return loss and norm, means over all processes, and note what any of them wishes.
+
+        Where gradients were gathered, they came with these: no further message.
+
+        Args:
+            own [1 + WISHES]: this process's loss and wishes, or their means.
+            norm []: of this process's gradient, or of the mean one.
+        """
+        told = torch.cat((own, norm[None].to(own.dtype)))
+        if self.fabric.world_size > 1 and not self.gathers:
+            mean(told)
+        told_loss, *votes, told_norm = told.tolist()
+        self.wished = [vote > 0 for vote in votes]
         return told_loss, told_norm
 
     @torch.no_grad()
@@ -115,7 +142,15 @@ def make_stepper(fabric: Fabric, model: nn.Module, config: Config, objective: Ob
     make = OPTIMIZERS[config.optimizer]
     optimizer = make(groups, config.peak_lr, config.used_momentum, config.nesterov)
     stepping = fabric.setup_optimizers(optimizer)
-    return Stepper(fabric, wrapped, stepping, objective, config.clip, config.sync_every > 1)
+    apart = config.sync_every > 1
+    gathers = not apart and at_once(fabric)
+    return Stepper(fabric, wrapped, stepping, objective, config.clip, apart, gathers)
+
+
+def numbers(loss: Tensor, wishes: Sequence[bool]) -> Tensor:
+    """Return loss and wishes as numbers, [1 + WISHES]; of wishes that are none, 0."""
+    votes = [float(wish) for wish in wishes] + [0.0] * (WISHES - len(wishes))
+    return torch.cat((loss.detach()[None], loss.new_tensor(votes)))
 
 
 def detached(state: Any) -> Any:

@@ -1,0 +1,82 @@
+"""Means over processes: what is sent in how many messages, and what comes back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from elman.train import averaging, stepper
+from elman.train.averaging import Workers, average_gradients
+from elman.train.config import Config
+from elman.train.objective import SQUARES
+from elman.train.stepper import make_stepper
+from elman.train.task import Batch
+
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="torch without distributed"
+)
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The messages of one of two processes; the other one sends zeros."""
+    messages: list[int] = []
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda one: messages.append(one.numel()))
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    return messages
+
+
+def test_gradients_and_numbers_are_one_message_per_type(sent):
+    """Halves here, as the other process has none; a weight that nothing reads has none to send."""
+    net = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(2, 1).double()})
+    unread = nn.Parameter(torch.ones(4))
+    loss = net["b"](net["a"](torch.ones(1, 3)).double()).sum()
+    loss.backward()
+    want = [one.grad / 2 for one in net.parameters()]
+    numbers = average_gradients([*net.parameters(), unread], torch.tensor([3.0, 0.0, 1.0]))
+    assert sent == [3 + 8 + 4, 3]
+    assert numbers.tolist() == [1.5, 0.0, 0.5]
+    assert unread.grad.tolist() == [0.0] * 4
+    for one, half in zip(net.parameters(), want, strict=True):
+        torch.testing.assert_close(one.grad, half)
+
+
+class Scaled(nn.Module):
+    """Multiplies with a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(2))
+
+    def forward(self, x, state=None):
+        return x @ self.weight, None
+
+
+def test_a_step_on_shared_cores_sends_one_message(sent, monkeypatch):
+    """Gradient, loss and wishes; anybody's wish is a wish, a loss is the mean."""
+    made = make_stepper(Fabric(accelerator="cpu", devices=1), Scaled(), Config(), SQUARES)
+    made.gathers = True
+    batch = Batch(torch.ones(1, 2), torch.zeros(1, 2), begins=True)
+    loss, norm = made.train(batch, 0.1, wishes=lambda: (False, True))
+    assert sent == [1 + stepper.WISHES + 4]
+    assert loss == pytest.approx(0.5)
+    assert norm == pytest.approx(1.0)
+    assert made.wished == [False, True, False]
+
+
+def test_where_models_are_wrapped(monkeypatch):
+    """By DistributedDataParallel where it hides messages: on devices, and among machines."""
+    sent = []
+    monkeypatch.setattr(torch.distributed, "broadcast", lambda one, src: sent.append(one.numel()))
+    monkeypatch.setattr(
+        averaging.DDPStrategy, "setup_module", lambda self, module: f"wrapped {module}"
+    )
+    for device, nodes, wraps in (("cpu", 1, False), ("cpu", 2, True), ("meta", 1, True)):
+        workers = Workers(parallel_devices=[torch.device(device)])
+        workers.num_nodes = nodes
+        monkeypatch.setattr(Workers, "root_device", torch.device(device))
+        module = Scaled()
+        assert (workers.setup_module(module) is module) != wraps
+    assert sent == [4]
