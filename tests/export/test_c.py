@@ -421,3 +421,17 @@ def test_weights_that_do_not_fit(tmp_path):
     for path in (file, tmp_path, tmp_path / "none.safetensors"):
         with pytest.raises(RunError):
             load_weights(elman.GRU(4, 6), path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("name", ["gcc", "clang"])
+def test_each_compiler_takes_it_without_a_warning(name, lanes, tmp_path):
+    """clang warns of functions that a cell does not use, gcc does not."""
+    if shutil.which(name) is None:
+        pytest.skip(f"there is no {name}")
+    to_c(elman.Recurrent(elman.cells.mgu, 3, 5), tmp_path)
+    flags = [*STRICT.split(), f"-DLANES={lanes}", "-o", str(tmp_path / "model.so")]
+    words = [name, *flags, str(tmp_path / "model.c")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

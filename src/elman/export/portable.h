@@ -4,13 +4,18 @@
 #ifdef __FAST_MATH__
 #error "-ffast-math makes exp and tanh wrong: compile this file without it"
 #endif
+#ifdef __GNUC__
+#define UNUSED __attribute__((unused)) /* clang warns of what a cell does not use */
+#else
+#define UNUSED
+#endif
 #if LANES > 1
 #pragma GCC diagnostic ignored "-Wpsabi" /* all functions of vectors are inlined */
 typedef T V __attribute__((vector_size(LANES * 4), may_alias));
 typedef T VU __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t M __attribute__((vector_size(LANES * 4), may_alias));
 #define LANE(x, i) (x)[i]
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE static inline UNUSED __attribute__((always_inline))
 INLINE V ld(const T *p) { return *(const VU *)p; }
 INLINE void st(T *p, V v) { *(VU *)p = v; }
 INLINE V bc(T x) { return x - (V){0}; }
@@ -21,7 +26,7 @@ INLINE V pick(M m, V a, V b) { return (V)((m & (M)a) | (~m & (M)b)); }
 typedef T V;
 typedef int32_t M;
 #define LANE(x, i) (x)
-#define INLINE static inline
+#define INLINE static inline UNUSED
 INLINE V ld(const T *p) { return *p; }
 INLINE void st(T *p, V v) { *p = v; }
 INLINE V bc(T x) { return x; }
