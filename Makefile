@@ -30,8 +30,10 @@ TYPES := $(BIN) -m pyright
 # Two tiers of tests run everywhere; the third is asked for. See the markers in pyproject.toml.
 QUICK := -m "not slow and not long and not gpu and not interpreted"
 USUAL := -m "not long and not interpreted"
-# Triton compiles, or interprets on the CPU; it decides once per process.
-INTERPRETED := TRITON_INTERPRET=1 $(BIN) -m pytest -m interpreted
+# Triton compiles, or interprets on the CPU; it decides once per process. Only files that have such
+# tests are read.
+INTERPRETED := TRITON_INTERPRET=1 $(BIN) -m pytest -m interpreted tests/engines/triton \
+    `grep -rl --include='test_*.py' --exclude-dir=triton mark.interpreted tests`
 # Each worker begins with one half, so that tests of a file share what their process has made, and
 # who is done takes from the other.
 TWO := -n 2 --dist worksteal
@@ -43,8 +45,8 @@ KEPT := ELMAN_TEST_CACHE=.cache/tests
 help:
 	@echo "make venv       create .venv and install the pinned dependencies and tools"
 	@echo "make demo       train a character model on this machine's own text, about two minutes"
-	@echo "make check      format, lint, types and quick tests, three minutes on two cores with warm kernels"
-	@echo "make test       install, lint, types and all usual tests, twelve minutes on two cores"
+	@echo "make check      format, lint, types and quick tests; aims at three minutes with warm kernels"
+	@echo "make test       install, lint, types and all usual tests; aims at ten minutes on two cores"
 	@echo "make test-long  also what takes minutes, with many more random cases"
 	@echo "make golden     write the golden texts anew (then read the diff)"
 	@echo "make format     format and mend what can be mended by itself"

@@ -78,17 +78,25 @@ def test_each_is_left_out_of_some_cell():
         )
 
 
+ALL_OF_THEM = tuple(OPTIMIZATIONS)
+
+
+def _tier(at: int, cell, without: tuple[str, ...]) -> tuple[pytest.MarkDecorator, ...]:
+    """Everything left out of every cell; by itself each of some, and one in turn of the others."""
+    if without == ALL_OF_THEM:
+        return () if cell.name in FEW else (pytest.mark.slow,)
+    turn = ALL_OF_THEM[at % len(ALL_OF_THEM)]
+    return (pytest.mark.slow,) if cell.name in FEW or without == (turn,) else (pytest.mark.long,)
+
+
 @pytest.mark.parametrize(
     "cell, without",
     [
         pytest.param(
-            cell,
-            without,
-            id=f"{cell.name} {' '.join(without)}",
-            marks=() if cell.name in FEW and len(without) > 1 else pytest.mark.slow,
+            cell, without, id=f"{cell.name} {' '.join(without)}", marks=_tier(at, cell, without)
         )
-        for cell in cells.CORE
-        for without in [tuple(OPTIMIZATIONS), *((name,) for name in OPTIMIZATIONS)]
+        for at, cell in enumerate(cells.CORE)
+        for without in [ALL_OF_THEM, *((name,) for name in OPTIMIZATIONS)]
     ],
 )
 def test_results_are_the_same(cell, without, monkeypatch):

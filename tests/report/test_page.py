@@ -116,18 +116,27 @@ EXTREMES = [0, -1e300, 1.7e308, math.nan, math.inf]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["train_loss", "valid_loss", "grad_norm", "lr", "baseline"])
-def test_plots_of_any_number(tmp_path, name):
-    """In one place or everywhere: no error, no warning, and a label that fits on the page."""
-    for value in EXTREMES:
-        changes = [{"baseline": Level("trigram", value, None)}]
-        if name != "baseline":
-            some, every = [*CURVES[name][:-1], value], [value] * 3
-            changes = [{"curves": CURVES | {name: values}} for values in (some, every)]
-        for change in changes:
-            text = write_report(tmp_path / "report.html", made(**change)).read_text()
-            assert text.count("<svg") == 6
-            assert "0" * 20 not in text
+@pytest.mark.parametrize("names", [("train_loss", "grad_norm", "lr"), ("valid_loss",)])
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("value", EXTREMES)
+def test_plots_of_any_number(tmp_path, value, everywhere, names):
+    """In one place or everywhere, of curves in plots of their own: no error, no warning, and a
+    label that fits on the page."""
+    odd = {name: [value] * 3 if everywhere else [*CURVES[name][:-1], value] for name in names}
+    assert_whole(tmp_path, made(curves=CURVES | odd))
+
+
+@pytest.mark.parametrize("value", EXTREMES)
+def test_baselines_of_any_number(tmp_path, value):
+    """A line beside the curves of a plot."""
+    assert_whole(tmp_path, made(baseline=Level("trigram", value, None)))
+
+
+def assert_whole(folder, page: RunPage) -> None:
+    """All plots are there, and no label is endless."""
+    text = write_report(folder / "report.html", page).read_text()
+    assert text.count("<svg") == 6
+    assert "0" * 20 not in text
 
 
 @pytest.mark.parametrize("name", ["$x^{", "\ud800", "a\x1b[2J", "中文", "<b>", ""])
