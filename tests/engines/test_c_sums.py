@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import elman
+from elman import cell
 from elman.engines.c.isa import detect
 from elman.engines.c.tiles import WIDEST, tile_rows
+from elman.ops import tanh
 from elman.plan.schedule import Blocks
 from helpers import assert_close, need_engine
 
@@ -47,3 +49,25 @@ def test_around_tiles_and_blocks(units: int, batch: int, steps: int):
                 assert_close(a, b)
     finally:
         torch.set_num_threads(before)
+
+
+@cell(input="x[H]", state="h[H], s[H]", weights="W[H, H], R[H, H]")
+def twice(x, h, s, W, R):
+    """Both matrices are used twice, so each gradient is the sum of two."""
+    a = tanh(W @ x + R @ h)
+    return a, tanh(W @ (x * x) + R @ s + a)
+
+
+def test_several_terms_of_one_sum():
+    """Who adds one term adds the others: no two workers write to the same rows."""
+    need_engine("c")
+    torch.manual_seed(0)
+    judge = elman.Recurrent(twice, 200, 200, engine="reference", dtype=torch.float64)
+    net = elman.Recurrent(twice, 200, 200, engine="c", dtype=torch.float64)
+    net.load_state_dict(judge.state_dict())
+    x, dy = torch.randn(4, 9, 200).double(), torch.randn(4, 9, 200).double()
+    want = torch.autograd.grad(judge(x)[0], [*judge.parameters()], dy)
+    for _ in range(5):
+        found = torch.autograd.grad(net(x)[0], [*net.parameters()], dy)
+        for a, b in zip(found, want, strict=True):
+            assert_close(a, b)

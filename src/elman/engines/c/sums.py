@@ -106,7 +106,9 @@ class SumWriter:
         """Accumulate this worker's rows of every matrix sum."""
         if not self.layout.tiled:
             return [self._plain(term) for term in self.matrix]
-        return [self._product(term, self.lefts.index(term.left), k_block) for term in self.matrix]
+        # all terms of a sum are dealt alike: nobody waits for others between them
+        turns = {target: turn for turn, target in enumerate({t.target: 0 for t in self.matrix})}
+        return [self._product(term, turns[term.target], k_block) for term in self.matrix]
 
     def _plain(self, term: Sum) -> str:
         assert term.right is not None
