@@ -6,12 +6,15 @@ import re
 
 import pytest
 
+from elman import cell as declared
 from elman import cells, compiler
 from elman.engines.c.emit import Emitter
 from elman.engines.c.engine import PRICES
 from elman.engines.c.isa import AVX512
+from elman.ops import tanh
 from elman.plan.build import program
 from specs import spec_of
+from unseen import reused
 
 _MOVED = re.compile(r"const V (x\d+) = ld\(row [^;]*\);\s+st\([^;]*, \1\);\s+\}")
 
@@ -43,3 +46,24 @@ def test_right_operands_of_few_products_are_read_as_they_lie(H, copied):
     assert "add_outer(w" in text
     assert ("pack_right(w" in text) == copied
     assert ("c->right + " in text) == copied
+
+
+@declared(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]")
+def pondering(x, h, W, R):
+    """One weight three times in a step."""
+    for _ in range(3):
+        h = tanh(W @ x + R @ h)
+    return h
+
+
+_ADDED = re.compile(r"add_outer\(w, (\d+), .*, rows, \d+, ([^,]+), [^,]+, [^,]+, \w+, \w+\);")
+
+
+@pytest.mark.parametrize("cell", [reused, pondering, cells.lem], ids=lambda cell: cell.name)
+def test_what_is_added_to_a_gradient_is_dealt_alike(cell):
+    """Each of its rows belongs to one worker, however many products add to it."""
+    found = _ADDED.findall(text_of(cell, 64))
+    assert len(found) > len(set(found)) or cell is cells.lem
+    turns = {base: {turn for turn, other in found if other == base} for _, base in found}
+    assert all(len(each) == 1 for each in turns.values())
+    assert len(set(map(tuple, turns.values()))) > 1  # the largest share goes round
