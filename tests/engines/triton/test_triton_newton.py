@@ -213,8 +213,8 @@ def test_compiled(cell: Cell, H: int) -> None:
     made = formula_of(cell, H)._iterations(newton.newton, torch.float32)
     for one in made:
         assert isinstance(one, Newton)
-        shapes = dict.fromkeys(("jacobian", "residual"), scans.shape(group_kernels.LANES, 1))
-        shapes["strayed"] = group_kernels.WINDOWS, scans.shape(group_kernels.LANES, 1)[1]
+        shapes = dict.fromkeys(("jacobian", "residual"), scans.shape(group_kernels.ELEMENTS, 1))
+        shapes["strayed"] = group_kernels.WINDOWS, scans.shape(group_kernels.ELEMENTS, 1)[1]
         if isinstance(one, ScannedNewton):
             shapes |= dict.fromkeys(("totals", "steps"), scans.block(one.n, 1))
         for name, (steps, channels) in shapes.items():

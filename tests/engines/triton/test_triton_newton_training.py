@@ -33,7 +33,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
                 monkeypatch.setattr(kind, name, spied)
     monkeypatch.setattr(registry, "scans", lambda device: ENGINE.scans())
-    monkeypatch.setattr(walks, "_LANES", 1024)  # programs are interpreted one by one
+    monkeypatch.setattr(walks, "_THREADS", 1024)  # programs are interpreted one by one
     return ran
 
 

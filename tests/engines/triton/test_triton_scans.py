@@ -19,7 +19,7 @@ from elman.engines.triton.source import function
 def test_as_torch_ops(n, T, N, monkeypatch):
     """One block, several of channels, several of time, whose totals take rounds of their own."""
     monkeypatch.setattr(scans, "_ELEMENTS", dict.fromkeys(range(1, 5), 128))
-    monkeypatch.setattr(walks, "_LANES", 1024)  # programs are interpreted one by one
+    monkeypatch.setattr(walks, "_THREADS", 1024)  # programs are interpreted one by one
     source = torch.Generator().manual_seed(n)
     A = torch.randn(T, n, n, N, generator=source, dtype=torch.float64) / (2 * n)
     b = torch.randn(T, n, N, generator=source, dtype=torch.float64)
@@ -77,7 +77,7 @@ def test_compiled(n, N, target):
 def test_walks_compiled(n, target):
     """Neither do those of larger systems."""
     texts = {"totals": walks.totals_text(n), "steps": walks.steps_text(n)}
-    _fits(texts, {"STEPS": 32, "LANES": walks._LANES}, target)
+    _fits(texts, {"STEPS": 32, "THREADS": walks._THREADS}, target)
 
 
 def _fits(texts, constants, target):

@@ -18,7 +18,7 @@ from elman.engines.triton.linearised import Linearised
 from elman.engines.triton.source import function
 from elman.ir.graph import Node
 
-LANES = 128  # steps and channels of a block that only evaluates
+ELEMENTS = 128  # steps and channels of a block that only evaluates
 WINDOWS = 4  # of a block whose steps are run sequentially
 
 
@@ -157,7 +157,7 @@ class GroupKernels:
         """The largest distance of steps from f of what precedes them [], NaN counting as infinity;
         arguments as of :meth:`improved`."""
         T, _, N = self._sizes(y)
-        steps, channels = scans.shape(LANES, N)
+        steps, channels = scans.shape(ELEMENTS, N)
         grid = (-(-T // steps), -(-N // channels))
         off = self._off(y, grid)
         kernel = function("residual", self.residual_text)
@@ -176,7 +176,7 @@ class GroupKernels:
         """
         T, _, N = self._sizes(y)
         windows = first.shape[0]
-        channels = scans.shape(LANES, N)[1]
+        channels = scans.shape(ELEMENTS, N)[1]
         grid = (-(-windows // WINDOWS), -(-N // channels))
         off = y.new_empty(grid[0] * grid[1])
         kernel = function("strayed", self.strayed_text)
@@ -194,7 +194,7 @@ class GroupKernels:
 
     def _linearised(self, y: Tensor, y0: Tensor, X: Tensor, vec: Tensor) -> tuple[Tensor, ...]:
         T, n, N = self._sizes(y)
-        steps, channels = scans.shape(LANES, N)
+        steps, channels = scans.shape(ELEMENTS, N)
         grid = (-(-T // steps), -(-N // channels))
         A, rest, off = y.new_empty(T, n, n, N), y.new_empty(T, n, N), self._off(y, grid)
         kernel = function("jacobian", self.jacobian_text)

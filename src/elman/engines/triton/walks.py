@@ -1,9 +1,9 @@
-"""Linear recurrences of five to eight states on a GPU: chunks of steps that lanes walk through.
+"""Linear recurrences of five to eight states on a GPU: chunks of steps that threads walk through.
 
 The product of two steps does not fit into registers, a row of it does. So a chunk's product is made
-row by row, a lane for each, from its last step to its first: a row times a step's matrix is the
-next row. From the totals follow the states before each chunk, and from these, a lane for each chunk
-and channel, all states. As with ``scans``, totals are a recurrence of their own.
+row by row, a thread for each, from its last step to its first: a row times a step's matrix is the
+next row. From the totals follow the states before each chunk, and from these, a thread for each
+chunk and channel, all states. As with ``scans``, totals are a recurrence of their own.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from elman.engines.triton.launch import processors
 from elman.engines.triton.source import function
 
 MOST = 8  # states of a system
-_LANES = 128  # of a program
-_BUSY = 256  # lanes of a processor that hide what loads wait for
+_THREADS = 128  # of a program
+_BUSY = 256  # threads of a processor that hide what loads wait for
 _STEPS = (4, 32)  # of a chunk, at least and at most
 
 
@@ -45,9 +45,9 @@ def _loads(n: int) -> list[str]:
 
 
 def _kernel(name: str, arrays: str, before: list[str], loop: list[str], after: list[str]) -> str:
-    head = f"def {name}({arrays}, T, N, STEPS: tl.constexpr, LANES: tl.constexpr):"
-    lane = "lane = tl.program_id(0) * LANES + tl.arange(0, LANES)"  # 2³¹ would be of 250 GB
-    body = [lane, *before, "for s in range(STEPS):", *(f"    {line}" for line in loop), *after]
+    head = f"def {name}({arrays}, T, N, STEPS: tl.constexpr, THREADS: tl.constexpr):"
+    thread = "thread = tl.program_id(0) * THREADS + tl.arange(0, THREADS)"  # 2³¹ would be of 250 GB
+    body = [thread, *before, "for s in range(STEPS):", *(f"    {line}" for line in loop), *after]
     lines = "\n".join(f"    {line}" for line in body)
     return f'@triton.jit(do_not_specialize=["T"])\n{head}\n{lines}\n'
 
@@ -55,7 +55,11 @@ def _kernel(name: str, arrays: str, before: list[str], loop: list[str], after: l
 @cache
 def totals_text(n: int) -> str:
     """The kernel of what each chunk does as a whole: ``At`` [C, n, n, N], ``bt`` [C, n, N]."""
-    before = [f"i = lane % {n}", f"c = lane // {n} % N", f"k = (lane // {n} // N).to(tl.int64)"]
+    before = [
+        f"i = thread % {n}",
+        f"c = thread // {n} % N",
+        f"k = (thread // {n} // N).to(tl.int64)",
+    ]
     before += [f"u{j} = (i == {j}).to(b.dtype.element_ty)" for j in range(n)]
     before.append("total = u0 - u0")
     added = " + ".join(f"u{j} * b{j}" for j in range(n))
@@ -72,7 +76,7 @@ def totals_text(n: int) -> str:
 @cache
 def steps_text(n: int) -> str:
     """The kernel of all y [T, n, N] from the states ``start`` [C, n, N] before each chunk."""
-    before = ["c = lane % N", "k = (lane // N).to(tl.int64)", "here = k * STEPS < T"]
+    before = ["c = thread % N", "k = (thread // N).to(tl.int64)", "here = k * STEPS < T"]
     for i in range(n):
         at = f"start + (k * {n} + {i}) * N + c"
         before.append(f"u{i} = tl.load({at}, mask=here, other=0.0)")
@@ -82,11 +86,11 @@ def steps_text(n: int) -> str:
     return _kernel("steps", "A, b, start, y", before, loop, [])
 
 
-def chunk_steps(T: int, lanes: int) -> int:
-    """Steps of a chunk: as few as leave every processor busy with so many lanes a step."""
+def chunk_steps(T: int, threads: int) -> int:
+    """Steps of a chunk: as few as leave every processor busy with so many threads a step."""
     least, most = _STEPS
     steps = least
-    while steps < most and T * lanes > 2 * steps * _BUSY * processors():
+    while steps < most and T * threads > 2 * steps * _BUSY * processors():
         steps *= 2
     return steps
 
@@ -106,11 +110,11 @@ def solved(A: Tensor, b: Tensor, y0: Tensor) -> Tensor:
     start = y0.unsqueeze(0)
     if chunks > 1:
         At, bt = A.new_empty(chunks, n, n, N), b.new_empty(chunks, n, N)
-        programs = -(-chunks * N * n // _LANES)
+        programs = -(-chunks * N * n // _THREADS)
         totals = function("totals", totals_text(n))
-        totals[(programs,)](A, b, At, bt, T, N, STEPS=steps, LANES=_LANES)
+        totals[(programs,)](A, b, At, bt, T, N, STEPS=steps, THREADS=_THREADS)
         start = torch.cat((start, solved(At, bt, y0)[:-1]))
     y = torch.empty_like(b)
     kernel = function("steps", steps_text(n))
-    kernel[(-(-chunks * N // _LANES),)](A, b, start, y, T, N, STEPS=steps, LANES=_LANES)
+    kernel[(-(-chunks * N // _THREADS),)](A, b, start, y, T, N, STEPS=steps, THREADS=_THREADS)
     return y
