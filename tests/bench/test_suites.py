@@ -110,8 +110,15 @@ def test_cases_are_selected_by_pattern():
 
 def test_unknown_suite():
     """The error lists those that exist."""
-    with pytest.raises(InputError, match="no suite 'fly'; there are foundation"):
+    with pytest.raises(InputError, match=r"no suite 'fly'(.|\n)*known +foundation"):
         find_suite("fly")
+
+
+@pytest.mark.parametrize("name", ["mine.py:cell", "gru", "onlstm_chunked"])
+def test_a_cell_is_no_suite(name):
+    """Told which command measures one."""
+    with pytest.raises(InputError, match=f"hint +elman tune {name}, which times one cell"):
+        find_suite(name)
 
 
 def test_effort():

@@ -7,7 +7,9 @@ import sys
 import pytest
 import torch
 
+from elman import cells
 from elman.cli import doctor
+from elman.train.layers import find_cell
 
 CELL = '''
 import elman
@@ -92,6 +94,24 @@ def test_a_file_imports_its_neighbours(elman, beside, words, tmp_path, monkeypat
     assert "low_rank" in said or "cell.svg" in said
 
 
+@pytest.mark.parametrize("cell", cells.ALL, ids=lambda cell: cell.name)
+def test_every_cell_of_the_library_is_found(cell):
+    """By the name that the gallery has, whatever else the cell takes."""
+    assert find_cell(cell.name) is cell
+
+
+def test_cells_that_read_more_than_a_sequence(elman, tmp_path):
+    """They are drawn; they are trained with what their inputs are made of."""
+    file = tmp_path / "cell.svg"
+    assert elman("draw", "phased_lstm", str(file))[0] == 0
+    assert "phased_lstm" in file.read_text()
+    for command in (("train", "--cell"), ("scale",)):
+        code, _, err = elman(*command, "phased_lstm")
+        assert code == 1
+        assert "phased_lstm reads x[I], t, not one input of any size" in err
+        assert "elman.Recurrent" in err
+
+
 @pytest.mark.parametrize("command", ["explain", "tune", "draw"])
 def test_cells_that_do_not_exist(elman, own, tmp_path, command):
     """The nearest name, in a form that every command takes; what is no cell."""
@@ -108,7 +128,16 @@ def test_cells_that_do_not_exist(elman, own, tmp_path, command):
     assert "hint  gru, or my_file.py:my_cell for a cell of your own" in err
     assert "--cell" not in err
     assert "no cell is called 'ALL'" in told("ALL")
-    assert "the file has no cell 'high_rank'" in told(own.replace("low_rank", "high_rank"))
+    err = told(own.replace("low_rank", "low_rang"))
+    assert "the file has no cell 'low_rang'" in err
+    assert f"hint  {own}" in err
+    file = own.partition(":")[0]
+    err = told(file)
+    assert "which cell of the file?" in err
+    assert f"hint  {own}" in err
+    empty = tmp_path / "empty.py"
+    empty.write_text("")
+    assert "@elman.cell(input=" in told(str(empty))
     err = told(own.replace("low_rank", "elman"))
     assert "'elman' in the file is no cell" in err
     assert "@elman.cell(input=" in err

@@ -19,6 +19,7 @@ from elman.engines.c.ops import SPELL
 from elman.errors import InputError, RunError
 from elman.export import to_c
 from elman.export.step import tiled
+from elman.train import weights
 from elman.train.weights import load_weights
 from library_sizes import DIMS
 from unseen import UNSEEN
@@ -405,7 +406,7 @@ def test_command(tmp_path):
     assert (out / "model_weights.h").read_text() == (again / "model_weights.h").read_text()
 
 
-def test_weights_that_do_not_fit(tmp_path):
+def test_weights_that_do_not_fit(tmp_path, monkeypatch):
     """Of another size, of another model, twice there, or unreadable."""
     file = tmp_path / "net.pt"
     torch.save(elman.GRU(4, 6).state_dict(), file)
@@ -413,6 +414,26 @@ def test_weights_that_do_not_fit(tmp_path):
         load_weights(elman.GRU(4, 5), file)
     with pytest.raises(InputError, match="not those of this module"):
         load_weights(elman.GRU(4, 6, num_layers=2), file)
+    more = {
+        "--layers 2": elman.GRU(4, 6, num_layers=2),
+        "one direction": elman.GRU(4, 6, bidirectional=True),
+    }
+    for hint, trained in more.items():
+        for prefix in ("", "model.rnn."):
+            torch.save({prefix + k: v for k, v in trained.state_dict().items()}, file)
+            with pytest.raises(InputError, match="there is more than this module has") as refused:
+                load_weights(elman.GRU(4, 6), file)
+            assert hint in str(refused.value)
+    run_of = tmp_path / "run"
+    run_of.mkdir()
+    (run_of / "config.json").write_text('{"hidden": 6, "layers": 2}')
+    monkeypatch.setattr(weights, "_read", lambda path: elman.GRU(4, 6).state_dict())
+    with pytest.raises(InputError, match=r"hint +--hidden 6 --layers 2, as they were trained"):
+        load_weights(elman.GRU(4, 5), run_of)
+    monkeypatch.undo()
+    torch.save(elman.GRU(4, 6).state_dict(), file)
+    with pytest.raises(InputError, match=r"besides +bias_ih_l0, bias_hh_l0"):
+        load_weights(elman.GRU(4, 6, bias=False), file)
     both = {f"{part}.{k}": v for part in "ab" for k, v in elman.GRU(4, 6).state_dict().items()}
     torch.save(both, file)
     with pytest.raises(InputError, match="several parts"):

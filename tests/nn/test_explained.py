@@ -197,6 +197,14 @@ def test_every_argument_of_forward(name, monkeypatch):
         assert explain(net, x, **call, measure=False).tape_bytes is not None
 
 
+@pytest.mark.parametrize("x", [torch.zeros(5, 2, 3), 5, "x"])
+def test_a_cell_has_no_input(x):
+    """It has sizes by name; the module that takes x is what is meant."""
+    with pytest.raises(InputError, match="explain takes no x of a cell") as refused:
+        explain(cells.mgu, x)
+    assert "elman.explain(elman.Recurrent(mgu, I, H), x)" in str(refused.value)
+
+
 def test_ways_out():
     """A model is not a layer, torch's layer is not elman's, and a module needs an x."""
     model = nn.Sequential(nn.Linear(3, 3), elman.GRU(3, 5))

@@ -29,7 +29,7 @@ from elman.errors import InputError, RunError, diagnostic
 from elman.plan.allreduce import Interconnect
 from elman.plan.scaling import forecast, scaled
 from elman.report import write_benchmark
-from elman.train.layers import find_cell
+from elman.train.layers import find_sequence_cell
 from elman.tuning.facts import cores, processor
 
 LOOPBACK = "loopback"
@@ -84,7 +84,7 @@ def scale(
     folder = out or Path("scale-out") / f"{datetime.now():%Y%m%d-%H%M%S}"
     if times is None:
         stack = Stack(cell or "gru", hidden, layers, steps, str(dtype), threads)
-        find_cell(stack.cell)
+        find_sequence_cell(stack.cell)
         make_folder(folder)
         at_once = {*AT_ONCE, *counts} if counts or link is None else set()
         measured = measure_here(console, stack, batch, seconds, at_once)
@@ -172,7 +172,7 @@ def check_same_machine(measured: Measured) -> None:
     Raises:
         InputError, RunError: the times are of another one.
     """
-    find_cell(measured.stack.cell)
+    find_sequence_cell(measured.stack.cell)
     there = (measured.machine.get("cpu"), measured.machine.get("cores"))
     if there != (processor(), cores()):
         details = [

@@ -49,7 +49,7 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
         ``flops``.
 
     Raises:
-        InputError: no module of elman's, or no x for one.
+        InputError: no module of elman's, no x for one, or an x for a cell.
         EngineError: the engine asked for by name cannot run this; the text says why.
         ShapeError, InputError: what ``forward`` would raise; ``memory_budget`` is less than x
             needs.
@@ -60,6 +60,9 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
         True
     """
     if isinstance(what, Cell):
+        if x is not None:
+            meant = f"elman.explain(elman.Recurrent({what.name}, I, H), x), or steps=…, batch=…"
+            raise InputError(diagnostic("explain takes no x of a cell", [], meant))
         options["engine"] = wanted(options.get("engine", "auto"))
         return explaining.explain(what, **options)
     if isinstance(what, nn.Module):

@@ -17,6 +17,7 @@ from elman.errors import ElmanError, InputError, RunError, diagnostic
 from elman.frontend.cell import Cell
 from elman.train.config import DRAWN, Config
 
+_DECORATE = "decorate the formula: @elman.cell(input=…, state=…, weights=…)"
 BUILT_IN = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
 
 
@@ -43,7 +44,7 @@ def recurrent(
     }
     if config.cell in BUILT_IN:
         return getattr(elman.nn, BUILT_IN[config.cell])(inputs, config.hidden, bias=bias, **options)
-    return elman.nn.Recurrent(find_cell(config.cell), inputs, config.hidden, **options)
+    return elman.nn.Recurrent(find_sequence_cell(config.cell), inputs, config.hidden, **options)
 
 
 def heads(config: Config) -> int:
@@ -65,9 +66,20 @@ def without_twin(config: Config) -> str | None:
     return None
 
 
-def _takes_a_sequence(cell: Cell) -> bool:
-    """Whether a cell wants one input of any size and nothing else."""
-    return [entry.shape for entry in cell.inputs] == [(("I",),)] and not cell.constants
+def find_sequence_cell(name: str) -> Cell:
+    """Find a cell that reads one input of any size, as the layers of a run do.
+
+    Raises:
+        InputError: if the library has no such cell, or it reads something else.
+        RunError: as :func:`find_cell`.
+    """
+    cell = find_cell(name)
+    reads = [*cell.inputs, *cell.static]
+    if len(reads) > 1 or [len(dim) for dim in reads[0].shape] != [1]:
+        title = f"{cell.name} reads {', '.join(map(str, reads))}, not one input of any size"
+        hint = "a script with elman.Recurrent, which hands each step what the cell reads"
+        raise InputError(diagnostic(title, [], hint))
+    return cell
 
 
 def find_cell(name: str) -> Cell:
@@ -81,9 +93,10 @@ def find_cell(name: str) -> Cell:
         RunError: if the file does not exist, does not run, or has no such cell.
     """
     if ":" not in name:
-        library = (*cells.CORE, *cells.MORE, *cells.RANDOM)
-        known = {cell.name: cell for cell in library if _takes_a_sequence(cell)}
+        known = {cell.name: cell for cell in cells.ALL}
         if name not in known:
+            if Path(name).expanduser().is_file():
+                raise RunError(_which(Path(name).expanduser(), "which cell of the file?"))
             near = (get_close_matches(name, known, 1) or ["gru"])[0]
             raise InputError(
                 diagnostic(
@@ -99,12 +112,21 @@ def find_cell(name: str) -> Cell:
         raise RunError(diagnostic("the file of the cell does not exist", [("path", str(file))]))
     value = getattr(_run_file(file), attribute, None)
     if value is None:
-        raise RunError(diagnostic(f"the file has no cell {attribute!r}", [("path", str(file))]))
+        raise RunError(_which(file, f"the file has no cell {attribute!r}", attribute))
     if not isinstance(value, Cell):
         details = [("path", str(file)), ("value", repr(value))]
-        hint = "decorate the formula: @elman.cell(input=…, state=…, weights=…)"
-        raise RunError(diagnostic(f"{attribute!r} in the file is no cell", details, hint))
+        raise RunError(diagnostic(f"{attribute!r} in the file is no cell", details, _DECORATE))
     return value
+
+
+def _which(file: Path, title: str, wanted: str = "") -> str:
+    """What to say where a file is named, but none of its cells: the cells that it has."""
+    there = [name for name, value in vars(_run_file(file)).items() if isinstance(value, Cell)]
+    details = [("path", str(file))]
+    if not there:
+        return diagnostic(title, details, _DECORATE)
+    near = get_close_matches(wanted, there, 1) or there
+    return diagnostic(title, [*details, ("cells", ", ".join(there))], f"{file}:{near[0]}")
 
 
 def _run_file(file: Path) -> ModuleType:

@@ -23,6 +23,7 @@ from elman.train.display import Display
 from elman.train.folder import RunFolder, create_run, open_run
 from elman.train.interrupt import heeding_interrupts
 from elman.train.launch import agreed, check_same_everywhere, launch, placed, rows_of
+from elman.train.layers import without_twin
 from elman.train.loop import Loop
 from elman.train.machine import machine_facts
 from elman.train.metrics import MetricsFile, Row, resumed
@@ -223,7 +224,8 @@ def carry_out(
         return Outcome(loop.folder, False, loop.first, signal=wish.signal, result={})
     speed: dict[str, Any] = {"skipped": "not asked for"}
     if comparing:
-        loop.display.say("measuring the speed beside torch.nn …")
+        if without_twin(loop.config) is None:
+            loop.display.say("measuring the speed beside torch.nn …")
         speed = compare(loop.stepper, task_of(loop.config), loop.config, data)
     return conclude(loop, facts, speed, began, earlier)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 from elman.errors import InputError, RunError, diagnostic
 from elman.train.checkpoint import load_latest
 from elman.train.folder import RunFolder
+
+_AS_TRAINED = "the cell, --layers and --heads as they were trained"
+_OF_LAYER = re.compile(r"_l(?P<layer>\d+)(?P<reverse>_reverse)?$")
 
 
 def load_weights(module: nn.Module, path: Path) -> str:
@@ -28,7 +32,8 @@ def load_weights(module: nn.Module, path: Path) -> str:
 
     Raises:
         RunError: there is nothing that can be read.
-        InputError: it has no such module, several of them, or of other sizes.
+        InputError: it has no such module, several of them, of other sizes, or with more layers,
+            directions or weights.
     """
     given = _read(path)
     own = {name: tuple(value.shape) for name, value in module.state_dict().items()}
@@ -44,7 +49,7 @@ def load_weights(module: nn.Module, path: Path) -> str:
             diagnostic(
                 "the weights are not those of this module",
                 [("path", str(path)), ("wanted", ", ".join(own)), ("there", _some(given))],
-                "the cell, --layers and --heads as they were trained",
+                _AS_TRAINED,
             )
         )
     if len(whole) > 1:
@@ -63,7 +68,15 @@ def load_weights(module: nn.Module, path: Path) -> str:
             diagnostic(
                 f"{start + name} is {[*given[start + name].shape]}, not {[*own[name]]}",
                 [("path", str(path))],
-                "--hidden, --inputs and --dim as they were trained",
+                _sizes(path),
+            )
+        )
+    if left := _besides(given, start, own):
+        raise InputError(
+            diagnostic(
+                "there is more than this module has",
+                [("path", str(path)), ("besides", _some(left))],
+                _more(left),
             )
         )
     module.load_state_dict({name: given[start + name] for name in own})
@@ -90,6 +103,30 @@ def _read(path: Path) -> Mapping[str, Tensor]:
     return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
 
-def _some(names: Mapping[str, Tensor]) -> str:
+def _sizes(path: Path) -> str:
+    """What to write for sizes that fit: a run knows those of its layers."""
+    config = (RunFolder(path).read("config") if path.is_dir() else None) or {}
+    known = [f"--{name} {config[name]}" for name in ("hidden", "layers") if name in config]
+    if not known:
+        return "--hidden, --inputs and --dim as they were trained"
+    return f"{' '.join(known)}, as they were trained; --inputs and --dim by the shapes above"
+
+
+def _besides(given: Iterable[str], start: str, own: Container[str]) -> list[str]:
+    """Names of the same module in what was saved, which ours lacks."""
+    names = (name.removeprefix(start) for name in given if name.startswith(start))
+    return [name for name in names if "." not in name and name not in own]
+
+
+def _more(left: Iterable[str]) -> str:
+    """What to write for a module that has these weights too."""
+    found = [match for name in left if (match := _OF_LAYER.search(name))]
+    if any(match["reverse"] for match in found):
+        return "what is written here has one direction, elman.export.to_onnx(net, …) both"
+    layers = 1 + max((int(match["layer"]) for match in found), default=0)
+    return f"--layers {layers}, if the rest is as it was trained" if layers > 1 else _AS_TRAINED
+
+
+def _some(names: Collection[str]) -> str:
     shown = list(names)[:8]
     return ", ".join(shown) + (" …" if len(names) > len(shown) else "")
