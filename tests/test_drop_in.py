@@ -316,6 +316,16 @@ class Model(nn.Module):
         return self.masked(out)[0]
 
 
+@pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
+def test_single_steps_are_told(name):
+    """A loop over torch's cell goes on as it was; elman's own cells are not mentioned."""
+    model = nn.ModuleDict({"torchs": getattr(nn, f"{name}Cell")(3, 4)})
+    model["ours"] = getattr(elman, f"{name}Cell")(3, 4)
+    assert elman.nn.report(elman.accelerate(model)) == {
+        "torchs": f"torch.nn.{name}Cell, left alone: elman.{name} takes all steps at once"
+    }
+
+
 def test_accelerate_and_restore():
     """Exact classes are swapped in place; parameters, hooks, mode and shared modules stay."""
     model = Model().eval()

@@ -426,9 +426,11 @@ def test_weights_that_do_not_fit(tmp_path, monkeypatch):
             assert hint in str(refused.value)
     run_of = tmp_path / "run"
     run_of.mkdir()
-    (run_of / "config.json").write_text('{"hidden": 6, "layers": 2}')
+    (run_of / "config.json").write_text('{"embedding": 4, "hidden": 6, "layers": 2}')
     monkeypatch.setattr(weights, "_read", lambda path: elman.GRU(4, 6).state_dict())
-    with pytest.raises(InputError, match=r"hint +--hidden 6 --layers 2, as they were trained"):
+    with pytest.raises(
+        InputError, match=r"hint +--inputs 4 --hidden 6 --layers 2, as they were trained"
+    ):
         load_weights(elman.GRU(4, 5), run_of)
     monkeypatch.undo()
     torch.save(elman.GRU(4, 6).state_dict(), file)

@@ -14,6 +14,7 @@ from elman.nn.sequence import PARTS
 
 _log = logging.getLogger("elman")
 _OURS: dict[type, type] = {nn.RNN: RNN, nn.GRU: GRU, nn.LSTM: LSTM}
+_STEPS = {nn.RNNCell: "elman.RNN", nn.GRUCell: "elman.GRU", nn.LSTMCell: "elman.LSTM"}
 _MARK = "_elman_swapped"
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -84,6 +85,8 @@ def _status(module: nn.Module) -> str:
     kind: Any = type(module)
     if isinstance(module, Recurrent) or kind in _OURS.values():
         return f"elman.{kind.__name__}, engine {module.engine}"
+    if kind in _STEPS:
+        return f"torch.nn.{kind.__name__}, left alone: {_STEPS[kind]} takes all steps at once"
     if not isinstance(module, nn.RNNBase):
         return ""
     if parametrize.is_parametrized(module):

@@ -106,10 +106,11 @@ def _read(path: Path) -> Mapping[str, Tensor]:
 def _sizes(path: Path) -> str:
     """What to write for sizes that fit: a run knows those of its layers."""
     config = (RunFolder(path).read("config") if path.is_dir() else None) or {}
-    known = [f"--{name} {config[name]}" for name in ("hidden", "layers") if name in config]
+    options = {"inputs": "embedding", "hidden": "hidden", "layers": "layers"}
+    known = [f"--{option} {config[name]}" for option, name in options.items() if name in config]
     if not known:
         return "--hidden, --inputs and --dim as they were trained"
-    return f"{' '.join(known)}, as they were trained; --inputs and --dim by the shapes above"
+    return f"{' '.join(known)}, as they were trained; the rest by the shapes above"
 
 
 def _besides(given: Iterable[str], start: str, own: Container[str]) -> list[str]:
