@@ -56,6 +56,9 @@ def pages(folder: Path) -> dict[str, str | bytes]:
         parts: list[str] = []
         for cell in json.loads(path.read_text("utf-8"))["cells"]:
             parts += _shown(cell, made)
+        parts.append(
+            f"{{download}}`{path.name} <../{folder.name}/{path.name}>`: this page, to be run."
+        )
         made[f"{path.stem}.md"] = "\n\n".join(parts) + "\n"
     return made
 

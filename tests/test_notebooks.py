@@ -80,5 +80,6 @@ def test_pages(tmp_path):
     assert data == b"hi"
     parts = ["# A\nb", "```python\nc\n```", "```text\n3\n4\n```", "```text\n5\n```"]
     parts += [f"![plot]({picture})", '<div class="drawing"><svg/></div>']
+    parts += [f"`one.ipynb <../{tmp_path.name}/one.ipynb>`"]  # the file itself, to be run
     assert [page.count(part) for part in parts] == [1] * len(parts)
     assert sorted(parts, key=page.index) == parts
