@@ -102,7 +102,7 @@ def test_drop_ins(kind, options):
     net.eval()
     assert torch.allclose(net(x)[0], theirs(x)[0]) == ("recurrent_dropout" in options)
     net.train().engine = "aten"
-    with pytest.raises(EngineError, match="torch.s own layer has another formula"):
+    with pytest.raises(EngineError, match="torch's own layer has another formula"):
         net(x)
 
 
