@@ -40,6 +40,17 @@ def test_used_again_only_when_free():
     assert len({one.data_ptr() for one in held}) == 4
 
 
+def test_a_storage_alone_is_held_too():
+    """Of a tensor that has gone."""
+    first = fresh(SHAPE, torch.float32)
+    storage = first.untyped_storage()
+    del first
+    assert fresh(SHAPE, torch.float32).data_ptr() != storage.data_ptr()
+    where = storage.data_ptr()
+    del storage
+    assert where in {one.data_ptr() for one in [fresh(SHAPE, torch.float32) for _ in range(3)]}
+
+
 def test_small_and_unlike_sizes():
     """Small ones are torch's; a storage is not used for much less than it holds."""
     fresh((10,), torch.float32)

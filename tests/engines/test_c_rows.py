@@ -39,23 +39,25 @@ def inside(x, h, R):
 LAID: dict[str, Callable[[Tensor], Tensor]] = {
     "one step for all": lambda x: x[:1].expand(T, -1, -1),
     "one sample for all": lambda x: x[:, :1].expand(-1, B, -1),
-    "one number for all": lambda x: x[:1, :1, :1].expand(T, B, N),
+    "one row for all": lambda x: x[:1, :1].expand(T, B, -1),
+    "one number for all": lambda x: x[:1, :1, :1].expand(x.shape),
     "batch first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
     "every other step": lambda x: x.repeat_interleave(2, 0)[::2],
-    "a part of each row": lambda x: torch.cat((x, x), -1)[..., :N],
+    "a part of each row": lambda x: torch.cat((x, x), -1)[..., : x.shape[-1]],
     "units apart": lambda x: x.movedim(2, 0).contiguous().movedim(0, 2),
 }
 
 
 @pytest.mark.parametrize("laid", LAID.values(), ids=LAID)
 @pytest.mark.parametrize("of", [mixed, inside, rnn, gru], ids=lambda of: of.name)
-def test_as_if_contiguous(of: Cell, laid: Callable[[Tensor], Tensor]):
-    """Outputs and gradients, forward and backward."""
+@pytest.mark.parametrize("units", [N, 16])
+def test_as_if_contiguous(of: Cell, units: int, laid: Callable[[Tensor], Tensor]):
+    """Outputs and gradients, forward and backward; of whole vectors, and others."""
     need_engine("c")
     torch.manual_seed(0)
-    net = elman.Recurrent(of, N, N, engine="c", dtype=F64)
-    inputs = [laid(torch.randn(T, B, N, dtype=F64)) for _ in net.cell.inputs]
-    dy = laid(torch.randn(T, B, N, dtype=F64))
+    net = elman.Recurrent(of, units, units, engine="c", dtype=F64)
+    inputs = [laid(torch.randn(T, B, units, dtype=F64)) for _ in net.cell.inputs]
+    dy = laid(torch.randn(T, B, units, dtype=F64))
 
     def results(values: list[Tensor], cotangent: Tensor) -> tuple[Tensor, ...]:
         leaves = [value.detach().requires_grad_() for value in values]

@@ -17,6 +17,7 @@ from elman import cells
 from elman.errors import EngineError
 from elman.nn.compile import names
 from elman.nn.compile import operator as compiled
+from helpers import need_engine
 
 LENGTHS = (20, 3, 7, 11)
 # what torch itself says while it compiles
@@ -179,6 +180,45 @@ def test_sizes_change_without_compiling_again():
         out.sum().backward()
         torch.testing.assert_close(out, net(x, lengths))
         assert counters["stats"]["unique_graphs"] == count
+
+
+@pytest.mark.parametrize("engine", ["aten", "reference", "c"])
+@pytest.mark.parametrize("kind", ["RNN", "LSTM"])
+def test_results_may_be_written_over(kind, engine):
+    """As a compiler does once nothing reads them any more: the backward has its own."""
+    if engine == "c":
+        need_engine("c")
+    net = getattr(elman, kind)(5, 8, engine=engine)
+    compiles, x = torch.compile(net, fullgraph=True, backend="aot_eager"), torch.randn(6, 4, 5)
+    found = []
+    for call in (net, compiles):
+        out, last = call(x)
+        ends = last if isinstance(last, tuple) else (last,)
+        total = out.square().sum() + sum(end.sum() for end in ends)
+        if call is compiles:
+            cotangents = 2 * out.detach(), *(torch.ones_like(end) for end in ends)
+            for value in (out, *ends):
+                value.data.fill_(7.0)
+            found.append(torch.autograd.grad((out, *ends), list(net.parameters()), cotangents))
+        else:
+            found.append(torch.autograd.grad(total, list(net.parameters())))
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+_GLOBAL = elman.GRU(5, 8, 2, bidirectional=True)
+
+
+def _calls_a_global(x):
+    return _GLOBAL(x)[0] + 1
+
+
+def test_a_module_that_is_a_global():
+    """What the compiler takes for constants needs no guard by a name."""
+    x = torch.randn(3, 2, 5)
+    compiles = torch.compile(_calls_a_global, fullgraph=True, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiles(x), _calls_a_global(x))
 
 
 def test_export_round_trip(tmp_path):

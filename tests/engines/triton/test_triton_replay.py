@@ -255,3 +255,13 @@ def test_modules() -> None:
         for value, grad in zip(net.parameters(), found[0][3:], strict=True):
             value.grad = grad
         optimizer.step()
+
+
+def test_autocast_around_a_call_that_comes_again():
+    """Kernels take what they were compiled for, recorded or not."""
+    case = random_case(cells.gru, SIZES)
+    kernel = made(case, LOOP)
+    for _ in range(4):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=kernel.forwards.replayed > 0):
+            assert_all_same(call(kernel, case), oracle(case), case.dtype, case.T)
+    assert kernel.forwards.replayed == 2

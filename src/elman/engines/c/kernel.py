@@ -371,7 +371,7 @@ class CKernel(Kernel):
             tape = tape.clone()
         d_output = cotangents.output
         if d_output is None:
-            dy, t, row = torch.zeros(self.output_width, dtype=self.dtype), 0, 0
+            dy, t, row = torch.zeros(self.output_width, dtype=self.dtype, device="cpu"), 0, 0
         else:
             d_output = d_output if call.packed is None else d_output.unsqueeze(1)
             dy, t, row = rows_of(d_output, self._joined_dy)

@@ -23,6 +23,7 @@ LIMIT = 512 << 20  # (bytes) kept at most, in use or not
 _PAGE = 2 << 20  # (bytes) of a large page
 _HUGEPAGE = 14  # MADV_HUGEPAGE of Linux
 _use_count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
+_OURS = 2  # references to a storage: a local name, and the one that is being passed
 _kept: deque[Any] = deque()  # storages, those used last at the end
 
 
@@ -54,11 +55,11 @@ def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """An uninitialised tensor, contiguous."""
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     again = _unused(size, shape, dtype)
     if again is not None:
         return again
-    tensor = in_large_pages(torch.empty(shape, dtype=dtype))
+    tensor = in_large_pages(torch.empty(shape, dtype=dtype, device="cpu"))
     if _use_count is not None and size <= LIMIT:
         _kept.append(tensor.untyped_storage())
         while sum(storage.nbytes() for storage in tuple(_kept)) > LIMIT:
@@ -83,8 +84,9 @@ def _unused(size: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor | Non
         if storage.is_shared():
             continue
         tensor = None
-        if size <= storage.nbytes() <= size + size // 8 and _use_count(storage._cdata) == 1:
-            tensor = torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)
+        held = _use_count(storage._cdata) > 1 or sys.getrefcount(storage) > _OURS
+        if size <= storage.nbytes() <= size + size // 8 and not held:
+            tensor = torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides)
         _kept.append(storage)
         if tensor is not None:
             return tensor
@@ -114,7 +116,7 @@ class Supply:
 
     def zeros(self, given: Tensor) -> Tensor:
         """Zeros for something of the same sizes."""
-        return torch.zeros(given.shape, dtype=self.dtype)
+        return torch.zeros(given.shape, dtype=self.dtype, device="cpu")
 
     def take(self, spare: deque[Tensor], count: int) -> Tensor:
         """A buffer that an earlier call gave back if it is large enough, else a new one.
@@ -126,7 +128,7 @@ class Supply:
         except IndexError:  # or another thread took it
             buffer = None
         if buffer is None or buffer.numel() < count:
-            return self._filled(in_large_pages(torch.empty(count, dtype=self.dtype)))
+            return self._filled(in_large_pages(torch.empty(count, dtype=self.dtype, device="cpu")))
         if self.poison:  # also one that was made in inference mode
             with torch.inference_mode(buffer.is_inference()):
                 buffer.fill_(float("nan"))
@@ -141,4 +143,4 @@ def whole(buffer: Tensor) -> Tensor:
     storage = buffer.untyped_storage()
     if storage.nbytes() == buffer.nbytes:
         return buffer
-    return torch.empty(0, dtype=buffer.dtype).set_(storage)
+    return torch.empty(0, dtype=buffer.dtype, device="cpu").set_(storage)

@@ -236,8 +236,8 @@ SHARED void add_outer(const Worker *w, long turn, const T *left, long left_row, 
     long m0 = share(tiles, id, w->workers) * most, m1 = share(tiles, id + 1, w->workers) * most;
     if (m1 > size) m1 = size;
     for (long p = 0; p < whole + (last > 0); p++) {
-        long step = right_row ? right_row : (p < whole ? WIDEST : last) * VL;
-        const T *panel = right + p * WIDEST * VL * (right_row ? 1 : rows);
+        long step = right_row >= 0 ? right_row : (p < whole ? WIDEST : last) * VL;
+        const T *panel = right + p * WIDEST * VL * (right_row >= 0 ? 1 : rows);
         for (long k = 0; k < rows; k += block)
             (p < whole ? full : rest)(m1 - m0, left + m0 + k * left_row, left_row, panel + k * step, step, rows - k < block ? rows - k : block,
                                       C + m0 * ldc + p * WIDEST * VL, ldc, acc || k > 0);

@@ -129,6 +129,6 @@ typedef void Outer(long m, const T *A, long skip, const T *P, long K, T *C, long
 /* the same as a triple loop over memory, nothing packed: this worker's rows of C, all of right's units */
 SHARED void plain_outer(const Worker *w, const T *left, long left_row, long size, const T *right, long right_row, long units,
                         long rows, T *C, long ldc, int acc);
-/* the same in tiles of `most` rows, `block` rows of memory at a time; right as it lies, or as panels if its stride is 0 */
+/* the same in tiles of `most` rows, `block` rows of memory at a time; right as it lies, or as panels if its stride is -1 */
 SHARED void add_outer(const Worker *w, long turn, const T *left, long left_row, long size, long most, const T *right, long right_row,
                       long vectors, long rows, long block, T *C, long ldc, int acc, Across *full, Across *rest);

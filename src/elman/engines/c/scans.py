@@ -141,7 +141,7 @@ def _forward(
     run = library.elman_scan_channels if units else library.elman_scan_samples
     if pieces > 1:
         run = library.elman_scan_pieces
-        arrays["ends"] = torch.empty(2 * pieces * N, dtype=b.dtype)
+        arrays["ends"] = torch.empty(2 * pieces * N, dtype=b.dtype, device="cpu")
     _call(run, arrays, T=b.shape[0], N=N, n=n, pieces=pieces, workers=workers)
     return out
 

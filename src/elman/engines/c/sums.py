@@ -130,7 +130,7 @@ class SumWriter:
         )
         left, right = self.place(term.left), self.place(term.right)
         offset = self.packed.get(term.right)
-        panels = f"c->right + {offset} * rows, 0"
+        panels = f"c->right + {offset} * rows, -1"
         at = panels if offset is not None else f"{right.at('0')}, {right.stride}"
         return (
             f"add_outer(w, {turn}, {left.at('0')}, {left.stride}, {self.size(term.left)},"

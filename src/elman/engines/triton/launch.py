@@ -20,14 +20,22 @@ Arrays = dict[str, Tensor]
 
 
 class launching:  # noqa: N801
-    """Launch on a tensor's device; what Triton refuses is told as an error of the engine."""
+    """Launch on a tensor's device; what Triton refuses is told as an error of the engine.
+
+    Autocast is off inside: kernels take what they were compiled for.
+    """
 
     def __init__(self, like: Tensor) -> None:
         self._like = like
-        self._inside = ExitStack() if like.is_cuda else None
+        self._casting = torch.is_autocast_enabled(like.device.type)
+        self._inside = ExitStack() if like.is_cuda or self._casting else None
 
     def __enter__(self) -> None:
-        if self._inside is not None:
+        if self._inside is None:
+            return
+        if self._casting:
+            self._inside.enter_context(torch.autocast(self._like.device.type, enabled=False))
+        if self._like.is_cuda:
             self._inside.enter_context(torch.cuda.device_of(self._like))
             self._inside.enter_context(multiplying(self._like, precision()))
 

@@ -9,6 +9,7 @@ import ctypes
 import itertools
 import json
 import weakref
+from copy import copy
 from typing import Any
 
 import torch
@@ -88,13 +89,13 @@ def names_of(own: int, between: bool) -> list[tuple[str, int]]:
 @constant
 def handing_of(own: int, outputs: Outputs) -> Handing:
     """What the last layer of a module hands out; the module by its ``id``."""
-    return _stack(own).handing(outputs)
+    return copy(_stack(own).handing(outputs))  # a constant that nobody else holds: no guard for it
 
 
 @constant
 def form_of(own: int) -> StateForm:
     """How the states of a module lie; the module by its ``id``."""
-    return _stack(own).form
+    return copy(_stack(own).form)
 
 
 @constant

@@ -118,7 +118,8 @@ def recurrent(*arguments: Any) -> list[Tensor]:
         ticket.fill_(number)
         _kept[number] = (leaves, results)
         weakref.finalize(ticket, _kept.pop, number, None)
-    return [*(_laid_out(result.detach()) for result in results), ticket]
+    kept = any(given.wants)
+    return [*(_laid_out(result.detach(), kept) for result in results), ticket]
 
 
 @recurrent.register_fake
@@ -194,9 +195,15 @@ def _back(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
 recurrent.register_autograd(_back, setup_context=_keep)
 
 
-def _laid_out(value: Tensor) -> Tensor:
-    """As the fake implementation says: contiguous, and the first of its memory."""
-    return value.clone() if value.storage_offset() else value.contiguous()
+def _laid_out(value: Tensor, kept: bool) -> Tensor:
+    """As the fake implementation says: contiguous, and the first of its memory.
+
+    A copy if it is kept for a backward: the compiler writes what comes next over an operator's
+    results, and autograd may have saved them.
+    """
+    if kept or value.storage_offset():
+        return value.clone(memory_format=torch.contiguous_format)
+    return value.contiguous()
 
 
 def _handing(handed: str) -> tuple[bool, Outputs]:
