@@ -100,12 +100,11 @@ class Loop:
         """
         config, before = self.config, self.tally.step
         lr = learning_rate(before, self.steps, config.peak_lr, config.warmup, config.schedule)
+        alone = self.stepper.fabric.world_size == 1
+        wishes = tuple if alone else partial(self.wishes, wish)  # told with the gradients
         began = time.perf_counter()
         loss, norm = self.stepper.train(
-            self.data.batch(before, self.mine),
-            lr,
-            self.alike(before + 1),
-            partial(self.wishes, wish),
+            self.data.batch(before, self.mine), lr, self.alike(before + 1), wishes
         )
         taken = time.perf_counter() - began
         loss *= self.words.scale
@@ -126,7 +125,7 @@ class Loop:
         if not self.alike(self.tally.step):
             return False
         chose, late, stop = self.stepper.wished
-        if validated or self.stepper.fabric.world_size == 1:  # as of now, which may be a message
+        if validated or alone:  # as of now, which may be a message
             chose, late, stop = agreed(self.stepper.fabric, *self.wishes(wish))
         # What was measured once is used to the end of the run, even if this process is killed now.
         if last or chose or late or self.due(config.checkpoint_every):
