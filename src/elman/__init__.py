@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from elman import starting as starting  # first: it answers a Ctrl-C while the rest is imported
 
 # isort: split
-from elman import cells, export, ops, weights
+from elman import cells, ops, weights
 from elman.drawing import draw
 from elman.engines.deer.api import deer, linear_scan
 from elman.frontend.cell import bound_cell, cell
@@ -28,8 +32,19 @@ from elman.nn.saving import NAMED as _NAMED
 from elman.nn.saving import safe_globals
 from elman.version import __version__
 
+if _TYPE_CHECKING:
+    from elman import export
+
 for _public in _NAMED:
     _public.__module__ = __name__  # what pickles call it, wherever it is defined
+
+
+def __getattr__(name: str) -> _Any:
+    """Rooms that a training run does not need are imported when they are asked for."""
+    if name == "export":
+        return _import_module("elman.export")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "accelerate",
