@@ -45,8 +45,8 @@ KEPT := ELMAN_TEST_CACHE=.cache/tests
 help:
 	@echo "make venv       create .venv and install the pinned dependencies and tools"
 	@echo "make demo       train a character model on this machine's own text, about two minutes"
-	@echo "make check      format, lint, types and quick tests; aims at three minutes with warm kernels"
-	@echo "make test       install, lint, types and all usual tests; aims at ten minutes on two cores"
+	@echo "make check      format, lint, types and quick tests, ten minutes on two cores"
+	@echo "make test       install, lint, types and all usual tests, half an hour on two cores"
 	@echo "make test-long  also what takes minutes, with many more random cases"
 	@echo "make golden     write the golden texts anew (then read the diff)"
 	@echo "make format     format and mend what can be mended by itself"

@@ -14,7 +14,12 @@ from helpers import need_engine
 
 ROOT = Path(__file__).parents[1]
 TOUR = ROOT / "docs" / "tour.md"
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+WRITTEN = ROOT / "docs" / "_built"  # by `make docs`, maybe long ago
+PAGES = sorted(
+    page
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
+    if WRITTEN not in page.parents
+)
 FILES = [
     path.relative_to(ROOT).as_posix()
     for folder in ("src", "tests", "docs", "benchmarks", "examples")

@@ -56,6 +56,13 @@ def _repeated(keys: Tensor, call: Call) -> Tensor:
     return keys.unsqueeze(1).expand(2, steps, batch)
 
 
+def key_sizes(
+    per: Sequence[str], lead: int, rows: Sequence[int], batch: int
+) -> list[tuple[int, ...]]:
+    """Sizes of the keys of a call; arguments as of :func:`draw_keys`."""
+    return [(lead, 2, batch) if one == SEQUENCE else (lead, 2, *rows) for one in per]
+
+
 def draw_keys(
     per: Sequence[str],
     lead: int,
@@ -78,9 +85,9 @@ def draw_keys(
         As of :class:`Draws`.
     """
     assert torch.finfo(dtype).eps <= 2.0**-BITS * 2, "a type that holds a half of a key"
-    sizes = [(lead, 2, batch) if one == SEQUENCE else (lead, 2, *rows) for one in per]
     return [
-        torch.randint(1 << BITS, size, dtype=torch.int32, device=device).to(dtype) for size in sizes
+        torch.randint(1 << BITS, size, dtype=torch.int32, device=device).to(dtype)
+        for size in key_sizes(per, lead, rows, batch)
     ]
 
 
@@ -93,12 +100,8 @@ def no_keys(
     device: torch.device,
 ) -> list[Tensor]:
     """What stands for :func:`draw_keys` where nothing runs: no generator is asked."""
-    return [
-        torch.zeros((), dtype=dtype, device=device).expand(
-            (lead, 2, batch) if one == SEQUENCE else (lead, 2, *rows)
-        )
-        for one in per
-    ]
+    nothing = torch.zeros((), dtype=dtype, device=device)
+    return [nothing.expand(size) for size in key_sizes(per, lead, rows, batch)]
 
 
 def packed_keys(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch.distributed as dist
 
@@ -16,7 +16,18 @@ def of_connection(error: RuntimeError) -> bool:
 
 
 @contextmanager
-def joining(workers: int, timeout: float) -> Iterator[None]:
+def _told(text: str, hint: str) -> Iterator[None]:
+    """Errors of the connection as one of ours."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not of_connection(error):
+            raise
+        details = [("said", str(error).splitlines()[0])]
+        raise RunError(diagnostic(text, details, hint)) from error
+
+
+def joining(workers: int, timeout: float) -> AbstractContextManager[None]:
     """Say that the processes of a run have not found one another.
 
     Args:
@@ -26,19 +37,11 @@ def joining(workers: int, timeout: float) -> Iterator[None]:
     Raises:
         RunError: instead of an error of the connection.
     """
-    try:
-        yield
-    except RuntimeError as error:
-        if not of_connection(error):
-            raise
-        details = [("said", str(error).splitlines()[0])]
-        hint = f"start all {workers} within --timeout {timeout:g} s; a free MASTER_PORT"
-        text = "the processes of the run have not found one another"
-        raise RunError(diagnostic(text, details, hint)) from error
+    hint = f"start all {workers} within --timeout {timeout:g} s; a free MASTER_PORT"
+    return _told("the processes of the run have not found one another", hint)
 
 
-@contextmanager
-def noticing_loss(hint: str) -> Iterator[None]:
+def noticing_loss(hint: str) -> AbstractContextManager[None]:
     """Say that another process of a run is gone, in place of the error of torch's connection.
 
     Args:
@@ -47,10 +50,4 @@ def noticing_loss(hint: str) -> Iterator[None]:
     Raises:
         RunError: instead of an error of a collective operation.
     """
-    try:
-        yield
-    except RuntimeError as error:
-        if not of_connection(error):
-            raise
-        details = [("said", str(error).splitlines()[0])]
-        raise RunError(diagnostic("another process of the run is gone", details, hint)) from error
+    return _told("another process of the run is gone", hint)

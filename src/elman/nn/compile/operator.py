@@ -22,13 +22,13 @@ from elman.engines.call import Call, Form
 from elman.engines.vjp import leaves_of, vjp
 from elman.ir.types import shape_size
 from elman.nn.compile.names import group_of
-from elman.nn.draws import Draws, draw_keys, packed_keys
+from elman.nn.draws import Draws, draw_keys, key_sizes, packed_keys
 from elman.nn.handing import Outputs, rules_for
 from elman.nn.options import Option
 from elman.nn.packing import Packing, Padding, checked_lengths
 from elman.nn.reset import Reset
 from elman.nn.stack import Group
-from elman.passes.draws import SEQUENCE, draws
+from elman.passes.draws import draws
 from elman.plan.checkpoint import Checkpoint
 
 _C: Any = torch._C
@@ -56,8 +56,8 @@ def drawn_keys(
 @drawn_keys.register_fake
 def _(per: str, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
     lead, steps, batch = sizes
-    rows = [(batch,) if one == SEQUENCE else (steps, batch) for one in per.split()]
-    return [torch.empty(lead, 2, *each, dtype=dtype, device=device) for each in rows]
+    found = key_sizes(per.split(), lead, (steps, batch), batch)
+    return [torch.empty(size, dtype=dtype, device=device) for size in found]
 
 
 class _Given(NamedTuple):
