@@ -60,9 +60,9 @@ def test_all_combinations_agree(cell, without, monkeypatch):
 
 @pytest.mark.parametrize("without", [{"specialization"}, {"specialization", *ALL_OUT}], ids=named)
 def test_libm_agrees(without, monkeypatch):
-    """exp and tanh called one by one, in vectors and without."""
-    for dtype in (F32, F64):
-        agree(monkeypatch, cells.lstm, dtype, frozenset(without))
+    """exp, tanh and softplus called one by one, in vectors and without."""
+    for cell, dtype in ((cells.lstm, F32), (cells.slstm, F64)):
+        agree(monkeypatch, cell, dtype, frozenset(without))
 
 
 @pytest.mark.parametrize("cell", [cells.lem, cells.slstm, cells.lru], ids=named)

@@ -24,24 +24,6 @@ INLINE float sqrt_one(float x) { /* Newton's iteration for 1 / sqrt(x), then one
 }
 LANES_OF(v_sqrt, sqrt_one)
 
-INLINE float log_one(float x) {
-    if (!(x > 0)) return x == 0 ? -INFINITY : NAN;
-    if (x > 3.4e38f) return x;
-    int32_t e = 0;
-    if (x < 1.2e-38f) { x *= 16777216.0f; e = -24; }
-    int32_t m = bits_of(x);
-    e += ((m >> 23) & 255) - 126;
-    x = one_of((m & 0x007fffff) | 0x3f000000); /* in [0.5, 1) */
-    if (x < 0.707106781186547524f) { e -= 1; x = x + x - 1; } else x = x - 1;
-    float z = x * x;
-    float y = ((((((((7.0376836292e-2f * x - 1.1514610310e-1f) * x + 1.1676998740e-1f) * x
-        - 1.2420140846e-1f) * x + 1.4249322787e-1f) * x - 1.6668057665e-1f) * x
-        + 2.0000714765e-1f) * x - 2.4999993993e-1f) * x + 3.3333331174e-1f) * x * z;
-    y += -2.12194440e-4f * (float)e - 0.5f * z;
-    return x + y + 0.693359375f * (float)e;
-}
-LANES_OF(v_log, log_one)
-
 INLINE float turn_one(float x, int quarter) { /* sin(x + quarter · π/2) */
     if (x != x || x - x != 0) return NAN;
     float a = x < 0 ? -x : x;
@@ -82,14 +64,6 @@ INLINE V v_erf(V x) {
     far = value(bits(far) | (bits(x) & bits(bc((T)-0.0f))));
     return pick(a < (T)1, x * p, far);
 }
-INLINE float softplus_one(float x) {
-    if (x > 20) return x;
-    V power = v_exp(bc(x));
-    float e = LANE(power, 0), u = 1 + e;
-    return u == 1 ? e : log_one(u) - ((u - 1) - e) / u;
-}
-LANES_OF(v_softplus, softplus_one)
-
 INLINE V v_atan(V x) {
     V a = v_abs(x);
     M steep = a > (T)2.414213562373095f, middle = a > (T)0.4142135623730950f;
@@ -100,15 +74,6 @@ INLINE V v_atan(V x) {
     p = p * z + -3.33329491539e-1f;
     V y = base + (p * z * r + r);
     return value(bits(y) | (bits(x) & bits(bc((T)-0.0f))));
-}
-/* a polynomial near 0 (Taylor's, |x| <= 0.4), exp(x) - 1 beyond */
-INLINE V v_expm1(V x) {
-    V p = x * 1.984126984e-4f + 1.388888889e-3f;
-    p = p * x + 8.333333333e-3f;
-    p = p * x + 4.166666667e-2f;
-    p = p * x + 1.666666667e-1f;
-    p = p * x + 0.5f;
-    return pick(v_abs(x) < (T)0.4f, x + x * x * p, v_exp(x) - (T)1);
 }
 INLINE double double_of(int64_t m) { union { double x; int64_t m; } u; u.m = m; return u.x; }
 INLINE double wide_log(double x) { /* x > 0: exponent, and the series of artanh */

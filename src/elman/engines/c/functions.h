@@ -3,21 +3,33 @@
  * The text before this defines T, V, M, INLINE, bc, bits, value, pick, truth, v_abs, lesser, larger.
  * NaN and infinities pass through every function as in torch.
  */
-/* without specialization (isa.py) exp and tanh are libm's, one lane at a time */
+/* 1 in the last place of a number between this and its double */
+#ifdef ELMAN_F64
+#define WHOLE 4503599627370496.0
+#else
+#define WHOLE 8388608.0f
+#endif
+INLINE V with_sign(V size, V x) { return value(bits(size) | (bits(x) & bits(bc((T)-0.0)))); }
+/* without specialization (isa.py) they are libm's, one lane at a time */
 #ifdef ELMAN_LIBM
 #ifdef ELMAN_F64
 #define LIBM(name) name
 #else
 #define LIBM(name) name##f
 #endif
-INLINE V v_exp(V x) {
-    for (int i = 0; i < VL; i++) LANE(x, i) = LIBM(exp)(LANE(x, i));
-    return x;
-}
-INLINE V v_tanh(V x) {
-    for (int i = 0; i < VL; i++) LANE(x, i) = LIBM(tanh)(LANE(x, i));
-    return x;
-}
+#define LIBM_LANES(name, value)                         \
+    INLINE V name(V x) {                                \
+        for (int i = 0; i < VL; i++) {                  \
+            T one = LANE(x, i);                         \
+            LANE(x, i) = value;                         \
+        }                                               \
+        return x;                                       \
+    }
+LIBM_LANES(v_exp, LIBM(exp)(one))
+LIBM_LANES(v_tanh, LIBM(tanh)(one))
+LIBM_LANES(v_expm1, LIBM(expm1)(one))
+LIBM_LANES(v_log, LIBM(log)(one))
+LIBM_LANES(v_softplus, one > 20 ? one : LIBM(log1p)(LIBM(exp)(one)))
 #else
 /* exp: x = n ln 2 + r, a polynomial in r, and 2^n (in two factors where no instruction scales) so that 0,
  * subnormals and infinity come out right. float32: ln 2 in two parts as Cephes (Moshier, expf.c), the
@@ -81,23 +93,68 @@ INLINE V v_tanh(V x) {
     V a = lesser(bc(sizeof(T) == 4 ? 10 : 20), v_abs(x)), m;
     V r = exp_rest(a + a, &m), n = value((bits(m) << EXP_SHIFT) + bits(bc(1)));
     V e = r * n + (n - (T)1);
-    return value(bits(e / (e + (T)2)) | (bits(x) & bits(bc((T)-0.0))));
+    return with_sign(e / (e + (T)2), x);
+}
+/* the same e, halved: 2^n / 2 is finite where exp is; -1 from -20 (-40) on */
+INLINE V v_expm1(V x) {
+    V m, r = exp_rest(lesser(bc((T)EXP_HIGH), larger(bc(sizeof(T) == 4 ? -20 : -40), x)), &m);
+    V half = value((bits(m) << EXP_SHIFT) + bits(bc((T)0.5)));
+    V e = r * half + (half - (T)0.5);
+    return with_sign(e + e, x);
+}
+/* log(1 + f) = f - s (f - z p(z)) for -0.3 < f <= 1, s = f / (2 + f) and z = s²: the series of artanh,
+ * p of least error over z <= 1/9 */
+INLINE V log_near_one(V f) {
+    V s = f / (f + (T)2), z = s * s;
+#ifdef ELMAN_F64
+    V p = z * 0.161640456119435322 + 0.0880073848614467388;
+    p = p * z + 0.120010728095907125;
+    p = p * z + 0.133141442096549362;
+    p = p * z + 0.153855700649586231;
+    p = p * z + 0.181817894361328582;
+    p = p * z + 0.22222222717427863;
+    p = p * z + 0.285714285671087572;
+    p = p * z + 0.400000000000145827;
+    p = p * z + 0.666666666666666586;
+#else
+    V p = z * 0.26851498023f + 0.28236619805f;
+    p = p * z + 0.40007560645f;
+    p = p * z + 0.66666640337f;
+#endif
+    return f - s * (f - z * p);
+}
+/* log x = n ln 2 + log m, m from sqrt(1/2) to sqrt(2); subnormals are scaled first */
+INLINE V v_log(V x) {
+#ifdef ELMAN_F64
+    const T least = 2.2250738585072014e-308, low = 1.42860682030941723212e-6, high = 6.93145751953125e-1;
+#else
+    const T least = 1.17549435e-38f, low = -2.12194440e-4f, high = 0.693359375f;
+#endif
+    V y = v_abs(x);
+    M tiny = y < least;
+    y = pick(tiny, y * WHOLE, y);
+    M k = (bits(y) - bits(bc((T)0.70710678118654752))) >> EXP_SHIFT;
+    V f = value(bits(y) - (k << EXP_SHIFT)) - (T)1;
+    V n = value(k + bits(bc((T)EXP_MAGIC))) - pick(tiny, bc((T)EXP_MAGIC + EXP_SHIFT), bc((T)EXP_MAGIC));
+    V found = n * high + (n * low + log_near_one(f));
+    V other = pick(x < (T)0, bc((T)NAN), pick(x == (T)0, bc(-(T)INFINITY), x));
+    return pick((x > (T)0) & (x < (T)INFINITY), found, other);
+}
+/* x beyond 20, as torch's */
+INLINE V v_softplus(V x) {
+    V found = larger(bc(0), x) + log_near_one(v_exp(value(bits(x) | bits(bc((T)-0.0)))));
+    return pick(x > (T)20, x, found);
 }
 #endif
 INLINE V v_sigmoid(V x) { return (T)1 / ((T)1 + v_exp(-x)); }
 INLINE V v_relu(V x) { return larger(bc(0), x); }
-INLINE V v_min(V a, V b) { return pick(a != a, a, pick(a < b, a, b)); }
-INLINE V v_max(V a, V b) { return pick(a != a, a, pick(a > b, a, b)); }
+INLINE V v_min(V a, V b) { return pick(a != a, a, lesser(a, b)); }
+INLINE V v_max(V a, V b) { return pick(a != a, a, larger(a, b)); }
 INLINE V v_sign(V x) { return pick(x > (T)0, bc(1), pick(x < (T)0, bc(-1), bc(0))); }
-/* half to even: adding 2^23 (2^52) leaves no room for a fraction; larger numbers have none */
-#ifdef ELMAN_F64
-#define WHOLE 4503599627370496.0
-#else
-#define WHOLE 8388608.0f
-#endif
+/* half to even: adding WHOLE leaves no room for a fraction; larger numbers have none */
 INLINE V v_round(V x) {
     V a = v_abs(x), r = (a + WHOLE) - WHOLE;
-    return value(bits(pick(a < WHOLE, r, a)) | (bits(x) & bits(bc((T)-0.0))));
+    return with_sign(pick(a < WHOLE, r, a), x);
 }
 INLINE V v_floor(V x) { V r = v_round(x); return pick(r > x, r - (T)1, r); }
 /* not `c != 0`: gcc 12 without SSE4 stops with an internal error when c is itself a comparison */

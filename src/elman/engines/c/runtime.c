@@ -6,14 +6,10 @@
         for (int i = 0; i < VL; i++) LANE(x, i) = (T)call((double)LANE(x, i));                         \
         return x;                                                                                      \
     }
-LANES(v_log, log)
 LANES(v_sin, sin)
 LANES(v_cos, cos)
 LANES(v_erf, erf)
-INLINE double softplus_(double x) { return x > 20.0 ? x : log1p(exp(x)); }
-LANES(v_softplus, softplus_)
 LANES(v_atan, atan)
-LANES(v_expm1, expm1)
 SHARED V v_pow(V x, V y) {
     for (int i = 0; i < VL; i++) LANE(x, i) = (T)pow((double)LANE(x, i), (double)LANE(y, i));
     return x;

@@ -20,41 +20,45 @@ INLINE V pick(M m, V a, V b) { return m ? a : b; }
 INLINE V truth(M m) { return pick(m, bc(1), bc(0)); }
 INLINE V v_abs(V x) { return value(bits(x) & ~bits(bc((T)-0.0))); }
 /* the second operand wins where the first is NaN or they are unordered, as in x86's min and max */
-#if defined(__AVX512F__) && VL * 4 == 64 && !defined(ELMAN_F64)
-#define WIDE(name) _mm512_##name
-typedef float F __attribute__((vector_size(64), may_alias));
-#elif defined(__AVX2__) && VL * 4 == 32 && !defined(ELMAN_F64)
-#define WIDE(name) _mm256_##name
-typedef float F __attribute__((vector_size(32), may_alias));
+#ifdef ELMAN_F64
+#define KIND pd
+#define BITS (VL * 64)
+#else
+#define KIND ps
+#define BITS (VL * 32)
 #endif
+#define JOIN_(a, b, c) a##b##c
+#define JOIN(a, b, c) JOIN_(a, b, c)
+#if defined(__AVX512F__) && BITS == 512 || defined(__AVX2__) && BITS == 256
+typedef T F __attribute__((vector_size(BITS / 8), may_alias));
 /* gcc's own names: reading immintrin.h takes longer than compiling a small kernel */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__has_builtin)
-#if __has_builtin(__builtin_ia32_minps512_mask) && __has_builtin(__builtin_ia32_maxps512_mask) \
-    && __has_builtin(__builtin_ia32_sqrtps512_mask)
-#define _mm512_min_ps(a, b) __builtin_ia32_minps512_mask(a, b, a, -1, 4)
-#define _mm512_max_ps(a, b) __builtin_ia32_maxps512_mask(a, b, a, -1, 4)
-#define _mm512_sqrt_ps(a) __builtin_ia32_sqrtps512_mask(a, a, -1, 4)
-#endif
-#if __has_builtin(__builtin_ia32_scalefps512_mask)
-#define _mm512_scalef_ps(a, b) __builtin_ia32_scalefps512_mask(a, b, a, -1, 4)
-#endif
-#if __has_builtin(__builtin_ia32_minps256) && __has_builtin(__builtin_ia32_maxps256) \
-    && __has_builtin(__builtin_ia32_sqrtps256)
-#define _mm256_min_ps(a, b) __builtin_ia32_minps256(a, b)
-#define _mm256_max_ps(a, b) __builtin_ia32_maxps256(a, b)
-#define _mm256_sqrt_ps(a) __builtin_ia32_sqrtps256(a)
+#if __has_builtin(__builtin_ia32_minps512_mask) && __has_builtin(__builtin_ia32_minps256)
+#if BITS == 512
+#define WIDE1(name, a) (V)JOIN(__builtin_ia32_##name, KIND, 512_mask)((F)(a), (F)(a), -1, 4)
+#define WIDE2(name, a, b) (V)JOIN(__builtin_ia32_##name, KIND, 512_mask)((F)(a), (F)(b), (F)(a), -1, 4)
+#else
+#define WIDE1(name, a) (V)JOIN(__builtin_ia32_##name, KIND, 256)((F)(a))
+#define WIDE2(name, a, b) (V)JOIN(__builtin_ia32_##name, KIND, 256)((F)(a), (F)(b))
 #endif
 #endif
-#if defined(WIDE) && !(defined(_mm512_min_ps) && defined(_mm256_min_ps))
+#endif
+#ifndef WIDE2
 #include <immintrin.h>
+#if BITS == 512
+#define WIDE1(name, a) (V)JOIN(_mm512_##name, _, KIND)((F)(a))
+#define WIDE2(name, a, b) (V)JOIN(_mm512_##name, _, KIND)((F)(a), (F)(b))
+#else
+#define WIDE1(name, a) (V)JOIN(_mm256_##name, _, KIND)((F)(a))
+#define WIDE2(name, a, b) (V)JOIN(_mm256_##name, _, KIND)((F)(a), (F)(b))
 #endif
-#if defined(WIDE) && VL * 4 == 64
-#define SCALED(a, n) (V)_mm512_scalef_ps((F)(a), (F)(n)) /* a · 2^n, rounded once */
 #endif
-#ifdef WIDE
-INLINE V lesser(V a, V b) { return (V)WIDE(min_ps)((F)a, (F)b); }
-INLINE V larger(V a, V b) { return (V)WIDE(max_ps)((F)a, (F)b); }
-INLINE V v_sqrt(V x) { return (V)WIDE(sqrt_ps)((F)x); }
+#if BITS == 512
+#define SCALED(a, n) WIDE2(scalef, a, n) /* a · 2^n, rounded once */
+#endif
+INLINE V lesser(V a, V b) { return WIDE2(min, a, b); }
+INLINE V larger(V a, V b) { return WIDE2(max, a, b); }
+INLINE V v_sqrt(V x) { return WIDE1(sqrt, x); }
 #else
 INLINE V lesser(V a, V b) { return pick(a < b, a, b); }
 INLINE V larger(V a, V b) { return pick(a > b, a, b); }
@@ -65,13 +69,10 @@ INLINE V v_sqrt(V x) {
 #endif
 
 /* one lane at a time */
-SHARED V v_log(V x);
 SHARED V v_sin(V x);
 SHARED V v_cos(V x);
 SHARED V v_erf(V x);
-SHARED V v_softplus(V x);
 SHARED V v_atan(V x);
-SHARED V v_expm1(V x);
 SHARED V v_pow(V x, V y);
 SHARED V v_remainder(V x, V y);
 /* reductions over the units of some arrays */
