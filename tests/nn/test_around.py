@@ -215,6 +215,26 @@ def test_nothing_at_all(kind, sizes, shape):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize(
+    "call", [{}, {"lengths": []}, {"reset": torch.zeros(0, 5), "outputs": "states"}], ids=str
+)
+@pytest.mark.parametrize(
+    "options", [{}, {"residual": True, "num_layers": 2}, {"engine": "reference"}], ids=str
+)
+@pytest.mark.parametrize("own", [False, True])
+def test_no_samples_with_what_torch_lacks(own, options, call):
+    """Empty results and zero gradients as without options, of padded sequences too."""
+    kind = elman.Recurrent if own else elman.LSTM
+    cell = [elman.cells.lstm_layernorm] if own else []
+    net = kind(*cell, 4, 4, batch_first=True, **options)
+    out, *more, (h, c) = net(torch.zeros(0, 5, 4), **call)
+    lead = options.get("num_layers", 1)
+    assert (out.shape, h.shape, c.shape) == ((0, 5, 4), (lead, 0, 4), (lead, 0, 4))
+    assert all(value.shape == (0, 5, 4) for states in more for value in states)
+    out.sum().backward()
+    assert not any(weight.grad.any() for weight in net.parameters())
+
+
 def test_no_features():
     """A network of any cell takes inputs of no features; the gradient is empty too."""
     net = elman.Recurrent(elman.cells.gru, 0, 4)

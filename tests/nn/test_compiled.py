@@ -13,7 +13,7 @@ from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 
 import elman
-from elman import cells
+from elman import cell, cells
 from elman.errors import EngineError
 from elman.nn.compile import names
 from elman.nn.compile import operator as compiled
@@ -204,6 +204,27 @@ def test_results_may_be_written_over(kind, engine):
             found.append(torch.autograd.grad(total, list(net.parameters())))
     for mine, theirs in zip(*found, strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+@cell(input="x[I]", state="h[H], k[H], m[H]", weights="W[H, I]")
+def hands_on(x, h, k, m, W):
+    """States that are others' next ones as they are, one of them twice."""
+    return m, h, h
+
+
+@pytest.mark.parametrize("engine", ["reference", "auto"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_state_that_is_handed_on(engine, steps):
+    """What a compiled call returns is memory of its own: no argument, no other result."""
+    net = elman.Recurrent(hands_on, 3, 4, engine=engine)
+    x, states = torch.randn(steps, 2, 3), tuple(torch.randn(3, 1, 2, 4))
+    with torch.no_grad():
+        _, got = torch.compile(net, fullgraph=True, backend="aot_eager")(x, states)
+        _, want = net(x, states)
+    for mine, theirs in zip(got, want, strict=True):
+        assert torch.equal(mine, theirs)
+    got[0].fill_(7.0)
+    assert all(torch.equal(*pair) for pair in zip(got[1:], want[1:]))
 
 
 _GLOBAL = elman.GRU(5, 8, 2, bidirectional=True)

@@ -60,8 +60,8 @@ class Arrays:
 
     @staticmethod
     def variance(v: Tensor) -> Tensor:
-        """Over the last axis, divided by n."""
-        return v.var(-1, correction=0)
+        """Over the last axis, divided by n; torch warns of no samples."""
+        return v.var(-1, correction=0) if v.numel() else v.sum(-1)
 
     @staticmethod
     def total(v: Tensor) -> Tensor:

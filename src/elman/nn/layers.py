@@ -143,7 +143,7 @@ class TorchLayers(SequenceModule):
             engine = fixed_engine(self.engine)
         else:
             engine = wanted(self.engine)
-            more = self._beyond_torch(engine, x, reset, outputs)
+            more = self._beyond_torch(engine, reset, outputs)
             mistake = self._mistake(x, state, engine)
             reason = mistake or unsuitable(x, engine, bool(more))
             if reason is None and engine == "aten" and self._beyond_formula():
@@ -163,20 +163,19 @@ class TorchLayers(SequenceModule):
     def _mistake(self: Any, input: Any, hx: Any, engine: str) -> str | None:
         """Why the call is torch's whatever engines there are: it asks for that, or has a mistake
         for which torch has words."""
-        if engine == "aten" and not self._beyond_torch(engine, input, None, None):
+        if engine == "aten" and not self._beyond_torch(engine, None, None):
             return "it is torch's own layer"
         data = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(data, Tensor) or not is_dense(data):
             return "its input is no dense tensor"
-        if 0 in data.shape:
+        batch_axis = 0 if self.batch_first else 1
+        if any(not n and (data.dim() < 3 or k != batch_axis) for k, n in enumerate(data.shape)):
             return f"its input is {[*data.shape]}"
         if hx is not None and isinstance(hx, (tuple, list)) != (self.mode == "LSTM"):
             return f"its state is a {type(hx).__name__}"
         return None
 
-    def _beyond_torch(
-        self: Any, engine: str, input: Any, reset: Any, outputs: Outputs
-    ) -> list[str]:
+    def _beyond_torch(self: Any, engine: str, reset: Any, outputs: Outputs) -> list[str]:
         """What is asked for that torch's own forward would not do."""
         more = [] if engine in ("auto", "aten") else [""]  # an engine by name
         more += self._beyond_formula()
@@ -186,8 +185,7 @@ class TorchLayers(SequenceModule):
         if self.training and self.weight_dropout:
             more.append(f"weight_dropout={self.weight_dropout}")
         if self.checkpoint is not None and torch.is_grad_enabled():
-            nothing = isinstance(input, Tensor) and not input.numel()  # is kept of an empty batch
-            more += [] if nothing else ["checkpoint"]
+            more.append("checkpoint")
         if outputs is not None and self.mode == "LSTM":
             more.append('outputs="states"')
         return [*more, "reset"] if reset is not None else more

@@ -129,6 +129,8 @@ def checked_lengths(lengths: Any, batch: int, steps: int) -> Tensor:
         InputError, ShapeError: they are no whole numbers between 1 and T, one per sequence.
     """
     counts = torch.as_tensor(lengths).cpu()
+    if not counts.numel():
+        counts = counts.long()  # of an empty list, too
     if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool:
         raise InputError(f"lengths are whole numbers, not {counts.dtype}")
     if counts.shape != (batch,):

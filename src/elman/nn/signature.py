@@ -162,8 +162,9 @@ class Signature:
                     f"input {other} of {self.cell} has T, B = {value.shape[0]}, {value.shape[1]}, "
                     f"but {name} has {steps}, {batch}"
                 )
-        if lengths is not None:
-            padding = Padding.of(checked_lengths(lengths, batch, steps), steps, inputs[0].device)
+        counts = None if lengths is None else checked_lengths(lengths, batch, steps)
+        if counts is not None and batch:
+            padding = Padding.of(counts, steps, inputs[0].device)
             rows_of = tuple([padding.packed(value) for value in inputs])
             packing = Packing.of(padding.like)
             return self._packed(rows_of, state, Layout(True, batch_first, packing, padding))

@@ -118,8 +118,7 @@ def recurrent(*arguments: Any) -> list[Tensor]:
         ticket.fill_(number)
         _kept[number] = (leaves, results)
         weakref.finalize(ticket, _kept.pop, number, None)
-    kept = any(given.wants)
-    return [*(_laid_out(result.detach(), kept) for result in results), ticket]
+    return [*_laid_out(results, given), ticket]
 
 
 @recurrent.register_fake
@@ -195,15 +194,22 @@ def _back(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
 recurrent.register_autograd(_back, setup_context=_keep)
 
 
-def _laid_out(value: Tensor, kept: bool) -> Tensor:
-    """As the fake implementation says: contiguous, and the first of its memory.
+def _laid_out(results: Sequence[Tensor], given: _Given) -> list[Tensor]:
+    """As the fake implementation says: contiguous, each the first of memory of its own.
 
-    A copy if it is kept for a backward: the compiler writes what comes next over an operator's
-    results, and autograd may have saved them.
+    Copies if they are kept for a backward: the compiler writes what comes next over an operator's
+    results, and autograd may have saved them. So is a state that a step only hands on.
     """
-    if kept or value.storage_offset():
-        return value.clone(memory_format=torch.contiguous_format)
-    return value.contiguous()
+    kept, made = any(given.wants), []
+    taken = {value.untyped_storage().data_ptr() for value in given.differentiable}
+    for value in results:
+        at = value.untyped_storage().data_ptr()
+        if kept or value.storage_offset() or at in taken:
+            made.append(value.detach().clone(memory_format=torch.contiguous_format))
+        else:
+            made.append(value.detach().contiguous())
+        taken.add(at)
+    return made
 
 
 def _handing(handed: str) -> tuple[bool, Outputs]:
@@ -233,9 +239,9 @@ def _called(group: Group, call: Call, given: _Given) -> tuple[Tensor, Sequence[T
     packing = padding = None
     per = draws(group.runners[0].cell.graph) if keys else ()
     inputs, states, weights, *_ = call
-    if lengths is not None:
-        steps, batch, _ = call.sizes
-        counts = checked_lengths(lengths, batch, steps)
+    steps, batch, _ = call.sizes
+    counts = None if lengths is None else checked_lengths(lengths, batch, steps)
+    if counts is not None and batch:
         padding = Padding.of(counts, steps, inputs[0].device)
         packing, count = Packing.of(padding.like), len(group.runners[0].cell.inputs)
         static = [packing.sorted(s, 0) for s in inputs[count:]]
