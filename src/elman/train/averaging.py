@@ -19,13 +19,15 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, nn
 
+from elman.train.shared import SharedMemory
+
 
 class Workers(DDPStrategy):
     """Processes with a copy of the model each.
 
     DistributedDataParallel sends gradients while the backward goes on. Processes of one machine
     that compute on its cores have no core left that could: there it only costs, and gradients are
-    averaged at once (``average_gradients``).
+    averaged at once (``average_gradients``), through memory where processes can share some.
     """
 
     @property
@@ -38,7 +40,8 @@ class Workers(DDPStrategy):
         if not self.at_once:
             return super().setup_module(module)
         with torch.no_grad():
-            for flat, parts in joined([*module.parameters(), *module.buffers()]):
+            for parts in alike([*module.parameters(), *module.buffers()]):
+                flat = torch.cat([part.flatten() for part in parts])
                 dist.broadcast(flat, src=0)
                 take_apart(flat, parts)
         return module
@@ -63,13 +66,22 @@ def mean(values: Tensor) -> Tensor:
     return values.div_(dist.get_world_size())
 
 
+def mean_of(parts: list[Tensor], memory: SharedMemory | None) -> Tensor:
+    """Return the means of tensors of one dtype, joined, [N]: in shared memory, or one message."""
+    found = None if memory is None else memory.mean(parts)
+    return mean(torch.cat([part.flatten() for part in parts])) if found is None else found
+
+
 @torch.no_grad()
-def average_gradients(parameters: Iterable[nn.Parameter], numbers: Tensor) -> Tensor:
-    """Give all processes the mean gradients; one message, of which gradients are views then.
+def average_gradients(
+    parameters: Iterable[nn.Parameter], numbers: Tensor, memory: SharedMemory | None = None
+) -> Tensor:
+    """Give all processes the mean gradients; one sum, of which gradients are views then.
 
     Args:
         parameters: in one order in all processes; without a gradient it is zero.
         numbers [N]: what else is averaged.
+        memory: of the processes, where they may share some.
 
     Returns:
         The means of the numbers, [N].
@@ -77,8 +89,8 @@ def average_gradients(parameters: Iterable[nn.Parameter], numbers: Tensor) -> Te
     learnt = [one for one in parameters if one.requires_grad]
     gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in learnt]
     means: dict[int, Tensor] = {}
-    for flat, parts in joined([numbers, *gradients]):
-        pieces = mean(flat).split([part.numel() for part in parts])
+    for parts in alike([numbers, *gradients]):
+        pieces = mean_of(parts, memory).split([part.numel() for part in parts])
         means |= {id(part): piece.view_as(part) for part, piece in zip(parts, pieces, strict=True)}
     for one, gradient in zip(learnt, gradients, strict=True):
         one.grad = means[id(gradient)]
@@ -86,14 +98,18 @@ def average_gradients(parameters: Iterable[nn.Parameter], numbers: Tensor) -> Te
 
 
 @torch.no_grad()
-def average(fabric: Fabric, model: Any, optimizer: Any) -> None:
-    """Give all processes the mean of their weights and of what their optimizers remember."""
+def average(fabric: Fabric, model: Any, optimizer: Any, memory: SharedMemory | None = None) -> None:
+    """Give all processes the mean of their weights and of what their optimizers remember.
+
+    Args:
+        memory: of the processes, where they may share some.
+    """
     if fabric.world_size == 1:
         return
     tensors = [parameter.detach() for parameter in model.parameters()]
     tensors += list(remembered(optimizer))
-    for flat, parts in joined(tensors):
-        take_apart(mean(flat), parts)
+    for parts in alike(tensors):
+        take_apart(mean_of(parts, memory), parts)
 
 
 def remembered(optimizer: Any) -> Iterator[Tensor]:
@@ -104,11 +120,10 @@ def remembered(optimizer: Any) -> Iterator[Tensor]:
                 yield value
 
 
-def joined(tensors: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
-    """One tensor [N] per dtype, and whose values stand in it: one message instead of many."""
+def alike(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Tensors of each dtype, which are sent together: one message instead of many."""
     for dtype in {tensor.dtype: None for tensor in tensors}:
-        parts = [tensor for tensor in tensors if tensor.dtype is dtype]
-        yield torch.cat([part.flatten() for part in parts]), parts
+        yield [tensor for tensor in tensors if tensor.dtype is dtype]
 
 
 def take_apart(flat: Tensor, parts: list[Tensor]) -> None:

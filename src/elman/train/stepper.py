@@ -16,6 +16,7 @@ from elman.train.config import Config
 from elman.train.objective import Objective, Score, judged
 from elman.train.optimizer import OPTIMIZERS
 from elman.train.sharding import whole
+from elman.train.shared import SharedMemory
 from elman.train.task import Batch
 
 WISHES = 3  # at most, that processes tell one another in a step
@@ -28,6 +29,7 @@ class Stepper:
     Attributes:
         apart: whether processes train by themselves and average their models when told to.
         gathers: whether all gradients are averaged at once, after the backward.
+        memory: of the processes, where all compute on the cores of one machine.
         wished: what any process wished in the last step.
     """
 
@@ -38,6 +40,7 @@ class Stepper:
     clip: float
     apart: bool = False
     gathers: bool = False
+    memory: SharedMemory | None = None
     state: Any = field(default=None)
     wished: list[bool] = field(default_factory=list)
 
@@ -81,7 +84,7 @@ class Stepper:
             own = numbers(loss, wishes())
             self.fabric.backward(loss)
         if self.gathers:
-            own = average_gradients(self.model.parameters(), own)
+            own = average_gradients(self.model.parameters(), own, self.memory)
         norm = self.fabric.clip_gradients(
             self.model, self.optimizer, max_norm=self.clip, error_if_nonfinite=False
         )
@@ -91,7 +94,7 @@ class Stepper:
             self.optimizer.step()
             self.state = detached(state)
         if self.apart and sync:
-            average(self.fabric, self.model, self.optimizer)
+            average(self.fabric, self.model, self.optimizer, self.memory)
         return told_loss, told_norm
 
     def exchange(self, own: Tensor, norm: Tensor) -> tuple[float, float]:
@@ -143,8 +146,9 @@ def make_stepper(fabric: Fabric, model: nn.Module, config: Config, objective: Ob
     optimizer = make(groups, config.peak_lr, config.used_momentum, config.nesterov)
     stepping = fabric.setup_optimizers(optimizer)
     apart = config.sync_every > 1
-    gathers = not apart and at_once(fabric)
-    return Stepper(fabric, wrapped, stepping, objective, config.clip, apart, gathers)
+    memory = SharedMemory() if at_once(fabric) else None
+    gathers = memory is not None and not apart
+    return Stepper(fabric, wrapped, stepping, objective, config.clip, apart, gathers, memory)
 
 
 def numbers(loss: Tensor, wishes: Sequence[bool]) -> Tensor:

@@ -1,0 +1,249 @@
+"""Means through memory that processes share: the bits, the turns, and who has none."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from elman.train import averaging, shared
+from elman.train.shared import SharedMemory
+from runs import environment
+
+pytestmark = [
+    pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed"),
+    pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no memory without a file"),
+]
+
+
+class Group:
+    """A process group whose processes are threads of this one."""
+
+    def __init__(self, world: int) -> None:
+        self.world, self.here = world, threading.local()
+        self.barrier = threading.Barrier(world, timeout=20)
+        self.said: list = [None] * world
+        self.sums = 0
+
+    def get_rank(self) -> int:
+        return self.here.rank
+
+    def get_world_size(self) -> int:
+        return self.world
+
+    def all_gather_object(self, told: list, own: object) -> None:
+        self.said[self.here.rank] = own
+        self.barrier.wait()
+        told[:] = self.said
+        self.barrier.wait()
+
+    def all_reduce(self, values: torch.Tensor) -> None:
+        told: list = [None] * self.world
+        self.all_gather_object(told, values.clone())
+        values.copy_(torch.stack(told).sum(0))
+        self.sums += self.here.rank == 0
+
+    def run(self, work) -> list:
+        """What `work(rank)` returns in each of the processes."""
+
+        def one(rank: int):
+            self.here.rank = rank
+            return work(rank)
+
+        with ThreadPoolExecutor(self.world) as threads:
+            return list(threads.map(one, range(self.world)))
+
+
+@pytest.fixture
+def group(monkeypatch):
+    """Make a group of so many processes: group(2)."""
+
+    def make(world: int) -> Group:
+        made = Group(world)
+        for name in ("get_rank", "get_world_size", "all_gather_object", "all_reduce"):
+            monkeypatch.setattr(torch.distributed, name, getattr(made, name))
+        return made
+
+    return make
+
+
+def values(rank: int, step: int = 0, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    """What a process has in a step: tensors of several shapes, [17] in all."""
+    draw = torch.Generator().manual_seed(100 * step + rank)
+    shapes = ((3, 4), (1,), (), (3,))
+    return [torch.randn(shape, generator=draw).to(dtype) for shape in shapes]
+
+
+def flat(parts: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([part.flatten() for part in parts])
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_all_have_the_same_bits(group, world):
+    """Sums in the order of the ranks, in every dtype, of sizes that grow on the way."""
+    made = group(world)
+    dtypes = (torch.float32, torch.float64, torch.bfloat16)
+
+    def work(rank: int):
+        memory = SharedMemory()
+        means = [memory.mean(values(rank, dtype=dtype)) for dtype in dtypes]
+        return [*means, memory.mean([torch.full((3000,), float(rank))])]
+
+    found = made.run(work)
+    for index, dtype in enumerate(dtypes):
+        total = flat(values(0, dtype=dtype))
+        for rank in range(1, world):
+            total = total + flat(values(rank, dtype=dtype))
+        for means in found:
+            assert torch.equal(means[index], total / world)
+    for means in found:
+        assert torch.equal(means[-1], torch.full((3000,), (world - 1) / 2))
+
+
+def test_a_slow_reader_reads_its_own_step(group, monkeypatch):
+    """Until it has added, the others write to other segments."""
+    made, steps = group(3), 6
+    plain = made.all_reduce
+
+    def all_reduce(one: torch.Tensor) -> None:
+        plain(one)
+        if made.get_rank() == 2:  # has to add yet; the others run into their next wait
+            time.sleep(0.02)
+
+    def work(rank: int):
+        memory = SharedMemory()
+        return [memory.mean(values(rank, step)) for step in range(steps)]
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    for means in made.run(work):
+        for step, mean in enumerate(means):
+            want = sum(flat(values(rank, step)) for rank in range(3)) / 3
+            torch.testing.assert_close(mean, want)
+
+
+def test_one_wait_for_a_mean(group):
+    """And two more where memory is made."""
+    made = group(2)
+    memories = [SharedMemory(), SharedMemory()]
+    counts = []
+    for _ in range(3):
+        made.run(lambda rank: memories[rank].mean(values(rank)))
+        counts.append(made.sums)
+    assert counts == [2, 3, 4]
+
+
+def refuse(*args: object) -> None:
+    raise OSError(errno.ENOSPC, "no room")
+
+
+def other_token(told: list, size: int) -> list:
+    """As in a container, where a process has another one's number."""
+    return shared_seen([*told[:-1], (told[-1][0], b"?" * shared.TOKEN_BYTES)], size)
+
+
+shared_seen = shared.seen
+REFUSALS = {  # where memory is not to be had -> what one process finds then
+    "no such call": (os, "memfd_create", None),
+    "not permitted": (os, "memfd_create", refuse),
+    "no room": (os, "posix_fallocate", refuse),
+    "not to be opened": (os, "open", refuse),
+    "not to be mapped": (shared, "mmap", refuse),
+    "another process's": (shared, "seen", other_token),
+}
+
+
+@pytest.mark.parametrize("why", REFUSALS)
+def test_where_one_has_no_memory_all_send_messages(group, monkeypatch, why):
+    """Once and for all, and nothing stays open."""
+    made = group(2)
+    owner, name, instead = REFUSALS[why]
+    plain = getattr(owner, name)
+    if instead is None:
+        monkeypatch.delattr(owner, name)
+    else:
+        monkeypatch.setattr(
+            owner, name, lambda *args: (instead if made.get_rank() else plain)(*args)
+        )
+    before = len(os.listdir("/proc/self/fd"))
+
+    def work(rank: int):
+        memory = SharedMemory()
+        return [averaging.mean_of(values(rank, step), memory) for step in range(2)], memory
+
+    for means, memory in made.run(work):
+        assert memory.refused
+        assert not memory.held
+        for step, mean in enumerate(means):
+            torch.testing.assert_close(mean, flat(values(0, step)).add(flat(values(1, step))) / 2)
+    del means, memory
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert made.sums == 3  # one asks whether all have memory, two are the messages
+
+
+def test_memory_goes_with_its_last_holder(group):
+    """No file is left open, whatever grew."""
+    made = group(2)
+    before = len(os.listdir("/proc/self/fd"))
+
+    def work(rank: int) -> list[mmap.mmap]:
+        memory = SharedMemory()
+        for size in (1, 5000, 10000):
+            memory.mean([torch.ones(size)])
+        return memory.held
+
+    held = made.run(work)
+    assert [len(one) for one in held] == [2, 2]
+    del held
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+PROCESSES = """
+import os, signal, sys, torch, torch.distributed as dist
+from datetime import timedelta
+from elman.train.shared import SharedMemory
+
+other = os.fork()
+rank = int(other == 0)
+store = dist.FileStore(sys.argv[1], 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=20))
+memory = SharedMemory()
+for step in range(50):
+    mean = memory.mean([torch.full((1000,), float(rank + step))])
+    assert not memory.refused and bool((mean == step + 0.5).all()), mean
+if rank:
+    os.kill(os.getpid(), signal.SIGKILL)
+os.waitpid(other, 0)
+try:
+    memory.mean([torch.ones(1000)])
+except RuntimeError as error:
+    from elman.train.connection import of_connection
+    print("gone" if of_connection(error) else error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc")
+def test_processes(tmp_path):
+    """Two, each of which sees the other's memory; one that is killed is an error of the connection,
+    and leaves nothing behind."""
+    room = Path("/dev/shm")
+    before = set(room.iterdir()) if room.exists() else set()
+    ended = subprocess.run(
+        [sys.executable, "-c", PROCESSES, str(tmp_path / "store")],
+        capture_output=True,
+        text=True,
+        env=environment() | {"OMP_NUM_THREADS": "1"},
+        timeout=60,
+        check=False,
+    )
+    assert ended.stdout.split() == ["gone"], ended.stdout + ended.stderr
+    assert not (set(room.iterdir()) if room.exists() else set()) - before
