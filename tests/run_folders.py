@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import random
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+
+from elman.train import run as running
+from elman.train.text.config import TextConfig
 
 FILES = ("config.json", "facts.json", "result.json", "metrics.csv")
 JSON = FILES[:3]
@@ -13,6 +20,18 @@ SMALL = (
     *("--validation-chars=100", "--engine=aten", "--accelerator=cpu", "--threads=1"),
     *("--minutes=0.01", "--validate-every=3", "--log-every=1"),
 )
+
+
+def small_run(root: Path) -> Path:
+    """Train a small language model of characters for two steps; its folder."""
+    root.mkdir(parents=True, exist_ok=True)
+    text = root / "text.txt"
+    text.write_text("".join(random.Random(0).choices("the cat\n", k=2000)))
+    sizes = {"hidden": 8, "embedding": 4, "layers": 1, "batch": 4, "bptt": 8, "steps": 2}
+    place = {"engine": "reference", "accelerator": "cpu", "threads": 1, "validate_every": 2}
+    config = TextConfig(data=str(text), validation_chars=100, **sizes, **place)
+    console = Console(file=io.StringIO())
+    return running.start(config, root, console, comparing=False).folder.path
 
 
 def row_of(said: str, name: str) -> str:

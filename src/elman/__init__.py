@@ -34,15 +34,21 @@ from elman.version import __version__
 
 if _TYPE_CHECKING:
     from elman import export
+    from elman.train.loading import load
 
 for _public in _NAMED:
     _public.__module__ = __name__  # what pickles call it, wherever it is defined
+
+
+_LAZY = {"load": "elman.train.loading"}  # functions of rooms that need more than torch
 
 
 def __getattr__(name: str) -> _Any:
     """Rooms that a training run does not need are imported when they are asked for."""
     if name == "export":
         return _import_module("elman.export")
+    if name in _LAZY:
+        return getattr(_import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -64,6 +70,7 @@ __all__ = [
     "deer",
     "export",
     "linear_scan",
+    "load",
     "ops",
     "safe_globals",
     "using",

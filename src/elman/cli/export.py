@@ -8,19 +8,26 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from elman.cli._options import named, option
 from elman.cli._printing import plain
 from elman.cli.explain import sizes
-from elman.errors import RunError, diagnostic
+from elman.errors import InputError, RunError, diagnostic
 from elman.export import to_c, to_onnx
 from elman.nn import GRU, LSTM, RNN, Recurrent
+from elman.train.folder import is_run
 from elman.train.layers import BUILT_IN, find_cell
+from elman.train.loading import load
 from elman.train.weights import load_weights
 
 _LAYERS = {"GRU": GRU, "LSTM": LSTM, "RNN": RNN}
+SHAPING = {"hidden", "inputs", "layers", "heads", "residual", "dim", "weights"}
 
 
 def export(
-    cell: Annotated[str, typer.Argument(help="gru, lstm, another cell, or file.py:cell.")],
+    context: typer.Context,
+    cell: Annotated[
+        str, typer.Argument(help="gru, lstm, another cell, file.py:cell, or a run folder.")
+    ],
     c: Annotated[
         Path | None, typer.Option("--c", help="Write portable C99 into this folder.")
     ] = None,
@@ -39,21 +46,21 @@ def export(
 ) -> None:
     """Write a trained cell as C99: one step function, weights as arrays, no library; or as ONNX.
 
+    Of a run folder it is the run's recurrent layers, and no sizes are needed.
+
     In the folder of C `make check` builds it and compares it with what the module computes here.
     """
     if c is None and onnx is None:
         raise typer.BadParameter("say what is written, and where: --c DIR, or --onnx FILE")
-    options: dict[str, Any] = {
-        "num_layers": layers,
-        "heads": heads,
-        "residual": residual,
-        **sizes(dim or []),
-    }
-    size = hidden if inputs is None else inputs
-    if cell in BUILT_IN:
-        module: Any = _LAYERS[BUILT_IN[cell]](size, hidden, **options)
+    if _names_a_run(cell):
+        if given := [*filter(SHAPING.__contains__, named(context))]:
+            text = f"a run folder has them: leave {' '.join(map(option, given))} out"
+            raise typer.BadParameter(text)
+        module = _layers_of(Path(cell))
     else:
-        module = Recurrent(find_cell(cell), size, hidden, **options)
+        options = {"num_layers": layers, "heads": heads, "residual": residual}
+        size = hidden if inputs is None else inputs
+        module = _made(cell, size, hidden, {**options, **sizes(dim or [])})
     if weights is not None:
         load_weights(module, weights)
     try:
@@ -63,6 +70,33 @@ def export(
         raise RunError(diagnostic("cannot write there", [("error", str(error))])) from error
     for line in told:
         Console().print(plain(line), soft_wrap=True)
+
+
+def _names_a_run(text: str) -> bool:
+    """Whether a text is a run folder, or a path that might be meant as one."""
+    path = Path(text)
+    return is_run(path) or ("/" in text and ":" not in text and not path.is_file())
+
+
+def _made(cell: str, size: int, hidden: int, options: dict[str, Any]) -> Any:
+    """Layers of a cell, as drawn."""
+    if cell in BUILT_IN:
+        return _LAYERS[BUILT_IN[cell]](size, hidden, **options)
+    return Recurrent(find_cell(cell), size, hidden, **options)
+
+
+def _layers_of(path: Path) -> Any:
+    """The recurrent layers of a run, as trained.
+
+    Raises:
+        InputError: each of them is a part of a larger one.
+    """
+    layers = load(path).layers
+    if not isinstance(layers, (*_LAYERS.values(), Recurrent)):
+        title = "the run has layer norms between its recurrent layers"
+        hint = f'elman.export.to_c(elman.load("{path}").layers.layers[0], "layer_0")'
+        raise InputError(diagnostic(title, [("path", str(path))], hint))
+    return layers
 
 
 def _as_c(module: Any, folder: Path, name: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.console import Console
 
+from elman.cli._options import named, option
 from elman.cli._printing import plain
 from elman.cli._reporting import report_run
 from elman.errors import InputError, diagnostic
@@ -85,17 +86,6 @@ def refuse_early(context: typer.Context) -> None:
         words = " ".join(map(option, given))
         hint = f"elman train {context.invoked_subcommand} {words} …"
         raise InputError(diagnostic("options stand behind the task", [("given", words)], hint))
-
-
-def named(context: typer.Context) -> list[str]:
-    """List the options that the user gave."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return [n for n, source in sources.items() if source is not None and source.name != "DEFAULT"]
-
-
-def option(name: str) -> str:
-    """Write an option as a user types it."""
-    return "--" + name.replace("_", "-")
 
 
 def finish(outcome: Outcome, console: Console) -> None:

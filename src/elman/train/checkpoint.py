@@ -111,7 +111,13 @@ def listed(folder: Path) -> list[Path]:
 
 
 def load_latest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Read the newest checkpoint that is whole.
+    """Remove what was half written and read the newest checkpoint that is whole: see `newest`."""
+    remove_leftovers(folder)
+    return newest(folder)
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """Read the newest checkpoint that is whole; another process may be writing one.
 
     Returns:
         checkpoint: None if there is none at all.
@@ -120,7 +126,6 @@ def load_latest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     Raises:
         RunError: if there are checkpoints and none is whole.
     """
-    remove_leftovers(folder)
     complaints: list[str] = []
     for path in reversed(listed(folder)):
         try:

@@ -24,6 +24,7 @@ from elman.train.folder import RunFolder, create_run, open_run
 from elman.train.interrupt import heeding_interrupts
 from elman.train.launch import agreed, check_same_everywhere, launch, placed, rows_of
 from elman.train.layers import without_twin
+from elman.train.loading import write_spec
 from elman.train.loop import Loop
 from elman.train.machine import machine_facts
 from elman.train.metrics import MetricsFile, Row, resumed
@@ -67,6 +68,7 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
     with folder.lock() if loop.first else nullcontext():
         if loop.first:
             folder.write("facts", facts)
+            write_spec(folder, data)
             folder.write("config", config.to_json())
             attempt.note(folder.path)
         return carry_out(loop, data, facts, began, comparing)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from elman.train.config import Config
 from elman.train.objective import Measure, Objective
 from elman.train.stored import Share
+from elman.train.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,10 @@ class Data(Protocol):
         """What a report tells, JSON-able."""
         ...
 
+    def spec(self) -> Any:
+        """What a model of these data is built from besides the configuration: `Task.spec`."""
+        ...
+
     def baseline(self) -> Baseline:
         """What predicts held-out data without a network."""
         ...
@@ -134,13 +139,16 @@ class Task:
         config: the class of its configurations; its TASK is the task's name.
         positional: options that are given without a name on the command line.
         prepare: reads the data of a configuration.
-        build: the model; with `baseline=True` the same on torch.nn's recurrent layers. Called as
-            ``outputs, state = model(inputs, state)``; with targets behind the state where the
-            objective is ``inside``.
+        build: the model, of a configuration and data or their spec; with `baseline=True` the same
+            on torch.nn's recurrent layers. Called as ``outputs, state = model(inputs, state)``;
+            with targets behind the state where the objective is ``inside``.
         conclude: looks at a trained model (evaluation mode, no gradients): what else belongs
             into result.json. "sample" is a text, "table" a table for people, "shown" predictions
             beside their targets (`shown.py`); "valid_loss" and the score's column take the place
             of the last validation's.
+        spec: a dataclass that JSON can hold, which a run folder keeps so that its model can be
+            built without the data.
+        trained: what `elman.load` makes of a run of it.
     """
 
     about: str
@@ -150,6 +158,8 @@ class Task:
     prepare: Callable[[Any], Data]
     build: Callable[..., nn.Module]
     conclude: Callable[[nn.Module, Any, Any], dict[str, Any]]
+    spec: type[Any]
+    trained: type[Trained] = Trained
     positional: tuple[str, ...] = ()
 
     @property

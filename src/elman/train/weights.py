@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from elman.errors import InputError, RunError, diagnostic
-from elman.train.checkpoint import load_latest
 from elman.train.folder import RunFolder
+from elman.train.loading import weights_of
 
 _AS_TRAINED = "the cell, --layers and --heads as they were trained"
 _OF_LAYER = re.compile(r"_l(?P<layer>\d+)(?P<reverse>_reverse)?$")
@@ -86,10 +86,7 @@ def load_weights(module: nn.Module, path: Path) -> str:
 def _read(path: Path) -> Mapping[str, Tensor]:
     try:
         if path.is_dir():
-            latest, _ = load_latest(RunFolder(path).checkpoints)
-            if latest is None:
-                raise RunError(diagnostic("the run has no checkpoint", [("path", str(path))]))
-            return latest.tensors
+            return weights_of(RunFolder(path)).tensors
         if path.suffix == ".safetensors":
             return load_file(path)
         found: Any = torch.load(path, map_location="cpu", weights_only=True)

@@ -10,7 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import elman
 from elman.cli._reporting import report_run
+from elman.errors import InputError
 from elman.train.metrics import read_metrics
 from elman.train.record import read_record
 from elman.train.regression.config import RegressionConfig
@@ -53,6 +55,23 @@ def test_shown_values_are_in_the_unit_of_the_data(config, train):
         true, predicted, held = first.true, first.predicted, y[:, 0]
     np.testing.assert_allclose(true, held, rtol=1e-6)
     assert np.median(np.abs(np.array(predicted) - held)) < 0.3 * y.std()
+
+
+def test_loaded(config, train):
+    """A loaded model predicts from the file's values what the run's result shows, in their unit."""
+    outcome = train(dataclasses.replace(config, engine="reference", steps=3))
+    shown = read_record(outcome.folder).result.shown[0]
+    with np.load(config.data) as file:
+        x = file["x_test"]
+    run = elman.load(outcome.folder.path)
+
+    predicted = run.predict(x)
+    if isinstance(shown, Traces):
+        np.testing.assert_allclose(predicted[0, :, 0], shown.predicted_steps, rtol=1e-6)
+    else:
+        np.testing.assert_allclose(predicted[:, 0], shown.predicted, rtol=1e-6)
+    with pytest.raises(InputError, match=r"x must be \[N, T, 2\], not \[30, 8, 1\]"):
+        run.predict(x[:, :, :1])
 
 
 @pytest.mark.parametrize("options", [{}, {"engine": "aten", "optimizer": "sgd", "momentum": 0.5}])

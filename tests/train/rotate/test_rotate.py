@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 import elman
 from elman.cli._reporting import report_run
 from elman.errors import InputError
+from elman.train.objective import SQUARES, judged
 from elman.train.record import read_record
+from elman.train.regression.task import predictions
 from elman.train.rotate.config import RotateConfig
 from elman.train.rotate.data import prepare, turned
 from elman.train.rotate.model import build_model
@@ -116,6 +118,17 @@ def test_model_is_the_formula(config):
     for step, output in zip(x, model(x)[0], strict=True):
         h = torch.tanh(step @ w.T + h @ r.T)
         torch.testing.assert_close(output, torch.tanh(h @ v.T), atol=1e-5, rtol=1e-4)
+
+
+def test_loaded(config, train):
+    """A loaded model is the trained one: its loss on the whole held-out half."""
+    config = dataclasses.replace(config, engine="reference", steps=2)
+    outcome, data = train(config), prepare(config)
+    run = elman.load(outcome.folder.path)
+    with torch.no_grad():
+        pairs = [*predictions(run.model, data.all_held_out())]
+    assert judged(SQUARES, pairs).loss == pytest.approx(outcome.result["valid_loss"], rel=1e-6)
+    assert not run.model.training
 
 
 def test_learns(config, train, console):

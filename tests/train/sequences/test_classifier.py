@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import elman
 from elman.errors import InputError, RunError
 from elman.train import run as running
 from elman.train.record import read_record
@@ -72,9 +73,12 @@ def test_learns(config, train, console):
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
 def test_other_precisions(config, train, precision):
-    """The held-out half is read in the weights' type."""
+    """The held-out half is read in the weights' type, which a loaded model has too."""
     short = dataclasses.replace(config, precision=precision, steps=3, engine="aten")
-    assert train(short).complete
+    outcome = train(short)
+    assert outcome.complete
+    dtype = torch.float64 if precision == "64-true" else torch.float32
+    assert elman.load(outcome.folder.path).weight.dtype == dtype
 
 
 @pytest.mark.parametrize(
@@ -98,6 +102,48 @@ def test_resumed_equals_uninterrupted(config, train, resume, interrupt_at, optio
     keys = ("valid_loss", "valid_accuracy", "table", "steps")
     assert [resumed.result[key] for key in keys] == [whole.result[key] for key in keys]
     assert resumed.folder.read("facts")["digest"] == whole.folder.read("facts")["digest"]
+
+
+def accuracy(run, values, labels) -> float:
+    """Share of the sequences whose class a loaded model finds."""
+    chances = run.predict(values)
+    torch.testing.assert_close(chances.sum(-1), torch.ones(len(values)))
+    return float(np.mean([run.classes[k] == str(y) for k, y in zip(chances.argmax(-1), labels)]))
+
+
+def test_loaded(config, tones, train):
+    """A loaded model finds the classes of waves as the file has them, as the run's result says."""
+    options = {"engine": "reference", "steps": 9, "patch": 3, "lr": 2e-2}
+    outcome = train(dataclasses.replace(config, **options))
+    with np.load(tones) as file:
+        ends = file["length_test"].cumsum()[:-1]
+        values = [wave[:, None] for wave in np.split(file["audio_test"], ends)]
+        labels = file["label_test"]
+    run = elman.load(outcome.folder.path)
+
+    found = accuracy(run, values, labels)
+    assert found == pytest.approx(outcome.result["valid_accuracy"])
+    assert found > 0.4  # so that the order of the classes and the scale count
+    with pytest.raises(InputError, match=r"sequence 1 must be \[T, 1\], not \[5\]"):
+        run.predict([values[0], values[1][:5, 0]])
+
+
+def test_loaded_images(train, tmp_path):
+    """Pixels, read in the fixed order, by residual layers."""
+    draw = np.random.default_rng(0)
+    arrays = {}
+    for half, count in (("train", 40), ("test", 20)):
+        labels = np.arange(count) % 2
+        images = draw.integers(0, 256, (count, 4, 4)) // (1 + 3 * labels[:, None, None])
+        arrays |= {f"x_{half}": images.astype(np.uint8), f"y_{half}": labels}
+    np.savez(tmp_path / "images.npz", **arrays)
+    options = {"hidden": 8, "batch": 20, "steps": 6, "permute": True, "lr": 2e-2}
+    place = {"engine": "reference", "accelerator": "cpu", "threads": 1, "validate_every": 6}
+    outcome = train(ImagesConfig(data=str(tmp_path / "images.npz"), **options, **place))
+    run = elman.load(outcome.folder.path)
+
+    found = accuracy(run, arrays["x_test"].reshape(20, 16, 1), arrays["y_test"])
+    assert found == pytest.approx(outcome.result["valid_accuracy"])
 
 
 def test_epochs_fix_the_steps(config, train):

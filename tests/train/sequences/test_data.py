@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from elman.errors import RunError
 from elman.train.sequences.config import SeriesConfig
-from elman.train.sequences.data import PERMUTATION_SEED, lay_out, permuted
+from elman.train.sequences.data import lay_out
 from elman.train.sequences.source import Half, Source
+from elman.train.sequences.trained import PERMUTATION_SEED, permuted
 
 
 def source(kind="values", lengths=(5, 3, 4, 5), channels=2, dtype=np.float32):

@@ -14,27 +14,10 @@ from torch import Tensor
 from elman.train.objective import SQUARES, judged
 from elman.train.regression.arrays import Half, read_halves
 from elman.train.regression.config import RegressionConfig
+from elman.train.regression.trained import RegressionSpec, Scaling
 from elman.train.sequences.source import unreadable
 from elman.train.task import Baseline, Batch
 from elman.train.walks import Walked
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """Mean and standard deviation [C] of each channel in the training half, float64."""
-
-    mean: np.ndarray
-    spread: np.ndarray
-
-    def to(self, values: np.ndarray) -> Tensor:
-        """Standardise values [..., C], float32; what is missing becomes 0."""
-        scaled = np.nan_to_num((values - self.mean) / self.spread, nan=0.0)
-        with np.errstate(over="ignore"):
-            return torch.from_numpy(scaled.astype(np.float32))
-
-    def back(self, scaled: Tensor) -> np.ndarray:
-        """Return standardised values [..., C] in the unit of the data."""
-        return scaled.double().numpy() * self.spread + self.mean
 
 
 @dataclass(frozen=True)
@@ -112,6 +95,11 @@ class RegressionData(Walked):
             "missing_share": self.missing,
         }
 
+    def spec(self) -> RegressionSpec:
+        """What a model of these sequences is built from, and their units."""
+        sizes = (self.inputs, self.outputs, self.per_step)
+        return RegressionSpec(*sizes, self.inputs_as, self.targets_as)
+
     def baseline(self) -> Baseline:
         """Predict the mean of the training targets, or repeat the input if that is better."""
         mean = predicting("mean of the training targets", [(self.held.y * 0, self.held.y)])
@@ -165,7 +153,7 @@ def scaling_of(values: np.ndarray) -> Scaling:
     """Measure values [..., C], NaN left out; what does not vary is not scaled."""
     rows = values.reshape(-1, values.shape[-1])
     spread = np.nanstd(rows, 0)
-    return Scaling(np.nanmean(rows, 0), np.where(spread > 0, spread, 1.0))
+    return Scaling(np.nanmean(rows, 0).tolist(), np.where(spread > 0, spread, 1.0).tolist())
 
 
 def digest_of(*halves: Half) -> str:

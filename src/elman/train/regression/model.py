@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from elman.train.layers import recurrent
 from elman.train.regression.config import RegressionConfig
 from elman.train.regression.data import RegressionData
+from elman.train.regression.trained import RegressionSpec
 
 
 class Regressor(nn.Module):
@@ -44,7 +45,7 @@ class Regressor(nn.Module):
 
 
 def build_model(
-    config: RegressionConfig, data: RegressionData, *, baseline: bool = False
+    config: RegressionConfig, data: RegressionData | RegressionSpec, *, baseline: bool = False
 ) -> Regressor:
     """Build the model of a run; with `baseline` the same on torch.nn's recurrent layers."""
     torch.manual_seed(config.seed)

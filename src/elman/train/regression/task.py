@@ -14,6 +14,7 @@ from elman.train.objective import R2, SQUARES, judged
 from elman.train.regression.config import RegressionConfig
 from elman.train.regression.data import RegressionData, prepare
 from elman.train.regression.model import build_model
+from elman.train.regression.trained import RegressionSpec, TrainedRegression
 from elman.train.shown import Points, Traces
 from elman.train.task import Batch, Task, Words
 
@@ -99,5 +100,7 @@ REGRESSION = Task(
     prepare=prepare,
     build=build_model,
     conclude=conclude,
+    spec=RegressionSpec,
+    trained=TrainedRegression,
     positional=("data",),
 )

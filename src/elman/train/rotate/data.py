@@ -14,6 +14,7 @@ from elman.train.regression.data import predicting
 from elman.train.rotate.config import RotateConfig
 from elman.train.rotate.images import find_images
 from elman.train.task import Baseline, Batch
+from elman.train.trained import Sizes
 from elman.train.walks import Walked
 
 
@@ -79,6 +80,10 @@ class RotateData(Walked):
             "pixels": self.inputs,
             "steps": self.config.turns,
         }
+
+    def spec(self) -> Sizes:
+        """What a model of the images is built from."""
+        return Sizes(self.inputs, self.outputs, self.per_step)
 
     def baseline(self) -> Baseline:
         """Repeat the input."""

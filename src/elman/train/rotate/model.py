@@ -9,9 +9,12 @@ from elman.train.layers import recurrent
 from elman.train.regression.model import Regressor
 from elman.train.rotate.config import RotateConfig
 from elman.train.rotate.data import RotateData
+from elman.train.trained import Sizes
 
 
-def build_model(config: RotateConfig, data: RotateData, *, baseline: bool = False) -> Regressor:
+def build_model(
+    config: RotateConfig, data: RotateData | Sizes, *, baseline: bool = False
+) -> Regressor:
     """Build ``h[t] = tanh(W x[t] + R h[t-1])``, ``y[t] = tanh(V h[t])``.
 
     With another cell, h is that cell's; with `baseline`, of torch.nn's recurrent layers.

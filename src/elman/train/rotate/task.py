@@ -17,6 +17,7 @@ from elman.train.rotate.data import RotateData, prepare
 from elman.train.rotate.model import build_model
 from elman.train.shown import Frames, packed
 from elman.train.task import Task, Words
+from elman.train.trained import Sizes
 
 SHOWN = 3  # held-out images
 
@@ -83,4 +84,5 @@ ROTATE = Task(
     prepare=prepare,
     build=build_model,
     conclude=conclude,
+    spec=Sizes,
 )

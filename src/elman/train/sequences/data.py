@@ -23,10 +23,9 @@ from elman.train.sequences.source import (
     holding_out,
     joined,
 )
+from elman.train.sequences.trained import ClassifierSpec, as_floats, padded, permuted
 from elman.train.task import Baseline, Batch
 from elman.train.walks import Walked
-
-PERMUTATION_SEED = 0  # one order of the pixels for all runs: results can be compared
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,7 @@ class SequenceData(Walked):
     """A data set ready to train on.
 
     Attributes:
+        known: what a classifier is built from.
         rows [M]: which held-out sequences are validated on.
         missing: share of values that are missing (they count as their channel's mean).
     """
@@ -61,7 +61,7 @@ class SequenceData(Walked):
     config: SequenceConfig
     name: str
     digest: str
-    classes: tuple[str, ...]
+    known: ClassifierSpec
     fit: Laid
     held: Laid
     rows: Tensor
@@ -75,7 +75,12 @@ class SequenceData(Walked):
     @property
     def inputs(self) -> int:
         """I, values per step."""
-        return self.fit.x.shape[-1]
+        return self.known.inputs
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """C names."""
+        return tuple(self.known.classes)
 
     def about(self) -> str:
         """Say in one line what the data are."""
@@ -100,6 +105,10 @@ class SequenceData(Walked):
             "missing_share": self.missing,
         }
 
+    def spec(self) -> ClassifierSpec:
+        """What a classifier of these sequences is built from."""
+        return self.known
+
     def baseline(self) -> Baseline:
         """Predict the frequencies of the training half's classes (one added to each count)."""
         counts = torch.bincount(self.fit.y, minlength=len(self.classes)).double() + 1
@@ -110,9 +119,7 @@ class SequenceData(Walked):
     def _cut(self, half: Laid, chosen: Tensor) -> Batch:
         """Take some sequences, [T, B, I], cut to the longest."""
         lengths = half.lengths[chosen]
-        x = half.x[chosen, : int(lengths.max())]
-        if x.dtype == torch.uint8:
-            x = x.float() / 255
+        x = as_floats(half.x[chosen, : int(lengths.max())])
         return Batch((x.transpose(0, 1).contiguous(), lengths), half.y[chosen], begins=True)
 
 
@@ -147,12 +154,6 @@ def prepare_images(config: ImagesConfig) -> SequenceData:
     return lay_out(source, config)
 
 
-def permuted(values: Values) -> np.ndarray:
-    """Put the steps of equally long sequences into one fixed random order."""
-    whole = np.asarray(values)
-    return whole[:, np.random.default_rng(PERMUTATION_SEED).permutation(whole.shape[1])]
-
-
 def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
     """Scale the values, join those of one step, and number the classes.
 
@@ -169,17 +170,17 @@ def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
     if channels[0] != channels[1]:
         details = [("path", source.name), ("channels", " and ".join(map(str, channels)))]
         raise RunError(diagnostic("the two halves differ in their channels", details))
-    moments = statistics(source) if source.kind == "values" else None
+    spec = spec_of(source, classes, config.patch)
     halves, missing, count = [], 0, 0
     for half in (source.train, source.test):
-        values, gone = scaled(half.values, source.kind, moments)
+        values, gone = spec.scaled(half.values)
         missing, count = missing + gone, count + sum(piece.size for piece in half.values)
         halves.append(laid(half, values, classes, config.patch))
     data = SequenceData(
         config=config,
         name=source.name,
         digest=source.digest,
-        classes=classes,
+        known=spec,
         fit=halves[0],
         held=halves[1],
         rows=torch.empty(0, dtype=torch.long),
@@ -196,9 +197,15 @@ def by_number(label: str) -> tuple[float, str]:
         return (math.inf, label)
 
 
-def statistics(source: Source) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and 1 / standard deviation of each channel in the training half, float32."""
+def spec_of(source: Source, classes: tuple[str, ...], patch: int) -> ClassifierSpec:
+    """What a classifier is built from, with the scales of the training half's channels."""
     values = source.train.values
+    scales = statistics(values) if source.kind == "values" else ([], [])
+    return ClassifierSpec(values[0].shape[1] * patch, list(classes), source.kind, *scales)
+
+
+def statistics(values: Values) -> tuple[list[float], list[float]]:
+    """Return mean and 1 / standard deviation of each channel, rounded to float32."""
     whole = (
         values.reshape(-1, values.shape[2])
         if isinstance(values, np.ndarray)
@@ -207,55 +214,14 @@ def statistics(source: Source) -> tuple[np.ndarray, np.ndarray]:
     mean = np.nan_to_num(np.nanmean(whole, 0, dtype=np.float64))
     spread = np.nan_to_num(np.nanstd(whole, 0, dtype=np.float64))
     scale = 1 / np.where(spread > 0, spread, 1)
-    return np.asarray(mean, np.float32), np.asarray(scale, np.float32)
-
-
-def scaled(
-    values: Values, kind: str, moments: tuple[np.ndarray, np.ndarray] | None
-) -> tuple[Values, int]:
-    """Scale all but pixels, which stay bytes until they are used.
-
-    Args:
-        moments: shift and scale of each channel, for the kind "values".
-
-    Returns:
-        values: waves by the loudness of each (root mean square), others by channel.
-        missing: number of NaN, which became 0.
-    """
-    if kind == "pixels":
-        return values, 0
-    pieces, missing = [], 0
-    for piece in values:
-        piece = piece.astype(np.float32)
-        gone = np.isnan(piece)
-        missing += int(gone.sum())
-        if moments is None:
-            piece = piece / max(1e-6, float(np.sqrt(np.nanmean(piece**2))))
-        else:
-            piece = (piece - moments[0]) * moments[1]
-        pieces.append(np.where(gone, np.float32(0), piece))
-    return pieces, missing
+    return np.asarray(mean, np.float32).tolist(), np.asarray(scale, np.float32).tolist()
 
 
 def laid(half: Half, values: Values, classes: tuple[str, ...], patch: int) -> Laid:
-    """Join the values of `patch` steps to one and pad all sequences to the longest."""
-    channels = values[0].shape[1]
-    lengths = np.array([len(piece) for piece in values])
-    steps = -(-lengths // patch)
-    if isinstance(values, np.ndarray) and values.shape[1] % patch == 0:
-        x = torch.from_numpy(np.ascontiguousarray(values))
-    else:
-        dtype = torch.from_numpy(values[0][:0]).dtype
-        x = torch.zeros(len(values), int(steps.max()) * patch, channels, dtype=dtype)
-        for row, piece in zip(x, values):
-            row[: len(piece)] = torch.from_numpy(np.ascontiguousarray(piece))
+    """Lay a half out as tensors, its values scaled."""
     numbers = {label: k for k, label in enumerate(classes)}
-    return Laid(
-        x=x.reshape(len(values), -1, patch * channels),
-        lengths=torch.from_numpy(steps),
-        y=torch.tensor([numbers[label] for label in half.labels]),
-        groups=half.groups,
-    )
+    y = torch.tensor([numbers[label] for label in half.labels])
+    return Laid(*padded(values, patch), y, half.groups)
 
 
 def by_name(right: Sequence[bool], names: Sequence[str], order: Sequence[str]) -> dict[str, str]:

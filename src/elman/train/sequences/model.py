@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from elman.train.layers import recurrent
 from elman.train.sequences.config import SequenceConfig
 from elman.train.sequences.data import SequenceData
+from elman.train.sequences.trained import ClassifierSpec
 
 
 class Residual(nn.Module):
@@ -80,7 +81,7 @@ class Classifier(nn.Module):
 
 
 def build_model(
-    config: SequenceConfig, data: SequenceData, *, baseline: bool = False
+    config: SequenceConfig, data: SequenceData | ClassifierSpec, *, baseline: bool = False
 ) -> Classifier:
     """Build the model of a run; with `baseline` the same on torch.nn's recurrent layers."""
     torch.manual_seed(config.seed)

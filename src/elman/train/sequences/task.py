@@ -12,6 +12,7 @@ from elman.train.objective import ACCURACY, CLASSES
 from elman.train.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.sequences.data import SequenceData, by_name, prepare_images, prepare_series
 from elman.train.sequences.model import build_model
+from elman.train.sequences.trained import ClassifierSpec, TrainedClassifier
 from elman.train.task import Task, Words
 
 WORDS = Words("sequences", "nats per sequence", "nats", 1.0, "score", ACCURACY)
@@ -50,6 +51,8 @@ SERIES = Task(
     prepare=prepare_series,
     build=build_model,
     conclude=conclude,
+    spec=ClassifierSpec,
+    trained=TrainedClassifier,
     positional=("data",),
 )
 IMAGES = Task(
@@ -60,5 +63,7 @@ IMAGES = Task(
     prepare=prepare_images,
     build=build_model,
     conclude=conclude,
+    spec=ClassifierSpec,
+    trained=TrainedClassifier,
     positional=("data",),
 )

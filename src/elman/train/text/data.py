@@ -14,6 +14,7 @@ from elman.train.text.config import TextConfig
 from elman.train.text.corpus import Corpus, load
 from elman.train.text.ngram import fit_ngram
 from elman.train.text.stream import Stream, training_stream, validation_stream, whole_stream
+from elman.train.text.trained import TextSpec
 from elman.train.text.vocabulary import Vocabulary, fit_vocabulary
 
 
@@ -56,6 +57,15 @@ class TextData:
         """Return the same text with the validation stream of another configuration."""
         valid, places = validation_stream(self.valid_ids, config.validation_chars, config.bptt)
         return replace(self, config=config, valid=valid, places=places)
+
+    @property
+    def symbols(self) -> int:
+        """V, numbers of tokens."""
+        return len(self.vocabulary)
+
+    def spec(self) -> TextSpec:
+        """What a model of the text is built from."""
+        return TextSpec(list(self.vocabulary.known))
 
     def baseline(self) -> Baseline:
         """Fit a trigram to the training text; its loss on the same targets."""

@@ -12,6 +12,7 @@ from elman.train.layers import recurrent
 from elman.train.objective import cross_entropy
 from elman.train.text.config import TextConfig
 from elman.train.text.data import TextData
+from elman.train.text.trained import TextSpec
 
 
 class LanguageModel(nn.Module):
@@ -74,9 +75,11 @@ class LanguageModel(nn.Module):
         return self.readout.logits(out) if targets is None else self.readout(out, targets), state
 
 
-def build_model(config: TextConfig, data: TextData, *, baseline: bool = False) -> LanguageModel:
+def build_model(
+    config: TextConfig, data: TextData | TextSpec, *, baseline: bool = False
+) -> LanguageModel:
     """Build the model of a run; with `baseline` the same of torch.nn's parts alone."""
-    return language_model(config, len(data.vocabulary), baseline=baseline)
+    return language_model(config, data.symbols, baseline=baseline)
 
 
 def language_model(config: TextConfig, size: int, *, baseline: bool = False) -> LanguageModel:

@@ -14,8 +14,7 @@ from elman.train.text.config import TextConfig
 from elman.train.text.data import TextData, prepare
 from elman.train.text.model import build_model
 from elman.train.text.sample import generate
-
-SAMPLES = {"char": 500, "word": 100}  # tokens
+from elman.train.text.trained import SAMPLES, TextSpec, TrainedText
 
 
 def predictions(model: nn.Module, batches: Iterable[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -48,4 +47,6 @@ TEXT = Task(
     prepare=prepare,
     build=build_model,
     conclude=conclude,
+    spec=TextSpec,
+    trained=TrainedText,
 )

@@ -1,0 +1,36 @@
+"""Let a trained language model write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from elman.cli._printing import plain
+from elman.errors import InputError, diagnostic
+from elman.train.loading import load
+from elman.train.text.trained import TrainedText
+
+
+def sample(
+    run: Annotated[Path, typer.Argument(help="A run folder of the task text.")],
+    length: Annotated[
+        int | None, typer.Option(help="Tokens: 500 characters, or 100 words.", min=0)
+    ] = None,
+    prompt: Annotated[str, typer.Option(help="What the model reads first.")] = "\n",
+    temperature: Annotated[
+        float | None, typer.Option(help="Divides the logits; as the run's.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the draws; as the run's.")] = None,
+) -> None:
+    """Let a trained language model write."""
+    found = load(run)
+    if not isinstance(found, TrainedText):
+        details = [("path", str(run)), ("task", found.config.TASK)]
+        title = "only models of the task text write"
+        raise InputError(diagnostic(title, details, f'elman.load("{run}")'))
+    text = found.sample(length, prompt=prompt, temperature=temperature, seed=seed)
+    for line in text.split("\n"):
+        Console().print(plain(line), soft_wrap=True)

@@ -1,0 +1,146 @@
+"""The trained model of a run folder, ready to use."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elman.errors import RunError, diagnostic
+from elman.train.checkpoint import Checkpoint, newest
+from elman.train.config import Config
+from elman.train.folder import RunFolder, open_run
+from elman.train.record import needed, read_record
+from elman.train.snapshot import grouped
+from elman.train.stored import DamageError, filled
+from elman.train.task import Data
+from elman.train.tasks import task_of
+from elman.train.trained import Trained
+from elman.version import __version__
+
+SPEC = "model"
+
+
+def load(path: str | PathLike[str]) -> Trained:
+    """Load the trained model of a run folder, as ``elman train`` writes them.
+
+    The weights are those of the last checkpoint; of a run that still trains, of the last one so
+    far. The data are not needed. What comes back has the ``model`` in evaluation mode, on the CPU,
+    its recurrent ``layers``, the ``config`` of the run, the ``step`` of the checkpoint, and what
+    its task knows of the data:
+
+    - `text`: ``vocabulary`` (``encode``, ``decode``) and ``sample(length, prompt=…)``;
+    - `series`, `images`: ``classes`` and ``predict(values)``, [N, C] chances of N sequences;
+    - `regression`: ``predict(x)`` of x [N, T, I], in the units of the data.
+
+    Args:
+        path: the run folder.
+
+    Raises:
+        RunError: it is no run folder, has no checkpoint, is damaged, or a newer elman wrote it in a
+            way that this one cannot read.
+
+    Example:
+        >>> run = elman.load("runs/first")
+        >>> ids = torch.from_numpy(run.vocabulary.encode("the cat"))[:, None].long()
+        >>> logits, state = run.model(ids)
+        >>> logits.shape == (7, 1, len(run.vocabulary))
+        True
+        >>> text = run.sample(20, prompt="the ", temperature=0.5)
+        >>> len(text)
+        20
+        >>> run.layers(torch.randn(5, 1, 4))[0].shape
+        torch.Size([5, 1, 8])
+    """
+    folder = open_run(Path(path).expanduser())
+    try:
+        record = read_record(folder)
+        config = record.require()[0] if record.config is None else record.config
+        return _built(folder, config, weights_of(folder))
+    except RunError as error:
+        raise _of_newer(folder, error) from error
+
+
+def weights_of(folder: RunFolder) -> Checkpoint:
+    """The newest whole checkpoint of a run; nothing in the folder is touched.
+
+    Raises:
+        RunError: there is none.
+    """
+    point, _ = newest(folder.checkpoints)
+    if point is None:
+        details = [("path", str(folder.path))]
+        hint = f"elman train --resume {folder.path}"
+        raise RunError(diagnostic("the run has no checkpoint", details, hint))
+    return point
+
+
+def write_spec(folder: RunFolder, data: Data) -> None:
+    """Keep what a model is built from, so that it can be without the data.
+
+    Raises:
+        RunError: the disk does not take it.
+    """
+    folder.write(SPEC, asdict(data.spec()))
+
+
+def _built(folder: RunFolder, config: Config, point: Checkpoint) -> Trained:
+    """Build the model of a run and give it the weights of a checkpoint."""
+    task, weights = task_of(config), grouped(point.tensors).get("model", {})
+    try:
+        spec = filled(task.spec, needed(folder, SPEC))
+    except DamageError as error:
+        details = [("path", str(folder.path)), ("found", f"{SPEC}.json: {error}")]
+        raise RunError(diagnostic("the run is damaged", details)) from error
+    with torch.random.fork_rng(devices=[]):
+        model = task.build(config, spec).to(_dtype(weights))
+    _fill(model, weights, folder.path)
+    return task.trained(folder.path, config, point.step, model.eval(), spec)
+
+
+def _dtype(weights: dict[str, Tensor]) -> torch.dtype:
+    """What the weights are stored in."""
+    floats = (value.dtype for value in weights.values() if value.is_floating_point())
+    return next(floats, torch.get_default_dtype())
+
+
+def _fill(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    """Give a model its weights.
+
+    Raises:
+        RunError: they are another model's.
+    """
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        details = [("path", str(path)), ("error", str(error).splitlines()[-1].strip())]
+        hint = "the cell's file as it was when the run began"
+        raise RunError(diagnostic("the weights are of another model", details, hint)) from error
+
+
+def _of_newer(folder: RunFolder, error: RunError) -> RunError:
+    """Say that a newer elman wrote what cannot be read, if one did; else the error itself."""
+    try:
+        wrote = _wrote(folder.read("facts") or {})
+    except DamageError:
+        return error
+    if _numbers(wrote) <= _numbers(__version__):
+        return error
+    details = [("path", str(folder.path)), ("elman", f"{wrote} then, {__version__} here")]
+    details.append(("found", " ".join(str(error).split())))
+    return RunError(diagnostic("a newer elman wrote this run", details, "pip install -U elman"))
+
+
+def _wrote(facts: dict[str, Any]) -> str:
+    """The version that began a run; empty if its facts do not tell."""
+    machine = facts.get("machine")
+    return str(machine.get("elman", "")) if isinstance(machine, dict) else ""
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]

@@ -1,0 +1,127 @@
+"""A trained model back from its folder: as it was, without its data, or a reason why not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import elman
+from elman.errors import InputError, RunError
+from elman.train.text.config import TextConfig
+from elman.train.text.trained import TextSpec, TrainedText
+from elman.train.trained import Trained
+from run_folders import changed, small_run
+
+
+@pytest.fixture
+def short(small_config):
+    """A run of two steps."""
+    return dataclasses.replace(small_config, steps=2, engine="reference", validate_every=2)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a complete run."""
+    return small_run(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def folder(whole, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(whole, tmp_path / "run")
+
+
+@pytest.mark.parametrize("options", [{}, {"level": "word", "cell": "lstm", "tie": True}])
+def test_writes_what_the_run_wrote(short, train, tmp_path, options):
+    """Its sample, token for token, where neither the data nor the folder's place is as it was."""
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox\njumps over the lazy dog\n" * 60)
+    sizes = {"embedding": 12, "batch": 4, "bptt": 8} if options else {}
+    outcome = train(dataclasses.replace(short, data=str(text), **sizes, **options))
+    text.unlink()
+    moved = shutil.copytree(outcome.folder.path, tmp_path / "moved")
+    drawn = torch.get_rng_state()
+    run = elman.load(str(moved))
+
+    assert run.sample() == outcome.result["sample"]
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert run.step == 2
+    assert not run.model.training
+    assert run.vocabulary.decode(run.vocabulary.encode("the")) == "the"
+    assert run.sample(4, temperature=0.0, prompt="fox") != run.sample(4, seed=3, temperature=9.0)
+
+
+def test_the_file_is_left_as_it_is(folder):
+    """A run that still trains may be writing a checkpoint: nothing of it is removed."""
+    half = folder / "checkpoints" / ".incomplete-1-step-000000009"
+    half.mkdir()
+    elman.load(folder)
+    assert half.exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{"prompt": ""}, {"temperature": -1.0}, {"length": -1}, {"temperature": math.nan}]
+)
+def test_wrong_draws(options):
+    """What cannot be drawn is said, before the model is asked."""
+    run = TrainedText(Path(), TextConfig(), 0, nn.Identity(), TextSpec(["a", "\n"]))
+    with pytest.raises(InputError, match=r"empty|must not be negative"):
+        run.sample(**options)
+
+
+def wrong(folder, file, content):
+    """Why a folder cannot be loaded whose file has another content, or is gone."""
+    path = folder / file
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(RunError) as refused:
+        elman.load(folder)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "file, content, said",
+    [
+        ("model.json", None, "model.json: it is missing"),
+        ("model.json", "{}", "model.json: tokens is missing"),
+        ("model.json", '{"tokens": ["a"]}', "the weights are of another model"),
+        ("config.json", "[]", "config.json: an object is wanted"),
+    ],
+)
+def test_damage_is_named(folder, file, content, said):
+    """The file and what is wrong with it; a damaged result is no matter."""
+    (folder / "result.json").write_text("{")
+    assert isinstance(elman.load(folder), Trained)
+    assert said in wrong(folder, file, content)
+
+
+def test_no_weights(folder):
+    """No checkpoint at all, none that is whole, no run."""
+    for path in (folder / "checkpoints").glob("*/tensors.safetensors"):
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RunError, match="no checkpoint of the run is whole"):
+        elman.load(folder)
+    shutil.rmtree(folder / "checkpoints")
+    with pytest.raises(RunError, match=r"has no checkpoint(.|\n)*hint  elman train --resume"):
+        elman.load(folder)
+    with pytest.raises(RunError, match="this is no run folder"):
+        elman.load(folder / "none")
+
+
+def test_a_newer_version_is_named(folder):
+    """Where it wrote what cannot be read, and only there."""
+    changed(folder / "facts.json", "machine.elman", "0.10.0")
+    elman.load(folder)
+    config = json.loads((folder / "config.json").read_text()) | {"gyros": 3}
+    said = wrong(folder, "config.json", json.dumps(config))
+    assert "a newer elman wrote this run" in said
+    assert f"0.10.0 then, {elman.__version__} here" in said
+    assert "gyros" in said
+    changed(folder / "facts.json", "machine.elman", "0.0.9")
+    assert "a newer elman" not in wrong(folder, "config.json", json.dumps(config))
