@@ -17,7 +17,7 @@ from elman import cell, cells
 from elman.errors import EngineError
 from elman.nn.compile import names
 from elman.nn.compile import operator as compiled
-from helpers import need_engine
+from helpers import assert_close, need_engine
 
 LENGTHS = (20, 3, 7, 11)
 # what torch itself says while it compiles
@@ -204,6 +204,18 @@ def test_results_may_be_written_over(kind, engine):
             found.append(torch.autograd.grad(total, list(net.parameters())))
     for mine, theirs in zip(*found, strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("engine", ["reference", "deer"])
+def test_a_backward_that_runs_steps_again(engine):
+    """Autograd inside of a compiled call's backward sees what it differentiates."""
+    need_engine(engine)
+    net = elman.Recurrent(cells.mgu, 3, 4, checkpoint=2, engine=engine, dtype=torch.float64)
+    x = torch.randn(3, 2, 3, dtype=torch.float64)
+    compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
+    both = [results(call, net, x, None, None) for call in (compiles, net)]
+    for got, want in zip(*both, strict=True):
+        assert_close(got, want)
 
 
 @cell(input="x[I]", state="h[H], k[H], m[H]", weights="W[H, I]")

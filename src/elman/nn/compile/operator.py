@@ -153,7 +153,8 @@ def recurrent_backward(
     given = _Given(*arguments)
     kept = _kept.pop(int(ticket), None)
     leaves, results = _run(given) if kept is None else kept
-    gradients = vjp(results, leaves, cotangents, given.wants)
+    with _autograd(False):  # kernels that run again differentiate inside of their backward
+        gradients = vjp(results, leaves, cotangents, given.wants)
     return [
         torch.zeros_like(leaf) if grad is None else grad
         for leaf, grad, want in zip(leaves, gradients, given.wants, strict=True)
