@@ -16,7 +16,7 @@ from elman.plan.spec import Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from elman.engines.call import Call, Cotangents, Gradients, Result
+    from elman.engines.call import Call, Cotangents, DirectCall, Gradients, Result
     from elman.engines.cross_entropy import CrossEntropy
     from elman.engines.together import Arrangement
 
@@ -200,6 +200,16 @@ class Engine(ABC):
         Returns:
             A kernel as of :class:`elman.engines.together.Together`, and its forecast time as a
             share of that of all jobs one after another; or None.
+        """
+        return None
+
+    def direct(self, kernels: Sequence[Kernel], call: Call) -> DirectCall | None:
+        """A faster way for further calls of a kind without a backward, or None.
+
+        Args:
+            kernels: of this engine; each reads the output of the one before.
+            call: of all of them: states [kernels, B, n], all weights. Further ones have tensors of
+                the same sizes, strides, types and devices.
         """
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
@@ -89,6 +89,10 @@ class Result(NamedTuple):
     def values(self) -> tuple[Tensor, ...]:
         """The output and the last states."""
         return (self.output, *self.last)
+
+
+# a call of a known kind: its input, its states (none: zeros) and weights -> output and last states
+DirectCall = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
 
 
 class Cotangents(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -33,6 +33,12 @@ from elman.tuning.verification import verified
 
 BENCHMARKED = ("benchmarked", "remembered")
 Rules = tuple[Rule, ...]
+Settled = tuple[Kernel, Callable[[], Kernel], bool]  # a differentiable one too; whether it trains
+
+
+def _flows(call: Call) -> list[bool]:
+    """Which inputs of a call require a gradient."""
+    return [tensor.requires_grad for tensor in call.inputs]
 
 
 def sizes_for_choosing(call: Call) -> tuple[int, int]:
@@ -92,17 +98,22 @@ class Runner:
         """
         if engine is None:
             return through(self.oracle(rules), call)
-        flows = [tensor.requires_grad for tensor in call.inputs]
-        request = self.request(call, flows, engine, rules)
+        request = self.request(call, _flows(call), engine, rules)
         if asked and request.training:
             return self._checkpointed(call, request, asked)
-        kernel = for_layout(
-            (self._chosen.get(request) or self.choice(request, *sizes_for_choosing(call))).kernel,
-            call.packed,
-        )
-        return run(
-            kernel, self.oracle if not rules else lambda: self.oracle(rules), call, request.training
-        )
+        return run(*self._settled(call, request), call, request.training)
+
+    def settled(self, call: Call, engine: str) -> Settled:
+        """What :meth:`run` runs such a call on, where no options are in use."""
+        request = self.request(call, _flows(call), engine)
+        return *self._settled(call, request), request.training
+
+    def _settled(self, call: Call, request: Request) -> tuple[Kernel, Callable[[], Kernel]]:
+        """The kernel, and what gives a differentiable one."""
+        choice = self._chosen.get(request) or self.choice(request, *sizes_for_choosing(call))
+        rules = request.rules
+        oracle = self.oracle if not rules else lambda: self.oracle(rules)
+        return for_layout(choice.kernel, call.packed), oracle
 
     def _checkpointed(self, call: Call, request: Request, asked: Checkpoint) -> Result:
         """:meth:`run` with less memory than the whole tape; the engine is chosen for the steps that

@@ -3,9 +3,9 @@ all outputs, with ``outputs="states"`` its states behind every step too."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from elman.nn.options import known
 from elman.tuning.request import Rule
 
 Outputs = Literal["states"] | None
+Handle = TypeVar("Handle")
 
 
 def _with_outputs(graph: Graph, outputs: Sequence[Any]) -> Graph:
@@ -127,3 +128,40 @@ class Handing(NamedTuple):
         if self.directions == 2:
             return [torch.cat((found[k], found[k + count]), -1) for k in range(count)]
         return [v if shape else v.squeeze(-1) for v, shape in zip(found, self.shapes, strict=True)]
+
+
+def run_layers(
+    groups: Sequence[tuple[Handle, int]],
+    run_group: Callable[[Handle, tuple[Tensor, ...], int, int], tuple[Tensor, Sequence[Tensor]]],
+    inputs: Sequence[Tensor],
+    dropout: float,
+    residual: bool,
+    handing: Handing,
+) -> tuple[list[Tensor], list[Sequence[Tensor]]]:
+    """Run one group of layers after another: eager, under transforms, and while compiling.
+
+    Args:
+        groups: what runs each group, and how many layers and directions it has.
+        run_group: called with a group, its inputs, and which layers it has, from the first to the
+            one after its last; gives the output and what is collected.
+        inputs: [T, B, n] each (packed [N, n]); the first goes to the lowest layer.
+        dropout: share of values dropped after each group but the last.
+        residual: whether the input of every group but the first is added to its (first) output.
+        handing: what the last one hands out.
+
+    Returns:
+        Every value that the last hands out, and what was collected.
+    """
+    collected: list[Sequence[Tensor]] = []
+    rest: list[Tensor] = []
+    at, out = 0, inputs[0]
+    for number, (group, count) in enumerate(groups):
+        made, more = run_group(group, (out, *inputs[1:]), at, at + count)
+        collected.append(more)
+        at += count
+        if number == len(groups) - 1:
+            made, *rest = handing.parts(made)
+        elif dropout > 0.0:
+            made = torch.dropout(made, dropout, True)
+        out = made + out if residual and number else made
+    return [out, *rest], collected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from elman.nn.handing import Outputs, checked_outputs
 from elman.nn.packing import checked_lengths
 from elman.nn.reset import ResetTo, check_reset
 from elman.nn.sequence import PARTS, Parts, SequenceModule
-from elman.nn.using import autocast_type, serves, unserved, wanted
+from elman.nn.using import compiles, unsuitable, wanted
 
 Layers = TypeVar("Layers", bound=type)
 
@@ -134,11 +134,16 @@ class TorchLayers(SequenceModule):
             ShapeError, InputError: lengths or reset do not go with the input.
             TypeError: an argument under both of its names.
         """
+        usual = lengths is reset is reset_to is outputs is input is hx is None
+        if usual and self._parts is not None:
+            again = self._parts.repeats(self, x, state)
+            if again is not None:
+                return again
         check_reset(reset, reset_to)
         if x is None or input is not None or hx is not None:
             x, state = named(x, state, input, hx)
         weights, outputs = self._weights(), checked_outputs(outputs)
-        if torch.compiler.is_compiling() and _compiles(x):
+        if torch.compiler.is_compiling() and compiles(x):
             prepared = self._prepared(x, state, lengths, reset, weights)
             engine = fixed_engine(self.engine)
         else:
@@ -158,6 +163,8 @@ class TorchLayers(SequenceModule):
                     raise
                 return self._of_torch(x, state, lengths, engine, more, str(error), True, outputs)
         made, last = self._run(prepared, engine, reset_to, outputs)
+        if usual:
+            self.parts.repeats.keep(self, x, state)
         return self._handed_out(made, last, outputs)
 
     def _mistake(self: Any, input: Any, hx: Any, engine: str) -> str | None:
@@ -261,26 +268,6 @@ def _signed(layers: Layers) -> Layers:
 def _unknown(options: Any) -> dict[str, Any]:
     """What is no option of ours: torch has words for it."""
     return {name: options[name] for name in options if name not in Options.__annotations__}
-
-
-def unsuitable(input: Any, engine: str, more: bool) -> str | None:
-    """Why torch's own layers compute this, or None; ``more``: they could not do all of it."""
-    data = cast(Tensor, input.data if isinstance(input, PackedSequence) else input)
-    if torch._C._get_tracing_state() is not None or torch.compiler.is_compiling():
-        return "torch.compile or torch.jit.trace"
-    if torch._C._is_any_autocast_enabled():
-        half = autocast_type(data.device.type)
-        if half is not None:
-            return None if more or serves(data.device.type, half) else "autocast"
-    return None if engine == "reference" else unserved(data)
-
-
-def _compiles(input: Any) -> bool:
-    """Whether a call that is being compiled becomes operators of elman's; else it is torch's."""
-    if not isinstance(input, Tensor) or input.dim() not in (2, 3):
-        return False
-    kind = input.device.type
-    return kind != "meta" and serves(kind, autocast_type(kind) or input.dtype)
 
 
 @_signed

@@ -73,6 +73,9 @@ def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
     Returns:
         Why some records cannot be used; empty if all are.
     """
+    for module in model.modules():
+        if isinstance(module, SequenceModule):
+            module.parts.repeats.forget()
     reasons: list[str] = []
     present = dict(_runners(model))
     for name, records in choices.items():

@@ -274,12 +274,19 @@ class Recurrent(SequenceModule, nn.Module):
                 Static inputs are missing, or the cell has none.
             EngineError: the engine asked for by name cannot run this cell; the text says why.
         """
+        usual = lengths is reset is reset_to is static is outputs is None
+        if usual:
+            again = self.parts.repeats(self, x, state)
+            if again is not None:
+                return again
         check_reset(reset, reset_to)
         compiling = torch.compiler.is_compiling()
         engine = fixed_engine(self.engine) if compiling else wanted(self.engine)
         prepared = self._prepared(x, state, lengths, reset, self._weights(), static)
         outputs = checked_outputs(outputs)
         made, last = self._run(prepared, engine, reset_to, outputs)
+        if usual:
+            self.parts.repeats.keep(self, x, state)
         return self._handed_out(made, last, outputs)
 
     def extra_repr(self) -> str:

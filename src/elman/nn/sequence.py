@@ -21,6 +21,7 @@ from elman.nn.draws import Draws, draw_keys, packed_keys
 from elman.nn.handing import Outputs
 from elman.nn.layered import Formula
 from elman.nn.options import Option
+from elman.nn.repeated import Repeats
 from elman.nn.reset import Reset, ResetTo, Starts, check_flags, reset_mask, reset_start
 from elman.nn.runners import runners_of
 from elman.nn.signature import Signature
@@ -45,6 +46,7 @@ class Parts(NamedTuple):
         names: of the parameters of each.
         signature: what the module takes.
         draws: how often cells draw random numbers anew: per ``step``, per ``sequence``.
+        repeats: calls that came before.
         begins: whether a sequence that is given no state may begin with something else than zeros:
             with what is learned, or with what cells say (``init=``).
     """
@@ -53,6 +55,7 @@ class Parts(NamedTuple):
     stack: Stack
     names: list[list[str]]
     signature: Signature
+    repeats: Repeats
     draws: tuple[str, ...] = ()
     begins: bool = False
 
@@ -83,16 +86,14 @@ class SequenceModule(Configured):
         two, options = bool(self.bidirectional), PlanOptions(self.tape, frozenset(self.without))
         runners = runners_of(self._formulas(), self.input_size, two, bool(self.residual), options)
         signature = Signature.of({name: (r.cell, dict(r.dims)) for name, r in runners.items()})
-        return Parts(
-            runners,
-            Stack(
-                list(runners.values()), 1 + two, not self.residual, signature.form, signature.takes
-            ),
-            self._parameter_names(runners),
-            signature,
-            draws_of([runner.cell.graph for runner in runners.values()]),
-            self.learn_initial or any(map(_begins, runners.values())),
+        stack = Stack(
+            list(runners.values()), 1 + two, not self.residual, signature.form, signature.takes
         )
+        names = self._parameter_names(runners)
+        draws = draws_of([runner.cell.graph for runner in runners.values()])
+        begins = self.learn_initial or any(map(_begins, runners.values()))
+        repeats = Repeats(stack, signature, names, not (draws or begins))
+        return Parts(runners, stack, names, signature, repeats, draws, begins)
 
     @property
     def parts(self) -> Parts:
@@ -277,7 +278,7 @@ class SequenceModule(Configured):
         Raises:
             EngineError: as ``forward``.
         """
-        _, stack, _, signature, per, _ = self._parts or self.parts
+        _, stack, _, signature, _, per, _ = self._parts or self.parts
         if prepared.cast is not None:
             with torch.autocast(prepared.inputs[0].device.type, enabled=False):
                 results = self._run(prepared._replace(cast=None), engine, reset_to, outputs)

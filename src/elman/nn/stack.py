@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from elman.engines.checkpoint import all_checkpointed
 from elman.engines.packed import Packed, reversed_in_time
 from elman.engines.together import Arrangement, Together
 from elman.nn.autograd.function import run, through
-from elman.nn.dispatch import BENCHMARKED, Rules, Runner, sizes_for_choosing
-from elman.nn.handing import Handing, Outputs, rules_for
+from elman.nn.dispatch import BENCHMARKED, Rules, Runner, Settled, sizes_for_choosing
+from elman.nn.handing import Handing, Outputs, rules_for, run_layers
 from elman.nn.options import Option, extended, rules_of
 from elman.nn.spans import in_spans
 from elman.nn.states import StateForm
@@ -26,45 +26,7 @@ from elman.tuning.request import Request, StackRequest, nearest
 from elman.tuning.together import APART, AT_ONCE, choose_together, released
 
 States = tuple[Tensor, ...]
-Handle = TypeVar("Handle")
 _UNASKED = "not asked for yet"
-
-
-def run_layers(
-    groups: Sequence[tuple[Handle, int]],
-    run_group: Callable[[Handle, tuple[Tensor, ...], int, int], tuple[Tensor, Sequence[Tensor]]],
-    inputs: Sequence[Tensor],
-    dropout: float,
-    residual: bool,
-    handing: Handing,
-) -> tuple[list[Tensor], list[Sequence[Tensor]]]:
-    """Run one group of layers after another: eager, under transforms, and while compiling.
-
-    Args:
-        groups: what runs each group, and how many layers and directions it has.
-        run_group: called with a group, its inputs, and which layers it has, from the first to the
-            one after its last; gives the output and what is collected.
-        inputs: [T, B, n] each (packed [N, n]); the first goes to the lowest layer.
-        dropout: share of values dropped after each group but the last.
-        residual: whether the input of every group but the first is added to its (first) output.
-        handing: what the last one hands out.
-
-    Returns:
-        Every value that the last hands out, and what was collected.
-    """
-    collected: list[Sequence[Tensor]] = []
-    rest: list[Tensor] = []
-    at, out = 0, inputs[0]
-    for number, (group, count) in enumerate(groups):
-        made, more = run_group(group, (out, *inputs[1:]), at, at + count)
-        collected.append(more)
-        at += count
-        if number == len(groups) - 1:
-            made, *rest = handing.parts(made)
-        elif dropout > 0.0:
-            made = torch.dropout(made, dropout, True)
-        out = made + out if residual and number else made
-    return [out, *rest], collected
 
 
 class Group:
@@ -160,9 +122,7 @@ class Group:
         if asked and training:
             members, between = in_spans(self.runners, request.members, calls[0].sizes, asked)
             request, steps = StackRequest(tuple(members)), min(steps, between or steps)
-        choice = self._chosen.get(request, _UNASKED)
-        if isinstance(choice, str):
-            choice = self._chosen[request] = self._choose(request, steps, batch)
+        choice = self._choice(request, steps, batch)
         if choice is None or (between and choice.kernel.differentiable):
             return self._one_by_one(calls, arrangement.own, engine, rules, Checkpoint(between))
         kernel, joined = choice.kernel, arrangement.joined(calls)
@@ -170,6 +130,24 @@ class Group:
             flags = [member.training for member in request.members]
             kernel = all_checkpointed(kernel, between, flags)
         return run(kernel, lambda: self.oracle(rules), joined, training)
+
+    def settled(self, calls: Sequence[Call], engine: str) -> Settled | None:
+        """What several runners run such calls on, where no options are in use; None if each runs
+        by itself."""
+        rules = self.rules(())
+        request = self._request(calls, engine, rules)
+        choice = self._choice(request, *sizes_for_choosing(calls[0]))
+        if choice is None:
+            return None
+        training = any(member.training for member in request.members)
+        return choice.kernel, lambda: self.oracle(rules), training
+
+    def _choice(self, request: StackRequest, steps: int, batch: int) -> Choice | None:
+        """What runs such a call: chosen when it is first asked for."""
+        choice = self._chosen.get(request, _UNASKED)
+        if isinstance(choice, str):
+            choice = self._chosen[request] = self._choose(request, steps, batch)
+        return choice
 
     def rules(
         self, options: Sequence[Option], last: bool = True, outputs: Outputs = None

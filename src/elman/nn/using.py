@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from elman.engines import registry
 from elman.errors import EngineError
 from elman.nn.compile.dynamo import constant
 
 VARIABLE = "ELMAN_ENGINE"
+_KEY = os.environ.encodekey(VARIABLE)
 
 _asked: ContextVar[str | None] = ContextVar("elman_engine", default=None)
 
@@ -85,5 +88,28 @@ def wanted(own: str) -> str:
     asked = _asked.get()
     if asked is not None:
         return asked
+    set_here = getattr(os.environ, "_data", None)  # os.environ.get takes longer than a small step
+    if set_here is not None and _KEY not in set_here:
+        return own
     from_environment = os.environ.get(VARIABLE)
     return checked(from_environment) if from_environment else own
+
+
+def unsuitable(input: Any, engine: str, more: bool) -> str | None:
+    """Why torch's own layers compute this, or None; ``more``: they could not do all of it."""
+    data = cast(Tensor, input.data if isinstance(input, PackedSequence) else input)
+    if torch._C._get_tracing_state() is not None or torch.compiler.is_compiling():
+        return "torch.compile or torch.jit.trace"
+    if torch._C._is_any_autocast_enabled():
+        half = autocast_type(data.device.type)
+        if half is not None:
+            return None if more or serves(data.device.type, half) else "autocast"
+    return None if engine == "reference" else unserved(data)
+
+
+def compiles(input: Any) -> bool:
+    """Whether a call that is being compiled becomes operators of elman's; else it is torch's."""
+    if not isinstance(input, Tensor) or input.dim() not in (2, 3):
+        return False
+    kind = input.device.type
+    return kind != "meta" and serves(kind, autocast_type(kind) or input.dtype)

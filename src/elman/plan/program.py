@@ -149,3 +149,15 @@ class Program:
     hoisted: tuple[Node, ...]
     rematerialised: tuple[Node, ...]
     stored: tuple[Node, ...]
+
+    @property
+    def overwrites_tape(self) -> bool:
+        """Whether the backward writes slots of the tape."""
+        if self.backward is None:
+            return False
+        writes: list[Buffer] = []
+        for phase in (self.backward.before, self.backward.step, self.backward.after):
+            for segment in phase.segments:
+                writes.extend(buffer for _, buffer in segment.scalar_writes)
+                writes.extend(buffer for part in segment.parts for _, buffer in part.writes)
+        return any(buffer.where == "tape" for buffer in writes)

@@ -10,6 +10,7 @@ import ctypes
 import struct
 from collections import deque
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 ARRAYS = frozenset(
@@ -63,6 +64,12 @@ class Arity:
             ("T *", "dw", weights),
         ]
 
+    def places(self) -> dict[str, int]:
+        """Where each of :meth:`given` begins among the numbers of a call."""
+        counts = [max(1, count) for _, _, count in self.given()]
+        names = [name for _, name, _ in self.given()]
+        return dict(zip(names, accumulate(counts, initial=0)))
+
     def own(self) -> list[tuple[str, str, int]]:
         """(C type, name, count) of what the kernel fills in."""
         return [
@@ -94,6 +101,7 @@ class Frame:
     def __init__(self, shape: Arity) -> None:
         size = sum(max(1, count) for _, _, count in shape.given())
         self.given = size  # how many numbers a call takes
+        self.places = shape.places()
         self._pack = struct.Struct(f"{size}q").pack_into
         size += sum(count for _, _, count in shape.own())
         self._block = ctypes.c_int64 * size

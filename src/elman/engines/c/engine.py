@@ -10,9 +10,11 @@ from weakref import WeakKeyDictionary
 from elman.engines.base import Engine, Job, Kernel
 from elman.engines.c import cross_entropy, scans
 from elman.engines.c.build import find_compiler
+from elman.engines.c.direct import direct
 from elman.engines.c.kernel import DTYPES, CKernel
 from elman.engines.c.threads import oversubscription, threads
 from elman.engines.c.together import side_by_side
+from elman.engines.call import Call, DirectCall
 from elman.engines.cross_entropy import CrossEntropy
 from elman.engines.together import Arrangement
 from elman.errors import EngineError
@@ -81,6 +83,10 @@ class CEngine(Engine):
         own = [self._kernel(job) for job in jobs]
         kernel, share = side_by_side(own, arrangement, batch, free)
         return (kernel, share) if share <= _PRUNE_RATIO else None
+
+    def direct(self, kernels: Sequence[Kernel], call: Call) -> DirectCall | None:
+        """Argument blocks that are filled but for what changes."""
+        return direct(kernels, call)
 
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
         """Plan, spell, compile (or find in the cache), load; once for all schedules of a job."""

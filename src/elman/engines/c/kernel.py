@@ -33,7 +33,7 @@ from elman.engines.packed import Packed
 from elman.errors import EngineError
 from elman.plan.build import output_is_state
 from elman.plan.forecast import load_of, ranked, step_seconds, usual_rows
-from elman.plan.program import Buffer, Program, Sweep
+from elman.plan.program import Program
 from elman.plan.schedule import SPLITS, Blocks, Bound, Schedule
 
 _ALONE = Schedule("one")
@@ -42,17 +42,6 @@ _WORKERS, _SHARES = 3, 5  # indices in the head of the context
 _FEW_ROWS = 4  # of T·B: packing weights costs about as much as so many products with them
 _MOST_PLANS = 4096  # sizes of calls remembered per kernel
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-def _overwrites_tape(sweep: Sweep | None) -> bool:
-    if sweep is None:
-        return False
-    writes: list[Buffer] = []
-    for phase in (sweep.before, sweep.step, sweep.after):
-        for segment in phase.segments:
-            writes.extend(buffer for _, buffer in segment.scalar_writes)
-            writes.extend(buffer for part in segment.parts for _, buffer in part.writes)
-    return any(buffer.where == "tape" for buffer in writes)
 
 
 Maker = Callable[[Tensor], Tensor]
@@ -111,7 +100,7 @@ class CKernel(Kernel):
         self._no_forward = (0,) * (2 * states + 1)
         layout = self.emitter.layout
         self.dtype = DTYPES[job.spec.dtype]
-        self._supply = Supply(self.dtype)
+        self.supply = Supply(self.dtype)
         joined = self.emitter.joined
         self._arguments = Arguments(shape, [k in joined for k in range(shape.inputs)])
         self._joined_dy = "dy" in joined
@@ -132,7 +121,7 @@ class CKernel(Kernel):
         self.scalar_output = not job.graph.output_shape
         names = self.emitter.arrays.names
         self._weight_makers = [
-            self._supply.like if name in job.spec.wants else None for name in names
+            self.supply.like if name in job.spec.wants else None for name in names
         ]
         given = list(dict.fromkeys(leaf.data[0] for leaf in step.inputs))
         missed = {  # inputs of which some gate block gets no gradient: nothing is written there
@@ -143,12 +132,12 @@ class CKernel(Kernel):
         self._input_makers = [
             None
             if name not in job.spec.wants
-            else self._supply.zeros
+            else self.supply.zeros
             if name in missed
-            else self._supply.like
+            else self.supply.like
             for name in given
         ]
-        self.destructive = _overwrites_tape(made.backward)
+        self.destructive = made.overwrites_tape
         self._arenas: deque[Tensor] = deque(maxlen=2)
         self._tapes: deque[Tensor] = deque(maxlen=2)
         self._plans: dict[tuple[int, int, int], Plan] = {}
@@ -277,7 +266,7 @@ class CKernel(Kernel):
             head: of the plan.
             given: what follows the workspace (:meth:`Frame.call`).
         """
-        arena = self._supply.take(self._arenas, size)
+        arena = self.supply.take(self._arenas, size)
         if launches is not None:
             launches.add(self._frame, entry, (*head, arena.data_ptr(), *given), held)
             launches.hand_back(self._arenas, arena)
@@ -303,15 +292,15 @@ class CKernel(Kernel):
         places = self._places(plan, packed)
         held, numbers = self._arguments.of(call)
         first = tuple(map(contiguous, call.states))
-        sequences = tuple(map(self._supply.empty, plan.sequences))
-        last = tuple(map(self._supply.like, call.states))
+        sequences = tuple(map(self.supply.empty, plan.sequences))
+        last = tuple(map(self.supply.like, call.states))
         if not self.output_is_state:
-            output = self._supply.empty((rows, self.output_width))
+            output = self.supply.empty((rows, self.output_width))
         elif packed is None:
             output = sequences[0][1:]
         else:
             output = sequences[0][0, B:]
-        tape = self._supply.take(self._tapes, plan.tape) if self.spec.training else None
+        tape = self.supply.take(self._tapes, plan.tape) if self.spec.training else None
         if tape is not None and tape.numel() != plan.tape:
             tape = tape[: plan.tape]  # what is saved has the same shape each time
         if not rows:
@@ -376,7 +365,7 @@ class CKernel(Kernel):
             d_output = d_output if call.packed is None else d_output.unsqueeze(1)
             dy, t, row = rows_of(d_output, self._joined_dy)
         d_inputs = tuple(map(self._gradient, call.inputs, self._input_makers))
-        d_states = tuple(map(self._supply.like, call.states))
+        d_states = tuple(map(self.supply.like, call.states))
         d_weights = tuple(map(self._gradient, call.weights, self._weight_makers))
         lasts = tuple(map(contiguous_or_none, cotangents.last))
         if not rows:

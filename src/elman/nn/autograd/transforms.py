@@ -57,6 +57,21 @@ def transformed(tensors: Iterable[Tensor]) -> str | None:
     return DUAL if forward_ad._current_level >= 0 else None
 
 
+def plain() -> bool:
+    """Whether nothing is under way that changes what torch's operations do: no transform, mode,
+    tracer, compiler or autocast. Tensors may still be of classes that hide their memory."""
+    return not (
+        torch.compiler.is_compiling()
+        or _C._is_any_autocast_enabled()
+        or _C._len_torch_dispatch_stack()
+        or _C._len_torch_function_stack()
+        or in_func()
+        or forward_ad._current_level >= 0
+        or _C._get_tracing_state() is not None
+        or _alone.get()
+    )
+
+
 def late_cotangents(cotangents: Iterable[Tensor | None]) -> bool:
     """Whether cotangents are of a transform that began after the forward: only torch ops may see
     them."""

@@ -11,8 +11,7 @@ from torch import Tensor
 from elman.errors import EngineError
 from elman.nn.compile.names import form_of, handing_of, names_of, read_by, transforming
 from elman.nn.compile.operator import BELOW
-from elman.nn.handing import Outputs
-from elman.nn.stack import run_layers
+from elman.nn.handing import Outputs, run_layers
 from elman.plan.checkpoint import Checkpoint
 
 

@@ -1,0 +1,277 @@
+"""Calls of a kind that came before: looked up before anything is checked, and run at once.
+
+What is checked in a call, and which kernel runs it, depends on what its tensors are (not on their
+numbers), on the module's options and on what is under way in torch. A kind is all of that; the
+second call of one is kept, and those that follow go straight to the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from elman.engines import registry
+from elman.engines.base import Kernel
+from elman.engines.call import Call, DirectCall
+from elman.engines.together import Together
+from elman.nn.autograd.function import run
+from elman.nn.autograd.transforms import plain
+from elman.nn.dispatch import Settled
+from elman.nn.signature import Signature
+from elman.nn.stack import Group, Stack
+from elman.nn.states import StateForm, one_or_all
+from elman.nn.using import wanted
+
+_MOST = 128  # kinds of calls of a module
+_PLAIN = (Tensor, Parameter)
+_OF: Any = Tensor
+_dtype, _shape, _on_cpu, _needs_grad = [
+    one.__get__ for one in (_OF.dtype, _OF.shape, _OF.is_cpu, _OF.requires_grad)
+]
+_grad = torch.is_grad_enabled
+_deterministic = torch.are_deterministic_algorithms_enabled
+_options = attrgetter(
+    "training",
+    "batch_first",
+    "dropout",
+    "residual",
+    "weight_dropout",
+    "checkpoint",
+    "memory_budget",
+)
+
+
+class _Asked(NamedTuple):
+    """What a call is.
+
+    Attributes:
+        key: by which its kind is looked up.
+        facts: what must be the same besides.
+        states, weights: of the call; no states: zeros.
+    """
+
+    key: Hashable
+    facts: list[Any]
+    states: Sequence[Tensor]
+    weights: Sequence[Tensor]
+
+
+class _Kind(NamedTuple):
+    """A kind of calls.
+
+    Attributes:
+        facts: as of :class:`_Asked`.
+        run: of the call's x, states and weights, as of :data:`DirectCall`, but in the caller's
+            layout; None: such calls go the long way.
+    """
+
+    facts: list[Any]
+    run: DirectCall | None
+
+
+class Repeats:
+    """The kinds of calls of one module.
+
+    Args:
+        stack, signature: of the module.
+        names: of the parameters of each layer and direction.
+        usual: whether all that a sequence begins with and all that a call draws is nothing.
+    """
+
+    def __init__(
+        self, stack: Stack, signature: Signature, names: Sequence[Sequence[str]], usual: bool
+    ) -> None:
+        self._stack, self._signature = stack, signature
+        every = [name for own in names for name in own]
+        one = len(signature.inputs) == 1 and len(signature.inputs[0][1]) == 1
+        one = one and not signature.static and len(stack.handing().shapes) == 1
+        served = usual and one and signature.form.alike and len(every) > 1
+        self._weights: Any = itemgetter(*every) if served else None
+        self._kinds: dict[Hashable, _Kind | None] = {}  # None: it came once
+
+    def forget(self) -> None:
+        """Let all calls be checked anew."""
+        self._kinds.clear()
+
+    def __call__(self, module: Any, x: Any, state: Any) -> Any:
+        """What ``module(x, state)`` gives; None where the kind of call is not known."""
+        asked = self._asked(module, x, state)
+        if asked is None:
+            return None
+        key, facts, states, weights = asked
+        kind = self._kinds.get(key)
+        if kind is None or kind.run is None or kind.facts != facts:
+            return None
+        output, last = kind.run(x, states, weights)
+        return output, one_or_all(last)
+
+    def keep(self, module: Any, x: Any, state: Any) -> None:
+        """Take in a call that went the long way: its kind is kept when it comes again."""
+        asked = self._asked(module, x, state)
+        if asked is None:
+            return
+        if asked.key in self._kinds:
+            self._kinds[asked.key] = _Kind(asked.facts, self._run_of(module, x, asked))
+            return
+        if len(self._kinds) >= _MOST:
+            self._kinds.clear()
+        self._kinds[asked.key] = None
+
+    def _asked(self, module: Any, x: Any, state: Any) -> _Asked | None:
+        """What a call is; None if it is nothing usual."""
+        if self._weights is None or type(x) is not Tensor or not plain():
+            return None
+        if state is None:
+            states: Sequence[Tensor] = ()
+        elif isinstance(state, (tuple, list)):
+            states = state
+        else:
+            states = (state,)
+        try:
+            weights = self._weights(module._parameters)
+            tensors = (x, *states, *weights)
+            key = (
+                x.shape,
+                x.stride(),
+                x.dtype,
+                type(state),
+                wanted(module.engine),
+                _deterministic(),
+                *map(_needs_grad, tensors if _grad() else ()),
+                *_options(module),
+            )
+            facts = [
+                *map(type, tensors),
+                *map(_dtype, tensors),
+                *map(_shape, tensors),
+                *map(_on_cpu, tensors),
+                *map(Tensor.is_neg, tensors),
+                *map(Tensor.is_contiguous, tensors),
+            ]
+        except (KeyError, RuntimeError, TypeError):  # no such weights, or what has no memory
+            return None
+        return _Asked(key, facts, states, weights)
+
+    def _run_of(self, module: Any, x: Tensor, asked: _Asked) -> DirectCall | None:
+        """What runs calls of a kind; None if they go the long way."""
+        tensors = (x, *asked.states, *asked.weights)
+        if not all(type(t) in _PLAIN and t.is_cpu and not t.is_neg() for t in tensors):
+            return None
+        if not all(t.is_contiguous() for t in tensors[1:]):
+            return None
+        if module.checkpoint is not None and torch.is_grad_enabled():
+            return None
+        if module.training and module.weight_dropout:
+            return None
+        between = module.residual or (module.training and module.dropout > 0.0)
+        groups = self._stack.groups_for(bool(between))
+        if len(groups) > 1:
+            return None
+        way = _Way.of(groups[0][0], self._signature, x.dim() == 3, bool(module.batch_first))
+        return way.settled(x, asked, wanted(module.engine))
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How calls of one layout run all layers.
+
+    Attributes:
+        group: all layers, or both directions of one.
+        form, zeros: how states lie, and their sizes but for that of the batch.
+        batched, batch_first: whether x has an axis of samples, and whether that comes first.
+    """
+
+    group: Group
+    form: StateForm
+    zeros: tuple[tuple[int, tuple[int, ...]], ...]
+    batched: bool
+    batch_first: bool
+
+    @staticmethod
+    def of(group: Group, signature: Signature, batched: bool, batch_first: bool) -> _Way:
+        """The way of a module's calls."""
+        zeros = tuple([(signature.lead, sizes) for _, sizes in signature.states])
+        return _Way(group, signature.form, zeros, batched, batched and batch_first)
+
+    def settled(self, x: Tensor, asked: _Asked, engine: str) -> DirectCall | None:
+        """What runs calls like one; None where layers are no single kernel."""
+        call = self.opened(x, asked.states, asked.weights)
+        found = self._settled(call, engine)
+        if found is None:
+            return None
+        kernel, oracle, training = found
+
+        def usual(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> Any:
+            call = self.joined(self.opened(x, states, weights))
+            output, last, _ = run(kernel, oracle, call, training)
+            return self.closed(output, last if self.alone else self.form.joined([last]))
+
+        direct = None if training else self._direct(kernel, call)
+        if direct is None:
+            return usual
+        if self.batched and not self.batch_first:
+            return direct
+
+        def straight(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> Any:
+            own = states if self.batched else [state.unsqueeze(1) for state in states]
+            return self.closed(*direct(x, own, weights))
+
+        return straight
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one layer in one direction."""
+        return len(self.group.runners) == 1
+
+    def opened(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> Call:
+        """A call as the layers take it: [T, B, n], and states [layers · directions, B, n]."""
+        if self.batch_first:
+            x = x.transpose(0, 1)
+        elif not self.batched:
+            x, states = x.unsqueeze(1), [state.unsqueeze(1) for state in states]
+        if not states:
+            batch = x.shape[1]
+            states = [x.new_zeros(lead, batch, *sizes) for lead, sizes in self.zeros]
+        return Call((x,), tuple(states), tuple(weights), None, True)
+
+    def closed(self, output: Tensor, last: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+        """Results as the caller has them."""
+        if self.batched:
+            return (output.transpose(0, 1) if self.batch_first else output), last
+        return output.squeeze(1), [state.squeeze(1) for state in last]
+
+    def joined(self, call: Call) -> Call:
+        """A call of all layers as their kernel takes it."""
+        if self.alone:
+            return call
+        return self.group.arrangement(self.group.rules(())).joined(self._calls(call))
+
+    def _calls(self, call: Call) -> list[Call]:
+        """The call of each layer; those above lack their input."""
+        calls: list[Call] = []
+        at = 0
+        for runner, states in zip(self.group.runners, self.form.rows(call.states), strict=True):
+            count = len(runner.cell.weights)
+            calls.append(Call(call.inputs, states, call.weights[at : at + count]))
+            at += count
+        return calls
+
+    def _settled(self, call: Call, engine: str) -> Settled | None:
+        if self.alone:
+            return self.group.runners[0].settled(call, engine)
+        return self.group.settled(self._calls(call), engine)
+
+    def _direct(self, kernel: Kernel, call: Call) -> DirectCall | None:
+        """A faster way of the engine's own."""
+        kernels = [kernel]
+        if not self.alone:
+            if self.group.directions or type(kernel) is not Together:
+                return None
+            kernels = kernel.kernels
+        return registry.find(kernel.engine).direct(kernels, call)
