@@ -10,11 +10,13 @@ import torch
 
 import elman
 from elman import cells
+from elman.engines import deadline
 from elman.engines.call import Gradients
 from elman.errors import BuildError, EngineError
 from elman.tuning import cache, decisions
 from elman.tuning import choose as room
 from elman.tuning.choose import choose
+from elman.tuning.contest import _sample
 from elman.tuning.request import bucket
 from elman.tuning.trial import make_trial
 from helpers import OwnBackwardEngine, OwnBackwardKernel, Sizes, job_of, random_case, stand_in
@@ -326,3 +328,32 @@ def test_only_so_many_size_classes_are_measured(monkeypatch, empty_cache):
     choices = list(module.runners["l0"].choices.values())
     assert [choice.why for choice in choices] == ["benchmarked"] * 8 + ["near"] * 2
     assert choices[-1].kernel is choices[7].kernel
+
+
+class EndlessKernel(OwnBackwardKernel):
+    """An iteration that does not converge."""
+
+    def forward(self, call):
+        while True:
+            deadline.check()
+
+
+class EndlessEngine(OwnBackwardEngine):
+    """Its kernels never end by themselves."""
+
+    def compile(self, job, schedule=None):
+        return EndlessKernel(job)
+
+
+@pytest.mark.parametrize(("endless", "other"), [("c", "deer"), ("deer", "c")])
+def test_endless_candidate_is_given_up(job, monkeypatch, endless, other):
+    """What iterates without end is benchmarked for a bounded time, whether first in order or not,
+    and is known to be slow from then on: later processes do not wait for it again."""
+    monkeypatch.setattr("elman.tuning.contest._sample", _sample)
+    monkeypatch.setattr("elman.tuning.contest._GIVEN_UP_S", 0.01)
+    for engine, name in ((EndlessEngine(), endless), (OwnBackwardEngine(), other)):
+        engine.name = name
+        stand_in(monkeypatch, engine)
+    choice = choose(job, 4, 2)
+    assert choice.engine != endless
+    assert choice.medians_s[endless] > 2 * choice.medians_s[choice.engine]

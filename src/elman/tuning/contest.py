@@ -6,9 +6,10 @@ import gc
 import math
 import time
 from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
-from elman.engines import registry
+from elman.engines import deadline, registry
 from elman.engines.base import Job
 from elman.errors import ElmanError
 from elman.ir.types import shape_size
@@ -22,6 +23,7 @@ _ROUNDS = 15  # at most
 _CALL_S = 0.02  # (s) sequences, then batches, are cut so that a call takes about this
 _LEAST_STEPS, _LEAST_BATCH = 2, 128
 _FLOPS_PER_S, _BYTES_PER_S, _STEP_S = 1e11, 2e10, 4e-6  # what a machine like today's does, roughly
+_GIVEN_UP_S, _GIVEN_UP_RATIO = 1.0, 20.0  # a call, or times the best: the longer of both
 _PRUNE_RATIO = 2.0  # times the best after a few rounds, and its square before: not timed again
 
 Run = Callable[[], object]
@@ -49,7 +51,8 @@ def timed(
     """Time candidates once per round until the winner is clear or the budget is used up.
 
     Where a call is long, the forecast's and the candidate about which least is known are called
-    once. Who is pruned in the first calls is not called again.
+    once. Who is pruned in the first calls is not called again; an iteration that does not converge
+    on random data is given up after a second, or 20 if it is the first.
 
     Args:
         runs: by label, the best forecast first; they wait for their device.
@@ -72,17 +75,23 @@ def timed(
         stack.enter_context(_uncollected())
         for who, run in _least_known(runs, evidence):
             try:
-                sample = _sample(run) if long else min(_sample(run), _sample(run))
+                limit = max(_GIVEN_UP_S, _GIVEN_UP_RATIO * min(best, _GIVEN_UP_S))
+                bounded = partial(_bounded, run, limit)
+                sample = _sample(bounded)
+                if not long and sample[0] < limit:
+                    sample = min(sample, _sample(bounded))
             except (ElmanError, RuntimeError) as error:
                 refusals[who] = f"failed: {error}"
                 continue
-            if long or fair(*sample) > _PRUNE_RATIO**2 * best:
+            given_up = sample[0] >= limit
+            if long or given_up or fair(*sample) > _PRUNE_RATIO**2 * best:
                 evidence.add(who, sample[0] / per, sample[1])
             else:
                 live[who] = run
             if long and best < math.inf:
                 break
-            best = min(best, fair(*sample))
+            if not given_up:
+                best = min(best, fair(*sample))
         if live and len(runs) > 1:
             _rounds(live, evidence, per)
     return refusals
@@ -98,6 +107,12 @@ def _uncollected() -> Generator[None]:
     finally:
         if collecting:
             gc.enable()
+
+
+def _bounded(run: Run, limit: float) -> None:
+    """A call that is given up if it takes so long: its time is then known to be no less (s)."""
+    with deadline.within(limit), suppress(deadline.DeadlineError):
+        run()
 
 
 def _least_known(runs: Runs, evidence: Evidence) -> list[tuple[str, Run]]:

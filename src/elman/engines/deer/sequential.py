@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from elman.engines import registry
+from elman.engines import deadline, registry
 from elman.engines.base import Job, Kernel
 from elman.engines.call import Call
 from elman.engines.deer.equations import Equations, Trajectory
@@ -37,6 +37,7 @@ def run_sequentially(equations: Equations) -> Trajectory:
     state = equations.start
     parts: list[Trajectory] = []
     for t in range(equations.steps):
+        deadline.check()
         one = tuple(part.unsqueeze(0) for part in state)
         values = equations.values(one, slice(t, t + 1))
         parts.append(values)

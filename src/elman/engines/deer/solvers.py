@@ -16,6 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from elman.engines import deadline
 from elman.engines.deer.convergence import TOLERANCES, refusal
 from elman.engines.deer.equations import (
     ByKernels,
@@ -193,6 +194,7 @@ def _window(
     scale, last = method.scale, math.inf
     accepted = y
     for iteration in range(method.iterations + 1):
+        deadline.check()
         previous = before(start, y)
         values, jacobians = _linearised(equations, method, previous, rows)
         off = largest([a - b for a, b in zip(y, values, strict=True)]) / max(1.0, largest(values))
@@ -227,6 +229,7 @@ def _by_kernels(
     """The same by kernels of whole iterations."""
     off = math.nan
     for iteration in range(method.iterations + 1):
+        deadline.check()
         y, off = kernels.improved(y, start, rows)
         if off <= demanded:
             return y, iteration, None
