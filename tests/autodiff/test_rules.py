@@ -13,7 +13,7 @@ from elman.autodiff.rules import VJP
 from elman.engines.arrays import Arrays
 from elman.frontend.cell import Cell, cell
 from elman.ir.evaluate import evaluate
-from elman.ir.graph import Node
+from elman.ir.graph import Node, walk
 from elman.ir.pair import Pair
 from elman.ir.types import shape_size
 from helpers import Case, Sizes, assert_same, random_case
@@ -322,6 +322,18 @@ def test_row_is_the_derivative(name):
     assert got.keys() == want.keys()
     for key in want:
         assert_same(key, got[key], want[key], F64, 1)
+
+
+def test_what_flows_into_a_scalar_is_summed_at_once():
+    """One sum over the units of all vectors, the number before them taken out."""
+
+    def own(x, h, m, W, w, u):
+        center = ops.mean(h)
+        return ops.tanh(h - center) + ops.sin(W @ h - center)
+
+    pair = compiler.pair_of(formula(own))
+    sums = [value for value in walk([d for d in pair.d_states if d]) if value.op == "sum"]
+    assert [[arg.op for arg in value.args] for value in sums] == [["mul", "mul"]]
 
 
 KINKS = {  # op at its kinks, at ties and at NaN -> what torch computes; both on x alone

@@ -166,18 +166,18 @@ def test_scaled_sums_of_products_join_along_k(coef):
 
 @pytest.mark.parametrize("made", cells.CORE, ids=lambda made: made.name)
 def test_what_is_given_is_loaded_where_it_is_read(made):
-    """What one or two given values make by arithmetic is computed in the first segment that reads
-    it."""
+    """What one or two given values make by arithmetic, with any scalars, is computed in the first
+    segment that reads it."""
     for phase in phases(planned(made)):
         level = {v: i for i, s in enumerate(phase.segments) for part in s.parts for v in part.nodes}
-        whole = {arg for value in level for arg in full_reads(value)}
-        writes = [w for s in phase.segments for part in s.parts for w in part.writes]
         scalars = {value for segment in phase.segments for value in segment.scalars}
+        whole = {arg for value in {*level, *scalars} for arg in full_reads(value)}
+        writes = [w for s in phase.segments for part in s.parts for w in part.writes]
         results = {value for value, buffer in writes if buffer.where != "scratch"}
         for value in set(level) - whole:
-            parts = below((value,), set(phase.buffers) - set(level) - scalars)
-            inner = [part for part in parts if part in level or part in scalars]
-            simple = all(v.shape and v.op != "matmul" and not full_reads(v) for v in inner)
+            parts = [v for v in below((value,), set(phase.buffers) - set(level)) if v.shape]
+            inner = [part for part in parts if part in level]
+            simple = all(v.op != "matmul" and not full_reads(v) for v in inner)
             readings = [level[reader] for reader in level if value in reader.args]
             if simple and readings and len(parts) - len(inner) <= 2:
                 assert level[value] == min(readings) or value in results

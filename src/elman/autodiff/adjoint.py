@@ -20,6 +20,31 @@ def _fitted(build: Builder, part: Node, shape: Shape) -> Node:
     return build.broadcast(part, shape)
 
 
+def _taken(build: Builder, part: Node) -> tuple[float, Node]:
+    """A part as a number times a node."""
+    if build.open(part) and len(part.args) == 1 and not part.bias:
+        return part.coefs[0], part.args[0]
+    return 1.0, part
+
+
+def _summed(build: Builder, parts: list[Node]) -> list[Node]:
+    """What flows into a scalar from vectors: one sum over the units of all of one rate, and
+    with one coefficient.
+
+    before: sum(-a) + sum(-b)  ->  after: -sum(a, b)
+    """
+    gathered: dict[tuple[float, Rate], list[Node]] = {}
+    rest: list[Node] = []
+    for part in parts:
+        if len(part.shape) == 1:
+            coef, of = _taken(build, part)
+            gathered.setdefault((coef, of.rate), []).append(of)
+        else:
+            rest.append(_fitted(build, part, ()))
+    sums = [build.scale(coef, build.make("sum", of, (), ())) for (coef, _), of in gathered.items()]
+    return rest + sums
+
+
 class _Cotangents:
     """Collects what flows back into each value."""
 
@@ -29,12 +54,16 @@ class _Cotangents:
 
     def add(self, value: Node, part: Node | None) -> None:
         if part is not None and value.op not in _CONSTANTS:
-            self.parts.setdefault(value, []).append(_fitted(self.build, part, value.shape))
+            self.parts.setdefault(value, []).append(part)
 
     def total(self, value: Node) -> Node | None:
-        terms = self.parts.get(value)
-        if not terms:
+        parts = self.parts.get(value)
+        if not parts:
             return None
+        if value.shape:
+            terms = [_fitted(self.build, part, value.shape) for part in parts]
+        else:
+            terms = _summed(self.build, parts)
         cotangent = self.build.lin([(1.0, part) for part in terms], shape=value.shape)
         return (
             cotangent

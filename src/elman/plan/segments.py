@@ -72,14 +72,16 @@ def levels(order: list[Node], *, late_products: bool) -> dict[Node, int]:
 def _sunk(order: list[Node], level: Mapping[Node, int], roots: Collection[Node]) -> dict[Node, int]:
     """Levels where a value of one or two given ones is computed by its readers, not kept for them.
 
-    To load what is given there costs no more than to store a value and to load it again.
+    To load what is given there costs no more than to store a value and to load it again. Scalars,
+    of this phase too, cost nothing.
     """
     used = readers(order)
     given: dict[Node, frozenset[Node]] = {}
     found = dict(level)
     for value in order:
         pointwise = value.shape and value.op != "matmul" and not full_reads(value)
-        parts = [given.get(arg) if arg in level else frozenset((arg,)) for arg in value.args]
+        vectors = [arg for arg in value.args if arg.shape]  # scalars stay at hand
+        parts = [given.get(arg) if arg in level else frozenset((arg,)) for arg in vectors]
         if pointwise and value not in roots and None not in parts:
             whole = frozenset(v for part in parts for v in part or () if not loop_invariant(v))
             if len(whole) <= 2:

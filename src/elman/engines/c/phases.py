@@ -16,7 +16,8 @@ from elman.ir.types import dim_size
 from elman.plan.program import Buffer, Bundle, Part, Phase, Segment
 
 PARAMETERS = (
-    "const C *c, long t, long t0, long r0, long r1, const long *lo, const long *hi, T *sc, int lead"
+    "const C *c, long t, long t0, long r0, long r1, const long *lo, const long *hi, T *sc,"
+    " int lead, long done"  # done: rows of a batched phase whose scratch is free again
 )
 
 
@@ -283,6 +284,8 @@ class PhaseWriter(Places):
             body.extend(self._part(part))
         bases = [f"    T *const {base} = (T *)({text});" for base, text in self.bases.items()]
         inner = "\n".join("    " + line for line in body)
-        unused = "    (void)c; (void)t; (void)t0; (void)lo; (void)hi; (void)sc; (void)lead;"
+        unused = (
+            "    (void)c; (void)t; (void)t0; (void)lo; (void)hi; (void)sc; (void)lead; (void)done;"
+        )
         declared = "\n".join([unused, *bases])
         return f"NOINLINE void {name}({PARAMETERS}) {{\n{declared}\n{inner}\n}}"

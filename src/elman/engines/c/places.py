@@ -92,7 +92,11 @@ class Places:
             self.bases["ch"] = f"c->chunk_rows + (first_row(c, t) - first_row(c, t0)) * {row}"
             return RowAddress("ch", str(row), offsets[index], None)
         if where == "scratch":
-            step = f"(t & 1) * c->B * {self.scratch_row}" if self.loop else "0"
+            step = (
+                f"(t & 1) * c->B * {self.scratch_row}"
+                if self.loop
+                else f"-done * {self.scratch_row}"
+            )
             self.bases["sr"] = f"c->scratch + {step}"
             return RowAddress("sr", str(self.scratch_row), self.scratch[index], None)
         raise AssertionError(f"a {where} has no column")

@@ -34,6 +34,7 @@ class SweepWriter:
         self.name, self.sweep, self.layout = name, sweep, layout
         self.packed = clock.mark(f"{_WAYS[name]}, weights packed")
         self.direct = direct or not layout.tiled
+        self.row_block = blocks.rows
         self.chunk = layout.chunk(sweep.chunk)
         self.phases = (sweep.before, sweep.step, sweep.after)
         self.panels: dict[Bundle, Panels] = plan_panels(layout, product_parts(self.phases))
@@ -110,26 +111,32 @@ class SweepWriter:
             return ["gather(c, w, t0, n);", "barrier(w);"]
         return ["if (c->rows) {", "    gather(c, w, t0, n);", "    barrier(w);", "}"]
 
-    def calls(self, label: str, rows: str, *, sync: str) -> list[str]:
+    def calls(self, label: str, rows: str, *, sync: str, done: str = "0") -> list[str]:
         """Calls of one phase's segments; ``sync`` is the C condition under which workers wait at a
-        barrier."""
+        barrier, ``done`` how many rows before these have left their scratch."""
         phase = self.phases[("before", "step", "after").index(label)]
         lines: list[str] = []
         for index, segment in enumerate(phase.segments):
             if segment.sync and sync != "0":
                 lines.append("barrier(w);" if sync == "1" else f"if ({sync}) barrier(w);")
-            lines.append(f"{self.name}_{label}_{index}(c, t, t0, {rows}, sc, lead);")
+            lines.append(f"{self.name}_{label}_{index}(c, t, t0, {rows}, sc, lead, {done});")
         return lines
 
     def batched(self, label: str) -> list[str]:
-        """A batched phase over the rows of the chunk, split by rows or, if they are few, by
-        units."""
+        """A batched phase over the rows of the chunk, split by rows or, if they are few, by units.
+
+        All segments of some rows come before those of the next, whose scratch is where theirs was.
+        """
         phase = self.phases[("before", "step", "after").index(label)]
         if not phase.segments:
             return []
         calls = self.calls(
-            label, "b0, b1, by_rows ? zero : lo, by_rows ? full : hi", sync="!by_rows"
+            label,
+            "b, e, by_rows ? zero : lo, by_rows ? full : hi",
+            sync="!by_rows",
+            done="b - b0",
         )
+        most = f"by_rows ? {self.row_block} : rows" if len(phase.segments) > 1 else "rows"
         return [
             "{",
             "    long t = t0, rows = first_row(c, t0 + n) - first_row(c, t0);",
@@ -138,7 +145,11 @@ class SweepWriter:
             "    for (; s < c->shares; s += step) {",
             "        long b0 = by_rows ? share(rows, s, c->shares) : 0;",
             "        long b1 = by_rows ? share(rows, s + 1, c->shares) : rows;",
-            *("        " + call for call in calls),
+            f"        const long most = {most};",
+            "        for (long b = b0; b < b1; b += most) {",
+            "            const long e = b1 - b < most ? b1 : b + most;",
+            *("            " + call for call in calls),
+            "        }",
             "    }",
             "}",
             "barrier(w);",
