@@ -57,8 +57,9 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "train": f"{MIDDLE} compiler explaining drawing nn *",
     "report": f"{MIDDLE} compiler explaining drawing nn *",
     "export": f"{MIDDLE} engines.c compiler explaining drawing nn weights",  # spells as engine c
-    "bench": f"{MIDDLE} folders engines.c engines.deer compiler explaining drawing nn train *",
-    "__init__": f"{MIDDLE} starting compiler explaining drawing nn weights train export"
+    "bench": f"{MIDDLE} folders engines.c engines.deer engines.reference compiler explaining"
+    " drawing nn train *",
+    "__init__": f"{MIDDLE} starting compiler explaining drawing nn weights train bench export"
     " engines.deer",
     "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report export bench __init__"
     " starting *",

@@ -34,13 +34,17 @@ from elman.version import __version__
 
 if _TYPE_CHECKING:
     from elman import export
+    from elman.bench.beside import measure
     from elman.train.loading import load
 
 for _public in _NAMED:
     _public.__module__ = __name__  # what pickles call it, wherever it is defined
 
 
-_LAZY = {"load": "elman.train.loading"}  # functions of rooms that need more than torch
+_LAZY = {  # functions of rooms that need more than torch
+    "load": "elman.train.loading",
+    "measure": "elman.bench.beside",
+}
 
 
 def __getattr__(name: str) -> _Any:
@@ -71,6 +75,7 @@ __all__ = [
     "export",
     "linear_scan",
     "load",
+    "measure",
     "ops",
     "safe_globals",
     "using",

@@ -114,13 +114,6 @@ def test_unknown_suite():
         find_suite("fly")
 
 
-@pytest.mark.parametrize("name", ["mine.py:cell", "gru", "onlstm_chunked"])
-def test_a_cell_is_no_suite(name):
-    """Told which command measures one."""
-    with pytest.raises(InputError, match=f"hint +elman tune {name}, which times one cell"):
-        find_suite(name)
-
-
 def test_effort():
     """`--quick` is less of everything; `--seconds` is the time alone."""
     usual, quick = Effort.of(False, None), Effort.of(True, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elman.bench import running
+from elman.bench.aside import Asked
 from elman.bench.cases import Case, Suite
 from elman.bench.claims import Claim, Rows, Verdict, curve
 from elman.bench.results import read_rows
@@ -67,6 +68,41 @@ def test_failures_are_told(elman, tmp_path, fail):
     assert code == 1
     assert "lstm_peephole 100,4,128: cannot" in said
     assert len(read_rows(out)) == 3
+
+
+def test_a_cell_beside_its_loop(elman, monkeypatch, tmp_path):
+    """Sizes by option or by name; the measurement's own text, and no file."""
+    asked = []
+
+    def measured(given):
+        asked.append(given)
+        return "12 times as fast"
+
+    monkeypatch.setattr("elman.cli.bench.measured_aside", measured)
+    monkeypatch.chdir(tmp_path)
+    code, said, _ = elman("bench", "ealstm", "--dim=H=32,I=8", "--dim", "S=3", "--steps=7")
+    assert (code, said) == (0, "12 times as fast\n")
+    assert asked == [Asked("ealstm", 8, 32, {"H": 32, "I": 8, "S": 3}, steps=7)]
+    words = ("--hidden=5", "--no-training", "--engine=c", "--threads=1", "--seconds=3")
+    assert elman("bench", "gru", *words)[0] == 0
+    rest = {"training": False, "engine": "c", "threads": 1, "seconds": 3.0}
+    assert asked[1] == Asked("gru", 5, 5, {}, **rest)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("gru", "--quick", "--rows=x"), "--quick --rows: that is said of suites, not of gru"),
+        (("cpu", "--steps=3"), "--steps: that is said of cells, not of cpu"),
+        (("gru", "--steps=0"), "--steps"),
+    ],
+)
+def test_options_of_the_other_kind(elman, words, said):
+    """They would mean nothing."""
+    code, _, err = elman("bench", *words)
+    assert code == 2
+    assert said in " ".join(err.replace("│", " ").split())
 
 
 def test_wrong_calls(elman, tmp_path):

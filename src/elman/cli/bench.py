@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from elman import cells
+from elman.bench.aside import Asked, measured_aside
 from elman.bench.cases import OURS, Case, Effort, Suite
 from elman.bench.claims import HEADERS as CLAIM_HEADERS
 from elman.bench.claims import Rows, judged
@@ -18,16 +20,28 @@ from elman.bench.results import Row, read_rows
 from elman.bench.running import run_suite
 from elman.bench.suites import SUITES, find_suite
 from elman.bench.table import CASE, COLUMNS, LARGE, filled, machine_line, share_of_peak, words
+from elman.cli._options import named, option, sized
+from elman.cli.explain import DType
 from elman.report import BenchPage, Plot, write_benchmark, write_benchmarks
+from elman.train.layers import find_cell
 
 PIPED_WIDTH = 160
 FAILED = 1
 ALL = "all"
+CELL_S = 2.0  # of timing
+OF_SUITES = {"quick", "out", "rows", "measuring"}
+OF_CELLS = {
+    *("steps", "batch", "hidden", "inputs", "dim", "dtype", "engine", "training", "threads"),
+}
 
 
 def bench(
+    context: typer.Context,
     suite: Annotated[
-        str, typer.Argument(help=f"Which suite: {', '.join(SUITES)}, or {ALL}.")
+        str,
+        typer.Argument(
+            help=f"Which suite: {', '.join(SUITES)}, or {ALL}; or a cell: gru, or file.py:cell."
+        ),
     ] = "foundation",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, under a minute.")] = False,
     seconds: Annotated[
@@ -43,12 +57,36 @@ def bench(
     measuring: Annotated[
         bool, typer.Option("--measure/--report", help="Measure, or show the rows that --out has.")
     ] = True,
+    steps: Annotated[int, typer.Option(help="T of a cell.", min=1)] = 100,
+    batch: Annotated[int, typer.Option(help="B of a cell.", min=1)] = 32,
+    hidden: Annotated[int, typer.Option(help="Units of a cell: the first state's size.")] = 128,
+    inputs: Annotated[int | None, typer.Option(help="Size of its input; as --hidden.")] = None,
+    dim: Annotated[list[str] | None, typer.Option(help="Sizes by name: H=128,I=64.")] = None,
+    dtype: Annotated[DType, typer.Option(help="Of a cell's computation.")] = DType.FLOAT32,
+    engine: Annotated[str, typer.Option(help="Of a cell: auto, or an engine's name.")] = "auto",
+    training: Annotated[bool, typer.Option(help="Of a cell: with a backward.")] = True,
+    threads: Annotated[int | None, typer.Option(help="Of a cell; as torch has it.", min=1)] = None,
 ) -> None:
-    """Measure elman against its peers, side by side.
+    """Measure elman against its peers, side by side; or a cell beside its plain loop.
 
     Each case runs in a process of its own; its row is in the file as soon as it is measured.
     `all` is every suite, with one page of all of them.
+
+    Of a cell: the loop is its formula, step by step, in torch's operations. Both agree first, in
+    every output and gradient.
     """
+    check_given(context, suite)
+    if is_cell(suite):
+        found = find_cell(suite)
+        asked = Asked(
+            suite,
+            *sized(found, hidden, inputs, dim),
+            *(steps, batch, str(dtype), training, engine),
+            seconds=CELL_S if seconds is None else Effort.of(False, seconds).seconds,
+            threads=threads,
+        )
+        say(Console(), str(measured_aside(asked)))
+        return
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPED_WIDTH)
@@ -77,6 +115,25 @@ def bench(
     say(console, f"page: {page}")
     if failed and measuring:
         raise typer.Exit(FAILED)
+
+
+def is_cell(name: str) -> bool:
+    """Whether a suite's place is taken by a cell."""
+    own = {known.name for known in cells.ALL}
+    return name not in SUITES and (":" in name or name in own or Path(name).is_file())
+
+
+def check_given(context: typer.Context, name: str) -> None:
+    """Refuse what is said of a cell beside a suite, and the other way round.
+
+    Raises:
+        BadParameter: an option that means nothing.
+    """
+    other, what = (OF_SUITES, "suites") if is_cell(name) else (OF_CELLS, "cells")
+    if given := [option(each) for each in named(context) if each in other]:
+        raise typer.BadParameter(
+            f"that is said of {what}, not of {name}", param_hint=" ".join(given)
+        )
 
 
 def present(suite: Suite, names: tuple[str, ...], quick: bool, path: Path) -> list[Row]:

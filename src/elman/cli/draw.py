@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from elman.cli.explain import Tape, sizes
+from elman.cli._options import sized
+from elman.cli.explain import Tape
 from elman.drawing import draw as drawn
 from elman.drawing import draw_ops
 from elman.errors import RunError, diagnostic
@@ -42,10 +43,10 @@ def draw(
         if ops is not None:
             made = draw_ops(ops)
         else:
-            options: dict[str, Any] = {"tape": str(tape), **sizes(dim or [])}
-            made = drawn(
-                find_cell(cell or ""), path, hidden_size=hidden, input_size=inputs, **options
-            )
+            found = find_cell(cell or "")
+            input_size, hidden_size, dims = sized(found, hidden, inputs, dim)
+            options: dict[str, Any] = {"tape": str(tape), **dims}
+            made = drawn(found, path, hidden_size=hidden_size, input_size=input_size, **options)
     except OSError as error:
         raise RunError(diagnostic("cannot write the picture", [("error", str(error))])) from error
     Console().print(str(made.path), highlight=False, markup=False, soft_wrap=True)

@@ -9,6 +9,7 @@ import torch
 import typer
 from rich.console import Console
 
+from elman.cli._options import sized
 from elman.nn.explain import explain as explained
 from elman.plan.spec import OPTIMIZATIONS
 from elman.train.layers import find_cell
@@ -74,10 +75,12 @@ def explain(
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPED_WIDTH)
+    what = find_cell(cell)
+    input_size, hidden_size, dims = sized(what, hidden, inputs, dim)
     found = explained(
-        find_cell(cell),
-        hidden_size=hidden,
-        input_size=inputs,
+        what,
+        hidden_size=hidden_size,
+        input_size=input_size,
         steps=steps,
         batch=batch,
         dtype=str(dtype),
@@ -87,20 +90,9 @@ def explain(
         engine=engine,
         training=training,
         measure=measure,
-        **sizes(dim or []),
+        **dims,
     )
     if stage is not None and stage not in found.stages:
         raise typer.BadParameter(f"there are {', '.join(found.stages)}", param_hint="--stage")
     text = str(found) if stage is None else found.stages[stage]
     console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def sizes(given: list[str]) -> dict[str, int]:
-    """Read ``P=32``."""
-    found: dict[str, int] = {}
-    for text in given:
-        name, equals, size = text.partition("=")
-        if not (equals and name.isidentifier() and size.isdigit()):
-            raise typer.BadParameter(f"{text!r} is not of the form P=32", param_hint="--dim")
-        found[name] = int(size)
-    return found

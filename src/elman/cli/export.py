@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from elman.cli._options import named, option
+from elman.cli._options import named, option, sizes
 from elman.cli._printing import plain
-from elman.cli.explain import sizes
 from elman.errors import InputError, RunError, diagnostic
 from elman.export import to_c, to_onnx
 from elman.nn import GRU, LSTM, RNN, Recurrent

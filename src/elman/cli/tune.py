@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from elman import compiler
-from elman.cli.explain import Device, DType, measurable, sizes
+from elman.cli._options import sized
+from elman.cli.explain import Device, DType, measurable
 from elman.engines.base import Job
 from elman.engines.together import Arrangement
 from elman.errors import InputError
@@ -64,7 +65,8 @@ def tune(
     if layers > 1 and inputs not in (None, hidden):
         raise typer.BadParameter("of a stack it is --hidden", param_hint="--inputs")
     found = find_cell(cell)
-    dims, where = found.bind(inputs or hidden, hidden, **sizes(dim or [])), measurable(device)
+    input_size, hidden_size, own = sized(found, hidden, inputs, dim)
+    dims, where = found.bind(input_size, hidden_size, **own), measurable(device)
     for text in shape or ["100,16"]:
         steps, batch = shape_of(text)
         members: list[tuple[Job, Choice]] = []

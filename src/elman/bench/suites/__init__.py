@@ -19,7 +19,6 @@ from elman.bench.suites.persistent import PERSISTENT
 from elman.bench.suites.scan import SCAN
 from elman.bench.suites.svail import SVAIL
 from elman.bench.suites.users import USERS
-from elman.cells import ALL
 from elman.errors import InputError, diagnostic
 
 _ALL = (
@@ -47,7 +46,5 @@ SUITES = {suite.name: suite for suite in _ALL}
 def find_suite(name: str) -> Suite:
     """The suite of a name. Raises InputError for an unknown one, listing those that exist."""
     if name not in SUITES:
-        cell = ":" in name or name in {known.name for known in ALL}
-        hint = f"elman tune {name}, which times one cell" if cell else ""
-        raise InputError(diagnostic(f"no suite {name!r}", [("known", ", ".join(SUITES))], hint))
+        raise InputError(diagnostic(f"no suite {name!r}", [("known", ", ".join(SUITES))]))
     return SUITES[name]

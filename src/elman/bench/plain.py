@@ -1,0 +1,135 @@
+"""The plain loop of any cell: its formula, step by step, in torch's operations, under autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.engines.call import Call
+from elman.engines.reference.engine import steps as loop_over
+from elman.ir.types import shape_size
+from elman.nn.recurrent import Recurrent
+from elman.passes.draws import expected
+
+Named = dict[str, Tensor]
+Made = tuple[list[Tensor], list[Tensor]]  # outputs, last states
+
+
+class Pairing:
+    """Random inputs of a module of one layer, and cotangents; who computes it.
+
+    Args:
+        net: in evaluation mode.
+        steps, batch: T and B.
+        training: whether gradients are computed too.
+    """
+
+    def __init__(self, net: Recurrent, steps: int, batch: int, training: bool) -> None:
+        self.net, self.cell, self.training = net, net.cell, training
+        self.graph = expected(self.cell.graph)
+        (runner,) = net.runners.values()
+        self.dims = dict(runner.dims)
+        weight = next(iter(net.state_dict().values()), torch.empty(0))
+        self.dtype, rate = weight.dtype, (steps, batch)
+
+        def drawn(lead: tuple[int, ...], shape: Any) -> Tensor:
+            return torch.randn(*lead, *shape_size(shape, self.dims)).to(self.dtype)
+
+        self.inputs = {entry.name: drawn(rate, entry.shape) for entry in self.cell.inputs}
+        self.static = {entry.name: drawn((batch,), entry.shape) for entry in self.cell.static}
+        self.begins = {
+            entry.name: torch.zeros(batch, *shape_size(entry.shape, self.dims), dtype=self.dtype)
+            + getattr(net, f"initial_{entry.name}", torch.zeros(1))[0].to(self.dtype)
+            for entry in self.cell.states
+        }
+        self.dy = [drawn(rate, entry.shape) for entry in self.graph.outputs]
+
+    @property
+    def weights(self) -> Named:
+        """By name, those that are trained first among equals: all of the layer's."""
+        return {entry.name: getattr(self.net, f"{entry.name}_l0") for entry in self.cell.weights}
+
+    def own(self) -> Any:
+        """What is timed of elman."""
+        return self._run(self._by_elman, self.inputs, self.static, self.weights)
+
+    def loop(self) -> Any:
+        """What is timed of the loop."""
+        return self._run(self._by_loop, self.inputs, self.static, self.weights)
+
+    def results(self, who: Callable[[], Any]) -> Named:
+        """What comes out, by name."""
+        outputs, last, gradients = who()
+        whole = _side_by_side(outputs)
+        ends = {f"last {entry.name}": v for entry, v in zip(self.cell.states, last, strict=True)}
+        return {"output": whole.detach(), **{k: v.detach() for k, v in ends.items()}, **gradients}
+
+    def double(self) -> Named:
+        """What the loop computes in float64 of the same numbers."""
+        values = [
+            {name: value.detach().double() for name, value in given.items()}
+            for given in (self.inputs, self.static, self.weights)
+        ]
+        for name, weight in values[2].items():
+            weight.requires_grad_(name not in self.cell.constants)
+        return self.results(lambda: self._run(self._by_loop, *values))
+
+    def first(self, steps: int) -> Pairing:
+        """The same over no more than the first steps."""
+        short = object.__new__(Pairing)
+        vars(short).update(vars(self))
+        short.inputs = {name: value[:steps] for name, value in self.inputs.items()}
+        short.dy = [value[:steps] for value in self.dy]
+        return short
+
+    def _run(
+        self,
+        who: Callable[..., Made],
+        inputs: Named,
+        static: Named,
+        weights: Named,
+    ) -> tuple[list[Tensor], list[Tensor], Named]:
+        if not self.training:
+            with torch.no_grad():
+                return (*who(inputs, static, weights), {})
+        given = {name: value.detach().requires_grad_() for name, value in inputs.items()}
+        leaves = given | {name: w for name, w in weights.items() if w.requires_grad}
+        outputs, last = who(given, static, weights)
+        dy = [value.to(output.dtype) for value, output in zip(self.dy, outputs, strict=True)]
+        found = torch.autograd.grad(
+            outputs, [*leaves.values()], dy, allow_unused=True, materialize_grads=True
+        )
+        gradients = {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
+        return outputs, last, gradients
+
+    def _by_elman(self, inputs: Named, static: Named, weights: Named) -> Made:
+        x: Any = tuple(inputs.values())
+        x = x if len(x) > 1 else x[0]
+        fixed: Any = tuple(static.values())
+        fixed = (fixed if len(fixed) > 1 else fixed[0]) if fixed else None
+        out, state = self.net(x, static=fixed)
+        ends = state if isinstance(state, tuple) else () if state is None else (state,)
+        return [*out] if isinstance(out, tuple) else [out], [end[0] for end in ends]
+
+    def _by_loop(self, inputs: Named, static: Named, weights: Named) -> Made:
+        some = next(iter(inputs.values()))
+        steps, dtype = len(some), some.dtype
+        fixed = [value.expand(steps, *value.shape) for value in static.values()]
+        states = tuple(value.to(dtype) for value in self.begins.values())
+        call = Call((*inputs.values(), *fixed), states, tuple(weights.values()))
+        rows = [(row, after) for _, after, row in loop_over(self.graph, self.dims, call)]
+        whole = torch.stack([row for row, _ in rows])
+        widths = [value[0, 0].numel() for value in self.dy]
+        parts = [whole] if len(widths) == 1 else whole.split(widths, -1)
+        shaped = [part.reshape(dy[:steps].shape) for part, dy in zip(parts, self.dy, strict=True)]
+        return shaped, [*rows[-1][1]]
+
+
+def _side_by_side(outputs: list[Tensor]) -> Tensor:
+    """Several outputs [T, B, n] or [T, B] as one; one as it is."""
+    if len(outputs) == 1:
+        return outputs[0]
+    return torch.cat([v if v.dim() > 2 else v.unsqueeze(-1) for v in outputs], -1)
