@@ -218,6 +218,28 @@ def test_a_backward_that_runs_steps_again(engine):
         assert_close(got, want)
 
 
+def test_compiled_before_it_ever_ran():
+    """What options ask of a formula is known when a compiler traces the first call."""
+
+    @cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]", init={"h": 0.5})
+    def unseen(x, h, W, R):
+        """A cell that nobody has run."""
+        return elman.ops.tanh(W @ x + R @ h)
+
+    options = {
+        "weight_dropout": 0.5,
+        "recurrent_dropout": 0.5,
+        "zoneout": 0.5,
+        "clip_gradient": 1.0,
+    }
+    net = elman.Recurrent(unseen, 4, 4, engine="reference", **options)
+    x, found = torch.randn(2, 2, 4), []
+    for call in (torch.compile(net, fullgraph=True, backend="aot_eager"), net):
+        torch.manual_seed(0)
+        found.append(call(x, reset=torch.ones(2, 2))[0])
+    assert torch.equal(*found)
+
+
 @cell(input="x[I]", state="h[H], k[H], m[H]", weights="W[H, I]")
 def hands_on(x, h, k, m, W):
     """States that are others' next ones as they are, one of them twice."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from elman.errors import InputError
+from elman.frontend.cell import Cell
 from elman.ir.types import dim_size
 from elman.nn.arguments import Prepared, cast_to, device_type
 from elman.nn.autograd.transforms import transformed
@@ -47,6 +48,8 @@ class Parts(NamedTuple):
         signature: what the module takes.
         draws: how often cells draw random numbers anew: per ``step``, per ``sequence``.
         repeats: calls that came before.
+        recurrent: of each weight of each, whether it is a matrix that multiplies what depends on a
+            state.
         begins: whether a sequence that is given no state may begin with something else than zeros:
             with what is learned, or with what cells say (``init=``).
     """
@@ -56,6 +59,7 @@ class Parts(NamedTuple):
     names: list[list[str]]
     signature: Signature
     repeats: Repeats
+    recurrent: list[list[bool]]
     draws: tuple[str, ...] = ()
     begins: bool = False
 
@@ -93,7 +97,8 @@ class SequenceModule(Configured):
         draws = draws_of([runner.cell.graph for runner in runners.values()])
         begins = self.learn_initial or any(map(_begins, runners.values()))
         repeats = Repeats(stack, signature, names, not (draws or begins))
-        return Parts(runners, stack, names, signature, repeats, draws, begins)
+        recurrent = [_recurrent(runner.cell) for runner in runners.values()]
+        return Parts(runners, stack, names, signature, repeats, recurrent, draws, begins)
 
     @property
     def parts(self) -> Parts:
@@ -278,7 +283,8 @@ class SequenceModule(Configured):
         Raises:
             EngineError: as ``forward``.
         """
-        _, stack, _, signature, _, per, _ = self._parts or self.parts
+        parts: Parts = self._parts or self.parts
+        stack, signature, per = parts.stack, parts.signature, parts.draws
         if prepared.cast is not None:
             with torch.autocast(prepared.inputs[0].device.type, enabled=False):
                 results = self._run(prepared._replace(cast=None), engine, reset_to, outputs)
@@ -340,17 +346,14 @@ class SequenceModule(Configured):
     def _dropped(self: Any, weights: list[list[Tensor]]) -> list[list[Tensor]]:
         """The weights of a call, of those that multiply what depends on a state some dropped
         (Wan et al. 2013; Merity, Keskar & Socher 2018, arXiv:1708.02182v1, sec. 2)."""
-        dropped: list[list[Tensor]] = []
-        for runner, own in zip(self.parts.stack.runners, weights, strict=True):
-            cell = runner.cell
-            chosen = (cell.whole or cell).division.blocks - cell.constants
-            dropped.append(
-                [
-                    torch.dropout(value, self.weight_dropout, True) if e.name in chosen else value
-                    for e, value in zip(cell.weights, own)
-                ]
-            )
-        return dropped
+        share = self.weight_dropout
+        return [
+            [
+                torch.dropout(value, share, True) if some else value
+                for some, value in zip(which, own)
+            ]
+            for which, own in zip(self.parts.recurrent, weights, strict=True)
+        ]
 
     def _options(
         self: Any, prepared: Prepared, start: Starts, draw: Callable[..., list[Tensor]] = draw_keys
@@ -398,3 +401,9 @@ class SequenceModule(Configured):
 def _begins(runner: Runner) -> bool:
     """Whether a cell says what its states begin with."""
     return any(entry.name in runner.cell.init for entry in runner.cell.states)
+
+
+def _recurrent(cell: Cell) -> list[bool]:
+    """Which weights of a cell are trained matrices that multiply what depends on a state."""
+    found = (cell.whole or cell).division.blocks - cell.constants
+    return [entry.name in found for entry in cell.weights]
