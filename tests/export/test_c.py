@@ -44,7 +44,7 @@ def by_c(module, folder, inputs, lanes=0, name="model"):
     """What the exported C makes of inputs [T, n], step by step."""
     made = to_c(module, folder, name)
     own = library(folder, name, lanes)
-    state = torch.zeros(made.state + 64)
+    state = torch.zeros(getattr(own, f"{name}_bytes")(), dtype=torch.uint8)
     out = torch.zeros(len(inputs[0]), made.output)
     at = [ctypes.c_void_p(state.data_ptr())]
     getattr(own, f"{name}_init")(*at)
@@ -215,6 +215,7 @@ def test_several_outputs_and_initial_states(learned, tmp_path):
         torch.nn.init.normal_(value)
     inputs = drawn(net)
     got = by_c(net, tmp_path, inputs)
+    assert "-> y [16]: y [5], m [1], s [10] */" in (tmp_path / "model.h").read_text()
     with torch.no_grad(), elman.using(engine="reference"):
         out = net.eval()(inputs[0].unsqueeze(1))[0]
     want = torch.cat([value.reshape(len(got), -1) for value in out], 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -19,14 +18,15 @@ from elman.engines.base import Job
 from elman.engines.c.ops import SPELL
 from elman.engines.c.shared import file
 from elman.errors import InputError, diagnostic
+from elman.export.checking import check
 from elman.export.step import MOST_LANES, LayerText, tiled
 from elman.ir.graph import Node
+from elman.ir.types import shape_size
 from elman.nn.sequence import SequenceModule
 from elman.passes.draws import expected
 from elman.plan.build import output_is_state
 from elman.plan.spec import PlanOptions, Spec
 
-_CHECKED_STEPS = 16
 _TAKEN = ("state", "y", "steps", "row")  # parameters and variables of the functions themselves
 _PLAIN = PlanOptions(without=frozenset({"hoisting"}))  # one step knows no batch of all steps
 
@@ -63,8 +63,10 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
     Of any cell, with any layers, heads and residual connections; in float32, as in ``eval()``. The
     folder then holds ``NAME.h`` (one ``NAME_step`` from x [I] to y [H], ``NAME_run`` over T steps),
     ``NAME.c``, ``NAME_weights.h``, ``NAME_check.c``, which compares with what the module computes
-    here, and a ``Makefile`` (``make check``). The text is C99 with one number at a time; gcc and
-    clang compile it to vectors (``-DLANES=4``, 8, 16; by itself as wide as the target has).
+    here, and a ``Makefile`` (``make check``). Several outputs lie one behind another in y; a
+    sequence begins with what is learned, or as the cell says. The text is C99 with one number at a
+    time; gcc and clang compile it to vectors (``-DLANES=4``, 8, 16; by itself as wide as the target
+    has).
 
     Args:
         module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``, of one direction.
@@ -72,8 +74,8 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
         name: of files, types and functions; a C identifier.
 
     Raises:
-        InputError: no such module, both directions, several outputs, learned initial states, a
-            weight that is no finite number, or an operation that C has no text for.
+        InputError: no such module, both directions, a weight that is no finite number, or an
+            operation that C has no text for.
 
     Example:
         >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")
@@ -87,7 +89,7 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
         job = Job(cell.name, graph, compiler.paired(graph), spec)
         _check_ops(job.pair.step.walk(), cell.name)
         layers.append(LayerText(f"{name}_l{index}", job, own))
-    project = _Project(name, layers, bool(module.residual), module)
+    project = _Project(name, layers, bool(module.residual), module, runners[-1].cell.output_names)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in project.files().items():
@@ -158,9 +160,17 @@ class _Project:
         layers: lowest first.
         residual: whether layers add their input to their output, from the second on.
         module: what the check compares with.
+        outputs: names of the last layer's outputs, if there are several.
     """
 
-    def __init__(self, name: str, layers: Sequence[LayerText], residual: bool, module: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        layers: Sequence[LayerText],
+        residual: bool,
+        module: Any,
+        outputs: Sequence[str],
+    ) -> None:
         self.name, self.layers, self.residual, self.module = name, layers, residual, module
         signature = module.parts.signature
         every = (*signature.inputs, *signature.static)
@@ -177,6 +187,10 @@ class _Project:
             self.learned = signature.form.rows(initial)
         self.static = set(self.names[len(signature.inputs) :])
         self.outputs = [layer.layout.output_width for layer in layers]
+        told = layers[-1].job.graph.outputs
+        widths = [math.prod(shape_size(v.shape, layers[-1].job.spec.sizes)) for v in told]
+        parts = [f"{own} [{width}]" for own, width in zip(outputs, widths)]
+        self.y = f"y [{self.outputs[-1]}]" + bool(parts) * f": {', '.join(parts)}"
 
     def arrays(self) -> dict[str, Tensor]:
         """The constant arrays, by name."""
@@ -219,7 +233,7 @@ class _Project:
             f"{self.name}.h": self._header(),
             f"{self.name}.c": self._code(),
             f"{self.name}_weights.h": f"/* Weights of {self.name}. */\n{weights}",
-            f"{self.name}_check.c": self._check(),
+            f"{self.name}_check.c": check(self.name, self.names, self.static, self.module, _array),
             "Makefile": _MAKEFILE.replace("NAME", self.name),
         }
 
@@ -254,9 +268,11 @@ typedef struct {{
     int turn; /* which half of each state is the current one */
 }} {name}_state;
 
+/* bytes of a {name}_state, for callers that do not read this header */
+long {name}_bytes(void);
 /* begin a sequence: all states {"as learned" if self.learned else "zero"} */
 void {name}_init({name}_state *state);
-/* one step: {shapes} -> y [{self.outputs[-1]}] */
+/* one step: {shapes} -> {self.y} */
 void {name}_step({name}_state *state, {self._parameters()}, float *y);
 /* T steps, one behind another in memory{" (static inputs: one for all)" * bool(self.static)} */
 void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps);
@@ -330,6 +346,7 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
             file("reductions.h"),
             file("groups.h"),
             *(self._layer(index, layer) for index, layer in enumerate(self.layers)),
+            f"long {name}_bytes(void) {{ return (long)sizeof({name}_state); }}",
             f"void {name}_init({name}_state *state) {{",
             *("    " + line for line in [*begun, "state->turn = 0;"]),
             "}",
@@ -343,58 +360,6 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
             "",
         ]
         return "\n".join(parts)
-
-    def _expected(self) -> tuple[dict[str, Tensor], Tensor]:
-        """Random inputs [T, 1, n], and what the module makes of them, in float64."""
-        source = torch.Generator().manual_seed(0)
-        steps = _CHECKED_STEPS
-        signature = self.module.parts.signature
-        given_as = [((steps,), shape) for _, shape in signature.inputs]
-        given_as += [((), shape) for _, shape in signature.static]
-        inputs = {
-            name: torch.randn(*lead, 1, *shape, generator=source, dtype=torch.float32)
-            for name, (lead, shape) in zip(self.names, given_as, strict=True)
-        }
-        exact = copy.deepcopy(self.module).double().cpu().eval()
-        exact.engine, exact.batch_first = "reference", False
-        given = [value.double() for name, value in inputs.items() if name not in self.static]
-        once = [value.double() for name, value in inputs.items() if name in self.static]
-        several = len(self.static) > 1
-        more: dict[str, Any] = (
-            {"static": tuple(once) if several else once[0]} if self.static else {}
-        )
-        with torch.no_grad():
-            out = exact(tuple(given) if len(given) > 1 else given[0], **more)[0]
-        outputs = out if isinstance(out, tuple) else (out,)
-        return inputs, torch.cat([value.reshape(steps, -1) for value in outputs], 1)
-
-    def _check(self) -> str:
-        name = self.name
-        inputs, out = self._expected()
-        arrays = "".join(_array(f"given_{n}", v.reshape(-1)) for n, v in inputs.items())
-        given = ", ".join(f"given_{n}" for n in inputs)
-        return f"""/* Compare {name} with what the module computed when it was exported. */
-#include <stdio.h>
-#include "{name}.h"
-{arrays}{_array("expected", out.reshape(-1))}
-static {name}_state memory;
-static float y[{out.numel()}];
-
-int main(void) {{
-    double worst = 0, largest = 1e-30;
-    {name}_init(&memory);
-    {name}_run(&memory, {given}, y, {_CHECKED_STEPS});
-    for (long i = 0; i < {out.numel()}; i++) {{
-        double off = (double)y[i] - (double)expected[i], size = (double)expected[i];
-        if (off < 0) off = -off;
-        if (size < 0) size = -size;
-        if (!(off <= worst)) worst = off;
-        if (size > largest) largest = size;
-    }}
-    printf("largest error %.3g of values up to %.3g\\n", worst, largest);
-    return !(worst <= 2e-5 * (largest > 1 ? largest : 1));
-}}
-"""
 
 
 _LANES = f"""
