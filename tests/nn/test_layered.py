@@ -450,6 +450,10 @@ def test_what_is_refused():
             elman.Recurrent(told, I, 3, layers, K=1, S=1, q=[1.0, 2.0, 3.0])
     with pytest.raises(InputError, match="has no argument 'Z'"):
         elman.Recurrent([gru, lstm], I, 4, Z=3)
+    with pytest.raises(InputError, match=r"'learned_initial'(.|\n)*hint  learn_initial=…"):
+        elman.Recurrent(gru, I, 4, learned_initial=True)
+    with pytest.raises(InputError, match=r"hint  W is a weight: init=\{'W': …\} in the cell"):
+        elman.Recurrent(gru, I, 4, W=0.1)
     with pytest.raises(InputError, match="takes a cell, not int"):
         elman.Recurrent([gru, 3], I, 4)  # type: ignore[list-item]
     with pytest.raises(InputError, match="hidden_size should be of type int"):

@@ -141,6 +141,7 @@ def test_lengths_are_packing(kind, batch_first):
     "lengths, error, match",
     [
         ([1, 2], ShapeError, r"lengths must be \[3\], one per sequence, got \[2\]"),
+        ([1, 2, 3, 4], ShapeError, "hint  x is 3 sequences of 4 steps here: batch_first="),
         ([1, 2, 0], InputError, "between 1 and T = 4, got 0 to 2"),
         ([1, 2, 5], InputError, "between 1 and T = 4, got 1 to 5"),
         ([1.0, 2.0, 3.0], InputError, "whole numbers, not torch.float32"),

@@ -280,11 +280,16 @@ BAD_CALLS = {
         ShapeError,
         "input x of gru has no steps: [0, 3, 5]",
     ),
-    "no tensor": (lambda: [[1.0]], InputError, "input of gru is a tensor, got list"),
+    "no tensor": (
+        lambda: [[1.0]],
+        InputError,
+        "input of gru is a tensor, got list\n  hint  torch.as_tensor",
+    ),
+    "no numbers": (lambda: "x", InputError, "input of gru is a tensor, got str$"),
     "inputs": (
         lambda: (torch.zeros(2, 3, 5),) * 2,
         InputError,
-        "gru has 1 input, x, but 2 were given",
+        "gru has 1 input, x, but 2 were given\n  hint  net(x)$",
     ),
     "sparse": (
         lambda: torch.zeros(2, 3, 5).to_sparse(),
@@ -380,7 +385,9 @@ def test_bad_states():
     """Number, shape and dtype of initial states; mixed batches of inputs."""
     net = made(cells.lstm, 5, 4)
     x = torch.zeros(2, 3, 5)
-    with pytest.raises(InputError, match=r"lstm has 2 states, \(h, c\), but 1 was given"):
+    with pytest.raises(
+        InputError, match=r"lstm has 2 states, \(h, c\), but 1 .*\n  hint  net\(x, \(h, c\)\)$"
+    ):
         net(x, torch.zeros(1, 3, 4))
     with pytest.raises(
         ShapeError, match=r"state h of lstm must be \[1, 3, 4\], got \[1, 2, 4\]: layers · dir"

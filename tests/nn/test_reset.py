@@ -318,7 +318,17 @@ BAD = {
     "other sizes": (
         lambda: torch.zeros(3, 4),
         ShapeError,
-        r"reset must be \[T, B\] = \[4, 3\], got \[3, 4\]",
+        r"reset must be \[T, B\] = \[4, 3\], got \[3, 4\]\n  hint  reset.T$",
+    ),
+    "a column": (
+        lambda: torch.zeros(4, 3, 1),
+        ShapeError,
+        r"got \[4, 3, 1\]\n  hint  reset.squeeze\(-1\)$",
+    ),
+    "an array": (
+        lambda: torch.zeros(4, 3).numpy(),
+        InputError,
+        r"got ndarray\n  hint  torch.as_tensor\(reset\)",
     ),
     "a packed one": (
         lambda: pack_padded_sequence(torch.zeros(4, 3), [4, 4, 4]),

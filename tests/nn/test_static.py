@@ -242,8 +242,11 @@ def test_mistakes():
     x, (s, k), _ = drawn(net)
     with pytest.raises(InputError, match=r"once has static inputs: s, k"):
         net(x)
-    with pytest.raises(InputError, match=r"has 2 static inputs, \(s, k\), but 1 was given"):
+    told = r"has 2 static inputs, \(s, k\), but 1 was given\n  hint  net\(x, static=\(s, k\)\)"
+    with pytest.raises(InputError, match=told):
         net(x, static=s)
+    with pytest.raises(InputError, match=r"hint  net\(x, .*\); net\(x, static=…\) .*: s, k"):
+        net(x, (s, k, s, k))  # as of a layer that takes them behind x
     with pytest.raises(ShapeError, match=r"static input s of once must be \[3, 3\], got \[2, 3\]"):
         net(x, static=(s[:2], k))
     with pytest.raises(ShapeError, match=r"static input k of once must be \[3\], got \[7, 3\]"):

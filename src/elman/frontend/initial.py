@@ -11,7 +11,7 @@ from elman.frontend.signature import Declared
 
 Init = Any  # a number, the name of a scheme, an array or a function; no array type is known here
 
-_SHORT = 8  # values that a message repeats
+_SHORT = 60  # letters of values that a message repeats
 FILLS = ("zeros", "ones")  # of any shape
 SCHEMES = (  # torch.nn.init's, for matrices
     "orthogonal",
@@ -57,7 +57,8 @@ def check_init(
         hint = "give a number, the name of a scheme, a tensor, or a function of the parameter"
         values: list[Any] = [*how] if isinstance(how, list | tuple) else []
         if values:
-            hint = f"torch.tensor({values if len(values) <= _SHORT else '…'})"
+            shown = str(values)
+            hint = f"torch.tensor({shown if len(shown) <= _SHORT else '…'})"
         raise TraceError(
             diagnostic(
                 f"init of {name}: a {kind} says nothing about a weight",

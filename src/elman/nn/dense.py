@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -29,3 +31,9 @@ def check_dense(value: Tensor, what: str, of: str = "") -> None:
         hint = "torch.nested.to_padded_tensor(x, 0.0), and lengths=[…] of the sequences"
         raise InputError(diagnostic(f"{what} is a nested tensor", [], hint))
     raise InputError(diagnostic(f"{what} is {value.layout}, not dense", [], "give x.to_dense()"))
+
+
+def as_tensor(value: Any, name: str) -> str:
+    """The hint for what is no tensor: how it becomes one, if numbers are in it."""
+    numbers = isinstance(value, list | tuple) or hasattr(value, "__array__")
+    return f"torch.as_tensor({name})" if numbers else ""

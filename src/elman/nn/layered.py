@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from elman.errors import InputError, diagnostic
@@ -35,6 +36,7 @@ def layers_of(
     heads: int,
     changes: Sequence[Change],
     given: Mapping[str, Any],
+    arguments: Collection[str] = (),
 ) -> Layers:
     """Bind the cell, sizes, options and constants of every layer.
 
@@ -45,6 +47,7 @@ def layers_of(
         heads: of all layers.
         changes: of all layers that have such states.
         given: other arguments by name: options, dims and constants of cells.
+        arguments: names of the module's own, one of which may have been meant.
 
     Raises:
         InputError: no cell, an argument that no cell has, or lists of unlike length.
@@ -76,7 +79,7 @@ def layers_of(
             if name not in elsewhere
         }
         own = {k: v for k, v in own.items() if v is not None or k in one.defaults}
-        made, dims, fixed = _separated(one, own)
+        made, dims, fixed = _separated(one, own, arguments)
         for name, number in (("hidden_size", size), *dims.items()):
             check_size(name, number)
         if id(one) not in bound:
@@ -171,7 +174,9 @@ def _names_of(cell: Cell) -> set[str]:
     return {*cell.defaults, *cell.constants, *_dims_of(cell)}
 
 
-def _separated(cell: Cell, given: dict[str, Any]) -> tuple[Cell, dict[str, int], dict[str, Init]]:
+def _separated(
+    cell: Cell, given: dict[str, Any], arguments: Collection[str]
+) -> tuple[Cell, dict[str, int], dict[str, Init]]:
     """Bind the options of a cell; what is left are sizes of its dims, and its constants."""
     options = {name: value for name, value in given.items() if name in cell.defaults}
     bound = cell.with_options(**options)
@@ -193,11 +198,12 @@ def _separated(cell: Cell, given: dict[str, Any]) -> tuple[Cell, dict[str, int],
     constants = f"; constants: {', '.join(sorted(cell.constants))}" if cell.constants else ""
     for name in dims:
         if name not in known:
-            raise InputError(
+            told = (
                 f"Recurrent has no argument {name!r}, and {cell.name} neither a dim nor an option "
                 f"of that name (dims: {', '.join(sorted(known))}; options: "
                 f"{', '.join(cell.defaults) or 'none'}{constants})"
             )
+            raise InputError(diagnostic(told, [], _meant(cell, name, arguments)))
     return bound, dims, fixed
 
 
@@ -208,3 +214,11 @@ def check_size(name: str, size: Any) -> None:
     least = 0 if name == "input_size" else 1
     if size < least:
         raise InputError(f"{name} must be at least {least}, got {size}")
+
+
+def _meant(cell: Cell, name: str, arguments: Collection[str]) -> str:
+    """The hint for an argument that is none: one of a similar name, or where weights begin."""
+    if any(entry.name == name for entry in cell.weights):
+        return f"{name} is a weight: init={{{name!r}: …}} in the cell says what it begins with"
+    near = get_close_matches(name, [*arguments, *sorted(_names_of(cell))], 1)
+    return f"{near[0]}=…" if near else ""

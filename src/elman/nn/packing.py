@@ -11,7 +11,7 @@ from torch.autograd import Function
 from torch.nn.utils.rnn import PackedSequence
 
 from elman.engines.packed import Packed, packed_of
-from elman.errors import InputError, ShapeError
+from elman.errors import InputError, ShapeError, diagnostic
 from elman.nn.autograd.transforms import transformed
 
 
@@ -134,7 +134,11 @@ def checked_lengths(lengths: Any, batch: int, steps: int) -> Tensor:
     if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool:
         raise InputError(f"lengths are whole numbers, not {counts.dtype}")
     if counts.shape != (batch,):
-        raise ShapeError(f"lengths must be [{batch}], one per sequence, got {list(counts.shape)}")
+        told = f"lengths must be [{batch}], one per sequence, got {list(counts.shape)}"
+        hint = (
+            f"x is {batch} sequences of {steps} steps here: batch_first= says which axis is which"
+        )
+        raise ShapeError(diagnostic(told, [], hint if counts.shape == (steps,) else ""))
     if batch and not (int(counts.min()) >= 1 and int(counts.max()) <= steps):
         raise InputError(
             f"lengths lie between 1 and T = {steps}, got {int(counts.min())} to {int(counts.max())}"

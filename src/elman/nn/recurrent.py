@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -150,7 +151,15 @@ class Recurrent(SequenceModule, nn.Module):
                 "weight_dropout": weight_dropout,
             }
         )
-        layers = layers_of(cell, hidden_size, num_layers, heads, self._changes, more)
+        layers = layers_of(
+            cell,
+            hidden_size,
+            num_layers,
+            heads,
+            self._changes,
+            more,
+            inspect.signature(Recurrent).parameters,
+        )
         self.cell, _, self._dims = layers.formulas[0]
         self.num_layers, self.input_size = len(layers.formulas), input_size
         self._own = None if layers.alike else layers.formulas

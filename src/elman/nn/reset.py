@@ -14,6 +14,7 @@ from elman.engines.call import Call
 from elman.engines.packed import Packed
 from elman.errors import InputError, ShapeError, diagnostic
 from elman.ir.graph import Graph, node
+from elman.nn.dense import as_tensor
 from elman.nn.options import Option, known
 from elman.nn.signature import Opened
 
@@ -190,9 +191,20 @@ def check_flags(reset: Any, shape: Sequence[int]) -> None:
         InputError, ShapeError: it is no tensor, or of another shape.
     """
     if not isinstance(reset, Tensor):
-        raise InputError(f"reset is a tensor, one flag per sample, got {type(reset).__name__}")
+        told = f"reset is a tensor, one flag per sample, got {type(reset).__name__}"
+        raise InputError(diagnostic(told, [], as_tensor(reset, "reset")))
     if reset.shape != tuple(shape):
-        raise ShapeError(f"reset must be {[*shape]}, one flag per sample, got {[*reset.shape]}")
+        told = f"reset must be {[*shape]}, one flag per sample, got {[*reset.shape]}"
+        raise ShapeError(diagnostic(told, [], _meant(reset, shape)))
+
+
+def _meant(reset: Tensor, shape: Sequence[int]) -> str:
+    """What makes flags of another shape those that are wanted, if anything evident does."""
+    if [*reset.shape] == [*shape, 1]:
+        return "reset.squeeze(-1)"
+    if [*reset.shape] == [*shape[::-1]]:
+        return "reset.T"
+    return ""
 
 
 def reset_mask(reset: Any, x: Any, opened: Opened, batch_first: bool) -> Tensor:
@@ -219,7 +231,8 @@ def reset_mask(reset: Any, x: Any, opened: Opened, batch_first: bool) -> Tensor:
             raise ShapeError("reset is packed with other lengths than x")
         return reset.data
     if not isinstance(reset, Tensor):
-        raise InputError(f"reset is a tensor, one flag per step, got {type(reset).__name__}")
+        told = f"reset is a tensor, one flag per step, got {type(reset).__name__}"
+        raise InputError(diagnostic(told, [], as_tensor(reset, "reset")))
     if layout.padding is not None:
         sizes = (layout.padding.steps, int(layout.padding.like.batch_sizes[0]))
     else:
@@ -229,7 +242,8 @@ def reset_mask(reset: Any, x: Any, opened: Opened, batch_first: bool) -> Tensor:
     else:
         shape, names = ([*sizes[::-1]], "B, T") if batch_first else ([*sizes], "T, B")
     if [*reset.shape] != shape:
-        raise ShapeError(f"reset must be [{names}] = {shape}, got {[*reset.shape]}")
+        told = f"reset must be [{names}] = {shape}, got {[*reset.shape]}"
+        raise ShapeError(diagnostic(told, [], _meant(reset, shape)))
     if not layout.batched:
         return reset.unsqueeze(1)
     mask = reset.transpose(0, 1) if batch_first else reset

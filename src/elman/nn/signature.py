@@ -14,7 +14,7 @@ from elman.errors import InputError, ShapeError, diagnostic
 from elman.frontend.cell import Cell
 from elman.frontend.signature import Declared
 from elman.ir.types import shape_size
-from elman.nn.dense import check_dense, is_dense
+from elman.nn.dense import as_tensor, check_dense, is_dense
 from elman.nn.packing import Packing, Padding, checked_lengths
 from elman.nn.states import Named, StateForm
 
@@ -241,15 +241,22 @@ class Signature:
         values = list(value) if isinstance(value, (tuple, list)) else [value]
         for part in values:
             if not isinstance(part, Tensor):
-                raise InputError(f"{what} of {self.cell} is a tensor, got {type(part).__name__}")
+                told = f"{what} of {self.cell} is a tensor, got {type(part).__name__}"
+                raise InputError(diagnostic(told, [], as_tensor(part, "x")))
             check_dense(part, what, self.cell)
         if len(values) != len(declared):
             names = ", ".join(name for name, _ in declared)
             hint = f"({names})" if len(declared) > 1 else names
-            raise InputError(
+            told = (
                 f"{self.cell} has {len(declared)} {what}{'s' * (len(declared) > 1)}, {hint}, "
                 f"but {len(values)} {'was' if len(values) == 1 else 'were'} given"
             )
+            calls = {"input": f"net({hint})", "state": f"net(x, {hint})"}
+            call = calls.get(what, f"net(x, static={hint})")
+            if what == "state" and self.static:
+                fixed = ", ".join(name for name, _ in self.static)
+                call += f"; net(x, static=…) for its static inputs: {fixed}"
+            raise InputError(diagnostic(told, [], call))
         return values
 
     def _numbers(self, values: list[Tensor], like: Tensor | None) -> list[Tensor]:
