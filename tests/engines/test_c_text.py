@@ -19,10 +19,10 @@ from unseen import reused
 _MOVED = re.compile(r"const V (x\d+) = ld\(row [^;]*\);\s+st\([^;]*, \1\);\s+\}")
 
 
-def text_of(cell, H: int) -> str:
-    """The C text of a training step that wants every gradient."""
-    wants = frozenset(entry.name for entry in (*cell.inputs, *cell.weights))
-    spec = spec_of(cell.bind(H, H).items(), wants=wants)
+def text_of(cell, H: int, *, training: bool = True) -> str:
+    """The C text of a training step that wants every gradient, or of a forward alone."""
+    wants = frozenset(entry.name for entry in (*cell.inputs, *cell.weights) if training)
+    spec = spec_of(cell.bind(H, H).items(), wants=wants, training=training)
     return Emitter(program(compiler.pair_of(cell), spec, PRICES), AVX512).text()
 
 
@@ -46,6 +46,30 @@ def test_right_operands_of_few_products_are_read_as_they_lie(H, copied):
     assert "add_outer(w" in text
     assert ("pack_right(w" in text) == copied
     assert ("c->right + " in text) == copied
+
+
+def _on_tape(text, call):
+    """(row, rest) of every address of a vector on the tape."""
+    return set(re.findall(rf"\b{call}\(tape \+ (\(r . c->B\)|r) \* (.*?) \+ u\b", text))
+
+
+@pytest.mark.parametrize("cell", [cells.gru, cells.lstm, cells.slstm], ids=lambda cell: cell.name)
+def test_the_tape_of_the_next_step_is_asked_for(cell):
+    """In the loop alone: where the forward stores in this step, and the backward loads."""
+    functions = re.findall(r"NOINLINE void (\w+)\((.*?)\n}", text_of(cell, 32), re.DOTALL)
+    for way, call, row in (("fwd", "st", "(r + c->B)"), ("bwd", "ld", "(r - c->B)")):
+        step = "".join(body for name, body in functions if name.startswith(f"{way}_step"))
+        now = _on_tape(step, call)
+        assert now
+        assert _on_tape(step, "__builtin_prefetch") == {(row, rest) for _, rest in now}
+    assert not any(
+        _on_tape(body, "__builtin_prefetch") for name, body in functions if "_step_" not in name
+    )
+
+
+def test_without_a_tape_nothing_is_asked_for():
+    """A forward alone, of which no backward follows."""
+    assert "__builtin_prefetch" not in text_of(cells.gru, 32, training=False)
 
 
 @declared(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]")

@@ -39,10 +39,12 @@ class PhaseWriter(Places):
         direct: Weights | None = None,
         clock: Clock,
         label: str,
+        later: int,
     ) -> None:
         """``direct`` tells where weights lie, for products that do not use the packed panels."""
         super().__init__(layout, phase, chunk, loop=loop)
         self.panels = panels
+        self.later = later if loop else 0
         self.row_block, self.k_block, self.direct = row_block, k_block, direct
         self.multiplied = clock.mark(f"{label}: products") if product_parts([phase]) else []
         self.computed = clock.mark(f"{label}: pointwise") if phase.segments else []
@@ -95,6 +97,7 @@ class PhaseWriter(Places):
             if value not in names:
                 names[value] = f"x{len(names)}"
                 lines.append(f"const V {names[value]} = {self._load(value)};")
+                lines.extend(self.asked(value, self.phase.buffers.get(value), stored=False))
             return names[value]
 
         merged = {
@@ -130,7 +133,8 @@ class PhaseWriter(Places):
             for value, buffer in part.writes
             if not self.layout.needless(buffer)
         ]
-        return lines + stores
+        asked = [line for v, where in part.writes for line in self.asked(v, where, stored=True)]
+        return [*lines, *stores, *asked]
 
     def _part(self, part: Part) -> list[str]:
         gate_block = self.layout.gate_block(part.gate_block)

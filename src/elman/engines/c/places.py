@@ -32,7 +32,10 @@ class Places:
         bases: name of a base -> its C text, of all that were asked for.
         joined: inputs, and ``"dy"``, of which rows of T·B are read.
         gathers_held: whether rows of T·B read states that have one row per sample.
+        later: by how much t changes from one step to the next; 0 where no step follows.
     """
+
+    later = 0
 
     def __init__(
         self, layout: CLayout, phase: Phase, chunk: tuple[list[int], int], *, loop: bool
@@ -100,3 +103,16 @@ class Places:
             self.bases["sr"] = f"c->scratch + {step}"
             return RowAddress("sr", str(self.scratch_row), self.scratch[index], None)
         raise AssertionError(f"a {where} has no column")
+
+    def asked(self, value: Node, buffer: Buffer | None, *, stored: bool) -> list[str]:
+        """C lines that ask for what the next step stores (forward) or loads (backward) here.
+
+        The tape of a long sequence is in no cache when a direction comes to it, and between two
+        steps only products run. Of a ragged batch it is a guess, and behind the end nothing.
+        """
+        if not self.later or stored != (self.later > 0) or buffer is None or not value.shape:
+            return []
+        if buffer.where not in ("tape", *(() if stored else ("d_output",))):
+            return []
+        row = f"(r {'+' if stored else '-'} c->B)"
+        return [f"__builtin_prefetch({self.place(buffer, value).at(row)} + u, {int(stored)});"]

@@ -53,6 +53,7 @@ class SweepWriter:
                 direct=weights,
                 clock=clock,
                 label=f"{_WAYS[name]}, {where}",
+                later=-1 if name == "bwd" else 1,
             )
             for phase, where in zip(self.phases, _WHERE, strict=True)
         ]
