@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from lightning_fabric import Fabric
 from torch import nn
 
 from elman.train import averaging, stepper
-from elman.train.averaging import Workers, average_gradients
+from elman.train.averaging import Workers, average, average_gradients
 from elman.train.config import Config
 from elman.train.objective import SQUARES
+from elman.train.shared import SharedMemory
 from elman.train.stepper import make_stepper
 from elman.train.task import Batch
 
@@ -64,6 +67,51 @@ def test_a_step_on_shared_cores_sends_one_message(sent, monkeypatch):
     assert loss == pytest.approx(0.5)
     assert norm == pytest.approx(1.0)
     assert made.wished == [False, True, False]
+
+
+@pytest.mark.parametrize(("every", "gathers"), [(1, True), (4, False)])
+def test_who_shares_memory(monkeypatch, every, gathers):
+    """Processes on shared cores, whether they average gradients or models; no others."""
+    fabric, config = Fabric(accelerator="cpu", devices=1), Config(sync_every=every)
+    alone = make_stepper(fabric, Scaled(), config, SQUARES)
+    monkeypatch.setattr(stepper, "at_once", lambda fabric: True)
+    shares = make_stepper(fabric, Scaled(), config, SQUARES)
+    assert (alone.memory, alone.gathers) == (None, False)
+    assert isinstance(shares.memory, SharedMemory)
+    assert shares.gathers == gathers
+    given = []
+
+    def note(*arguments):
+        given.append(arguments[-1])
+        return arguments[1]
+
+    monkeypatch.setattr(stepper, "average_gradients", note)
+    monkeypatch.setattr(stepper, "average", note)
+    shares.train(Batch(torch.ones(1, 2), torch.zeros(1, 2), begins=True), 0.1)
+    assert given == [shares.memory]
+
+
+def test_gradients_and_models_go_through_the_memory(monkeypatch):
+    """Sums are asked of it; where it has none they are messages."""
+    asked: list[int] = []
+
+    class Alike(SharedMemory):
+        """Of processes that have the same values."""
+
+        def mean(self, parts):
+            asked.append(sum(part.numel() for part in parts))
+            return torch.cat([part.flatten() for part in parts])
+
+    net, memory = nn.Linear(3, 2), Alike()
+    net(torch.ones(1, 3)).sum().backward()
+    want = [one.grad.clone() for one in net.parameters()]
+    assert average_gradients(net.parameters(), torch.tensor([3.0]), memory).tolist() == [3.0]
+    assert [one.grad.tolist() for one in net.parameters()] == [one.tolist() for one in want]
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.5)
+    optimizer.step()
+    fabric = SimpleNamespace(world_size=2)
+    average(fabric, net, optimizer, memory)
+    assert asked == [1 + 8, 8 + 8]  # weights, and momenta
 
 
 def test_where_models_are_wrapped(monkeypatch):
