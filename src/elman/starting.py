@@ -1,4 +1,6 @@
-"""How a signal ends a command: one line and the status that shells expect, no traceback.
+"""What comes before all else: how a signal ends a command, and an import that nothing disturbs.
+
+A signal ends a command with one line and the status that shells expect, no traceback.
 
 `import elman` imports this first. Only a process that is the command `elman` is touched: while it
 imports, Ctrl-C ends it at once, since an exception could be lost in what is being imported. Then
@@ -7,6 +9,7 @@ signals are exceptions, so that everything under way is put away.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -51,6 +54,19 @@ def leave(number: int, frame: FrameType | None) -> NoReturn:
 def end(number: int, frame: FrameType | None) -> NoReturn:
     """End what is under way, and with it the command."""
     raise Ended(number)
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Leave garbage alone in the block. What torch has made is looked through in each collection,
+    which takes as long as all that elman does when it is imported."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @contextmanager
