@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import threading
 from contextlib import contextmanager, nullcontext
@@ -173,6 +174,14 @@ def modules() -> dict[str, Any]:
     }
 
 
+def made_with_input(name: str) -> tuple[Any, Tensor]:
+    """A module and what it takes of one step of two samples."""
+    x = torch.randn(1, 2, SIZES[0])
+    if name == "a step of lstm":
+        return elman.LSTMCell(*SIZES, engine="c"), x[0]
+    return modules()[name](), x
+
+
 def outcome(net: Any, x: Any, state: Any) -> Any:
     """What a call gives, or how it fails; with gradients where there are any."""
     torch.default_generator.manual_seed(3)  # of what is dropped
@@ -212,9 +221,11 @@ def assert_all_close(got: Any, want: Any) -> None:
 
 def states_of(net: Any, x: Any) -> Any:
     """States of a call, made as another call's last ones."""
-    lead = (net.num_layers * (2 if net.bidirectional else 1), x.shape[1])
-    made = [torch.linspace(-1, 1, lead[0] * lead[1] * SIZES[1]).view(*lead, -1)]
-    return (made[0], made[0] * 0.3) if isinstance(net, nn.LSTM) else made[0]
+    lead = x.shape[:1]
+    if isinstance(net, SequenceModule):
+        lead = (net.num_layers * (2 if net.bidirectional else 1), x.shape[1])
+    made = torch.linspace(-1, 1, math.prod(lead) * SIZES[1]).view(*lead, -1)
+    return (made, made * 0.3) if isinstance(net, (nn.LSTM, nn.LSTMCell)) else made
 
 
 STEPS = st.lists(
@@ -251,12 +262,13 @@ def test_every_call_is_that_of_a_fresh_module(name, steps):
                 assert_equal(outcome(net, x, states), want)
 
 
-def test_each_change_is_seen():
+@pytest.mark.parametrize("name", ["gru", "a step of lstm"])
+def test_each_change_is_seen(name):
     """After calls without gradients, with them, with a state and without, which all came before."""
     need_engine("c")
     for change in CHANGES:
         torch.default_generator.manual_seed(0)
-        net, x = modules()["gru"](), torch.randn(1, 2, SIZES[0])
+        net, x = made_with_input(name)
         kinds = [(c, s) for c in ("no_grad", "usual") for s in (None, states_of(net, x))]
         for around, state in kinds * 3:
             with AROUND[around]():
@@ -350,3 +362,22 @@ def test_a_kind_that_was_pinned_since_is_chosen_anew(monkeypatch):
         assert elman.nn.pin(net, elman.nn.choices(net)) == []
         with pytest.raises(AssertionError, match="checked before"):
             net(x)
+
+
+@pytest.mark.parametrize("kind", [elman.RNNCell, elman.GRUCell, elman.LSTMCell])
+def test_single_steps_come_again(kind):
+    """Their results are the caller's own; what does not fit is told as at first."""
+    need_engine("c")
+    net, x = kind(*SIZES, engine="c").double(), torch.randn(4, 2, SIZES[0], dtype=torch.float64)
+    with torch.no_grad():
+        state, states, wants = None, [], []
+        for now in x:
+            with elman.using(engine="reference"):
+                wants.append(net(now, state))
+            state = net(now, state)
+            states.append(state)
+        assert net._steps is not None
+        assert [kind for kind in net._steps._kinds.values() if kind and kind.run]
+        assert_all_close(states, wants)
+        for wrong in (x[0, :1], x[0, :, 1:], x[0].float(), x[0, 0], None, 3):
+            assert_equal(outcome(net, wrong, state), outcome(copy.deepcopy(net), wrong, state))

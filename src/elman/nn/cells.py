@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from elman.engines.call import Call
+from elman.engines import registry
+from elman.engines.call import Call, DirectCall
 from elman.errors import EngineError
 from elman.nn.arguments import named
 from elman.nn.autograd.transforms import transformed
 from elman.nn.dense import is_dense
 from elman.nn.dispatch import Runner
 from elman.nn.formulas import FORMULAS
+from elman.nn.repeated import Asked, Kinds
 from elman.nn.reset import check_flags
+from elman.nn.states import one_or_all
 from elman.nn.using import checked, wanted
 
 _WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+_MADE = ("_runner", "_steps")  # what no copy and no pickle has
 _VF: Any = torch._VF
 _STEPS: dict[str, Any] = {
     "RNN_TANH": _VF.rnn_tanh_cell,
@@ -25,6 +30,25 @@ _STEPS: dict[str, Any] = {
     "GRU": _VF.gru_cell,
     "LSTM": _VF.lstm_cell,
 }
+
+
+class _Steps(Kinds):
+    """The kinds of calls of a single step on an engine of ours."""
+
+    def __init__(self, runner: Runner, names: Sequence[str]) -> None:
+        super().__init__(names, lambda _: ())
+        self._runner = runner
+
+    def _made(self, output: Tensor, last: Sequence[Tensor]) -> Any:
+        return one_or_all(last)
+
+    def _run_of(self, module: Any, x: Tensor, asked: Asked) -> DirectCall | None:
+        if not asked.states or x.dim() != 2:
+            return None
+        states = tuple([state.unsqueeze(0) for state in asked.states])
+        call = Call((x.unsqueeze(0),), states, tuple(asked.weights), None, True)
+        kernel, _, training = self._runner.settled(call, wanted(module.engine))
+        return None if training else registry.find(kernel.engine).direct([kernel], call)
 
 
 class _Cell:
@@ -36,6 +60,7 @@ class _Cell:
 
     engine: str = "auto"
     _runner: Runner | None = None
+    _steps: _Steps | None = None
 
     def forward(
         self: Any,
@@ -78,6 +103,10 @@ class _Cell:
                 if batch:
                     return _STEPS[mode](input, hx, *weights.values())
             return super().forward(input, hx)  # type: ignore[misc]
+        if self._steps is not None:
+            again = self._steps(self, input, hx)
+            if again is not None:
+                return again
         if not _fits(self, input, hx):
             return super().forward(input, hx)  # type: ignore[misc]
         two, batched = isinstance(self, nn.LSTMCell), input.dim() == 2
@@ -88,19 +117,22 @@ class _Cell:
         else:
             states = tuple(hx) if two else (hx,)
             states = states if batched else tuple(state.unsqueeze(0) for state in states)
-        weights = tuple(getattr(self, name) for name in _WEIGHTS[: 4 if self.bias else 2])
-        if self._runner is None:
+        names = _WEIGHTS[: 4 if self.bias else 2]
+        weights = tuple(getattr(self, name) for name in names)
+        if self._runner is None or self._steps is None:
             cell = FORMULAS[self._mode(), bool(self.bias)]
             self._runner = Runner(cell, cell.bind(self.input_size, self.hidden_size))
+            self._steps = _Steps(self._runner, names)
         if transformed((x, *states, *weights)) is not None:
             engine = None
         _, last, _ = self._runner.run(Call((x.unsqueeze(0),), states, weights), engine)
+        self._steps.keep(self, input, hx)
         last = last if batched else tuple(state.squeeze(0) for state in last)
         return last if two else last[0]
 
     def __getstate__(self: Any) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
-        return {name: value for name, value in state.items() if name != "_runner"}
+        return {name: value for name, value in state.items() if name not in _MADE}
 
     def _mode(self: Any) -> str:
         """torch's name of the formula."""

@@ -7,7 +7,8 @@ second call of one is kept, and those that follow go straight to the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
@@ -36,7 +37,7 @@ _dtype, _shape, _on_cpu, _needs_grad = [
 ]
 _grad = torch.is_grad_enabled
 _deterministic = torch.are_deterministic_algorithms_enabled
-_options = attrgetter(
+_of_layers = attrgetter(
     "training",
     "batch_first",
     "dropout",
@@ -47,7 +48,7 @@ _options = attrgetter(
 )
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """What a call is.
 
     Attributes:
@@ -66,7 +67,7 @@ class _Kind(NamedTuple):
     """A kind of calls.
 
     Attributes:
-        facts: as of :class:`_Asked`.
+        facts: as of :class:`Asked`.
         run: of the call's x, states and weights, as of :data:`DirectCall`, but in the caller's
             layout; None: such calls go the long way.
     """
@@ -75,24 +76,17 @@ class _Kind(NamedTuple):
     run: DirectCall | None
 
 
-class Repeats:
+class Kinds(ABC):
     """The kinds of calls of one module.
 
     Args:
-        stack, signature: of the module.
-        names: of the parameters of each layer and direction.
-        usual: whether all that a sequence begins with and all that a call draws is nothing.
+        names: of its parameters; none: all calls go the long way.
+        options: what a call depends on of the module's attributes.
     """
 
-    def __init__(
-        self, stack: Stack, signature: Signature, names: Sequence[Sequence[str]], usual: bool
-    ) -> None:
-        self._stack, self._signature = stack, signature
-        every = [name for own in names for name in own]
-        one = len(signature.inputs) == 1 and len(signature.inputs[0][1]) == 1
-        one = one and not signature.static and len(stack.handing().shapes) == 1
-        served = usual and one and signature.form.alike and len(every) > 1
-        self._weights: Any = itemgetter(*every) if served else None
+    def __init__(self, names: Sequence[str], options: Callable[[Any], tuple[Any, ...]]) -> None:
+        self._weights: Any = itemgetter(*names) if len(names) > 1 else None
+        self._options = options
         self._kinds: dict[Hashable, _Kind | None] = {}  # None: it came once
 
     def forget(self) -> None:
@@ -108,8 +102,16 @@ class Repeats:
         kind = self._kinds.get(key)
         if kind is None or kind.run is None or kind.facts != facts:
             return None
-        output, last = kind.run(x, states, weights)
-        return output, one_or_all(last)
+        return self._made(*kind.run(x, states, weights))
+
+    @abstractmethod
+    def _made(self, output: Tensor, last: Sequence[Tensor]) -> Any:
+        """What the module returns."""
+
+    @abstractmethod
+    def _run_of(self, module: Any, x: Tensor, asked: Asked) -> DirectCall | None:
+        """What runs calls of a kind, whose tensors are plain, states and weights contiguous; None
+        if they go the long way."""
 
     def keep(self, module: Any, x: Any, state: Any) -> None:
         """Take in a call that went the long way: its kind is kept when it comes again."""
@@ -117,13 +119,17 @@ class Repeats:
         if asked is None:
             return
         if asked.key in self._kinds:
-            self._kinds[asked.key] = _Kind(asked.facts, self._run_of(module, x, asked))
+            tensors = (x, *asked.states, *asked.weights)
+            served = all(type(t) in _PLAIN and t.is_cpu and not t.is_neg() for t in tensors)
+            served = served and all(t.is_contiguous() for t in tensors[1:])
+            run = self._run_of(module, x, asked) if served else None
+            self._kinds[asked.key] = _Kind(asked.facts, run)
             return
         if len(self._kinds) >= _MOST:
             self._kinds.clear()
         self._kinds[asked.key] = None
 
-    def _asked(self, module: Any, x: Any, state: Any) -> _Asked | None:
+    def _asked(self, module: Any, x: Any, state: Any) -> Asked | None:
         """What a call is; None if it is nothing usual."""
         if self._weights is None or type(x) is not Tensor or not plain():
             return None
@@ -144,7 +150,7 @@ class Repeats:
                 wanted(module.engine),
                 _deterministic(),
                 *map(_needs_grad, tensors if _grad() else ()),
-                *_options(module),
+                *self._options(module),
             )
             facts = [
                 *map(type, tensors),
@@ -156,15 +162,31 @@ class Repeats:
             ]
         except (KeyError, RuntimeError, TypeError):  # no such weights, or what has no memory
             return None
-        return _Asked(key, facts, states, weights)
+        return Asked(key, facts, states, weights)
 
-    def _run_of(self, module: Any, x: Tensor, asked: _Asked) -> DirectCall | None:
-        """What runs calls of a kind; None if they go the long way."""
-        tensors = (x, *asked.states, *asked.weights)
-        if not all(type(t) in _PLAIN and t.is_cpu and not t.is_neg() for t in tensors):
-            return None
-        if not all(t.is_contiguous() for t in tensors[1:]):
-            return None
+
+class Repeats(Kinds):
+    """The kinds of calls of a module of layers.
+
+    Args:
+        stack, signature: of the module.
+        names: of the parameters of each layer and direction.
+        usual: whether all that a sequence begins with and all that a call draws is nothing.
+    """
+
+    def __init__(
+        self, stack: Stack, signature: Signature, names: Sequence[Sequence[str]], usual: bool
+    ) -> None:
+        self._stack, self._signature = stack, signature
+        one = len(signature.inputs) == 1 and len(signature.inputs[0][1]) == 1
+        one = one and not signature.static and len(stack.handing().shapes) == 1
+        served = usual and one and signature.form.alike
+        super().__init__([name for own in names for name in own] if served else [], _of_layers)
+
+    def _made(self, output: Tensor, last: Sequence[Tensor]) -> Any:
+        return output, one_or_all(last)
+
+    def _run_of(self, module: Any, x: Tensor, asked: Asked) -> DirectCall | None:
         if module.checkpoint is not None and torch.is_grad_enabled():
             return None
         if module.training and module.weight_dropout:
@@ -199,7 +221,7 @@ class _Way:
         zeros = tuple([(signature.lead, sizes) for _, sizes in signature.states])
         return _Way(group, signature.form, zeros, batched, batched and batch_first)
 
-    def settled(self, x: Tensor, asked: _Asked, engine: str) -> DirectCall | None:
+    def settled(self, x: Tensor, asked: Asked, engine: str) -> DirectCall | None:
         """What runs calls like one; None where layers are no single kernel."""
         call = self.opened(x, asked.states, asked.weights)
         found = self._settled(call, engine)
