@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, prune, spectral_norm
 
 import elman
 from elman.errors import EngineError
@@ -101,3 +103,38 @@ def test_sparse_inputs(kind):
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(2, 3).to_sparse_csr()
     torch.testing.assert_close(ours(x), theirs(x))
+
+
+def registered_anew(module, name):
+    weight = getattr(module, name)
+    delattr(module, name)
+    setattr(module, name, nn.Parameter(weight.detach() * 2))
+
+
+CHANGES = {
+    "pruned": lambda module, name: prune.random_unstructured(module, name, 0.5),
+    "registered anew": registered_anew,
+    "spectral": spectral_norm,
+    "parametrized": parametrizations.orthogonal,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*spectral_norm.*:FutureWarning")
+@pytest.mark.parametrize(
+    "change, name",
+    [
+        *itertools.product(CHANGES, ["weight_ih", "weight_hh"]),
+        *itertools.product(["pruned", "registered anew"], ["bias_hh"]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["RNNCell", "GRUCell", "LSTMCell", "GRU"])
+def test_what_stands_in_the_place_of_a_weight(kind, change, name):
+    """Weights are found by name, in whatever order they were registered, whatever gives them."""
+    found = []
+    for where in (nn, elman):
+        torch.manual_seed(0)
+        module = getattr(where, kind)(4, 4, **({} if where is nn else {"engine": "auto"}))
+        CHANGES[change](module, name if kind.endswith("Cell") else f"{name}_l0")
+        made = module(torch.ones(2, 2, 4) if kind == "GRU" else torch.ones(2, 4))
+        found.append(made[0] if isinstance(made, tuple) else made)
+    torch.testing.assert_close(*found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from elman.nn.using import checked, wanted
 
 _WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 _MADE = ("_runner", "_steps")  # what no copy and no pickle has
+_by_name = itemgetter(*_WEIGHTS)
 _VF: Any = torch._VF
 _STEPS: dict[str, Any] = {
     "RNN_TANH": _VF.rnn_tanh_cell,
@@ -91,8 +93,8 @@ class _Cell:
         engine = wanted(self.engine)
         if engine == "auto" or engine == "aten":
             # torch's forward is this, and checks; its kernel tells what is wrong with a batch
-            weights, mode = self._parameters, self._mode()
-            if len(weights) == len(_WEIGHTS) and input.dim() == 2 and is_dense(input):
+            weights, mode = _weights(self._parameters), self._mode()
+            if weights is not None and input.dim() == 2 and is_dense(input):
                 if hx is None:
                     hx = input.new_zeros(input.shape[0], self.hidden_size)
                     hx, batch = (hx, hx) if mode == "LSTM" else hx, True
@@ -101,7 +103,7 @@ class _Cell:
                 else:
                     batch = hx.dim() == 2
                 if batch:
-                    return _STEPS[mode](input, hx, *weights.values())
+                    return _STEPS[mode](input, hx, *weights)
             return super().forward(input, hx)  # type: ignore[misc]
         if self._steps is not None:
             again = self._steps(self, input, hx)
@@ -144,6 +146,14 @@ class _Cell:
         """torch's, and the engine if one was named."""
         told = super().extra_repr()  # type: ignore[misc]
         return told if self.engine == "auto" else f"{told}, engine={self.engine!r}"
+
+
+def _weights(parameters: dict[str, Any]) -> tuple[Any, ...] | None:
+    """All weights; None if something else stands in the place of one."""
+    try:
+        return _by_name(parameters)
+    except KeyError:
+        return None
 
 
 def _reset(input: Any, hx: Any, reset: Any) -> Any:
