@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_SHAPE = re.compile(r"^(\s+)(\w+) (\[[^:]*\]):")
+_SHAPE = re.compile(r"^(\s+)(\w+) (\[[^:]*\]\)?):")
+_RESULT = re.compile(r"\s+\w+( \([^:]*\))?: ")  # one of several, by its name
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
@@ -47,8 +48,16 @@ pages.write(HERE / "_built")
 
 
 def shapes(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """``x [T, B, I]: text`` of a docstring, as napoleon reads it: ``x ([T, B, I]): text``."""
+    """``x [T, B, I]: text`` of a docstring, as napoleon reads it: ``x ([T, B, I]): text``; a result
+    without a name as one text, not as a name for each of its lines."""
     lines[:] = [_SHAPE.sub(r"\1\2 (\3):", line) for line in lines]
+    if "Returns:" not in lines:
+        return
+    first = lines.index("Returns:") + 1
+    last = next((k for k in range(first, len(lines)) if not lines[k].startswith(" ")), len(lines))
+    if first < last and not _RESULT.match(lines[first]):
+        text = " ".join(line.strip() for line in lines[first:last])
+        lines[first - 1 : last] = [f":returns: {text}"]
 
 
 def setup(app: Any) -> None:

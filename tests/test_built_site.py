@@ -87,6 +87,10 @@ def test_has_everything(site):
     missing = [n for n in names if f"elman.{n}" not in reference]
     assert not missing
     assert "S]</strong>" not in reference  # a shape that was taken apart at its comma
+    text = re.sub(r"<pre>.*?</pre>|<title>.*?</title>", "", reference, flags=re.S)
+    assert not re.findall(
+        r"<strong>\[|.*``|.*:(?:class|func|meth):", text
+    )  # marks not read as such
     gallery = (built / "gallery.html").read_text("utf-8")
     assert gallery.count('class="drawing"') == len(elman.cells.ALL)
     results = (site / "results.html").read_text("utf-8")

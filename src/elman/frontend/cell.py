@@ -361,7 +361,7 @@ def cell(
 
     Args:
         input: per-step inputs, e.g. ``"x[I]"`` or ``"x[I], m"``; a bare name is a scalar per
-        sample.
+            sample.
         static: inputs with one value per sequence, e.g. ``"s[S]"``, which all steps read:
             ``net(x, static=s)``. What depends on them and on weights alone is computed once per
             sequence.
