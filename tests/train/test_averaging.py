@@ -32,18 +32,42 @@ def sent(monkeypatch):
 
 
 def test_gradients_and_numbers_are_one_message_per_type(sent):
-    """Halves here, as the other process has none; a weight that nothing reads has none to send."""
+    """Halves here, as the other process has none; a weight that no process reads has none."""
     net = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(2, 1).double()})
     unread = nn.Parameter(torch.ones(4))
     loss = net["b"](net["a"](torch.ones(1, 3)).double()).sum()
     loss.backward()
     want = [one.grad / 2 for one in net.parameters()]
     numbers = average_gradients([*net.parameters(), unread], torch.tensor([3.0, 0.0, 1.0]))
-    assert sent == [3 + 8 + 4, 3]
+    assert sent == [3 + 5 + 8 + 4, 3]
     assert numbers.tolist() == [1.5, 0.0, 0.5]
-    assert unread.grad.tolist() == [0.0] * 4
+    assert unread.grad is None
     for one, half in zip(net.parameters(), want, strict=True):
         torch.testing.assert_close(one.grad, half)
+
+
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_weight_decay_moves_what_has_a_gradient(monkeypatch, here, elsewhere):
+    """In any process: then those of others count as zero. In none: weight and moments stay."""
+    other = torch.tensor([0.5, float(elsewhere), *([4.0, 2.0] if elsewhere else [0.0, 0.0])])
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda one: one.add_(other))
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.tensor([2.0, 2.0]) if here else None
+    optimizer = torch.optim.AdamW([weight], lr=0.1, weight_decay=0.5)
+    numbers = average_gradients([weight], torch.tensor([1.5]))
+    optimizer.step()
+
+    assert numbers.tolist() == [1.0]
+    if not (here or elsewhere):
+        assert weight.grad is None
+        assert weight.tolist() == [1.0, 1.0]
+        assert not optimizer.state
+        return
+    want = torch.tensor([2.0, 2.0]) * here + torch.tensor([4.0, 2.0]) * elsewhere
+    torch.testing.assert_close(weight.grad, want / 2)
+    assert (weight < 1).all()
 
 
 class Scaled(nn.Module):
@@ -63,7 +87,7 @@ def test_a_step_on_shared_cores_sends_one_message(sent, monkeypatch):
     made.gathers = True
     batch = Batch(torch.ones(1, 2), torch.zeros(1, 2), begins=True)
     loss, norm = made.train(batch, 0.1, wishes=lambda: (False, True))
-    assert sent == [1 + stepper.WISHES + 4]
+    assert sent == [1 + stepper.WISHES + 1 + 4]
     assert loss == pytest.approx(0.5)
     assert norm == pytest.approx(1.0)
     assert made.wished == [False, True, False]
@@ -111,7 +135,7 @@ def test_gradients_and_models_go_through_the_memory(monkeypatch):
     optimizer.step()
     fabric = SimpleNamespace(world_size=2)
     average(fabric, net, optimizer, memory)
-    assert asked == [1 + 8, 8 + 8]  # weights, and momenta
+    assert asked == [1 + 2 + 8, 8 + 8]  # with who has a gradient; weights, and momenta
 
 
 def test_where_models_are_wrapped(monkeypatch):

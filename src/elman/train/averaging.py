@@ -79,7 +79,8 @@ def average_gradients(
     """Give all processes the mean gradients; one sum, of which gradients are views then.
 
     Args:
-        parameters: in one order in all processes; without a gradient it is zero.
+        parameters: in one order in all processes. One that has no gradient in any of them has none
+            then; in some only, theirs count as zero.
         numbers [N]: what else is averaged.
         memory: of the processes, where they may share some.
 
@@ -88,13 +89,15 @@ def average_gradients(
     """
     learnt = [one for one in parameters if one.requires_grad]
     gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in learnt]
-    means: dict[int, Tensor] = {}
-    for parts in alike([numbers, *gradients]):
+    there = numbers.new_tensor([one.grad is not None for one in learnt])
+    told, means = torch.cat((numbers, there)), dict[int, Tensor]()
+    for parts in alike([told, *gradients]):
         pieces = mean_of(parts, memory).split([part.numel() for part in parts])
         means |= {id(part): piece.view_as(part) for part, piece in zip(parts, pieces, strict=True)}
-    for one, gradient in zip(learnt, gradients, strict=True):
-        one.grad = means[id(gradient)]
-    return means[id(numbers)]
+    numbers, there = means[id(told)].tensor_split([len(numbers)])
+    for one, gradient, share in zip(learnt, gradients, there.tolist(), strict=True):
+        one.grad = means[id(gradient)] if share else None
+    return numbers
 
 
 @torch.no_grad()
