@@ -19,6 +19,7 @@ import pickle
 import warnings
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 
 class ElmanError(Exception):
@@ -84,6 +85,30 @@ def diagnostic(what: str, details: Iterable[tuple[str, str]], hint: str = "") ->
     if hint:
         found.append(("hint", hint))
     return "\n".join([what, *(f"  {label:<5} {text}" for label, text in found)])
+
+
+_on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
+
+
+@contextmanager
+def on_command_line() -> Generator[None]:
+    """Inside, messages say what to type on the command line, not what to write in Python."""
+    before = _on_command_line.set(True)
+    try:
+        yield
+    finally:
+        _on_command_line.reset(before)
+
+
+def spelled(python: str, command: str) -> str:
+    """What to write: in Python, or on the command line if that is where the user is."""
+    return command if _on_command_line.get() else python
+
+
+def sized_by(names: Iterable[str]) -> str:
+    """How a user gives the sizes of dims: ``by keyword, e.g. P=…``, or ``with --dim P=…``."""
+    told = [f"{name}=…" for name in names]
+    return spelled(f"by keyword, e.g. {', '.join(told)}", f"with --dim {','.join(told)}")
 
 
 _said: set[str] = set()

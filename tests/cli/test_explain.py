@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from contextlib import redirect_stdout
 
 import pytest
 import torch
 
 from elman import cells
+from elman.bench import aside
 from elman.cli import doctor
 from elman.train.layers import find_cell
 
@@ -18,6 +21,11 @@ import elman
 def low_rank(x, h, W, U, R):
     """Through a bottleneck."""
     return elman.ops.tanh(U @ (W @ x) + R @ h)
+
+@elman.cell(input="x[I]", state="h[2H]", weights="W[2H, I]")
+def doubled(x, h, W):
+    """Two halves."""
+    return 0.9 * h + W @ x
 '''
 
 
@@ -141,6 +149,39 @@ def test_cells_that_do_not_exist(elman, own, tmp_path, command):
     err = told(own.replace("low_rank", "elman"))
     assert "'elman' in the file is no cell" in err
     assert "@elman.cell(input=" in err
+
+
+GIVEN = [  # a mistake, and how the command line mends it
+    (("ealstm",), "unknown dim S: give it with --dim S=…"),
+    (("cfc", "--dim=I=4"), "unknown dim U: give it with --dim U=…"),
+    (("mgu", "--dim=H=4", "--hidden=8", "--dim=Q=3"), "'Q'"),
+    (("own", "--hidden=5"), "--hidden is 5, which no H makes equal to 2H"),
+]
+
+
+@pytest.mark.parametrize("command", ["explain", "tune", "draw", "export", "bench"])
+@pytest.mark.parametrize("words, said", GIVEN, ids=lambda value: value[0])
+def test_mistakes_are_told_in_the_words_of_the_command_line(
+    elman, own, tmp_path, monkeypatch, command, words, said
+):
+    """Not in Python's: whatever the command, also where another process finds it."""
+    where = {"draw": (str(tmp_path / "a.svg"),), "export": (f"--c={tmp_path}",)}
+    monkeypatch.setattr(aside, "run_program", in_this_process)
+    cell = own.replace("low_rank", "doubled") if words[0] == "own" else words[0]
+    code, _, err = elman(command, cell, *where.get(command, ()), *words[1:])
+    assert code == 1
+    assert said in err
+    for python in ("by keyword", "Recurrent", "input_size", "hidden_size"):
+        assert python not in err
+
+
+def in_this_process(program, limit_s):
+    """What the program of a measurement prints, without the time that a process takes to start."""
+    said = io.StringIO()
+    with redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdin", io.StringIO(program.text))
+        aside.main()
+    return said.getvalue().splitlines()[-1]
 
 
 def test_explain_measures(elman, nothing_known):

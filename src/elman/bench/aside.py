@@ -10,7 +10,7 @@ import torch
 
 from elman.bench.beside import Measured, measure
 from elman.bench.processes import ProcessError, Program, run_program
-from elman.errors import ElmanError, RunError, diagnostic
+from elman.errors import ElmanError, RunError, diagnostic, on_command_line
 from elman.train.layers import find_cell
 
 LIMIT_S = 600.0
@@ -64,7 +64,8 @@ def main() -> None:
     if threads is not None:
         torch.set_num_threads(threads)
     try:
-        told = measure(find_cell(name), **asked, **dims).to_json()
+        with on_command_line():
+            told = measure(find_cell(name), **asked, **dims).to_json()
     except ElmanError as error:
         told = {"failed": str(error)}
     sys.stdout.write("\n" + json.dumps(told) + "\n")

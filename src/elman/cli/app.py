@@ -19,7 +19,7 @@ from rich.markup import escape
 
 from elman import starting
 from elman.cli._printing import print_all
-from elman.errors import ElmanError
+from elman.errors import ElmanError, on_command_line
 
 ABOUT = "Train recurrent networks as fast as the hardware allows."
 ROOM = Path(__file__).parent
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = [word for word in arguments if not word.startswith("-")]
     try:
         app = build_app(words[0] if words else "")
-        with starting.ended_by_signals():
+        with starting.ended_by_signals(), on_command_line():
             app(arguments, prog_name="elman")
     except starting.Ended as ended:
         Console(stderr=True).print(ended.line)

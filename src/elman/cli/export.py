@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from elman.cli._options import named, option, sizes
+from elman.cli._options import named, option, sized
 from elman.cli._printing import plain
 from elman.errors import InputError, RunError, diagnostic
 from elman.export import to_c, to_onnx
@@ -57,9 +57,14 @@ def export(
             raise typer.BadParameter(text)
         module = _layers_of(Path(cell))
     else:
-        options = {"num_layers": layers, "heads": heads, "residual": residual}
-        size = hidden if inputs is None else inputs
-        module = _made(cell, size, hidden, {**options, **sizes(dim or [])})
+        options: dict[str, Any] = {"num_layers": layers, "heads": heads, "residual": residual}
+        found = find_cell(cell)
+        size, height, dims = sized(found, hidden, inputs, dim)
+        if cell in BUILT_IN:  # which have no other dims
+            found.bind(size, height, **dims)
+            module: Any = _LAYERS[BUILT_IN[cell]](size, height, **options)
+        else:
+            module = Recurrent(found, size, height, **{**options, **dims})
     if weights is not None:
         load_weights(module, weights)
     try:
@@ -75,13 +80,6 @@ def _names_a_run(text: str) -> bool:
     """Whether a text is a run folder, or a path that might be meant as one."""
     path = Path(text)
     return is_run(path) or ("/" in text and ":" not in text and not path.is_file())
-
-
-def _made(cell: str, size: int, hidden: int, options: dict[str, Any]) -> Any:
-    """Layers of a cell, as drawn."""
-    if cell in BUILT_IN:
-        return _LAYERS[BUILT_IN[cell]](size, hidden, **options)
-    return Recurrent(find_cell(cell), size, hidden, **options)
 
 
 def _layers_of(path: Path) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elman.errors import ShapeError, TraceError, diagnostic
+from elman.errors import ShapeError, TraceError, diagnostic, sized_by, spelled
 from elman.ir.types import Shape, dim_size, names_in, parse_dim, show_dim, show_shape
 
 _ENTRY = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[([^\]]*)\])?\s*")
@@ -123,9 +123,8 @@ def solve_dim(entry: Declared, size: int, known: dict[str, int], what: str, whic
             raise ShapeError(f"{what} is {size}, but {which} {entry} has {units} units")
         return
     if len(unknown) > 1:
-        raise ShapeError(
-            f"{what}: {shown} has several unknown dims, give {' and '.join(unknown[1:])} by keyword"
-        )
+        given = f"give {' and '.join(unknown[1:])} {sized_by(unknown[1:])}"
+        raise ShapeError(f"{what}: {shown} has several unknown dims, {given}")
     name = unknown[0]
     rest = sum(a if isinstance(a, int) else known.get(a, 0) for a in dim)
     count = dim.count(name)
@@ -157,13 +156,16 @@ def bind_dims(
             raise ShapeError(f"{name!r} is no dim of this cell (its dims: {known_names})")
     known: dict[str, int] = dict(given)
     if inputs and inputs[0].shape:
-        solve_dim(inputs[0], input_size, known, "input_size", "the first input")
+        solve_dim(
+            inputs[0], input_size, known, spelled("input_size", "--inputs"), "the first input"
+        )
     if states and states[0].shape:
-        solve_dim(states[0], hidden_size, known, "hidden_size", "the first state")
+        solve_dim(
+            states[0], hidden_size, known, spelled("hidden_size", "--hidden"), "the first state"
+        )
     missing = sorted(names - set(known))
     if missing:
-        hint = ", ".join(f"{name}=…" for name in missing)
-        raise ShapeError(f"unknown dim {', '.join(missing)}: give it by keyword, e.g. {hint}")
+        raise ShapeError(f"unknown dim {', '.join(missing)}: give it {sized_by(missing)}")
     return known
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError, diagnostic, spelled
 from elman.frontend.cell import Cell
 from elman.frontend.changes import Change
 from elman.frontend.initial import Init, check_init
@@ -185,12 +185,16 @@ def _separated(
         check_init(name, how, cell.weights, cell.states, cell.where)
     for entry in cell.weights:
         if entry.name in cell.constants and entry.name not in {*fixed, *cell.init}:
+            initial = f"init={{{entry.name!r}: …}} in the cell"
             raise InputError(
                 diagnostic(
                     f"{cell.name} needs its constant {entry}",
                     [("at", cell.where)],
-                    f"Recurrent({cell.name}, …, {entry.name}=…), a number, a tensor, or a function "
-                    f"that fills one; or init={{{entry.name!r}: …}} in the cell",
+                    spelled(
+                        f"Recurrent({cell.name}, …, {entry.name}=…), a number, a tensor, or a "
+                        f"function that fills one; or {initial}",
+                        initial,
+                    ),
                 )
             )
     dims = {name: value for name, value in given.items() if name not in {*options, *fixed}}
@@ -198,8 +202,9 @@ def _separated(
     constants = f"; constants: {', '.join(sorted(cell.constants))}" if cell.constants else ""
     for name in dims:
         if name not in known:
+            where = spelled("Recurrent", "--dim")
             told = (
-                f"Recurrent has no argument {name!r}, and {cell.name} neither a dim nor an option "
+                f"{where} has no argument {name!r}, and {cell.name} neither a dim nor an option "
                 f"of that name (dims: {', '.join(sorted(known))}; options: "
                 f"{', '.join(cell.defaults) or 'none'}{constants})"
             )
