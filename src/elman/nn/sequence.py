@@ -28,12 +28,11 @@ from elman.nn.runners import runners_of
 from elman.nn.signature import Signature
 from elman.nn.stack import Stack
 from elman.nn.states import one_or_all
-from elman.nn.using import autocast_type, serves
+from elman.nn.using import HALVES, autocast_type, serves
 from elman.passes.draws import draws_of
 from elman.plan.checkpoint import EVERYTHING
 from elman.plan.spec import PlanOptions
 
-HALVES = (torch.bfloat16, torch.float16)
 PARTS = "_parts"  # the attribute that no copy and no pickle has
 
 

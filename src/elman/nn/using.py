@@ -18,6 +18,7 @@ from elman.errors import EngineError
 from elman.nn.compile.dynamo import constant
 
 VARIABLE = "ELMAN_ENGINE"
+HALVES = (torch.bfloat16, torch.float16)
 _KEY = os.environ.encodekey(VARIABLE)
 
 _asked: ContextVar[str | None] = ContextVar("elman_engine", default=None)
@@ -104,7 +105,9 @@ def unsuitable(input: Any, engine: str, more: bool) -> str | None:
         half = autocast_type(data.device.type)
         if half is not None:
             return None if more or serves(data.device.type, half) else "autocast"
-    return None if engine == "reference" else unserved(data)
+    if engine == "reference" or (more and engine == "auto" and data.dtype in HALVES):
+        return None  # as cells that torch has no layer for
+    return unserved(data)
 
 
 def compiles(input: Any) -> bool:
