@@ -37,3 +37,28 @@ def as_tensor(value: Any, name: str) -> str:
     """The hint for what is no tensor: how it becomes one, if numbers are in it."""
     numbers = isinstance(value, list | tuple) or hasattr(value, "__array__")
     return f"torch.as_tensor({name})" if numbers else ""
+
+
+def row_of(x: Any, rank: int) -> tuple[Tensor, ...]:
+    """The inputs of one step, as ``step`` is given them.
+
+    Args:
+        x: a tensor, or several.
+        rank: dims of a batch of the first; one less unbatched.
+
+    Raises:
+        InputError: no tensors, or of another rank.
+    """
+    several = isinstance(x, (tuple, list))
+    values = tuple(x) if several else (x,)
+    if not values or not all(isinstance(value, Tensor) for value in values):
+        hint = "" if several else as_tensor(x, "x")
+        raise InputError(diagnostic("step: x is a tensor, or a tuple of tensors", [], hint))
+    for value in values:
+        check_dense(value, "step: x")
+    if values[0].dim() not in (rank, rank - 1):
+        raise InputError(
+            f"step: x must have {rank} dimensions (or {rank - 1}, unbatched), got "
+            f"{values[0].dim()}: the axis of time is left out"
+        )
+    return values

@@ -16,7 +16,7 @@ from elman.nn.arguments import Prepared, cast_to, device_type
 from elman.nn.autograd.transforms import transformed
 from elman.nn.compile.traced import run_compiled
 from elman.nn.configured import Configured
-from elman.nn.dense import check_dense
+from elman.nn.dense import row_of
 from elman.nn.dispatch import Runner
 from elman.nn.draws import Draws, draw_keys, packed_keys
 from elman.nn.handing import Outputs
@@ -157,18 +157,9 @@ class SequenceModule(Configured):
             raise InputError(
                 "step: a bidirectional module needs the whole sequence, from its end as well"
             )
-        several = isinstance(x, (tuple, list))
-        values = tuple(x) if several else (x,)
-        if not values or not all(isinstance(value, Tensor) for value in values):
-            raise InputError("step: x is a tensor, or a tuple of tensors")
-        for value in values:
-            check_dense(value, "step: x")
-        rank, dims = self._rank - 1, values[0].dim()
-        if dims not in (rank, rank - 1):
-            raise InputError(
-                f"step: x must have {rank} dimensions (or {rank - 1}, unbatched), got {dims}: "
-                f"the axis of time is left out"
-            )
+        several, rank = isinstance(x, (tuple, list)), self._rank - 1
+        values = row_of(x, rank)
+        dims = values[0].dim()
         axis = 1 if self.batch_first and dims == rank else 0
         row = tuple([value.unsqueeze(axis) for value in values])
         more: dict[str, Any] = {} if static is None else {"static": static}
