@@ -27,6 +27,8 @@ EXTRAS := dev$(comma)docs$(if $(filter Linux-x86_64,$(shell uname -s -m | tr ' '
 
 LINT := $(BIN) -m ruff format --check . && $(BIN) -m ruff check .
 TYPES := $(BIN) -m pyright
+# A hundred processes of the tests import elman: Python keeps what it compiled of it.
+unexport PYTHONDONTWRITEBYTECODE
 # Two tiers of tests run everywhere; the third is asked for. See the markers in pyproject.toml.
 QUICK := -m "not slow and not long and not gpu and not interpreted"
 USUAL := -m "not long and not interpreted"
@@ -121,7 +123,7 @@ test: $(DEV)
 
 test-long: $(DEV)
 	@$(INTERPRETED) $(PYTEST)
-	@$(BIN) -m pytest -m "not interpreted" --hypothesis-profile=long --durations=20 --timeout=1800 $(PYTEST)
+	@ELMAN_CFLAGS= $(BIN) -m pytest -m "not interpreted" --hypothesis-profile=long --durations=20 --timeout=1800 $(PYTEST)
 
 golden: $(DEV)
 	@$(KEPT) $(BIN) -m pytest -q --update-golden $(PYTEST)

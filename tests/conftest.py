@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, settings
 GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_LINES = 60  # a longer text is read by nobody: print less, or split it
 
+KERNELS = ("elman.tuning.kernels._kernels", "kernels._kernels")  # what a process has made
+_optimized: tuple[dict[object, object], ...] = tuple({} for _ in KERNELS)
+
 # Compiling a kernel inside an example is slow by nature: no deadline, no health check on time.
 PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("usual", max_examples=20, **PATIENT)
@@ -37,8 +40,11 @@ def pytest_configure(config):
     that is kept instead. ELMAN_POISON: engines fill their fresh buffers with NaN, so that an
     element nobody wrote shows. OMP_WAIT_POLICY: threads of torch's own products sleep while they
     wait; spinning, two workers of pytest-xdist take each other's cores, and a product of small
-    matrices takes a scheduler's tick. Workers inherit all of them. A shell has what it starts in
-    the background ignore Ctrl-C, which some tests send.
+    matrices takes a scheduler's tick. ELMAN_CFLAGS: kernels are not optimized, which takes a third
+    of the time, and at the sizes of tests they run as fast; ``as_users`` has what users have, and
+    ``ELMAN_CFLAGS= pytest`` all tests. Processes that tests start keep Python's bytecode, whatever
+    the environment says: each imports elman. Workers inherit all of them. A shell has what it
+    starts in the background ignore Ctrl-C, which some tests send.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,6 +52,8 @@ def pytest_configure(config):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as under nohup
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ["ELMAN_POISON"] = "1"
+    os.environ.setdefault("ELMAN_CFLAGS", "-O0")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if hasattr(config, "workerinput"):
         return
     kept = os.environ.get("ELMAN_TEST_CACHE")
@@ -106,6 +114,14 @@ def nothing_known(empty_cache, cache_folder) -> Path:
     kernels.mkdir(mode=0o700, exist_ok=True)
     (empty_cache / "kernels").symlink_to(kernels, target_is_directory=True)
     return empty_cache
+
+
+@pytest.fixture
+def as_users(monkeypatch) -> None:
+    """Kernels are optimized as users have them, and shared with no test that does without."""
+    monkeypatch.delenv("ELMAN_CFLAGS", raising=False)
+    for owner, made in zip(KERNELS, _optimized):
+        monkeypatch.setattr(owner, made)
 
 
 @pytest.fixture

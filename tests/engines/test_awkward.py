@@ -9,6 +9,8 @@ from awkward import DOUBLE, SINGLE, double, single
 from elman import ops
 from helpers import Case, job_of, need, run
 
+pytestmark = pytest.mark.usefixtures("as_users")  # what is rounded
+
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("engine", ["reference", "c"])

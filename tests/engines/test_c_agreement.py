@@ -21,6 +21,9 @@ SAMPLE = [cells.lstm, cells.gru, cells.lem, cells.lstm_layernorm]
 SCHEDULES = [("one", 1, 100), ("batch", 2, 100), ("units", 2, 100), ("units", 3, 2)]
 
 
+as_users = pytest.mark.usefixtures("as_users")
+
+
 def named(value):
     return getattr(value, "name", None) or str(value).removeprefix("torch.")
 
@@ -50,6 +53,7 @@ def agree(monkeypatch, kernel, case: Case):
             assert_all_same(call(kernel, case), want, case.dtype, case.T)
 
 
+@as_users
 @every_cell
 def test_cells_agree_in_float32(cell, monkeypatch):
     """Output, last states and every gradient, on awkward sizes, under every split.
@@ -62,6 +66,7 @@ def test_cells_agree_in_float32(cell, monkeypatch):
         agree(monkeypatch, kernel, case)
 
 
+@as_users
 @every_cell
 def test_cells_agree_in_float64(cell, monkeypatch):
     """As in float32; one size, since only the width of vectors differs."""
@@ -108,6 +113,7 @@ def test_unseen_cells_agree(cell, dtype, monkeypatch):
 OUTPUTS = [cell for cell in UNSEEN if cell.outputs or len(cell.states) > 2]
 
 
+@as_users
 @pytest.mark.parametrize("cell", [*SAMPLE, *OUTPUTS], ids=named)
 def test_inference_agrees(cell, monkeypatch):
     """A kernel without a backward keeps two rows of its states, and gives the same values."""

@@ -33,9 +33,10 @@ from unseen import UNSEEN, three_states
 SIZES = Sizes(T=7, B=3, I=5, H=13)  # the kernels that test_c_agreement compiles, too
 F64 = torch.float64
 
-pytestmark = pytest.mark.skipif(
-    isinstance(find_compiler(), str), reason=f"there is {find_compiler()}"
-)
+pytestmark = [
+    pytest.mark.skipif(isinstance(find_compiler(), str), reason=f"there is {find_compiler()}"),
+    pytest.mark.usefixtures("as_users"),  # what compilers make of texts
+]
 
 
 @pytest.fixture(autouse=True)
@@ -189,6 +190,22 @@ def test_elman_cc_comes_before_cc(counted, empty_cache, monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
     assert answer(build(TINY, SCALAR)) == 42
     assert counted.read_text() == "one\n"
+
+
+def test_further_flags(empty_cache, monkeypatch):
+    """ELMAN_CFLAGS come after ours, for the text alone: parts are shared with who has none."""
+    asks = "long part(void);\n" + TINY.replace("42", "part() + FURTHER + __OPTIMIZE__")
+    part = "long part(void) {\n#ifdef FURTHER\n#error\n#endif\nreturn 5; }\n"
+    paths = []
+    for number in ("10", "20"):
+        monkeypatch.setenv("ELMAN_CFLAGS", f"-O1 '-DFURTHER={number} + 1'")
+        paths.append(build(asks, SCALAR, (part,)))
+        assert answer(paths[-1]) == 5 + int(number) + 1 + 1
+    assert paths[0] != paths[1]
+    assert len(list(paths[0].parent.glob("*.o"))) == 1
+    monkeypatch.setenv("ELMAN_CFLAGS", "-O'")
+    with pytest.raises(BuildError, match=r"ELMAN_CFLAGS=-O' are no flags of a compiler: No clos"):
+        build(asks, SCALAR)
 
 
 def test_leftovers_of_killed_processes(empty_cache, counted):

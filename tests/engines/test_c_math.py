@@ -22,6 +22,8 @@ from elman.ir.ops import STAND_INS
 from elman.plan.build import program
 from elman.plan.spec import Spec
 
+pytestmark = pytest.mark.usefixtures("as_users")  # what is rounded
+
 ULP = 4  # DESIGN: own vector functions within 4 units in the last place
 NAMES = {"float32": np.float32, "float64": np.float64}
 SINGLE = [name for name, text in SPELL.items() if "{1}" not in text and name not in STAND_INS]

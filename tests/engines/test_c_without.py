@@ -24,6 +24,8 @@ from helpers import Sizes, assert_all_same, assert_close, need_engine, random_ca
 from kernels import c_kernel, oracle, scheduled
 from specs import spec_of
 
+pytestmark = pytest.mark.usefixtures("as_users")  # their code is looked at
+
 F32, F64 = torch.float32, torch.float64
 SWITCHES = ("tiling", "simd", "threads")
 ALL_OUT = frozenset(SWITCHES)

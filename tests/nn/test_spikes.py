@@ -35,7 +35,10 @@ from elman.tuning.kernels import kernel_of
 from helpers import Sizes, assert_all_same, job_of, need, need_engine, random_case, run
 
 F64 = torch.float64
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning"),
+    pytest.mark.usefixtures("as_users"),  # what is rounded
+]
 ENGINES = ("reference", "c", "deer", "scan-backward")
 
 

@@ -11,7 +11,11 @@ from pathlib import Path
 from elman.errors import ElmanError
 
 SOURCES = Path(__file__).parents[2]  # the folder that the package lies in
-DROPPED = ("ELMAN_ENGINE", "ELMAN_POISON")  # they would change who runs, or how fast
+DROPPED = (
+    "ELMAN_CFLAGS",
+    "ELMAN_ENGINE",
+    "ELMAN_POISON",
+)  # they would change who runs, or how fast
 
 
 class ProcessError(ElmanError):

@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import os
+import shlex
 import struct
 import tempfile
 from collections.abc import Sequence
@@ -52,6 +54,15 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def _further() -> tuple[str, ...]:
+    """The words of ELMAN_CFLAGS: flags after ours, for texts and not for parts that they share."""
+    told = os.environ.get("ELMAN_CFLAGS", "")
+    try:
+        return tuple(shlex.split(told))
+    except ValueError as error:
+        raise BuildError(f"ELMAN_CFLAGS={told} are no flags of a compiler: {error}") from error
+
+
 def _key(isa: Isa, compiler: Compiler, *texts: str) -> str:
     told = [*texts, isa.name, *isa.flags, *FLAGS, *compiler.command, compiler.version]
     return _digest("\0".join(told).encode(errors="surrogateescape"))[:40]
@@ -59,11 +70,12 @@ def _key(isa: Isa, compiler: Compiler, *texts: str) -> str:
 
 @dataclass(frozen=True)
 class _Work:
-    """What is to be built: where things are kept, and who compiles."""
+    """What is to be built: where things are kept, who compiles, and with which further flags."""
 
     folder: Path
     isa: Isa
     compiler: Compiler
+    further: tuple[str, ...]
 
     def kept(self, suffix: str, *texts: str) -> Path:
         """Where what is made of these texts is kept."""
@@ -77,7 +89,7 @@ def _compile(work: _Work, text: str, parts: Sequence[str]) -> tuple[bytes, dict[
         here = Path(name)
         kernel, target = here / "kernel.c", here / "kernel.so"
         missing: dict[Path, Path] = {}
-        inputs, sources = [kernel], {kernel: text}
+        inputs, sources = [str(kernel), *work.further], {kernel: text}
         for number, part in enumerate(parts):
             kept, made = work.kept(".o", part), here / f"part{number}.o"
             found = stored(kept)
@@ -85,14 +97,15 @@ def _compile(work: _Work, text: str, parts: Sequence[str]) -> tuple[bytes, dict[
                 made.write_bytes(found[:-HASH])
             else:
                 missing[kept], sources[made.with_suffix(".c")] = made, part
-            inputs.append(made)
+            inputs.append(str(made))
         for path, told in sources.items():
             path.write_text(told, encoding="utf-8")
         if missing:  # at once, and the text with them
-            inputs[0] = kernel.with_suffix(".o")
+            inputs[0] = str(kernel.with_suffix(".o"))
             calls = [["-c", str(path), "-o", str(path.with_suffix(".o"))] for path in sources]
+            calls[0] += work.further
             _called(work, calls)
-        _called(work, [[*map(str, inputs), "-o", str(target), "-lm"]])
+        _called(work, [[*inputs, "-o", str(target), "-lm"]])
         data = _library(work.compiler.version, target)
         return data, {kept: made.read_bytes() for kept, made in missing.items()}
 
@@ -169,14 +182,15 @@ def build(text: str, isa: Isa, parts: Sequence[str] = ()) -> Path:
         parts: C that it is linked with; what they are compiled to is kept for other texts.
 
     Raises:
-        BuildError: there is no compiler, it refused the text, or the disk is full.
+        BuildError: there is no compiler, it refused the text, the disk is full, or ELMAN_CFLAGS
+            are no flags.
         EngineError: ELMAN_CACHE_SIZE is no size.
     """
     compiler = find_compiler()
     if isinstance(compiler, str):
         raise BuildError(compiler)
-    limit, work = limit_bytes(), _Work(kernel_folder(), isa, compiler)
-    path = work.kept(".so", text, *parts)
+    limit, work = limit_bytes(), _Work(kernel_folder(), isa, compiler, _further())
+    path = work.kept(".so", text, *parts, *work.further)
     note_use(path, *(work.kept(".o", part) for part in parts))
     if stored(path) is not None:
         return path
