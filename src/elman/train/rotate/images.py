@@ -6,9 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.image import imread
 
 from elman.errors import RunError, diagnostic
 from elman.train.npz import load_npz
@@ -103,6 +101,9 @@ def photograph() -> Images:
     Raises:
         RunError: if this matplotlib has come without it.
     """
+    import matplotlib as mpl  # a tenth of the start of any training
+    from matplotlib.image import imread
+
     path = Path(mpl.get_data_path()) / "sample_data" / PHOTOGRAPH
     try:
         whole = grey(imread(path)[None])[0].astype(np.float32)
