@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import random
 import signal
 from pathlib import Path
@@ -15,6 +16,7 @@ from elman.train.config import Config
 from elman.train.outcome import Outcome
 from elman.train.stepper import Stepper
 from elman.train.text.config import TextConfig
+from workers import Common
 
 WORDS = ("quick", "brown", "fox", "jumps", "over", "lazy", "dog", "seven", "wizards", "brew")
 
@@ -31,6 +33,15 @@ def small_text(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("text") / "words.txt"
     path.write_text(sentences(300), encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def common(tmp_path_factory, small_text, tmp_path) -> Common:
+    """Runs of other processes that several tests begin with: common("--steps=12", processes=2)."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "common-runs"
+    shared.mkdir(exist_ok=True)
+    return Common(shared, small_text, tmp_path)
 
 
 @pytest.fixture

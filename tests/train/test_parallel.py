@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,64 +12,37 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
-import elman
 from elman.errors import InputError, RunError
 from elman.train import checkpoint
 from elman.train.config import Config
 from elman.train.connection import noticing_loss
+from elman.train.folder import RunFolder
 from elman.train.launch import agreed, check_place
-from elman.train.metrics import read_metrics
-
-
-def begin(*words: str) -> subprocess.Popen[str]:
-    """Start `elman train` in processes of its own."""
-    paths = [str(Path(elman.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    command = [sys.executable, "-m", "elman", "train", *words]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
-
-
-def run(*words: str) -> None:
-    """Run `elman train` to its end."""
-    process = begin(*words)
-    said = process.communicate(timeout=120)
-    assert process.returncode == 0, "".join(said)
-
-
-SIZES = ["--hidden=8", "--batch=8", "--bptt=16", "--checkpoint-every=4", "--log-every=1"]
-WHERE = ["--devices=2", "--accelerator=cpu", "--engine=aten", "--threads=1", "--dropout=0.2"]
+from runs import assert_equal_runs
+from workers import ELMAN, OPTIONS, begin, cut_short, finished, only_run
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
-def test_two_processes_train_and_resume(small_text, tmp_path):
+def test_two_processes_train_and_resume(common):
     """Every process has its rows and its state; a resumed run equals the uninterrupted one."""
-    run(f"--data={small_text}", f"--out={tmp_path}", "--steps=10", *SIZES, *WHERE)
-    (whole,) = tmp_path.iterdir()
-    resumed = shutil.copytree(whole, tmp_path / "resumed")
-    (resumed / "result.json").unlink()
-    shutil.rmtree(resumed / "checkpoints" / "step-000000010")
+    options = ("--steps=300", "--dropout=0.1")
+    whole = only_run(common(*options, processes=2))
+    resumed = shutil.copytree(whole.path, whole.path.parent / "resumed")
+    cut_short(RunFolder(resumed), 296)
+    point, _ = checkpoint.load_latest(whole.checkpoints)
+    assert point.tensors["carried.0"].shape[:3] == (2, 1, 4)  # processes, layers, rows
 
-    run(f"--resume={resumed}")
-
-    ours, theirs = (checkpoint.load_latest(run / "checkpoints")[0] for run in (resumed, whole))
-    assert ours.tensors["carried.0"].shape[:3] == (2, 2, 4)  # processes, layers, rows
-    for name, value in theirs.tensors.items():
-        assert torch.equal(ours.tensors[name], value), name
-    losses = [
-        [row.train_loss for row in read_metrics(run / "metrics.csv")] for run in (resumed, whole)
-    ]
-    assert losses[0] == losses[1]
-    assert len(losses[0]) == 10
+    finished(begin(*ELMAN, f"--resume={resumed}"))
+    assert_equal_runs(RunFolder(resumed), whole)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds child processes in /proc")
 def test_a_killed_process_ends_the_others(small_text, tmp_path):
     """No hang: the first process says in words that the other one is gone, and how to go on."""
-    steps = ("--steps=1000000", "--validate-every=1000000")
-    process = begin(f"--data={small_text}", f"--out={tmp_path}", *steps, *SIZES, *WHERE)
+    options = (*OPTIONS, "--steps=1000000", "--devices=2")
+    process = begin(*ELMAN, f"--data={small_text}", f"--out={tmp_path}", *options)
     try:
         deadline = time.monotonic() + 90
         while not list(tmp_path.glob("*/checkpoints/step-00000001*")):

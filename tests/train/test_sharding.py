@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,9 +13,10 @@ import elman
 from elman.errors import InputError
 from elman.train import checkpoint
 from elman.train.config import Config
+from elman.train.folder import RunFolder
 from elman.train.sharding import divided_as, parts, shard, whole
 from elman.train.text.model import LanguageModel
-from workers import ELMAN, OPTIONS, begin, finished, losses, only_run, torchrun
+from workers import ELMAN, begin, cut_short, finished, losses, only_run, torchrun
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 
@@ -82,25 +85,26 @@ def test_what_cannot_be_divided(mesh):
 
 
 @pytest.mark.slow
-def test_two_processes_share_a_model(small_text, tmp_path):
+def test_two_processes_share_a_model(common):
     """The loss curve of copies; files like theirs, from which as many, or one, go on."""
-    options = (f"--data={small_text}", "--steps=8", *OPTIONS, "--embedding=8", "--tie")
-    finished(begin(*ELMAN, *options, f"--out={tmp_path / 'copies'}", "--devices=2"))
-    out = tmp_path / "shards"
-    finished(begin(*ELMAN, *options, f"--out={out}", "--devices=2", "--shard"))
+    copies, out = (
+        common("--tie", "--steps=12"),
+        common("--tie", "--steps=12", "--shard", processes=2),
+    )
     learned = losses(out)
-    assert learned == pytest.approx(losses(tmp_path / "copies"), rel=1e-5)
-    run, ended = only_run(out), {}
-    for name, one in (("shards", run), ("copies", only_run(tmp_path / "copies"))):
-        point, _ = checkpoint.load_latest(one.checkpoints)
-        ended[name] = {key: (value.dtype, value.shape) for key, value in point.tensors.items()}
-    assert ended["shards"] == ended["copies"]
+    assert learned == pytest.approx(losses(copies), rel=1e-5)
+    run = only_run(out)
+    assert shapes(run) == shapes(only_run(copies))
 
-    for processes, exact in ((2, True), (1, False)):
-        (run.path / "result.json").unlink()
-        for file in (last := checkpoint.listed(run.checkpoints)[-1]).iterdir():
-            file.unlink()
-        last.rmdir()
-        said = finished(torchrun(processes, f"--resume={run.path}"))
-        assert "resumed at step 4" in said
+    for start, exact in ((partial(begin, *ELMAN), True), (partial(torchrun, 1), False)):
+        cut_short(run, 8)
+        said = finished(start(f"--resume={run.path}"))
+        assert "resumed at step 8" in said
         assert losses(out) == (learned if exact else pytest.approx(learned, rel=1e-5))
+
+
+def shapes(run: RunFolder) -> dict[str, tuple[torch.dtype, torch.Size]]:
+    """Of what a run keeps of a model, whoever trained it."""
+    point, _ = checkpoint.load_latest(run.checkpoints)
+    kept = {key: value for key, value in point.tensors.items() if key[:5] in ("model", "optim")}
+    return {key: (value.dtype, value.shape) for key, value in kept.items()}

@@ -13,9 +13,22 @@ from pathlib import Path
 import pytest
 import torch
 
+from elman.errors import InputError
 from elman.train import checkpoint
+from elman.train.launch import placed
+from elman.train.text.config import TextConfig
 from runs import assert_equal_runs
-from workers import ELMAN, OPTIONS, PATIENCE_S, begin, finished, losses, only_run, torchrun
+from workers import (
+    ELMAN,
+    OPTIONS,
+    PATIENCE_S,
+    begin,
+    cut_short,
+    finished,
+    losses,
+    only_run,
+    torchrun,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,29 +40,24 @@ GROWING = (  # torchrun's words for a group that another machine may join
     *("-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=1"),
     *("--rdzv-backend=c10d", "--rdzv-id=growing", "--rdzv-conf=last_call_timeout=1"),
 )
+STEPS = "--steps=12"  # of runs that several tests look at
 OWN_STORES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # else who joins never hears of the store
 
 
-def test_any_number_of_workers_learns_alike(small_text, tmp_path):
+def test_any_number_of_workers_learns_alike(common):
     """Same global batch, same loss curve: 1, 2 and 4 processes, torchrun's and Fabric's own."""
-    options = (f"--data={small_text}", "--steps=6", *OPTIONS)
-    finished(begin(*ELMAN, *options, f"--out={tmp_path / '1'}"))
-    finished(begin(*ELMAN, *options, f"--out={tmp_path / '2'}", "--devices=2"))
-    finished(torchrun(4, *options, f"--out={tmp_path / '4'}"))
-
-    alone = losses(tmp_path / "1")
-    assert len(alone) == 6
-    assert losses(tmp_path / "2") == pytest.approx(alone, rel=1e-5)
-    assert losses(tmp_path / "4") == pytest.approx(alone, rel=1e-5)
+    alone = losses(common(STEPS))
+    assert len(alone) == 12
+    assert losses(common(STEPS, processes=2)) == pytest.approx(alone, rel=1e-5)
+    assert losses(common(STEPS, processes=4)) == pytest.approx(alone, rel=1e-5)
 
 
 @IN_PROC
-def test_a_killed_worker_is_started_again(small_text, tmp_path):
+def test_a_killed_worker_is_started_again(small_text, common, tmp_path):
     """torchrun starts all anew, and they go on with the run that they were in: equal to a whole
     one."""
-    options = (f"--data={small_text}", "--dropout=0.1", *OPTIONS)
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    process = torchrun(2, *options, "--steps=300", f"--out={killed}")
+    options, killed = ("--steps=300", "--dropout=0.1"), tmp_path / "killed"
+    process = torchrun(2, f"--data={small_text}", *OPTIONS, *options, f"--out={killed}")
     try:
         wait_until(lambda: list(killed.glob("*/checkpoints/step-*[1-9]*")), process)
         os.kill(children(process)[-1], signal.SIGKILL)
@@ -57,26 +65,18 @@ def test_a_killed_worker_is_started_again(small_text, tmp_path):
     finally:
         process.kill()
     assert "resumed at step" in said
-    finished(begin(*ELMAN, *options, "--steps=300", f"--out={whole}", "--devices=2"))
-
-    assert_equal_runs(only_run(killed), only_run(whole))
+    assert_equal_runs(only_run(killed), only_run(common(*options, processes=2)))
 
 
-def test_a_resume_by_fewer_workers(small_text, tmp_path):
+def test_a_resume_by_fewer_workers(common):
     """The rows of the batch, and the states carried along them, are shared out anew."""
-    options = (f"--data={small_text}", "--steps=12", *OPTIONS)
-    finished(begin(*ELMAN, *options, f"--out={tmp_path / 'alone'}"))
-    finished(torchrun(4, *options, f"--out={tmp_path / 'parts'}"))
-    run = only_run(tmp_path / "parts").path
-    (run / "result.json").unlink()
-    for path in checkpoint.listed(run / "checkpoints")[1:]:
-        for file in path.iterdir():
-            file.unlink()
-        path.rmdir()
-    said = finished(torchrun(2, f"--resume={run}"))
+    parts = common(STEPS, processes=4)
+    cut_short(only_run(parts), 4)
+    said = finished(torchrun(2, f"--resume={only_run(parts).path}"))
 
     assert "4 processes then, 2 now" in said
-    assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
+    assert "resumed at step 4" in said
+    assert losses(parts) == pytest.approx(losses(common(STEPS)), rel=1e-5)
 
 
 @IN_PROC
@@ -106,29 +106,23 @@ def test_a_machine_that_joins(small_text, tmp_path):
     assert grown == pytest.approx(alone, rel=1e-3)
 
 
-def test_models_are_averaged_now_and_then(small_text, tmp_path):
-    """With plain SGD and a step between averages it is data-parallel training; with more it is
-    not, and a resumed run still equals a whole one."""
-    options = (f"--data={small_text}", "--optimizer=sgd", "--lr=0.3", "--momentum=0.5")
-    options += ("--clip=1e9", *OPTIONS)
-    for name, more in (("1", ()), ("3", ("--sync-every=3",))):
-        out = f"--out={tmp_path / name}"
-        finished(begin(*ELMAN, *options, "--steps=14", out, "--devices=2", *more))
-    every, third = losses(tmp_path / "1"), losses(tmp_path / "3")
-    run = only_run(tmp_path / "3").path
-    steps = [path.name for path in checkpoint.listed(run / "checkpoints")]
+def test_models_are_averaged_now_and_then(common):
+    """With plain SGD and a step between averages it is data-parallel training, which learns as one
+    process does; with more it is not, and a resumed run still equals a whole one."""
+    sgd = ("--optimizer=sgd", "--lr=0.3", "--momentum=0.5", "--clip=1e9", "--steps=14")
+    one, averaged = common(*sgd), common(*sgd, "--sync-every=3", processes=2)
+    every, third = losses(one), losses(averaged)
+    run = only_run(averaged)
+    steps = [path.name for path in checkpoint.listed(run.checkpoints)]
 
     assert third[:1] == pytest.approx(every[:1])
     assert third[4:] != pytest.approx(every[4:], rel=1e-6)
     assert third[-1] == pytest.approx(every[-1], rel=0.05)
     assert steps == ["step-000000012", "step-000000014"]  # where all have the same model
 
-    (run / "result.json").unlink()
-    for file in (run / "checkpoints" / steps[-1]).iterdir():
-        file.unlink()
-    (run / "checkpoints" / steps[-1]).rmdir()
-    finished(begin(*ELMAN, f"--resume={run}"))
-    assert losses(tmp_path / "3") == third
+    cut_short(run, 12)
+    finished(begin(*ELMAN, f"--resume={run.path}"))
+    assert losses(averaged) == third
 
 
 def free_port() -> int:
@@ -224,10 +218,18 @@ def test_workers_that_do_not_meet(small_text, tmp_path, what):
     assert time.monotonic() - began < 60
 
 
-def test_other_processes_than_asked_for(small_text, tmp_path):
+@pytest.mark.parametrize(
+    "asked, told",
+    [
+        ({"devices": 4}, "torchrun has started other processes than asked for"),
+        ({"batch": 7}, "batch 7 does not divide among 2 devices"),
+    ],
+)
+def test_other_processes_than_asked_for(monkeypatch, asked, told):
     """torchrun and --devices must not contradict one another; a batch must divide."""
-    data = f"--data={small_text}"
-    said = finished(torchrun(2, data, f"--out={tmp_path}", *OPTIONS, "--devices=4"), 1)
-    assert "torchrun has started other processes than asked for" in said
-    said = finished(torchrun(2, data, f"--out={tmp_path}", *OPTIONS, "--batch=7"), 1)
-    assert "batch 7 does not divide among 2 devices" in said
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "any")
+    assert placed(TextConfig()).devices == 2
+    with pytest.raises(InputError, match=told):
+        placed(TextConfig(**asked))
