@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from elman.bench import joined
@@ -72,8 +74,23 @@ def test_two_processes_train(monkeypatch):
     ran = measure_ddp(STACK, 2, 2, 0.01)
     assert 0 < ran.step_s < 10
     assert 0 < ran.core_s < 10
-    assert 0 <= measure_sharing(STACK, 0.01) < 1
-    assert 0 < measure_contention(STACK, 2, 2, 0.01) < 10
     monkeypatch.setattr(joined, "LIMIT_S", 0.1)
     with pytest.raises(ProcessError, match=r"it took longer than 0\.1 s"):
         measure_ddp(STACK, 2, 2, 0.01)
+
+
+def test_a_process_trains_alone(monkeypatch):
+    """What is measured of the wrapper, and beside others, as processes that are started do it."""
+    need_engine("c")
+
+    def run_program(program, _):
+        monkeypatch.setattr(joined.sys, "stdin", io.StringIO(program.text))
+        told = io.StringIO()
+        monkeypatch.setattr(joined.sys, "stdout", told)
+        monkeypatch.setattr(joined, "spawn", lambda work, args, nprocs: work(0, *args))
+        joined.main()
+        return told.getvalue()
+
+    monkeypatch.setattr(joined, "run_program", run_program)
+    assert 0 <= measure_sharing(STACK, 0.01) < 1
+    assert 0 < measure_contention(STACK, 2, 1, 0.01) < 10

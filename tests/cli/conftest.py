@@ -25,6 +25,12 @@ def elman(capsys):
     return run
 
 
+@pytest.fixture
+def without_charts(monkeypatch) -> None:
+    """Reports without plots, most of their time, where what stands around these is the point."""
+    monkeypatch.setattr("elman.report.page.draw_charts", lambda *_: [])
+
+
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory) -> Path:
     """A complete run with a comparison."""

@@ -9,6 +9,8 @@ import pytest
 
 from run_folders import SMALL, changed, row_of
 
+pytestmark = pytest.mark.usefixtures("without_charts")
+
 NAMES = ["[bold]", "[/]", "[red]x[/bold]", "a\x1b[2Jb", "a\nb", "caf\udce9", "\ud800", ":smile:",
          "$x^{", "\\", "[link=", "\u4e2d\u6587", "\x00"]  # fmt: skip
 
