@@ -71,11 +71,11 @@ def test_a_killed_worker_is_started_again(small_text, common, tmp_path):
 def test_a_resume_by_fewer_workers(common):
     """The rows of the batch, and the states carried along them, are shared out anew."""
     parts = common(STEPS, processes=4)
-    cut_short(only_run(parts), 4)
+    cut_short(only_run(parts), 8)
     said = finished(torchrun(2, f"--resume={only_run(parts).path}"))
 
     assert "4 processes then, 2 now" in said
-    assert "resumed at step 4" in said
+    assert "resumed at step 8" in said
     assert losses(parts) == pytest.approx(losses(common(STEPS)), rel=1e-5)
 
 
