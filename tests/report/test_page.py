@@ -143,7 +143,9 @@ def assert_whole(folder, page: RunPage) -> None:
     assert "0" * 20 not in text
 
 
-@pytest.mark.parametrize("name", ["$x^{", "\ud800", "a\x1b[2J", "中文", "<b>", ""])
+@pytest.mark.parametrize(
+    "name", ["$x^{", "\ud800", "a\x1b[2J", "中文", "<b>", "\\", "caf\udce9", ""]
+)
 def test_plots_of_any_name(tmp_path, name):
     """No formula, nothing that a font would have to have."""
     page = made(baseline=Level(name, 3.456, 0.125), name=name)
