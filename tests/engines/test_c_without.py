@@ -24,7 +24,7 @@ from helpers import Sizes, assert_all_same, assert_close, need_engine, random_ca
 from kernels import c_kernel, oracle, scheduled
 from specs import spec_of
 
-pytestmark = pytest.mark.usefixtures("as_users")  # their code is looked at
+as_users = pytest.mark.usefixtures("as_users")
 
 F32, F64 = torch.float32, torch.float64
 SWITCHES = ("tiling", "simd", "threads")
@@ -60,6 +60,7 @@ def test_all_combinations_agree(cell, without, monkeypatch):
     agree(monkeypatch, cell, F32, without)
 
 
+@as_users
 @pytest.mark.parametrize("without", [{"specialization"}, {"specialization", *ALL_OUT}], ids=named)
 def test_libm_agrees(without, monkeypatch):
     """exp, tanh and softplus called one by one, in vectors and without."""
@@ -67,6 +68,7 @@ def test_libm_agrees(without, monkeypatch):
         agree(monkeypatch, cell, dtype, frozenset(without))
 
 
+@as_users
 @pytest.mark.parametrize("cell", [cells.lem, cells.slstm, cells.lru], ids=named)
 def test_plain_code_agrees_in_float64(cell, monkeypatch):
     """Every operation on a number is written as it is on a vector."""
@@ -105,6 +107,7 @@ def test_what_is_left_out_is_not_in_the_text():
 PACKED = re.compile(r"\bv?(add|sub|mul|fn?m(add|sub)\w*?)p[sd]\b")  # arithmetic of several numbers
 
 
+@as_users
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not installed")
 @pytest.mark.skipif(detect().name not in ("avx512", "avx2"), reason="x86's names of instructions")
 @pytest.mark.parametrize("without", [{"simd"}, {"simd", "tiling"}], ids=named)
