@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import elman
+from elman.errors import InputError
 from helpers import need_engine
 
 KINDS = ("RNN", "GRU", "LSTM")
@@ -327,3 +328,22 @@ def test_every_option(kind, bias, layers, two, first, projected, relu, form, mod
         assert (a is None) == (b is None)
         if b is not None:
             same(a, b, tolerance)
+
+
+@pytest.mark.parametrize("how", ["c", "keras"])
+@pytest.mark.parametrize(
+    "change", [nn.utils.spectral_norm, lambda net, name: prune.identity(net, name)]
+)
+def test_weights_of_hooks_are_not_written(change, how, tmp_path):
+    """They are as of the last forward, if there was one; once the hook is gone they are."""
+    net = elman.GRU(3, 4)
+    change(net, "weight_hh_l0")
+    write = {
+        "c": lambda: elman.export.to_c(net, tmp_path),
+        "keras": lambda: elman.weights.save(net, "keras"),
+    }[how]
+    with pytest.raises(InputError, match="weight_hh_l0 is what a hook computed"):
+        write()
+    if change is not nn.utils.spectral_norm:
+        prune.remove(net, "weight_hh_l0")
+        write()

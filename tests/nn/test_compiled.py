@@ -269,6 +269,16 @@ def test_a_state_that_is_handed_on(engine, steps):
     assert all(torch.equal(*pair) for pair in zip(got[1:], want[1:]))
 
 
+@pytest.mark.parametrize("engine, steps", [("reference", 1), ("deer", 2)])
+def test_a_gradient_of_several(engine, steps):
+    """So is what a compiled backward returns: both biases have the same."""
+    net, x = elman.RNN(3, 4, engine=engine), torch.randn(steps, 2, 3)
+    compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
+    both = [results(call, net, x, None, None) for call in (compiles, net)]
+    for mine, theirs in zip(*both, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
 _GLOBAL = elman.GRU(5, 8, 2, bidirectional=True)
 
 

@@ -118,7 +118,7 @@ def _layers(module: Any, name: str) -> tuple[list[Any], list[list[Tensor]]]:
         raise InputError(f"{name!r} is no identifier of C")
     if bool(getattr(module, "bidirectional", False)):
         raise InputError("a bidirectional module has no single step: it needs the whole sequence")
-    weights = module._weights()
+    weights = module._settled_weights()
     for own, names in zip(weights, module.parts.names, strict=True):
         for weight, what in zip(own, names):
             if not bool(torch.isfinite(weight).all()):

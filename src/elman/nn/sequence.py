@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from elman.errors import InputError
+from elman.errors import InputError, diagnostic
 from elman.frontend.cell import Cell
 from elman.ir.types import dim_size
 from elman.nn.arguments import Prepared, cast_to, device_type
@@ -183,6 +183,24 @@ class SequenceModule(Configured):
             [getattr(self, name) if (weight := own.get(name)) is None else weight for name in names]
             for names in (self._parts or self.parts).names
         ]
+
+    def _settled_weights(self: Any) -> list[list[Tensor]]:
+        """:meth:`_weights`, for what is made of them once.
+
+        Raises:
+            InputError: one is computed anew by a hook before each forward, and may be old.
+        """
+        for name in [name for own in self.parts.names for name in own]:
+            if name in vars(self) and self._forward_pre_hooks:
+                raise InputError(
+                    diagnostic(
+                        f"{name} is what a hook computed before the last forward",
+                        [],
+                        f"torch.nn.utils.prune.remove(net, {name!r}), or remove_weight_norm, "
+                        "remove_spectral_norm",
+                    )
+                )
+        return self._weights()
 
     def _make_initial(self: Any, device: Any, dtype: torch.dtype | None) -> None:
         """Make room for what sequences begin with: parameters if it is learned, else buffers."""

@@ -55,7 +55,7 @@ def save(module: Any, layout: str) -> Any:
     how.check(kind)
     cell = module._formulas()[0][0]
     with torch.no_grad():
-        parts = [how.written(gathered(cell, own), kind) for own in module._weights()]
+        parts = [how.written(gathered(cell, own), kind) for own in module._settled_weights()]
     return how.container.write(parts, _layers(module), kind)
 
 
@@ -70,7 +70,7 @@ def save_layer(module: Any, layout: str, number: int, kind: Kind) -> Any:
     how, two = layout_named(layout), 1 + bool(module.bidirectional)
     own, cell = slice(two * number, two * (number + 1)), module._formulas()[number][0]
     with torch.no_grad():
-        parts = [how.written(gathered(cell, each), kind) for each in module._weights()[own]]
+        parts = [how.written(gathered(cell, each), kind) for each in module._settled_weights()[own]]
     return how.container.write(parts, _layers(module)[own], kind)[0]
 
 

@@ -222,7 +222,7 @@ class _Model:
         ranks = [2] * len(cell.inputs) + [1] * len(cell.static)
         for leaf, name, rank in zip(graph.inputs, names, ranks, strict=True):
             before.put(leaf, name, rank)
-        for leaf, weight in zip(graph.weights, self.module._weights()[index], strict=True):
+        for leaf, weight in zip(graph.weights, self.module._settled_weights()[index], strict=True):
             value = weight.detach().cpu().float().numpy()
             name = w.array(f"{leaf.name}_{suffix}", value if leaf.shape else value.reshape(1))
             before.put(leaf, name, 0)

@@ -118,7 +118,7 @@ def recurrent(*arguments: Any) -> list[Tensor]:
         ticket.fill_(number)
         _kept[number] = (leaves, results)
         weakref.finalize(ticket, _kept.pop, number, None)
-    return [*_laid_out(results, given), ticket]
+    return [*_laid_out(results, given.differentiable, any(given.wants)), ticket]
 
 
 @recurrent.register_fake
@@ -155,11 +155,13 @@ def recurrent_backward(
     leaves, results = _run(given) if kept is None else kept
     with _autograd(False):  # kernels that run again differentiate inside of their backward
         gradients = vjp(results, leaves, cotangents, given.wants)
-    return [
+    wanted = [
         torch.zeros_like(leaf) if grad is None else grad
         for leaf, grad, want in zip(leaves, gradients, given.wants, strict=True)
         if want
     ]
+    passed_on = [d for d in cotangents if d is not None]  # by a step that hands states on
+    return _laid_out(wanted, (*given.differentiable, *passed_on), False)
 
 
 @recurrent_backward.register_fake
@@ -195,14 +197,15 @@ def _back(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
 recurrent.register_autograd(_back, setup_context=_keep)
 
 
-def _laid_out(results: Sequence[Tensor], given: _Given) -> list[Tensor]:
-    """As the fake implementation says: contiguous, each the first of memory of its own.
+def _laid_out(results: Sequence[Tensor], given: Sequence[Tensor], kept: bool) -> list[Tensor]:
+    """As the fake implementation says: contiguous, each the first of memory of its own, which is
+    no argument's, as that of a state that a step only hands on.
 
     Copies if they are kept for a backward: the compiler writes what comes next over an operator's
-    results, and autograd may have saved them. So is a state that a step only hands on.
+    results, and autograd may have saved them.
     """
-    kept, made = any(given.wants), []
-    taken = {value.untyped_storage().data_ptr() for value in given.differentiable}
+    made: list[Tensor] = []
+    taken = {value.untyped_storage().data_ptr() for value in given}
     for value in results:
         at = value.untyped_storage().data_ptr()
         if kept or value.storage_offset() or at in taken:
