@@ -369,13 +369,8 @@ def test_bad_masks(name):
 def test_torchs_own_layer_has_none():
     """Where torch's layer would run, a reset is refused, never forgotten."""
     x, mask = torch.zeros(4, 3, 5), torch.zeros(4, 3)
-    for net, value in (
-        (elman.GRU(5, 2, engine="aten"), x),
-        (elman.GRU(5, 2), x[:, :0]),
-        (elman.GRU(5, 2, dtype=torch.bfloat16), x.bfloat16()),
-    ):
-        with pytest.raises(EngineError, match="cannot run this GRU with reset: "):
-            net(value, reset=mask[:, : value.shape[1]])
+    with pytest.raises(EngineError, match="cannot run this GRU with reset: "):
+        elman.GRU(5, 2, engine="aten")(x, reset=mask)
 
 
 @pytest.mark.parametrize(

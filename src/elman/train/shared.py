@@ -19,7 +19,7 @@ TOKEN_BYTES = 16
 
 
 class SharedMemory:
-    """What each process writes, all can read; two segments of each process, used in turn.
+    """What each process writes, all can read; two segments of each process, used alternately.
 
     For its k-th mean a process writes to its segment k % 2, waits until all have written, and adds
     the segments of all, in the order of their ranks: so all have the same bits. One wait is enough:
