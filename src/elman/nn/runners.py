@@ -93,3 +93,14 @@ def _check_shared(cell: Cell, layer: int, bound: Mapping[str, int], shared: Shar
                     f"in layer {first}, but all layers get the same {kind} inputs"
                 )
                 raise ShapeError(diagnostic(unlike, [], _APART))
+
+
+def begins_otherwise(runner: Runner) -> bool:
+    """Whether a cell says what its states begin with."""
+    return any(entry.name in runner.cell.init for entry in runner.cell.states)
+
+
+def multiplies_states(cell: Cell) -> list[bool]:
+    """Which weights of a cell are trained matrices that multiply what depends on a state."""
+    found = (cell.whole or cell).division.blocks - cell.constants
+    return [entry.name in found for entry in cell.weights]

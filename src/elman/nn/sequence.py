@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from elman.errors import InputError, diagnostic
-from elman.frontend.cell import Cell
 from elman.ir.types import dim_size
 from elman.nn.arguments import Prepared, cast_to, device_type
 from elman.nn.autograd.transforms import transformed
@@ -24,7 +23,7 @@ from elman.nn.layered import Formula
 from elman.nn.options import Option
 from elman.nn.repeated import Repeats
 from elman.nn.reset import Reset, ResetTo, Starts, check_flags, reset_mask, reset_start
-from elman.nn.runners import runners_of
+from elman.nn.runners import begins_otherwise, multiplies_states, runners_of
 from elman.nn.signature import Signature
 from elman.nn.stack import Stack
 from elman.nn.states import one_or_all
@@ -94,9 +93,9 @@ class SequenceModule(Configured):
         )
         names = self._parameter_names(runners)
         draws = draws_of([runner.cell.graph for runner in runners.values()])
-        begins = self.learn_initial or any(map(_begins, runners.values()))
+        begins = self.learn_initial or any(map(begins_otherwise, runners.values()))
         repeats = Repeats(stack, signature, names, not (draws or begins))
-        recurrent = [_recurrent(runner.cell) for runner in runners.values()]
+        recurrent = [multiplies_states(runner.cell) for runner in runners.values()]
         return Parts(runners, stack, names, signature, repeats, recurrent, draws, begins)
 
     @property
@@ -404,14 +403,3 @@ class SequenceModule(Configured):
         if outputs is None:
             return out, form.closed(last)
         return out, one_or_all([made[k] for k in handing.states]), form.closed(last)
-
-
-def _begins(runner: Runner) -> bool:
-    """Whether a cell says what its states begin with."""
-    return any(entry.name in runner.cell.init for entry in runner.cell.states)
-
-
-def _recurrent(cell: Cell) -> list[bool]:
-    """Which weights of a cell are trained matrices that multiply what depends on a state."""
-    found = (cell.whole or cell).division.blocks - cell.constants
-    return [entry.name in found for entry in cell.weights]
