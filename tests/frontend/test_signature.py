@@ -173,7 +173,7 @@ BAD = {  # name -> (strings, what the message says, the hint)
         "torch.tensor([1.0])",
     ),
     "init by a long tuple": (
-        {"init": {"W": (1.0,) * 9}},
+        {"init": {"W": (1.0,) * 40}},
         "init of W: a tuple says nothing about a weight",
         "torch.tensor(…)",
     ),
