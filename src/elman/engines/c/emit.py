@@ -20,7 +20,7 @@ from elman.ir.graph import Node
 from elman.plan.program import Program, Sweep
 from elman.plan.schedule import Blocks
 
-_TILES = re.compile(r"\b(?:rows|across)[1-9]\b")  # products that a text calls
+_TILES = re.compile(r"\b(?:rows|across|picked)[1-9]\b")  # products that a text calls
 
 
 class Emitter:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from elman.engines.c.clock import Clock
+from elman.engines.c.gathering import Gathering, Ones
 from elman.engines.c.layout import CLayout, product_parts
 from elman.engines.c.ops import number, spell, spell_over_units, spell_reduce, spell_sum
 from elman.engines.c.places import Places, RowAddress
@@ -40,10 +42,11 @@ class PhaseWriter(Places):
         clock: Clock,
         label: str,
         later: int,
+        gathering: Gathering,
     ) -> None:
         """``direct`` tells where weights lie, for products that do not use the packed panels."""
         super().__init__(layout, phase, chunk, loop=loop)
-        self.panels = panels
+        self.panels, self.gathering = panels, gathering
         self.later = later if loop else 0
         self.row_block, self.k_block, self.direct = row_block, k_block, direct
         self.multiplied = clock.mark(f"{label}: products") if product_parts([phase]) else []
@@ -152,9 +155,12 @@ class PhaseWriter(Places):
                 *self.computed,
             ]
         panels = [self.panels[bundle] for bundle in part.bundles]
+        ones = self._ones(part) if self.direct is None else {}
         stored = self._only_stored(part) if self.direct is None else None
         if stored is not None:
-            return self._blocks(panels[0], gate_block, self._product_into(panels[0], stored))
+            return self._blocks(
+                panels[0], gate_block, self._product_into(panels[0], stored, ones), ones=ones
+            )
         width = panels[0].width
         total = sum(p.accs for p in panels) * width
         columns: dict[Node, str] = {}
@@ -164,7 +170,7 @@ class PhaseWriter(Places):
             for index, acc in enumerate(panel.bundle.accs):
                 columns[acc.into] = f"ld(row + ({first} + {index} * nv + j) * VL)"
             if self.direct is None:
-                calls.extend(product_code(panel, first, self._operand, self.k_block))
+                calls.extend(product_code(panel, first, self._operand, self.k_block, ones=ones))
             else:
                 size = self.layout.size(part.gate_block)
                 calls.extend(direct_code(panel, first, size, self._operand, self.direct))
@@ -187,18 +193,29 @@ class PhaseWriter(Places):
             f"    enum {{ LDB = {total} * VL }};",
             f"    T buf[{self.row_block} * LDB] __attribute__((aligned(64)));",
         ]
-        return self._blocks(panels[0], gate_block, lines, buffer)
+        return self._blocks(panels[0], gate_block, lines, buffer, ones)
 
     def _blocks(
-        self, panel: Panels, gate_block: int, lines: list[str], declared: Sequence[str] = ()
+        self,
+        panel: Panels,
+        gate_block: int,
+        lines: list[str],
+        declared: Sequence[str] = (),
+        ones: Mapping[Node, Ones] = MappingProxyType({}),
     ) -> list[str]:
-        """Lines that are run for every block of rows and every panel."""
+        """Lines that are run for every block of rows and every panel; ones are looked for once per
+        block."""
         rows, vectors, width = self.row_block, panel.vectors, panel.width
+        lists = [line for found in ones.values() for line in found.declared()]
+        finite = "const int finite = all_finite(c->flags, c->workers);"
+        sought = [found.sought(*self._operand(value)) for value, found in ones.items()]
         return [
             "{",
             *declared,
+            *("    " + line for line in ([*lists, finite] if ones else [])),
             f"    for (long rb = r0; rb < r1; rb += {rows}) {{",
             f"        long m = r1 - rb < {rows} ? r1 - rb : {rows};",
+            *("        " + line for line in sought),
             f"        for (long v = lo[{gate_block}]; v < hi[{gate_block}]; v += {width}) {{",
             f"            long nv = {vectors} - v < {width} ? {vectors} - v : {width};",
             *("            " + line for line in lines),
@@ -220,10 +237,24 @@ class PhaseWriter(Places):
         place = self.place(buffer, value)
         return place if place.width is None or place.width % self.layout.lanes == 0 else None
 
-    def _product_into(self, panel: Panels, place: RowAddress) -> list[str]:
+    def _ones(self, part: Part) -> dict[Node, Ones]:
+        """Operands of a part whose ones are looked for."""
+        found = [
+            value
+            for bundle in part.bundles
+            for value in self.gathering.operands(part.gate_block, bundle)
+        ]
+        return {
+            value: Ones(number, self.gathering.size(value), self.row_block)
+            for number, value in enumerate(dict.fromkeys(found))
+        }
+
+    def _product_into(
+        self, panel: Panels, place: RowAddress, ones: Mapping[Node, Ones]
+    ) -> list[str]:
         """Lines whose tiles store where the value is kept: it goes through no buffer."""
         target = f"({place.at('rb')}) + v * VL"
-        lines = product_code(panel, 0, self._operand, self.k_block, target, place.stride)
+        lines = product_code(panel, 0, self._operand, self.k_block, target, place.stride, ones)
         return [*lines, *self.multiplied]
 
     def _operand(self, value: Node) -> tuple[str, str]:

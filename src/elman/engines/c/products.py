@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from elman.engines.c.gathering import Ones
 from elman.engines.c.layout import CLayout
 from elman.engines.c.tiles import WIDEST
 from elman.ir.graph import Node
@@ -138,6 +139,7 @@ def product_code(
     k_block: int,
     base: str = "buf",
     row: str = "LDB",
+    ones: Mapping[Node, Ones] | None = None,
 ) -> list[str]:
     """C lines that fill ``base`` with one panel's products for the rows of the current block.
 
@@ -147,6 +149,7 @@ def product_code(
         operand: C text of an operand's address at the block's first row, and of its row stride.
         k_block: how much of k is used before the next rows are taken.
         base, row: C text of where the block's first row is stored, and of the distance of rows.
+        ones: operands of which lists are at hand where few elements are 1.
     """
     lines = [f"{{ const T *P = c->pack + {panels.offset} + v * {panels.total * panels.accs} * VL;"]
     for index, width in enumerate(panels.widths):
@@ -164,13 +167,20 @@ def product_code(
                 )
             for value, inner in zip(panels.bundle.operands, panels.inner, strict=True):
                 address, stride = operand(value)
+                tiles: list[str] = []
                 for k in range(0, inner, k_block):
                     part = min(k_block, inner - k)
                     acc = int(done + k > 0)
-                    lines.append(
+                    tiles.append(
                         f"    rows{count}(m, {address} + {k}, {stride},"
                         f" P + {start + (done + k) * count} * VL, {part}, {target}, {row}, {acc});"
                     )
+                found = ones.get(value) if ones else None
+                if found:
+                    panel, acc = f"P + {start + done * count} * VL", int(done > 0)
+                    added = found.added(count, panel, target, row, acc)
+                    tiles = [f"    if (few{found.number}) {added}", "    else {", *tiles, "    }"]
+                lines.extend(tiles)
                 done += inner
         lines.append("  }")
     lines.append("}")

@@ -173,7 +173,10 @@ static void tasks_enter(void *p) {
 /* run calls whose workspace is at hand, as many at once as there are threads for; returns for how long a
  * worker had no core to run on, less an eighth of the time taken (us) */
 SHARED long run_tasks(Task *items, long count, long threads) {
-    for (long k = 0; k < count; k++) items[k].prepare(items[k].call);
+    for (long k = 0; k < count; k++) {
+        items[k].prepare(items[k].call);
+        memset(items[k].call->flags, 0, items[k].call->workers * sizeof(Flag));
+    }
     if (threads == 1 || !run_parallel) {
         for (long k = 0; k < count; k++) {
             Worker w = {items[k].call->flags, 0, 1, 0};
@@ -181,7 +184,6 @@ SHARED long run_tasks(Task *items, long count, long threads) {
         }
         return 0;
     }
-    for (long k = 0; k < count; k++) memset(items[k].call->flags, 0, items[k].call->workers * sizeof(Flag));
     Tasks tasks = {items, count};
     long start = nanoseconds(CLOCK_MONOTONIC), most = 0;
     run_parallel(tasks_enter, &tasks, threads, 0);

@@ -92,7 +92,7 @@ typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
 typedef int (*number_fn)(void);
 SHARED extern parallel_fn run_parallel;
 SHARED extern number_fn thread_number, thread_count;
-typedef struct { volatile long seen, stolen; char pad[112]; } Flag;
+typedef struct { volatile long seen, stolen, infinite; char pad[104]; } Flag;
 typedef struct { Flag *flags; long id, workers, epoch; } Worker;
 /* until a count that another thread raises is high enough */
 SHARED void wait_for(const volatile long *count, long enough);
@@ -117,6 +117,11 @@ INLINE long max2(long a, long b) { return a > b ? a : b; }
 INLINE long bytes_of(long n) { return (n * (long)sizeof(T) + 63) / 64 * 64; }
 /* a row of a caller's array, or zeros if there is none, into a padded row */
 SHARED void copy_in(T *to, const T *from, long n);
+
+/* products with zeros and ones (spikes.h) */
+SHARED int ones_of(long m, const T *A, long lda, long K, long most, unsigned short *at, int *ends);
+SHARED void look_for_infinities(const Worker *w, const T *src, long row, long rows, long units);
+SHARED int all_finite(const Flag *flags, long workers);
 
 /* weights into panels, and sums over rows for their gradients: what all workers of a call do together */
 SHARED void pack_block(const Worker *w, T *pack, long vectors, long width, long accs, long acc, long total, long done,

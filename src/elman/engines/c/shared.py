@@ -7,11 +7,18 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
+from elman.engines.c.gathering import picked_rows
 from elman.engines.c.isa import Isa
 from elman.engines.c.tiles import WIDEST, column_products, packed_products, row_products, shuffles
 
-_PRODUCTS = {"rows": row_products, "outer": packed_products, "across": column_products}
+_PRODUCTS = {
+    "rows": row_products,
+    "outer": packed_products,
+    "across": column_products,
+    "picked": picked_rows,
+}
 WIDTHS = range(1, WIDEST + 1)  # vectors of the tiles that there are
+_LISTED = "long m, const unsigned short *at, const int *ends, const T *P, T *C, long ldc, int acc"
 _ROWS = "long m, const T *A, long lda, const T *P, long K, T *C, long ldc, int acc"
 
 
@@ -38,13 +45,14 @@ def tile_head() -> str:
     rows = [f"SHARED void rows{n}({_ROWS});" for n in WIDTHS]
     outer = f"SHARED Outer {', '.join(f'outer{n}' for n in WIDTHS)};"
     across = f"SHARED Across {', '.join(f'across{n}' for n in WIDTHS)};"
-    return "\n".join([*rows, outer, across])
+    picked = [f"SHARED void picked{n}({_LISTED});" for n in WIDTHS]
+    return "\n".join([*rows, outer, across, *picked])
 
 
 @cache
 def runtime(isa: Isa, dtype: str) -> str:
     """The part that every kernel needs."""
-    own = [shuffles(isa.lanes(dtype)), file("reductions.h"), file("runtime.c")]
+    own = [shuffles(isa.lanes(dtype)), *map(file, ("reductions.h", "runtime.c", "spikes.h"))]
     return "\n".join([head(isa, dtype), *own])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from elman.engines.c.clock import Clock
+from elman.engines.c.gathering import STEPS, Gathering
 from elman.engines.c.layout import CLayout, invariant_reads, product_parts
 from elman.engines.c.phases import PhaseWriter
 from elman.engines.c.products import Panels, Weights, pack_code, plan_panels
@@ -39,6 +40,7 @@ class SweepWriter:
         self.phases = (sweep.before, sweep.step, sweep.after)
         self.panels: dict[Bundle, Panels] = plan_panels(layout, product_parts(self.phases))
         self.code = WeightCode(layout, arrays)
+        self.gathering = Gathering(layout)
         dots = "dots" if layout.tiled else "plain_dots"
         weights = Weights(self.code.matrix, dots) if self.direct else None
         self.writers = [
@@ -54,6 +56,7 @@ class SweepWriter:
                 clock=clock,
                 label=f"{_WAYS[name]}, {where}",
                 later=-1 if name == "bwd" else 1,
+                gathering=self.gathering,
             )
             for phase, where in zip(self.phases, _WHERE, strict=True)
         ]
@@ -90,7 +93,26 @@ class SweepWriter:
         for panels in self.panels.values():
             size = self.layout.size(panels.gate_block)
             lines.extend(pack_code(panels, size, self.code.matrix))
-        return [*lines, *self.packed, "barrier(w);"]
+        return [*lines, *self._checked(), *self.packed, "barrier(w);"]
+
+    def _checked(self) -> list[str]:
+        """Look through the matrices of which rows may be left out."""
+        matrices = dict.fromkeys(
+            term.args[0]
+            for panels in self.panels.values()
+            for value in self.gathering.operands(panels.gate_block, panels.bundle)
+            for acc in panels.bundle.accs
+            for term in acc.terms
+            if term.args[1] is value
+        )
+        if not matrices:
+            return []
+        lines = [f"if (c->T < {STEPS}) w->flags[w->id].infinite = 1;"]
+        for matrix in matrices:
+            base, row = self.code.matrix(matrix)
+            rows, units = (self.layout.size(dim) for (dim,) in matrix.shape)
+            lines.append(f"else look_for_infinities(w, {base}, {row}, {rows}, {units});")
+        return lines
 
     @property
     def gathers(self) -> bool:

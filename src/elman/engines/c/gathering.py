@@ -1,0 +1,112 @@
+"""Products with spikes: rows of the weights are added up where the left operand is 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elman.engines.c.isa import Isa
+from elman.engines.c.layout import CLayout
+from elman.ir.graph import Node
+from elman.ir.types import GateBlock
+from elman.plan.program import Bundle
+from elman.plan.two_valued import two_valued
+
+_COLUMNS = 256  # of a product at least: to look for ones takes as long as some three columns do
+_INNER = (64, 4096)  # k at least, and at most: a list of a block's ones lies on the stack
+_SHARE = 4  # one in so many may be 1: with more of them tiles are faster
+STEPS = 16  # of a call at least: matrices are looked through for infinities once per call
+
+
+class Gathering:
+    """Which products of one program gather, and how that is spelled.
+
+    A block of rows gathers if no operand's element is anything but 0 or 1, few are 1, and no weight
+    is infinite or NaN; else it is multiplied in tiles.
+    """
+
+    def __init__(self, layout: CLayout) -> None:
+        self.layout = layout
+        self.known = two_valued(layout.program.pair.step) if layout.tiled else frozenset[Node]()
+
+    def operands(self, gate_block: GateBlock, bundle: Bundle) -> list[Node]:
+        """The operands of a bundle whose ones are looked for."""
+        if self.layout.size(gate_block) * len(bundle.accs) < _COLUMNS:
+            return []
+        least, most = _INNER
+        return [
+            value
+            for value in bundle.operands
+            if value in self.known and least <= self.size(value) <= most
+        ]
+
+    def size(self, value: Node) -> int:
+        """Units of an operand."""
+        return self.layout.size(value.shape[0][0])
+
+
+@dataclass(frozen=True)
+class Ones:
+    """The lists of ones of one operand, in a segment's C text.
+
+    Attributes:
+        number: tells it from others of the segment.
+        inner: units of the operand.
+        rows: of a block.
+    """
+
+    number: int
+    inner: int
+    rows: int
+
+    @property
+    def most(self) -> int:
+        """Ones in a block, at most."""
+        return self.rows * self.inner // _SHARE
+
+    def declared(self) -> list[str]:
+        """C lines before the loop over blocks."""
+        n = self.number
+        return [f"unsigned short at{n}[{self.most}]; int ends{n}[{self.rows}];"]
+
+    def sought(self, address: str, stride: str) -> str:
+        """C line that fills the lists for the block's m rows."""
+        n = self.number
+        return (
+            f"const int few{n} = finite && ones_of(m, {address}, {stride}, {self.inner},"
+            f" m * {self.inner} / {_SHARE}, at{n}, ends{n});"
+        )
+
+    def added(self, count: int, panel: str, target: str, row: str, acc: int) -> str:
+        """C line that multiplies by ``count`` vectors of a panel, as ``rows{count}`` does."""
+        n = self.number
+        return f"picked{count}(m, at{n}, ends{n}, {panel}, {target}, {row}, {acc});"
+
+
+def picked_rows(isa: Isa, vectors: int) -> str:
+    """``picked{vectors}``: C[m, :] (+)= the sum of the panel's rows that are listed."""
+    del isa  # as many sums as hide the latency of one, on each
+    parts = min(4, 8 // vectors)
+    sums = [[f"c{v}_{q}" for v in range(vectors)] for q in range(parts)]
+
+    def added(part: int) -> str:
+        lines = "".join(f" {name} += ld(p + {v} * VL);" for v, name in enumerate(sums[part]))
+        return f"{{ const T *p = P + at[i + {part}] * {vectors}L * VL;{lines} }}"
+
+    rounds = " ".join(added(part) for part in range(parts))
+    totals = [" + ".join(sums[q][v] for q in range(parts)) for v in range(vectors)]
+    kept = " ".join(
+        f"st(C + {v} * VL, acc ? ld(C + {v} * VL) + ({total}) : {total});"
+        for v, total in enumerate(totals)
+    )
+    zeros = ", ".join(f"{name} = {{0}}" for part in sums for name in part)
+    return f"""SHARED void picked{vectors}(long m, const unsigned short *at, const int *ends,
+                          const T *P, T *C, long ldc, int acc) {{
+    long i = 0;
+    for (long r = 0; r < m; r++, C += ldc) {{
+        V {zeros};
+        long end = ends[r];
+        for (; i + {parts} <= end; i += {parts}) {{ {rounds} }}
+        for (; i < end; i++) {added(0)}
+        {kept}
+    }}
+}}"""

@@ -1,0 +1,50 @@
+"""Which values of a step are known to be 0 or 1."""
+
+from __future__ import annotations
+
+import pytest
+
+from elman import cell, cells, compiler
+from elman.ops import relu, sigmoid, spike, stop_gradient, where
+from elman.plan.two_valued import two_valued
+from specs import spec_of
+
+
+@cell(input="x[H]", state="s[H], z[H], m[H]", weights="R[H, H]")
+def kept(x, s, z, m, R):
+    """Both spikes go through what keeps them: a product, 1 - s, a choice."""
+    m = 0.5 * m + x + R @ (s * z)
+    fired = spike(m - 1.0)
+    return where(x > 0, fired, 1.0 - s), relu(stop_gradient(fired)) * z, m
+
+
+@cell(input="x[H]", state="s[H], z[H], m[H]", weights="R[H, H]")
+def lost(x, s, z, m, R):
+    """One is scaled, the other one is its sum with a number between."""
+    m = 0.5 * m + x + R @ (s + z)
+    return 0.5 * spike(m - 1.0), where(x > 0, spike(m - 1.0), sigmoid(x)), m
+
+
+@cell(input="x[H]", state="s[H], z[H]", weights="R[H, H]")
+def chained(x, s, z, R):
+    """z is what s was, and s is something else."""
+    return sigmoid(x + R @ s), s * z
+
+
+@pytest.mark.parametrize(
+    ("made", "states"),
+    [
+        (kept, {"s", "z"}),
+        (lost, set()),
+        (chained, set()),
+        (cells.rlif, {"s"}),
+        (cells.lif, set()),
+        (cells.gru, set()),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_states(made, states):
+    """States whose next value is 0 or 1 if they are."""
+    step = compiler.job(made, spec_of(made.bind(4, 4).items())).pair.step
+    known = two_valued(step)
+    assert {leaf.data[0] for leaf in step.states if leaf in known} == states
