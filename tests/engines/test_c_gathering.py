@@ -9,9 +9,12 @@ import torch
 
 import elman
 from calls import call
+from elman import cell
 from elman.bench.users.spikes import rleaky
 from elman.engines.c.kernel import CKernel
 from elman.engines.c.sweeps import SweepWriter
+from elman.frontend.cell import Cell
+from elman.ops import spike, where
 from elman.plan.build import program
 from elman.plan.schedule import Blocks
 from helpers import Case, Sizes, assert_all_same, assert_close, job_of, need_engine, random_case
@@ -22,12 +25,24 @@ SIZES = Sizes(T=17, B=5, I=260, H=260)  # units that gather, and are no whole pa
 FEW, SOME, MOST = -0.5, 1.0, 6.0  # added to the current: an eighth of the spikes are 1, half, all
 
 
-def spiking(shift: float = FEW, dtype: torch.dtype = F64, sizes: Sizes = SIZES) -> Case:
+@cell(input="x[H]", state="s[H], z[H], m[H], n[H]", weights="V[H, H], Q[H, H], U[H, H], R[H, H]")
+def excited(x, s, z, m, n, V, Q, U, R):
+    """Two kinds of neurons: four matrices, joined along rows and along k; what is read of one kind
+    is no state."""
+    both = s * (m > -2.0)
+    m = 0.5 * m + x + V @ both + Q @ z - where(m > 1.0, 1.0, 0.0)
+    n = 0.5 * n + x + R @ both + U @ z + U @ n
+    return spike(m - 1.0), spike(n - 1.0), m, 0.25 * n
+
+
+def spiking(
+    shift: float = FEW, dtype: torch.dtype = F64, sizes: Sizes = SIZES, made: Cell = rleaky
+) -> Case:
     """A case whose numbers are short binary fractions: no rounding moves a spike.
 
     Few numbers of the first step's spikes are not 0, and these are not 1: a caller may give any.
     """
-    drawn = random_case(rleaky, sizes, 0, F64)
+    drawn = random_case(made, sizes, 0, F64)
 
     def short(values: dict[str, torch.Tensor], by: float = 0.0) -> dict[str, torch.Tensor]:
         return {name: ((value + by) * 32).round() / 32 for name, value in values.items()}
@@ -51,6 +66,12 @@ def test_agrees_whatever_the_share_of_ones(shift, dtype, monkeypatch):
         with monkeypatch.context() as patch:
             scheduled(patch, kernel, *schedule)
             assert_all_same(call(kernel, case), want, dtype, case.T)
+
+
+def test_several_operands_and_matrices_agree():
+    """Some operands of a product have lists, one has numbers."""
+    case = spiking(made=excited)
+    assert_all_same(call(c_kernel(case), case), oracle(case), F64, case.T)
 
 
 @pytest.mark.parametrize("sizes", [replace(SIZES, B=1), replace(SIZES, B=100), replace(SIZES, T=1)])

@@ -107,12 +107,12 @@ class SweepWriter:
         )
         if not matrices:
             return []
-        lines = [f"if (c->T < {STEPS}) w->flags[w->id].infinite = 1;"]
+        lines = [f"if (c->T < {STEPS}) w->flags[w->id].infinite = 1;", "else {"]
         for matrix in matrices:
             base, row = self.code.matrix(matrix)
             rows, units = (self.layout.size(dim) for (dim,) in matrix.shape)
-            lines.append(f"else look_for_infinities(w, {base}, {row}, {rows}, {units});")
-        return lines
+            lines.append(f"    look_for_infinities(w, {base}, {row}, {rows}, {units});")
+        return [*lines, "}"]
 
     @property
     def gathers(self) -> bool:
