@@ -250,11 +250,24 @@ def test_tensorboard_has_the_rows(small_config, train):
     assert list((outcome.folder.path / "tensorboard").glob("events.*"))
 
 
-def test_cell_file_that_does_not_run(small_config, train, tmp_path):
-    """An error in the user's file is told with its path."""
-    (tmp_path / "mine.py").write_text("import no_such_package_anywhere\n")
-    with pytest.raises(RunError, match=r"does not run(.|\n)*no_such_package_anywhere"):
-        train(dataclasses.replace(small_config, cell=f"{tmp_path / 'mine.py'}:cell"))
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("import no_such_package_anywhere\n", ["at    mine.py:1: import", "ModuleNotFoundError"]),
+        ("import math\nmath.sqrt(-1)\n", ["at    mine.py:2: math.sqrt(-1)", "ValueError"]),
+        ("x = (\n", ["at    mine.py:1: x = (", "SyntaxError"]),
+        ("from elman import cell, tanh\n", ["at    mine.py:1", "hint  from elman.ops import tanh"]),
+    ],
+)
+def test_cell_file_that_does_not_run(small_config, train, tmp_path, text, told):
+    """An error in the user's file is told with its line, before data are read or a folder made."""
+    (tmp_path / "mine.py").write_text(text)
+    config = dataclasses.replace(
+        small_config, cell=f"{tmp_path / 'mine.py'}:cell", data=str(tmp_path / "no such data")
+    )
+    with pytest.raises(RunError, match="the file of the cell does not run") as caught:
+        train(config)
+    assert all(words in str(caught.value) for words in told), str(caught.value)
 
 
 def test_long_runs_save_by_the_clock(small_config, train, monkeypatch):

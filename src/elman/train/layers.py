@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from difflib import get_close_matches
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
 from torch import nn
 
 import elman.nn
+import elman.ops
 from elman import cells
 from elman.errors import ElmanError, InputError, RunError, diagnostic
 from elman.frontend.cell import Cell
+from elman.frontend.lines import line_of
 from elman.train.config import DRAWN, Config
 
 _DECORATE = "decorate the formula: @elman.cell(input=…, state=…, weights=…)"
@@ -45,6 +49,16 @@ def recurrent(
     if config.cell in BUILT_IN:
         return getattr(elman.nn, BUILT_IN[config.cell])(inputs, config.hidden, bias=bias, **options)
     return elman.nn.Recurrent(find_sequence_cell(config.cell), inputs, config.hidden, **options)
+
+
+def check_cell(config: Config) -> None:
+    """Find the cell of a run, before its data are read.
+
+    Raises:
+        InputError, RunError: as :func:`find_sequence_cell`.
+    """
+    if config.cell not in BUILT_IN:
+        find_sequence_cell(config.cell)
 
 
 def heads(config: Config) -> int:
@@ -143,6 +157,24 @@ def _run_file(file: Path) -> ModuleType:
     except ElmanError:
         raise
     except Exception as error:
-        details = [("path", str(file)), ("error", f"{type(error).__name__}: {error}")]
-        raise RunError(diagnostic("the file of the cell does not run", details)) from error
+        told = f"{type(error).__name__}: {error}"
+        details = [("path", str(file)), ("at", _raised_at(file, error)), ("error", told)]
+        title = "the file of the cell does not run"
+        raise RunError(diagnostic(title, details, _import_of(error))) from error
     return module
+
+
+def _raised_at(file: Path, error: Exception) -> str:
+    """The innermost line of a file that an error came through; empty if there is none."""
+    if isinstance(error, SyntaxError):
+        return line_of(error.filename or "", error.lineno or 0)
+    frames = [one for one in extract_tb(error.__traceback__) if Path(one.filename) == file]
+    return line_of(frames[-1].filename, frames[-1].lineno or 0) if frames else ""
+
+
+def _import_of(error: Exception) -> str:
+    """The import that would be right where an operation was looked for in elman itself."""
+    if not isinstance(error, ImportError) or error.name != elman.__name__:
+        return ""
+    name = re.search(r"name '(\w+)'", str(error))
+    return f"from elman.ops import {name[1]}" if name and hasattr(elman.ops, name[1]) else ""

@@ -23,7 +23,7 @@ from elman.train.display import Display
 from elman.train.folder import RunFolder, create_run, open_run
 from elman.train.interrupt import heeding_interrupts
 from elman.train.launch import agreed, check_same_everywhere, launch, placed, rows_of
-from elman.train.layers import without_twin
+from elman.train.layers import check_cell, without_twin
 from elman.train.loading import write_spec
 from elman.train.loop import Loop
 from elman.train.machine import machine_facts
@@ -51,6 +51,7 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
     if attempt.begun is not None:
         return resume(attempt.begun, console, comparing=comparing, attempt=attempt)
     config = placed(config)
+    check_cell(config)
     fabric = launch(config, attempt)
     task, config = task_of(config), config.absolute()
     words = words_of(config)
