@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import pack_sequence
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -329,6 +330,42 @@ def test_results_are_the_callers_own():
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("name", ["lstm of two layers", "two directions", "a step of lstm"])
+def test_copies_of_parametrized_modules(name):
+    """torch copies all of their attributes, also those that no other copy has."""
+    need_engine("c")
+    net, x = made_with_input(name)
+    with torch.no_grad():
+        for _ in range(3):
+            net(x)
+    parametrize.register_parametrization(net, next(iter(net._parameters)), nn.Identity())
+    other = copy.deepcopy(net)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(0.5)
+    for _ in range(3):
+        assert_equal(outcome(other, x, None), outcome(copy.deepcopy(other), x, None))
+    assert not torch.equal(tree_leaves(other(x))[0], tree_leaves(net(x))[0])
+
+
+@pytest.mark.parametrize("name", modules())
+def test_blocks_made_anew_are_of_the_same_layout(name):
+    """A kind that came with other threads, in every layout of x: batches and steps stay apart."""
+    need_engine("c")
+    whole = torch.randn(3, 2, SIZES[0])
+    for layout in ("time first", "batch first", "unbatched"):
+        net = modules()[name]()
+        net.batch_first = layout == "batch first"
+        x = whole[:, 0] if layout == "unbatched" else whole
+        with torch.no_grad():
+            want = copy.deepcopy(net)(x)
+            for _ in range(3):
+                net(x)
+            with one_thread_more():
+                assert_equal(net(x), want)
+            assert_equal(net(x), want)
+
+
 def test_transforms_see_no_kernel():
     """Weights that stand in for the module's, batches of batches, derivatives forward and back."""
     need_engine("c")

@@ -136,6 +136,52 @@ def test_what_has_no_stream():
         stream(torch.randn(4, 2, 5))
 
 
+@pytest.mark.parametrize(
+    ("samples", "told"),
+    [
+        ([3], "there is no sample 3 among 3"),
+        (torch.tensor([0, -4]), "there is no sample -4 among 3"),
+        (7, "there is no sample 7 among 3"),
+        ([True, False], r"mask \[3\] of bool, not bool \[2\]"),
+        (torch.ones(4, dtype=torch.uint8), r"mask \[3\] of bool, not uint8 \[4\]"),
+        (torch.ones(3, 1, dtype=torch.bool), r"not bool \[3, 1\]"),
+        (torch.ones(3), r"not float32 \[3\]"),
+        ([[0], [1]], r"not int64 \[2, 1\]"),
+        (True, r"not bool \[\]"),
+        ("all", "not str"),
+        ({1}, "not set"),
+    ],
+)
+def test_samples_that_are_none(samples, told):
+    """Are refused with what would be right, and the state stays."""
+    stream = elman.Stream(elman.LSTM(5, 7))
+    stream(torch.randn(2, 3, 5))
+    kept = stream.state
+    with pytest.raises(InputError, match=rf"samples to reset must be (.|\n)*{told}(.|\n)*hint"):
+        stream.reset(samples)
+    assert stream.state is kept
+
+
+@pytest.mark.parametrize(
+    ("samples", "which"),
+    [
+        ([], []),
+        (torch.zeros(3, dtype=torch.bool), []),
+        (1, [1]),
+        ([-1, 0], [0, 2]),
+        (torch.tensor([1, 0, 1], dtype=torch.uint8), [0, 2]),
+        (torch.tensor([1], dtype=torch.int32), [1]),
+        (range(2), [0, 1]),
+    ],
+)
+def test_samples_in_every_form(samples, which):
+    """Numbers, from the end too, and masks, also of none."""
+    stream = elman.Stream(elman.GRU(5, 7))
+    stream(torch.randn(2, 3, 5))
+    stream.reset(samples)
+    assert [k for k in range(3) if not stream.state[:, k].any()] == which
+
+
 def test_examples_of_the_docstring():
     """As they are printed."""
     failed, tried = doctest.testmod(streaming, extraglobs={"elman": elman})

@@ -89,6 +89,10 @@ class Kinds(ABC):
         self._options = options
         self._kinds: dict[Hashable, _Kind | None] = {}  # None: it came once
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing that came is copied: torch's parametrized modules copy all attributes."""
+        return {**self.__dict__, "_kinds": {}}
+
     def forget(self) -> None:
         """Let all calls be checked anew."""
         self._kinds.clear()

@@ -96,7 +96,7 @@ class Stream:
             samples [B]: a mask, or [n] their numbers; all samples if omitted.
 
         Raises:
-            InputError: there is no batch.
+            InputError: there is no batch, or there are no such samples.
         """
         if samples is None:
             self.state = self._start
@@ -110,15 +110,49 @@ class Stream:
                 pairs = zip(initial, states, strict=True)
                 starts = [value.detach().unsqueeze(1).expand_as(state) for value, state in pairs]
             ranks = [2 + len(sizes) for _, sizes in signature.states]
-            made = [_begun(*each, samples) for each in zip(states, starts, ranks, strict=True)]
+            if states[0].dim() != ranks[0]:
+                raise InputError("an unbatched stream has no samples: reset() begins it anew")
+            which = _chosen(samples, states[0])
+            made = [_begun(*each, which) for each in zip(states, starts, strict=True)]
             self.state = signature.form.closed(made)
 
 
-def _begun(state: Tensor, start: Tensor | None, rank: int, samples: Any) -> Tensor:
+def _chosen(samples: Any, state: Tensor) -> Tensor:
+    """A mask [B], or numbers, of samples of a state [layers, B, ...]."""
+    batch = state.shape[1]
+    try:
+        which = torch.as_tensor(samples, device=state.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise _no_samples(type(samples).__name__, "", batch) from None
+    told = f"{str(which.dtype).removeprefix('torch.')} {list(which.shape)}"
+    if which.dtype in (torch.bool, torch.uint8):  # torch takes both for masks
+        if which.shape != (batch,):
+            raise _no_samples(told, "", batch)
+        return which.bool()
+    if which.shape == (0,):  # an empty list is one of floats
+        return which.long()
+    if which.is_floating_point() or which.is_complex() or which.dim() > 1:
+        raise _no_samples(told, "", batch)
+    numbers = which.long().view(-1)
+    wrong = numbers[(numbers < -batch) | (numbers >= batch)]
+    if len(wrong):
+        raise _no_samples(told, f"there is no sample {wrong[0].item()} among {batch}", batch)
+    return numbers
+
+
+def _no_samples(told: str, number: str, batch: int) -> InputError:
+    """The error of samples that a stream does not have."""
+    return InputError(
+        diagnostic(
+            f"samples to reset must be numbers of samples or a mask [{batch}] of bool, not {told}",
+            [("what", number)],
+            "stream.reset([0]), or stream.reset(done != 0) with done [B]",
+        )
+    )
+
+
+def _begun(state: Tensor, start: Tensor | None, which: Tensor) -> Tensor:
     """A state of which some samples are what they began from."""
-    if state.dim() != rank:
-        raise InputError("an unbatched stream has no samples: reset() begins it anew")
-    which = torch.as_tensor(samples, device=state.device)
     made = state.clone()
     made[:, which] = 0.0 if start is None else start[:, which]
     return made

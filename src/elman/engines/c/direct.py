@@ -15,6 +15,7 @@ from elman.engines.c.arguments import address
 from elman.engines.c.context import Frame
 from elman.engines.c.kernel import CKernel
 from elman.engines.c.launches import ConcurrentLaunches, Entry
+from elman.engines.c.memory import poison
 from elman.engines.c.threads import oversubscription, workers
 from elman.engines.call import Call
 
@@ -90,9 +91,8 @@ class _Lent:
 
     def poison(self) -> None:
         """Fill all memory with NaN."""
-        with torch.inference_mode(self.memory[0].is_inference()):
-            for value in self.memory:
-                value.fill_(float("nan"))
+        for value in self.memory:
+            poison(value)
 
 
 class Direct:
@@ -108,6 +108,7 @@ class Direct:
 
     def __init__(self, kernels: Sequence[CKernel], call: Call) -> None:
         self._kernels = tuple(kernels)
+        self._laid = call.inputs[0].shape, call.inputs[0].stride()
         self._zeros = tuple([torch.zeros_like(state) for state in call.states])
         item = self._kernels[0].dtype.itemsize
         self._rows = [state[0].numel() * item for state in call.states]  # (bytes) of a layer's
@@ -143,8 +144,8 @@ class Direct:
         """Run all steps.
 
         Args:
-            x, states, weights: as of the call that this was made for, contiguous but for x; no
-                states: zeros.
+            x: lies as that of the call that this was made for; its axes may stand otherwise.
+            states, weights: as of that call, contiguous; no states: zeros.
 
         Returns:
             The output [T, B, n] and the last states.
@@ -155,7 +156,7 @@ class Direct:
         except IndexError:  # other threads have them
             lent = None
         if lent is None or lent.free != free:
-            call = Call((x,), tuple(states), tuple(weights), None, True)
+            call = Call((x.as_strided(*self._laid),), tuple(states), tuple(weights), None, True)
             lent = _Lent(self._kernels, call, free)
         addresses = [*map(address, weights)]
         if addresses != lent.weights:
@@ -165,7 +166,7 @@ class Direct:
         output, last = _like(lent.output), [*map(_like, states)]
         if self._poisoned:
             for value in (output, *last):
-                value.fill_(float("nan"))
+                poison(value)
         blocks = lent.blocks
         begin, end = [*map(address, states)], [*map(address, last)]
         for layer, first, final, k, behind in self._ends:

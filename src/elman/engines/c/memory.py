@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elman.engines.forks import own_threads
+
 LARGE = 4 << 20  # (bytes) smaller results are torch's own affair
 LIMIT = 512 << 20  # (bytes) kept at most, in use or not
 _PAGE = 2 << 20  # (bytes) of a large page
@@ -116,7 +118,8 @@ class Supply:
 
     def zeros(self, given: Tensor) -> Tensor:
         """Zeros for something of the same sizes."""
-        return torch.zeros(given.shape, dtype=self.dtype, device="cpu")
+        with own_threads():
+            return torch.zeros(given.shape, dtype=self.dtype, device="cpu")
 
     def take(self, spare: deque[Tensor], count: int) -> Tensor:
         """A buffer that an earlier call gave back if it is large enough, else a new one.
@@ -129,13 +132,18 @@ class Supply:
             buffer = None
         if buffer is None or buffer.numel() < count:
             return self._filled(in_large_pages(torch.empty(count, dtype=self.dtype, device="cpu")))
-        if self.poison:  # also one that was made in inference mode
-            with torch.inference_mode(buffer.is_inference()):
-                buffer.fill_(float("nan"))
-        return buffer
+        return self._filled(buffer)
 
     def _filled(self, tensor: Tensor) -> Tensor:
-        return tensor.fill_(float("nan")) if self.poison else tensor
+        if self.poison:
+            poison(tensor)
+        return tensor
+
+
+def poison(tensor: Tensor) -> None:
+    """Fill with NaN, also what was made in inference mode."""
+    with torch.inference_mode(tensor.is_inference()), own_threads():
+        tensor.fill_(float("nan"))
 
 
 def whole(buffer: Tensor) -> Tensor:
