@@ -38,20 +38,20 @@ def excited(x, s, z, m, n, V, Q, U, R):
 def spiking(
     shift: float = FEW, dtype: torch.dtype = F64, sizes: Sizes = SIZES, made: Cell = rleaky
 ) -> Case:
-    """A case whose numbers are short binary fractions: no rounding moves a spike.
-
-    Few numbers of the first step's spikes are not 0, and these are not 1: a caller may give any.
-    """
+    """A case whose numbers are short binary fractions: no rounding moves a spike."""
     drawn = random_case(made, sizes, 0, F64)
 
     def short(values: dict[str, torch.Tensor], by: float = 0.0) -> dict[str, torch.Tensor]:
         return {name: ((value + by) * 32).round() / 32 for name, value in values.items()}
 
-    few = {**drawn.states, "s": drawn.states["s"].where(drawn.states["s"] > 0.75, 0.0)}
+    first = {
+        name: (value > 0.75).to(F64) if name in "sz" else value
+        for name, value in drawn.states.items()
+    }
     return replace(
         drawn,
         inputs=short(drawn.inputs, shift),
-        states=short(few),
+        states=short(first),
         weights=short(drawn.weights),
     ).to(dtype)
 
@@ -66,6 +66,30 @@ def test_agrees_whatever_the_share_of_ones(shift, dtype, monkeypatch):
         with monkeypatch.context() as patch:
             scheduled(patch, kernel, *schedule)
             assert_all_same(call(kernel, case), want, dtype, case.T)
+
+
+@pytest.mark.parametrize("value", [0.5, -1.0, float("nan")])
+def test_a_first_state_may_be_any_number(value):
+    """One that is neither 0 nor 1 goes through tiles, step and sum alike."""
+    case = spiking()
+    case.states["s"][2, 5] = value
+    got, want = call(c_kernel(case), case), oracle(case)
+    for name, expected in want.items():
+        assert torch.equal(got[name].isnan(), expected.isnan()), name
+        assert_close(got[name].nan_to_num(), expected.nan_to_num())
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_infinite_cotangents_are_multiplied_by_zero(value):
+    """The row of the gradient that one reaches is NaN where that sample's neurons were silent."""
+    case = spiking()
+    case.d_output[0, 1, 3] = value
+    kernel = c_kernel(case)
+    assert "add_listed(" in kernel.emitter.text()
+    got, want = call(kernel, case)["dV"], oracle(case)["dV"]
+    assert want.isnan().any()
+    assert not want.isnan().all()
+    assert torch.equal(got.isnan(), want.isnan())
 
 
 def test_several_operands_and_matrices_agree():
@@ -119,7 +143,6 @@ def never_fires(case: Case, weight: float) -> Case:
     silent = torch.arange(SIZES.H) == 7
     inputs = {name: value.masked_fill(silent, -1000.0) for name, value in case.inputs.items()}
     states = {name: value.masked_fill(silent, 0.0) for name, value in case.states.items()}
-    states["s"] = (states["s"] > 1).to(states["s"])
     weights = dict(case.weights)
     weights["V"] = weights["V"].masked_fill(silent, weight)
     weights["V"][7] = 0

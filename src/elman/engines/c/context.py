@@ -78,6 +78,8 @@ class Arity:
             ("T *", "mat", 1),
             ("T *", "pack", 1),
             ("T *", "scratch", 1),
+            ("T *", "lists", 1),
+            ("T *", "panel", 1),
             ("T *", "chunk_rows", 1),
             ("T *", "prev", max(1, self.states)),
             ("T *", "carry", 1),

@@ -153,6 +153,7 @@ class Emitter:
             regions += [
                 ("carry", f"c->B * {2 * self.layout.carry_row + self.layout.summed_row}"),
                 ("right", f"rows * {sums.right_row}"),
+                *sums.regions,
             ]
         for region, count in regions:
             lines.append(f"    c->{region} = (T *)p; p += bytes_of({count});")
@@ -216,7 +217,7 @@ class Emitter:
         def place(value: Node) -> RowAddress:
             return writer.place(sweep.sweep.summed(value), value)
 
-        return SumWriter(self.program, self.layout, sweep.code, self.arrays, place)
+        return SumWriter(self.program, self.layout, sweep.code, self.arrays, place, sweep.gathering)
 
     def _finish(self, sweep: SweepWriter) -> list[str]:
         """Gradients of the wanted weights from the finished sums."""

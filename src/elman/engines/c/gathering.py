@@ -13,7 +13,6 @@ from elman.plan.two_valued import two_valued
 
 _COLUMNS = 256  # of a product at least: to look for ones takes as long as some three columns do
 _INNER = (64, 4096)  # k at least, and at most: a list of a block's ones lies on the stack
-_SHARE = 4  # one in so many may be 1: with more of them tiles are faster
 STEPS = 16  # of a call at least: matrices are looked through for infinities once per call
 
 
@@ -39,6 +38,11 @@ class Gathering:
             if value in self.known and least <= self.size(value) <= most
         ]
 
+    def sums(self, right: Node, lefts: list[Node]) -> bool:
+        """Whether the ones of a right operand are looked for in sums over rows with these."""
+        least = min(self.size(left) if left.shape else 1 for left in lefts)
+        return right in self.known and self.size(right) >= _INNER[0] and least >= _COLUMNS
+
     def size(self, value: Node) -> int:
         """Units of an operand."""
         return self.layout.size(value.shape[0][0])
@@ -58,32 +62,28 @@ class Ones:
     inner: int
     rows: int
 
-    @property
-    def most(self) -> int:
-        """Ones in a block, at most."""
-        return self.rows * self.inner // _SHARE
-
     def declared(self) -> list[str]:
         """C lines before the loop over blocks."""
         n = self.number
-        return [f"unsigned short at{n}[{self.most}]; int ends{n}[{self.rows}];"]
+        return [f"unsigned short at{n}[FEW({self.rows} * {self.inner})]; int ends{n}[{self.rows}];"]
 
     def sought(self, address: str, stride: str) -> str:
         """C line that fills the lists for the block's m rows."""
         n = self.number
         return (
             f"const int few{n} = finite && ones_of(m, {address}, {stride}, {self.inner},"
-            f" m * {self.inner} / {_SHARE}, at{n}, ends{n});"
+            f" at{n}, ends{n});"
         )
 
     def added(self, count: int, panel: str, target: str, row: str, acc: int) -> str:
         """C line that multiplies by ``count`` vectors of a panel, as ``rows{count}`` does."""
         n = self.number
-        return f"picked{count}(m, at{n}, ends{n}, {panel}, {target}, {row}, {acc});"
+        return f"picked{count}(m, at{n}, 0, ends{n}, {panel}, {target}, {row}, {acc});"
 
 
 def picked_rows(isa: Isa, vectors: int) -> str:
-    """``picked{vectors}``: C[m, :] (+)= the sum of the panel's rows that are listed."""
+    """``picked{vectors}``: C[m, :] (+)= the sum of the panel's rows that are listed, from
+    the list's place i on."""
     del isa  # as many sums as hide the latency of one, on each
     parts = min(4, 8 // vectors)
     sums = [[f"c{v}_{q}" for v in range(vectors)] for q in range(parts)]
@@ -99,9 +99,8 @@ def picked_rows(isa: Isa, vectors: int) -> str:
         for v, total in enumerate(totals)
     )
     zeros = ", ".join(f"{name} = {{0}}" for part in sums for name in part)
-    return f"""SHARED void picked{vectors}(long m, const unsigned short *at, const int *ends,
-                          const T *P, T *C, long ldc, int acc) {{
-    long i = 0;
+    return f"""SHARED void picked{vectors}(long m, const unsigned short *at, long i,
+                          const int *ends, const T *P, T *C, long ldc, int acc) {{
     for (long r = 0; r < m; r++, C += ldc) {{
         V {zeros};
         long end = ends[r];

@@ -226,13 +226,19 @@ SHARED void column_sums(const Worker *w, const T *src, long stride, long vectors
     for (long v = share(vectors, w->id, w->workers); v < share(vectors, w->id + 1, w->workers); v++)
         column_sum(src, stride, rows, v * VL, units, out + v * VL, acc);
 }
-/* C (+)= the sum over rows of left's units times right's: this worker's units, whole tiles; `turn` deals the shares anew, so
- * that not always the same worker has the largest */
+/* this worker's rows of a weight's gradient, whole tiles; `turn` deals the shares anew, so that not always the same worker has
+ * the largest */
+typedef struct { long begin, end; } Share;
+static Share tiles_of(const Worker *w, long turn, long size, long most) {
+    long tiles = (size + most - 1) / most, id = (w->id + turn) % w->workers;
+    long begin = share(tiles, id, w->workers) * most, end = share(tiles, id + 1, w->workers) * most;
+    return (Share){begin, end < size ? end : size};
+}
+/* C (+)= the sum over rows of left's units times right's */
 SHARED void add_outer(const Worker *w, long turn, const T *left, long left_row, long size, long most, const T *right, long right_row,
                       long vectors, long rows, long block, T *C, long ldc, int acc, Across *full, Across *rest) {
-    long tiles = (size + most - 1) / most, id = (w->id + turn) % w->workers, whole = vectors / WIDEST, last = vectors % WIDEST;
-    long m0 = share(tiles, id, w->workers) * most, m1 = share(tiles, id + 1, w->workers) * most;
-    if (m1 > size) m1 = size;
+    Share own = tiles_of(w, turn, size, most);
+    long m0 = own.begin, m1 = own.end, whole = vectors / WIDEST, last = vectors % WIDEST;
     for (long p = 0; p < whole + (last > 0); p++) {
         long step = right_row >= 0 ? right_row : (p < whole ? WIDEST : last) * VL;
         const T *panel = right + p * WIDEST * VL * (right_row >= 0 ? 1 : rows);

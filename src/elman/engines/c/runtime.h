@@ -119,9 +119,20 @@ INLINE long bytes_of(long n) { return (n * (long)sizeof(T) + 63) / 64 * 64; }
 SHARED void copy_in(T *to, const T *from, long n);
 
 /* products with zeros and ones (spikes.h) */
-SHARED int ones_of(long m, const T *A, long lda, long K, long most, unsigned short *at, int *ends);
+#define FEW(n) ((n) / 4) /* of n elements, as many may be 1: with more of them tiles are faster */
+SHARED int ones_of(long m, const T *A, long lda, long K, unsigned short *at, int *ends);
 SHARED void look_for_infinities(const Worker *w, const T *src, long row, long rows, long units);
 SHARED int all_finite(const Flag *flags, long workers);
+/* C[m, :] (+)= the sum of the panel's rows that are listed: from place i on, row r's up to ends[r] */
+typedef void Picked(long m, const unsigned short *at, long i, const int *ends, const T *P, T *C, long ldc, int acc);
+/* which rows of a right operand have a one, unit by unit, in a worker's own memory of that many elements: false as ones_of is */
+SHARED int list_ones(const T *right, long right_row, long units, long rows, T *lists);
+INLINE long lists_size(long rows, long units) {
+    return bytes_of((rows * ((units + 63) / 64 * 8) + FEW(rows * units) * 2 + units * 4) / (long)sizeof(T) + 1) / (long)sizeof(T);
+}
+/* what add_outer computes, from these lists; `panel` has room for a panel of left's rows */
+SHARED void add_listed(const Worker *w, long turn, const T *left, long left_row, long size, long most, const T *right, long right_row,
+                       long units, long rows, const T *lists, T *panel, T *C, long ldc, int acc, Picked *picked);
 
 /* weights into panels, and sums over rows for their gradients: what all workers of a call do together */
 SHARED void pack_block(const Worker *w, T *pack, long vectors, long width, long accs, long acc, long total, long done,

@@ -18,7 +18,6 @@ _PRODUCTS = {
     "picked": picked_rows,
 }
 WIDTHS = range(1, WIDEST + 1)  # vectors of the tiles that there are
-_LISTED = "long m, const unsigned short *at, const int *ends, const T *P, T *C, long ldc, int acc"
 _ROWS = "long m, const T *A, long lda, const T *P, long K, T *C, long ldc, int acc"
 
 
@@ -45,8 +44,8 @@ def tile_head() -> str:
     rows = [f"SHARED void rows{n}({_ROWS});" for n in WIDTHS]
     outer = f"SHARED Outer {', '.join(f'outer{n}' for n in WIDTHS)};"
     across = f"SHARED Across {', '.join(f'across{n}' for n in WIDTHS)};"
-    picked = [f"SHARED void picked{n}({_LISTED});" for n in WIDTHS]
-    return "\n".join([*rows, outer, across, *picked])
+    picked = f"SHARED Picked {', '.join(f'picked{n}' for n in WIDTHS)};"
+    return "\n".join([*rows, outer, across, picked])
 
 
 @cache

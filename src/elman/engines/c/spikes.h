@@ -29,11 +29,9 @@ INLINE uint64_t not_zero(const T *p, long n, int *odd) {
     }
     return word;
 }
-/* where the ones of m rows of K numbers are, row after row: `at` has their k, ends[r] how many there are up to row r.
- * False, and nothing is told, if there are more than `most` or other numbers than 0 and 1 */
-SHARED int ones_of(long m, const T *A, long lda, long K, long most, unsigned short *at, int *ends) {
+/* a bit per element of m rows of K numbers, and how many are ones; -1 if there are not few or other numbers than 0 and 1 */
+static long bits_of(long m, const T *A, long lda, long K, uint64_t *words) {
     long step = (K + WORD - 1) / WORD, count = 0;
-    uint64_t words[m * step];
     int odd = 0;
     for (long r = 0; r < m; r++, A += lda) {
         for (long k = 0; k < K; k += WORD) {
@@ -41,9 +39,16 @@ SHARED int ones_of(long m, const T *A, long lda, long K, long most, unsigned sho
             words[r * step + k / WORD] = word;
             count += __builtin_popcountll(word);
         }
-        if (count > most || odd) return 0;
+        if (count > FEW(m * K) || odd) return -1;
     }
-    count = 0;
+    return count;
+}
+/* where the ones of m rows of K numbers are, row after row: `at` has their k, ends[r] how many there are up to row r.
+ * False, and nothing is told, if there are not few or other numbers than 0 and 1 */
+SHARED int ones_of(long m, const T *A, long lda, long K, unsigned short *at, int *ends) {
+    long step = (K + WORD - 1) / WORD, count = 0;
+    uint64_t words[m * step];
+    if (bits_of(m, A, lda, K, words) < 0) return 0;
     for (long r = 0; r < m; r++) {
         for (long w = 0; w < step; w++)
             for (uint64_t word = words[r * step + w]; word; word &= word - 1)
@@ -68,4 +73,73 @@ SHARED int all_finite(const Flag *flags, long workers) {
     long infinite = 0;
     for (long i = 0; i < workers; i++) infinite |= flags[i].infinite;
     return !infinite;
+}
+
+/* sums for a matrix whose right operand is zeros and ones: lists of rows, unit by unit */
+typedef struct { uint64_t *words; int *ends; unsigned short *at; } Lists;
+static Lists lists_in(const T *memory, long units, long rows) {
+    Lists found = {.words = (uint64_t *)memory};
+    found.ends = (int *)(found.words + rows * ((units + WORD - 1) / WORD));
+    found.at = (unsigned short *)(found.ends + units);
+    return found;
+}
+SHARED int list_ones(const T *right, long right_row, long units, long rows, T *memory) {
+    enum { FEWEST = 64, MOST = 65535 }; /* rows: fewer do not pay, a list's entry has 16 bits */
+    Lists to = lists_in(memory, units, rows);
+    long step = (units + WORD - 1) / WORD;
+    if (rows < FEWEST || rows > MOST || bits_of(rows, right, right_row, units, to.words) < 0) return 0;
+    memset(to.ends, 0, units * sizeof(int));
+    for (long place = 0; place < rows * step; place++)
+        for (uint64_t word = to.words[place]; word; word &= word - 1) to.ends[place % step * WORD + __builtin_ctzll(word)]++;
+    for (long u = 0, sum = 0; u < units; u++) {
+        long count = to.ends[u];
+        to.ends[u] = (int)sum; /* where the unit's list begins; its end once it is written */
+        sum += count;
+    }
+    for (long r = 0; r < rows; r++)
+        for (long k = 0; k < step; k++)
+            for (uint64_t word = to.words[r * step + k]; word; word &= word - 1)
+                to.at[to.ends[k * WORD + __builtin_ctzll(word)]++] = (unsigned short)r;
+    return 1;
+}
+/* columns [u, u + n) of rows of memory as a panel of WIDEST vectors; whether all are finite */
+static int copied(T *panel, const T *src, long row, long rows, long u, long n) {
+    V zero = {0};
+    for (long r = 0; r < rows; r++)
+        for (long v = 0; v < WIDEST; v++) {
+            V x = ldn(src + r * row + u, v * VL, n);
+            zero += x * 0;
+            st(panel + (r * WIDEST + v) * VL, x);
+        }
+    T sum = 0;
+    for (int i = 0; i < VL; i++) sum += LANE(zero, i);
+    return sum == 0;
+}
+SHARED void add_listed(const Worker *w, long turn, const T *left, long left_row, long size, long most, const T *right, long right_row,
+                       long units, long rows, const T *memory, T *panel, T *C, long ldc, int acc, Picked *picked) {
+    Lists from = lists_in(memory, units, rows);
+    T sums[VL * WIDEST * VL] __attribute__((aligned(64))), transposed[VL * VL] __attribute__((aligned(64)));
+    Share own = tiles_of(w, turn, size, most);
+    for (long m = own.begin; m < own.end; m += WIDEST * VL) {
+        long n = own.end - m < WIDEST * VL ? own.end - m : WIDEST * VL;
+        if (!copied(panel, left, left_row, rows, m, n)) {
+            Worker alone = {0, 0, 1, 0};
+            plain_outer(&alone, left + m, left_row, n, right, right_row, units, rows, C + m * ldc, ldc, acc);
+            continue;
+        }
+        for (long u = 0; u < units; u += VL) {
+            long columns = units - u < VL ? units - u : VL;
+            for (long i = 0; i < n; i++) __builtin_prefetch(C + (m + i) * ldc + u, 1);
+            picked(columns, from.at, u ? from.ends[u - 1] : 0, from.ends + u, panel, sums, WIDEST * VL, 0);
+            for (long v = 0; v < n; v += VL) {
+                transpose(transposed, VL, sums + v, WIDEST * VL);
+                for (long i = 0; i < VL && v + i < n; i++) {
+                    T *to = C + (m + v + i) * ldc;
+                    V x = ld(transposed + i * VL);
+                    if (acc) x += ldn(to, u, units);
+                    stn(to, u, units, x);
+                }
+            }
+        }
+    }
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
+from elman.engines.c.gathering import Gathering
 from elman.engines.c.layout import CLayout
 from elman.engines.c.places import RowAddress
 from elman.engines.c.tiles import WIDEST, tile_rows
@@ -30,6 +31,7 @@ class SumWriter:
         code: WeightCode,
         arrays: WeightArrays,
         place: Callable[[Node], RowAddress],
+        gathering: Gathering,
     ) -> None:
         self.program, self.layout, self.code, self.arrays, self.place = (
             program,
@@ -53,6 +55,11 @@ class SumWriter:
         # as they are spelled: all products of one left operand, then those of the next
         self.matrix = [term for left in self.lefts for term in matrix if term.left is left]
         self.rest = [term for term in program.sums if term.right is None]
+        self.listed = [
+            value
+            for value in self.rights
+            if gathering.sums(value, [t.left for t in self.matrix if t.right is value])
+        ]
 
     def size(self, value: Node) -> int:
         """Units of a value."""
@@ -78,6 +85,13 @@ class SumWriter:
         """Elements of the packed right operands per row of the chunk."""
         return sum(self.layout.padded(value.shape[0][0]) for value in self.packed)
 
+    @property
+    def regions(self) -> list[tuple[str, str]]:
+        """Workspace for lists of ones, and for a panel of left operands: of each worker."""
+        lists = " + ".join(f"lists_size(rows, {self.size(value)})" for value in self.listed)
+        panel = f"c->workers * rows * {WIDEST} * VL" if self.listed else "0"
+        return [("lists", f"c->workers * ({lists or 0})"), ("panel", panel)]
+
     def target(self, term: Sum) -> tuple[str, str]:
         """C text of where a matrix sum is accumulated, and of its row length."""
         if term.target in self.direct:
@@ -92,12 +106,21 @@ class SumWriter:
 
     def pack(self) -> list[str]:
         """Copy right operands into panels shared by all workers, and wait for them."""
-        lines: list[str] = []
+        lines = ["long lists = 0; (void)lists;"] if self.listed else []
+        for number, value in enumerate(self.listed):
+            place, units = self.place(value), self.size(value)
+            lines += [
+                f"T *const lists{number} = c->lists + lists + w->id * lists_size(rows, {units});",
+                f"lists += c->workers * lists_size(rows, {units});",
+                f"const int few{number} = list_ones({place.at('0')}, {place.stride}, {units}, rows,"
+                f" lists{number});",
+            ]
         for value, offset in self.packed.items():
             place = self.place(value)
             vectors = self.layout.padded(value.shape[0][0]) // self.layout.lanes
+            test = f"if (!few{self.listed.index(value)}) " if value in self.listed else ""
             lines.append(
-                f"pack_right(w, c->right + {offset} * rows, {place.at('0')}, {place.stride},"
+                f"{test}pack_right(w, c->right + {offset} * rows, {place.at('0')}, {place.stride},"
                 f" {vectors}, {self.size(value)}, rows);"
             )
         return lines
@@ -132,10 +155,20 @@ class SumWriter:
         offset = self.packed.get(term.right)
         panels = f"c->right + {offset} * rows, -1"
         at = panels if offset is not None else f"{right.at('0')}, {right.stride}"
+        first = f"w, {turn}, {left.at('0')}, {left.stride}, {self.size(term.left)}"
+        most, acc = tile_rows(self.layout.isa, WIDEST), self._acc(term)
+        tiles = (
+            f"add_outer({first}, {most}, {at}, {vectors}, rows, {k_block}, {base}, {row}, {acc},"
+            f" {full}, {rest});"
+        )
+        if term.right not in self.listed:
+            return tiles
+        number = self.listed.index(term.right)
+        panel = f"c->panel + w->id * rows * {WIDEST} * VL"
         return (
-            f"add_outer(w, {turn}, {left.at('0')}, {left.stride}, {self.size(term.left)},"
-            f" {tile_rows(self.layout.isa, WIDEST)}, {at}, {vectors}, rows, {k_block}, {base},"
-            f" {row}, {self._acc(term)}, {full}, {rest});"
+            f"if (few{number}) add_listed({first}, {most}, {right.at('0')}, {right.stride},"
+            f" {self.size(term.right)}, rows, lists{number}, {panel},"
+            f" {base}, {row}, {acc}, picked{WIDEST}); else {tiles}"
         )
 
     def vectors(self) -> list[str]:
