@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
+import elman
 from elman import cells
 from elman.errors import EngineError, InputError
 from elman.explaining import WHY, Explanation, Layer, explain
@@ -50,6 +52,33 @@ def test_numbers():
     gradients = 4 * (T * B * I + 4 * H * (I + H + 1))
     assert found.step_bytes == found.peak_bytes + gradients  # nothing was compiled to work in
     assert found.flops == T * B * 3 * 2 * 4 * H * (I + H)
+
+
+@pytest.mark.parametrize("of", [cells.gru, cells.lstm_layernorm], ids=lambda of: of.name)
+def test_work_of_the_formula_and_work_done(of):
+    """Products that are computed again are work done, and none of the formula."""
+    T, B, H = 7, 3, 8
+    kept, again = (
+        explain(of, hidden_size=H, steps=T, batch=B, measure=False, engine="c", tape=tape)
+        for tape in ("save", "recompute")
+    )
+    gates = 3 if of is cells.gru else 4
+    assert kept.flops == kept.executed_flops == T * B * 3 * 2 * gates * H * 2 * H == again.flops
+    assert "computed again" not in kept.stages["cost"]
+    told = re.search(r"computed again, not kept: ([\d,]+) FLOP", again.stages["cost"])
+    assert told is not None
+    assert again.executed_flops - again.flops == T * B * int(told[1].replace(",", "")) > 0
+
+
+def test_the_second_forward_is_work_done():
+    """Of ``checkpoint=``; and none without a backward."""
+    x, forward = torch.randn(6, 2, 3), 6 * 2 * 2 * 3 * 5 * (3 + 5)
+    net = elman.GRU(3, 5, engine="c", checkpoint=2, tape="save")
+    found = elman.explain(net, x.requires_grad_(), measure=False)
+    assert (found.flops, found.executed_flops) == (3 * forward, 4 * forward)
+    with torch.no_grad():
+        found = elman.explain(net, x, measure=False)
+    assert found.flops == found.executed_flops == forward
 
 
 def test_nothing_is_kept_without_a_backward():

@@ -13,13 +13,13 @@ from elman.autodiff.structure import structure
 from elman.errors import InputError, diagnostic
 from elman.explaining.engines import Candidate, candidates_of, engine_texts
 from elman.explaining.layers import WHY, Layer, Picked, choice_of, program_of
-from elman.explaining.memory import around, cost, peak, step_bytes, told_by
+from elman.explaining.memory import around, peak, step_bytes, told_by
+from elman.explaining.work import cost, flops
 from elman.frontend.cell import Cell
 from elman.ir.pair import Step
 from elman.ir.printer import show_backward, show_graph, show_step
 from elman.passes.draws import expected
 from elman.passes.names import step_names
-from elman.plan.cost import backward_work, forward_work
 from elman.plan.printer import program_names, show_program
 from elman.plan.program import Program
 from elman.plan.spec import PlanOptions, Spec, Tape
@@ -39,13 +39,16 @@ class Explanation:
         engines: everyone who could run a layer, with timing or refusal.
         tape_bytes: what the forward of one call keeps for its backward, all layers together; None
             where engines run that do not say (torch's own, or autograd).
-        flops: floating point operations of the matrix products of one call, forward and backward;
-            None where torch's own layers run.
+        flops: floating point operations of the matrix products of one call, forward and backward,
+            each product once: the work of the formula, which shares of a peak are taken from; None
+            where torch's own layers run.
         programs: per layer.
         peak_bytes: the most that states and tapes take at once in a training step: more than
             ``tape_bytes`` with ``checkpoint=`` alone, by what is computed again at a time.
         step_bytes: the most that a training step takes beside its arguments and the output's
             cotangent: ``peak_bytes``, outputs, gradients, and what kernels work in.
+        executed_flops: the work done for ``flops``: with products that the backward computes again
+            instead of keeping them (``tape=``), and the second forward of ``checkpoint=``.
     """
 
     title: str
@@ -56,6 +59,7 @@ class Explanation:
     programs: Mapping[str, Program] = field(repr=False)
     peak_bytes: int | None = None
     step_bytes: int | None = None
+    executed_flops: int | None = None
 
     def __str__(self) -> str:
         texts = [f"{_TITLES[name]}\n{_indented(text)}" for name, text in self.stages.items()]
@@ -156,21 +160,19 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
         "cost": cost(layers, programs, [choice for _, choice in chosen]),
     }
     told = told_by(chosen)
-    flops = None
+    work = None
     if not any(layer.elsewhere for layer in layers):
-        flops = sum(
-            layer.steps * layer.batch * (forward_work(of).products + backward_work(of).products)
-            for layer, of in zip(layers, programs.values(), strict=True)
-        )
+        work = flops(layers, programs)
     return Explanation(
         "; ".join(_title(layer.cell) for layer in unlike),
         stages,
         engines,
         None if told is None else sum(one.forward for one in told),
-        flops,
+        work and work.formula,
         programs,
         None if told is None else peak(layers, told),
         None if told is None else peak(layers, told) + around(chosen, programs),
+        work and work.executed,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a call keeps, what a training step takes at once, and how much work it is."""
+"""What a call keeps, and what a training step takes at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from elman.explaining.layers import Layer, Picked, choice_of, program_of
 from elman.plan.build import output_is_state, program
 from elman.plan.checkpoint import Sizes
-from elman.plan.cost import backward_work, forward_work, item_bytes, state_bytes, tape_bytes
+from elman.plan.cost import item_bytes, state_bytes, tape_bytes
 from elman.plan.prices import width
 from elman.plan.program import Program
 from elman.tuning.choose import Choice
@@ -46,12 +46,12 @@ class Kept(NamedTuple):
 
 def told_by(chosen: Sequence[tuple[Layer, Picked]]) -> list[Kept] | None:
     """What each layer keeps; None if one does not tell."""
-    kept = [_kept(layer, choice) for layer, choice in chosen]
+    kept = [kept_by(layer, choice) for layer, choice in chosen]
     told = [one for one in kept if one is not None]
     return told if len(told) == len(kept) else None
 
 
-def _kept(layer: Layer, choice: Picked) -> Kept | None:
+def kept_by(layer: Layer, choice: Picked) -> Kept | None:
     """Where that is known."""
     if not layer.spec.training:
         return Kept(0, 0, 0)
@@ -113,45 +113,3 @@ def around(chosen: Sequence[tuple[Layer, Picked]], programs: Mapping[str, Progra
         d_inputs.append(item * rows * sum(of_inputs))
     most = max(map(sum, pairwise((0, *d_inputs))), default=0)
     return outputs + weights + most + sum(spaces.values())
-
-
-def cost(
-    layers: Sequence[Layer],
-    programs: Mapping[str, Program],
-    choices: Sequence[Picked],
-) -> str:
-    """What each layer keeps and does, as text."""
-    lines: list[str] = []
-    for layer, choice in zip(layers, choices, strict=True):
-        if layer.elsewhere is not None:
-            lines.append(f"{layer.name}: torch's own layer, what it keeps and does is not told")
-            continue
-        of, kept = programs[layer.name], _kept(layer, choice)
-        lines.append(f"{layer.name}: kept for the backward {_kept_text(layer, kept)}")
-        for way, work in (("forward", forward_work(of)), ("backward", backward_work(of))):
-            lines.append(
-                f"  {way:<8} per step and sample: {work.products:,} FLOP in products, "
-                f"{work.pointwise:,} pointwise"
-            )
-    return "\n".join(lines)
-
-
-def _kept_text(layer: Layer, kept: Kept | None) -> str:
-    if layer.checkpoint and kept is None:
-        return f"the states of every {layer.checkpoint} steps"
-    if kept is None:
-        return "what torch keeps, not told"
-    if not layer.checkpoint:
-        return f"{_size(kept.forward)} per call"
-    return (
-        f"{_size(kept.forward)} per call (the states of every {layer.checkpoint} steps), and "
-        f"{_size(kept.span)} at a time computed again; {_size(kept.whole)} without checkpoint"
-    )
-
-
-def _size(count: float) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} GiB"

@@ -45,8 +45,8 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
             ``static``, ``outputs``; for both ``measure=False``.
 
     Returns:
-        An object to print, with ``stages``, ``engines``, ``tape_bytes``, ``peak_bytes`` and
-        ``flops``.
+        An object to print, with ``stages``, ``engines``, ``tape_bytes``, ``peak_bytes``, ``flops``
+        and ``executed_flops``.
 
     Raises:
         InputError: no module of elman's, no x for one, or an x for a cell.

@@ -58,10 +58,14 @@ def phase_nodes(phase: Phase) -> list[Node]:
     ]
 
 
+def sweep_nodes(sweep: Sweep) -> list[Node]:
+    """Everything that one direction in time computes, but for that of once per call."""
+    return [v for phase in (sweep.before, sweep.step, sweep.after) for v in phase_nodes(phase)]
+
+
 def sweep_work(sweep: Sweep, spec: Spec) -> Work:
     """The work of one direction in time; that of once per call is not counted."""
-    nodes = [v for phase in (sweep.before, sweep.step, sweep.after) for v in phase_nodes(phase)]
-    return sum((node_work(value, spec) for value in nodes), Work(0, 0))
+    return sum((node_work(value, spec) for value in sweep_nodes(sweep)), Work(0, 0))
 
 
 def forward_work(program: Program) -> Work:
@@ -80,6 +84,15 @@ def backward_work(program: Program) -> Work:
         else:
             total += Work(2 * width(term.left, sizes) * width(term.right, sizes), 0)
     return total
+
+
+def repeated_products(program: Program) -> int:
+    """How many of the products' operations, for one step of one sample, are of values that were
+    computed before: by the forward, or in another segment."""
+    sweeps = (program.forward, *([program.backward] if program.backward else []))
+    nodes = [value for sweep in sweeps for value in sweep_nodes(sweep)]
+    work = [sum(node_work(v, program.spec).products for v in of) for of in (nodes, {*nodes})]
+    return work[0] - work[1]
 
 
 def tape_bytes(program: Program) -> int:
