@@ -103,9 +103,9 @@ class Runner:
             return self._checkpointed(call, request, asked)
         return run(*self._settled(call, request), call, request.training)
 
-    def settled(self, call: Call, engine: str) -> Settled:
-        """What :meth:`run` runs such a call on, where no options are in use."""
-        request = self.request(call, _flows(call), engine)
+    def settled(self, call: Call, engine: str, rules: Rules = ()) -> Settled:
+        """What :meth:`run` runs such a call on."""
+        request = self.request(call, _flows(call), engine, rules)
         return *self._settled(call, request), request.training
 
     def _settled(self, call: Call, request: Request) -> tuple[Kernel, Callable[[], Kernel]]:

@@ -134,9 +134,9 @@ class TorchLayers(SequenceModule):
             ShapeError, InputError: lengths or reset do not go with the input.
             TypeError: an argument under both of its names.
         """
-        usual = lengths is reset is reset_to is outputs is input is hx is None
+        usual = lengths is reset_to is outputs is input is hx is None
         if usual and self._parts is not None:
-            again = self._parts.repeats(self, x, state)
+            again = self._parts.repeats(self, x, state, reset)
             if again is not None:
                 return again
         check_reset(reset, reset_to)
@@ -164,7 +164,7 @@ class TorchLayers(SequenceModule):
                 return self._of_torch(x, state, lengths, engine, more, str(error), True, outputs)
         made, last = self._run(prepared, engine, reset_to, outputs)
         if usual:
-            self.parts.repeats.keep(self, x, state)
+            self.parts.repeats.keep(self, x, state, reset)
         return self._handed_out(made, last, outputs)
 
     def _mistake(self: Any, input: Any, hx: Any, engine: str) -> str | None:

@@ -283,9 +283,9 @@ class Recurrent(SequenceModule, nn.Module):
                 Static inputs are missing, or the cell has none.
             EngineError: the engine asked for by name cannot run this cell; the text says why.
         """
-        usual = lengths is reset is reset_to is static is outputs is None
+        usual = lengths is reset_to is static is outputs is None
         if usual:
-            again = self.parts.repeats(self, x, state)
+            again = self.parts.repeats(self, x, state, reset)
             if again is not None:
                 return again
         check_reset(reset, reset_to)
@@ -295,7 +295,7 @@ class Recurrent(SequenceModule, nn.Module):
         outputs = checked_outputs(outputs)
         made, last = self._run(prepared, engine, reset_to, outputs)
         if usual:
-            self.parts.repeats.keep(self, x, state)
+            self.parts.repeats.keep(self, x, state, reset)
         return self._handed_out(made, last, outputs)
 
     def extra_repr(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -17,17 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from elman.engines import registry
-from elman.engines.base import Kernel
-from elman.engines.call import Call, DirectCall
-from elman.engines.together import Together
-from elman.nn.autograd.function import run
 from elman.nn.autograd.transforms import plain
-from elman.nn.dispatch import Settled
 from elman.nn.signature import Signature
-from elman.nn.stack import Group, Stack
-from elman.nn.states import StateForm, one_or_all
+from elman.nn.stack import Stack
+from elman.nn.states import one_or_all
 from elman.nn.using import wanted
+from elman.nn.ways import Run, Way
 
 _MOST = 128  # kinds of calls of a module
 _PLAIN = (Tensor, Parameter)
@@ -35,6 +29,7 @@ _OF: Any = Tensor
 _dtype, _shape, _on_cpu, _needs_grad = [
     one.__get__ for one in (_OF.dtype, _OF.shape, _OF.is_cpu, _OF.requires_grad)
 ]
+_OF_RESETS = (_dtype, _shape, Tensor.stride)
 _grad = torch.is_grad_enabled
 _deterministic = torch.are_deterministic_algorithms_enabled
 _of_layers = attrgetter(
@@ -54,13 +49,14 @@ class Asked(NamedTuple):
     Attributes:
         key: by which its kind is looked up.
         facts: what must be the same besides.
-        states, weights: of the call; no states: zeros.
+        states, weights, resets: of the call; no states: zeros.
     """
 
     key: Hashable
     facts: list[Any]
     states: Sequence[Tensor]
     weights: Sequence[Tensor]
+    resets: tuple[Tensor, ...]
 
 
 class _Kind(NamedTuple):
@@ -68,12 +64,11 @@ class _Kind(NamedTuple):
 
     Attributes:
         facts: as of :class:`Asked`.
-        run: of the call's x, states and weights, as of :data:`DirectCall`, but in the caller's
-            layout; None: such calls go the long way.
+        run: None: such calls go the long way.
     """
 
     facts: list[Any]
-    run: DirectCall | None
+    run: Run | None
 
 
 class Kinds(ABC):
@@ -97,29 +92,30 @@ class Kinds(ABC):
         """Let all calls be checked anew."""
         self._kinds.clear()
 
-    def __call__(self, module: Any, x: Any, state: Any) -> Any:
-        """What ``module(x, state)`` gives; None where the kind of call is not known."""
-        asked = self._asked(module, x, state)
+    def __call__(self, module: Any, x: Any, state: Any, reset: Any = None) -> Any:
+        """What ``module(x, state, reset=reset)`` gives; None where the kind of call is not
+        known."""
+        asked = self._asked(module, x, state, reset)
         if asked is None:
             return None
-        key, facts, states, weights = asked
+        key, facts, states, weights, resets = asked
         kind = self._kinds.get(key)
         if kind is None or kind.run is None or kind.facts != facts:
             return None
-        return self._made(*kind.run(x, states, weights))
+        return self._made(*kind.run(x, states, weights, *resets))
 
     @abstractmethod
     def _made(self, output: Tensor, last: Sequence[Tensor]) -> Any:
         """What the module returns."""
 
     @abstractmethod
-    def _run_of(self, module: Any, x: Tensor, asked: Asked) -> DirectCall | None:
+    def _run_of(self, module: Any, x: Tensor, asked: Asked) -> Run | None:
         """What runs calls of a kind, whose tensors are plain, states and weights contiguous; None
         if they go the long way."""
 
-    def keep(self, module: Any, x: Any, state: Any) -> None:
+    def keep(self, module: Any, x: Any, state: Any, reset: Any = None) -> None:
         """Take in a call that went the long way: its kind is kept when it comes again."""
-        asked = self._asked(module, x, state)
+        asked = self._asked(module, x, state, reset)
         if asked is None:
             return
         if asked.key in self._kinds:
@@ -133,9 +129,15 @@ class Kinds(ABC):
             self._kinds.clear()
         self._kinds[asked.key] = None
 
-    def _asked(self, module: Any, x: Any, state: Any) -> Asked | None:
+    def _asked(self, module: Any, x: Any, state: Any, reset: Any) -> Asked | None:
         """What a call is; None if it is nothing usual."""
         if self._weights is None or type(x) is not Tensor or not plain():
+            return None
+        if reset is None:
+            resets: tuple[Tensor, ...] = ()
+        elif type(reset) is Tensor and reset.is_cpu:
+            resets = (reset,)
+        else:
             return None
         if state is None:
             states: Sequence[Tensor] = ()
@@ -155,6 +157,7 @@ class Kinds(ABC):
                 _deterministic(),
                 *map(_needs_grad, tensors if _grad() else ()),
                 *self._options(module),
+                *[fact(reset) for reset in resets for fact in _OF_RESETS],
             )
             facts = [
                 *map(type, tensors),
@@ -166,7 +169,7 @@ class Kinds(ABC):
             ]
         except (KeyError, RuntimeError, TypeError):  # no such weights, or what has no memory
             return None
-        return Asked(key, facts, states, weights)
+        return Asked(key, facts, states, weights, resets)
 
 
 class Repeats(Kinds):
@@ -190,7 +193,7 @@ class Repeats(Kinds):
     def _made(self, output: Tensor, last: Sequence[Tensor]) -> Any:
         return output, one_or_all(last)
 
-    def _run_of(self, module: Any, x: Tensor, asked: Asked) -> DirectCall | None:
+    def _run_of(self, module: Any, x: Tensor, asked: Asked) -> Run | None:
         if module.checkpoint is not None and torch.is_grad_enabled():
             return None
         if module.training and module.weight_dropout:
@@ -199,105 +202,5 @@ class Repeats(Kinds):
         groups = self._stack.groups_for(bool(between))
         if len(groups) > 1:
             return None
-        way = _Way.of(groups[0][0], self._signature, x.dim() == 3, bool(module.batch_first))
-        return way.settled(x, asked, wanted(module.engine))
-
-
-@dataclass(frozen=True)
-class _Way:
-    """How calls of one layout run all layers.
-
-    Attributes:
-        group: all layers, or both directions of one.
-        form, zeros: how states lie, and their sizes but for that of the batch.
-        batched, batch_first: whether x has an axis of samples, and whether that comes first.
-    """
-
-    group: Group
-    form: StateForm
-    zeros: tuple[tuple[int, tuple[int, ...]], ...]
-    batched: bool
-    batch_first: bool
-
-    @staticmethod
-    def of(group: Group, signature: Signature, batched: bool, batch_first: bool) -> _Way:
-        """The way of a module's calls."""
-        zeros = tuple([(signature.lead, sizes) for _, sizes in signature.states])
-        return _Way(group, signature.form, zeros, batched, batched and batch_first)
-
-    def settled(self, x: Tensor, asked: Asked, engine: str) -> DirectCall | None:
-        """What runs calls like one; None where layers are no single kernel."""
-        call = self.opened(x, asked.states, asked.weights)
-        found = self._settled(call, engine)
-        if found is None:
-            return None
-        kernel, oracle, training = found
-
-        def usual(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> Any:
-            call = self.joined(self.opened(x, states, weights))
-            output, last, _ = run(kernel, oracle, call, training)
-            return self.closed(output, last if self.alone else self.form.joined([last]))
-
-        direct = None if training else self._direct(kernel, call)
-        if direct is None:
-            return usual
-        if self.batched and not self.batch_first:
-            return direct
-
-        def straight(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> Any:
-            own = states if self.batched else [state.unsqueeze(1) for state in states]
-            return self.closed(*direct(x, own, weights))
-
-        return straight
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is one layer in one direction."""
-        return len(self.group.runners) == 1
-
-    def opened(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> Call:
-        """A call as the layers take it: [T, B, n], and states [layers · directions, B, n]."""
-        if self.batch_first:
-            x = x.transpose(0, 1)
-        elif not self.batched:
-            x, states = x.unsqueeze(1), [state.unsqueeze(1) for state in states]
-        if not states:
-            batch = x.shape[1]
-            states = [x.new_zeros(lead, batch, *sizes) for lead, sizes in self.zeros]
-        return Call((x,), tuple(states), tuple(weights), None, True)
-
-    def closed(self, output: Tensor, last: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-        """Results as the caller has them."""
-        if self.batched:
-            return (output.transpose(0, 1) if self.batch_first else output), last
-        return output.squeeze(1), [state.squeeze(1) for state in last]
-
-    def joined(self, call: Call) -> Call:
-        """A call of all layers as their kernel takes it."""
-        if self.alone:
-            return call
-        return self.group.arrangement(self.group.rules(())).joined(self._calls(call))
-
-    def _calls(self, call: Call) -> list[Call]:
-        """The call of each layer; those above lack their input."""
-        calls: list[Call] = []
-        at = 0
-        for runner, states in zip(self.group.runners, self.form.rows(call.states), strict=True):
-            count = len(runner.cell.weights)
-            calls.append(Call(call.inputs, states, call.weights[at : at + count]))
-            at += count
-        return calls
-
-    def _settled(self, call: Call, engine: str) -> Settled | None:
-        if self.alone:
-            return self.group.runners[0].settled(call, engine)
-        return self.group.settled(self._calls(call), engine)
-
-    def _direct(self, kernel: Kernel, call: Call) -> DirectCall | None:
-        """A faster way of the engine's own."""
-        kernels = [kernel]
-        if not self.alone:
-            if self.group.directions or type(kernel) is not Together:
-                return None
-            kernels = kernel.kernels
-        return registry.find(kernel.engine).direct(kernels, call)
+        way = Way.of(groups[0][0], self._signature, x.dim() == 3, bool(module.batch_first))
+        return way.settled(x, *asked[2:], wanted(module.engine))

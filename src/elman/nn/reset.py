@@ -77,7 +77,8 @@ class Reset(Option):
     """
 
     def __init__(self, mask: Tensor, to: Starts) -> None:
-        self._mask, self._to, self.rule = mask != 0, to, RESETS[to]
+        own = mask.dtype is not torch.bool or torch.is_grad_enabled()  # to be saved, or of numbers
+        self._mask, self._to, self.rule = (mask != 0) if own else mask, to, RESETS[to]
 
     def extend(self, call: Call, reverse: bool, member: int = 0) -> Call:
         """See :meth:`Option.extend`."""

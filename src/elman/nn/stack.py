@@ -131,10 +131,10 @@ class Group:
             kernel = all_checkpointed(kernel, between, flags)
         return run(kernel, lambda: self.oracle(rules), joined, training)
 
-    def settled(self, calls: Sequence[Call], engine: str) -> Settled | None:
-        """What several runners run such calls on, where no options are in use; None if each runs
-        by itself."""
-        rules = self.rules(())
+    def settled(
+        self, calls: Sequence[Call], engine: str, rules: tuple[Rules, ...]
+    ) -> Settled | None:
+        """What several runners run such calls on; None if each runs by itself."""
         request = self._request(calls, engine, rules)
         choice = self._choice(request, *sizes_for_choosing(calls[0]))
         if choice is None:

@@ -1,0 +1,171 @@
+"""How calls that come again run all layers, in the caller's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from elman.engines import registry
+from elman.engines.base import Kernel
+from elman.engines.call import Call, DirectCall
+from elman.engines.together import Together
+from elman.nn.autograd.function import run
+from elman.nn.options import Option, extended
+from elman.nn.reset import Reset
+from elman.nn.signature import Signature
+from elman.nn.stack import Group
+from elman.nn.states import StateForm
+
+# of a call's x, states (none: zeros), weights and, where there are any, resets, all of them laid
+# out as by the caller -> output and last states
+Run = Callable[..., tuple[Tensor, Sequence[Tensor]]]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How calls of one layout run all layers.
+
+    Attributes:
+        group: all layers, or both directions of one.
+        form, zeros: how states lie, and their sizes but for that of the batch.
+        batched, batch_first: whether x has an axis of samples, and whether that comes first.
+    """
+
+    group: Group
+    form: StateForm
+    zeros: tuple[tuple[int, tuple[int, ...]], ...]
+    batched: bool
+    batch_first: bool
+
+    @staticmethod
+    def of(group: Group, signature: Signature, batched: bool, batch_first: bool) -> Way:
+        """The way of a module's calls."""
+        zeros = tuple([(signature.lead, sizes) for _, sizes in signature.states])
+        return Way(group, signature.form, zeros, batched, batched and batch_first)
+
+    def settled(
+        self,
+        x: Tensor,
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        resets: Sequence[Tensor],
+        engine: str,
+    ) -> Run | None:
+        """What runs calls like one; None where layers are no single kernel."""
+        if resets and x.shape[self.batch_first] == 1 and not self.group.directions:
+            one = self.settled(x, states, weights, (), engine)
+            return None if one is None else self._begun(one)
+        calls = self._calls(x, states, weights, resets)
+        rules, runners = self.group.rules(self._options(resets)), self.group.runners
+        if self._alone:
+            found = runners[0].settled(calls[0], engine, rules[0])
+        else:
+            found = self.group.settled(calls, engine, rules)
+        if found is None:
+            return None
+        kernel, oracle, training = found
+        joined = self.group.arrangement(rules).joined
+
+        def usual(
+            x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], *resets: Tensor
+        ) -> tuple[Tensor, Sequence[Tensor]]:
+            calls = self._calls(x, states, weights, resets)
+            call = calls[0] if self._alone else joined(calls)
+            output, last, _ = run(kernel, oracle, call, training)
+            return self._closed(output, last if self._alone else self.form.joined([last]))
+
+        if training or resets:
+            return usual
+        direct = self._direct(kernel, self._opened(x, states, weights))
+        return usual if direct is None else self._straight(direct)
+
+    def _begun(self, one: Run) -> Run:
+        """Calls of one step, whose resets concern nothing but the states before it."""
+
+        def begun(
+            x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], reset: Tensor
+        ) -> tuple[Tensor, Sequence[Tensor]]:
+            if states:
+                mask = reset.transpose(0, 1) if self.batch_first else reset
+                states = Reset(mask, "zeros").only_step(tuple(states), None)
+            return one(x, states, weights)
+
+        return begun
+
+    def _straight(self, direct: DirectCall) -> Run:
+        """The engine's own way, which takes x [T, B, n], or [B, T, n] and [T, n] where that lies
+        the same."""
+        if self.batched and not self.batch_first:
+            return direct
+
+        def straight(
+            x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]
+        ) -> tuple[Tensor, Sequence[Tensor]]:
+            own = states if self.batched else [state.unsqueeze(1) for state in states]
+            return self._closed(*direct(x, own, weights))
+
+        return straight
+
+    @property
+    def _alone(self) -> bool:
+        """Whether there is one layer in one direction."""
+        return len(self.group.runners) == 1
+
+    def _options(self, resets: Sequence[Tensor]) -> list[Option]:
+        """What changes the steps of a call."""
+        made: list[Option] = []
+        for reset in resets:
+            if self.batch_first:
+                reset = reset.transpose(0, 1)
+            elif not self.batched:
+                reset = reset.unsqueeze(1)
+            made.append(Reset(reset, "zeros"))
+        return made
+
+    def _opened(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> Call:
+        """A call as the layers take it: [T, B, n], and states [layers · directions, B, n]."""
+        if self.batch_first:
+            x = x.transpose(0, 1)
+        elif not self.batched:
+            x, states = x.unsqueeze(1), [state.unsqueeze(1) for state in states]
+        if not states:
+            batch = x.shape[1]
+            states = [x.new_zeros(lead, batch, *sizes) for lead, sizes in self.zeros]
+        return Call((x,), tuple(states), tuple(weights), None, True)
+
+    def _closed(self, output: Tensor, last: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+        """Results as the caller has them."""
+        if self.batched:
+            return (output.transpose(0, 1) if self.batch_first else output), last
+        return output.squeeze(1), [state.squeeze(1) for state in last]
+
+    def _calls(
+        self,
+        x: Tensor,
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        resets: Sequence[Tensor],
+    ) -> list[Call]:
+        """The call of each layer and direction; those of layers above lack their input."""
+        call, options = self._opened(x, states, weights), self._options(resets)
+        if self._alone:
+            return [extended(call, options)]
+        calls: list[Call] = []
+        at = 0
+        for runner, own in zip(self.group.runners, self.form.rows(call.states), strict=True):
+            count, index = len(runner.cell.weights), len(calls)
+            plain = Call(call.inputs, own, call.weights[at : at + count])
+            calls.append(extended(plain, options, self.group.directions and index == 1, index))
+            at += count
+        return calls
+
+    def _direct(self, kernel: Kernel, call: Call) -> DirectCall | None:
+        """A faster way of the engine's own."""
+        kernels = [kernel]
+        if not self._alone:
+            if self.group.directions or type(kernel) is not Together:
+                return None
+            kernels = kernel.kernels
+        return registry.find(kernel.engine).direct(kernels, call)
