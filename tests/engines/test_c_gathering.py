@@ -11,6 +11,7 @@ import elman
 from calls import call
 from elman import cell
 from elman.bench.users.spikes import rleaky
+from elman.cells import rlif
 from elman.engines.c.kernel import CKernel
 from elman.engines.c.sweeps import SweepWriter
 from elman.frontend.cell import Cell
@@ -136,6 +137,18 @@ def test_agrees_with_resets_and_lengths(option):
         found.append([y, *torch.autograd.grad(y.sum(), [*net.parameters()])])
     for a, b in zip(*found, strict=True):
         assert_close(a, b)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.6, None])
+def test_inputs_that_are_spikes_agree(share):
+    """Of the layer below, outside of the loop; inputs that are other numbers are multiplied."""
+    case = spiking(made=rlif)
+    if share is not None:
+        torch.manual_seed(0)
+        case.inputs["x"].copy_(torch.rand_like(case.inputs["x"]) < share)
+    kernel = c_kernel(case)
+    assert kernel.emitter.text().count("= list_ones(") == 2
+    assert_all_same(call(kernel, case), oracle(case), F64, case.T)
 
 
 def never_fires(case: Case, weight: float) -> Case:

@@ -6,7 +6,7 @@ import pytest
 
 from elman import cell, cells, compiler
 from elman.ops import relu, sigmoid, spike, stop_gradient, where
-from elman.plan.two_valued import two_valued
+from elman.plan.two_valued import two_valued, worth_looking
 from specs import spec_of
 
 
@@ -32,19 +32,24 @@ def chained(x, s, z, R):
 
 
 @pytest.mark.parametrize(
-    ("made", "states"),
+    ("made", "states", "fires"),
     [
-        (kept, {"s", "z"}),
-        (lost, set()),
-        (chained, set()),
-        (cells.rlif, {"s"}),
-        (cells.lif, set()),
-        (cells.gru, set()),
+        (kept, {"s", "z"}, True),
+        (lost, set(), False),
+        (chained, set(), False),
+        (cells.rlif, {"s"}, True),
+        (cells.lif, set(), True),
+        (cells.gru, set(), False),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_states(made, states):
-    """States whose next value is 0 or 1 if they are."""
+def test_states(made, states, fires):
+    """States whose next value is 0 or 1 if they are; inputs where a state or an output is."""
     step = compiler.job(made, spec_of(made.bind(4, 4).items())).pair.step
     known = two_valued(step)
     assert {leaf.data[0] for leaf in step.states if leaf in known} == states
+    looked = worth_looking(step)
+    assert known <= looked
+    assert {leaf for leaf in step.inputs if leaf in looked} == (
+        set(step.inputs) if fires else set()
+    )

@@ -29,6 +29,14 @@ def two_valued(step: Step) -> frozenset[Node]:
         states -= wrong
 
 
+def worth_looking(step: Step) -> frozenset[Node]:
+    """Values of a step of which most may be 0 and the others 1: where it fires itself, its inputs
+    too, which may be another layer's spikes."""
+    known = two_valued(step)
+    fires = any(value in known for value in step.roots)
+    return known.union(step.inputs) if fires else known
+
+
 def _found(step: Step, states: set[Node]) -> set[Node]:
     """The values that are, if these states are."""
     found: set[Node] = set()

@@ -9,7 +9,7 @@ from elman.engines.c.layout import CLayout
 from elman.ir.graph import Node
 from elman.ir.types import GateBlock
 from elman.plan.program import Bundle
-from elman.plan.two_valued import two_valued
+from elman.plan.two_valued import worth_looking
 
 _COLUMNS = 256  # of a product at least: to look for ones takes as long as some three columns do
 _INNER = (64, 4096)  # k at least, and at most: a list of a block's ones lies on the stack
@@ -25,7 +25,7 @@ class Gathering:
 
     def __init__(self, layout: CLayout) -> None:
         self.layout = layout
-        self.known = two_valued(layout.program.pair.step) if layout.tiled else frozenset[Node]()
+        self.known = worth_looking(layout.program.pair.step) if layout.tiled else frozenset[Node]()
 
     def operands(self, gate_block: GateBlock, bundle: Bundle) -> list[Node]:
         """The operands of a bundle whose ones are looked for."""
