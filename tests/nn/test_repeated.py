@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from itertools import product
 from typing import Any
 
 import pytest
@@ -219,3 +220,42 @@ def test_single_steps_come_again(kind):
         assert_all_close(states, wants)
         for wrong in (x[0, :1], x[0, :, 1:], x[0].float(), x[0, 0], None, 3):
             assert_equal(outcome(net, wrong, state), outcome(copy.deepcopy(net), wrong, state))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layers", "reset"), [(1, torch.tensor([[True, False]])), (2, None)])
+def test_random_numbers_are_those_of_the_long_way(layers, reset, monkeypatch):
+    """In training each call draws as often and the same as one that is checked, of a step as of
+    several; otherwise none does. The third call is checked no more."""
+    need_engine("c")
+    net = elman.GRU(*SIZES, layers, zoneout=0.4, recurrent_dropout=0.3, engine="c").double()
+    state = torch.randn(layers, 2, SIZES[1], dtype=torch.float64)
+    for training, steps, around in product((True, False), (1, 3), ("no_grad", "usual")):
+        net.train(training)
+        x = torch.randn(steps, 2, SIZES[0], dtype=torch.float64)
+        flags = None if reset is None else reset.expand(steps, 2)
+        with AROUND[around]():
+            torch.default_generator.manual_seed(5)
+            with elman.using(engine="reference"):
+                want = [copy.deepcopy(net)(x, state, reset=flags) for _ in range(4)]
+                whole = outcome(net, x, state, flags)
+            torch.default_generator.manual_seed(5)
+            got = [net(x, state, reset=flags) for _ in range(2)]
+            with served_without_checks(monkeypatch):
+                got += [net(x, state, reset=flags) for _ in range(2)]
+                rest = torch.rand(3)
+                assert_all_close(outcome(net, x, state, flags), whole)
+        assert_all_close(got, want)
+        assert training != torch.equal(got[0][0], got[1][0])
+        torch.default_generator.manual_seed(5)
+        for _ in range(4):
+            copy.deepcopy(net)(x, state, reset=flags)
+        assert torch.equal(torch.rand(3), rest)
+
+
+def test_half_precision_draws_in_float32():
+    """Calls that are computed in another type are no kind."""
+    net, x = elman.GRU(*SIZES, zoneout=0.4, dtype=torch.bfloat16), torch.randn(1, 2, SIZES[0])
+    for _ in range(4):
+        want = outcome(copy.deepcopy(net), x.bfloat16(), None)
+        assert_equal(outcome(net, x.bfloat16(), None), want)

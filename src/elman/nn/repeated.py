@@ -20,7 +20,7 @@ from elman.nn.autograd.transforms import plain
 from elman.nn.signature import Signature
 from elman.nn.stack import Stack
 from elman.nn.states import one_or_all
-from elman.nn.using import wanted
+from elman.nn.using import HALVES, wanted
 from elman.nn.ways import Run, Way
 
 _MOST = 128  # kinds of calls of a module
@@ -178,13 +178,19 @@ class Repeats(Kinds):
     Args:
         stack, signature: of the module.
         names: of the parameters of each layer and direction.
-        usual: whether all that a sequence begins with and all that a call draws is nothing.
+        draws: how often cells draw random numbers anew, in training.
+        usual: whether sequences that are given no state begin with zeros.
     """
 
     def __init__(
-        self, stack: Stack, signature: Signature, names: Sequence[Sequence[str]], usual: bool
+        self,
+        stack: Stack,
+        signature: Signature,
+        names: Sequence[Sequence[str]],
+        draws: tuple[str, ...],
+        usual: bool,
     ) -> None:
-        self._stack, self._signature = stack, signature
+        self._stack, self._signature, self._draws = stack, signature, draws
         one = len(signature.inputs) == 1 and len(signature.inputs[0][1]) == 1
         one = one and not signature.static and len(stack.handing().shapes) == 1
         served = usual and one and signature.form.alike
@@ -198,9 +204,13 @@ class Repeats(Kinds):
             return None
         if module.training and module.weight_dropout:
             return None
+        draws = self._draws if module.training else ()
+        if draws and x.dtype in HALVES:
+            return None
         between = module.residual or (module.training and module.dropout > 0.0)
         groups = self._stack.groups_for(bool(between))
         if len(groups) > 1:
             return None
-        way = Way.of(groups[0][0], self._signature, x.dim() == 3, bool(module.batch_first))
+        first = bool(module.batch_first)
+        way = Way.of(groups[0][0], self._signature, x.dim() == 3, first, draws)
         return way.settled(x, *asked[2:], wanted(module.engine))

@@ -94,7 +94,7 @@ class SequenceModule(Configured):
         names = self._parameter_names(runners)
         draws = draws_of([runner.cell.graph for runner in runners.values()])
         begins = self.learn_initial or any(map(begins_otherwise, runners.values()))
-        repeats = Repeats(stack, signature, names, not (draws or begins))
+        repeats = Repeats(stack, signature, names, draws, not begins)
         recurrent = [multiplies_states(runner.cell) for runner in runners.values()]
         return Parts(runners, stack, names, signature, repeats, recurrent, draws, begins)
 

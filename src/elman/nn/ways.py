@@ -12,6 +12,7 @@ from elman.engines.base import Kernel
 from elman.engines.call import Call, DirectCall
 from elman.engines.together import Together
 from elman.nn.autograd.function import run
+from elman.nn.draws import Draws, draw_keys, no_keys
 from elman.nn.options import Option, extended
 from elman.nn.reset import Reset
 from elman.nn.signature import Signature
@@ -31,6 +32,7 @@ class Way:
         group: all layers, or both directions of one.
         form, zeros: how states lie, and their sizes but for that of the batch.
         batched, batch_first: whether x has an axis of samples, and whether that comes first.
+        draws: how often cells draw random numbers anew in such calls.
     """
 
     group: Group
@@ -38,12 +40,19 @@ class Way:
     zeros: tuple[tuple[int, tuple[int, ...]], ...]
     batched: bool
     batch_first: bool
+    draws: tuple[str, ...]
 
     @staticmethod
-    def of(group: Group, signature: Signature, batched: bool, batch_first: bool) -> Way:
+    def of(
+        group: Group,
+        signature: Signature,
+        batched: bool,
+        batch_first: bool,
+        draws: tuple[str, ...],
+    ) -> Way:
         """The way of a module's calls."""
         zeros = tuple([(signature.lead, sizes) for _, sizes in signature.states])
-        return Way(group, signature.form, zeros, batched, batched and batch_first)
+        return Way(group, signature.form, zeros, batched, batched and batch_first, draws)
 
     def settled(
         self,
@@ -57,8 +66,9 @@ class Way:
         if resets and x.shape[self.batch_first] == 1 and not self.group.directions:
             one = self.settled(x, states, weights, (), engine)
             return None if one is None else self._begun(one)
-        calls = self._calls(x, states, weights, resets)
-        rules, runners = self.group.rules(self._options(resets)), self.group.runners
+        opened = self._opened(x, states, weights)
+        options, runners = self._options(opened, resets, no_keys), self.group.runners
+        rules, calls = self.group.rules(options), self._calls(opened, options)
         if self._alone:
             found = runners[0].settled(calls[0], engine, rules[0])
         else:
@@ -71,14 +81,15 @@ class Way:
         def usual(
             x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], *resets: Tensor
         ) -> tuple[Tensor, Sequence[Tensor]]:
-            calls = self._calls(x, states, weights, resets)
+            opened = self._opened(x, states, weights)
+            calls = self._calls(opened, self._options(opened, resets, draw_keys))
             call = calls[0] if self._alone else joined(calls)
             output, last, _ = run(kernel, oracle, call, training)
             return self._closed(output, last if self._alone else self.form.joined([last]))
 
-        if training or resets:
+        if training or options:
             return usual
-        direct = self._direct(kernel, self._opened(x, states, weights))
+        direct = self._direct(kernel, opened)
         return usual if direct is None else self._straight(direct)
 
     def _begun(self, one: Run) -> Run:
@@ -113,9 +124,21 @@ class Way:
         """Whether there is one layer in one direction."""
         return len(self.group.runners) == 1
 
-    def _options(self, resets: Sequence[Tensor]) -> list[Option]:
-        """What changes the steps of a call."""
+    def _options(
+        self, call: Call, resets: Sequence[Tensor], draw: Callable[..., list[Tensor]]
+    ) -> list[Option]:
+        """What changes the steps of a call.
+
+        Args:
+            call: of :meth:`_opened`.
+            resets: as given.
+            draw: of the keys.
+        """
         made: list[Option] = []
+        if self.draws:
+            x, lead = call.inputs[0], len(self.group.runners)
+            keys = draw(self.draws, lead, x.shape[:2], x.shape[1], x.dtype, x.device)
+            made.append(Draws(self.draws, keys))
         for reset in resets:
             if self.batch_first:
                 reset = reset.transpose(0, 1)
@@ -141,15 +164,8 @@ class Way:
             return (output.transpose(0, 1) if self.batch_first else output), last
         return output.squeeze(1), [state.squeeze(1) for state in last]
 
-    def _calls(
-        self,
-        x: Tensor,
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        resets: Sequence[Tensor],
-    ) -> list[Call]:
+    def _calls(self, call: Call, options: Sequence[Option]) -> list[Call]:
         """The call of each layer and direction; those of layers above lack their input."""
-        call, options = self._opened(x, states, weights), self._options(resets)
         if self._alone:
             return [extended(call, options)]
         calls: list[Call] = []
