@@ -261,7 +261,7 @@ def as_before(net) -> bytes:
                     value.heads,
                 )
             if isinstance(value, elman.Recurrent | elman.GRU | elman.GRUCell):
-                state = {k: v for k, v in vars(value).items() if k != "_parts"}
+                state = {k: v for k, v in vars(value).items() if k not in ("_parts", "_steps")}
                 if isinstance(value, elman.Recurrent):
                     state |= {"runners": value.runners, "stack": value.stack}
                 if isinstance(value, elman.GRU):
