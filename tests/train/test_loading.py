@@ -101,6 +101,30 @@ def test_damage_is_named(folder, file, content, said):
     assert said in wrong(folder, file, content)
 
 
+CELL = """
+from elman import cell, ops
+@cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]")
+def mine(x, h, W, R):
+    return ops.tanh(W @ x + R @ h)
+"""
+
+
+def test_a_formula_that_changed(short, train, resume, tmp_path):
+    """The weights of one formula are not run by another that takes the same ones."""
+    file = tmp_path / "mine.py"
+    file.write_text(CELL)
+    path = train(dataclasses.replace(short, cell=f"{file}:mine")).folder.path
+    file.write_text(f"# moved\n{CELL}")  # the same formula
+    assert isinstance(elman.load(path), Trained)
+    file.write_text(CELL.replace("tanh", "sigmoid"))
+    (path / "result.json").unlink()
+    for again in (elman.load, resume):
+        with pytest.raises(RunError, match=r"the cell of the run has changed(.|\n)*hint"):
+            again(path)
+    changed(path / "model.json", "formula", "")  # as earlier runs have it
+    assert isinstance(elman.load(path), Trained)
+
+
 def test_no_weights(folder):
     """No checkpoint at all, none that is whole, no run."""
     for path in (folder / "checkpoints").glob("*/tensors.safetensors"):

@@ -61,6 +61,15 @@ def check_cell(config: Config) -> None:
         find_sequence_cell(config.cell)
 
 
+def own_formula(config: Config) -> str:
+    """The fingerprint of a cell that is in the user's file, which may change; else nothing.
+
+    Raises:
+        RunError: as :func:`find_cell`.
+    """
+    return find_cell(config.cell).fingerprint if ":" in config.cell else ""
+
+
 def heads(config: Config) -> int:
     """Heads of each layer; 1 for tasks that do not ask."""
     return getattr(config, "heads", 1)

@@ -15,6 +15,7 @@ from elman.errors import RunError, diagnostic
 from elman.train.checkpoint import Checkpoint, newest
 from elman.train.config import Config
 from elman.train.folder import RunFolder, open_run
+from elman.train.layers import own_formula
 from elman.train.record import needed, read_record
 from elman.train.snapshot import grouped
 from elman.train.stored import DamageError, filled
@@ -24,6 +25,7 @@ from elman.train.trained import Trained
 from elman.version import __version__
 
 SPEC = "model"
+FORMULA = "formula"  # in the same file
 
 
 def load(path: str | PathLike[str]) -> Trained:
@@ -42,8 +44,8 @@ def load(path: str | PathLike[str]) -> Trained:
         path: the run folder.
 
     Raises:
-        RunError: it is no run folder, has no checkpoint, is damaged, or a newer elman wrote it in a
-            way that this one cannot read.
+        RunError: it is no run folder, has no checkpoint, is damaged, a newer elman wrote it in a
+            way that this one cannot read, or its cell's file has another formula by now.
 
     Example:
         >>> run = elman.load("runs/first")
@@ -61,6 +63,7 @@ def load(path: str | PathLike[str]) -> Trained:
     try:
         record = read_record(folder)
         config = record.require()[0] if record.config is None else record.config
+        check_formula(folder, config)
         return _built(folder, config, weights_of(folder))
     except RunError as error:
         raise _of_newer(folder, error) from error
@@ -80,13 +83,31 @@ def weights_of(folder: RunFolder) -> Checkpoint:
     return point
 
 
-def write_spec(folder: RunFolder, data: Data) -> None:
-    """Keep what a model is built from, so that it can be without the data.
+def write_spec(folder: RunFolder, data: Data, config: Config) -> None:
+    """Keep what a model is built from, so that it can be without the data, and the fingerprint of a
+    cell of the user's.
 
     Raises:
         RunError: the disk does not take it.
     """
-    folder.write(SPEC, asdict(data.spec()))
+    folder.write(SPEC, asdict(data.spec()) | {FORMULA: own_formula(config)})
+
+
+def check_formula(folder: RunFolder, config: Config) -> None:
+    """Refuse a cell whose file has another formula by now than when the run began.
+
+    Raises:
+        RunError: it has, or the file is not to be read.
+    """
+    try:
+        then = (folder.read(SPEC) or {}).get(FORMULA)
+    except DamageError:  # said where it is needed
+        return
+    now = own_formula(config) if then else ""
+    if then and then != now:
+        details = [("cell", config.cell), ("found", f"its formula was {then}, and is {now}")]
+        hint = "the cell's file as it was when the run began"
+        raise RunError(diagnostic("the cell of the run has changed", details, hint))
 
 
 def _built(folder: RunFolder, config: Config, point: Checkpoint) -> Trained:

@@ -24,7 +24,7 @@ from elman.train.folder import RunFolder, create_run, open_run
 from elman.train.interrupt import heeding_interrupts
 from elman.train.launch import agreed, check_same_everywhere, launch, placed, rows_of
 from elman.train.layers import check_cell, without_twin
-from elman.train.loading import write_spec
+from elman.train.loading import check_formula, write_spec
 from elman.train.loop import Loop
 from elman.train.machine import machine_facts
 from elman.train.metrics import MetricsFile, Row, resumed
@@ -69,7 +69,7 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
     with folder.lock() if loop.first else nullcontext():
         if loop.first:
             folder.write("facts", facts)
-            write_spec(folder, data)
+            write_spec(folder, data, config)
             folder.write("config", config.to_json())
             attempt.note(folder.path)
         return carry_out(loop, data, facts, began, comparing)
@@ -88,7 +88,8 @@ def resume(
         attempt: of the processes that torchrun has started, if they have met.
 
     Raises:
-        RunError: if the folder is no run, its data have changed, or no checkpoint is whole.
+        RunError: if the folder is no run, its data or its cell have changed, or no checkpoint is
+            whole.
     """
     began = time.perf_counter()
     folder = open_run(path)
@@ -102,6 +103,7 @@ def resume(
     if record.result is not None:
         display.say(f"the run is complete: {record.result.steps} of {config.steps} steps")
         return Outcome(folder, True, first, signal=None, result=record.result.told)
+    check_formula(folder, config)
     with folder.lock() if first else nullcontext():
         if first:
             attempt.note(folder.path)
