@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import io
 import json
+import linecache
 import math
 
 import pytest
@@ -256,11 +257,14 @@ def test_tensorboard_has_the_rows(small_config, train):
         ("import no_such_package_anywhere\n", ["at    mine.py:1: import", "ModuleNotFoundError"]),
         ("import math\nmath.sqrt(-1)\n", ["at    mine.py:2: math.sqrt(-1)", "ValueError"]),
         ("x = (\n", ["at    mine.py:1: x = (", "SyntaxError"]),
+        ("import sys\n\nsys.exit(3)\n", ["at    mine.py:3: sys.exit(3)", "SystemExit: 3"]),
         ("from elman import cell, tanh\n", ["at    mine.py:1", "hint  from elman.ops import tanh"]),
     ],
 )
 def test_cell_file_that_does_not_run(small_config, train, tmp_path, text, told):
     """An error in the user's file is told with its line, before data are read or a folder made."""
+    (tmp_path / "mine.py").write_text("1 / 0  # what another text of this file was\n")
+    linecache.getline(str(tmp_path / "mine.py"), 1)
     (tmp_path / "mine.py").write_text(text)
     config = dataclasses.replace(
         small_config, cell=f"{tmp_path / 'mine.py'}:cell", data=str(tmp_path / "no such data")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import linecache
 import re
 import sys
 from difflib import get_close_matches
@@ -165,7 +166,8 @@ def _run_file(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except ElmanError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        linecache.checkcache(str(file))
         told = f"{type(error).__name__}: {error}"
         details = [("path", str(file)), ("at", _raised_at(file, error)), ("error", told)]
         title = "the file of the cell does not run"
@@ -173,7 +175,7 @@ def _run_file(file: Path) -> ModuleType:
     return module
 
 
-def _raised_at(file: Path, error: Exception) -> str:
+def _raised_at(file: Path, error: BaseException) -> str:
     """The innermost line of a file that an error came through; empty if there is none."""
     if isinstance(error, SyntaxError):
         return line_of(error.filename or "", error.lineno or 0)
@@ -181,7 +183,7 @@ def _raised_at(file: Path, error: Exception) -> str:
     return line_of(frames[-1].filename, frames[-1].lineno or 0) if frames else ""
 
 
-def _import_of(error: Exception) -> str:
+def _import_of(error: BaseException) -> str:
     """The import that would be right where an operation was looked for in elman itself."""
     if not isinstance(error, ImportError) or error.name != elman.__name__:
         return ""
