@@ -41,7 +41,9 @@ def run(source: Path, target: Path) -> None:
 
     notebook: Any = nbformat.read(source, as_version=4)
     where = {"metadata": {"path": str(source.parent)}}
-    NotebookClient(notebook, timeout=PATIENCE, resources=where, record_timing=False).execute()
+    NotebookClient(
+        notebook, timeout=PATIENCE, resources=where, record_timing=False, coalesce_streams=True
+    ).execute()
     notebook.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     notebook.metadata["language_info"] = {"name": "python"}
     for number, cell in enumerate(notebook.cells):
