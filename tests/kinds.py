@@ -179,6 +179,17 @@ def made_with_input(name: str) -> tuple[Any, Tensor]:
     return modules()[name](), x
 
 
+def call_of(net: Any, whole: Tensor, change: str, given_: str, state: str) -> tuple[Any, Any, Any]:
+    """A module after a change, an input laid out as it takes them, and states that go with it."""
+    made = CHANGES[change](net)
+    net = made if isinstance(made, nn.Module) else net
+    x = GIVEN[given_](whole)
+    states = STATES[state](states_of(net, whole if given_ != "one sample" else whole[:, :1]))
+    if net.batch_first and isinstance(x, Tensor) and x.dim() == 3 and given_ != "sparse":
+        x = x.transpose(0, 1)
+    return net, x, states
+
+
 def outcome(net: Any, x: Any, state: Any, reset: Any = None) -> Any:
     """What a call gives, or how it fails; with gradients where there are any."""
     torch.default_generator.manual_seed(3)  # of what is dropped

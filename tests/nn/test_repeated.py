@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
@@ -27,6 +27,7 @@ from kinds import (
     OfOurOwn,
     assert_all_close,
     assert_equal,
+    call_of,
     checked_no_more,
     made_with_input,
     modules,
@@ -58,12 +59,7 @@ def test_every_call_is_that_of_a_fresh_module(name, steps):
     torch.default_generator.manual_seed(0)
     net, whole = modules()[name](), torch.randn(3, 2, SIZES[0])
     for change, around, given_, state in steps:
-        made = CHANGES[change](net)
-        net = made if isinstance(made, nn.Module) else net
-        x = GIVEN[given_](whole)
-        states = STATES[state](states_of(net, whole if given_ != "one sample" else whole[:, :1]))
-        if net.batch_first and isinstance(x, Tensor) and x.dim() == 3 and given_ != "sparse":
-            x = x.transpose(0, 1)
+        net, x, states = call_of(net, whole, change, given_, state)
         with AROUND[around]():
             want = outcome(copy.deepcopy(net), x, states)
             for _ in range(3):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 import elman
@@ -24,6 +24,7 @@ from kinds import (
     OfOurOwn,
     assert_all_close,
     assert_equal,
+    call_of,
     modules,
     outcome,
     served_without_checks,
@@ -93,14 +94,9 @@ def test_every_call_is_that_of_a_fresh_module(name, steps):
     torch.default_generator.manual_seed(0)
     net, whole = modules()[name](), torch.randn(3, 2, SIZES[0])
     for change, around, given_, state, resets in steps:
-        made = CHANGES[change](net)
-        net = made if isinstance(made, nn.Module) else net
-        x = GIVEN[given_](whole)
-        states = STATES[state](states_of(net, whole if given_ != "one sample" else whole[:, :1]))
+        net, x, states = call_of(net, whole, change, given_, state)
         if given_ == "unbatched" and states is not None:
             states = unbatched(states)
-        if net.batch_first and isinstance(x, Tensor) and x.dim() == 3 and given_ != "sparse":
-            x = x.transpose(0, 1)
         with AROUND[around]():
             for reset in resets * 3:
                 flags = RESETS[reset](flags_for(net, x))

@@ -7,6 +7,7 @@ import linecache
 import re
 import sys
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
@@ -154,12 +155,20 @@ def _which(file: Path, title: str, wanted: str = "") -> str:
 
 
 def _run_file(file: Path) -> ModuleType:
-    """The module of a user's file, its folder first on the path."""
+    """The module of a user's file, run once as long as the file stays as it is."""
+    found = file.stat()
+    return _module_of(file, file.resolve(), found.st_mtime_ns, found.st_size)
+
+
+@cache
+def _module_of(file: Path, resolved: Path, changed_ns: int, size: int) -> ModuleType:
+    """Run a user's file, its folder first on the path; ``changed_ns`` and ``size`` tell its text
+    from others."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
         raise RunError(diagnostic("the file of the cell is no Python file", [("path", str(file))]))
     module = importlib.util.module_from_spec(spec)
-    folder = str(file.resolve().parent)
+    folder = str(resolved.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
