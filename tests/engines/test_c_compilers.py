@@ -107,8 +107,8 @@ REFUSING = {  # what the compiler does -> (its script, all that is said)
         "broke down at a generated kernel: ended by SIGKILL, perhaps for want of memory:"
         " clang: error: unable to execute command: Killed",
     ),
-    "hangs": ("exec sleep 60", "did not compile a kernel within 0.5 s"),
-    "hangs in a child": ("sleep 60", "did not compile a kernel within 0.5 s"),
+    "hangs": ("exec sleep 600", "did not compile a kernel within 0.5 s"),
+    "hangs in a child": ("sleep 600", "did not compile a kernel within 0.5 s"),
 }
 
 
@@ -122,7 +122,7 @@ def test_a_compiler_that_does_not_compile(name, empty_cache, tmp_path, monkeypat
     with pytest.raises(BuildError) as error:
         build(TINY, SCALAR)
     assert str(error.value) == f"fake 1.0 {what}"
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 100
     folder = empty_cache / "kernels"
     assert not [path for path in folder.iterdir() if path.suffix != ".lock"]
 
@@ -231,11 +231,11 @@ def test_an_interruption_ends_the_compiler(slow_s, empty_cache, tmp_path, monkey
 
 def test_a_compiler_that_leaves_somebody_with_its_pipe(empty_cache, tmp_path, monkeypatch):
     """A daemon that it starts is not waited for."""
-    compiler(tmp_path, monkeypatch, f'sleep 30 & echo $! > {tmp_path}/pid; exec {real()} "$@"')
+    compiler(tmp_path, monkeypatch, f'sleep 600 & echo $! > {tmp_path}/pid; exec {real()} "$@"')
     monkeypatch.setattr(calling, "_LAST_WORDS", 0.1)
     began = time.monotonic()
     assert answer(build(TINY, SCALAR)) == 42
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 100
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
@@ -337,8 +337,8 @@ def test_a_broken_compiler_costs_engine_c_alone(name, empty_cache, tmp_path, mon
     [
         ("exit 4", "cc --version failed (exit status 4)"),
         ("kill -9 $$", "cc --version failed (ended by SIGKILL"),
-        ("exec sleep 60", "cc --version did not end within 0.5 s"),
-        ("sleep 60", "cc --version did not end within 0.5 s"),
+        ("exec sleep 600", "cc --version did not end within 0.5 s"),
+        ("sleep 600", "cc --version did not end within 0.5 s"),
     ],
     ids=["fails", "is killed", "hangs", "hangs in a child"],
 )

@@ -3,7 +3,9 @@ untouched."""
 
 from __future__ import annotations
 
+import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -349,8 +351,11 @@ class EndlessEngine(OwnBackwardEngine):
 def test_endless_candidate_is_given_up(job, monkeypatch, endless, other):
     """What iterates without end is benchmarked for a bounded time, whether first in order or not,
     and is known to be slow from then on: later processes do not wait for it again."""
+    ticks = SimpleNamespace(perf_counter=itertools.count().__next__)  # a second for each look at it
     monkeypatch.setattr("elman.tuning.contest._sample", _sample)
-    monkeypatch.setattr("elman.tuning.contest._GIVEN_UP_S", 0.01)
+    monkeypatch.setattr("elman.tuning.contest.waited_s", lambda: None)
+    for watch in ("elman.tuning.contest.time", "elman.engines.deadline.time"):
+        monkeypatch.setattr(watch, ticks)
     for engine, name in ((EndlessEngine(), endless), (OwnBackwardEngine(), other)):
         engine.name = name
         stand_in(monkeypatch, engine)
