@@ -35,7 +35,7 @@ with starting.no_collections():
 
 if _TYPE_CHECKING:
     from elman import export
-    from elman.bench.beside import measure
+    from elman.bench.measure import measure
     from elman.train.loading import load
 
 for _public in _NAMED:
@@ -44,7 +44,7 @@ for _public in _NAMED:
 
 _LAZY = {  # functions of rooms that need more than torch
     "load": "elman.train.loading",
-    "measure": "elman.bench.beside",
+    "measure": "elman.bench.measure",
 }
 
 

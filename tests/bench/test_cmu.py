@@ -10,7 +10,7 @@ from elman.bench.cases import Case, Effort
 from elman.bench.claims import Rows, judged
 from elman.bench.contestants import draw_problem, enter
 from elman.bench.fitting import COMBINATIONS, FITTERS, SWITCHES
-from elman.bench.phased import measure_phases
+from elman.bench.phases import measure_phases
 from elman.bench.suites import find_suite
 from elman.bench.suites.cmu_claims import CLAIMS, COMBINED, LENGTHS, PEERS
 from elman.bench.training import measure_steps

@@ -9,10 +9,10 @@ import torch
 
 from elman.bench import contestants, training
 from elman.bench.cases import Case, Effort
-from elman.bench.contest import Contestant
 from elman.bench.contestants import BUILT_IN, draw_problem, enter
 from elman.bench.loops import PLAIN, TUNED
-from elman.bench.scanning import measure_bandwidth
+from elman.bench.problem import Contestant
+from elman.bench.scans import measure_bandwidth
 from elman.bench.steps import STEPS
 from elman.bench.suites import find_suite
 from elman.bench.training import measure_steps
@@ -99,7 +99,7 @@ def test_engines_of_a_suite_are_asked_for_by_name():
 
 def test_bandwidth(monkeypatch):
     """Bytes that are moved over time."""
-    monkeypatch.setattr("elman.bench.scanning._ELEMENTS", 1 << 12)
+    monkeypatch.setattr("elman.bench.scans._ELEMENTS", 1 << 12)
     assert measure_bandwidth(replace(SMALL, measure="bandwidth"), LEAST)["bandwidth_gbs"] > 0
 
 

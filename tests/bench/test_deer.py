@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from elman.bench.affordable import REFUSED
 from elman.bench.claims import Rows, judged
+from elman.bench.limits import REFUSED
 from elman.bench.suites.deer import DEER
 from elman.bench.suites.deer_claims import (
     AT_ONCE,

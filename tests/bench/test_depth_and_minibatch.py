@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from elman.bench import learning
+from elman.bench import learning_studies
 from elman.bench.cases import Effort
 from elman.bench.claims import Rows, judged
-from elman.bench.learning import measure_residual, measure_samples
+from elman.bench.learning_studies import measure_residual, measure_samples
 from elman.bench.suites.depth import DEPTH, LAYERS
 from elman.bench.suites.depth import name_of as depth
 from elman.bench.suites.minibatch import MINIBATCH, SIZES, bound
@@ -44,12 +44,12 @@ def test_a_deep_stack_with_its_inputs_added_learns(text):
 def test_samples_to_a_loss(text, monkeypatch):
     """Counted to the step that came to the target; none if no step did."""
     case = replace(MINIBATCH.select((minibatch(8),), quick=False)[0], H=16, steps=40)
-    monkeypatch.setattr(learning, "TARGET", 4.5)
+    monkeypatch.setattr(learning_studies, "TARGET", 4.5)
     found = measure_samples(case, LEAST, text)
     assert 0 < found["samples"] <= 8 * 40
     assert found["samples"] % 8 == 0
     assert found["rate"]["momentum"] == 1 - 8 / 512
-    monkeypatch.setattr(learning, "TARGET", 0.01)
+    monkeypatch.setattr(learning_studies, "TARGET", 0.01)
     found = measure_samples(case, LEAST, text)
     assert found["samples"] is None
     assert "not within 320 samples" in found["told"]

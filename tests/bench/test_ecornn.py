@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from elman.bench import contestants, language, learning, operators, products
+from elman.bench import contestants, language, learning_studies, operators, products
 from elman.bench.cases import OURS, Effort
 from elman.bench.claims import Rows, judged
-from elman.bench.contest import Contestant
 from elman.bench.contestants import draw_problem, enter
-from elman.bench.learning import measure_perplexities
+from elman.bench.learning_studies import measure_perplexities
 from elman.bench.operators import LAYER, MOVING, POINTWISE, PRODUCTS, REST, by_kind
+from elman.bench.problem import Contestant
 from elman.bench.suites.ecornn import ECORNN
 from elman.bench.suites.ecornn_claims import (
     AGAIN,
@@ -116,8 +116,8 @@ def test_perplexities(monkeypatch, tmp_path):
     """Both libraries from one seed on equal steps; the text may be named in the environment."""
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {k % 7} of {k % 5}\n" for k in range(900)))
-    monkeypatch.setattr(learning, "WORD_STEPS", 20)
-    monkeypatch.setattr(learning, "_WORDS", 300)
+    monkeypatch.setattr(learning_studies, "WORD_STEPS", 20)
+    monkeypatch.setattr(learning_studies, "_WORDS", 300)
     monkeypatch.setenv("ELMAN_BENCH_TEXT", str(text))
     small = replace(BY_NAME[CURVES], T=8, B=4, H=9)
     found = measure_perplexities(small, LEAST)

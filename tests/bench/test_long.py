@@ -7,7 +7,7 @@ import pytest
 from elman.bench.cases import Effort
 from elman.bench.claims import Rows, judged
 from elman.bench.suites.long import AT_ONCE, GRU, HALF, HEADS, LEM, LONG, LOOP, WHOLE
-from elman.bench.trained import STUDIES as KINDS
+from elman.bench.trainer_models import STUDIES as KINDS
 from elman.bench.worker import measure
 
 LEAST = Effort(1e-9, 1, 1)

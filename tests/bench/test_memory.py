@@ -9,9 +9,9 @@ import torch
 
 from elman.bench.cases import Case, Effort
 from elman.bench.claims import Rows, judged
-from elman.bench.contest import Problem
 from elman.bench.contestants import CHECKPOINT, draw_problem, module_of
 from elman.bench.memory import measure_memory, take_peak
+from elman.bench.problem import Problem
 from elman.bench.suites.memory import EVERY, LONG, MEMORY, MIB
 from helpers import need_engine
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from elman.bench import resident
+from elman.bench import weight_residency
 from elman.bench.cases import Effort
 from elman.bench.claims import Rows, judged
 from elman.bench.contestants import draw_problem
-from elman.bench.resident import stepped
 from elman.bench.suites.persistent import (
     COLD,
     PERSISTENT,
@@ -24,6 +23,7 @@ from elman.bench.suites.persistent import (
     phases_of,
 )
 from elman.bench.training import measure_steps
+from elman.bench.weight_residency import stepped
 from elman.engines.base import WAITING
 from elman.errors import EngineError
 from helpers import need_engine
@@ -48,7 +48,7 @@ def test_weights_come_from_other_memory_each_step(monkeypatch):
     """So many copies, one after another, that all of them are as large as was asked for."""
     problem = draw_problem(SMALL)
     size = problem.weights["weight_hh_l0"].numel() * 4
-    monkeypatch.setattr(resident, "COLD_BYTES", 5 * size - 1)
+    monkeypatch.setattr(weight_residency, "COLD_BYTES", 5 * size - 1)
     read: list[int] = []
     plain = torch.addmm
 
@@ -56,7 +56,7 @@ def test_weights_come_from_other_memory_each_step(monkeypatch):
         read.append(weight.data_ptr())
         return plain(row, h, weight)
 
-    monkeypatch.setattr(resident.torch, "addmm", noted)
+    monkeypatch.setattr(weight_residency.torch, "addmm", noted)
     layer = stepped(problem, cold=True)
     for _ in range(5):
         layer(problem.x)

@@ -9,10 +9,10 @@ import pytest
 
 from elman.bench import starting
 from elman.bench.cases import Case, Effort
-from elman.bench.first import first_step
+from elman.bench.first_step import first_step
 from elman.bench.processes import ProcessError, Program, environment, run_program
+from elman.bench.random_cell import unseen_cell
 from elman.bench.starting import measure_import, measure_warm
-from elman.bench.unseen import unseen_cell
 from elman.nn import using
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from elman.bench.cases import Case, Effort
 from elman.bench.contestants import CONTESTANTS
+from elman.bench.custom_cells import find_cell
 from elman.bench.decoding import DECODERS
 from elman.bench.fitting import FITTERS
 from elman.bench.language import LANGUAGES
-from elman.bench.layered import LAYERED
+from elman.bench.layer_features import LAYERED
 from elman.bench.products import PRODUCTS
 from elman.bench.suites import SUITES, find_suite
-from elman.bench.unknown import find_cell
 from elman.bench.users import USERS
 from elman.bench.worker import MEASURES
 from elman.errors import InputError

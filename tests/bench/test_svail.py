@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from elman.bench import learning
+from elman.bench import learning_studies
 from elman.bench.cases import Effort
 from elman.bench.claims import Rows, judged
 from elman.bench.contestants import CONTESTANTS
-from elman.bench.kept import measure_kept
-from elman.bench.learning import measure_characters
+from elman.bench.learning_studies import measure_characters
 from elman.bench.suites.svail import BARS, CHOSEN, PLACES, SVAIL, VARIANTS, case_name
+from elman.bench.tapes import measure_tapes
 from elman.bench.training import measure_variants
 from elman.errors import VerifyError
 
@@ -48,7 +48,7 @@ def test_variants_agree(monkeypatch):
 
 def test_claims_are_judged():
     """A ladder as the post's holds; one without any gain does not."""
-    kept = {"case": "kept", "asked": {"H": 512}, **measure_kept(BY_NAME["kept"], LEAST)}
+    kept = {"case": "kept", "asked": {"H": 512}, **measure_tapes(BY_NAME["kept"], LEAST)}
     bits = {"gru_before": [2.0, 2.1], "gru": [2.02, 2.05]}
     study = {"case": "characters", "bits": bits}
     every = [*rows(LADDER), kept, study]
@@ -81,9 +81,9 @@ def test_characters(monkeypatch, tmp_path):
     """Both cells from every seed on equal steps; bits and curves of each."""
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {k} of {k * k}\n" for k in range(4000)))
-    monkeypatch.setattr(learning, "STEPS", 10)
-    monkeypatch.setattr(learning, "_TOKENS", 4096)
-    monkeypatch.setattr(learning, "SEEDS", (0, 1))
+    monkeypatch.setattr(learning_studies, "STEPS", 10)
+    monkeypatch.setattr(learning_studies, "_TOKENS", 4096)
+    monkeypatch.setattr(learning_studies, "SEEDS", (0, 1))
     small = replace(BY_NAME["characters"], T=8, B=4, H=9)
     found = measure_characters(small, LEAST, data=str(text))
     assert {name: len(values) for name, values in found["bits"].items()} == {

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from elman.bench.affordable import judged_steps
 from elman.bench.cases import OURS, Case, Effort
 from elman.bench.claims import Rows, UnmeasuredError, judged
 from elman.bench.contestants import draw_problem, enter
+from elman.bench.limits import judged_steps
 from elman.bench.suites.users import (
     AIMS,
     EPISODES,

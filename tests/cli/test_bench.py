@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from elman.bench import running
-from elman.bench.aside import Asked
 from elman.bench.cases import Case, Suite
 from elman.bench.claims import Claim, Rows, Verdict, curve
+from elman.bench.measure_process import MeasureRequest
 from elman.bench.results import read_rows
 from elman.bench.suites import SUITES
 
@@ -78,15 +78,15 @@ def test_a_cell_beside_its_loop(elman, monkeypatch, tmp_path):
         asked.append(given)
         return "12 times as fast"
 
-    monkeypatch.setattr("elman.cli.bench.measured_aside", measured)
+    monkeypatch.setattr("elman.cli.bench.measure_in_process", measured)
     monkeypatch.chdir(tmp_path)
     code, said, _ = elman("bench", "ealstm", "--dim=H=32,I=8", "--dim", "S=3", "--steps=7")
     assert (code, said) == (0, "12 times as fast\n")
-    assert asked == [Asked("ealstm", 8, 32, {"H": 32, "I": 8, "S": 3}, steps=7)]
+    assert asked == [MeasureRequest("ealstm", 8, 32, {"H": 32, "I": 8, "S": 3}, steps=7)]
     words = ("--hidden=5", "--no-training", "--engine=c", "--threads=1", "--seconds=3")
     assert elman("bench", "gru", *words)[0] == 0
     rest = {"training": False, "engine": "c", "threads": 1, "seconds": 3.0}
-    assert asked[1] == Asked("gru", 5, 5, {}, **rest)
+    assert asked[1] == MeasureRequest("gru", 5, 5, {}, **rest)
     assert not [*tmp_path.iterdir()]
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from elman import cells
-from elman.bench import aside
+from elman.bench import measure_process
 from elman.cli import doctor
 from elman.train.layers import find_cell
 
@@ -166,7 +166,7 @@ def test_mistakes_are_told_in_the_words_of_the_command_line(
 ):
     """Not in Python's: whatever the command, also where another process finds it."""
     where = {"draw": (str(tmp_path / "a.svg"),), "export": (f"--c={tmp_path}",)}
-    monkeypatch.setattr(aside, "run_program", in_this_process)
+    monkeypatch.setattr(measure_process, "run_program", in_this_process)
     cell = own.replace("low_rank", "doubled") if words[0] == "own" else words[0]
     code, _, err = elman(command, cell, *where.get(command, ()), *words[1:])
     assert code == 1
@@ -180,7 +180,7 @@ def in_this_process(program, limit_s):
     said = io.StringIO()
     with redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdin", io.StringIO(program.text))
-        aside.main()
+        measure_process.main()
     return said.getvalue().splitlines()[-1]
 
 

@@ -13,7 +13,7 @@ import torch
 import elman
 from calls import call
 from elman import cells, compiler
-from elman.bench.unknown import tanh_readout
+from elman.bench.custom_cells import tanh_readout
 from elman.engines.c.build import build
 from elman.engines.c.emit import Emitter
 from elman.engines.c.engine import ENGINE, PRICES

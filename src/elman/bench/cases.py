@@ -29,15 +29,15 @@ class Case:
         ratio: what elman has to reach at least against the baseline; None if nothing is asked.
         seconds: what elman may take at most (s); None if nothing is asked.
         threads: of the process.
-        kind: of a study: which weights (``converging.WEIGHTS``), or what is learned
-            (``trained.STUDIES``); of layers: what they do (``bench/layered``).
+        kind: of a study: which weights (``convergence.WEIGHTS``), or what is learned
+            (``trainer_models.STUDIES``); of layers: what they do (``bench/layer_features``).
         quick: whether ``--quick`` measures it too.
         layers: of the module.
         checkpoint: steps between two kept states of ``elman-checkpoint``.
         heads: groups of units of a layer that do not see each other's past.
         steps: of training, where a model is trained.
         most: seconds that a call of a contestant may take by forecast, and whether it has to fit
-            into the memory that there is (``bench/affordable``); 0: nothing is forecast.
+            into the memory that there is (``bench/limits``); 0: nothing is forecast.
         judged: steps over which contestants are compared; 0: all.
     """
 

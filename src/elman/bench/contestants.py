@@ -11,22 +11,22 @@ from torch import Tensor, nn
 
 import elman.nn
 from elman.bench.cases import OURS, Case
-from elman.bench.contest import Contestant, Problem, Results, named
+from elman.bench.custom_cells import find_cell
 from elman.bench.decoding import decoded, draw_decoder
 from elman.bench.fitting import fitted
 from elman.bench.language import draw_language, predicted
-from elman.bench.layered import draw_layers, layered
+from elman.bench.layer_features import draw_layers, layered
 from elman.bench.loops import PLAIN, TUNED, Loop, looped, stepwise
 from elman.bench.peers import compile_step, compiled_step, jax_scan, onnxruntime
+from elman.bench.problem import Contestant, Problem, Results, named
 from elman.bench.products import draw_product, multiplied
 from elman.bench.published import STEPS as PUBLISHED
 from elman.bench.remote import beside, remote
-from elman.bench.resident import stepped
-from elman.bench.scanning import draw_scan, jax_associative, loop_scan, own_scan, torch_associative
+from elman.bench.scans import draw_scan, jax_associative, loop_scan, own_scan, torch_associative
 from elman.bench.steps import STEPS
-from elman.bench.unknown import find_cell
 from elman.bench.users import draw_user, used
 from elman.bench.users.ppo import draw_update, updated
+from elman.bench.weight_residency import stepped
 
 BUILT_IN: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "rnn": (nn.RNN, elman.nn.RNN),

@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 import elman.nn
 from elman.bench.cases import OURS, Case
-from elman.bench.contest import Contestant, Problem, Results
+from elman.bench.problem import Contestant, Problem, Results
 
 _FEW = 8  # rows and classes of the step before the one whose memory is measured
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -1,6 +1,6 @@
 """Contestants of a whole training step: forward, squared error, gradients of the weights alone.
 
-The model of all of them is ``unknown.tanh_readout``: h[t] = tanh(W x[t] + R h[t-1]) from
+The model of all of them is ``custom_cells.tanh_readout``: h[t] = tanh(W x[t] + R h[t-1]) from
 h[-1] = 0, y[t] = tanh(V h[t]); the loss is the sum of (y - target)² over all elements,
 ``Problem.dy`` the target.
 """
@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 import elman.nn
-from elman.bench.arrays import numba_bptt, numpy_bptt, quadratic_bptt
-from elman.bench.contest import Contestant, Problem, Results, named
-from elman.bench.halided import halide_bptt
-from elman.bench.phased import fitting_job
-from elman.bench.unknown import find_cell
+from elman.bench.custom_cells import find_cell
+from elman.bench.halide_bptt import halide_bptt
+from elman.bench.numpy_bptt import numba_bptt, numpy_bptt, quadratic_bptt
+from elman.bench.phases import fitting_job
+from elman.bench.problem import Contestant, Problem, Results, named
 from elman.engines.c.kernel import CKernel
 from elman.engines.call import Call
 from elman.folders import VARIABLE

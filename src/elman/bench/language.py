@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import elman.nn
 from elman.bench.cases import OURS, Case
-from elman.bench.contest import Contestant, Problem, Results
+from elman.bench.problem import Contestant, Problem, Results
 
 if TYPE_CHECKING:
     from elman.train.text.model import LanguageModel

@@ -115,7 +115,7 @@ def plain_lem(x: Tensor, w: Mapping[str, Tensor]) -> tuple[Tensor, tuple[Tensor,
 
 
 def plain_leaky_memory(x: Tensor, w: Mapping[str, Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """``unknown.leaky_memory`` step by step."""
+    """``custom_cells.leaky_memory`` step by step."""
     W, R, b = w["W"], w["R"], w["b"]
 
     def step(x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, ...]:

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 import elman.nn
 from elman.bench.cases import OURS, Case, Effort
-from elman.bench.contest import Contestant, Problem
 from elman.bench.contestants import draw_problem, module_of
 from elman.bench.decoding import decoded, few
+from elman.bench.problem import Contestant, Problem
 from elman.bench.processes import Program, run_program
 from elman.bench.training import measure_steps
 from elman.errors import EngineError

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elman.bench.contest import Contestant, Problem, Results, named
+from elman.bench.problem import Contestant, Problem, Results, named
 from elman.bench.steps import STEPS, TORCH, Ops
 
 _WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")

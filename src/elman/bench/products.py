@@ -10,8 +10,8 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 import elman.nn
 from elman.bench.cases import Case
-from elman.bench.contest import Contestant, Problem
-from elman.bench.unknown import projected
+from elman.bench.custom_cells import projected
+from elman.bench.problem import Contestant, Problem
 
 ROWS, COLUMNS = "rows", "columns"  # a sample is a row of X [B, I], or a column of Xᵀ [I, B]
 PANELS = "elman-c"  # rows too; W in engine c's panels

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from elman.bench.cases import Case
-from elman.bench.contest import Contestant, Problem, Results
+from elman.bench.problem import Contestant, Problem, Results
 from elman.bench.processes import ProcessError, Program, environment
 
 _OVERLAP = 20  # times the calls of a sample: what begins and ends alone is a small part of it

@@ -11,8 +11,8 @@ from typing import Any
 
 from elman.bench.cases import OURS, Case, Effort
 from elman.bench.processes import Program, run_program
+from elman.bench.random_cell import unseen_cell
 from elman.bench.timing import quartiles
-from elman.bench.unseen import unseen_cell
 
 LIMIT_S = 120.0  # of one fresh process
 _IMPORTS = """\
@@ -59,7 +59,7 @@ def _starts(case: Case, count: int) -> list[dict[str, Any]]:
         path.write_text(unseen_cell(random.SystemRandom()), encoding="utf-8")
         words = [str(path), *map(str, (case.T, case.B, case.H, case.threads))]
         program = Program(
-            ("-m", "elman.bench.first", *words), cache=folder / "cache", threads=case.threads
+            ("-m", "elman.bench.first_step", *words), cache=folder / "cache", threads=case.threads
         )
         return [json.loads(run_program(program, LIMIT_S)) for _ in range(count)]
 

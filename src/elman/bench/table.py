@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from elman.bench.affordable import REFUSED
 from elman.bench.cases import OURS
+from elman.bench.limits import REFUSED
 from elman.bench.results import Row
 
 CASE = "case"

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch.linalg import vector_norm
 
-from elman.bench.affordable import judged_steps, refusals
 from elman.bench.cases import Case, Effort
-from elman.bench.contest import Contestant, Problem, Results
 from elman.bench.contestants import draw_problem, enter
-from elman.bench.scanning import scanned_bytes
+from elman.bench.limits import judged_steps, refusals
+from elman.bench.problem import Contestant, Problem, Results
+from elman.bench.scans import scanned_bytes
 from elman.bench.timing import quartiles, ratios, time_side_by_side
 from elman.errors import EngineError, VerifyError
 from elman.tuning.agreement import disagreement

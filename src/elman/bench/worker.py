@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from elman.bench.cases import Case, Effort
-from elman.bench.converging import measure_convergence, measure_lengths
-from elman.bench.kept import measure_kept
-from elman.bench.learners import measure_learning
-from elman.bench.learning import (
+from elman.bench.convergence import measure_convergence, measure_lengths
+from elman.bench.learning_by_engine import measure_learning
+from elman.bench.learning_studies import (
     measure_characters,
     measure_perplexities,
     measure_residual,
@@ -26,9 +25,10 @@ from elman.bench.machine import facts
 from elman.bench.memory import measure_memory
 from elman.bench.operators import measure_operators
 from elman.bench.peak import peak_gflops
-from elman.bench.phased import measure_phases
-from elman.bench.scanning import measure_bandwidth
+from elman.bench.phases import measure_phases
+from elman.bench.scans import measure_bandwidth
 from elman.bench.starting import measure_cold, measure_import, measure_warm
+from elman.bench.tapes import measure_tapes
 from elman.bench.training import measure_products, measure_steps, measure_variants
 from elman.errors import ElmanError
 
@@ -50,7 +50,7 @@ MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
     "bandwidth": measure_bandwidth,
     "convergence": measure_convergence,
     "lengths": measure_lengths,
-    "kept": measure_kept,
+    "kept": measure_tapes,
     "characters": measure_characters,
     "perplexities": measure_perplexities,
     "residual": measure_residual,

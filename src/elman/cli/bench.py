@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from elman import cells
-from elman.bench.aside import Asked, measured_aside
 from elman.bench.cases import OURS, Case, Effort, Suite
 from elman.bench.claims import HEADERS as CLAIM_HEADERS
 from elman.bench.claims import Rows, judged
+from elman.bench.measure_process import MeasureRequest, measure_in_process
 from elman.bench.results import Row, read_rows
 from elman.bench.running import run_suite
 from elman.bench.suites import SUITES, find_suite
@@ -78,14 +78,14 @@ def bench(
     check_given(context, suite)
     if is_cell(suite):
         found = find_cell(suite)
-        asked = Asked(
+        asked = MeasureRequest(
             suite,
             *sized(found, hidden, inputs, dim),
             *(steps, batch, str(dtype), training, engine),
             seconds=CELL_S if seconds is None else Effort.of(False, seconds).seconds,
             threads=threads,
         )
-        say(Console(), str(measured_aside(asked)))
+        say(Console(), str(measure_in_process(asked)))
         return
     console = Console()
     if not console.is_terminal:

@@ -6,7 +6,7 @@ from typing import Any
 
 from elman.bench.cases import Case, Suite
 from elman.bench.claims import Claim, Rows, UnmeasuredError, Verdict, curve
-from elman.bench.learning import STEP_SIZE, TARGET, WINDOW
+from elman.bench.learning_studies import STEP_SIZE, TARGET, WINDOW
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512)
 BUDGET = 40_000  # samples in all, at most

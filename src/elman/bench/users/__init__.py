@@ -7,7 +7,7 @@ order on the same shapes, none of its lines. ``Case.kind`` names the project.
 from __future__ import annotations
 
 from elman.bench.cases import Case
-from elman.bench.contest import Contestant, Problem
+from elman.bench.problem import Contestant, Problem
 from elman.bench.users.lstms import EALSTM_MODEL, HASTE_MODEL
 from elman.bench.users.models import CFC, LIGRU
 from elman.bench.users.project import ENGINES, Project, draw_project, entered

@@ -19,7 +19,7 @@ from torch.distributions.categorical import Categorical
 
 import elman.nn
 from elman.bench.cases import Case
-from elman.bench.contest import Contestant, Problem, Results
+from elman.bench.problem import Contestant, Problem, Results
 from elman.bench.users.project import ENGINES
 from elman.bench.users.resets import Fused, Stepwise, flags
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import elman.nn
 from elman.bench.cases import OURS, Case
-from elman.bench.contest import Contestant, Problem, Results, named
+from elman.bench.problem import Contestant, Problem, Results, named
 
 Weights = Mapping[str, Tensor]
 ENGINES = {OURS: "auto", f"{OURS}-c": "c", f"{OURS}-reference": "reference"}

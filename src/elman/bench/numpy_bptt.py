@@ -1,4 +1,4 @@
-"""Backpropagation through time of ``unknown.tanh_readout`` by hand: NumPy, and Numba."""
+"""Backpropagation through time of ``custom_cells.tanh_readout`` by hand: NumPy, and Numba."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from elman.bench.contest import Contestant, Problem, Results, named
 from elman.bench.peers import facts_of, library
+from elman.bench.problem import Contestant, Problem, Results, named
 
 Array = Any
 

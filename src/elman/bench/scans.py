@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from elman.bench.cases import Case, Effort
-from elman.bench.contest import Contestant, Problem, Results
 from elman.bench.peers import facts_of, library, tensor_of
+from elman.bench.problem import Contestant, Problem, Results
 from elman.engines.deer.api import linear_scan
 
 _VECTORS, _FACTORS = 5, 3  # arrays like b: b y; y dy db. Like a: a; a da. Each counted once

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from elman import compiler
 from elman.bench.cases import Case, Effort
-from elman.bench.unknown import find_cell
+from elman.bench.custom_cells import find_cell
 from elman.plan.build import program
 from elman.plan.cost import backward_work, state_bytes, tape_bytes
 from elman.plan.spec import PlanOptions, Spec, Tape
@@ -14,7 +14,7 @@ from elman.plan.spec import PlanOptions, Spec, Tape
 CELLS = ("gru_before", "gru")  # the reset gate before and after the recurrent product
 
 
-def measure_kept(case: Case, effort: Effort) -> dict[str, Any]:
+def measure_tapes(case: Case, effort: Effort) -> dict[str, Any]:
     """Per cell and tape, for one step of one sample: bytes that are kept, beside the states'; FLOP
     of products and pointwise evaluations of the backward."""
     del effort

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import elman.nn
 from elman import compiler
 from elman.bench.cases import Case, Effort
-from elman.bench.unknown import find_cell
+from elman.bench.custom_cells import find_cell
 from elman.engines.deer.equations import Trajectory, before, largest
 from elman.engines.deer.problem import Formula, Problem
 from elman.engines.deer.sequential import run_sequentially

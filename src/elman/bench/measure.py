@@ -13,7 +13,7 @@ from torch.linalg import vector_norm
 
 from elman import compiler
 from elman.bench.peak import peak_gflops
-from elman.bench.plain import Pairing
+from elman.bench.plain_loop import Pairing
 from elman.bench.timing import Quartiles, quartiles, ratios, time_side_by_side
 from elman.errors import BuildError, InputError, VerifyError
 from elman.frontend.cell import Cell

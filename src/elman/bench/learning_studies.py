@@ -136,7 +136,7 @@ def measure_samples(case: Case, effort: Effort, data: str | None = None) -> dict
     """
     del effort
     # deferred: the worker of every other case should not pay for the trainer
-    from elman.bench.trained import losses_until
+    from elman.bench.trainer_models import losses_until
     from elman.train.text.config import TextConfig
 
     rule = {"optimizer": "sgd", "window": WINDOW, "step_size": STEP_SIZE, "schedule": "constant"}
@@ -175,7 +175,7 @@ def learned(given: Mapping[str, Any], *, baseline: bool = False) -> Curve:
         baseline: on torch's recurrent layers.
     """
     # deferred: the worker of every other case should not pay for the trainer
-    from elman.bench.trained import curve_of
+    from elman.bench.trainer_models import curve_of
     from elman.train.text.config import TextConfig
 
     config = TextConfig.of(given)

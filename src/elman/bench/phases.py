@@ -6,7 +6,7 @@ from typing import Any
 
 from elman import compiler
 from elman.bench.cases import Case, Effort
-from elman.bench.unknown import find_cell
+from elman.bench.custom_cells import find_cell
 from elman.engines.base import Job
 from elman.errors import EngineError
 from elman.plan.spec import Spec

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from elman.bench.beside import Measured, measure
+from elman.bench.measure import Measured, measure
 from elman.bench.processes import ProcessError, Program, run_program
 from elman.errors import ElmanError, RunError, diagnostic, on_command_line
 from elman.train.layers import find_cell
@@ -17,7 +17,7 @@ LIMIT_S = 600.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class MeasureRequest:
     """What is measured; the rest as :func:`elman.measure` takes it.
 
     Attributes:
@@ -39,14 +39,14 @@ class Asked:
     threads: int | None = None
 
 
-def measured_aside(asked: Asked) -> Measured:
+def measure_in_process(request: MeasureRequest) -> Measured:
     """Measure in a fresh process.
 
     Raises:
         RunError: what the process said that failed.
     """
-    words = ("-m", "elman.bench.aside")
-    program = Program(words, threads=asked.threads, text=json.dumps(asdict(asked)))
+    words = ("-m", "elman.bench.measure_process")
+    program = Program(words, threads=request.threads, text=json.dumps(asdict(request)))
     try:
         found = json.loads(run_program(program, LIMIT_S))
     except ProcessError as error:
@@ -58,14 +58,14 @@ def measured_aside(asked: Asked) -> Measured:
 
 
 def main() -> None:
-    """Read what is asked, measure, print."""
-    asked = json.load(sys.stdin)
-    name, dims, threads = asked.pop("cell"), asked.pop("dims"), asked.pop("threads")
+    """Read what is request, measure, print."""
+    request = json.load(sys.stdin)
+    name, dims, threads = request.pop("cell"), request.pop("dims"), request.pop("threads")
     if threads is not None:
         torch.set_num_threads(threads)
     try:
         with on_command_line():
-            told = measure(find_cell(name), **asked, **dims).to_json()
+            told = measure(find_cell(name), **request, **dims).to_json()
     except ElmanError as error:
         told = {"failed": str(error)}
     sys.stdout.write("\n" + json.dumps(told) + "\n")

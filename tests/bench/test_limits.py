@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from elman.bench import affordable, timing
-from elman.bench.affordable import REFUSED, judged_steps, refusals
+from elman.bench import limits, timing
 from elman.bench.cases import Case, Effort
 from elman.bench.claims import Rows, UnmeasuredError
-from elman.bench.contest import Contestant
+from elman.bench.limits import REFUSED, judged_steps, refusals
+from elman.bench.problem import Contestant
 from elman.bench.suites import SUITES
 from elman.bench.suites.deer_claims import LENGTHS, UNITS, cell_of_grid
 from elman.bench.table import words
@@ -46,8 +46,8 @@ def clock(monkeypatch):
 
             return Contestant(run, dict, (), dict)
 
-        monkeypatch.setattr(affordable, "enter", enter)
-        monkeypatch.setattr(affordable.time, "perf_counter", lambda: now[0])
+        monkeypatch.setattr(limits, "enter", enter)
+        monkeypatch.setattr(limits.time, "perf_counter", lambda: now[0])
         return ran
 
     return taking
@@ -94,26 +94,26 @@ def test_memory_is_forecast(monkeypatch):
     refused, who says nothing is not."""
     need_engine("c")
     case = replace(CASE, T=10**9, contestants=("elman-c", "torch"), baseline="elman-c")
-    monkeypatch.setattr(affordable, "_too_long", lambda case, name: None)
-    monkeypatch.setattr(affordable, "available", lambda: 150 << 30)
+    monkeypatch.setattr(limits, "_too_long", lambda case, name: None)
+    monkeypatch.setattr(limits, "available", lambda: 150 << 30)
     found = refusals(case)
     assert found["elman-c"].startswith(f"{REFUSED}needs about ")
     assert found["elman-c"].endswith(" GiB, 150 available")
     assert found["torch"] == f"{REFUSED}elman-c, which judges it, is"  # itself, it would fit
-    monkeypatch.setattr(affordable, "available", lambda: None)
+    monkeypatch.setattr(limits, "available", lambda: None)
     assert refusals(case) == {}
 
 
 def test_all_steps_are_compared_if_they_fit(monkeypatch):
     """Else the first ones, with the same weights, and the row says how many."""
     case = replace(CASE, T=300, contestants=("elman-aten", "torch"))
-    monkeypatch.setattr(affordable, "JUDGED", 20)
+    monkeypatch.setattr(limits, "JUDGED", 20)
     row = measure_steps(case, LEAST)
     assert "compared" not in row
     for room, steps in ((1 << 30, 300), (1 << 10, 20)):
-        monkeypatch.setattr(affordable, "available", lambda room=room: room)
+        monkeypatch.setattr(limits, "available", lambda room=room: room)
         assert judged_steps(case, case.contestants) == steps
-    monkeypatch.setattr(affordable, "refusals", lambda case: {})
+    monkeypatch.setattr(limits, "refusals", lambda case: {})
     monkeypatch.setattr("elman.bench.training.refusals", lambda case: {})
     row = measure_steps(case, LEAST)
     assert row["compared"] == 20

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import elman.nn
 from elman.bench.cases import Case
-from elman.bench.contest import Contestant, Problem, Results
+from elman.bench.problem import Contestant, Problem, Results
 
 LAYERED = ("elman-lengths", "elman-reference", "loop")  # beside torch, elman and elman-c
 SHORTEST = 0.2  # of T: lengths are drawn from there to T

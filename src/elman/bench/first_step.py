@@ -1,6 +1,6 @@
 """Program: the first training step of a cell in a file, in this fresh process, timed.
 
-``python -m elman.bench.first FILE T B H THREADS`` prints one JSON object.
+``python -m elman.bench.first_step FILE T B H THREADS`` prints one JSON object.
 """
 
 from __future__ import annotations

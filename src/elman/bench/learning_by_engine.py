@@ -16,7 +16,7 @@ from elman.bench.timing import quartiles
 from elman.errors import EngineError, InputError, VerifyError
 
 if TYPE_CHECKING:
-    from elman.bench.trained import Learner
+    from elman.bench.trainer_models import Learner
 
 DIFFERENT = "torch"  # has no heads: of equal size in one head, its losses are others
 MOST = 10  # timed steps of each contestant
@@ -38,7 +38,8 @@ def measure_learning(case: Case, effort: Effort) -> dict[str, Any]:
     """Train by all contestants a few interleaved steps, by elman all.
 
     Args:
-        case: a kind of ``trained.STUDIES``; T steps per sequence, B sequences, H units in heads.
+        case: a kind of ``trainer_models.STUDIES``; T steps per sequence, B sequences, H units in
+            heads.
         effort: how long each contestant is timed (s); one step at least, after one untimed.
 
     Raises:
@@ -47,7 +48,7 @@ def measure_learning(case: Case, effort: Effort) -> dict[str, Any]:
         EngineError: the baseline cannot run the case.
     """
     # deferred: the worker of every other case should not pay for the trainer
-    from elman.bench.trained import config_of
+    from elman.bench.trainer_models import config_of
     from elman.train.tasks import task_of
 
     config = config_of(case)
@@ -64,7 +65,7 @@ def measure_learning(case: Case, effort: Effort) -> dict[str, Any]:
 
 def _entered(case: Case, effort: Effort, config: Any, data: Any) -> Entered:
     """All contestants, after their first steps."""
-    from elman.bench.trained import learner, model_of
+    from elman.bench.trainer_models import learner, model_of
     from elman.train.launch import launch
     from elman.train.tasks import task_of
 
@@ -107,7 +108,7 @@ def _agreed(case: Case, present: dict[str, Learner], config: Any, data: Any) -> 
     Raises:
         VerifyError: it is no rounding error.
     """
-    from elman.bench.trained import learner, model_of
+    from elman.bench.trainer_models import learner, model_of
     from elman.train.launch import launch
     from elman.train.tasks import task_of
 

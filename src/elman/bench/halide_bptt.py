@@ -1,4 +1,4 @@
-"""Backpropagation through time of ``unknown.tanh_readout`` in Halide, as the report wrote it.
+"""Backpropagation through time of ``custom_cells.tanh_readout`` in Halide, as the report wrote it.
 
 Each product is one pipeline, compiled once, with the pointwise code that follows it in its tiles:
 rows are parallel, tiles of rows and columns are unrolled over vectors, and the right operand's
@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from elman.bench.arrays import Array, Given, contestant
-from elman.bench.contest import Contestant, Problem
+from elman.bench.numpy_bptt import Array, Given, contestant
 from elman.bench.peers import facts_of, library
+from elman.bench.problem import Contestant, Problem
 
 _ROWS = 6  # of a tile; with four vectors it fills the registers of AVX-512
 _VECTORS = 4

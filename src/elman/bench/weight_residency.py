@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from elman.bench.contest import Problem
+from elman.bench.problem import Problem
 from elman.errors import EngineError
 
 COLD_BYTES = 128 << 20  # of all copies together

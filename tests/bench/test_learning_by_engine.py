@@ -10,10 +10,10 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from elman.bench import trained
+from elman.bench import trainer_models
 from elman.bench.cases import Case, Effort
-from elman.bench.learners import measure_learning
-from elman.bench.trained import STUDIES, config_of, curve_of
+from elman.bench.learning_by_engine import measure_learning
+from elman.bench.trainer_models import STUDIES, config_of, curve_of
 from elman.errors import InputError, VerifyError
 from elman.train.metrics import read_metrics
 from elman.train.run import start
@@ -112,7 +112,7 @@ def climbing(model):
 @pytest.mark.parametrize("spoil", [zeroed, climbing])
 def test_another_learner_is_found(monkeypatch, spoil):
     """Another loss, at the first step or after an update, is no rounding."""
-    build = trained.model_of
+    build = trainer_models.model_of
 
     def spoilt(name, *rest):
         model = build(name, *rest)
@@ -120,7 +120,7 @@ def test_another_learner_is_found(monkeypatch, spoil):
             spoil(model)
         return model
 
-    monkeypatch.setattr(trained, "model_of", spoilt)
+    monkeypatch.setattr(trainer_models, "model_of", spoilt)
     with pytest.raises(VerifyError, match="torch learns other than elman-c in float64"):
         measure_learning(SMALL, LEAST)
 

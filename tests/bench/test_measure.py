@@ -9,10 +9,11 @@ import torch
 
 import elman
 from elman import cells
-from elman.bench import aside, beside
-from elman.bench.aside import Asked, measured_aside
-from elman.bench.beside import Measured, measure
-from elman.bench.plain import Pairing
+from elman.bench import measure as measure_module
+from elman.bench import measure_process
+from elman.bench.measure import Measured, measure
+from elman.bench.measure_process import MeasureRequest, measure_in_process
+from elman.bench.plain_loop import Pairing
 from elman.errors import EngineError, InputError, RunError, ShapeError, VerifyError
 from elman.ops import sum, tanh
 
@@ -42,7 +43,7 @@ CELLS = [
 @pytest.fixture(autouse=True)
 def peak(monkeypatch):
     """Known, and not measured; one thread, so that other tests' do not matter."""
-    monkeypatch.setattr(beside, "_peak", lambda threads: 100.0)
+    monkeypatch.setattr(measure_module, "_peak", lambda threads: 100.0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -126,9 +127,9 @@ def test_text():
 def test_a_busy_machine_is_told(monkeypatch):
     """Times mean little then."""
     seconds = iter([0.0, 1e6])
-    monkeypatch.setattr(beside, "waited_s", lambda: next(seconds))
+    monkeypatch.setattr(measure_module, "waited_s", lambda: next(seconds))
     assert "no core was free for 100% of the time" in str(small())
-    monkeypatch.setattr(beside, "waited_s", lambda: None)
+    monkeypatch.setattr(measure_module, "waited_s", lambda: None)
     assert "beware" not in str(small())
 
 
@@ -159,20 +160,20 @@ def test_wrong_calls(wrong, error, said):
 def test_what_another_process_is_asked(monkeypatch):
     """Everything arrives there, and what it says comes back: numbers, or why there are none."""
     made = small()
-    asked = Asked("mgu", 4, 6, {}, steps=7, engine="reference", threads=3)
+    asked = MeasureRequest("mgu", 4, 6, {}, steps=7, engine="reference", threads=3)
     programs = []
 
     def run(program, limit_s):
         programs.append(program)
         return json.dumps(made.to_json())
 
-    monkeypatch.setattr(aside, "run_program", run)
-    assert measured_aside(asked) == made
+    monkeypatch.setattr(measure_process, "run_program", run)
+    assert measure_in_process(asked) == made
     assert json.loads(programs[0].text)["steps"] == 7
     assert programs[0].threads == 3
-    monkeypatch.setattr(aside, "run_program", lambda *given: '{"failed": "cannot"}')
+    monkeypatch.setattr(measure_process, "run_program", lambda *given: '{"failed": "cannot"}')
     with pytest.raises(RunError, match="cannot"):
-        measured_aside(asked)
+        measure_in_process(asked)
 
 
 @pytest.mark.slow
@@ -185,6 +186,6 @@ def test_another_process(tmp_path):
         "def leaky(x, h, W):\n    return 0.9 * h + W @ x\n"
     )
     given = {"steps": 4, "batch": 2, "engine": "reference", "seconds": 1e-3, "dtype": "float64"}
-    found = measured_aside(Asked(f"{path}:leaky", 3, 5, {}, threads=1, **given))
+    found = measure_in_process(MeasureRequest(f"{path}:leaky", 3, 5, {}, threads=1, **given))
     assert set(found.errors) == {"output", "last h", "gradient of x", "gradient of W"}
     assert found.threads == 1

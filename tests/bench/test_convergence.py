@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from elman.bench import converging
+from elman.bench import convergence
 from elman.bench.cases import Case, Effort
 from elman.report import Plot
 
@@ -17,7 +17,7 @@ EFFORT = Effort(1e-9, 1, 1)
 def study(kind: str, cell: str = "gru", T: int = 40) -> dict:
     """What is found of a small case, as the file holds it."""
     case = Case("a study", "convergence", cell, T, 2, 3, kind=kind)
-    return json.loads(json.dumps(converging.measure_convergence(case, EFFORT)))
+    return json.loads(json.dumps(convergence.measure_convergence(case, EFFORT)))
 
 
 def test_untrained():
@@ -48,9 +48,9 @@ def test_chaos_is_told():
 
 def test_lengths(monkeypatch):
     """One count per length, for weights as drawn and as trained."""
-    monkeypatch.setattr(converging, "LENGTHS", (5, 20))
-    monkeypatch.setitem(converging.WEIGHTS, "trained", (1.0, 2))
-    found = converging.measure_lengths(Case("n", "lengths", "gru", 1, 1, 3), EFFORT)
+    monkeypatch.setattr(convergence, "LENGTHS", (5, 20))
+    monkeypatch.setitem(convergence.WEIGHTS, "trained", (1.0, 2))
+    found = convergence.measure_lengths(Case("n", "lengths", "gru", 1, 1, 3), EFFORT)
     assert set(found["lengths"]) == {"untrained", "trained"}
     for lengths, counts in found["lengths"].values():
         assert list(lengths) == [5, 20]
@@ -61,6 +61,6 @@ def test_training_changes_the_weights():
     """The trained study is of other weights than the untrained one."""
     case = Case("n", "convergence", "gru", 10, 1, 3, kind="untrained")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(converging.WEIGHTS, "trained", (1.0, 2))
-        before, after = converging.drawn(case), converging.drawn(case, "trained")
+        patch.setitem(convergence.WEIGHTS, "trained", (1.0, 2))
+        before, after = convergence.drawn(case), convergence.drawn(case, "trained")
     assert not torch.equal(before["R"], after["R"])
