@@ -1,4 +1,5 @@
-"""Processes joined by gloo: what connects them, and steps of a stack that they share."""
+"""Processes of this machine: what they sum gradients through, and steps of a stack that they
+share."""
 
 from __future__ import annotations
 
@@ -10,78 +11,53 @@ from elman.bench import joined
 from elman.bench.joined import (
     fitted,
     measure_contention,
-    measure_ddp,
-    measure_loopback,
+    measure_joined,
+    measure_memory,
     measure_sharing,
 )
 from elman.bench.processes import ProcessError
 from elman.bench.times import Stack
-from elman.plan.allreduce import Interconnect, ring_s
+from elman.plan.allreduce import Memory
+from elman.train.shared import SharedMemory
 from helpers import need_engine
 
 STACK = Stack("gru", 9, 2, 5, "float32", 1)
 SIZES = (1 << 10, 1 << 16, 1 << 22)
 
 
-@pytest.mark.parametrize("link", [Interconnect(1e-4, 1e9), Interconnect(0.0, 2e9)])
-def test_a_fit_finds_latency_and_bandwidth(link):
-    """From what a ring of two takes."""
-    found = fitted({str(size): ring_s(size, 2, link) for size in SIZES}, 0.5)
-    assert found.latency_s == pytest.approx(link.latency_s, abs=1e-9)
-    assert found.bytes_per_s == pytest.approx(link.bytes_per_s)
-    assert found.busy == 0.5
+@pytest.mark.parametrize("memory", [Memory(1e-4, 1e9), Memory(0.0, 2e9)])
+def test_a_fit_finds_wait_and_bandwidth(memory):
+    """From what two processes take."""
+    found = fitted({str(size): memory.sum_s(size, 2) for size in SIZES})
+    assert found.wait_s == pytest.approx(memory.wait_s, abs=1e-9)
+    assert found.bytes_per_s == pytest.approx(memory.bytes_per_s)
 
 
-def test_a_fit_of_noise_is_an_interconnect():
-    """Times that fall with the size: neither a negative latency nor endless bandwidth."""
-    found = fitted({str(size): 1.0 / size for size in SIZES}, 1.7)
-    assert found.latency_s >= 0
+def test_a_fit_of_noise_is_a_memory():
+    """Times that fall with the size: neither a negative wait nor endless bandwidth."""
+    found = fitted({str(size): 1.0 / size for size in SIZES})
+    assert found.wait_s >= 0
     assert 0 < found.bytes_per_s < float("inf")
-    assert found.busy == 1.0
 
 
 def test_torch_without_distributed(monkeypatch):
     """One line, before a process is started."""
     monkeypatch.setattr(joined.dist, "is_available", lambda: False)
     with pytest.raises(ProcessError, match=r"built without torch\.distributed"):
-        measure_loopback()
+        measure_memory()
 
 
 @pytest.mark.slow
 def test_two_processes_sum(monkeypatch):
-    """Messages arrive, and take time."""
+    """Gradients arrive, and take time."""
     monkeypatch.setattr(joined, "MESSAGES", (1 << 10, 1 << 20))
-    link = measure_loopback()
-    assert 0 < ring_s(1 << 20, 2, link) < 10
-    assert 0 < link.busy <= 1
+    memory = measure_memory()
+    assert 0 < memory.sum_s(1 << 20, 2) < 10
 
 
-def test_contention_sends_nothing(monkeypatch):
-    """Each process is a group of its own."""
-    groups, given = [], []
-    monkeypatch.setattr(joined.dist, "new_group", lambda ranks: groups.append(ranks) or ranks[0])
-    monkeypatch.setattr(joined.dist, "get_rank", lambda: 1)
-    monkeypatch.setattr(joined, "_steps", lambda what, group: given.append(group) or {})
-    joined.WORK["contention"]({"processes": 3})
-    assert groups == [[0], [1], [2]]
-    assert given == [1]
-
-
-@pytest.mark.slow
-def test_two_processes_train(monkeypatch):
-    """A few steps; one that cannot says why."""
-    need_engine("c")
-    ran = measure_ddp(STACK, 2, 2, 0.01)
-    assert 0 < ran.step_s < 10
-    assert 0 < ran.core_s < 10
-    monkeypatch.setattr(joined, "LIMIT_S", 0.1)
-    with pytest.raises(ProcessError, match=r"it took longer than 0\.1 s"):
-        measure_ddp(STACK, 2, 2, 0.01)
-
-
-def test_a_process_trains_alone(monkeypatch):
-    """What is measured of the wrapper, and beside others, as processes that are started do it."""
-    need_engine("c")
+@pytest.fixture
+def one_process(monkeypatch):
+    """What is started runs here, as a group of one process."""
 
     def run_program(program, _):
         monkeypatch.setattr(joined.sys, "stdin", io.StringIO(program.text))
@@ -92,5 +68,41 @@ def test_a_process_trains_alone(monkeypatch):
         return told.getvalue()
 
     monkeypatch.setattr(joined, "run_program", run_program)
-    assert 0 <= measure_sharing(STACK, 0.01) < 1
+
+
+def test_what_is_measured_is_what_trains(one_process, monkeypatch):
+    """Steps of processes that share a model sum all its gradients as a run does, once in a step;
+    those of processes at once sum nothing."""
+    need_engine("c")
+    sums = []
+
+    def note(parameters, numbers, memory):
+        sums.append((sum(one.grad.numel() for one in parameters), memory))
+
+    monkeypatch.setattr(joined, "average_gradients", note)
     assert 0 < measure_contention(STACK, 2, 1, 0.01) < 10
+    assert not sums
+    assert 0 < measure_joined(STACK, 2, 1, 0.01).step_s < 10
+    weights = sum(one.numel() for one in STACK.module().parameters())
+    assert len(sums) > joined.WARM_UP
+    assert {count for count, _ in sums} == {weights}
+    assert isinstance(sums[0][1], SharedMemory)
+
+
+@pytest.mark.slow
+def test_two_processes_train(monkeypatch):
+    """A few steps; one that cannot says why."""
+    need_engine("c")
+    ran = measure_joined(STACK, 2, 2, 0.01)
+    assert 0 < ran.step_s < 10
+    assert 0 < ran.core_s < 10
+    monkeypatch.setattr(joined, "LIMIT_S", 0.1)
+    with pytest.raises(ProcessError, match=r"it took longer than 0\.1 s"):
+        measure_joined(STACK, 2, 2, 0.01)
+
+
+def test_the_wrapper_costs_something(one_process):
+    """What DistributedDataParallel takes beside a process without others, as one that is started
+    finds it."""
+    need_engine("c")
+    assert 0 <= measure_sharing(STACK, 0.01) < 1

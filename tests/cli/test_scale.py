@@ -12,7 +12,7 @@ from elman.bench.times import FORMAT, Measured, Stack, write_times
 from elman.bench.timing import Samples
 from elman.cli import scale as command
 from elman.cli.app import main
-from elman.plan.allreduce import Interconnect
+from elman.plan.allreduce import Memory
 from elman.tuning.facts import cores, processor
 
 STACK = Stack("gru", 1000, 2, 100, "float32", 1)
@@ -61,6 +61,7 @@ def test_measured_here(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "b" / "times.json").exists()
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_a_slow_interconnect_ends_it_sooner(stored, capsys, tmp_path):
     """The same times; workers that wait for one another do not pay."""
     words = ["--times", str(stored), "--batch", "8", "--out", str(tmp_path)]
@@ -73,6 +74,7 @@ def test_a_slow_interconnect_ends_it_sooner(stored, capsys, tmp_path):
     assert "It pays up to 2 workers" in picky
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_beyond_what_was_measured(stored, capsys, tmp_path):
     """Marked, and said."""
     words = ["--times", str(stored), "--batch", "16", "--workers", "2", "--out", str(tmp_path)]
@@ -83,6 +85,7 @@ def test_beyond_what_was_measured(stored, capsys, tmp_path):
     assert "no more were looked at" in told
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_a_busy_machine_is_told(stored, capsys, tmp_path):
     """By the file, too; what is quiet is not."""
     words = ["--times", str(stored), "--batch", "8", "--out", str(tmp_path)]
@@ -91,16 +94,17 @@ def test_a_busy_machine_is_told(stored, capsys, tmp_path):
     assert "Other programs took the cores for 42% of the time" in run(words, capsys)[1]
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_processes_of_this_machine(stored, capsys, tmp_path, monkeypatch):
-    """Forecast on its loopback, beside runs."""
-    monkeypatch.setattr(command, "measure_loopback", lambda: Interconnect(1e-5, 1e9, 0.5))
-    monkeypatch.setattr(command, "measure_ddp", lambda stack, minibatch, n, s: Ran(n * 1e-3, 5e-4))
+    """Forecast by its memory, beside runs."""
+    monkeypatch.setattr(command, "measure_memory", lambda: Memory(1e-5, 1e9))
+    monkeypatch.setattr(command, "measure_joined", lambda stack, size, n, s: Ran(n * 1e-3, 5e-4))
     monkeypatch.setattr(command, "cores", lambda: 2)
     monkeypatch.setattr(command, "check_same_machine", lambda measured: None)
     words = ["--times", str(stored), "--batch", "8", "--out", str(tmp_path), "--check", "2,4"]
-    status, told = run([*words, "--interconnect", "loopback"], capsys)
+    status, told = run([*words, "--interconnect", "memory"], capsys)
     assert status == 0
-    assert "loopback: 10 µs, 1 GB/s" in told
+    assert "memory: 10 µs, 1 GB/s" in told
     assert "It pays up to 2 workers" in told
     assert "Forecast beside runs here" in told
     assert "measured / forecast" in (tmp_path / "scale.html").read_text("utf-8")
@@ -109,6 +113,7 @@ def test_processes_of_this_machine(stored, capsys, tmp_path, monkeypatch):
     assert [line.split("│")[6].strip() for line in checked] == ["0.5 ms"], told
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_processes_at_once_are_measured(tmp_path, capsys, monkeypatch):
     """Where workers share this machine: forecast by it, and kept in the file."""
     asked = []
@@ -123,10 +128,10 @@ def test_processes_at_once_are_measured(tmp_path, capsys, monkeypatch):
     )
     monkeypatch.setattr(command, "measure_sharing", lambda stack: 1e-5)
     monkeypatch.setattr(command, "measure_contention", contended)
-    monkeypatch.setattr(command, "measure_loopback", lambda: Interconnect(0.0, 1e12))
+    monkeypatch.setattr(command, "measure_memory", lambda: Memory(0.0, 1e12))
     monkeypatch.setattr(command, "cores", lambda: 2)
     words = ["gru", "--hidden", "9", "--steps", "5", "--batch", "4", "--out", str(tmp_path)]
-    told = run([*words, "--interconnect", "loopback"], capsys)[1]
+    told = run([*words, "--interconnect", "memory"], capsys)[1]
     assert asked == [(2, 2), (1, 4)]
     assert json.loads((tmp_path / "times.json").read_text())["contention"] == {"2": 2.0, "4": 4.0}
     for count in ("2", "4"):
@@ -135,6 +140,20 @@ def test_processes_at_once_are_measured(tmp_path, capsys, monkeypatch):
     del asked[:]
     run([*words, "--interconnect", "nvlink"], capsys)
     assert not asked
+
+
+@pytest.mark.usefixtures("without_charts")
+def test_nodes_of_several_devices(stored, capsys, tmp_path):
+    """A slow interconnect hurts between nodes alone; both are in the title."""
+    words = ["--times", str(stored), "--batch", "8", "--out", str(tmp_path)]
+    words += ["--interconnect", "9999,1"]
+    status, told = run([*words, "--per-node", "4"], capsys)
+    assert status == 0, told
+    want = "nodes of 4 (inside 3 µs, 450 GB/s), 9999,1: 1e+04 µs, 1 GB/s"
+    assert want in " ".join(told.split())
+    assert "It pays up to 4 workers" in told
+    slow = run([*words, "--per-node", "4", "--inside", "8888,1"], capsys)[1]
+    assert "It pays up to one worker" in slow
 
 
 def test_a_minibatch_that_does_not_learn(stored, capsys, tmp_path):
@@ -154,6 +173,9 @@ def test_a_minibatch_that_does_not_learn(stored, capsys, tmp_path):
         (["--check", "1"], 2, "'1' is not of the form 2,4"),
         (["--check", "2;4"], 2, "is not of the form 2,4"),
         (["--hidden", "0"], 2, "--hidden"),
+        (["--per-node", "2", "--inside", "pigeon"], 2, "Invalid value for --inside"),
+        (["--inside", "nvlink"], 2, "of nodes of how many? --per-node 8"),
+        (["--interconnect", "memory", "--per-node", "2"], 2, "all workers are on this machine"),
         (["nonesuch"], 1, "no cell is called 'nonesuch'"),
         (["--times", "missing.json"], 1, "there is no such file"),
         (["gru", "--times", "x.json"], 2, "leave cell out"),

@@ -7,6 +7,8 @@ import pytest
 from elman.plan.allreduce import (
     INTERCONNECTS,
     Interconnect,
+    Memory,
+    Nodes,
     allreduce_s,
     buckets,
     done_s,
@@ -31,6 +33,24 @@ def test_small_messages_by_trees_large_ones_by_rings(name):
     link = INTERCONNECTS[name]
     assert allreduce_s(1.0, 1024, link) == trees_s(1.0, 1024, link)
     assert allreduce_s(1e15, 1024, link) == ring_s(1e15, 1024, link)
+
+
+def test_nodes_sum_inside_and_across():
+    """Four devices of two nodes: a ring of two inside, one of two nodes; never across in a node."""
+    fast, slow = Interconnect(0.0, 4e6), Interconnect(0.0, 1e6)
+    nodes = Nodes(2, fast, slow)
+    assert allreduce_s(4e6, 1, nodes) == 0.0
+    assert allreduce_s(4e6, 2, nodes) == pytest.approx(2 * 2e6 / 4e6)
+    assert allreduce_s(4e6, 4, nodes) == pytest.approx(1.0 + 2 * 2e6 / 1e6)
+    assert allreduce_s(4e6, 4, nodes) < allreduce_s(4e6, 4, slow)
+
+
+def test_sums_in_memory():
+    """Each writes once and reads as many times as there are processes; they wait pair by pair."""
+    memory = Memory(1e-3, 1e6)
+    assert memory.sum_s(2e6, 1) == 0.0
+    assert memory.sum_s(2e6, 2) == pytest.approx(1e-3 + 6.0)
+    assert memory.sum_s(2e6, 5) == pytest.approx(3e-3 + 12.0)
 
 
 def test_gradients_are_gathered():

@@ -8,13 +8,15 @@ from elman.errors import InputError
 from elman.plan.allreduce import (
     INTERCONNECTS,
     Interconnect,
-    allreduce_s,
+    Memory,
+    Nodes,
     find_interconnect,
     step_s,
 )
-from elman.plan.scaling import Machine, Point, Times, forecast, paying, scaled, taken_s
+from elman.plan.scaling import Machine, Point, Times, forecast, paying, scaled
 
 FREE = Interconnect(0.0, 1e30)
+NOTHING = Memory(0.0, 1e30)
 LINK = Interconnect(1e-3, 1e6)
 TIMES = Times({1: 1.0, 2: 1.5, 4: 3.0}, (1e3, 1e3))
 
@@ -43,10 +45,11 @@ def test_free_messages_leave_compute():
 
 
 def test_sharing_costs_those_who_share():
-    """One worker gathers no gradients; of several each does, on the cores that they share."""
+    """One worker gathers no gradients; of several each does, into messages: not where they share
+    memory."""
     times = Times(TIMES.seconds, (), 0.25)
     assert [point.step_s for point in scaled(times, 4, 4, FREE)] == [3.0, 1.75, 1.25]
-    assert forecast(times, 4, 4, FREE, Machine(2, 1)).step_s == pytest.approx(2.5)
+    assert forecast(times, 4, 4, Machine(2, 1, NOTHING)).step_s == pytest.approx(2.0)
 
 
 def test_an_all_reduce_is_exposed():
@@ -62,22 +65,28 @@ def test_an_all_reduce_is_exposed():
 def test_processes_share_cores(workers, times):
     """On two cores, more than two processes of one thread take so many times as long."""
     large = Times({1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0}, ())
-    assert forecast(large, 8, workers, FREE, Machine(2, 1)).step_s == pytest.approx(times)
-    two_threads = forecast(large, 8, workers, FREE, Machine(2, 2)).step_s
+    assert forecast(large, 8, workers, Machine(2, 1, NOTHING)).step_s == pytest.approx(times)
+    two_threads = forecast(large, 8, workers, Machine(2, 2, NOTHING)).step_s
     assert two_threads == pytest.approx(workers)
 
 
-def test_sums_take_cores():
-    """What sums gradients cannot hide behind a backward that has all cores already."""
-    gradients, minute = (1e6, 1e6, 1e6), {1: 60.0, 2: 60.0}
-    times = Times(minute, gradients)
-    idle, busy = Interconnect(0.0, 1e6), Interconnect(0.0, 1e6, busy=1.0)
-    hidden = forecast(times, 2, 2, idle, Machine(2, 1))
-    shown = forecast(times, 2, 2, busy, Machine(2, 1))
-    spare = forecast(times, 2, 2, busy, Machine(4, 1))
-    assert hidden.exposed_s == pytest.approx(allreduce_s(1e6, 2, idle))
-    assert shown.exposed_s == pytest.approx(taken_s(list(gradients), 2, busy)) == pytest.approx(3.0)
-    assert spare.step_s == hidden.step_s
+def test_sums_in_memory_come_after_the_backward():
+    """Each process writes its gradients and reads all; all take longer where cores are too few."""
+    memory = Memory(1e-3, 1e6)
+    times = Times({1: 60.0, 2: 60.0, 4: 60.0}, (1e6, 2e6))
+    alone, two, four = (forecast(times, 4, n, Machine(2, 1, memory)) for n in (1, 2, 4))
+    assert alone.exposed_s == 0.0
+    assert two.exposed_s == pytest.approx(1e-3 + 9.0)
+    assert four.exposed_s == pytest.approx(2 * (2e-3 + 15.0))
+
+
+def test_workers_fill_nodes():
+    """Devices of one node by powers of two, then whole nodes."""
+    times = Times({1: 1.0}, (1e3,))
+    nodes = Nodes(6, LINK, LINK)
+    assert [point.workers for point in scaled(times, 64, 40, nodes)] == [1, 2, 4, 6, 12, 24]
+    assert [point.workers for point in scaled(times, 3, 40, nodes)] == [1, 2]
+    assert forecast(times, 64, 12, nodes).step_s == pytest.approx(step_s([1e3], 6.0, 12, nodes))
 
 
 def test_it_pays_until_a_doubling_saves_too_little():
@@ -107,14 +116,13 @@ def test_what_is_no_interconnect(text):
 
 
 def test_processes_at_once_take_as_long_as_measured():
-    """What was measured of them takes the place of the cores' share and of the hooks; beyond it
-    they share the cores; cores that are left are no limit."""
-    times = Times(TIMES.seconds, (), 0.25)
-    contended = Machine(2, 1, {2: 1.3, 4: 2.8})
-    assert forecast(times, 4, 1, FREE, contended).step_s == 3.0
-    assert forecast(times, 4, 2, FREE, contended).step_s == pytest.approx(1.5 * 1.3)
-    assert forecast(times, 4, 4, FREE, contended).step_s == pytest.approx(1.0 * 2.8)
-    assert forecast(times, 8, 8, FREE, contended).step_s == pytest.approx(1.0 * 5.6)
-    few = Machine(8, 1, {4: 1.2})
-    assert forecast(times, 4, 2, FREE, few).step_s == pytest.approx(1.75)
-    assert forecast(times, 8, 8, FREE, few).step_s == pytest.approx(1.2)
+    """What was measured of them takes the place of the cores' share; beyond it they share the
+    cores; cores that are left are no limit."""
+    contended = Machine(2, 1, NOTHING, {2: 1.3, 4: 2.8})
+    assert forecast(TIMES, 4, 1, contended).step_s == 3.0
+    assert forecast(TIMES, 4, 2, contended).step_s == pytest.approx(1.5 * 1.3)
+    assert forecast(TIMES, 4, 4, contended).step_s == pytest.approx(1.0 * 2.8)
+    assert forecast(TIMES, 8, 8, contended).step_s == pytest.approx(1.0 * 5.6)
+    few = Machine(8, 1, NOTHING, {4: 1.2})
+    assert forecast(TIMES, 4, 2, few).step_s == pytest.approx(1.5)
+    assert forecast(TIMES, 8, 8, few).step_s == pytest.approx(1.2)

@@ -7,15 +7,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import nn
 
-from elman.train import averaging, stepper
-from elman.train.averaging import Workers, average, average_gradients
+from elman.train import stepper
+from elman.train.averaging import average, average_gradients
 from elman.train.config import Config
 from elman.train.objective import SQUARES
 from elman.train.shared import SharedMemory
 from elman.train.stepper import make_stepper
 from elman.train.task import Batch
+from elman.train.workers import Workers
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available(), reason="torch without distributed"
@@ -142,9 +144,7 @@ def test_where_models_are_wrapped(monkeypatch):
     """By DistributedDataParallel where it hides messages: on devices, and among machines."""
     sent = []
     monkeypatch.setattr(torch.distributed, "broadcast", lambda one, src: sent.append(one.numel()))
-    monkeypatch.setattr(
-        averaging.DDPStrategy, "setup_module", lambda self, module: f"wrapped {module}"
-    )
+    monkeypatch.setattr(DDPStrategy, "setup_module", lambda self, module: f"wrapped {module}")
     for device, nodes, wraps in (("cpu", 1, False), ("cpu", 2, True), ("meta", 1, True)):
         workers = Workers(parallel_devices=[torch.device(device)])
         workers.num_nodes = nodes

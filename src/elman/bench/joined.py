@@ -1,4 +1,4 @@
-"""Program: processes of this machine that sum tensors through its loopback, by gloo.
+"""Program: processes of this machine that compute at once, and sum their gradients as runs do.
 
 ``python -m elman.bench.joined`` reads what to do as a JSON object and prints what the first process
 found.
@@ -20,13 +20,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from elman.bench.processes import ProcessError, Program, run_program
 from elman.bench.times import Stack, alone
 from elman.bench.timing import time_side_by_side
-from elman.plan.allreduce import Interconnect
+from elman.plan.allreduce import Memory
+from elman.train.averaging import average_gradients
+from elman.train.shared import SharedMemory
 from elman.train.stored import filled
 
 PAIR = 2
@@ -35,33 +38,33 @@ MESSAGE_ROUNDS, LEAST_STEPS, WARM_UP = 25, 5, 4
 STEP_S = 6.0  # for the steps of a run
 LIMIT_S = 120.0  # of a program
 WAIT = timedelta(seconds=60)  # of a process for another
+NOTHING = torch.zeros(0)  # beside gradients
 
 
-def measure_loopback() -> Interconnect:
-    """What connects two processes of this machine.
+def measure_memory() -> Memory:
+    """What two processes of this machine sum gradients through.
 
     Raises:
         ProcessError: they failed or took too long.
     """
     sums = _ran({"work": "sums", "processes": PAIR, "threads": 1, "messages": MESSAGES})
-    return fitted(sums["seconds"], sums["busy"])
+    return fitted(sums["seconds"])
 
 
-def fitted(seconds: dict[str, float], busy: float) -> Interconnect:
-    """The interconnect by which two workers sum messages in such times.
+def fitted(seconds: dict[str, float]) -> Memory:
+    """The memory through which two processes take such times for sums.
 
-    A line in the bytes of a message, each time weighted by its inverse, so that errors are relative
-    ones: a ring of two sends two messages of half the bytes.
+    A line in the bytes of a sum, each time weighted by its inverse, so that errors are relative
+    ones: each process writes its own values, and reads those of both.
 
     Args:
-        seconds: by bytes of a message.
-        busy: share of that time for which a worker's cores work.
+        seconds: by bytes of a sum.
     """
     sizes = torch.tensor([float(size) for size in seconds], dtype=torch.float64)
     times = torch.tensor(list(seconds.values()), dtype=torch.float64)
     lines = torch.stack([torch.ones_like(sizes), sizes], 1) / times[:, None]
     fixed, per_byte = torch.linalg.lstsq(lines, torch.ones_like(times)).solution.tolist()
-    return Interconnect(max(fixed, 0.0) / 2, 1 / max(per_byte, 1e-15), min(busy, 1.0))
+    return Memory(max(fixed, 0.0), (PAIR + 1) / max(per_byte, 1e-15))
 
 
 def measure_sharing(stack: Stack, seconds: float = STEP_S) -> float:
@@ -82,7 +85,7 @@ def measure_contention(
     stack: Stack, minibatch: int, processes: int, seconds: float = STEP_S
 ) -> float:
     """A training step of a stack while so many processes take theirs, each with a model of its own
-    (s): DistributedDataParallel gathers gradients as ever, and sends nothing.
+    (s).
 
     Args:
         stack: what each process computes, with its threads.
@@ -109,8 +112,8 @@ class Ran:
     core_s: float
 
 
-def measure_ddp(stack: Stack, minibatch: int, processes: int, seconds: float) -> Ran:
-    """Training steps of a stack under DistributedDataParallel.
+def measure_joined(stack: Stack, minibatch: int, processes: int, seconds: float) -> Ran:
+    """Training steps of a stack by processes that sum their gradients.
 
     Args:
         stack: what each process computes, with its threads.
@@ -139,52 +142,52 @@ def _ran(what: dict[str, Any]) -> Any:
 
 
 def _sums(what: dict[str, Any]) -> dict[str, Any]:
-    """Time sums of messages, one size after another in each round."""
-    tensors = [torch.ones(size // 4) for size in what["messages"]]
-    taken: list[list[float]] = [[] for _ in tensors]
-    worked = passed = 0.0
-    for round_ in range(MESSAGE_ROUNDS + WARM_UP):
-        for tensor, times in zip(tensors, taken, strict=True):
+    """Time sums of gradients, one size after another in each round."""
+    weights = [nn.Parameter(torch.ones(size // 4)) for size in what["messages"]]
+    gradients, memory = [weight.detach().clone() for weight in weights], SharedMemory()
+    taken: list[list[float]] = [[] for _ in weights]
+    for _ in range(MESSAGE_ROUNDS + WARM_UP):
+        for weight, gradient, times in zip(weights, gradients, taken, strict=True):
+            weight.grad = gradient
             dist.barrier()
-            start, used = time.perf_counter(), time.process_time()
-            dist.all_reduce(tensor)
-            took = time.perf_counter() - start
-            if round_ >= WARM_UP:
-                times.append(took)
-                passed += took
-                worked += time.process_time() - used
-    medians = {str(s): median(times) for s, times in zip(what["messages"], taken, strict=True)}
-    return {"seconds": medians, "busy": worked / passed}
+            start = time.perf_counter()
+            average_gradients([weight], NOTHING, memory)
+            times.append(time.perf_counter() - start)
+    steady = [median(times[WARM_UP:]) for times in taken]
+    return {"seconds": dict(zip(map(str, what["messages"]), steady, strict=True))}
 
 
 def _contention(what: dict[str, Any]) -> dict[str, Any]:
     """Time training steps of processes that have nothing to do with one another."""
-    alone = [dist.new_group([rank]) for rank in range(what["processes"])]
-    return _steps(what, alone[dist.get_rank()])
-
-
-def _steps(what: dict[str, Any], group: Any = None) -> dict[str, Any]:
-    """Time training steps until the first process says that it is enough.
-
-    Args:
-        group: whose gradients are summed; all processes' if None.
-    """
     stack: Stack = filled(Stack, what["stack"])
-    net = DistributedDataParallel(stack.module(), process_group=group)
-    step = stack.step(net, what["minibatch"])
-    for _ in range(WARM_UP):
-        net.zero_grad()
+    return _timed(alone(stack, stack.module(), what["minibatch"]), what["seconds"])
+
+
+def _steps(what: dict[str, Any]) -> dict[str, Any]:
+    """Time training steps of processes that share one model."""
+    stack: Stack = filled(Stack, what["stack"])
+    net, memory = stack.module(), SharedMemory()
+    step = alone(stack, net, what["minibatch"])
+
+    def run() -> None:
         step()
+        average_gradients(net.parameters(), NOTHING, memory)
+
+    return _timed(run, what["seconds"])
+
+
+def _timed(run: Callable[[], None], seconds: float) -> dict[str, Any]:
+    """Time steps of all processes, as many in each, until they have taken so long (s)."""
+    for _ in range(WARM_UP):
+        run()
     start = time.perf_counter()
-    net.zero_grad()
-    step()
-    rounds = torch.tensor([what["seconds"] / (time.perf_counter() - start)])
-    dist.all_reduce(rounds, dist.ReduceOp.MIN)  # as many in each process
+    run()
+    rounds = torch.tensor([seconds / (time.perf_counter() - start)])
+    dist.all_reduce(rounds, dist.ReduceOp.MIN)
     taken, used = [], time.process_time()
     for _ in range(max(LEAST_STEPS, math.ceil(rounds.item()))):
         start = time.perf_counter()
-        net.zero_grad()
-        step()
+        run()
         taken.append(time.perf_counter() - start)
     core_s = (time.process_time() - used) / len(taken)
     return {"step_s": median(taken), "core_s": core_s}

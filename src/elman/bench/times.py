@@ -15,6 +15,7 @@ from torch import nn
 from elman.bench.machine import facts
 from elman.bench.timing import WARM_UP, quartiles, time_side_by_side
 from elman.errors import RunError, diagnostic
+from elman.plan.allreduce import Memory
 from elman.plan.scaling import Machine, Times
 from elman.train.atomic import write_file
 from elman.train.config import Config
@@ -125,10 +126,10 @@ class Measured:
         by_size = {int(size): seconds for size, seconds in self.seconds.items()}
         return Times(by_size, tuple(self.gradients), self.sharing_s)
 
-    def shared(self, cores: int) -> Machine:
-        """The machine that measured, if all workers share it."""
+    def shared(self, cores: int, memory: Memory) -> Machine:
+        """The machine that measured, if all workers share it, and its memory."""
         contention = {int(count): times for count, times in self.contention.items()}
-        return Machine(cores, self.stack.threads, contention)
+        return Machine(cores, self.stack.threads, memory, contention)
 
 
 def read_times(path: Path) -> Measured:

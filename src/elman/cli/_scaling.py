@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from elman.bench.joined import Ran
 from elman.bench.times import Measured
-from elman.plan.allreduce import Interconnect
-from elman.plan.scaling import Point, paying
+from elman.plan.allreduce import Interconnect, Link, Nodes
+from elman.plan.scaling import Machine, Point, paying
 from elman.report import BenchPage, Plot
 
 HEADERS = (
@@ -53,7 +53,7 @@ class Scaling:
         batch: the global minibatch.
         most: workers, at most.
         name: of the interconnect.
-        link: the interconnect.
+        by: what connects workers, or the machine that they share.
         points: by 1, 2, 4, … workers.
         least: share of a step that a doubling has to save.
     """
@@ -62,7 +62,7 @@ class Scaling:
     batch: int
     most: int
     name: str
-    link: Interconnect
+    by: Link | Machine
     points: list[Point]
     least: float
 
@@ -77,9 +77,14 @@ class Scaling:
 
     @property
     def interconnect(self) -> str:
-        """Its name, latency and bandwidth."""
-        numbers = f"{self.link.latency_s * 1e6:.3g} µs, {self.link.bytes_per_s / 1e9:.3g} GB/s"
-        return f"{self.name}: {numbers}"
+        """Its name, latency and bandwidth; of nodes those of both."""
+        by = self.by
+        if isinstance(by, Machine):
+            return f"{self.name}: {numbers(by.memory.wait_s, by.memory.bytes_per_s)}"
+        if isinstance(by, Nodes):
+            nodes = f"nodes of {by.devices} (inside {of_link(by.inside)})"
+            return f"{nodes}, {self.name}: {of_link(by.across)}"
+        return f"{self.name}: {of_link(by)}"
 
     @property
     def best(self) -> Point:
@@ -177,6 +182,16 @@ def plots_of(found: Scaling) -> list[Plot]:
         Plot("Step of one worker, measured", "minibatch", "ms", "xy", alone),
         Plot("Throughput of one worker, measured", "minibatch", "samples/s", "xy", samples),
     ]
+
+
+def of_link(link: Interconnect) -> str:
+    """Latency and bandwidth."""
+    return numbers(link.latency_s, link.bytes_per_s)
+
+
+def numbers(latency_s: float, bytes_per_s: float) -> str:
+    """Both to three digits."""
+    return f"{latency_s * 1e6:.3g} µs, {bytes_per_s / 1e9:.3g} GB/s"
 
 
 def in_ms(seconds: float) -> str:

@@ -17,8 +17,8 @@ from rich.table import Table
 from elman.bench.joined import (
     STEP_S,
     measure_contention,
-    measure_ddp,
-    measure_loopback,
+    measure_joined,
+    measure_memory,
     measure_sharing,
 )
 from elman.bench.times import BUDGET_S, Measured, Stack, measure_times, read_times, write_times
@@ -26,13 +26,13 @@ from elman.cli._scaling import CHECKED, HEADERS, Checked, Scaling, page_of
 from elman.cli.explain import DType
 from elman.cli.tune import LINKS, PIPED_WIDTH, find_link
 from elman.errors import InputError, RunError, diagnostic
-from elman.plan.allreduce import Interconnect
-from elman.plan.scaling import forecast, scaled
+from elman.plan.allreduce import INTERCONNECTS, Link, Nodes
+from elman.plan.scaling import Machine, forecast, scaled
 from elman.report import write_benchmark
 from elman.train.layers import find_sequence_cell
 from elman.tuning.facts import cores, processor
 
-LOOPBACK = "loopback"
+MEMORY = "memory"
 OF_FILE = ("cell", "hidden", "layers", "steps", "dtype", "threads")
 UNITS, LAYERS, STEPS = 256, 2, 100
 AT_ONCE = (2, 4)  # processes that are measured at once, where workers share the machine
@@ -49,8 +49,10 @@ def scale(
     batch: Annotated[int, typer.Option(help="Global minibatch.", min=1)] = 512,
     workers: Annotated[int, typer.Option(help="At most.", min=1)] = 1024,
     interconnect: Annotated[
-        str, typer.Option(help=f"{LINKS} {LOOPBACK}: processes of this machine, measured.")
+        str, typer.Option(help=f"{LINKS} {MEMORY}: processes of this machine, measured.")
     ] = "infiniband",
+    per_node: Annotated[int, typer.Option(help="Devices of a node.", min=1)] = 1,
+    inside: Annotated[str, typer.Option(help=f"Of a node's devices. {LINKS}")] = "nvlink",
     times: Annotated[
         Path | None, typer.Option(help="times.json of another call, instead of measuring.")
     ] = None,
@@ -79,7 +81,7 @@ def scale(
     if not console.is_terminal:
         console = Console(width=PIPED_WIDTH)
     counts = counts_of(check)
-    link = None if interconnect == LOOPBACK else find_link(interconnect)
+    link = link_of(context, interconnect, per_node, inside)
     check_batch(batch, most_batch)
     folder = out or Path("scale-out") / f"{datetime.now():%Y%m%d-%H%M%S}"
     if times is None:
@@ -95,12 +97,11 @@ def scale(
         if counts:
             check_same_machine(measured)
         make_folder(folder)
-    here = loopback(console) if counts or link is None else None
-    shared = measured.shared(cores()) if link is None else None
-    chosen = link or here
-    assert chosen is not None, "it is found or measured"
-    points = scaled(measured.times, batch, workers, chosen, shared)
-    found = Scaling(measured, batch, workers, interconnect, chosen, points, least_saved)
+    here = machine(console, measured) if counts or link is None else None
+    by = link or here
+    assert by is not None, "it is found or measured"
+    points = scaled(measured.times, batch, workers, by)
+    found = Scaling(measured, batch, workers, interconnect, by, points, least_saved)
     tell(console, found)
     checked = tuple(
         checked_by(console, measured, batch, count, here) for count in counts if here is not None
@@ -111,6 +112,25 @@ def scale(
     if times is None:
         say(console, f"times: {folder / 'times.json'}")
     say(console, f"page: {page}")
+
+
+def link_of(context: typer.Context, interconnect: str, per_node: int, inside: str) -> Link | None:
+    """What connects workers with a device each; None if they are processes of this machine.
+
+    Raises:
+        BadParameter: it is no interconnect, or nodes and what is inside them do not go together.
+    """
+    if interconnect == MEMORY:
+        if said := given(context, ("per_node", "inside")):
+            text = f"all workers are on this machine: --interconnect {', '.join(INTERCONNECTS)}"
+            raise typer.BadParameter(text, param_hint=f"--{said[0].replace('_', '-')}")
+        return None
+    across = find_link(interconnect)
+    if per_node > 1:
+        return Nodes(per_node, find_link(inside, "--inside"), across)
+    if given(context, ("inside",)):
+        raise typer.BadParameter("of nodes of how many? --per-node 8", param_hint="--inside")
+    return across
 
 
 def make_folder(path: Path) -> None:
@@ -156,14 +176,15 @@ def check_given(context: typer.Context) -> None:
     Raises:
         BadParameter: one is given.
     """
-    given = [
-        name
-        for name in (*OF_FILE, "seconds")
-        if (source := context.get_parameter_source(name)) is not None and source.name != "DEFAULT"
-    ]
-    if given:
-        text = f"the file says what was measured: leave {', '.join(given)} out"
+    if said := given(context, (*OF_FILE, "seconds")):
+        text = f"the file says what was measured: leave {', '.join(said)} out"
         raise typer.BadParameter(text, param_hint="--times")
+
+
+def given(context: typer.Context, names: Collection[str]) -> list[str]:
+    """Those options that a call gives."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    return [name for name, one in sources.items() if one is not None and one.name != "DEFAULT"]
 
 
 def check_same_machine(measured: Measured) -> None:
@@ -207,19 +228,20 @@ def measure_here(
     return replace(measured, contention=contention)
 
 
-def loopback(console: Console) -> Interconnect:
-    """What connects processes of this machine."""
-    with console.status("measuring the loopback"):
-        return measure_loopback()
+def machine(console: Console, measured: Measured) -> Machine:
+    """This machine, which processes share."""
+    with console.status("measuring sums"):
+        memory = measure_memory()
+    return measured.shared(cores(), memory)
 
 
 def checked_by(
-    console: Console, measured: Measured, batch: int, workers: int, link: Interconnect
+    console: Console, measured: Measured, batch: int, workers: int, here: Machine
 ) -> Checked:
     """Run so many processes here, beside what is forecast of them."""
-    point = forecast(measured.times, batch, workers, link, measured.shared(cores()))
+    point = forecast(measured.times, batch, workers, here)
     with console.status(f"running {workers} processes"):
-        ran = measure_ddp(measured.stack, point.minibatch, workers, STEP_S)
+        ran = measure_joined(measured.stack, point.minibatch, workers, STEP_S)
     return Checked(point, ran, cores())
 
 

@@ -85,7 +85,7 @@ def tune(
             console.print(stack_table(stack, steps, batch, workers, interconnect, link))
 
 
-def find_link(text: str) -> Interconnect:
+def find_link(text: str, option: str = "--interconnect") -> Interconnect:
     """What an option names.
 
     Raises:
@@ -94,7 +94,7 @@ def find_link(text: str) -> Interconnect:
     try:
         return find_interconnect(text)
     except InputError as error:
-        raise typer.BadParameter(str(error), param_hint="--interconnect") from error
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def calls(cell: Cell, training: bool) -> dict[str, frozenset[str]]:

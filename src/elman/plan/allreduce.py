@@ -1,12 +1,19 @@
 """How long data-parallel workers take to sum their gradients, and how much of it a backward hides.
 
-A message of n bytes takes latency + n / bandwidth. All-reduce of n bytes by P workers:
+A message of n bytes takes latency + n / bandwidth. All-reduce of n bytes by P workers of one device
+each:
 
 - ring: 2 (P - 1) messages of n / P bytes (P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce
   algorithms for clusters of workstations", JPDC 2009);
 - two trees: 2 ceil(log2 P) latencies, and each byte goes up and down once (P. Sanders, J. Speck,
   J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
   Computing 2009).
+
+Nodes of D devices: a ring inside each node leaves the node's sum of n / D bytes with each device,
+these are summed over nodes by one of the above, through the node's own link, and a ring inside the
+node hands the parts round.
+
+Processes of one machine write n bytes each where all can read them, wait, and add n bytes of each.
 """
 
 from __future__ import annotations
@@ -27,14 +34,49 @@ class Interconnect:
 
     Attributes:
         latency_s: of a message (s).
-        bytes_per_s: of one worker, each direction (bytes/s).
-        busy: share of a message's time for which it takes a core of the worker, as it does between
-            processes of one machine.
+        bytes_per_s: of one worker, or of one node, each direction (bytes/s).
     """
 
     latency_s: float
     bytes_per_s: float
-    busy: float = 0.0
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """What connects devices that share nodes, as many in each.
+
+    Attributes:
+        devices: of a node.
+        inside: what connects the devices of a node.
+        across: what connects nodes.
+    """
+
+    devices: int
+    inside: Interconnect
+    across: Interconnect
+
+
+Link = Interconnect | Nodes
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What processes of one machine write gradients to, and read them from.
+
+    Attributes:
+        wait_s: of two processes for each other (s).
+        bytes_per_s: that a process writes and reads on a core of its own (bytes/s).
+    """
+
+    wait_s: float
+    bytes_per_s: float
+
+    def sum_s(self, size: float, workers: int) -> float:
+        """Seconds of a sum of so many bytes by processes with a core each."""
+        if workers == 1:
+            return 0.0
+        moved = (workers + 1) * size / self.bytes_per_s
+        return math.ceil(math.log2(workers)) * self.wait_s + moved
 
 
 # Bandwidths as their makers state them; latencies of a message between two programs, roughly.
@@ -79,8 +121,11 @@ def trees_s(size: float, workers: int, link: Interconnect) -> float:
     return 2 * (math.ceil(math.log2(workers)) * link.latency_s + size / link.bytes_per_s)
 
 
-def allreduce_s(size: float, workers: int, link: Interconnect) -> float:
-    """Seconds of the faster of both, as communication libraries choose."""
+def allreduce_s(size: float, workers: int, link: Link) -> float:
+    """Seconds of the faster of both, as communication libraries choose; of nodes see above."""
+    if isinstance(link, Nodes):
+        inside = ring_s(size, min(workers, link.devices), link.inside)
+        return inside + allreduce_s(size, math.ceil(workers / link.devices), link.across)
     return min(ring_s(size, workers, link), trees_s(size, workers, link))
 
 
@@ -107,7 +152,7 @@ def buckets(
     return [*made, (at, gathered)] if gathered else made
 
 
-def done_s(messages: Iterable[tuple[float, float]], workers: int, link: Interconnect) -> float:
+def done_s(messages: Iterable[tuple[float, float]], workers: int, link: Link) -> float:
     """When the last of some messages is summed, sent one after another as each can be (s)."""
     end = 0.0
     for at, size in messages:
@@ -116,7 +161,7 @@ def done_s(messages: Iterable[tuple[float, float]], workers: int, link: Intercon
 
 
 def step_s(
-    layers: list[float], compute_s: float, workers: int, link: Interconnect, released: bool = True
+    layers: list[float], compute_s: float, workers: int, link: Link, released: bool = True
 ) -> float:
     """Seconds of a training step of a stack whose layers take equally long.
 

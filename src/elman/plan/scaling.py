@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from elman.plan.allreduce import Interconnect, allreduce_s, buckets, step_s
+from elman.plan.allreduce import Link, Memory, Nodes, step_s
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Times:
     Attributes:
         seconds: of forward and backward, by minibatch.
         gradients: bytes of each layer's gradients, the first layer first.
-        sharing_s: what it costs each of several workers to have others, sums aside (s): gradients
-            are gathered into messages, and put back.
+        sharing_s: what it costs each of several workers with a device of its own to have others,
+            sums aside (s): gradients are gathered into messages, and put back.
     """
 
     seconds: Mapping[int, float]
@@ -48,39 +48,48 @@ class Times:
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine that all workers share, as processes; workers with a device each need none.
+    """One machine whose cores, caches and memory all workers share, as processes.
 
     Attributes:
         cores: of the machine.
         threads: of each worker.
-        contention: times as long as alone a step takes, by processes that compute at once, what
-            sharing costs included and sums aside: they share caches and memory too. Empty: they
-            share the cores alone.
+        memory: through which they sum gradients, after the backward.
+        contention: times as long as alone a step takes, by processes that compute at once. Empty:
+            they share the cores alone.
     """
 
     cores: int
     threads: int
+    memory: Memory
     contention: Mapping[int, float] = field(default_factory=dict[int, float])
 
-    def used(self, workers: int) -> float:
-        """How many times over so many workers want the cores."""
-        return workers * self.threads / self.cores
+    def crowding(self, workers: int) -> float:
+        """Times as long as on cores of their own so many workers take, if they share nothing
+        else."""
+        return max(1.0, workers * self.threads / self.cores)
 
-    def contended_s(self, alone: float, sharing: float, workers: int) -> float:
+    def contended_s(self, alone: float, workers: int) -> float:
         """A step's compute beside those of the other workers (s).
 
         Beyond the largest count that was measured they share the cores in proportion.
 
         Args:
             alone: of one worker (s).
-            sharing: what it costs to have others (s), where that was not measured with them.
         """
         known = [count for count in self.contention if count <= workers]
         if workers == 1 or not known:
-            return (alone + sharing) * max(1.0, self.used(workers))
+            return alone * self.crowding(workers)
         most = max(known)
-        more = max(1.0, self.used(workers)) / max(1.0, self.used(most))
-        return alone * self.contention[most] * more
+        return alone * self.contention[most] * self.crowding(workers) / self.crowding(most)
+
+    def step_s(self, layers: Sequence[float], compute_s: float, workers: int) -> float:
+        """Seconds of a training step: nothing is summed before the backward has ended.
+
+        Args:
+            layers: bytes of each layer's gradients.
+            compute_s: of forward and backward (s).
+        """
+        return compute_s + self.memory.sum_s(sum(layers), workers) * self.crowding(workers)
 
 
 @dataclass(frozen=True)
@@ -112,44 +121,38 @@ class Point:
         return self.speedup / self.workers
 
 
-def forecast(
-    times: Times, batch: int, workers: int, link: Interconnect, machine: Machine | None = None
-) -> Point:
+def forecast(times: Times, batch: int, workers: int, by: Link | Machine) -> Point:
     """A step of a global minibatch by so many workers.
 
     Args:
         times: of one worker.
         batch: the global minibatch.
         workers: how many share it.
-        link: what connects them.
-        machine: that they share; then each takes longer where cores are too few, and what sums
-            gradients takes cores too.
+        by: what connects them, if each has a device; or the machine that they share.
     """
     minibatch = math.ceil(batch / workers)
     alone, layers = times.compute_s(minibatch), list(times.gradients)
-    sharing = times.sharing_s if workers > 1 else 0.0
-    if machine is None:
-        compute, least = alone + sharing, 0.0
+    if isinstance(by, Machine):
+        compute = by.contended_s(alone, workers)
+        step = by.step_s(layers, compute, workers)
     else:
-        compute = machine.contended_s(alone, sharing, workers)
-        least = compute * min(1.0, machine.used(workers))
-        least += workers * taken_s(layers, workers, link) / machine.cores
-    step = max(step_s(layers, compute, workers, link), least)
+        compute = alone + (times.sharing_s if workers > 1 else 0.0)
+        step = step_s(layers, compute, workers, by)
     return Point(workers, minibatch, compute, step, times.compute_s(batch) / step)
 
 
-def taken_s(layers: list[float], workers: int, link: Interconnect) -> float:
-    """Seconds for which an all-reduce takes a core of each worker."""
-    messages = buckets((0.0, size) for size in reversed(layers))
-    return link.busy * sum(allreduce_s(size, workers, link) for _, size in messages)
+def scaled(times: Times, batch: int, most: int, by: Link | Machine) -> list[Point]:
+    """Steps by 1, 2, 4, … workers, as many as are allowed and have a sample each; of nodes by 1, 2,
+    4, … of a node, then by 1, 2, 4, … nodes."""
+    whole = by.devices if isinstance(by, Nodes) else 1
+    most = min(most, batch)
+    counts = [*powers(min(most, whole - 1)), *(whole * nodes for nodes in powers(most // whole))]
+    return [forecast(times, batch, workers, by) for workers in counts]
 
 
-def scaled(
-    times: Times, batch: int, most: int, link: Interconnect, machine: Machine | None = None
-) -> list[Point]:
-    """Steps by 1, 2, 4, … workers, as many as are allowed and have a sample each."""
-    counts = (2**power for power in range(min(most, batch).bit_length()))
-    return [forecast(times, batch, workers, link, machine) for workers in counts]
+def powers(most: int) -> Iterator[int]:
+    """1, 2, 4, … up to so many."""
+    return (2**power for power in range(most.bit_length()))
 
 
 def paying(points: list[Point], least: float) -> Point:

@@ -10,54 +10,16 @@ processes start alike.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from lightning_fabric import Fabric
-from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, nn
 
 from elman.train.shared import SharedMemory
 
-
-class Workers(DDPStrategy):
-    """Processes with a copy of the model each.
-
-    DistributedDataParallel sends gradients while the backward goes on. Processes of one machine
-    that compute on its cores have no core left that could: there it only costs, and gradients are
-    averaged at once (``average_gradients``), through memory where processes can share some.
-    """
-
-    @property
-    def at_once(self) -> bool:
-        """Whether processes share the cores of one machine."""
-        return self.root_device.type == "cpu" and self.num_nodes == 1
-
-    def setup_module(self, module: nn.Module) -> Any:
-        """Wrap a model where that hides messages; all processes have the first one's weights."""
-        if not self.at_once:
-            return super().setup_module(module)
-        with torch.no_grad():
-            for parts in alike([*module.parameters(), *module.buffers()]):
-                flat = torch.cat([part.flatten() for part in parts])
-                dist.broadcast(flat, src=0)
-                take_apart(flat, parts)
-        return module
-
-
-def at_once(fabric: Fabric) -> bool:
-    """Whether gradients wait for ``average_gradients``."""
-    strategy = fabric.strategy
-    return fabric.world_size > 1 and isinstance(strategy, Workers) and strategy.at_once
-
-
-def unsynchronized(fabric: Fabric, model: Any, alone: bool) -> AbstractContextManager[None]:
-    """A forward and backward whose gradients stay in this process, if ``alone``."""
-    if not alone or fabric.world_size == 1 or at_once(fabric):
-        return nullcontext()
-    return fabric.no_backward_sync(model)
+if TYPE_CHECKING:  # what measures sums does without it: it takes as long to import as torch
+    from lightning_fabric import Fabric
 
 
 def mean(values: Tensor) -> Tensor:

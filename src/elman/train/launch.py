@@ -14,11 +14,12 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.strategy import Strategy
 
 from elman.errors import InputError, RunError, diagnostic
-from elman.train.averaging import Workers, mean
+from elman.train.averaging import mean
 from elman.train.config import Config
 from elman.train.connection import joining
 from elman.train.elastic import Attempt, started
 from elman.train.sharding import sharding
+from elman.train.workers import Workers
 
 Configured = TypeVar("Configured", bound=Config)
 

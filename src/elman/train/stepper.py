@@ -11,13 +11,14 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from elman.train.averaging import at_once, average, average_gradients, mean, unsynchronized
+from elman.train.averaging import average, average_gradients, mean
 from elman.train.config import Config
 from elman.train.objective import Objective, Score, judged
 from elman.train.optimizer import OPTIMIZERS
 from elman.train.sharding import whole
 from elman.train.shared import SharedMemory
 from elman.train.task import Batch
+from elman.train.workers import at_once, unsynchronized
 
 WISHES = 3  # at most, that processes tell one another in a step
 
