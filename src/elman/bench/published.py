@@ -332,12 +332,20 @@ def lru(x: Tensor, p: Tensor, q: Tensor, w: Weights) -> Made:
     return p @ w["C"].T - q @ w["S"].T + x @ w["D"].T, (p, q)
 
 
+def rglru(x: Tensor, h: Tensor, w: Weights) -> Made:
+    u = x @ w["U"].T
+    r, i = sigmoid(u @ w["W"].T + w["b"]).chunk(2, -1)
+    a = sigmoid(w["decay"]) ** (8 * r)
+    h = a * h + torch.sqrt(1 - a * a) * (i * u)
+    return h, (h,)
+
+
 STEPS: dict[str, Step] = {
     own.__name__: own
     for own in (
         *(gru_before, mgu, indrnn, sru, paragru, paralstm, mingru, minlstm, lru, slstm),
         *(lif, rlif, synaptic, alif, ligru, fastgrnn, indgru, rhn, mogrifier, onlstm),
-        *(gru_layernorm, antisymmetric, antisymmetric_gated, cornn, unicornn),
+        *(gru_layernorm, rglru, antisymmetric, antisymmetric_gated, cornn, unicornn),
         *(phased_lstm, t_lstm, gru_d, cfc, cfc_pure),
     )
 }

@@ -36,6 +36,7 @@ from elman.cells.onlstm import onlstm_chunked as onlstm_chunked
 from elman.cells.paragru import paragru as paragru
 from elman.cells.paralstm import paralstm as paralstm
 from elman.cells.phased_lstm import phased_lstm as phased_lstm
+from elman.cells.rglru import rglru as rglru
 from elman.cells.rhn import rhn as rhn
 from elman.cells.rhn import rhn_of as rhn_of
 from elman.cells.rlif import rlif as rlif
@@ -54,7 +55,7 @@ CORE = (*DENSE, *DIAGONAL, *LINEAR)  # of every kind of recurrence: each engine 
 SIZED = (ealstm, lmu, onlstm_chunked)  # with dims of their own, which are given by keyword
 
 SPIKING = (lif, rlif, synaptic, alif)
-GATED = (ligru, fastgrnn, indgru, rhn, mogrifier, onlstm, gru_layernorm)
+GATED = (ligru, fastgrnn, indgru, rhn, mogrifier, onlstm, gru_layernorm, rglru)
 OSCILLATING = (antisymmetric, antisymmetric_gated, cornn, unicornn)  # differential equations
 TIMED = (phased_lstm, t_lstm, gru_d, cfc, cfc_pure)  # times of steps, or between them, are given
 RANDOM = (zoneout_lstm_layernorm,)  # that draw random numbers where they train
