@@ -3,7 +3,7 @@
     python benchmarks/kills.py --out DIR [--kills 50] [--seed 0] [--only write,rename]
 
 Each run is of one process, of two that torchrun has started (and starts anew), or of two of
-`--devices 2`; one of its processes kills itself, or all, at a place of `struck.PLACES`: at any
+`--devices 2`; one of its processes kills itself, or all, at a place of `killed_run.PLACES`: at any
 moment of a step, with a part of a checkpoint's file written, while the first engine is measured
 or compiled, … The run then goes on, by torchrun or by `--resume`, to its end. Weights, optimizer,
 carried states and random numbers of the last checkpoint, and metrics.csv but for its times, must
@@ -31,10 +31,10 @@ from typing import Any
 from elman.train import checkpoint
 from elman.train.folder import RunFolder, list_runs
 
-STRUCK = Path(__file__).with_name("struck.py")
-sys.path += [str(STRUCK.parent), str(STRUCK.parents[1] / "tests")]
+KILLED_RUN = Path(__file__).with_name("killed_run.py")
+sys.path += [str(KILLED_RUN.parent), str(KILLED_RUN.parents[1] / "tests")]
 
-from struck import PLACES, STRIKE, Strike  # noqa: E402
+from killed_run import PLACES, STRIKE, Strike  # noqa: E402
 
 from runs import assert_equal_runs, environment  # noqa: E402  (as the tests judge)
 
@@ -100,7 +100,7 @@ class Campaign:
         """Start a run, or go on with the one that is there; wait for its end; what it said."""
         runs = list_runs(out)
         words = [f"--resume={runs[-1].path}"] if runs else self.fresh(launch, out)
-        program = [str(STRUCK)] if strike else ["-m", "elman"]
+        program = [str(KILLED_RUN)] if strike else ["-m", "elman"]
         starter = []
         if launch == "torchrun":
             starter = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -17,7 +17,7 @@ import torch
 
 from calls import backward, call, forward, given_of
 from elman import cells
-from elman.engines.c import compilers, kept
+from elman.engines.c import compilers, kernel_cache
 from elman.engines.c.build import build, find_compiler
 from elman.engines.c.engine import PRICES
 from elman.engines.c.isa import SCALAR, detect
@@ -90,7 +90,7 @@ def test_a_damaged_kernel_is_made_again(empty_cache, counted, harm):
     path.write_bytes(harmed[harm])
     assert answer(build(TINY, SCALAR)) == 42
     assert counted.read_text() == "one\n" * 2
-    assert path.read_bytes()[-32:] == kept.hashlib.sha256(path.read_bytes()[:-32]).digest()
+    assert path.read_bytes()[-32:] == kernel_cache.hashlib.sha256(path.read_bytes()[:-32]).digest()
 
 
 @pytest.mark.parametrize("processes", [2, 20])
@@ -125,14 +125,14 @@ def test_locks_that_do_not_work(empty_cache, monkeypatch):
     def acquire(self, timeout=None):
         raise NotImplementedError("no flock here")
 
-    monkeypatch.setattr(kept.FileLock, "acquire", acquire)
+    monkeypatch.setattr(kernel_cache.FileLock, "acquire", acquire)
     assert answer(build(TINY, SCALAR)) == 42
 
 
 def uncached(monkeypatch, tmp_path) -> Path:
     """Build where the cache cannot be used: it warns, and a folder of this process serves."""
-    kept._own_folder.cache_clear()
-    kept._warn_uncached.cache_clear()
+    kernel_cache._own_folder.cache_clear()
+    kernel_cache._warn_uncached.cache_clear()
     with pytest.warns(RuntimeWarning, match="cannot keep compiled kernels in .*ELMAN_CACHE"):
         path = build(TINY, SCALAR)
     assert answer(path) == 42
@@ -165,7 +165,9 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     if os.getuid() == 0:
         access = os.access
         monkeypatch.setattr(
-            kept.os, "access", lambda path, mode: Path(path) != folder and access(path, mode)
+            kernel_cache.os,
+            "access",
+            lambda path, mode: Path(path) != folder and access(path, mode),
         )
     assert not uncached(monkeypatch, tmp_path).is_relative_to(tmp_path)
 
@@ -177,7 +179,7 @@ def test_a_full_disk(empty_cache, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(kept.os, "fsync", full)
+        patch.setattr(kernel_cache.os, "fsync", full)
         with pytest.raises(BuildError, match=r"cannot keep a kernel in .*: .*No space left"):
             build(TINY, SCALAR)
     folder = empty_cache / "kernels"
@@ -211,7 +213,7 @@ def test_further_flags(empty_cache, monkeypatch):
 def test_leftovers_of_killed_processes(empty_cache, counted):
     """Folders of builds that nobody can be working in are removed, others are not."""
     folder = build(TINY, SCALAR).parent
-    for name, age in (("old", kept._LEFT + 60), ("new", 60)):
+    for name, age in (("old", kernel_cache._LEFT + 60), ("new", 60)):
         (folder / f"build-{name}").mkdir()
         (folder / f"build-{name}" / "kernel.c").touch()
         os.utime(folder / f"build-{name}", (time.time() - age,) * 2)

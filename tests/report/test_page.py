@@ -21,7 +21,7 @@ from elman.report import (
     write_benchmark,
     write_report,
 )
-from elman.report.shown import GAP, row_of_images
+from elman.report.predictions import GAP, row_of_images
 
 CURVES = {
     "step": [1, 2, 3],

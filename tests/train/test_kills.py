@@ -25,26 +25,26 @@ if not Path("/proc/self/task").exists():
 def scripts(monkeypatch):
     """The two files, as Python runs them."""
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module("kills"), importlib.import_module("struck")
+    return importlib.import_module("kills"), importlib.import_module("killed_run")
 
 
 @pytest.fixture
-def struck(scripts):
+def killed_run(scripts):
     return scripts[1]
 
 
 @pytest.fixture
-def fired(struck, monkeypatch) -> list[str]:
+def fired(killed_run, monkeypatch) -> list[str]:
     """Where a strike would have killed."""
     told: list[str] = []
-    monkeypatch.setattr(struck.Strike, "fire", lambda self, where: told.append(where))
-    monkeypatch.setattr(struck.Strike, "fire_later", lambda self, where: told.append(where))
+    monkeypatch.setattr(killed_run.Strike, "fire", lambda self, where: told.append(where))
+    monkeypatch.setattr(killed_run.Strike, "fire_later", lambda self, where: told.append(where))
     return told
 
 
-def test_every_place_is_there(struck):
+def test_every_place_is_there(killed_run):
     """What a strike takes the place of."""
-    for place in struck.PLACES.values():
+    for place in killed_run.PLACES.values():
         if place.owner:
             module, _, name = place.owner.partition(":")
             owner = importlib.import_module(module)
@@ -52,24 +52,24 @@ def test_every_place_is_there(struck):
 
 
 @pytest.mark.parametrize("name", ["step", "validate", "write", "rename", "remove", "metrics"])
-def test_strikes_where_it_says(small_config, train, struck, fired, monkeypatch, name):
+def test_strikes_where_it_says(small_config, train, killed_run, fired, monkeypatch, name):
     """At the given call of a run, once, and what was written for it does not stay."""
-    place = struck.PLACES[name]
+    place = killed_run.PLACES[name]
     module, _, kind = place.owner.partition(":")
     owner = importlib.import_module(module)
     owner = getattr(owner, kind) if kind else owner
     monkeypatch.setattr(owner, place.function, getattr(owner, place.function))  # to be put back
-    struck.arm(struck.Strike(name, 0, 2, 0.5, 0.0, False, ""))
+    killed_run.arm(killed_run.Strike(name, 0, 2, 0.5, 0.0, False, ""))
     assert train(small_config).complete
     assert len(fired) == 1
     assert fired[0].startswith(f"{name} 2")
 
 
-def test_a_strike_kills_once(struck, tmp_path):
+def test_a_strike_kills_once(killed_run, tmp_path):
     """The mark is there before the process is gone; the next one lives."""
     mark = tmp_path / "mark"
-    text = struck.Strike("start", 0, 1, 0.0, 0.0, False, str(mark)).text()
-    words = f"import json, struck; struck.Strike(**json.loads({text!r})).fire('here')"
+    text = killed_run.Strike("start", 0, 1, 0.0, 0.0, False, str(mark)).text()
+    words = f"import json, killed_run; killed_run.Strike(**json.loads({text!r})).fire('here')"
     for status in (-signal.SIGKILL, 0):
         ended = subprocess.run([sys.executable, "-c", words], cwd=SCRIPTS, check=False)
         assert ended.returncode == status

@@ -10,8 +10,8 @@ from elman.report import Level, Pairs, Pictures, RunPage, Scale, write_report
 from elman.train.config import Config
 from elman.train.metrics import COLUMNS
 from elman.train.outcome import in_words, speed_in_words
+from elman.train.predictions import Frames, Points, Traces, unpacked
 from elman.train.record import Compared, Record, Skipped
-from elman.train.shown import Frames, Points, Traces, unpacked
 from elman.train.summary import Summary, summarise
 
 

@@ -23,7 +23,7 @@ from elman.engines.base import Job
 from elman.engines.c.compilers import Compiler, find_compiler
 from elman.engines.c.eviction import VARIABLE, limit_bytes, limit_text
 from elman.engines.c.isa import detect
-from elman.engines.c.kept import kernel_folder
+from elman.engines.c.kernel_cache import kernel_folder
 from elman.engines.c.threads import pool, workers
 from elman.errors import ElmanError
 from elman.folders import cache_folder, private_folder

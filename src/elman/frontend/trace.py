@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from elman.frontend.asked import asked_for
 from elman.frontend.blocks import multiplied, transposed
 from elman.frontend.cuts import check_cut
+from elman.frontend.foreign_names import hint_for
 from elman.frontend.heads import heads_of
 from elman.frontend.lines import called, describe, mismatch, refuse, where_called
 from elman.ir.graph import Node, Rate, node
@@ -188,7 +188,7 @@ class Tracer:
             return power_of(*values)
         op = _OPERATORS.get(func.__name__)
         if op is None or method != "__call__":
-            refuse(f"numpy.{func.__name__} cannot take a traced value", asked_for(func.__name__))
+            refuse(f"numpy.{func.__name__} cannot take a traced value", hint_for(func.__name__))
         return pointwise(op, *values)
 
     @classmethod
@@ -199,7 +199,7 @@ class Tracer:
             if _is_tensor(value):
                 lift(value)  # told as any tensor in a formula
         name = getattr(func, "__name__", str(func)).strip("_")
-        refuse(f"torch.{name} cannot take a traced value", asked_for(name))
+        refuse(f"torch.{name} cannot take a traced value", hint_for(name))
 
     def __getitem__(self, _: Any) -> NoReturn:
         refuse(
@@ -228,7 +228,7 @@ class Tracer:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        refuse(f"a traced value has no .{name}", asked_for(name))
+        refuse(f"a traced value has no .{name}", hint_for(name))
 
 
 _OF_TWO = {  # Python's functions -> what to write instead

@@ -14,10 +14,10 @@ from elman.engines.call import Call, DirectCall
 from elman.errors import EngineError
 from elman.nn.arguments import named
 from elman.nn.autograd.transforms import transformed
+from elman.nn.call_cache import CallCache, Lookup
 from elman.nn.dense import is_dense
 from elman.nn.dispatch import Runner
 from elman.nn.formulas import FORMULAS
-from elman.nn.repeated import Asked, Kinds
 from elman.nn.reset import check_flags
 from elman.nn.states import one_or_all
 from elman.nn.using import checked, wanted
@@ -34,21 +34,21 @@ _STEPS: dict[str, Any] = {
 }
 
 
-class _Steps(Kinds):
-    """The kinds of calls of a single step on an engine of ours."""
+class _Steps(CallCache):
+    """The cache of a module of single steps, on an engine of ours."""
 
     def __init__(self, runner: Runner, names: Sequence[str]) -> None:
         super().__init__(names, lambda _: ())
         self._runner = runner
 
-    def _made(self, output: Tensor, last: Sequence[Tensor]) -> Any:
+    def _results(self, output: Tensor, last: Sequence[Tensor]) -> Any:
         return one_or_all(last)
 
-    def _run_of(self, module: Any, x: Tensor, asked: Asked) -> DirectCall | None:
-        if not asked.states or x.dim() != 2:
+    def _fast_run(self, module: Any, x: Tensor, lookup: Lookup) -> DirectCall | None:
+        if not lookup.states or x.dim() != 2:
             return None
-        states = tuple([state.unsqueeze(0) for state in asked.states])
-        call = Call((x.unsqueeze(0),), states, tuple(asked.weights), None, True)
+        states = tuple([state.unsqueeze(0) for state in lookup.states])
+        call = Call((x.unsqueeze(0),), states, tuple(lookup.weights), None, True)
         kernel, _, training = self._runner.settled(call, wanted(module.engine))
         return None if training else registry.find(kernel.engine).direct([kernel], call)
 

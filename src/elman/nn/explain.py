@@ -16,9 +16,9 @@ from elman.frontend.cell import Cell
 from elman.nn.arguments import Prepared
 from elman.nn.dispatch import Rules, sizes_for_choosing
 from elman.nn.draws import no_keys
-from elman.nn.handing import Outputs, checked_outputs, rules_for
 from elman.nn.layers import TorchLayers
 from elman.nn.options import Option, extended, rules_of
+from elman.nn.outputs import Outputs, checked_outputs, rules_for
 from elman.nn.reset import ResetTo, check_reset
 from elman.nn.sequence import SequenceModule
 from elman.nn.spans import in_spans

@@ -19,7 +19,7 @@ from elman.nn.configured import Options
 from elman.nn.dense import is_dense
 from elman.nn.dispatch import Runner
 from elman.nn.formulas import FORMULAS, PROJECTED
-from elman.nn.handing import Outputs, checked_outputs
+from elman.nn.outputs import Outputs, checked_outputs
 from elman.nn.packing import checked_lengths
 from elman.nn.reset import ResetTo, check_reset
 from elman.nn.sequence import PARTS, Parts, SequenceModule
@@ -136,7 +136,7 @@ class TorchLayers(SequenceModule):
         """
         usual = lengths is reset_to is outputs is input is hx is None
         if usual and self._parts is not None:
-            again = self._parts.repeats(self, x, state, reset)
+            again = self._parts.call_cache(self, x, state, reset)
             if again is not None:
                 return again
         check_reset(reset, reset_to)
@@ -164,7 +164,7 @@ class TorchLayers(SequenceModule):
                 return self._of_torch(x, state, lengths, engine, more, str(error), True, outputs)
         made, last = self._run(prepared, engine, reset_to, outputs)
         if usual:
-            self.parts.repeats.keep(self, x, state, reset)
+            self.parts.call_cache.keep(self, x, state, reset)
         return self._handed_out(made, last, outputs)
 
     def _mistake(self: Any, input: Any, hx: Any, engine: str) -> str | None:

@@ -75,7 +75,7 @@ def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
     """
     for module in model.modules():
         if isinstance(module, SequenceModule):
-            module.parts.repeats.forget()
+            module.parts.call_cache.forget()
     reasons: list[str] = []
     present = dict(_runners(model))
     for name, records in choices.items():

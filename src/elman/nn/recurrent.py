@@ -19,8 +19,8 @@ from elman.frontend.initial import Init
 from elman.ir.types import shape_size
 from elman.nn.compile.names import fixed_engine
 from elman.nn.dispatch import Runner
-from elman.nn.handing import Outputs, checked_outputs
 from elman.nn.layered import Formula, check_size, layers_of
+from elman.nn.outputs import Outputs, checked_outputs
 from elman.nn.reset import ResetTo, check_reset
 from elman.nn.sequence import PARTS, SequenceModule
 from elman.nn.using import wanted
@@ -285,7 +285,7 @@ class Recurrent(SequenceModule, nn.Module):
         """
         usual = lengths is reset_to is static is outputs is None
         if usual:
-            again = self.parts.repeats(self, x, state, reset)
+            again = self.parts.call_cache(self, x, state, reset)
             if again is not None:
                 return again
         check_reset(reset, reset_to)
@@ -295,7 +295,7 @@ class Recurrent(SequenceModule, nn.Module):
         outputs = checked_outputs(outputs)
         made, last = self._run(prepared, engine, reset_to, outputs)
         if usual:
-            self.parts.repeats.keep(self, x, state, reset)
+            self.parts.call_cache.keep(self, x, state, reset)
         return self._handed_out(made, last, outputs)
 
     def extra_repr(self) -> str:

@@ -13,15 +13,15 @@ from elman.errors import InputError, diagnostic
 from elman.ir.types import dim_size
 from elman.nn.arguments import Prepared, cast_to, device_type
 from elman.nn.autograd.transforms import transformed
+from elman.nn.call_cache import LayerCallCache
 from elman.nn.compile.traced import run_compiled
 from elman.nn.configured import Configured
 from elman.nn.dense import row_of
 from elman.nn.dispatch import Runner
 from elman.nn.draws import Draws, draw_keys, packed_keys
-from elman.nn.handing import Outputs
 from elman.nn.layered import Formula
 from elman.nn.options import Option
-from elman.nn.repeated import Repeats
+from elman.nn.outputs import Outputs
 from elman.nn.reset import Reset, ResetTo, Starts, check_flags, reset_mask, reset_start
 from elman.nn.runners import begins_otherwise, multiplies_states, runners_of
 from elman.nn.signature import Signature
@@ -45,7 +45,7 @@ class Parts(NamedTuple):
         names: of the parameters of each.
         signature: what the module takes.
         draws: how often cells draw random numbers anew: per ``step``, per ``sequence``.
-        repeats: calls that came before.
+        call_cache: calls that came before.
         recurrent: of each weight of each, whether it is a matrix that multiplies what depends on a
             state.
         begins: whether a sequence that is given no state may begin with something else than zeros:
@@ -56,7 +56,7 @@ class Parts(NamedTuple):
     stack: Stack
     names: list[list[str]]
     signature: Signature
-    repeats: Repeats
+    call_cache: LayerCallCache
     recurrent: list[list[bool]]
     draws: tuple[str, ...] = ()
     begins: bool = False
@@ -94,9 +94,9 @@ class SequenceModule(Configured):
         names = self._parameter_names(runners)
         draws = draws_of([runner.cell.graph for runner in runners.values()])
         begins = self.learn_initial or any(map(begins_otherwise, runners.values()))
-        repeats = Repeats(stack, signature, names, draws, not begins)
+        call_cache = LayerCallCache(stack, signature, names, draws, not begins)
         recurrent = [multiplies_states(runner.cell) for runner in runners.values()]
-        return Parts(runners, stack, names, signature, repeats, recurrent, draws, begins)
+        return Parts(runners, stack, names, signature, call_cache, recurrent, draws, begins)
 
     @property
     def parts(self) -> Parts:
@@ -398,8 +398,8 @@ class SequenceModule(Configured):
             made, last: as of :meth:`_run`.
             outputs: as of a call.
         """
-        handing, form = self.parts.stack.handing(outputs), self.parts.signature.form
-        out = one_or_all([made[k] for k in handing.outputs])
+        layout, form = self.parts.stack.output_layout(outputs), self.parts.signature.form
+        out = one_or_all([made[k] for k in layout.outputs])
         if outputs is None:
             return out, form.closed(last)
-        return out, one_or_all([made[k] for k in handing.states]), form.closed(last)
+        return out, one_or_all([made[k] for k in layout.states]), form.closed(last)

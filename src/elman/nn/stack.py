@@ -16,8 +16,8 @@ from elman.engines.packed import Packed, reversed_in_time
 from elman.engines.together import Arrangement, Together
 from elman.nn.autograd.function import run, through
 from elman.nn.dispatch import BENCHMARKED, Rules, Runner, Settled, sizes_for_choosing
-from elman.nn.handing import Handing, Outputs, rules_for, run_layers
 from elman.nn.options import Option, extended, rules_of
+from elman.nn.outputs import OutputLayout, Outputs, rules_for, run_layers
 from elman.nn.spans import in_spans
 from elman.nn.states import StateForm
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
@@ -277,7 +277,7 @@ class Stack:
         whole = directions == 1 and joined and same and len(self.runners) > 1
         self._groups = self._cut(len(self.runners)) if whole else self._single
         last = self.runners[-1]
-        self._handing = Handing.of(last.cell, dict(last.dims), directions)
+        self._output_layouts = OutputLayout.of(last.cell, dict(last.dims), directions)
 
     def __reduce__(self) -> Any:
         joined = self._groups is not self._single
@@ -298,9 +298,9 @@ class Stack:
             if count > 1
         }
 
-    def handing(self, outputs: Outputs = None) -> Handing:
+    def output_layout(self, outputs: Outputs = None) -> OutputLayout:
         """What the last layer hands out, if a call asks for these outputs."""
-        return self._handing[outputs == "states"]
+        return self._output_layouts[outputs == "states"]
 
     def groups_for(self, between: bool) -> list[tuple[Group, int]]:
         """What runs one after another, and how many members each has; ``between``: whether
@@ -338,14 +338,14 @@ class Stack:
             Every value that the last layer hands out [T, B, n · directions], and the last states,
             as ``states``.
         """
-        handing = self.handing(outputs)
+        layout = self.output_layout(outputs)
         if len(self.runners) == 1 and packed is None:
             call = Call(inputs, states, tuple(weights[0]), None, True)
             call = extended(call, options) if options else call
             runner = self.runners[0]
             rules = rules_for(runner.cell, True, outputs) + rules_of(options)
             output, last, _ = runner.run(runner.held(call, rules), engine, rules, asked)
-            return handing.parts(output), last[: len(states)]
+            return layout.parts(output), last[: len(states)]
         groups = self.groups_for(dropout > 0.0 or residual)
         starts = self.form.rows(states)
         asked = asked._replace(groups=len(groups))
@@ -362,5 +362,5 @@ class Stack:
             )
             return result.output, result.last
 
-        made, ends = run_layers(groups, run_group, inputs, dropout, residual, handing)
+        made, ends = run_layers(groups, run_group, inputs, dropout, residual, layout)
         return made, self.form.joined(ends)

@@ -8,5 +8,5 @@ from elman.report.charts import Level as Level
 from elman.report.charts import Scale as Scale
 from elman.report.page import RunPage as RunPage
 from elman.report.page import write_report as write_report
-from elman.report.shown import Pairs as Pairs
-from elman.report.shown import Pictures as Pictures
+from elman.report.predictions import Pairs as Pairs
+from elman.report.predictions import Pictures as Pictures

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from elman.errors import RunError, diagnostic
 from elman.report.charts import Curves, Level, Quartiles, Scale, draw_charts
-from elman.report.shown import Pairs, Pictures, draw_shown
+from elman.report.predictions import Pairs, Pictures, draw_shown
 
 PAGES = Environment(
     loader=PackageLoader("elman.report", "templates"),

@@ -10,7 +10,7 @@ from elman.errors import RunError, diagnostic
 from elman.train.config import Config
 from elman.train.folder import RunFolder
 from elman.train.metrics import Row, read_metrics
-from elman.train.shown import Frames, Points, Traces
+from elman.train.predictions import Frames, Points, Traces
 from elman.train.stored import Count, DamageError, Positive, Share, filled
 from elman.train.task import Baseline
 from elman.train.tasks import read_config

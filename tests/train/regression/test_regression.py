@@ -14,11 +14,11 @@ import elman
 from elman.cli._reporting import report_run
 from elman.errors import InputError
 from elman.train.metrics import read_metrics
+from elman.train.predictions import Points, Traces
 from elman.train.record import read_record
 from elman.train.regression.config import RegressionConfig
 from elman.train.regression.data import prepare
 from elman.train.regression.model import build_model
-from elman.train.shown import Points, Traces
 from runs import assert_equal_runs
 
 

@@ -21,7 +21,7 @@ from elman.engines.c.calling import call_all
 from elman.engines.c.compilers import Compiler, find_compiler
 from elman.engines.c.eviction import limit_bytes, make_room, note_use
 from elman.engines.c.isa import Isa
-from elman.engines.c.kept import (
+from elman.engines.c.kernel_cache import (
     BUILD,
     HASH,
     alone,

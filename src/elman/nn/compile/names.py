@@ -18,7 +18,7 @@ from elman.errors import EngineError
 from elman.frontend.cell import find_cell, same_cell
 from elman.nn.compile.dynamo import constant
 from elman.nn.dispatch import Runner
-from elman.nn.handing import Handing, Outputs
+from elman.nn.outputs import OutputLayout, Outputs
 from elman.nn.stack import Group, Stack
 from elman.nn.states import StateForm
 from elman.nn.using import wanted
@@ -87,9 +87,10 @@ def names_of(own: int, between: bool) -> list[tuple[str, int]]:
 
 
 @constant
-def handing_of(own: int, outputs: Outputs) -> Handing:
-    """What the last layer of a module hands out; the module by its ``id``."""
-    return copy(_stack(own).handing(outputs))  # a constant that nobody else holds: no guard for it
+def output_layout_of(own: int, outputs: Outputs) -> OutputLayout:
+    """What the output of a module's last layer consists of; the module by its ``id``."""
+    layout = _stack(own).output_layout(outputs)
+    return copy(layout)  # a constant that nobody else holds, so that the compiler guards nothing
 
 
 @constant

@@ -23,8 +23,8 @@ from elman.engines.vjp import leaves_of, vjp
 from elman.ir.types import shape_size
 from elman.nn.compile.names import group_of
 from elman.nn.draws import Draws, draw_keys, key_sizes, packed_keys
-from elman.nn.handing import Outputs, rules_for
 from elman.nn.options import Option
+from elman.nn.outputs import Outputs, rules_for
 from elman.nn.packing import Packing, Padding, checked_lengths
 from elman.nn.reset import Reset
 from elman.nn.stack import Group
@@ -126,7 +126,7 @@ def _(*arguments: Any) -> list[Tensor]:
     given = _Given(*arguments)
     group, like = group_of(given.name), given.inputs[0]
     last = group.runners[-1]
-    rules = rules_for(last.cell, *_handing(given.handed))
+    rules = rules_for(last.cell, *_outputs_of(given.handed))
     width = shape_size(graph_of(last.cell, rules).output_shape, dict(last.dims))
     if group.directions:
         width = (2 * width[0],)
@@ -216,7 +216,7 @@ def _laid_out(results: Sequence[Tensor], given: Sequence[Tensor], kept: bool) ->
     return made
 
 
-def _handing(handed: str) -> tuple[bool, Outputs]:
+def _outputs_of(handed: str) -> tuple[bool, Outputs]:
     """Whether a group is the last, and what is asked of it."""
     return handed != BELOW, "states" if handed == "states" else None
 
@@ -263,7 +263,7 @@ def _called(group: Group, call: Call, given: _Given) -> tuple[Tensor, Sequence[T
     packed = None if packing is None else packing.packed
     asked = Checkpoint(*given.asked)
     output, last, _ = group.run(
-        inputs, starts, matrices, given.engine, packed, options, asked, *_handing(handed)
+        inputs, starts, matrices, given.engine, packed, options, asked, *_outputs_of(handed)
     )
     if packing is None or padding is None:
         return output, last

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from elman.errors import EngineError
-from elman.nn.compile.names import form_of, handing_of, names_of, read_by, transforming
+from elman.nn.compile.names import form_of, names_of, output_layout_of, read_by, transforming
 from elman.nn.compile.operator import BELOW
-from elman.nn.handing import Outputs, run_layers
+from elman.nn.outputs import Outputs, run_layers
 from elman.plan.checkpoint import Checkpoint
 
 
@@ -76,6 +76,6 @@ def run_compiled(
         )
         return made, last
 
-    handing = handing_of(id(module), outputs)
-    made, ends = run_layers(groups, run_group, inputs, dropout, residual, handing)
+    layout = output_layout_of(id(module), outputs)
+    made, ends = run_layers(groups, run_group, inputs, dropout, residual, layout)
     return made, form.joined(ends)

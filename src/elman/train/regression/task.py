@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from elman.train.objective import R2, SQUARES, judged
+from elman.train.predictions import Points, Traces
 from elman.train.regression.config import RegressionConfig
 from elman.train.regression.data import RegressionData, prepare
 from elman.train.regression.model import build_model
 from elman.train.regression.trained import RegressionSpec, TrainedRegression
-from elman.train.shown import Points, Traces
 from elman.train.task import Batch, Task, Words
 
 SEQUENCES, OUTPUTS = 4, 8  # at most so many are shown

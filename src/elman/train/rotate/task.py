@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from elman.train.objective import R2, SQUARES, judged
+from elman.train.predictions import Frames, packed
 from elman.train.regression.task import predictions
 from elman.train.rotate.config import RotateConfig
 from elman.train.rotate.data import RotateData, prepare
 from elman.train.rotate.model import build_model
-from elman.train.shown import Frames, packed
 from elman.train.task import Task, Words
 from elman.train.trained import Sizes
 

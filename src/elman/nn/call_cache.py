@@ -1,8 +1,9 @@
-"""Calls of a kind that came before: looked up before anything is checked, and run at once.
+"""Fast paths of calls that came before, looked up before any argument is checked.
 
-What is checked in a call, and which kernel runs it, depends on what its tensors are (not on their
-numbers), on the module's options and on what is under way in torch. A kind is all of that; the
-second call of one is kept, and those that follow go straight to the kernel.
+What is checked in a call, and which kernel runs it, depends on the metadata of its tensors (never
+on their numbers), on the module's options and on the modes of torch that are active. All of that is
+a *kind* of call. The first call of a kind only leaves its key, the second one stores a fast path,
+and from the third on calls go straight to the kernel.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from elman.nn.autograd.transforms import plain
+from elman.nn.fast_path import FastPath, Run
 from elman.nn.signature import Signature
 from elman.nn.stack import Stack
 from elman.nn.states import one_or_all
 from elman.nn.using import HALVES, wanted
-from elman.nn.ways import Run, Way
 
-_MOST = 128  # kinds of calls of a module
+_MOST = 128  # entries of a module's cache; beyond them it begins anew
 _PLAIN = (Tensor, Parameter)
 _OF: Any = Tensor
 _dtype, _shape, _on_cpu, _needs_grad = [
@@ -43,94 +44,94 @@ _of_layers = attrgetter(
 )
 
 
-class Asked(NamedTuple):
-    """What a call is.
+class Lookup(NamedTuple):
+    """How a call is found in the cache, and the tensors that a fast path is given.
 
     Attributes:
-        key: by which its kind is looked up.
-        facts: what must be the same besides.
-        states, weights, resets: of the call; no states: zeros.
+        key: finds the entry.
+        guards: must equal those of the entry; not part of the key, as hashing them takes longer
+            than comparing them.
+        states, weights, resets: of the call; no states stand for zeros.
     """
 
     key: Hashable
-    facts: list[Any]
+    guards: list[Any]
     states: Sequence[Tensor]
     weights: Sequence[Tensor]
     resets: tuple[Tensor, ...]
 
 
-class _Kind(NamedTuple):
-    """A kind of calls.
+class _Entry(NamedTuple):
+    """What is known of a kind of call.
 
     Attributes:
-        facts: as of :class:`Asked`.
-        run: None: such calls go the long way.
+        guards: as of :class:`Lookup`.
+        run: the fast path; None if such calls take the general one.
     """
 
-    facts: list[Any]
+    guards: list[Any]
     run: Run | None
 
 
-class Kinds(ABC):
-    """The kinds of calls of one module.
+class CallCache(ABC):
+    """The kinds of calls of one module, and their fast paths.
 
     Args:
-        names: of its parameters; none: all calls go the long way.
-        options: what a call depends on of the module's attributes.
+        names: of its parameters; without any, all calls take the general path.
+        options: reads the attributes of the module that a call depends on.
     """
 
     def __init__(self, names: Sequence[str], options: Callable[[Any], tuple[Any, ...]]) -> None:
         self._weights: Any = itemgetter(*names) if len(names) > 1 else None
         self._options = options
-        self._kinds: dict[Hashable, _Kind | None] = {}  # None: it came once
+        self._entries: dict[Hashable, _Entry | None] = {}  # None: came once so far
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing that came is copied: torch's parametrized modules copy all attributes."""
-        return {**self.__dict__, "_kinds": {}}
+        """Copies begin with an empty cache: torch's parametrized modules copy all attributes."""
+        return {**self.__dict__, "_entries": {}}
 
     def forget(self) -> None:
-        """Let all calls be checked anew."""
-        self._kinds.clear()
+        """Empty the cache."""
+        self._entries.clear()
 
     def __call__(self, module: Any, x: Any, state: Any, reset: Any = None) -> Any:
-        """What ``module(x, state, reset=reset)`` gives; None where the kind of call is not
-        known."""
-        asked = self._asked(module, x, state, reset)
-        if asked is None:
+        """What ``module(x, state, reset=reset)`` returns; None if there is no fast path for it."""
+        lookup = self._lookup(module, x, state, reset)
+        if lookup is None:
             return None
-        key, facts, states, weights, resets = asked
-        kind = self._kinds.get(key)
-        if kind is None or kind.run is None or kind.facts != facts:
+        key, guards, states, weights, resets = lookup
+        entry = self._entries.get(key)
+        if entry is None or entry.run is None or entry.guards != guards:
             return None
-        return self._made(*kind.run(x, states, weights, *resets))
+        return self._results(*entry.run(x, states, weights, *resets))
 
     @abstractmethod
-    def _made(self, output: Tensor, last: Sequence[Tensor]) -> Any:
+    def _results(self, output: Tensor, last: Sequence[Tensor]) -> Any:
         """What the module returns."""
 
     @abstractmethod
-    def _run_of(self, module: Any, x: Tensor, asked: Asked) -> Run | None:
-        """What runs calls of a kind, whose tensors are plain, states and weights contiguous; None
-        if they go the long way."""
+    def _fast_run(self, module: Any, x: Tensor, lookup: Lookup) -> Run | None:
+        """The fast path of calls like this one, whose tensors are plain, states and weights
+        contiguous; None if there is none."""
 
     def keep(self, module: Any, x: Any, state: Any, reset: Any = None) -> None:
-        """Take in a call that went the long way: its kind is kept when it comes again."""
-        asked = self._asked(module, x, state, reset)
-        if asked is None:
+        """Take in a call that took the general path: if its kind came before, find a fast path."""
+        lookup = self._lookup(module, x, state, reset)
+        if lookup is None:
             return
-        if asked.key in self._kinds:
-            tensors = (x, *asked.states, *asked.weights)
-            served = all(type(t) in _PLAIN and t.is_cpu and not t.is_neg() for t in tensors)
-            served = served and all(t.is_contiguous() for t in tensors[1:])
-            run = self._run_of(module, x, asked) if served else None
-            self._kinds[asked.key] = _Kind(asked.facts, run)
+        if lookup.key in self._entries:
+            tensors = (x, *lookup.states, *lookup.weights)
+            plain_memory = all(type(t) in _PLAIN and t.is_cpu and not t.is_neg() for t in tensors)
+            served = plain_memory and all(t.is_contiguous() for t in tensors[1:])
+            run = self._fast_run(module, x, lookup) if served else None
+            self._entries[lookup.key] = _Entry(lookup.guards, run)
             return
-        if len(self._kinds) >= _MOST:
-            self._kinds.clear()
-        self._kinds[asked.key] = None
+        if len(self._entries) >= _MOST:
+            self._entries.clear()
+        self._entries[lookup.key] = None
 
-    def _asked(self, module: Any, x: Any, state: Any, reset: Any) -> Asked | None:
-        """What a call is; None if it is nothing usual."""
+    def _lookup(self, module: Any, x: Any, state: Any, reset: Any) -> Lookup | None:
+        """Key and guards of a call; None where no fast path could run it."""
         if self._weights is None or type(x) is not Tensor or not plain():
             return None
         if reset is None:
@@ -159,7 +160,7 @@ class Kinds(ABC):
                 *self._options(module),
                 *[fact(reset) for reset in resets for fact in _OF_RESETS],
             )
-            facts = [
+            guards = [
                 *map(type, tensors),
                 *map(_dtype, tensors),
                 *map(_shape, tensors),
@@ -167,19 +168,19 @@ class Kinds(ABC):
                 *map(Tensor.is_neg, tensors),
                 *map(Tensor.is_contiguous, tensors),
             ]
-        except (KeyError, RuntimeError, TypeError):  # no such weights, or what has no memory
+        except (KeyError, RuntimeError, TypeError):  # weights are missing, or have no memory
             return None
-        return Asked(key, facts, states, weights, resets)
+        return Lookup(key, guards, states, weights, resets)
 
 
-class Repeats(Kinds):
-    """The kinds of calls of a module of layers.
+class LayerCallCache(CallCache):
+    """The cache of a module of layers.
 
     Args:
         stack, signature: of the module.
         names: of the parameters of each layer and direction.
         draws: how often cells draw random numbers anew, in training.
-        usual: whether sequences that are given no state begin with zeros.
+        from_zeros: whether sequences that are given no state begin with zeros.
     """
 
     def __init__(
@@ -188,18 +189,18 @@ class Repeats(Kinds):
         signature: Signature,
         names: Sequence[Sequence[str]],
         draws: tuple[str, ...],
-        usual: bool,
+        from_zeros: bool,
     ) -> None:
         self._stack, self._signature, self._draws = stack, signature, draws
         one = len(signature.inputs) == 1 and len(signature.inputs[0][1]) == 1
-        one = one and not signature.static and len(stack.handing().shapes) == 1
-        served = usual and one and signature.form.alike
+        one = one and not signature.static and len(stack.output_layout().shapes) == 1
+        served = from_zeros and one and signature.form.alike
         super().__init__([name for own in names for name in own] if served else [], _of_layers)
 
-    def _made(self, output: Tensor, last: Sequence[Tensor]) -> Any:
+    def _results(self, output: Tensor, last: Sequence[Tensor]) -> Any:
         return output, one_or_all(last)
 
-    def _run_of(self, module: Any, x: Tensor, asked: Asked) -> Run | None:
+    def _fast_run(self, module: Any, x: Tensor, lookup: Lookup) -> Run | None:
         if module.checkpoint is not None and torch.is_grad_enabled():
             return None
         if module.training and module.weight_dropout:
@@ -212,5 +213,6 @@ class Repeats(Kinds):
         if len(groups) > 1:
             return None
         first = bool(module.batch_first)
-        way = Way.of(groups[0][0], self._signature, x.dim() == 3, first, draws)
-        return way.settled(x, *asked[2:], wanted(module.engine))
+        path = FastPath.of(groups[0][0], self._signature, x.dim() == 3, first, draws)
+        tensors = (lookup.states, lookup.weights, lookup.resets)
+        return path.prepared(x, *tensors, wanted(module.engine))

@@ -1,6 +1,6 @@
 """`elman`, in a process that kills itself (SIGKILL) at a place that ``STRIKE`` names.
 
-    STRIKE='{"place": "write", …}' python benchmarks/struck.py train …
+    STRIKE='{"place": "write", …}' python benchmarks/killed_run.py train …
 
 `benchmarks/kills.py` starts it. The process strikes once: it leaves a mark first, by which those
 that are started anew know. Needs /proc.
@@ -33,7 +33,7 @@ class Strike:
         share: of a file that is written before; where the place takes time, of ``most_s``.
         most_s: longest delay (s).
         all: whether all processes of the run are killed, the one that started them too.
-        mark: file that says that it has struck, and where.
+        mark: file that says that it has killed, and where.
     """
 
     place: str
@@ -99,7 +99,7 @@ def family() -> list[int]:
     that it has started."""
     parent = os.getppid()
     words = Path(f"/proc/{parent}/cmdline").read_bytes()
-    root = parent if b"torch.distributed.run" in words or b"struck.py" in words else os.getpid()
+    root = parent if b"torch.distributed.run" in words or b"killed_run.py" in words else os.getpid()
     children = [
         int(child)
         for thread in Path(f"/proc/{root}/task").iterdir()
@@ -110,7 +110,7 @@ def family() -> list[int]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process can be struck.
+    """Where a process can be killed.
 
     Attributes:
         owner: module or class, as ``module`` or ``module:Class``; empty: the process itself.
@@ -149,7 +149,7 @@ PLACES = {
 
 
 def arm(strike: Strike) -> None:
-    """Have the process struck at its place."""
+    """Have the process killed at its place."""
     place = PLACES[strike.place]
     if not place.owner:
         place.how(strike, "start", ())

@@ -212,7 +212,7 @@ def test_single_steps_come_again(kind):
             state = net(now, state)
             states.append(state)
         assert net._steps is not None
-        assert [kind for kind in net._steps._kinds.values() if kind and kind.run]
+        assert [entry for entry in net._steps._entries.values() if entry and entry.run]
         assert_all_close(states, wants)
         for wrong in (x[0, :1], x[0, :, 1:], x[0].float(), x[0, 0], None, 3):
             assert_equal(outcome(net, wrong, state), outcome(copy.deepcopy(net), wrong, state))

@@ -56,7 +56,7 @@ _SPELLED = {  # what others call it -> what it is here
 }
 
 
-def asked_for(name: str) -> str:
+def hint_for(name: str) -> str:
     """The hint for who calls a function of another library: ours of that name, how it is written
     here, or that there is none."""
     from elman.frontend import activations, functions, reductions, spikes  # which use the tracer

@@ -1,5 +1,5 @@
-"""What the layers of a module hand out: of one with a layer above its first output, of the last one
-all outputs, with ``outputs="states"`` its states behind every step too."""
+"""What the layers of a module return: a layer with another one above it its first output, the last
+layer all of its outputs, with ``outputs="states"`` its states after every step too."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _with_outputs(graph: Graph, outputs: Sequence[Any]) -> Graph:
 
 @dataclass(frozen=True)
 class FirstRule:
-    """The step that hands out its first output alone, for the layer above."""
+    """The step with its first output alone, which the layer above reads."""
 
     name: str = "first_output"
 
@@ -39,8 +39,8 @@ class FirstRule:
 
 @dataclass(frozen=True)
 class StatesRule:
-    """The step that hands out its next states too, behind its outputs; one that is an output
-    already is not handed out twice."""
+    """The step with its next states as further outputs; a state that is an output already is not
+    added again."""
 
     name: str = "states"
 
@@ -54,7 +54,7 @@ FIRST, STATES = known(FirstRule()), known(StatesRule())
 
 
 def rules_for(cell: Cell, last: bool, outputs: Outputs = None) -> tuple[Rule, ...]:
-    """How the step of a layer changes for what it hands out; nothing where it does so anyway.
+    """The rules that give the step of a layer the outputs that are wanted; none where it has them.
 
     Args:
         cell: of the layer.
@@ -69,10 +69,10 @@ def rules_for(cell: Cell, last: bool, outputs: Outputs = None) -> tuple[Rule, ..
 
 
 def checked_outputs(outputs: Any) -> Outputs:
-    """What a call is asked to hand out.
+    """The ``outputs=`` of a call, if it is one.
 
     Raises:
-        InputError: there is no such thing.
+        InputError: it is none.
     """
     if outputs not in (None, "states"):
         raise InputError(
@@ -85,13 +85,13 @@ def checked_outputs(outputs: Any) -> Outputs:
     return outputs
 
 
-class Handing(NamedTuple):
-    """What a last layer hands out, which lies side by side in one array.
+class OutputLayout(NamedTuple):
+    """Which values the output of a last layer consists of: they lie side by side in one array.
 
     Attributes:
         shapes: of each value, without T and B.
-        outputs: which of them are the outputs.
-        states: which of them are the states.
+        outputs: indices of the values that are the cell's outputs.
+        states: indices of the values that are its states.
         directions: 1 or 2.
     """
 
@@ -101,14 +101,14 @@ class Handing(NamedTuple):
     directions: int
 
     @staticmethod
-    def of(cell: Cell, dims: dict[str, int], directions: int) -> tuple[Handing, Handing]:
-        """Of a cell under a binding of its dims: without and with states."""
+    def of(cell: Cell, dims: dict[str, int], directions: int) -> tuple[OutputLayout, OutputLayout]:
+        """The layouts of a cell under a binding of its dims: without and with states."""
         graph = cell.graph
         every = STATES.rewrite(graph).outputs
         shapes = tuple(shape_size(value.shape, dims) for value in every)
         count = len(graph.outputs)
         states = tuple(every.index(root) for root in graph.next_states)
-        whole = Handing(shapes, tuple(range(count)), states, directions)
+        whole = OutputLayout(shapes, tuple(range(count)), states, directions)
         return whole._replace(shapes=shapes[:count], states=()), whole
 
     def parts(self, joined: Tensor) -> list[Tensor]:
@@ -136,7 +136,7 @@ def run_layers(
     inputs: Sequence[Tensor],
     dropout: float,
     residual: bool,
-    handing: Handing,
+    layout: OutputLayout,
 ) -> tuple[list[Tensor], list[Sequence[Tensor]]]:
     """Run one group of layers after another: eager, under transforms, and while compiling.
 
@@ -147,10 +147,10 @@ def run_layers(
         inputs: [T, B, n] each (packed [N, n]); the first goes to the lowest layer.
         dropout: share of values dropped after each group but the last.
         residual: whether the input of every group but the first is added to its (first) output.
-        handing: what the last one hands out.
+        layout: of the output of the last group.
 
     Returns:
-        Every value that the last hands out, and what was collected.
+        Every value of the last group's output, and what was collected.
     """
     collected: list[Sequence[Tensor]] = []
     rest: list[Tensor] = []
@@ -160,7 +160,7 @@ def run_layers(
         collected.append(more)
         at += count
         if number == len(groups) - 1:
-            made, *rest = handing.parts(made)
+            made, *rest = layout.parts(made)
         elif dropout > 0.0:
             made = torch.dropout(made, dropout, True)
         out = made + out if residual and number else made

@@ -1,4 +1,5 @@
-"""How calls that come again run all layers, in the caller's layout."""
+"""The fast path of a call: all layers, from arguments to results in the caller's layout, with every
+check and decision made once."""
 
 from __future__ import annotations
 
@@ -19,18 +20,19 @@ from elman.nn.signature import Signature
 from elman.nn.stack import Group
 from elman.nn.states import StateForm
 
-# of a call's x, states (none: zeros), weights and, where there are any, resets, all of them laid
-# out as by the caller -> output and last states
+# (x, states, weights, *resets), all in the caller's layout, -> output and last states;
+# no states stand for zeros
 Run = Callable[..., tuple[Tensor, Sequence[Tensor]]]
 
 
 @dataclass(frozen=True)
-class Way:
-    """How calls of one layout run all layers.
+class FastPath:
+    """What calls of one layout have in common.
 
     Attributes:
         group: all layers, or both directions of one.
-        form, zeros: how states lie, and their sizes but for that of the batch.
+        form: how states lie.
+        zeros: of each state, its leading axis and its sizes behind the batch.
         batched, batch_first: whether x has an axis of samples, and whether that comes first.
         draws: how often cells draw random numbers anew in such calls.
     """
@@ -49,12 +51,12 @@ class Way:
         batched: bool,
         batch_first: bool,
         draws: tuple[str, ...],
-    ) -> Way:
-        """The way of a module's calls."""
+    ) -> FastPath:
+        """Of a module's layers and signature; the other arguments as the attributes."""
         zeros = tuple([(signature.lead, sizes) for _, sizes in signature.states])
-        return Way(group, signature.form, zeros, batched, batched and batch_first, draws)
+        return FastPath(group, signature.form, zeros, batched, batched and batch_first, draws)
 
-    def settled(
+    def prepared(
         self,
         x: Tensor,
         states: Sequence[Tensor],
@@ -62,10 +64,10 @@ class Way:
         resets: Sequence[Tensor],
         engine: str,
     ) -> Run | None:
-        """What runs calls like one; None where layers are no single kernel."""
+        """What runs calls like this one; None where the layers are not a single kernel."""
         if resets and x.shape[self.batch_first] == 1 and not self.group.directions:
-            one = self.settled(x, states, weights, (), engine)
-            return None if one is None else self._begun(one)
+            one = self.prepared(x, states, weights, (), engine)
+            return None if one is None else self._with_reset_states(one)
         opened = self._opened(x, states, weights)
         options, runners = self._options(opened, resets, no_keys), self.group.runners
         rules, calls = self.group.rules(options), self._calls(opened, options)
@@ -78,7 +80,7 @@ class Way:
         kernel, oracle, training = found
         joined = self.group.arrangement(rules).joined
 
-        def usual(
+        def by_kernel(
             x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], *resets: Tensor
         ) -> tuple[Tensor, Sequence[Tensor]]:
             opened = self._opened(x, states, weights)
@@ -88,14 +90,14 @@ class Way:
             return self._closed(output, last if self._alone else self.form.joined([last]))
 
         if training or options:
-            return usual
+            return by_kernel
         direct = self._direct(kernel, opened)
-        return usual if direct is None else self._straight(direct)
+        return by_kernel if direct is None else self._in_layout(direct)
 
-    def _begun(self, one: Run) -> Run:
-        """Calls of one step, whose resets concern nothing but the states before it."""
+    def _with_reset_states(self, one: Run) -> Run:
+        """Calls of one step: a reset only zeroes the states before it."""
 
-        def begun(
+        def reset_first(
             x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], reset: Tensor
         ) -> tuple[Tensor, Sequence[Tensor]]:
             if states:
@@ -103,21 +105,21 @@ class Way:
                 states = Reset(mask, "zeros").only_step(tuple(states), None)
             return one(x, states, weights)
 
-        return begun
+        return reset_first
 
-    def _straight(self, direct: DirectCall) -> Run:
-        """The engine's own way, which takes x [T, B, n], or [B, T, n] and [T, n] where that lies
-        the same."""
+    def _in_layout(self, direct: DirectCall) -> Run:
+        """A direct call, which takes x [T, B, n], or [B, T, n] and [T, n] where their memory is the
+        same, with results in the caller's layout."""
         if self.batched and not self.batch_first:
             return direct
 
-        def straight(
+        def laid_out(
             x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]
         ) -> tuple[Tensor, Sequence[Tensor]]:
             own = states if self.batched else [state.unsqueeze(1) for state in states]
             return self._closed(*direct(x, own, weights))
 
-        return straight
+        return laid_out
 
     @property
     def _alone(self) -> bool:
@@ -127,12 +129,12 @@ class Way:
     def _options(
         self, call: Call, resets: Sequence[Tensor], draw: Callable[..., list[Tensor]]
     ) -> list[Option]:
-        """What changes the steps of a call.
+        """The options that change the step of a call.
 
         Args:
-            call: of :meth:`_opened`.
-            resets: as given.
-            draw: of the keys.
+            call: as of :meth:`_opened`.
+            resets: in the caller's layout.
+            draw: makes the keys of random numbers.
         """
         made: list[Option] = []
         if self.draws:
@@ -148,7 +150,7 @@ class Way:
         return made
 
     def _opened(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> Call:
-        """A call as the layers take it: [T, B, n], and states [layers · directions, B, n]."""
+        """A call in the inner layout: x [T, B, n], states [layers · directions, B, n]."""
         if self.batch_first:
             x = x.transpose(0, 1)
         elif not self.batched:
@@ -159,7 +161,7 @@ class Way:
         return Call((x,), tuple(states), tuple(weights), None, True)
 
     def _closed(self, output: Tensor, last: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-        """Results as the caller has them."""
+        """Results in the caller's layout."""
         if self.batched:
             return (output.transpose(0, 1) if self.batch_first else output), last
         return output.squeeze(1), [state.squeeze(1) for state in last]
@@ -178,7 +180,7 @@ class Way:
         return calls
 
     def _direct(self, kernel: Kernel, call: Call) -> DirectCall | None:
-        """A faster way of the engine's own."""
+        """The engine's direct call, where it has one: see :meth:`Engine.direct`."""
         kernels = [kernel]
         if not self._alone:
             if self.group.directions or type(kernel) is not Together:
