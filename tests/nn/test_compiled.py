@@ -351,7 +351,7 @@ def test_operators_pass_torchs_own_checks():
         (counts, None, "", "first"),
         (counts, mask, "initial", "states"),
     ):
-        flags = (lengths, reset, wants, name, "auto", to, [0, 0, 1], handed)
+        flags = (lengths, reset, reset, wants, name, "auto", to, [0, 0, 1], handed)
         given = ([x], [h], weights, [], *flags)
         torch.library.opcheck(
             torch.ops.elman.recurrent.default,

@@ -43,6 +43,7 @@ CALLS = st.fixed_dictionaries(
         "T": st.sampled_from([5, 2, 1]),
         "B": st.sampled_from([3, 2, 1]),
         "reset": st.sampled_from([None, "default", "initial", "zeros"]),
+        "mask": st.sampled_from([None, None, "held", "zeros"]),
         "lengths": st.booleans(),
         "state": st.booleans(),
         "outputs": st.sampled_from([None, "states"]),
@@ -89,6 +90,9 @@ def given_of(net: Any, call: dict[str, Any]) -> tuple[list[Tensor], tuple[Any, .
     if call["reset"]:
         more["reset"] = torch.rand(rows, generator=source) < 0.3
         more["reset_to"] = None if call["reset"] == "default" else call["reset"]
+    if call["mask"]:
+        more["mask"] = torch.rand(rows, generator=source) < 0.7
+        more["masked_output"] = call["mask"]
     if call["lengths"]:
         more["lengths"] = torch.randint(1, T + 1, (B,), generator=source).clamp(T * (B == 1))
     arguments = [values if len(values) > 1 else values[0] for values in (x, states) if values]
@@ -156,7 +160,12 @@ def unread(x, k, h, W):
 def test_without_a_recurrence(of, engine, options, lengths):
     """Where nothing is to be solved a backward follows as ever, in every layer and direction."""
     need_engine(engine)
-    call = dict.fromkeys(("reset", "outputs")) | {"T": 5, "B": 3, "lengths": lengths, "state": True}
+    call = dict.fromkeys(("reset", "mask", "outputs")) | {
+        "T": 5,
+        "B": 3,
+        "lengths": lengths,
+        "state": True,
+    }
     net = elman.Recurrent(of, 4, 4, dtype=F64, engine="reference", **options)
     want = results(net, call)
     net.engine = engine

@@ -8,7 +8,53 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from elman.nn.signature import Layout
+from elman.nn.flags import flags_of_steps
+from elman.nn.mask import check_mask, masked_outputs
+from elman.nn.reset import check_reset
+from elman.nn.signature import Layout, Opened
+
+
+class Marks(NamedTuple):
+    """Which steps of a call are not as the others, as given or in the inner layout.
+
+    Attributes:
+        reset, reset_to: as of ``forward``; :data:`elman.nn.reset.Starts` once that is known.
+        mask, masked_output: as of ``forward``.
+    """
+
+    reset: Any = None
+    reset_to: Any = None
+    mask: Any = None
+    masked_output: Any = None
+
+    def checked(self) -> Marks:
+        """These, if each says something.
+
+        Raises:
+            InputError: ``reset_to`` without resets, ``masked_output`` without a mask.
+        """
+        check_reset(self.reset, self.reset_to)
+        check_mask(self.mask, self.masked_output)
+        return self
+
+    @property
+    def names(self) -> list[str]:
+        """Of those that are given."""
+        return [name for name in ("reset", "mask") if getattr(self, name) is not None]
+
+    def laid_out(self, x: Any, opened: Opened, batch_first: bool) -> Marks:
+        """In the inner layout: arguments as of :func:`elman.nn.flags.flags_of_steps`; the mask as
+        bool."""
+        reset, mask = [
+            None if flags is None else flags_of_steps(name, flags, x, opened, batch_first)
+            for name, flags in (("reset", self.reset), ("mask", self.mask))
+        ]
+        return self._replace(reset=reset, mask=None if mask is None else mask != 0)
+
+    def handed_out(self, output: Any) -> Any:
+        """The output of a call, as the caller has it."""
+        zeros = self.mask is not None and self.masked_output == "zeros"
+        return masked_outputs(output, self.mask) if zeros else output
 
 
 class Prepared(NamedTuple):
@@ -17,7 +63,7 @@ class Prepared(NamedTuple):
     Attributes:
         inputs, states, layout: as of :class:`Opened`.
         weights: of each layer and direction.
-        mask: of resets, in the inner layout; None if there are none.
+        marks: of steps, in the inner layout.
         lengths: of a padded batch that is packed only inside a compiled program.
         cast: what the results are cast to; None: as they are.
         learned: what a sequence begins with that is given no state [layers · directions, 1, n],
@@ -29,7 +75,7 @@ class Prepared(NamedTuple):
     states: tuple[Tensor, ...]
     layout: Layout
     weights: list[list[Tensor]]
-    mask: Tensor | None
+    marks: Marks
     lengths: Any
     cast: torch.dtype | None
     learned: tuple[Tensor, ...] | None

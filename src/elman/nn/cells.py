@@ -17,8 +17,8 @@ from elman.nn.autograd.transforms import transformed
 from elman.nn.call_cache import CallCache, Lookup
 from elman.nn.dense import is_dense
 from elman.nn.dispatch import Runner
+from elman.nn.flags import check_flags
 from elman.nn.formulas import FORMULAS
-from elman.nn.reset import check_flags
 from elman.nn.states import one_or_all
 from elman.nn.using import checked, wanted
 
@@ -158,7 +158,7 @@ def _weights(parameters: dict[str, Any]) -> tuple[Any, ...] | None:
 
 def _reset(input: Any, hx: Any, reset: Any) -> Any:
     """The states, zero where they are reset."""
-    check_flags(reset, input.shape[:-1])
+    check_flags("reset", reset, input.shape[:-1])
     if isinstance(hx, (tuple, list)):
         return type(hx)(_reset(input, state, reset) for state in hx)
     return hx.masked_fill((reset != 0).unsqueeze(-1), 0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from elman.frontend.changes import (
     Change,
@@ -17,6 +18,8 @@ from elman.nn.using import checked
 from elman.plan.checkpoint import EVERYTHING, Checkpoint, Steps
 from elman.plan.checkpoint import checked as checked_steps
 from elman.plan.spec import PlanOptions, Tape
+
+Layers = TypeVar("Layers", bound=type)
 
 
 class Options(TypedDict, total=False):
@@ -131,3 +134,25 @@ class Configured:
             return EVERYTHING
         steps, budget = checked_steps(self.checkpoint, self.memory_budget)
         return Checkpoint(0 if steps == "auto" or steps is None else steps, budget or 0)
+
+
+def signed(layers: Layers) -> Layers:
+    """A class whose constructor shows each option, as ``help`` and editors ask for it."""
+    made: Any = layers.__init__
+    signature = inspect.signature(made)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    for name, kind in Options.__annotations__.items():
+        default = getattr(Configured, name)
+        kind = getattr(kind, "__forward_arg__", kind)
+        own.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+            )
+        )
+    made.__signature__ = signature.replace(parameters=own)
+    return layers
+
+
+def unknown(options: Any) -> dict[str, Any]:
+    """What is no option of ours: torch has words for it."""
+    return {name: options[name] for name in options if name not in Options.__annotations__}

@@ -241,7 +241,8 @@ class Runner:
     def pin(self, shown: str, record: Mapping[str, Any]) -> str | None:
         """Use exactly what a record of :func:`elman.nn.choices` says; else return why not."""
         try:
-            used = tuple(rule for name, rule in RULES.items() if f" +{name} " in shown)
+            words = [word.removeprefix("+") for word in shown.split() if word.startswith("+")]
+            used = tuple(RULES[word] for word in words if word in RULES)
             request = Request.parse(shown, self.names(used), RULES)
             name, schedule = str(record["engine"]), str(record["schedule"])
             if request.engine not in ("auto", name):

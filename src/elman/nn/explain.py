@@ -13,20 +13,28 @@ from elman.engines.call import Call
 from elman.errors import InputError, diagnostic
 from elman.explaining import Explanation, Layer
 from elman.frontend.cell import Cell
-from elman.nn.arguments import Prepared
+from elman.nn.arguments import Marks, Prepared
 from elman.nn.dispatch import Rules, sizes_for_choosing
 from elman.nn.draws import no_keys
 from elman.nn.layers import TorchLayers
 from elman.nn.options import Option, extended, rules_of
 from elman.nn.outputs import Outputs, checked_outputs, rules_for
-from elman.nn.reset import ResetTo, check_reset
 from elman.nn.sequence import SequenceModule
 from elman.nn.spans import in_spans
 from elman.nn.using import unsuitable, wanted
 from elman.plan.checkpoint import EVERYTHING
 from elman.tuning.request import Request
 
-_OF_CALLS = ("state", "lengths", "reset", "reset_to", "static", "outputs")
+_OF_CALLS = (
+    "state",
+    "lengths",
+    "reset",
+    "reset_to",
+    "mask",
+    "masked_output",
+    "static",
+    "outputs",
+)
 
 
 def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanation:
@@ -42,7 +50,7 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
         options: for a cell ``input_size``, ``hidden_size``, ``steps``, ``batch``, ``dtype``,
             ``device``, ``training``, ``tape``, ``without``, ``engine``, its dims; for a module what
             its ``forward`` takes beside x: ``state``, ``lengths``, ``reset``, ``reset_to``,
-            ``static``, ``outputs``; for both ``measure=False``.
+            ``mask``, ``masked_output``, ``static``, ``outputs``; for both ``measure=False``.
 
     Returns:
         An object to print, with ``stages``, ``engines``, ``tape_bytes``, ``peak_bytes``, ``flops``
@@ -83,16 +91,16 @@ def layers_of(
     *,
     state: Any = None,
     lengths: Any = None,
-    reset: Any = None,
-    reset_to: ResetTo | None = None,
     static: Any = None,
     outputs: Outputs = None,
+    **marks: Any,
 ) -> list[Layer]:
     """The layers of a module, as they would run on x now.
 
     Args:
         module: an elman.RNN, GRU, LSTM or Recurrent.
-        x, state, lengths, reset, reset_to, static, outputs: as its ``forward`` takes them.
+        x, state, lengths, static, outputs: as its ``forward`` takes them.
+        marks: :class:`elman.nn.arguments.Marks`, by name.
 
     Raises:
         InputError: another module, or x is no input.
@@ -110,11 +118,11 @@ def layers_of(
             )
         )
     engine, outputs = wanted(module.engine), checked_outputs(outputs)
-    check_reset(reset, reset_to)
-    elsewhere = _elsewhere(module, x, engine, reset, outputs)
-    prepared = module._prepared(x, state, lengths, reset, module._weights(), static)
-    prepared, start = module._begun(prepared, reset_to)
-    options = module._options(prepared, start, no_keys)
+    given = Marks(**marks).checked()
+    elsewhere = _elsewhere(module, x, engine, given, outputs)
+    prepared = module._prepared(x, state, lengths, given, module._weights(), static)
+    prepared = module._begun(prepared)
+    options = module._options(prepared, no_keys)
     calls, every = _calls(module, prepared, options, outputs)
     sizes = sizes_for_choosing(calls[0])
     requests = _requests(module, calls, every, engine)
@@ -191,12 +199,12 @@ def _no_layers(module: nn.Module) -> str:
 
 
 def _elsewhere(
-    module: SequenceModule, x: Any, engine: str, reset: Any, outputs: Outputs
+    module: SequenceModule, x: Any, engine: str, marks: Marks, outputs: Outputs
 ) -> str | None:
     """Why torch's own layers run a module whatever its engines could do, or None."""
     if not isinstance(module, TorchLayers):
         return None
-    more = module._beyond_torch(engine, reset, outputs)
+    more = module._beyond_torch(engine, marks, outputs)
     if engine == "aten" and not more:
         return "engine aten, asked for by name"
     return unsuitable(x, engine, bool(more))

@@ -11,7 +11,16 @@ from elman.frontend.cell import Cell
 from elman.frontend.changes import Change
 from elman.frontend.initial import Init, check_init
 
-_OF_CALLS = ("outputs", "lengths", "reset", "reset_to", "static", "state")
+_OF_CALLS = (
+    "outputs",
+    "lengths",
+    "reset",
+    "reset_to",
+    "mask",
+    "masked_output",
+    "static",
+    "state",
+)
 Formula = tuple[Cell, int, dict[str, int]]  # of a layer: cell, size of its first state, other dims
 
 
@@ -61,9 +70,9 @@ def layers_of(
     sizes = _each("hidden_size", hidden_size, count)
     for one in cells:
         _check_cell(one)
-    options = {name for one in cells for name in one.defaults}
+    own = {name for one in cells for name in (*one.defaults, *one.constants)}
     for name in given:
-        if name in _OF_CALLS and name not in options:
+        if name in _OF_CALLS and name not in own:
             raise InputError(
                 diagnostic(f"{name} is an argument of each call", [], f"net(x, {name}=…)")
             )

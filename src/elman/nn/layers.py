@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -12,20 +11,20 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import Cell
-from elman.nn.arguments import named
+from elman.nn.arguments import Marks, named
 from elman.nn.compile.dynamo import allow_compiling
 from elman.nn.compile.names import fixed_engine
-from elman.nn.configured import Options
+from elman.nn.configured import Options, signed, unknown
 from elman.nn.dense import is_dense
 from elman.nn.dispatch import Runner
 from elman.nn.formulas import FORMULAS, PROJECTED
+from elman.nn.mask import MaskedOutput
 from elman.nn.outputs import Outputs, checked_outputs
 from elman.nn.packing import checked_lengths
-from elman.nn.reset import ResetTo, check_reset
-from elman.nn.sequence import PARTS, Parts, SequenceModule
+from elman.nn.parts import PARTS, Parts
+from elman.nn.reset import ResetTo
+from elman.nn.sequence import SequenceModule
 from elman.nn.using import compiles, unsuitable, wanted
-
-Layers = TypeVar("Layers", bound=type)
 
 
 class TorchLayers(SequenceModule):
@@ -108,6 +107,8 @@ class TorchLayers(SequenceModule):
         lengths: Any = None,
         reset: Any = None,
         reset_to: ResetTo | None = None,
+        mask: Any = None,
+        masked_output: MaskedOutput | None = None,
         outputs: Outputs = None,
         input: Any = None,
         hx: Any = None,
@@ -125,52 +126,55 @@ class TorchLayers(SequenceModule):
                 initial one, in both directions; laid out (and packed) as the input.
             reset_to: what the state becomes: ``"zeros"``, or the ``"initial"`` one that was given;
                 by default what a sequence begins with that is given no state.
+            mask [T, B]: 0 where a step does not count: all states stay as they are, and what x
+                holds there, NaN too, is not read; laid out (and packed) as the input.
+            masked_output: of such a step: ``"held"`` as before it, the default, or ``"zeros"``.
             outputs: ``"states"`` for the last layer's states behind every step too, laid out as
                 the output: ``out, (h, c), last = lstm(x, outputs="states")``; one of RNN and GRU.
 
         Raises:
             EngineError: the engine asked for by name cannot run this; or, with options that torch
                 does not have, none can.
-            ShapeError, InputError: lengths or reset do not go with the input.
+            ShapeError, InputError: lengths, reset or mask do not go with the input.
             TypeError: an argument under both of its names.
         """
-        usual = lengths is reset_to is outputs is input is hx is None
+        usual = lengths is reset_to is outputs is mask is masked_output is input is hx is None
         if usual and self._parts is not None:
             again = self._parts.call_cache(self, x, state, reset)
             if again is not None:
                 return again
-        check_reset(reset, reset_to)
+        marks = Marks(reset, reset_to, mask, masked_output).checked()
         if x is None or input is not None or hx is not None:
             x, state = named(x, state, input, hx)
         weights, outputs = self._weights(), checked_outputs(outputs)
         if torch.compiler.is_compiling() and compiles(x):
-            prepared = self._prepared(x, state, lengths, reset, weights)
+            prepared = self._prepared(x, state, lengths, marks, weights)
             engine = fixed_engine(self.engine)
         else:
             engine = wanted(self.engine)
-            more = self._beyond_torch(engine, reset, outputs)
+            more = self._beyond_torch(engine, marks, outputs)
             mistake = self._mistake(x, state, engine)
             reason = mistake or unsuitable(x, engine, bool(more))
             if reason is None and engine == "aten" and self._beyond_formula():
                 reason = "torch's own layer has another formula"
             if reason is not None:
-                mistaken = mistake is not None and reset is None
+                mistaken = mistake is not None and not marks.names
                 return self._of_torch(x, state, lengths, engine, more, reason, mistaken, outputs)
             try:
-                prepared = self._prepared(x, state, lengths, reset, weights)
+                prepared = self._prepared(x, state, lengths, marks, weights)
             except (ShapeError, InputError) as error:
-                if lengths is not None or reset is not None:
+                if lengths is not None or marks.names:
                     raise
                 return self._of_torch(x, state, lengths, engine, more, str(error), True, outputs)
-        made, last = self._run(prepared, engine, reset_to, outputs)
+        made, last = self._run(prepared, engine, outputs)
         if usual:
             self.parts.call_cache.keep(self, x, state, reset)
-        return self._handed_out(made, last, outputs)
+        return self._handed_out(made, last, outputs, marks)
 
     def _mistake(self: Any, input: Any, hx: Any, engine: str) -> str | None:
         """Why the call is torch's whatever engines there are: it asks for that, or has a mistake
         for which torch has words."""
-        if engine == "aten" and not self._beyond_torch(engine, None, None):
+        if engine == "aten" and not self._beyond_torch(engine, Marks(), None):
             return "it is torch's own layer"
         data = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(data, Tensor) or not is_dense(data):
@@ -182,7 +186,7 @@ class TorchLayers(SequenceModule):
             return f"its state is a {type(hx).__name__}"
         return None
 
-    def _beyond_torch(self: Any, engine: str, reset: Any, outputs: Outputs) -> list[str]:
+    def _beyond_torch(self: Any, engine: str, marks: Marks, outputs: Outputs) -> list[str]:
         """What is asked for that torch's own forward would not do."""
         more = [] if engine in ("auto", "aten") else [""]  # an engine by name
         more += self._beyond_formula()
@@ -195,7 +199,7 @@ class TorchLayers(SequenceModule):
             more.append("checkpoint")
         if outputs is not None and self.mode == "LSTM":
             more.append('outputs="states"')
-        return [*more, "reset"] if reset is not None else more
+        return more + marks.names
 
     def _beyond_formula(self: Any) -> list[str]:
         """The options that make another formula of torch's."""
@@ -248,29 +252,7 @@ class TorchLayers(SequenceModule):
         return pad_packed_sequence(out, self.batch_first, total_length=steps)[0], last
 
 
-def _signed(layers: Layers) -> Layers:
-    """A class whose constructor shows each option, as ``help`` and editors ask for it."""
-    made: Any = layers.__init__
-    signature = inspect.signature(made)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    for name, kind in Options.__annotations__.items():
-        default = getattr(SequenceModule, name)
-        kind = getattr(kind, "__forward_arg__", kind)
-        own.append(
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
-            )
-        )
-    made.__signature__ = signature.replace(parameters=own)
-    return layers
-
-
-def _unknown(options: Any) -> dict[str, Any]:
-    """What is no option of ours: torch has words for it."""
-    return {name: options[name] for name in options if name not in Options.__annotations__}
-
-
-@_signed
+@signed
 class RNN(TorchLayers, nn.RNN):
     """torch.nn.RNN on elman's engines: ``h[t] = tanh(W x[t] + b + R h[t-1] + d)``.
 
@@ -322,12 +304,12 @@ class RNN(TorchLayers, nn.RNN):
             bidirectional,
             device=device,
             dtype=dtype,
-            **_unknown(options),
+            **unknown(options),
         )
         self._finish(options)
 
 
-@_signed
+@signed
 class GRU(TorchLayers, nn.GRU):
     """torch.nn.GRU on elman's engines: ``h[t] = (1 - z) * n + z * h[t-1]``.
 
@@ -368,12 +350,12 @@ class GRU(TorchLayers, nn.GRU):
             bidirectional,
             device=device,
             dtype=dtype,
-            **_unknown(options),
+            **unknown(options),
         )
         self._finish(options)
 
 
-@_signed
+@signed
 class LSTM(TorchLayers, nn.LSTM):
     """torch.nn.LSTM on elman's engines: ``c[t] = f * c[t-1] + i * g``, ``h[t] = o * tanh(c[t])``.
 
@@ -417,6 +399,6 @@ class LSTM(TorchLayers, nn.LSTM):
             proj_size,
             device=device,
             dtype=dtype,
-            **_unknown(options),
+            **unknown(options),
         )
         self._finish(options)

@@ -12,6 +12,8 @@ from typing import TypeVar
 
 from elman.engines.call import Call
 from elman.frontend.cell import Cell
+from elman.ir.graph import Graph, Node, node
+from elman.ir.types import SCALAR, Shape
 from elman.tuning.request import Rule
 
 RULES: dict[str, Rule] = {}  # by the name that records have
@@ -22,6 +24,21 @@ def known(rule: SomeRule) -> SomeRule:
     """Let records name a rule."""
     RULES[rule.name] = rule
     return rule
+
+
+def further_leaf(graph: Graph, op: str, name: str, shape: Shape = SCALAR) -> Node:
+    """A leaf that a rule adds, under a name that no leaf of the step has.
+
+    Args:
+        graph: the step before.
+        op: ``input`` or ``weight``.
+        name: what it is called if that is free.
+        shape: of its value.
+    """
+    taken = {leaf.name for leaf in graph.leaves}
+    while name in taken:
+        name += "_"
+    return node(op, (), (name,), shape)
 
 
 class Option(ABC):

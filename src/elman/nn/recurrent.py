@@ -17,12 +17,15 @@ from elman.frontend.cell import Cell, same_cell
 from elman.frontend.draws import Per
 from elman.frontend.initial import Init
 from elman.ir.types import shape_size
+from elman.nn.arguments import Marks
 from elman.nn.compile.names import fixed_engine
 from elman.nn.dispatch import Runner
 from elman.nn.layered import Formula, check_size, layers_of
+from elman.nn.mask import MaskedOutput
 from elman.nn.outputs import Outputs, checked_outputs
-from elman.nn.reset import ResetTo, check_reset
-from elman.nn.sequence import PARTS, SequenceModule
+from elman.nn.parts import PARTS
+from elman.nn.reset import ResetTo
+from elman.nn.sequence import SequenceModule
 from elman.nn.using import wanted
 from elman.plan.checkpoint import Steps
 from elman.plan.spec import Tape
@@ -99,6 +102,10 @@ class Recurrent(SequenceModule, nn.Module):
         >>> out, h = net(torch.randn(5, 2, 8))  # of x [T, B, I]
         >>> out.shape, h.shape
         (torch.Size([5, 2, 16]), torch.Size([2, 2, 16]))
+        >>> known = torch.rand(5, 2) < 0.8  # steps that count; NaN in the others is not read
+        >>> x = torch.randn(5, 2, 8).masked_fill(~known.unsqueeze(-1), torch.nan)
+        >>> net(x, mask=known)[0].isfinite().all()
+        tensor(True)
         >>> net = elman.Recurrent([elman.cells.gru, elman.cells.lstm], 8, [16, 4])
         >>> out, (h, (k, c)) = net(torch.randn(10, 2, 8))
         >>> out.shape, h.shape, c.shape
@@ -246,6 +253,8 @@ class Recurrent(SequenceModule, nn.Module):
         lengths: Tensor | Sequence[int] | None = None,
         reset: Any = None,
         reset_to: ResetTo | None = None,
+        mask: Any = None,
+        masked_output: MaskedOutput | None = None,
         static: Any = None,
         outputs: Outputs = None,
     ) -> Any:
@@ -265,6 +274,11 @@ class Recurrent(SequenceModule, nn.Module):
                 initial one, in both directions; laid out (and packed) as x.
             reset_to: what the state becomes: ``"zeros"``, or the ``"initial"`` one that was given;
                 by default what a sequence begins with that is given no state.
+            mask [T, B]: 0 where a step does not count, as where a value is missing: all states stay
+                as they are in all layers and both directions, and what x holds there, NaN too, is
+                not read. Laid out (and packed) as x. A reset before such a step is done.
+            masked_output: of a step that does not count: ``"held"``, the default: an output that is
+                a state is that state, so as before the step; any other is zero. ``"zeros"``: zero.
             static [B, S]: of a cell with static inputs: one value per sequence, the same for all
                 layers and steps; a tuple if there are several; [S] unbatched; a scalar one is [B].
             outputs: ``"states"`` for the last layer's states behind every step too.
@@ -283,20 +297,20 @@ class Recurrent(SequenceModule, nn.Module):
                 Static inputs are missing, or the cell has none.
             EngineError: the engine asked for by name cannot run this cell; the text says why.
         """
-        usual = lengths is reset_to is static is outputs is None
+        usual = lengths is reset_to is static is outputs is mask is masked_output is None
         if usual:
             again = self.parts.call_cache(self, x, state, reset)
             if again is not None:
                 return again
-        check_reset(reset, reset_to)
+        marks = Marks(reset, reset_to, mask, masked_output).checked()
         compiling = torch.compiler.is_compiling()
         engine = fixed_engine(self.engine) if compiling else wanted(self.engine)
-        prepared = self._prepared(x, state, lengths, reset, self._weights(), static)
+        prepared = self._prepared(x, state, lengths, marks, self._weights(), static)
         outputs = checked_outputs(outputs)
-        made, last = self._run(prepared, engine, reset_to, outputs)
+        made, last = self._run(prepared, engine, outputs)
         if usual:
             self.parts.call_cache.keep(self, x, state, reset)
-        return self._handed_out(made, last, outputs)
+        return self._handed_out(made, last, outputs, marks)
 
     def extra_repr(self) -> str:
         """Cell, sizes, and every option that is not the default."""

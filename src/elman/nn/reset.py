@@ -8,15 +8,12 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence
 
 from elman.engines.call import Call
 from elman.engines.packed import Packed
-from elman.errors import InputError, ShapeError, diagnostic
+from elman.errors import InputError, diagnostic
 from elman.ir.graph import Graph, node
-from elman.nn.dense import as_tensor
-from elman.nn.options import Option, known
-from elman.nn.signature import Opened
+from elman.nn.options import Option, further_leaf, known
 
 ResetTo = Literal["zeros", "initial"]
 Starts = Literal["zeros", "initial", "learned"]  # what a reset state becomes: see ResetRule
@@ -40,16 +37,11 @@ class ResetRule:
 
     def rewrite(self, graph: Graph) -> Graph:
         """See :class:`Rule`."""
-        taken = {leaf.name for leaf in graph.leaves}
-
-        def leaf(op: str, name: str, shape: Any) -> Any:
-            while name in taken:
-                name += "_"
-            return node(op, (), (name,), shape)
-
-        flag = leaf("input", "reset", ())
+        flag = further_leaf(graph, "input", "reset")
         op = "weight" if self.to == "learned" else "input"
-        first = [leaf(op, f"{state.name}_initial", state.shape) for state in graph.states]
+        first = [
+            further_leaf(graph, op, f"{state.name}_initial", state.shape) for state in graph.states
+        ]
         zeros = [node("const", (), (0.0,))] * len(first)
         starts = zeros if self.to == "zeros" else first
         next_states = tuple(
@@ -179,73 +171,3 @@ def check_reset(reset: Any, to: Any) -> None:
                 f"net(x, state, reset=flags, reset_to={to!r}), not 0 where an episode begins",
             )
         )
-
-
-def check_flags(reset: Any, shape: Sequence[int]) -> None:
-    """Refuse what is not one flag per sample of a single step.
-
-    Args:
-        reset: as given.
-        shape: [B]; [] unbatched.
-
-    Raises:
-        InputError, ShapeError: it is no tensor, or of another shape.
-    """
-    if not isinstance(reset, Tensor):
-        told = f"reset is a tensor, one flag per sample, got {type(reset).__name__}"
-        raise InputError(diagnostic(told, [], as_tensor(reset, "reset")))
-    if reset.shape != tuple(shape):
-        told = f"reset must be {[*shape]}, one flag per sample, got {[*reset.shape]}"
-        raise ShapeError(diagnostic(told, [], _meant(reset, shape)))
-
-
-def _meant(reset: Tensor, shape: Sequence[int]) -> str:
-    """What makes flags of another shape those that are wanted, if anything evident does."""
-    if [*reset.shape] == [*shape, 1]:
-        return "reset.squeeze(-1)"
-    if [*reset.shape] == [*shape[::-1]]:
-        return "reset.T"
-    return ""
-
-
-def reset_mask(reset: Any, x: Any, opened: Opened, batch_first: bool) -> Tensor:
-    """Check a mask and bring it into the inner layout.
-
-    Args:
-        reset: as given: [T, B]; [B, T] with ``batch_first``; [T] unbatched; packed as x is.
-        x: the input it belongs to, as given to the module.
-        opened: the arguments in the inner layout.
-        batch_first: how x lies.
-
-    Returns:
-        [T, B], or [N] of packed rows.
-
-    Raises:
-        InputError, ShapeError: it is no tensor of such a shape, or packed otherwise than x.
-    """
-    layout = opened.layout
-    if layout.packing is not None and layout.padding is None:
-        first = x if isinstance(x, PackedSequence) else x[0]
-        if not isinstance(reset, PackedSequence):
-            raise InputError("reset is packed as x is: pack_padded_sequence(reset, lengths)")
-        if not torch.equal(reset.batch_sizes, first.batch_sizes):
-            raise ShapeError("reset is packed with other lengths than x")
-        return reset.data
-    if not isinstance(reset, Tensor):
-        told = f"reset is a tensor, one flag per step, got {type(reset).__name__}"
-        raise InputError(diagnostic(told, [], as_tensor(reset, "reset")))
-    if layout.padding is not None:
-        sizes = (layout.padding.steps, int(layout.padding.like.batch_sizes[0]))
-    else:
-        sizes = tuple(opened.inputs[0].shape[:2])
-    if not layout.batched:
-        shape, names = [sizes[0]], "T"
-    else:
-        shape, names = ([*sizes[::-1]], "B, T") if batch_first else ([*sizes], "T, B")
-    if [*reset.shape] != shape:
-        told = f"reset must be [{names}] = {shape}, got {[*reset.shape]}"
-        raise ShapeError(diagnostic(told, [], _meant(reset, shape)))
-    if not layout.batched:
-        return reset.unsqueeze(1)
-    mask = reset.transpose(0, 1) if batch_first else reset
-    return mask if layout.padding is None else layout.padding.packed(mask)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from elman.errors import InputError, diagnostic
 from elman.ir.types import dim_size
-from elman.nn.arguments import Prepared, cast_to, device_type
+from elman.nn.arguments import Marks, Prepared, cast_to, device_type
 from elman.nn.autograd.transforms import transformed
 from elman.nn.call_cache import LayerCallCache
 from elman.nn.compile.traced import run_compiled
@@ -19,10 +19,13 @@ from elman.nn.configured import Configured
 from elman.nn.dense import row_of
 from elman.nn.dispatch import Runner
 from elman.nn.draws import Draws, draw_keys, packed_keys
+from elman.nn.flags import check_flags
 from elman.nn.layered import Formula
+from elman.nn.mask import Mask, without_masked
 from elman.nn.options import Option
 from elman.nn.outputs import Outputs
-from elman.nn.reset import Reset, ResetTo, Starts, check_flags, reset_mask, reset_start
+from elman.nn.parts import Parts
+from elman.nn.reset import Reset, reset_start
 from elman.nn.runners import begins_otherwise, multiplies_states, runners_of
 from elman.nn.signature import Signature
 from elman.nn.stack import Stack
@@ -31,35 +34,6 @@ from elman.nn.using import HALVES, autocast_type, serves
 from elman.passes.draws import draws_of
 from elman.plan.checkpoint import EVERYTHING
 from elman.plan.spec import PlanOptions
-
-PARTS = "_parts"  # the attribute that no copy and no pickle has
-
-
-class Parts(NamedTuple):
-    """What follows from a module's cell, sizes and options.
-
-    Attributes:
-        runners: one per layer and direction, by the suffix of its weights' names: ``l0``,
-            ``l0_reverse`` …
-        stack: of them.
-        names: of the parameters of each.
-        signature: what the module takes.
-        draws: how often cells draw random numbers anew: per ``step``, per ``sequence``.
-        call_cache: calls that came before.
-        recurrent: of each weight of each, whether it is a matrix that multiplies what depends on a
-            state.
-        begins: whether a sequence that is given no state may begin with something else than zeros:
-            with what is learned, or with what cells say (``init=``).
-    """
-
-    runners: dict[str, Runner]
-    stack: Stack
-    names: list[list[str]]
-    signature: Signature
-    call_cache: LayerCallCache
-    recurrent: list[list[bool]]
-    draws: tuple[str, ...] = ()
-    begins: bool = False
 
 
 class SequenceModule(Configured):
@@ -131,6 +105,7 @@ class SequenceModule(Configured):
         state: Any = None,
         *,
         reset: Tensor | None = None,
+        mask: Tensor | None = None,
         static: Any = None,
     ) -> tuple[Tensor, Any]:
         """Run one step of a stream.
@@ -142,6 +117,7 @@ class SequenceModule(Configured):
             state: what the step before returned, as for :meth:`forward`; zeros (or what is learned)
                 if omitted.
             reset [B]: samples whose state becomes that before the step.
+            mask [B]: samples whose state stays as it is where it is 0, as for :meth:`forward`.
             static [B, S]: of a cell with static inputs, as for :meth:`forward`.
 
         Returns:
@@ -150,7 +126,7 @@ class SequenceModule(Configured):
 
         Raises:
             InputError: the module is bidirectional, or x has the wrong rank.
-            ShapeError: x or reset has the wrong size.
+            ShapeError: x, reset or mask has the wrong size.
         """
         if self.bidirectional:
             raise InputError(
@@ -162,9 +138,10 @@ class SequenceModule(Configured):
         axis = 1 if self.batch_first and dims == rank else 0
         row = tuple([value.unsqueeze(axis) for value in values])
         more: dict[str, Any] = {} if static is None else {"static": static}
-        if reset is not None:
-            check_flags(reset, values[0].shape[: dims - rank + 1])
-            more["reset"] = reset.unsqueeze(axis)
+        for name, flags in (("reset", reset), ("mask", mask)):
+            if flags is not None:
+                check_flags(name, flags, values[0].shape[: dims - rank + 1])
+                more[name] = flags.unsqueeze(axis)
         out, after = self(row if several else row[0], state, **more)
         outs = [part.squeeze(axis) for part in (out if isinstance(out, tuple) else (out,))]
         return one_or_all(outs), after
@@ -224,7 +201,7 @@ class SequenceModule(Configured):
         x: Any,
         state: Any,
         lengths: Any,
-        reset: Any,
+        marks: Marks,
         weights: list[list[Tensor]],
         static: Any = None,
     ) -> Prepared:
@@ -258,8 +235,11 @@ class SequenceModule(Configured):
         opened = parts.signature.opened(x, state, like, batch_first, lengths, static)
         if later is not None and opened.layout.packing is not None:
             raise InputError("lengths go with padded tensors, not with a PackedSequence")
-        mask = None if reset is None else reset_mask(reset, x, opened, batch_first)
+        marks = marks.laid_out(x, opened, batch_first)
         inputs, states, layout = opened
+        if marks.mask is not None and torch.is_grad_enabled():
+            count = len(parts.signature.inputs)
+            inputs = (*without_masked(inputs[:count], marks.mask), *inputs[count:])
         if parts.draws and self.training and inputs[0].dtype in HALVES:
             cast = cast or inputs[0].dtype
             inputs, states, weights = [
@@ -272,14 +252,13 @@ class SequenceModule(Configured):
             if state is None:
                 states = tuple([v.expand(s.shape) for v, s in zip(learned, states, strict=True)])
         return Prepared(
-            inputs, states, layout, weights, mask, later, cast, learned, state is not None
+            inputs, states, layout, weights, marks, later, cast, learned, state is not None
         )
 
     def _run(
         self: Any,
         prepared: Prepared,
         engine: str,
-        reset_to: ResetTo | None,
         outputs: Outputs = None,
     ) -> tuple[list[Any], tuple[Tensor, ...]]:
         """Run all layers.
@@ -294,15 +273,14 @@ class SequenceModule(Configured):
         stack, signature, per = parts.stack, parts.signature, parts.draws
         if prepared.cast is not None:
             with torch.autocast(prepared.inputs[0].device.type, enabled=False):
-                results = self._run(prepared._replace(cast=None), engine, reset_to, outputs)
+                results = self._run(prepared._replace(cast=None), engine, outputs)
             return cast_to(results, prepared.cast)
         share = self.dropout if self.training else 0.0
         if self.training and self.weight_dropout:
             prepared = prepared._replace(weights=self._dropped(prepared.weights))
-        prepared, start = self._begun(prepared, reset_to)
-        inputs, states, layout, weights, mask, lengths, *_ = prepared
+        prepared = self._begun(prepared)
+        inputs, states, layout, weights, marks, lengths, *_ = prepared
         if torch.compiler.is_compiling() and layout.packing is None:
-            flags = None if mask is None else (mask, start)
             made, last = run_compiled(
                 self,
                 inputs,
@@ -312,7 +290,7 @@ class SequenceModule(Configured):
                 share,
                 self.residual,
                 lengths,
-                flags,
+                marks,
                 self._asked,
                 outputs,
                 per if self.training else (),
@@ -328,27 +306,27 @@ class SequenceModule(Configured):
             share,
             self.residual,
             None if layout.packing is None else layout.packing.packed,
-            self._options(prepared, start),
+            self._options(prepared),
             EVERYTHING if seen_through else self._asked,
             outputs,
         )
         return signature.closed(made, last, layout)
 
-    def _begun(self: Any, prepared: Prepared, reset_to: ResetTo | None) -> tuple[Prepared, Starts]:
-        """A call whose resets are an option of its layers, and what they reset states to; those of
+    def _begun(self: Any, prepared: Prepared) -> Prepared:
+        """A call whose resets are an option of its layers, with what they reset states to; those of
         a call of one step have been done."""
-        start = reset_start(reset_to, prepared.learned is not None, prepared.given)
-        mask, learned = prepared.mask, prepared.learned
-        if mask is None:
-            return prepared, start
-        if prepared.layout.packing is None and len(mask) == 1 and not self.bidirectional:
-            states = Reset(mask, start).only_step(prepared.states, learned)
-            return prepared._replace(states=states, mask=None), start
+        marks, learned = prepared.marks, prepared.learned
+        if marks.reset is None:
+            return prepared
+        start = reset_start(marks.reset_to, learned is not None, prepared.given)
+        if prepared.layout.packing is None and len(marks.reset) == 1 and not self.bidirectional:
+            states = Reset(marks.reset, start).only_step(prepared.states, learned)
+            return prepared._replace(states=states, marks=marks._replace(reset=None))
         if start == "learned" and learned is not None:
             rows = self.parts.signature.form.rows([value.squeeze(1) for value in learned])
             weights = [[*own, *row] for own, row in zip(prepared.weights, rows, strict=True)]
             prepared = prepared._replace(weights=weights)
-        return prepared, start
+        return prepared._replace(marks=marks._replace(reset_to=start))
 
     def _dropped(self: Any, weights: list[list[Tensor]]) -> list[list[Tensor]]:
         """The weights of a call, of those that multiply what depends on a state some dropped
@@ -363,18 +341,21 @@ class SequenceModule(Configured):
         ]
 
     def _options(
-        self: Any, prepared: Prepared, start: Starts, draw: Callable[..., list[Tensor]] = draw_keys
+        self: Any, prepared: Prepared, draw: Callable[..., list[Tensor]] = draw_keys
     ) -> list[Option]:
         """What changes the steps of a call, and adds to its arguments.
 
         Args:
-            prepared, start: of :meth:`_begun`.
+            prepared: of :meth:`_begun`.
             draw: of the keys.
         """
         per: tuple[str, ...] = (self._parts or self.parts).draws if self.training else ()
         options: list[Option] = [Draws(per, self._keys(per, prepared, draw))] if per else []
-        if prepared.mask is not None:
-            options.append(Reset(prepared.mask, start))
+        marks = prepared.marks
+        if marks.mask is not None:
+            options.append(Mask(marks.mask))
+        if marks.reset is not None:  # of steps that do not count, too
+            options.append(Reset(marks.reset, marks.reset_to))
         return options
 
     def _keys(
@@ -390,16 +371,16 @@ class SequenceModule(Configured):
         return packed_keys(per, keys, padding, packing)
 
     def _handed_out(
-        self, made: list[Any], last: tuple[Tensor, ...], outputs: Outputs
+        self, made: list[Any], last: tuple[Tensor, ...], outputs: Outputs, marks: Marks
     ) -> tuple[Any, ...]:
         """Results as ``forward`` returns them: a tuple of what there are several of.
 
         Args:
             made, last: as of :meth:`_run`.
-            outputs: as of a call.
+            outputs, marks: as of a call.
         """
         layout, form = self.parts.stack.output_layout(outputs), self.parts.signature.form
-        out = one_or_all([made[k] for k in layout.outputs])
+        out = one_or_all([marks.handed_out(made[k]) for k in layout.outputs])
         if outputs is None:
             return out, form.closed(last)
         return out, one_or_all([made[k] for k in layout.states]), form.closed(last)

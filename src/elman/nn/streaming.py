@@ -59,7 +59,7 @@ class Stream:
         self.state = self._start = state
 
     @torch.no_grad()
-    def __call__(self, x: Any, *, reset: Any = None) -> Any:
+    def __call__(self, x: Any, *, reset: Any = None, mask: Any = None) -> Any:
         """Run the next steps.
 
         Args:
@@ -67,6 +67,7 @@ class Stream:
                 [T, I] unbatched; a tuple if the cell has several inputs.
             reset [T, B]: not 0 where a sequence begins: before that step the state becomes zero
                 (or what is learned).
+            mask [T, B]: 0 where a step does not count, as for the module's ``forward``.
 
         Returns:
             out [T, B, H]: the last layer's output at each step; a tuple if the cell has several.
@@ -84,7 +85,7 @@ class Stream:
                     "a Stream for the sequences of one length, or one for each sequence",
                 )
             )
-        more = {"static": self.static, "reset": reset}
+        more = {"static": self.static, "reset": reset, "mask": mask}
         given = {name: value for name, value in more.items() if value is not None}
         out, self.state = self.module(x, self.state, **given)
         return out

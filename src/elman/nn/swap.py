@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from elman.nn.layers import GRU, LSTM, RNN
+from elman.nn.parts import PARTS
 from elman.nn.recurrent import Recurrent
-from elman.nn.sequence import PARTS
 
 _log = logging.getLogger("elman")
 _OURS: dict[type, type] = {nn.RNN: RNN, nn.GRU: GRU, nn.LSTM: LSTM}

@@ -1,4 +1,4 @@
-"""Resets on engine triton: part of the step, in every schedule."""
+"""Resets and masks on engine triton: part of the step, in every schedule."""
 
 from __future__ import annotations
 
@@ -78,3 +78,17 @@ def test_heads(to):
             found.append([out, *last, *torch.autograd.grad(loss, [x, *net.parameters()])])
         for got, want in zip(*found, strict=True):
             assert_close(got, want)
+
+
+def test_masks():
+    """Of both directions, beside resets, with every gradient."""
+    x, mask = torch.randn(4, 3, 3, requires_grad=True), torch.rand(4, 3) < 0.6
+    net = elman.GRU(3, 5, engine="triton", bidirectional=True)
+    found = []
+    for engine in ("triton", "reference"):
+        with elman.using(engine=engine):
+            out, last = net(x, mask=mask, reset=~mask)
+            loss = out.sin().sum() + last.cos().sum()
+            found.append([out, last, *torch.autograd.grad(loss, [x, *net.parameters()])])
+    for got, want in zip(*found, strict=True):
+        assert_close(got, want)

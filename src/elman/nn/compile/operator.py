@@ -23,6 +23,7 @@ from elman.engines.vjp import leaves_of, vjp
 from elman.ir.types import shape_size
 from elman.nn.compile.names import group_of
 from elman.nn.draws import Draws, draw_keys, key_sizes, packed_keys
+from elman.nn.mask import Mask
 from elman.nn.options import Option
 from elman.nn.outputs import Outputs, rules_for
 from elman.nn.packing import Packing, Padding, checked_lengths
@@ -69,7 +70,8 @@ class _Given(NamedTuple):
         weights: of all members.
         keys: of all members' random numbers in training, as of :class:`elman.nn.draws.Draws`.
         lengths [B]: steps of each sequence, or None.
-        reset [T, B]: mask of resets, or None.
+        reset [T, B]: not 0 where steps are reset, or None.
+        mask [T, B]: of steps that count, or None.
         wants: for each input, state and weight, whether its gradient may be asked for.
         name: of the group.
         engine: a name, or ``auto``.
@@ -84,6 +86,7 @@ class _Given(NamedTuple):
     keys: Sequence[Tensor]
     lengths: Tensor | None
     reset: Tensor | None
+    mask: Tensor | None
     wants: Sequence[bool]
     name: str
     engine: str
@@ -99,7 +102,8 @@ class _Given(NamedTuple):
 
 _ARGUMENTS = (
     "Tensor[] inputs, Tensor[] states, Tensor[] weights, Tensor[] keys, Tensor? lengths, "
-    "Tensor? reset, bool[] wants, str name, str engine, str reset_to, int[] asked, str handed"
+    "Tensor? reset, Tensor? mask, bool[] wants, str name, str engine, str reset_to, int[] asked, "
+    "str handed"
 )
 
 
@@ -172,26 +176,28 @@ def _(_: Any, __: Any, *arguments: Any) -> list[Tensor]:
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    xs, states, weights, keys, lengths, reset, *ctx.rest = inputs
-    ctx.form, ctx.there = Form(len(xs), len(states)), (lengths is not None, reset is not None)
-    further = [value for value in (lengths, reset) if value is not None]
-    ctx.keys = len(keys)
-    ctx.save_for_backward(output[-1], *keys, *further, *xs, *states, *weights)
+    given = _Given(*inputs)
+    further = (given.lengths, given.reset, given.mask)
+    ctx.form = Form(len(given.inputs), len(given.states))
+    ctx.keys, ctx.there = len(given.keys), [value is not None for value in further]
+    ctx.rest = inputs[4 + len(further) :]
+    there = [value for value in further if value is not None]
+    ctx.save_for_backward(output[-1], *given.keys, *there, *given.differentiable)
     ctx.set_materialize_grads(False)
 
 
 def _back(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
     ticket, *saved = ctx.saved_tensors
     keys, saved = saved[: ctx.keys], saved[ctx.keys :]
-    lengths, reset = (saved.pop(0) if there else None for there in ctx.there)
+    further = [saved.pop(0) if there else None for there in ctx.there]
     call, wants = ctx.form.call(saved), ctx.rest[0]
-    arguments = (list(call.inputs), list(call.states), list(call.weights), keys, lengths, reset)
+    arguments = (list(call.inputs), list(call.states), list(call.weights), keys, *further)
     grads = iter(
         torch.ops.elman.recurrent_backward(list(cotangents[:-1]), ticket, *arguments, *ctx.rest)
     )
     gradients = ctx.form.gradients([next(grads) if want else None for want in wants])
     nothing = [None] * len(keys)
-    return *map(list, gradients), nothing, *(None for _ in (lengths, reset, *ctx.rest))
+    return *map(list, gradients), nothing, *(None for _ in (*further, *ctx.rest))
 
 
 recurrent.register_autograd(_back, setup_context=_keep)
@@ -239,7 +245,8 @@ def _autograd(wanted: bool) -> Iterator[None]:
 
 def _called(group: Group, call: Call, given: _Given) -> tuple[Tensor, Sequence[Tensor]]:
     """An eager call of a group; of padded sequences packed."""
-    keys, lengths, reset, handed = given.keys, given.lengths, given.reset, given.handed
+    keys, lengths, handed = given.keys, given.lengths, given.handed
+    mask, reset = given.mask, given.reset
     packing = padding = None
     per = draws(group.runners[0].cell.graph) if keys else ()
     inputs, states, weights, *_ = call
@@ -251,6 +258,7 @@ def _called(group: Group, call: Call, given: _Given) -> tuple[Tensor, Sequence[T
         static = [packing.sorted(s, 0) for s in inputs[count:]]
         inputs = (*[padding.packed(x) for x in inputs[:count]], *static)
         states = tuple([packing.sorted(state, 0) for state in states])
+        mask = None if mask is None else padding.packed(mask)
         reset = None if reset is None else padding.packed(reset)
         keys = packed_keys(per, keys, padding, packing)
     count = len(group.runners)
@@ -258,6 +266,8 @@ def _called(group: Group, call: Call, given: _Given) -> tuple[Tensor, Sequence[T
     starts = [states[k * each : (k + 1) * each] for k in range(count)]
     matrices = [weights[k * many : (k + 1) * many] for k in range(count)]
     options: list[Option] = [Draws(per, keys)] if keys else []
+    if mask is not None:
+        options.append(Mask(mask))
     if reset is not None:
         options.append(Reset(reset, given.reset_to))
     packed = None if packing is None else packing.packed

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from elman.errors import EngineError
+from elman.nn.arguments import Marks
 from elman.nn.compile.names import form_of, names_of, output_layout_of, read_by, transforming
 from elman.nn.compile.operator import BELOW
 from elman.nn.outputs import Outputs, run_layers
@@ -24,7 +25,7 @@ def run_compiled(
     dropout: float,
     residual: bool,
     lengths: Any,
-    reset: tuple[Tensor, str] | None,
+    marks: Marks,
     asked: Checkpoint,
     outputs: Outputs = None,
     per: tuple[str, ...] = (),
@@ -35,7 +36,7 @@ def run_compiled(
         module: whose layers they are.
         inputs, states, weights, engine, dropout, residual: as there.
         lengths [B]: of padded sequences, or None.
-        reset: mask [T, B] of resets, and to what; or None.
+        marks: of steps, in the inner layout.
         asked: of the backward's memory.
         outputs: what the last layer hands out, as of a call.
         per: how often random numbers are drawn anew.
@@ -49,7 +50,7 @@ def run_compiled(
     if dropout > 0.0:  # a branch, not a value: from its second value on, the share is a symbol
         between = True
     counts = None if lengths is None else torch.as_tensor(lengths)
-    mask, to = (None, "") if reset is None else reset
+    reset, to = marks.reset, "" if marks.reset is None else marks.reset_to
     form = form_of(id(module))
     starts = form.rows(states)
     groups = names_of(id(module), between)
@@ -72,7 +73,19 @@ def run_compiled(
         handed = BELOW if end < len(starts) else outputs or ""
         own = [each[first:end] for often, each in zip(per, keys) if often in drawn]
         made, *last, _ = torch.ops.elman.recurrent(
-            given, flat, matrices, own, counts, mask, wants, name, engine, to, memory, handed
+            given,
+            flat,
+            matrices,
+            own,
+            counts,
+            reset,
+            marks.mask,
+            wants,
+            name,
+            engine,
+            to,
+            memory,
+            handed,
         )
         return made, last
 

@@ -1,0 +1,39 @@
+"""What follows from a module's cell, sizes and options."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from elman.nn.call_cache import LayerCallCache
+from elman.nn.dispatch import Runner
+from elman.nn.signature import Signature
+from elman.nn.stack import Stack
+
+PARTS = "_parts"  # the attribute that no copy and no pickle has
+
+
+class Parts(NamedTuple):
+    """What follows from a module's cell, sizes and options.
+
+    Attributes:
+        runners: one per layer and direction, by the suffix of its weights' names: ``l0``,
+            ``l0_reverse`` …
+        stack: of them.
+        names: of the parameters of each.
+        signature: what the module takes.
+        draws: how often cells draw random numbers anew: per ``step``, per ``sequence``.
+        call_cache: calls that came before.
+        recurrent: of each weight of each, whether it is a matrix that multiplies what depends on a
+            state.
+        begins: whether a sequence that is given no state may begin with something else than zeros:
+            with what is learned, or with what cells say (``init=``).
+    """
+
+    runners: dict[str, Runner]
+    stack: Stack
+    names: list[list[str]]
+    signature: Signature
+    call_cache: LayerCallCache
+    recurrent: list[list[bool]]
+    draws: tuple[str, ...] = ()
+    begins: bool = False
