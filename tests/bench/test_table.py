@@ -65,7 +65,7 @@ def test_words():
         "elman": "2.00 µs",
         "ratio": "40.0x (36.0–44.0)",
         "first": "3.40 µs (25.0x)",
-        "asked": "≥ 30x",
+        "target": "≥ 30x",
         "c": "36.0x",
         "error": "4.2e-07",
         "speed": "30 (30%)",
@@ -75,7 +75,7 @@ def test_words():
         CASE: "import elman",
         "baseline": "1 s",
         "elman": "0.05 s",
-        "asked": "≤ 0.3 s",
+        "target": "≤ 0.3 s",
     }
     assert peak == {CASE: "peak", "speed": "50 on 1; 100 on 2"}
 
@@ -96,7 +96,7 @@ def test_empty_columns_are_left_out():
     headers, told = filled(list(found.values()))
     assert headers == [COLUMNS[name][0] for name in words(found["gru 10,1,64"])]
     headers, told = filled([found["import elman"]])
-    assert headers == ["case (T,B,H)", "torch, per step", "elman, per step", "asked"]
+    assert headers == ["case (T,B,H)", "torch, per step", "elman, per step", "target"]
     assert told == [["import elman", "1 s", "0.05 s", "≤ 0.3 s"]]
 
 

@@ -1,4 +1,4 @@
-"""Rows as words for people: the same in the terminal and in the README."""
+"""Rows of measurements as text, the same in the terminal and in the README."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ COLUMNS = {  # name -> header, and the name for a line about one row
     CASE: ("case (T,B,H)", ""),
     "baseline": ("torch, per step", "torch"),
     OURS: ("elman, per step", "elman"),
-    "ratio": ("times as fast (quartiles)", "ratio"),
-    "first": ("first call after others (times as fast)", "first call"),
-    "asked": ("asked", "asked"),
+    "ratio": ("speed-up (quartiles)", "speed-up"),
+    "first": ("first call after other work (speed-up)", "first call"),
+    "target": ("target", "target"),
     "c": ("engine c alone", "engine c"),
     "error": ("error", "error"),
     "speed": ("GFLOP/s (of peak)", "GFLOP/s"),
-    "others": ("elman beside others", "beside"),
+    "others": ("speed-up over others", "over"),
     "study": ("study", "study"),
     "memory": ("memory of a step (forecast)", "memory"),
     "phases": ("where the time goes", "time in"),
     "refused": ("not measured", "not measured:"),
 }
 NOTHING = "–"
-PHASES = 4  # that are told of all
-LARGE = 32  # units from which a speed says something about the arithmetic
+PHASES = 4  # shown, of all
+LARGE = 32  # units from which on GFLOP/s say something about the arithmetic
 
 
 def words(row: Row) -> dict[str, str]:
-    """What there is to tell of a row, by name of :data:`COLUMNS`."""
+    """The texts of a row that are not empty, by name of :data:`COLUMNS`."""
     told = {CASE: row[CASE]} | _told(row)
     return {name: text for name, text in told.items() if text != NOTHING}
 
@@ -57,7 +57,7 @@ def _told(row: Row) -> dict[str, str]:
         OURS: _time(seconds.get(OURS), steps),
         "ratio": _ratio(ratios.get(OURS)),
         "first": _first(row.get("first", {}), asked["baseline"], steps),
-        "asked": _asked(asked),
+        "target": _target(asked),
         "c": _ratio(ratios.get("elman-c"), spread=False),
         "error": _number(row.get("error", {}).get(OURS), ".1e"),
         "speed": _speed(row),
@@ -217,7 +217,8 @@ def _ratio(found: dict[str, Any] | None, spread: bool = True) -> str:
     return f"{text} ({_three(found['q1'])}–{_three(found['q3'])})" if spread else text
 
 
-def _asked(asked: dict[str, Any]) -> str:
+def _target(asked: dict[str, Any]) -> str:
+    """The speed-up that the suite wants at least, or the time that it wants at most."""
     if asked["ratio"] is not None:
         return f"≥ {asked['ratio']:g}x"
     return NOTHING if asked["seconds"] is None else f"≤ {asked['seconds']:g} s"
