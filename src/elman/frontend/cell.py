@@ -210,12 +210,8 @@ class Cell:
                     f"{self.name} divides {first[0].name}: a weight multiplies it and the state"
                 )
             dims = sizes_per_head(dims, self.heads, self.whole.division)
-        sized, inputs, more = (
-            self.states or self.outputs,
-            self.inputs,
-            (*self.static, *self.weights),
-        )
-        known = bind_dims(inputs, sized, more, input_size, hidden_size, dims)
+        sized, more = self.states or self.outputs, (*self.static, *self.weights)
+        known = bind_dims(self.inputs, sized, more, input_size, hidden_size, dims)
         check_groups(self.graph, known)
         return known
 

@@ -1,4 +1,4 @@
-"""What stands in a formula for a function of torch or numpy, for messages."""
+"""What to write in a formula in place of a function of torch, numpy or Python, for messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CUT = (
 )
 _DRAWN = "uniform(v) in [0, 1), or noise(v) of a normal distribution, for each unit"
 
-_SPELLED = {  # what others call it -> what it is here
+_SPELLED = {  # the name in torch or numpy -> what to write instead
     "addmm": "W @ v + b",
     "argmax": "hardmax(v), which is 1 at the largest unit, else 0",
     "bernoulli": "uniform(p) < p",
@@ -55,10 +55,25 @@ _SPELLED = {  # what others call it -> what it is here
     "view": _CUT,
 }
 
+BUILTINS_OF_TWO = {  # Python's functions of two values -> what to write instead
+    "max": "maximum(a, b) from elman.ops",
+    "min": "minimum(a, b) from elman.ops",
+}
+BUILTINS_OVER_UNITS = {  # those of all units -> what to write instead
+    "sum": "from elman.ops import sum: sum(v) is the sum of all units",
+    "max": "amax(v) from elman.ops is the largest unit; maximum(a, b) the larger of two values",
+    "min": "-amax(-v), amax from elman.ops, is the smallest unit; minimum(a, b) of two values",
+    "any": "amax(v) of conditions, amax from elman.ops, is 1 if one of them is",
+    "all": "1 - amax(1 - v) of conditions, amax from elman.ops, is 1 if all of them are",
+    "sorted": "a step has no order of units; amax(v) from elman.ops is the largest",
+}
+
 
 def hint_for(name: str) -> str:
-    """The hint for who calls a function of another library: ours of that name, how it is written
-    here, or that there is none."""
+    """The hint where a function of torch or numpy is called.
+
+    It names elman's own function of that name, what to write instead, or says that there is none.
+    """
     from elman.frontend import activations, functions, reductions, spikes  # which use the tracer
 
     known = [own for room in (functions, activations, reductions, spikes) for own in room.__all__]

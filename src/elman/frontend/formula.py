@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from elman.errors import InputError, ShapeError, TraceError, diagnostic
@@ -21,15 +20,16 @@ if TYPE_CHECKING:
     from elman.frontend.cell import Cell
 
 
-def _return_line(function: Callable[..., Any]) -> str:
+def _return_line(cell: Cell) -> tuple[str, str]:
     """The line of the function's last ``return``; its first line if the source is not at hand."""
+    function = cell.function
     code = function.__code__
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError):
-        return line_of(code.co_filename, code.co_firstlineno)
+        return "at", line_of(code.co_filename, code.co_firstlineno)
     lines = [item.lineno for item in ast.walk(tree) if isinstance(item, ast.Return)]
-    return line_of(code.co_filename, code.co_firstlineno + max(lines, default=1) - 1)
+    return "at", line_of(code.co_filename, code.co_firstlineno + max(lines, default=1) - 1)
 
 
 def cut(declared: tuple[Declared, ...], cuts: Cuts) -> tuple[Declared, ...]:
@@ -64,51 +64,9 @@ def traced(cell: Cell, cuts: Cuts) -> Graph:
             read = [change.read(leaf.name, v) for leaf, v in zip(states, read, strict=True)]
     arguments = [*map(Tracer, inputs), *read, *map(Tracer, weights)]
     returned = cell.function(*arguments, **cell.options)
-    several = isinstance(returned, tuple | list)
-    values: list[Any] = [*returned] if several else [returned]
-    expected = [*cell.outputs, *cell.states]
-    names = ", ".join(str(entry) for entry in expected)
-    if len(values) != len(expected):
-        raise TraceError(
-            diagnostic(
-                f"{cell.name} returns {len(values)} values, but declares {len(expected)}: {names}",
-                [("at", _return_line(cell.function))],
-                f"return {', '.join(entry.name for entry in expected)}",
-            )
-        )
-    found: list[Node] = []
-    for entry, value in zip(expected, values, strict=True):
-        if value is None:
-            raise TraceError(
-                diagnostic(
-                    f"{cell.name} returns None for {entry}",
-                    [("at", _return_line(cell.function))],
-                    f"return {', '.join(item.name for item in expected)}",
-                )
-            )
-        made = lift(value)
-        shape = cut_shape(entry.shape, cuts)
-        check_cut(made.shape, shape)
-        if made.shape != shape and not (made.shape == () and made.rate == Rate.WEIGHT):
-            raise ShapeError(
-                diagnostic(
-                    f"{cell.name} returns {show_shape(made.shape)} for {entry}",
-                    [("at", _return_line(cell.function)), ("value", describe(made))],
-                    f"{entry.name} is declared as {show_shape(entry.shape)}",
-                )
-            )
-        if made.shape != shape:
-            raise ShapeError(
-                diagnostic(
-                    f"{cell.name} returns a constant for {entry}",
-                    [("at", _return_line(cell.function))],
-                    f"0 * {entry.name} + constant has the right shape",
-                )
-            )
-        found.append(made)
-    found = _multiplied(cell, read, found)
+    roots = _multiplied(cell, read, _checked_results(cell, returned, cuts))
     count = len(cell.outputs)
-    outputs, next_states = tuple(found[:count]), found[count:]
+    outputs, next_states = tuple(roots[:count]), roots[count:]
     with written_at(cell.where):
         for change in cell.changes:
             next_states = [
@@ -117,6 +75,46 @@ def traced(cell: Cell, cuts: Cuts) -> Graph:
             ]
     next_states = tuple(next_states)
     return Graph(inputs, states, weights, next_states, outputs or next_states[:1])
+
+
+def _checked_results(cell: Cell, returned: Any, cuts: Cuts) -> list[Node]:
+    """The outputs and next states that a cell's function returned, in declared order.
+
+    Raises:
+        TraceError: there are more or fewer than it declares, or one is None.
+        ShapeError: one has another shape than it declares.
+    """
+    values: list[Any] = [*returned] if isinstance(returned, tuple | list) else [returned]
+    expected = [*cell.outputs, *cell.states]
+    hint = f"return {', '.join(entry.name for entry in expected)}"
+    if len(values) != len(expected):
+        names = ", ".join(str(entry) for entry in expected)
+        what = f"{cell.name} returns {len(values)} values, but declares {len(expected)}: {names}"
+        raise TraceError(diagnostic(what, [_return_line(cell)], hint))
+    found: list[Node] = []
+    for entry, value in zip(expected, values, strict=True):
+        if value is None:
+            what = f"{cell.name} returns None for {entry}"
+            raise TraceError(diagnostic(what, [_return_line(cell)], hint))
+        made, shape = lift(value), cut_shape(entry.shape, cuts)
+        check_cut(made.shape, shape)
+        if made.shape != shape:
+            raise _misshapen(cell, entry, made)
+        found.append(made)
+    return found
+
+
+def _misshapen(cell: Cell, entry: Declared, made: Node) -> ShapeError:
+    """The error for a result that has another shape than it was declared with."""
+    line = _return_line(cell)
+    if made.shape == () and made.rate == Rate.WEIGHT:
+        what = f"{cell.name} returns a constant for {entry}"
+        return ShapeError(
+            diagnostic(what, [line], f"0 * {entry.name} + constant has the right shape")
+        )
+    what = f"{cell.name} returns {show_shape(made.shape)} for {entry}"
+    hint = f"{entry.name} is declared as {show_shape(entry.shape)}"
+    return ShapeError(diagnostic(what, [line, ("value", describe(made))], hint))
 
 
 def _multiplied(cell: Cell, read: list[Tracer], roots: list[Node]) -> list[Node]:
@@ -133,8 +131,10 @@ def _multiplied(cell: Cell, read: list[Tracer], roots: list[Node]) -> list[Node]
             ]
     pairs = zip(read, seen, strict=True)
     instead = {old.node: new.node for old, new in pairs if old is not new}
-    made = read_by_products(roots, instead) if instead else roots
-    if instead and made == roots:
+    if not instead:
+        return roots
+    made = read_by_products(roots, instead)
+    if made == roots:
         raise InputError(
             diagnostic(
                 f"recurrent_dropout: {cell.name} multiplies no state with a weight matrix",

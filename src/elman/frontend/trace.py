@@ -9,9 +9,10 @@ from typing import Any, NoReturn
 
 from elman.frontend.blocks import multiplied, transposed
 from elman.frontend.cuts import check_cut
-from elman.frontend.foreign_names import hint_for
+from elman.frontend.foreign_names import BUILTINS_OF_TWO, BUILTINS_OVER_UNITS, hint_for
 from elman.frontend.heads import heads_of
 from elman.frontend.lines import called, describe, mismatch, refuse, where_called
+from elman.frontend.shape_hints import elementwise_hint, product_hint
 from elman.ir.graph import Node, Rate, node
 from elman.ir.types import Dim, show_shape
 
@@ -132,8 +133,8 @@ class Tracer:
                 "as many turns as any sample takes, each with a condition: "
                 "for _ in range(10): h = where(go, next, h)",
             )
-        if (name := called()) in _OF_TWO:
-            refuse(f"Python's {name}() cannot choose between traced values", _OF_TWO[name])
+        if (name := called()) in BUILTINS_OF_TWO:
+            refuse(f"Python's {name}() cannot choose between traced values", BUILTINS_OF_TWO[name])
         refuse(
             "a traced value has no truth: `if`, `while`, `and`, `or`, `not` cannot see it",
             "use where(condition, a, b) from elman.ops; for several conditions multiply them",
@@ -216,8 +217,8 @@ class Tracer:
     __delitem__ = __getitem__
 
     def __iter__(self) -> NoReturn:
-        if (name := called()) in _OVER_UNITS:
-            refuse(f"Python's {name}() cannot take a traced value", _OVER_UNITS[name])
+        if (name := called()) in BUILTINS_OVER_UNITS:
+            refuse(f"Python's {name}() cannot take a traced value", BUILTINS_OVER_UNITS[name])
         refuse("a traced value cannot be unpacked", "cut it first: a, b = split(v, 2)")
 
     def __len__(self) -> NoReturn:
@@ -229,20 +230,6 @@ class Tracer:
         if name.startswith("__"):
             raise AttributeError(name)
         refuse(f"a traced value has no .{name}", hint_for(name))
-
-
-_OF_TWO = {  # Python's functions -> what to write instead
-    "max": "maximum(a, b) from elman.ops",
-    "min": "minimum(a, b) from elman.ops",
-}
-_OVER_UNITS = {
-    "sum": "from elman.ops import sum: sum(v) is the sum of all units",
-    "max": "amax(v) from elman.ops is the largest unit; maximum(a, b) the larger of two values",
-    "min": "-amax(-v), amax from elman.ops, is the smallest unit; minimum(a, b) of two values",
-    "any": "amax(v) of conditions, amax from elman.ops, is 1 if one of them is",
-    "all": "1 - amax(1 - v) of conditions, amax from elman.ops, is 1 if all of them are",
-    "sorted": "a step has no order of units; amax(v) from elman.ops is the largest",
-}
 
 
 def _size(dim: Dim) -> Tracer | int:
@@ -294,23 +281,6 @@ def lift(value: Any) -> Node:
     )
 
 
-def _vector_hint(left: Node, right: Node) -> str:
-    """What to do about two shapes that do not broadcast."""
-    if len(left.shape) != len(right.shape):
-        return (
-            "what follows inputs or states is a vector, never a matrix: W @ v, or, of all pairs of "
-            'units, weights="w[N]" with N = H * H and spread(v, w)'
-        )
-    if (1,) in (left.shape[0], right.shape[0]):
-        return "sum(v) of one unit [1] is that unit as a scalar, which meets every vector"
-    if len(left.shape) == len(right.shape) == 1:
-        for wide, narrow in ((left.shape[0], right.shape[0]), (right.shape[0], left.shape[0])):
-            parts = len(wide) // len(narrow)
-            if parts > 1 and narrow * parts == wide:
-                return f"split the wide operand first: split(v, {parts})"
-    return "values of one elementwise op have the same dims, or one is a scalar"
-
-
 def pointwise(op: str, *operands: Any) -> Tracer:
     """Apply an elementwise op; a scalar meets a vector or matrix, otherwise shapes are equal.
 
@@ -323,7 +293,7 @@ def pointwise(op: str, *operands: Any) -> Tracer:
     for other in shaped[1:]:
         check_cut(shaped[0].shape, other.shape)
         if other.shape != shaped[0].shape:
-            raise mismatch(op, shaped[0], other, _vector_hint(shaped[0], other))
+            raise mismatch(op, shaped[0], other, elementwise_hint(shaped[0], other))
     shape = shaped[0].shape if shaped else ()
     result = node(op, args, (), shape, where_called())
     if len(shape) == 2 and result.rate > Rate.WEIGHT:
@@ -356,27 +326,12 @@ def power_of(base: Any, power: Any) -> Tracer:
     return pointwise("pow", base, power)
 
 
-def _product_hint(left: Node, right: Node) -> str:
-    """What to write for an ``@`` that is no matrix times a vector."""
-    ranks = len(left.shape), len(right.shape)
-    if ranks == (1, 1):
-        v, h = (
-            (value.name, other)[bool(value.args)] for value, other in ((left, "v"), (right, "h"))
-        )
-        return f"the dot product of two vectors is sum({v} * {h})"
-    if ranks == (1, 2):
-        return "the left side of @ is a weight matrix: W @ v, or W.T @ v"
-    if ranks == (2, 2):
-        return "the right side of @ is a vector: write U @ (V @ h) for a product"
-    return "a scalar is multiplied by *: m * v"
-
-
 def matmul(left: Any, right: Any) -> Tracer:
     """Multiply a weight matrix, or its transpose, with a vector: [rows, cols] @ [cols] ->
     [rows]."""
     matrix, vector = lift(left), lift(right)
     if len(matrix.shape) != 2 or len(vector.shape) != 1:
-        raise mismatch("multiply", matrix, vector, _product_hint(matrix, vector))
+        raise mismatch("multiply", matrix, vector, product_hint(matrix, vector))
     heads, where = heads_of(matrix), where_called()
     wanted = tuple(gate_block for gate_block in matrix.shape[1] for _ in range(heads))
     check_cut((wanted,), vector.shape)

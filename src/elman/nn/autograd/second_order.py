@@ -8,7 +8,7 @@ is a batch; only gradients of weights per sample need sums of their own (``per_s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,16 +18,17 @@ from torch.autograd import Function, forward_ad
 from elman.engines.base import DifferentiableKernel, Kernel
 from elman.engines.call import Call, Cotangents, Result
 from elman.engines.packed import for_layout
-from elman.engines.reference.engine import ReferenceKernel
-from elman.engines.vjp import vjp
 from elman.errors import EngineError, warn_once
 from elman.nn.autograd.derived import COMPILED, Derived, Pass
-from elman.nn.autograd.function import own_leaves
+from elman.nn.autograd.pullback import Pullback, Some
+from elman.nn.autograd.torch_ops import (
+    gradients_by_torch_ops,
+    second_derivatives_by_torch_ops,
+)
 from elman.nn.autograd.transforms import DUAL, FUNC, batched, forward_levels, sampled, transformed
 from elman.nn.autograd.vmap import folded, picked, stacked
 
 _forward_ad: Any = forward_ad
-Some = Sequence[Tensor | None]
 
 
 class Differentiable(DifferentiableKernel):
@@ -69,53 +70,11 @@ def _flags(tensors: Sequence[Tensor]) -> tuple[bool, ...]:
     return tuple([tensor.requires_grad for tensor in tensors])
 
 
-@dataclass(frozen=True, eq=False)
-class Back:
-    """The gradients of a forward: what is no tensor of them.
-
-    Arguments are those of the forward, then the cotangents that are there: of the output, of each
-    last state. Results are the gradients of what the forward wants, in order.
-
-    Attributes:
-        primal: the forward, with what is wanted.
-        there: for each result of the forward, whether it has a cotangent.
-    """
-
-    primal: Pass
-    there: tuple[bool, ...]
-
-    @property
-    def wanted(self) -> list[int]:
-        """Indices of the arguments that get a gradient."""
-        return [k for k, flag in enumerate(self.primal.wants) if flag]
-
-    def part(self, index: int) -> Back:
-        """The same for one slice of the arguments."""
-        return replace(self, primal=self.primal.part(index))
-
-    def cut(self, flat: Sequence[Tensor]) -> tuple[Sequence[Tensor], list[Tensor | None]]:
-        """The forward's arguments, and a cotangent or None for each of its results."""
-        count = len(self.primal.wants)
-        rest = iter(flat[count:])
-        return flat[:count], [next(rest) if there else None for there in self.there]
-
-    def axes(self) -> list[int | None]:
-        """Where the batch of each argument lies; the weights have none."""
-        first, second = self.primal.of.counts
-        results = [1, *(0 for _ in range(second))]
-        return [
-            *(1 for _ in range(first)),
-            *(0 for _ in range(second)),
-            *(None for _ in range(len(self.primal.wants) - first - second)),
-            *(axis for axis, there in zip(results, self.there, strict=True) if there),
-        ]
-
-
 def gradients(primal: Pass, tensors: Sequence[Tensor], d: Some) -> list[Tensor | None]:
     """Gradients of the arguments that a forward wants, from the cotangents of its results."""
     found: list[Tensor | None] = [None] * len(tensors)
-    back = Back(primal, tuple([one is not None for one in d]))
-    if any(back.there) and back.wanted:
+    back = Pullback(primal, tuple([one is not None for one in d]))
+    if any(back.given) and back.wanted:
         made = Backward.apply(back, *tensors, *(one for one in d if one is not None))
         for k, value in zip(back.wanted, made, strict=True):
             found[k] = value
@@ -165,7 +124,7 @@ class Forward(Function):
         """Gradients of what is asked for."""
         wants = tuple(ctx.needs_input_grad[1:])
         if batched(d):
-            return (None, *_by_torch_ops(ctx.primal, ctx.saved_tensors, d, wants))
+            return (None, *gradients_by_torch_ops(ctx.primal, ctx.saved_tensors, d, wants))
         return (None, *gradients(replace(ctx.primal, wants=wants), ctx.saved_tensors, d))
 
     @staticmethod
@@ -178,9 +137,9 @@ class Forward(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], primal: Pass, *tensors: Tensor) -> Any:
         """A batch of batches is a batch; with weights of their own, each is a call."""
-        axes, count = Back(primal, (False,) * (1 + primal.of.counts[1])).axes(), info.batch_size
-        dims = in_dims[1:]
-        if _apart(primal, axes, dims):
+        back = Pullback(primal, (False,) * (1 + primal.of.counts[1]))
+        axes, count, dims = back.axes(), info.batch_size, in_dims[1:]
+        if back.separate(dims):
             each = [Forward.apply(primal.part(k), *picked(tensors, dims, k)) for k in range(count)]
             return stacked(each)
         primal = replace(primal, by_sample=primal.sampled and primal.of.order <= COMPILED)
@@ -193,14 +152,14 @@ class Backward(Function):
     """``apply(back, *tensors, *cotangents)``: the gradients that are wanted."""
 
     @staticmethod
-    def forward(back: Back, *flat: Tensor) -> tuple[Tensor, ...]:
+    def forward(back: Pullback, *flat: Tensor) -> tuple[Tensor, ...]:
         """Run the kernel's backward; its forward again, if what it saved was for something else."""
         tensors, d = back.cut(flat)
         primal = replace(back.primal, by_sample=False)
         kernel, saved = primal.saved(tensors)
         cotangents = Cotangents(d[0], tuple(d[1:]))
         gradients = kernel.backward(primal.call(tensors), saved, cotangents, True)
-        return _filled(back, tensors, gradients.tensors)
+        return back.filled(tensors, gradients.tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -213,14 +172,14 @@ class Backward(Function):
     @staticmethod
     def backward(ctx: Any, *v: Tensor | None) -> Any:  # type: ignore[override]
         """Forward and gradients of the tangent, in the direction of ``v``."""
-        back: Back = ctx.back
+        back: Pullback = ctx.back
         tensors, d = back.cut(ctx.saved_tensors)
         needs = ctx.needs_input_grad[1:]
         count = len(tensors)
         if all(one is None for one in v):
             return (None, *(None for _ in needs))
         if batched(v):
-            return (None, *_twice_by_torch_ops(back, ctx.saved_tensors, v, needs))
+            return (None, *second_derivatives_by_torch_ops(back, ctx.saved_tensors, v, needs))
         directions: list[Tensor | None] = [None] * count
         for k, one in zip(back.wanted, v, strict=True):
             directions[k] = one
@@ -236,13 +195,13 @@ class Backward(Function):
         return (
             None,
             *(by_name[name] for name in back.primal.of.names),
-            *(one for one, there in zip(d_cotangents, back.there, strict=True) if there),
+            *(one for one, given in zip(d_cotangents, back.given, strict=True) if given),
         )
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *moves: Tensor | None) -> Any:
         """Gradients of the tangent, and those from how the cotangents move."""
-        back: Back = ctx.back
+        back: Pullback = ctx.back
         tensors, d = back.cut(ctx.saved_tensors)
         count = len(tensors)
         total: list[Tensor | None] = [None] * count
@@ -253,16 +212,16 @@ class Backward(Function):
             by_name = dict(zip(moving.of.names, found, strict=True))
             total = [by_name[name] for name in back.primal.of.names]
         rest = iter(moves[count:])
-        d_moves = [next(rest) if there else None for there in back.there]
+        d_moves = [next(rest) if given else None for given in back.given]
         more = gradients(back.primal, tensors, d_moves)
         return tuple(_sum(total[k], more[k], tensors[k]) for k in back.wanted)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], back: Back, *flat: Tensor) -> Any:
+    def vmap(info: Any, in_dims: tuple[Any, ...], back: Pullback, *flat: Tensor) -> Any:
         """As of the forward; gradients of weights are summed for each sample."""
         axes, count, dims = back.axes(), info.batch_size, in_dims[1:]
         summed = any(axes[k] is None for k in back.wanted) and back.primal.of.order > COMPILED
-        if summed or _apart(back.primal, axes, dims):
+        if summed or back.separate(dims):
             each = [Backward.apply(back.part(k), *picked(flat, dims, k)) for k in range(count)]
             return stacked(each)
         batch = folded(flat, dims, axes, count)
@@ -270,14 +229,14 @@ class Backward(Function):
             made = PerSample.apply(back, count, *batch)
         else:
             made = Backward.apply(back, *batch)
-        return _unfolded(back, made, (count, -1), None)
+        return back.unfolded(made, (count, -1), None)
 
 
 class PerSample(Function):
     """``apply(back, samples, *tensors, *cotangents)``: those of the weights are [samples, ...]."""
 
     @staticmethod
-    def forward(back: Back, samples: int, *flat: Tensor) -> tuple[Tensor, ...]:
+    def forward(back: Pullback, samples: int, *flat: Tensor) -> tuple[Tensor, ...]:
         """Run the kernel that hands out rows, and sum them."""
         tensors, d = back.cut(flat)
         primal = replace(back.primal, by_sample=True)
@@ -285,7 +244,7 @@ class PerSample(Function):
         kernel = primal.of.per_sample(tensors[0], primal.wants)
         cotangents = Cotangents(d[0], tuple(d[1:]))
         gradients = kernel.by_sample(primal.call(tensors), saved, cotangents, samples)
-        return _filled(back, tensors, gradients.tensors, samples)
+        return back.filled(tensors, gradients.tensors, samples)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -340,47 +299,18 @@ class PerSample(Function):
         return torch.func.jvp(PerSample._apart(ctx), tuple(ctx.saved_tensors), given)[1]
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], back: Back, samples: int, *flat: Tensor) -> Any:
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], back: Pullback, samples: int, *flat: Tensor
+    ) -> Any:
         """More samples."""
         axes, count, dims = back.axes(), info.batch_size, in_dims[2:]
-        if _apart(back.primal, axes, dims):
+        if back.separate(dims):
             each = [
                 PerSample.apply(back.part(k), samples, *picked(flat, dims, k)) for k in range(count)
             ]
             return stacked(each)
         made = PerSample.apply(back, count * samples, *folded(flat, dims, axes, count))
-        return _unfolded(back, made, (count, -1), (count, samples))
-
-
-def _reference(primal: Pass, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The output and the last states by torch ops."""
-    kernel = for_layout(ReferenceKernel(primal.of.graph, dict(primal.of.dims)), primal.packed)
-    return kernel.forward(primal.call(tensors)).values
-
-
-def _by_torch_ops(primal: Pass, tensors: Sequence[Tensor], d: Some, needs: Any) -> Any:
-    """Gradients for cotangents that autograd batches: no function of ours may see them."""
-    own = own_leaves(tensors, needs)
-    with torch.enable_grad():
-        values = _reference(primal, own)
-    return vjp(values, own, d, needs, torch.is_grad_enabled())
-
-
-def _twice_by_torch_ops(back: Back, flat: Sequence[Tensor], v: Some, needs: Any) -> Any:
-    """The same of the gradients themselves."""
-    own = own_leaves(flat, needs)
-    tensors, d = back.cut(own)
-    with torch.enable_grad():
-        wants = back.primal.wants
-        ready = [
-            t if t.requires_grad else t.detach().requires_grad_(want)
-            for t, want in zip(tensors, wants, strict=True)
-        ]
-        made = vjp(_reference(back.primal, ready), ready, d, wants, True)
-    pairs = [(made[k], one) for k, one in zip(back.wanted, v, strict=True)]
-    there = [(value, one) for value, one in pairs if value is not None]
-    values = [value for value, _ in there]
-    return vjp(values, own, [one for _, one in there], needs, torch.is_grad_enabled())
+        return back.unfolded(made, (count, -1), (count, samples))
 
 
 def _of_tangent(d: Some) -> list[Tensor | None]:
@@ -394,40 +324,3 @@ def _sum(a: Tensor | None, b: Tensor | None, like: Tensor) -> Tensor:
     # torch turns this off in a jvp: an outer level would be lost.
     with _forward_ad._set_fwd_grad_enabled(True):
         return a if b is None else a + b
-
-
-def _filled(
-    back: Back, tensors: Sequence[Tensor], found: Some, samples: int = 0
-) -> tuple[Tensor, ...]:
-    """What is wanted; zeros where no gradient flows."""
-    axes = back.axes()
-    made: list[Tensor] = []
-    for k in back.wanted:
-        value, like = found[k], tensors[k]
-        if value is None:
-            lead = (samples,) if samples and axes[k] is None else ()
-            value = like.new_zeros(*lead, *like.shape)
-        made.append(value)
-    return tuple(made)
-
-
-def _apart(primal: Pass, axes: Sequence[int | None], dims: Sequence[int | None]) -> bool:
-    """Whether slices are separate calls: those of packed rows, or of different weights."""
-    own = any(axis is None and dim is not None for axis, dim in zip(axes, dims, strict=True))
-    return own or primal.packed is not None
-
-
-def _unfolded(
-    back: Back, made: Sequence[Tensor], batch: tuple[int, int], weights: tuple[int, int] | None
-) -> Any:
-    """Results whose batch holds all slices, with an axis of slices, and where it lies."""
-    axes = [back.axes()[k] for k in back.wanted]
-    values = [
-        value.unflatten(axis, batch)
-        if axis is not None
-        else value
-        if weights is None
-        else value.unflatten(0, weights)
-        for value, axis in zip(made, axes, strict=True)
-    ]
-    return tuple(values), tuple(axis or 0 for axis in axes)
