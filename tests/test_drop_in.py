@@ -431,7 +431,7 @@ def test_options_of_every_module():
         elman.GRU(4, 5, proj_size=2)
     with pytest.raises(TypeError, match="unexpected keyword argument 'tapes'"):
         elman.GRU(4, 5, tapes="save")
-    with pytest.raises(InputError, match='tape is "save", "auto" or "recompute"'):
+    with pytest.raises(InputError, match='tape must be "save", "auto" or "recompute"'):
         elman.GRU(4, 5, tape="some")
     with pytest.raises(InputError, match="no optimization 'loops' to leave out"):
         elman.GRU(4, 5, without=["loops"])

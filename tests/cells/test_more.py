@@ -232,9 +232,11 @@ def test_cells_of_any_depth_are_pickled_by_name(made):
 
 
 def test_modes_and_resets_that_are_not_there():
-    with pytest.raises(TraceError, match="reset is one of subtract, zero, zero_before, none, not"):
+    with pytest.raises(
+        TraceError, match="reset must be one of subtract, zero, zero_before, none, not"
+    ):
         _ = cells.lif.with_options(reset="half").graph
-    with pytest.raises(TraceError, match="mode is default or no_gate, not 'pure'"):
+    with pytest.raises(TraceError, match="mode must be default or no_gate, not 'pure'"):
         _ = cells.cfc.with_options(mode="pure").graph
-    with pytest.raises(TraceError, match="forget is sigmoid or exp, not 'relu'"):
+    with pytest.raises(TraceError, match="forget must be sigmoid or exp, not 'relu'"):
         _ = cells.slstm.with_options(forget="relu").graph

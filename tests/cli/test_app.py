@@ -48,7 +48,7 @@ def test_errors_are_text(elman, tmp_path):
     """What elman raises is printed, without a traceback, and exits with 1."""
     code, out, err = elman("train", "--resume", str(tmp_path))
     assert code == 1
-    assert "this is no run folder" in err
+    assert "this is not a run folder" in err
     assert "Traceback" not in err + out
 
 

@@ -30,42 +30,42 @@ def check(said: str, damage: str) -> None:
 FRAMES = {"name": "", "height": 1, "width": 2, "true_pixels": "AAAAAAAA"}
 FRAMES |= {"predicted_pixels": FRAMES["true_pixels"]}
 VALUES = [  # file, place, another value, what is said of it
-    ("config.json", "hidden", "8", "hidden: a whole number is wanted, not '8'"),
-    ("config.json", "cell", ["gru"], "cell: a text is wanted, not ['gru']"),
-    ("config.json", "engine", {}, "engine: a text is wanted, not {}"),
-    ("config.json", "steps", [], "steps: a whole number is wanted, not []"),
-    ("config.json", "lr", 10**400, "lr: a number is wanted, not 1000"),
+    ("config.json", "hidden", "8", "hidden: expected an integer, got '8'"),
+    ("config.json", "cell", ["gru"], "cell: expected text, got ['gru']"),
+    ("config.json", "engine", {}, "engine: expected text, got {}"),
+    ("config.json", "steps", [], "steps: expected an integer, got []"),
+    ("config.json", "lr", 10**400, "lr: expected a number, got 1000"),
     ("config.json", "lr", float("nan"), "lr must be positive, not nan"),
     ("config.json", "task", [], "an unknown task: []"),
     ("config.json", "hiden", 8, "unknown fields: hiden"),
-    ("facts.json", "baseline", [1, 2], "baseline: an object is wanted, not [1, 2]"),
-    ("facts.json", "baseline", None, "baseline: an object is wanted, not None"),
+    ("facts.json", "baseline", [1, 2], "baseline: expected an object, got [1, 2]"),
+    ("facts.json", "baseline", None, "baseline: expected an object, got None"),
     ("facts.json", "baseline", {}, "baseline.name is missing"),
-    ("facts.json", "baseline.loss", "3", "baseline.loss: a number is wanted, not '3'"),
-    ("facts.json", "baseline.loss", 10**400, "baseline.loss: a number is wanted, not 1000"),
+    ("facts.json", "baseline.loss", "3", "baseline.loss: expected a number, got '3'"),
+    ("facts.json", "baseline.loss", 10**400, "baseline.loss: expected a number, got 1000"),
     ("facts.json", "baseline.accuracy", 7, "baseline.accuracy: 7.0 is not in [0, 1]"),
-    ("facts.json", "machine", "a PC", "machine: an object is wanted, not 'a PC'"),
-    ("facts.json", "digest", 7, "digest: a text is wanted, not 7"),
+    ("facts.json", "machine", "a PC", "machine: expected an object, got 'a PC'"),
+    ("facts.json", "digest", 7, "digest: expected text, got 7"),
     ("result.json", "steps", -1, "steps: -1 is not in"),
-    ("result.json", "valid_loss", None, "valid_loss: a number is wanted, not None"),
-    ("result.json", "valid_loss", "low", "valid_loss: a number is wanted, not 'low'"),
+    ("result.json", "valid_loss", None, "valid_loss: expected a number, got None"),
+    ("result.json", "valid_loss", "low", "valid_loss: expected a number, got 'low'"),
     ("result.json", "valid_accuracy", float("nan"), "valid_accuracy: nan is not in [0, 1]"),
-    ("result.json", "speed", 2, "speed: an object is wanted, not 2"),
-    ("result.json", "speed.ratio", [2.0], "speed.ratio: a number is wanted, not [2.0]"),
-    ("result.json", "speed.ratio", True, "speed.ratio: a number is wanted, not True"),
+    ("result.json", "speed", 2, "speed: expected an object, got 2"),
+    ("result.json", "speed.ratio", [2.0], "speed.ratio: expected a number, got [2.0]"),
+    ("result.json", "speed.ratio", True, "speed.ratio: expected a number, got True"),
     ("result.json", "speed.items_per_s", {}, "speed.items_per_s.elman is missing"),
     ("result.json", "speed.items_per_s.torch.q1", 0, "speed.items_per_s.torch.q1: 0.0 is not in"),
     ("result.json", "speed.items_per_s.torch.q1", 1e17, "speed.items_per_s.torch: the quartiles"),
-    ("result.json", "choices", "aten", "choices: an object is wanted, not 'aten'"),
-    ("result.json", "sample", 7, "sample: a text is wanted, not 7"),
-    ("result.json", "valid_r2", "high", "valid_r2: a number is wanted, not 'high'"),
-    ("result.json", "shown", {}, "shown: a list is wanted, not {}"),
-    ("result.json", "shown", [7], "shown.0: an object is wanted, not 7"),
+    ("result.json", "choices", "aten", "choices: expected an object, got 'aten'"),
+    ("result.json", "sample", 7, "sample: expected text, got 7"),
+    ("result.json", "valid_r2", "high", "valid_r2: expected a number, got 'high'"),
+    ("result.json", "shown", {}, "shown: expected a list, got {}"),
+    ("result.json", "shown", [7], "shown.0: expected an object, got 7"),
     ("result.json", "shown", [{"name": "", "true": [1, 2], "predicted": [1]}], "shown.0"),
     ("result.json", "shown", [FRAMES | {"true_pixels": "AAAA"}], "shown.0: [3, 6] pixels are no"),
     ("result.json", "shown", [FRAMES | {"true_pixels": "?"}], "shown.0: "),
     ("result.json", "shown", [FRAMES | {"height": 0}], "shown.0.height: 0 is not in [1, 65536]"),
-    ("result.json", "table", [], "table: an object is wanted, not []"),
+    ("result.json", "table", [], "table: expected an object, got []"),
 ]  # fmt: skip
 
 
@@ -124,10 +124,10 @@ def huge(path: Path) -> None:
 
 FORMS = [  # what is done to a file, what is said of a .json, and of metrics.csv
     (emptied, "it is empty", "it is empty"),
-    (cut, "it is no JSON", "it is empty"),
-    (binary, "it is no JSON", "it is"),
-    (as_folder, "it is no regular file", "it is no regular file"),
-    (as_pipe, "it is no regular file", "it is no regular file"),
+    (cut, "it is not JSON", "it is empty"),
+    (binary, "it is not JSON", "it is"),
+    (as_folder, "it is not a regular file", "it is not a regular file"),
+    (as_pipe, "it is not a regular file", "it is not a regular file"),
     (as_itself, "Too many levels of symbolic links", "Too many levels of symbolic links"),
     (as_nothing, "No such file or directory", "No such file or directory"),
     (huge, "at most 134217728 are read", "at most 134217728 are read"),
@@ -148,12 +148,12 @@ def test_files_of_another_form(elman, root, file, form, of_json, of_csv):
 @pytest.mark.parametrize(
     "content, reason",
     [
-        ("[]", "an object is wanted, not []"),
-        ("null", "an object is wanted, not None"),
-        ("7", "an object is wanted, not 7"),
+        ("[]", "expected an object, got []"),
+        ("null", "expected an object, got None"),
+        ("7", "expected an object, got 7"),
         ('{"a":' * 100_000, "its values are nested too deep"),
         ('{"a":' * 90 + "1" + "}" * 90, "its values are nested too deep"),
-        ('{"a": ' + "9" * 5000 + "}", "it is no JSON"),
+        ('{"a": ' + "9" * 5000 + "}", "it is not JSON"),
     ],
 )
 @pytest.mark.parametrize("file", JSON)
@@ -204,7 +204,7 @@ def test_the_rest_of_a_damaged_run_is_shown(elman, root):
     said = elman("runs", f"--out={root}", "--report")[1]
     assert "│ bad │ gru 1 x 8 │ 6/6 │" in row_of(said, "bad")
     page = (root / "bad" / "report.html").read_text()
-    assert "damaged: result.json: it is no JSON" in page
+    assert "damaged: result.json: it is not JSON" in page
     assert page.count("<svg") == 5
     (root / "bad" / "result.json").unlink()
     (root / "bad" / "metrics.csv").write_text("")
@@ -284,4 +284,4 @@ def test_a_damaged_run_is_not_resumed(elman, root, file):
     code, _, err = elman("train", f"--resume={root / 'bad'}")
     assert code == 1
     assert "the run is damaged" in err
-    assert f"{file}: an object is wanted, not []" in err
+    assert f"{file}: expected an object, got []" in err

@@ -147,7 +147,7 @@ def test_cells_that_do_not_exist(elman, own, tmp_path, command):
     empty.write_text("")
     assert "@elman.cell(input=" in told(str(empty))
     err = told(own.replace("low_rank", "elman"))
-    assert "'elman' in the file is no cell" in err
+    assert "'elman' in the file is not a cell" in err
     assert "@elman.cell(input=" in err
 
 

@@ -57,7 +57,7 @@ def test_export_of_a_run_has_its_sizes(elman, run, tmp_path):
     assert "leave --hidden --weights out" in " ".join(err.replace("│", " ").split())
     code, _, err = elman("export", str(tmp_path / "none"), f"--c={tmp_path}")
     assert code == 1
-    assert "this is no run folder" in err
+    assert "this is not a run folder" in err
 
 
 def test_layers_with_norms_between(elman, run, other, tmp_path):

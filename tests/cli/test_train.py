@@ -128,7 +128,7 @@ def test_damaged_run_does_not_hide_the_others(elman, tmp_path, data):
     code, said, _ = elman("runs", out)
     assert code == 0
     assert "6/6" in said
-    assert "bad: damaged: config.json: it is no JSON: Expecting" in said
+    assert "bad: damaged: config.json: it is not JSON: Expecting" in said
 
 
 def test_train_series_and_resume(elman, tmp_path):

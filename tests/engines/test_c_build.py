@@ -206,7 +206,7 @@ def test_further_flags(empty_cache, monkeypatch):
     assert paths[0] != paths[1]
     assert len(list(paths[0].parent.glob("*.o"))) == 1
     monkeypatch.setenv("ELMAN_CFLAGS", "-O'")
-    with pytest.raises(BuildError, match=r"ELMAN_CFLAGS=-O' are no flags of a compiler: No clos"):
+    with pytest.raises(BuildError, match=r"ELMAN_CFLAGS=-O' are not compiler flags: No clos"):
         build(asks, SCALAR)
 
 

@@ -82,8 +82,8 @@ REFUSING = {  # what the compiler does -> (its script, all that is said)
         "refused a generated kernel: exit status 1: kernel.c:1: error: no",
     ),
     "fails in silence": ("exit 3", "refused a generated kernel: exit status 3"),
-    "writes nothing": ("exit 0", "says it compiled a kernel, and wrote nothing"),
-    "makes a folder": (leave('mkdir "$2"'), "says it compiled a kernel, and wrote nothing"),
+    "writes nothing": ("exit 0", "reported success, but wrote no file"),
+    "makes a folder": (leave('mkdir "$2"'), "reported success, but wrote no file"),
     "writes no UTF-8": (
         r"printf 'err\366r: \377\033[2J\000' >&2; exit 3",
         "refused a generated kernel: exit status 3: err?r: ??[2J?",
@@ -240,7 +240,10 @@ def test_a_compiler_that_leaves_somebody_with_its_pipe(empty_cache, tmp_path, mo
 
 
 COMMANDS = {  # CC -> (whether it works, what is said)
-    '"unbalanced': (False, 'no C compiler (CC="unbalanced is no command: No closing quotation): i'),
+    '"unbalanced': (
+        False,
+        'no C compiler (CC="unbalanced is not a command: No closing quotation): i',
+    ),
     "''": (False, "no C compiler ('': "),
     "/nowhere/\udcff": (False, "no C compiler ('/nowhere/?': No such file or directory): install"),
     "{here}/not executable/cc": (False, "no C compiler ({here}/not executable/cc: "),
@@ -278,11 +281,11 @@ NO_LIBRARY = {  # what a compiler that succeeds wrote -> its script, what is sai
     "random bytes": (leave('head -c 5000 /dev/urandom > "$2"'), "cannot load"),
     "a head and zeros": (
         leave(r"""printf '\177ELF\2\1\1' > "$2"; head -c 5000 /dev/zero >> "$2" """),
-        "wrote a part of one",
+        "wrote only part of a file",
     ),
     "a part of a library": (
         '{real} "$@"; ' + leave('head -c 9000 "$2" > "$2".half; mv "$2".half "$2"'),
-        "wrote a part of one",
+        "wrote only part of a file",
     ),
     "another library": (
         leave('echo "int a;" > "$2".c; {real} -shared -fPIC "$2".c -o "$2"'),

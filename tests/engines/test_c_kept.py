@@ -300,7 +300,7 @@ def test_sizes(text, monkeypatch):
 def test_a_size_that_is_none(empty_cache, monkeypatch):
     """Told with one that is, before anything is compiled."""
     monkeypatch.setenv("ELMAN_CACHE_SIZE", "plenty")
-    said = r"ELMAN_CACHE_SIZE='plenty' is no size; .*: ELMAN_CACHE_SIZE='1 GiB'"
+    said = r"ELMAN_CACHE_SIZE='plenty' is not a size; .*: ELMAN_CACHE_SIZE='1 GiB'"
     with pytest.raises(EngineError, match=said):
         build(TINY, SCALAR)
     assert not list((empty_cache / "kernels").glob("*.so"))

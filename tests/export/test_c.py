@@ -373,7 +373,7 @@ def test_what_cannot_be_exported(tmp_path):
         to_c(elman.GRU(2, 3, bidirectional=True), tmp_path)
     with pytest.raises(InputError, match="takes a recurrent module"):
         to_c(torch.nn.Linear(2, 3), tmp_path)
-    with pytest.raises(InputError, match="no identifier"):
+    with pytest.raises(InputError, match="not a C identifier"):
         to_c(elman.GRU(2, 3), tmp_path, "my model")
     net = elman.GRU(2, 3)
     with torch.no_grad():

@@ -231,12 +231,16 @@ def with_set(x, h, W, R, b):
 
 
 TRACE = {  # function -> what the message says first, the line's mark, the hint
-    with_if: ("a traced value has no truth", "if", "use where(condition, a, b)"),
-    with_while: ("a loop cannot depend on values", "while", "as many turns as any sample takes"),
-    with_range: ("a traced value is no count", "range", "as many turns as any sample takes"),
-    with_item: ("a traced value is no count", "item", "as many turns as any sample takes"),
-    with_and: ("a traced value has no truth", "and", "use where(condition, a, b)"),
-    with_chain: ("a traced value has no truth", "chain", "use where(condition, a, b)"),
+    with_if: ("a traced value has no truth value", "if", "use where(condition, a, b)"),
+    with_while: ("a loop cannot depend on values", "while", "run as many iterations as any sample"),
+    with_range: (
+        "a traced value is not an integer",
+        "range",
+        "run as many iterations as any sample",
+    ),
+    with_item: ("a traced value is not an integer", "item", "run as many iterations as any sample"),
+    with_and: ("a traced value has no truth value", "and", "use where(condition, a, b)"),
+    with_chain: ("a traced value has no truth value", "chain", "use where(condition, a, b)"),
     with_print: ("a traced value cannot be printed", "print", "print(elman.explain(cell))"),
     with_fstring: ("a traced value cannot be printed", "f-string", "print(elman.explain(cell))"),
     with_format: ("a traced value cannot be printed", "format", "print(elman.explain(cell))"),
@@ -259,9 +263,9 @@ TRACE = {  # function -> what the message says first, the line's mark, the hint
     with_change: ("a traced value cannot be changed in place", "change", "make a new one: where("),
     with_deletion: ("a traced value cannot be indexed", "deletion", "cut it into parts"),
     with_digits: ("a traced value is rounded to whole", "digits", "round(v * 100) / 100"),
-    with_trunc: ("trunc is no op of a cell", "trunc", "write where(v < 0, -floor(-v), floor(v))"),
-    with_math: ("a traced value is no number", "math", "use the function of the same name"),
-    with_float: ("a traced value is no number", "float", "use the function of the same name"),
+    with_trunc: ("cells have no trunc", "trunc", "write where(v < 0, -floor(-v), floor(v))"),
+    with_math: ("a traced value is not a number", "math", "use the function of the same name"),
+    with_float: ("a traced value is not a number", "float", "use the function of the same name"),
     with_numpy: ("numpy.tanh cannot take a traced value", "numpy", "from elman.ops import tanh"),
     with_asarray: ("numpy cannot take a traced value", "asarray", "use the function of that name"),
     with_array: ("a ndarray cannot take part", "array", "use numbers, the cell's arguments"),
@@ -281,9 +285,9 @@ TRACE = {  # function -> what the message says first, the line's mark, the hint
     with_misspelt: ("a traced value has no .sigmoids", "misspelt", "elman.ops has no sigmoids; th"),
     with_unknown: ("torch.fft_fft cannot", "unknown", "elman.ops has no fft_fft: write it with"),
     with_power: ("a str cannot take part", "power", "use numbers, the cell's arguments"),
-    with_division: ("// is no op of a cell", "division", "write floor(v / w)"),
-    with_conditions: ("& | ^ ~ are no ops of a cell", "conditions", "write a * b for and"),
-    with_not: ("& | ^ ~ are no ops of a cell", "not", "write a * b for and"),
+    with_division: ("cells have no //", "division", "write floor(v / w)"),
+    with_conditions: ("cells have no & | ^ ~", "conditions", "write a * b for and"),
+    with_not: ("cells have no & | ^ ~", "not", "write a * b for and"),
     with_text: ("a str cannot take part", "text", "use numbers, the cell's arguments"),
     with_none: ("a NoneType cannot take part", "none", "use numbers, the cell's arguments"),
 }
@@ -609,7 +613,7 @@ def test_a_helper_is_not_blamed():
 
     with pytest.raises(TraceError) as caught:
         rnn(step)
-    told(caught.value, "a traced value is no number", "helper", "use the function")
+    told(caught.value, "a traced value is not a number", "helper", "use the function")
 
 
 def with_sum(x, h, W, R, b):
@@ -670,7 +674,7 @@ INLINED = {
     with_too_few: ("gru(…): missing a required", "too few", "gru(x, h, W, R, b, c)"),
     with_too_many: ("rnn(…): too many positional", "too many", "rnn(x, h, W, R, b"),
     with_unknown_option: ("lif(…): got an unexpected", "unknown option", "lif(x, m, W, b, beta,"),
-    with_wrong_option: ("reset is one of subtract,", "wrong option", 'reset="subtract"'),
+    with_wrong_option: ("reset must be one of subtract,", "wrong option", 'reset="subtract"'),
     with_wrong_shape: ("cannot add [3H] and [H]", "wrong shape", "split the wide operand"),
 }
 
@@ -689,9 +693,9 @@ def test_options_of_cells_of_the_library():
     """A wrong one is told where the module is made, or the cell is asked for its formula."""
     with pytest.raises(TraceError) as caught:
         elman.Recurrent(cells.lif, 3, 4, reset="never")  # module
-    told(caught.value, "reset is one of", "module", 'reset="subtract"')
+    told(caught.value, "reset must be one of", "module", 'reset="subtract"')
     made = cells.slstm.with_options(forget="never")
     with pytest.raises(TraceError) as caught:
         _ = made.graph  # formula
-    told(caught.value, "forget is sigmoid or exp", "formula", 'forget="sigmoid"')
+    told(caught.value, "forget must be sigmoid or exp", "formula", 'forget="sigmoid"')
     assert elman.Recurrent(cells.lif, 3, 4, reset="zero").cell.options["reset"] == "zero"

@@ -135,11 +135,11 @@ def test_what_is_no_group():
         assert text.startswith(f"cannot form {groups} equal groups of [{dims}]"), text
         assert f"at    {HERE.name}:" in text
         assert "hint  a group is a part of H, or several H" in text
-    assert "10 is no multiple of 4" in refused("10", lambda x: ops.layer_norm(x, groups=4))
+    assert "10 is not a multiple of 4" in refused("10", lambda x: ops.layer_norm(x, groups=4))
     for groups in (0, -1, 2.0, True, "2"):
         odd: Any = groups
         text = refused("H", lambda x, groups=odd: ops.softmax(x, groups=groups))
-        assert text.startswith(f"groups is a number of groups, not {groups!r}"), text
+        assert text.startswith(f"groups must be a positive integer, not {groups!r}"), text
     parts = lambda x: ops.concat(*ops.split(ops.sum(x, groups=4), 2))  # noqa: E731  # [4] is cut
     assert "a dim of 4 is cut into parts elsewhere" in refused(
         "H", lambda x: ops.spread(parts(x), x)
@@ -154,7 +154,7 @@ def test_sizes_that_are_no_multiple():
     with pytest.raises(ShapeError) as told:
         elman.Recurrent(made, 30, 30)
     text = str(told.value)
-    assert "H = 30 is no multiple of its 4 groups" in text, text
+    assert "H = 30 is not a multiple of its 4 groups" in text, text
     assert f"at    {HERE.name}:" in text
     assert "layer_norm(x, groups=4)" in text
     assert "hint  H = 32 is one" in text
@@ -168,7 +168,7 @@ def test_named_groups_that_do_not_divide():
         return h * ops.spread(W @ x, h)
 
     assert elman.Recurrent(own, 3, 12, M=4).W_l0.shape == (4, 3)
-    with pytest.raises(ShapeError, match="H = 12 is no multiple of its M = 5 groups"):
+    with pytest.raises(ShapeError, match="H = 12 is not a multiple of its M = 5 groups"):
         elman.Recurrent(own, 3, 12, M=5)
 
 

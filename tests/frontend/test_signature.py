@@ -139,17 +139,17 @@ BAD = {  # name -> (strings, what the message says, the hint)
     ),
     "init of nothing declared": (
         {"init": {"V": 1}},
-        "init names 'V', no weight and no state",
+        "init names 'V', which is neither a weight nor a state",
         "there are W, h",
     ),
     "init of an input": (
         {"init": {"x": 1}, "weights": "", "arguments": "x, h"},
-        "init names 'x', no weight and no state",
+        "init names 'x', which is neither a weight nor a state",
         "there are h",
     ),
     "scheme for matrices for a state": (
         {"init": {"h": "orthogonal"}},
-        "init of h: orthogonal is for matrices, and h[H] is none",
+        "init of h: orthogonal is for matrices, which h[H] is not",
         "init={'h': 0.5}, or 'zeros' or 'ones', or a function",
     ),
     "misspelt scheme": (
@@ -164,7 +164,7 @@ BAD = {  # name -> (strings, what the message says, the hint)
     ),
     "scheme for matrices": (
         {"init": {"b": "orthogonal"}, "weights": "W[H, I], b[H]", "arguments": "x, h, W, b"},
-        "init of b: orthogonal is for matrices, and b[H] is none",
+        "init of b: orthogonal is for matrices, which b[H] is not",
         "init={'b': 0.5}, or 'zeros' or 'ones', or a function",
     ),
     "init by a list": (
@@ -228,7 +228,7 @@ def test_dims_are_bound():
 
 UNBOUND = {  # name -> (strings, call, what)
     "missing": ({"weights": "W[P, Q]"}, {}, "unknown dim P, Q: give it by keyword, e.g. P=…, Q=…"),
-    "unknown": ({}, {"Q": 2}, "'Q' is no dim of this cell (its dims: H, I)"),
+    "unknown": ({}, {"Q": 2}, "'Q' is not a dim of this cell (its dims: H, I)"),
     "odd": ({"state": "h[2K]"}, {"H": 4}, "hidden_size is 7, which no K makes equal to 2K"),
     "too small": ({"state": "h[K+9]"}, {"H": 4}, "hidden_size is 7, which no K makes equal to K+9"),
     "fixed": (

@@ -119,9 +119,9 @@ def test_with_heads():
 
 @pytest.mark.parametrize("limit", [0, -1.0, True, "1", float("nan")])
 def test_a_limit_that_is_none(limit):
-    with pytest.raises(InputError, match="clip_gradient is a positive number"):
+    with pytest.raises(InputError, match="clip_gradient must be a positive number"):
         elman.Recurrent(cells.gru, I, H, clip_gradient=limit)
-    with pytest.raises(InputError, match="clip_gradient is a positive number"):
+    with pytest.raises(InputError, match="clip_gradient must be a positive number"):
         elman.LSTM(I, H, clip_gradient=limit)
 
 

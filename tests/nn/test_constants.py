@@ -190,7 +190,7 @@ def test_mistakes():
         def order(x, h, A, W, R):
             return ops.tanh(W @ x + (A * R) @ h)
 
-    with pytest.raises(InputError, match="no argument 'mask'"):
+    with pytest.raises(InputError, match="mask is an argument of each call"):
         elman.Recurrent(cells.gru, 4, 5, mask=1.0)
 
 

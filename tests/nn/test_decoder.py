@@ -398,7 +398,7 @@ WRONG = {
     "device": (lambda d, x, t: d(x.to("meta"), t), InputError, "x is on meta"),
     "hidden": (lambda *_: elman.LinearCrossEntropy(0, 5), InputError, "hidden is a positive"),
     "bare": (lambda *_: elman.LinearCrossEntropy(5, 2.5), InputError, "vocabulary is a positive"),
-    "smooth": (lambda *_: made(label_smoothing=1.5), InputError, "label_smoothing is between"),
+    "smooth": (lambda *_: made(label_smoothing=1.5), InputError, "label_smoothing must be between"),
     "average": (lambda *_: made(reduction="avg"), InputError, "one of 'mean', 'sum', 'none'"),
     "tie": (lambda *_: made(tie=nn.Linear(H, V)), InputError, "nn.Embedding or its weight"),
     "tied": (lambda *_: made(tie=nn.Embedding(H, V)), ShapeError, r"\[11, 6\], got \[6, 11\]"),

@@ -371,9 +371,9 @@ def _results(net, x, call):
 
 
 MISTAKES = {
-    "ops.dropout(h, 1.5)": "p of dropout is a number in",
-    "ops.zoneout(h, h, True)": "p of zoneout is a number in",
-    "ops.dropout(h, 0.5, per='batch')": "per is 'step' or 'sequence'",
+    "ops.dropout(h, 1.5)": "p of dropout must be a number in",
+    "ops.zoneout(h, h, True)": "p of zoneout must be a number in",
+    "ops.dropout(h, 0.5, per='batch')": "per must be 'step' or 'sequence'",
     "ops.zoneout(x, h, 0.5)": "cannot zone out",
     "ops.noise(W)": "noise takes a vector or a scalar",
     "ops.uniform('[H]')": "cannot read the dim",

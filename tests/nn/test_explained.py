@@ -218,7 +218,7 @@ def test_ways_out():
         explain(elman.GRU(3, 5), x_of(3))
     with pytest.raises(InputError, match="has static inputs: s"):
         explain(elman.Recurrent(cells.ealstm, 3, 5, S=2), x_of(4, 2, 3))
-    with pytest.raises(InputError, match="nothing is reset"):
+    with pytest.raises(InputError, match="has no effect without reset="):
         explain(elman.GRU(3, 5), x_of(4, 2, 3), reset_to="zeros")
     with pytest.raises(InputError, match="a module has its own hidden_size"):
         explain(elman.GRU(3, 5), x_of(4, 2, 3), hidden_size=7)

@@ -293,7 +293,7 @@ def test_torchs_layers_have_none():
     with pytest.warns(UserWarning, match="step by step on engine reference"):
         half = net.to(torch.bfloat16)(x.bfloat16())[0]
     torch.testing.assert_close(half.double(), want, rtol=0.05, atol=0.02)
-    with pytest.raises(InputError, match="reset_to is 'zeros' or 'initial'"):
+    with pytest.raises(InputError, match="reset_to must be 'zeros' or 'initial'"):
         net.double()(torch.ones(T, B, I, dtype=F64), reset=torch.ones(T, B), reset_to="learned")
 
 

@@ -337,7 +337,7 @@ def test_projected_states():
 
 
 def test_a_name_that_is_none():
-    with pytest.raises(InputError, match=r"outputs='state' names nothing") as told:
+    with pytest.raises(InputError, match="outputs must be None or \"states\", got 'state'") as told:
         elman.GRU(I, H)(torch.randn(4, 2, I), outputs="state")
     assert 'net(x, outputs="states")' in str(told.value)
 
@@ -355,7 +355,7 @@ def test_first_outputs_that_are_scalars():
     assert e.shape == (4, 2)
     assert y.shape == (4, 2, H)
     assert_close(y[-1] / 2, h[-1])
-    with pytest.raises(InputError, match="scalar_first puts out a scalar"):
+    with pytest.raises(InputError, match="scalar_first has a scalar output"):
         elman.Recurrent(scalar_first, I, H, 2)
 
 

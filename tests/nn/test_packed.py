@@ -144,7 +144,7 @@ def test_lengths_are_packing(kind, batch_first):
         ([1, 2, 3, 4], ShapeError, "hint  x is 3 sequences of 4 steps here: batch_first="),
         ([1, 2, 0], InputError, "between 1 and T = 4, got 0 to 2"),
         ([1, 2, 5], InputError, "between 1 and T = 4, got 1 to 5"),
-        ([1.0, 2.0, 3.0], InputError, "whole numbers, not torch.float32"),
+        ([1.0, 2.0, 3.0], InputError, "integers, not torch.float32"),
     ],
 )
 def test_bad_lengths(lengths, error, match):
@@ -155,7 +155,7 @@ def test_bad_lengths(lengths, error, match):
     with pytest.raises(ShapeError, match="a batch of sequences"):
         elman.GRU(2, 3)(torch.randn(4), lengths=[1])
     packed = pack_padded_sequence(torch.randn(4, 3, 2), torch.tensor([4, 2, 1]))
-    with pytest.raises(InputError, match="padded tensors, not with a PackedSequence"):
+    with pytest.raises(InputError, match="padded tensors: a PackedSequence"):
         elman.GRU(2, 3)(packed, lengths=[4, 2, 1])
 
 

@@ -420,7 +420,7 @@ def test_bad_construction():
         made(cells.gru, 3.0, 4)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="num_layers must be at least 1, got 0"):
         made(cells.gru, 3, 4, 0)
-    with pytest.raises(InputError, match="dropout is a share"):
+    with pytest.raises(InputError, match="dropout must be"):
         made(cells.gru, 3, 4, dropout=2.0)
     with pytest.raises(EngineError, match="no engine 'cudnn'"):
         made(cells.gru, 3, 4, engine="cudnn")

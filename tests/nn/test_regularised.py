@@ -196,11 +196,11 @@ def test_clipping_holds_what_all_readers_send_back():
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"zoneout": 1.5}, "zoneout is a share in"),
+    ({"zoneout": 1.5}, "zoneout must be in"),
     ({"zoneout": {"q": 0.1}}, "has no state 'q'"),
-    ({"recurrent_dropout": -0.1}, "recurrent_dropout is a share in"),
-    ({"recurrent_dropout": 0.1, "recurrent_dropout_per": "batch"}, "recurrent_dropout_per is"),
-    ({"weight_dropout": 2}, "weight_dropout is a share in"),
+    ({"recurrent_dropout": -0.1}, "recurrent_dropout must be in"),
+    ({"recurrent_dropout": 0.1, "recurrent_dropout_per": "batch"}, "recurrent_dropout_per must be"),
+    ({"weight_dropout": 2}, "weight_dropout must be in"),
 ]
 
 

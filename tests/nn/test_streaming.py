@@ -73,7 +73,7 @@ def test_what_cannot_be_stepped():
         elman.GRU(5, 7, bidirectional=True).step(torch.randn(3, 5))
     with pytest.raises(InputError, match="the axis of time is left out"):
         elman.GRU(5, 7).step(torch.randn(1, 3, 5))
-    with pytest.raises(InputError, match="x is a tensor"):
+    with pytest.raises(InputError, match="x must be a tensor"):
         elman.Recurrent(cells.mgu, 5, 7).step("now")
     with pytest.raises(InputError, match=r"hint  torch.as_tensor\(x\)"):
         elman.GRU(5, 7).step(torch.randn(3, 5).numpy())

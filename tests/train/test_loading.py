@@ -91,7 +91,7 @@ def wrong(folder, file, content):
         ("model.json", None, "model.json: it is missing"),
         ("model.json", "{}", "model.json: tokens is missing"),
         ("model.json", '{"tokens": ["a"]}', "the weights are of another model"),
-        ("config.json", "[]", "config.json: an object is wanted"),
+        ("config.json", "[]", "config.json: expected an object"),
     ],
 )
 def test_damage_is_named(folder, file, content, said):
@@ -134,7 +134,7 @@ def test_no_weights(folder):
     shutil.rmtree(folder / "checkpoints")
     with pytest.raises(RunError, match=r"has no checkpoint(.|\n)*hint  elman train --resume"):
         elman.load(folder)
-    with pytest.raises(RunError, match="this is no run folder"):
+    with pytest.raises(RunError, match="this is not a run folder"):
         elman.load(folder / "none")
 
 

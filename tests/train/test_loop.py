@@ -207,7 +207,7 @@ def test_many_in_a_row_are_a_divergence(small_config, train, monkeypatch):
 @pytest.mark.parametrize("options", [{"precision": "7-true"}, {"accelerator": "abacus"}])
 def test_unknown_precision_and_device(small_config, train, options):
     """What Fabric does not know is told with what was asked for."""
-    with pytest.raises(InputError, match="this device or precision cannot be had"):
+    with pytest.raises(InputError, match="this device or precision is not available"):
         train(dataclasses.replace(small_config, **options))
 
 

@@ -232,7 +232,7 @@ def test_what_does_not_fit_is_named():
     refused(lambda: load(module, trees, "flax"), "hg.kernel of l1 is missing")
     refused(lambda: load(module, np.zeros(7), "cudnn"), "the buffer is [7]", error=ShapeError)
     names = save(module, "torch") | {"weight_ih_l0": ["a"]}
-    refused(lambda: load(module, names, "torch"), "weight_ih_l0 is no array of numbers")
+    refused(lambda: load(module, names, "torch"), "weight_ih_l0 is not an array of numbers")
     refused(lambda: load(module, good, "tensorflow"), "no layout 'tensorflow'", "keras, flax")
     for value, kept in zip(module.parameters(), before, strict=True):
         assert torch.equal(value, kept)
@@ -273,4 +273,4 @@ def test_a_weight_that_is_computed():
     module = elman.GRU(I, H)
     arrays = elman.weights.save(module, "onnx")
     torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
-    refused(lambda: elman.weights.load(module, arrays, "onnx"), "weight_hh_l0 is no parameter")
+    refused(lambda: elman.weights.load(module, arrays, "onnx"), "weight_hh_l0 is not a parameter")

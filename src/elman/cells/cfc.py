@@ -62,7 +62,10 @@ def cfc_of(layers: int) -> Cell:
         if mode == "no_gate":
             return one + gate * two
         if mode != "default":
-            refuse(f"mode is default or no_gate, not {mode!r}", "cells.cfc_pure is the third, pure")
+            refuse(
+                f"mode must be default or no_gate, not {mode!r}",
+                "cells.cfc_pure is the third, pure",
+            )
         return one * (1 - gate) + gate * two
 
     return _declared(cfc, "cfc", layers, "F[4H, U], f[4H]")

@@ -16,7 +16,7 @@ def integrated(kept, current, m, threshold, reset):
         TraceError: there is no such reset.
     """
     if reset not in RESETS:
-        refuse(f"reset is one of {', '.join(RESETS)}, not {reset!r}", 'reset="subtract"')
+        refuse(f"reset must be one of {', '.join(RESETS)}, not {reset!r}", 'reset="subtract"')
     fired = stop_gradient(m > threshold)
     if reset == "subtract":
         return kept + current - threshold * fired

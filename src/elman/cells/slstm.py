@@ -23,7 +23,7 @@ def slstm(x, h, c, n, m, W, R, b, *, forget="sigmoid", least=None):
     """
     i, f, g, o = split(W @ x + R @ h + b, 4)
     if forget not in ("sigmoid", "exp"):
-        refuse(f"forget is sigmoid or exp, not {forget!r}", 'forget="sigmoid"')
+        refuse(f"forget must be sigmoid or exp, not {forget!r}", 'forget="sigmoid"')
     kept = m + f if forget == "exp" else m - softplus(-f)
     top = maximum(kept, i)
     i, f = exp(i - top), exp(kept - top)

@@ -128,7 +128,7 @@ def explain(
             diagnostic(
                 f"explain takes a cell or a module of elman's, not {type(what).__name__}",
                 [("value", repr(what).partition("\n")[0])],
-                "elman.explain(model.rnn, x); elman.accelerate makes modules of torch's elman's",
+                "elman.explain(model.rnn, x); elman.accelerate(model) makes torch's layers elman's",
             )
         )
     return _explained(layers, measure)

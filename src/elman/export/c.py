@@ -106,11 +106,11 @@ def _layers(module: Any, name: str) -> tuple[list[Any], list[list[Tensor]]]:
             diagnostic(
                 f"to_c takes a recurrent module, not {type(module).__name__}",
                 [],
-                "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model its recurrent part",
+                "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model, its recurrent part",
             )
         )
     if not name.isidentifier() or not name.isascii():
-        raise InputError(f"{name!r} is no identifier of C")
+        raise InputError(f"{name!r} is not a C identifier")
     if bool(getattr(module, "bidirectional", False)):
         raise InputError("a bidirectional module has no single step: it needs the whole sequence")
     weights = module._settled_weights()

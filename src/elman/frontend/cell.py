@@ -164,7 +164,7 @@ class Cell:
             TraceError: heads is no positive number.
         """
         if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
-            raise TraceError(f"heads is a positive number, got {heads!r}")
+            raise TraceError(f"heads must be a positive integer, got {heads!r}")
         whole = self.whole or self
         if heads == 1 or not whole.division.blocks:
             return whole
@@ -306,7 +306,7 @@ def same_cell(found: Any, saved: str | None = None) -> Cell:
         PickleError: it is not.
     """
     if not isinstance(found, Cell):
-        raise PickleError(f"a cell was saved, but by its name there is {found!r} now")
+        raise PickleError(f"a cell was saved, but its name now refers to {found!r}")
     if saved not in (None, found.fingerprint):
         how = f"its formula was {saved}, and is {found.fingerprint}"
         raise changed(found.name, found.where, how)
@@ -324,7 +324,7 @@ def find_cell(
     """
     cell = look_up(module, name)
     if cell is None:
-        raise PickleError(f"there is no cell {module}.{name}, which was saved by this name")
+        raise PickleError(f"a cell was saved as {module}.{name}, which no longer exists")
     return bound_cell(cell, options, heads, changes)
 
 

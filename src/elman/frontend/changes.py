@@ -81,7 +81,7 @@ class ClippedGradient(Change):
         if not (_is_number(self.limit) and self.limit > 0):
             raise InputError(
                 diagnostic(
-                    f"clip_gradient is a positive number, got {self.limit!r}",
+                    f"clip_gradient must be a positive number, got {self.limit!r}",
                     [],
                     "clip_gradient=1.0 holds every component within [-1, 1], in each step",
                 )
@@ -100,7 +100,7 @@ def check_share(value: Any, option: str) -> float:
     """
     if not (_is_number(value) and 0.0 <= value <= 1.0):
         raise InputError(
-            diagnostic(f"{option} is a share in [0, 1], got {value!r}", [], f"{option}=0.1")
+            diagnostic(f"{option} must be in [0, 1], got {value!r}", [], f"{option}=0.1")
         )
     return float(value)
 
@@ -174,7 +174,7 @@ class RecurrentDropout(Change):
         if self.per not in ("sequence", "step"):
             raise InputError(
                 diagnostic(
-                    f"recurrent_dropout_per is 'sequence' or 'step', got {self.per!r}",
+                    f"recurrent_dropout_per must be 'sequence' or 'step', got {self.per!r}",
                     [],
                     'recurrent_dropout=0.2, recurrent_dropout_per="step"',
                 )

@@ -113,7 +113,7 @@ def zoneout(new: Any, old: Any, p: float, per: Per = "step") -> Tracer:
 
 def _share(p: Any, name: str) -> float:
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0.0 <= p <= 1.0:
-        refuse(f"p of {name} is a number in [0, 1], not {p!r}", f"{name}(v, 0.1)")
+        refuse(f"p of {name} must be a number in [0, 1], not {p!r}", f"{name}(v, 0.1)")
     return float(p)
 
 
@@ -132,7 +132,7 @@ def _shape(like: Any, name: str) -> Shape:
 
 def _drawn(shape: Shape, per: Any) -> Tracer:
     if per not in ("step", "sequence"):
-        refuse(f"per is 'step' or 'sequence', not {per!r}", 'dropout(v, 0.1, per="sequence")')
+        refuse(f"per must be 'step' or 'sequence', not {per!r}", 'dropout(v, 0.1, per="sequence")')
     numbers = _numbers.get()
     if numbers is None:
         refuse("random numbers are drawn inside a cell's formula", "@elman.cell(…) def …")

@@ -11,7 +11,7 @@ from elman.ir.types import gate_block_size
 
 
 def check_groups(graph: Graph, sizes: Mapping[str, int]) -> None:
-    """Raise ShapeError, at the user's line, where a dim is no multiple of the groups in it."""
+    """Raise ShapeError, at the user's line, where a dim is not a multiple of the groups in it."""
     for value in graph.walk():
         kind = OPS[value.op].kind
         if kind not in ("reduce", "spread"):
@@ -25,7 +25,7 @@ def check_groups(graph: Graph, sizes: Mapping[str, int]) -> None:
                 told = count if isinstance(count, int) else f"{count} = {number}"
                 raise ShapeError(
                     diagnostic(
-                        f"{gate_block} = {size} is no multiple of its {told} groups",
+                        f"{gate_block} = {size} is not a multiple of its {told} groups",
                         [("at", value.where)],
                         f"{gate_block} = {-(-size // number) * number} is one" if number else "",
                     )

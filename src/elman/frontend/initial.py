@@ -37,7 +37,11 @@ def check_init(
     if name not in known:
         declared = f"there are {', '.join(known)}"
         raise TraceError(
-            diagnostic(f"init names {name!r}, no weight and no state", [("at", where)], declared)
+            diagnostic(
+                f"init names {name!r}, which is neither a weight nor a state",
+                [("at", where)],
+                declared,
+            )
         )
     weight = known[name]
     if isinstance(how, str) and how not in SCHEMES:
@@ -47,7 +51,7 @@ def check_init(
     if isinstance(how, str) and how not in FILLS and len(weight.shape) < 2:
         raise TraceError(
             diagnostic(
-                f"init of {name}: {how} is for matrices, and {weight} is none",
+                f"init of {name}: {how} is for matrices, which {weight} is not",
                 [("at", where)],
                 f"init={{{name!r}: 0.5}}, or {' or '.join(map(repr, FILLS))}, or a function",
             )

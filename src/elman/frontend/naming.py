@@ -31,7 +31,7 @@ def nameless(module: str | None, name: str, where: str, redefined: bool) -> Pick
     elif redefined:
         what, hint = f"{module}.{name} is another formula now", "make the module anew with that"
     else:
-        what, hint = f"{module}.{name} is no cell", f"let {name} be the cell's name in {module}"
+        what, hint = f"{module}.{name} is not a cell", f"let {name} be the cell's name in {module}"
     return PickleError(
         diagnostic(
             f"cell {short} cannot be saved: {what}", [("at", where)], f"{hint}, or {_RATHER}"

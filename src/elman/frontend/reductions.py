@@ -202,7 +202,7 @@ def _counts(dim: Dim, groups: Any) -> Dim | None:
         TraceError: the groups would not be equal.
     """
     if type(groups) is not int or groups < 1:
-        refuse(f"groups is a number of groups, not {groups!r}", "layer_norm(v, groups=4)")
+        refuse(f"groups must be a positive integer, not {groups!r}", "layer_norm(v, groups=4)")
     if groups == 1:
         return None
     count, left = divmod(groups, len(dim))
@@ -218,7 +218,7 @@ def _counts(dim: Dim, groups: Any) -> Dim | None:
     if isinstance(gate_block, int) and gate_block % count:
         refuse(
             f"cannot form {groups} equal groups of [{show_dim(dim)}]",
-            f"{gate_block} is no multiple of {count}",
+            f"{gate_block} is not a multiple of {count}",
         )
     return (count,) * len(dim)
 

@@ -153,7 +153,7 @@ def bind_dims(
     for name in given:
         if name not in names:
             known_names = ", ".join(sorted(names)) or "none"
-            raise ShapeError(f"{name!r} is no dim of this cell (its dims: {known_names})")
+            raise ShapeError(f"{name!r} is not a dim of this cell (its dims: {known_names})")
     known: dict[str, int] = dict(given)
     if inputs and inputs[0].shape:
         solve_dim(

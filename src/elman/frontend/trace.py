@@ -80,13 +80,13 @@ class Tracer:
         return pointwise("remainder", other, self)
 
     def __floordiv__(self, _: Any) -> NoReturn:
-        refuse("// is no op of a cell", "write floor(v / w); v % w is what is left")
+        refuse("cells have no //", "write floor(v / w); v % w is what is left")
 
     __rfloordiv__ = __divmod__ = __rdivmod__ = __floordiv__
 
     def __and__(self, _: Any) -> NoReturn:
         refuse(
-            "& | ^ ~ are no ops of a cell: comparisons give numbers, 1 or 0",
+            "cells have no & | ^ ~: comparisons give numbers, 1 or 0",
             "write a * b for and, maximum(a, b) for or, 1 - a for not",
         )
 
@@ -130,13 +130,13 @@ class Tracer:
         if where_called().partition(": ")[2].startswith("while "):
             refuse(
                 "a loop cannot depend on values: every sample and every step has the same formula",
-                "as many turns as any sample takes, each with a condition: "
+                "run as many iterations as any sample needs, each under a condition: "
                 "for _ in range(10): h = where(go, next, h)",
             )
         if (name := called()) in BUILTINS_OF_TWO:
             refuse(f"Python's {name}() cannot choose between traced values", BUILTINS_OF_TWO[name])
         refuse(
-            "a traced value has no truth: `if`, `while`, `and`, `or`, `not` cannot see it",
+            "a traced value has no truth value: `if`, `while`, `and`, `or`, `not` cannot use it",
             "use where(condition, a, b) from elman.ops; for several conditions multiply them",
         )
 
@@ -163,11 +163,11 @@ class Tracer:
         return -pointwise("floor", -self)
 
     def __trunc__(self) -> NoReturn:
-        refuse("trunc is no op of a cell", "write where(v < 0, -floor(-v), floor(v))")
+        refuse("cells have no trunc", "write where(v < 0, -floor(-v), floor(v))")
 
     def __float__(self) -> NoReturn:
         refuse(
-            "a traced value is no number: math and int()/float() cannot take it",
+            "a traced value is not a number: math and int()/float() cannot take it",
             "use the function of the same name from elman.ops, e.g. tanh(v) for math.tanh(v)",
         )
 
@@ -175,8 +175,8 @@ class Tracer:
 
     def __index__(self) -> NoReturn:
         refuse(
-            "a traced value is no count: range() and [] cannot take it",
-            "as many turns as any sample takes, each with a condition: "
+            "a traced value is not an integer: range() and [] cannot take it",
+            "run as many iterations as any sample needs, each under a condition: "
             "for k in range(10): h = where(k < n, next, h)",
         )
 
@@ -362,7 +362,7 @@ def vector_dim(value: Node, verb: str) -> Dim:
     """The dim of a vector; TraceError for scalars and matrices."""
     if len(value.shape) != 1:
         refuse(
-            f"cannot {verb} {describe(value)}: it is no vector",
+            f"cannot {verb} {describe(value)}: it is not a vector",
             f"{verb} takes a vector such as W @ x",
         )
     return value.shape[0]

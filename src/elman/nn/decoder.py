@@ -95,10 +95,10 @@ class LinearCrossEntropy(nn.Module):
             if not isinstance(size, int) or size < 1:
                 raise InputError(f"{name} is a positive number, got {size!r}")
         if not 0 <= label_smoothing <= 1:
-            raise InputError(f"label_smoothing is between 0 and 1, got {label_smoothing!r}")
+            raise InputError(f"label_smoothing must be between 0 and 1, got {label_smoothing!r}")
         if reduction not in get_args(Reduction):
             known = ", ".join(map(repr, get_args(Reduction)))
-            raise InputError(f"reduction is one of {known}, got {reduction!r}")
+            raise InputError(f"reduction must be one of {known}, got {reduction!r}")
         self.hidden, self.vocabulary = hidden, vocabulary
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
         self.reduction: Reduction = reduction
@@ -190,7 +190,7 @@ class LinearCrossEntropy(nn.Module):
             )
         if targets.dtype not in _INTEGERS:
             hint = "F.cross_entropy(decoder.logits(x), targets) takes probabilities of classes"
-            raise InputError(diagnostic(f"targets are integers, got {targets.dtype}", [], hint))
+            raise InputError(diagnostic(f"targets must be integers, got {targets.dtype}", [], hint))
         if not x.device == targets.device == self.weight.device:
             raise InputError(
                 f"x is on {x.device}, targets on {targets.device}, the decoder on"
@@ -221,9 +221,9 @@ def _tied(tie: Any, shape: tuple[int, int], device: Any, dtype: torch.dtype | No
     """
     weight = tie.weight if isinstance(tie, nn.Embedding) else tie
     if not isinstance(weight, nn.Parameter):
-        raise InputError(f"tie is an nn.Embedding or its weight, got {type(tie).__name__}")
+        raise InputError(f"tie must be an nn.Embedding or its weight, got {type(tie).__name__}")
     if weight.shape != shape:
-        raise ShapeError(f"tie is [V, H] = {[*shape]}, got {[*weight.shape]}")
+        raise ShapeError(f"tie must be [V, H] = {[*shape]}, got {[*weight.shape]}")
     if dtype not in (None, weight.dtype):
         raise InputError(f"dtype is {dtype}, but that of the tied weight is {weight.dtype}")
     if device is not None and torch.empty(0, device=device).device != weight.device:

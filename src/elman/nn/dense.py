@@ -53,7 +53,7 @@ def row_of(x: Any, rank: int) -> tuple[Tensor, ...]:
     values = tuple(x) if several else (x,)
     if not values or not all(isinstance(value, Tensor) for value in values):
         hint = "" if several else as_tensor(x, "x")
-        raise InputError(diagnostic("step: x is a tensor, or a tuple of tensors", [], hint))
+        raise InputError(diagnostic("step: x must be a tensor or a tuple of tensors", [], hint))
     for value in values:
         check_dense(value, "step: x")
     if values[0].dim() not in (rank, rank - 1):

@@ -195,7 +195,7 @@ def _no_layers(module: nn.Module) -> str:
         hint = "elman.accelerate(model) first: it is torch's own layer"
     else:
         hint = "elman.explain(elman.GRU(8, 16), x)"
-    return diagnostic(f"{type(module).__name__} is no recurrent module of elman's", [], hint)
+    return diagnostic(f"{type(module).__name__} is not a recurrent module of elman", [], hint)
 
 
 def _elsewhere(

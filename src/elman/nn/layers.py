@@ -178,7 +178,7 @@ class TorchLayers(SequenceModule):
             return "it is torch's own layer"
         data = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(data, Tensor) or not is_dense(data):
-            return "its input is no dense tensor"
+            return "its input is not a dense tensor"
         batch_axis = 0 if self.batch_first else 1
         if any(not n and (data.dim() < 3 or k != batch_axis) for k, n in enumerate(data.shape)):
             return f"its input is {[*data.shape]}"
@@ -244,7 +244,7 @@ class TorchLayers(SequenceModule):
         if lengths is None:
             return super().forward(input, hx)  # type: ignore[misc]
         if not isinstance(input, Tensor) or input.dim() != 3:
-            raise ShapeError("lengths go with a batch of sequences; this input has none")
+            raise ShapeError("lengths= is for a batch of sequences: this input is a single one")
         batch, steps = input.shape[:2] if self.batch_first else input.shape[1::-1]
         counts = checked_lengths(lengths, batch, steps)
         packed = pack_padded_sequence(input, counts, self.batch_first, enforce_sorted=False)

@@ -77,7 +77,7 @@ def checked_outputs(outputs: Any) -> Outputs:
     if outputs not in (None, "states"):
         raise InputError(
             diagnostic(
-                f"outputs={outputs!r} names nothing that a module hands out",
+                f'outputs must be None or "states", got {outputs!r}',
                 [],
                 'out, states, last = net(x, outputs="states")',
             )

@@ -132,7 +132,7 @@ def checked_lengths(lengths: Any, batch: int, steps: int) -> Tensor:
     if not counts.numel():
         counts = counts.long()  # of an empty list, too
     if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool:
-        raise InputError(f"lengths are whole numbers, not {counts.dtype}")
+        raise InputError(f"lengths must be integers, not {counts.dtype}")
     if counts.shape != (batch,):
         told = f"lengths must be [{batch}], one per sequence, got {list(counts.shape)}"
         hint = (
@@ -141,6 +141,7 @@ def checked_lengths(lengths: Any, batch: int, steps: int) -> Tensor:
         raise ShapeError(diagnostic(told, [], hint if counts.shape == (steps,) else ""))
     if batch and not (int(counts.min()) >= 1 and int(counts.max()) <= steps):
         raise InputError(
-            f"lengths lie between 1 and T = {steps}, got {int(counts.min())} to {int(counts.max())}"
+            f"lengths must lie between 1 and T = {steps}, got {int(counts.min())} to "
+            f"{int(counts.max())}"
         )
     return counts.long()

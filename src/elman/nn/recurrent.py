@@ -175,7 +175,7 @@ class Recurrent(SequenceModule, nn.Module):
         self.bidirectional, self.batch_first = bool(bidirectional), bool(batch_first)
         self.dropout = float(dropout)
         if not 0.0 <= dropout <= 1.0:
-            raise InputError(f"dropout is a share in [0, 1], got {dropout}")
+            raise InputError(f"dropout must be in [0, 1], got {dropout}")
         if dropout and self.num_layers == 1:
             warnings.warn(
                 "dropout option adds dropout after all but last recurrent layer, so non-zero "

@@ -151,7 +151,7 @@ def reset_start(to: Any, learned: bool, given: bool) -> Starts:
         InputError: there is no such ``to``.
     """
     if to not in (None, "zeros", "initial"):
-        raise InputError(f"reset_to is 'zeros' or 'initial', got {to!r}")
+        raise InputError(f"reset_to must be 'zeros' or 'initial', got {to!r}")
     if to is None:
         return "learned" if learned else "zeros"
     return "learned" if to == "initial" and learned and not given else to
@@ -166,7 +166,7 @@ def check_reset(reset: Any, to: Any) -> None:
     if reset is None and to is not None:
         raise InputError(
             diagnostic(
-                f"reset_to={to!r} says what a reset state becomes, and nothing is reset",
+                f"reset_to={to!r} has no effect without reset=",
                 [],
                 f"net(x, state, reset=flags, reset_to={to!r}), not 0 where an episode begins",
             )

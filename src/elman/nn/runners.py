@@ -41,7 +41,9 @@ def runners_of(
         output = cell.graph.output.shape
         scalars = [not value.shape for value in cell.graph.outputs]
         if (layer + 1 < len(formulas) and not output) or (bidirectional and all(scalars)):
-            raise InputError(f"{cell.name} puts out a scalar: only one layer in one direction")
+            raise InputError(
+                f"{cell.name} has a scalar output, which allows only one layer in one direction"
+            )
         try:
             bound = cell.bind(size, height, **dims)
         except ShapeError as error:
@@ -54,7 +56,7 @@ def runners_of(
             raise ShapeError(
                 diagnostic(
                     f"{cell.name}, layer {layer}: residual adds its input [{size}] to its output "
-                    f"[{width}], which are to have one size",
+                    f"[{width}], which must have the same size",
                     [],
                     "one hidden_size for all layers, or residual=False",
                 )

@@ -234,7 +234,7 @@ class SequenceModule(Configured):
         parts: Parts = self._parts or self.parts
         opened = parts.signature.opened(x, state, like, batch_first, lengths, static)
         if later is not None and opened.layout.packing is not None:
-            raise InputError("lengths go with padded tensors, not with a PackedSequence")
+            raise InputError("lengths= is for padded tensors: a PackedSequence has its own lengths")
         marks = marks.laid_out(x, opened, batch_first)
         inputs, states, layout = opened
         if marks.mask is not None and torch.is_grad_enabled():

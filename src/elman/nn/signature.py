@@ -139,7 +139,7 @@ class Signature:
             return Opened((whole,), states, _BATCHED[batch_first])
         packing, x = self._unpacked(x)
         if packing is not None and lengths is not None:
-            raise InputError("lengths go with padded tensors, not with a PackedSequence")
+            raise InputError("lengths= is for padded tensors: a PackedSequence has its own lengths")
         parts = self._numbers(self._tensors(x, self.inputs, "input"), like)
         if packing is not None:
             self._check_packed(parts, like, packing)
@@ -147,7 +147,7 @@ class Signature:
         name, sizes = self.inputs[0]
         batched = parts[0].dim() == 2 + len(sizes)
         if lengths is not None and parts[0].dim() < 2 + len(sizes):
-            raise ShapeError("lengths go with a batch of sequences; this input has none")
+            raise ShapeError("lengths= is for a batch of sequences: this input is a single one")
         inputs: list[Tensor] = []
         for (name, sizes), value in zip(self.inputs, parts, strict=True):
             self._check("input", name, value, like, parts[0])

@@ -49,7 +49,7 @@ class Stream:
                 diagnostic(
                     f"Stream takes a recurrent module, not {type(module).__name__}",
                     [],
-                    "elman.Stream(model.rnn); elman.accelerate makes modules of torch's elman's",
+                    "elman.Stream(model.rnn); elman.accelerate(model) makes torch's layers elman's",
                 )
             )
         if bool(getattr(module, "bidirectional", False)):
@@ -145,7 +145,7 @@ def _no_samples(told: str, number: str, batch: int) -> InputError:
     """The error of samples that a stream does not have."""
     return InputError(
         diagnostic(
-            f"samples to reset must be numbers of samples or a mask [{batch}] of bool, not {told}",
+            f"samples to reset must be indices of samples or a mask [{batch}] of bool, not {told}",
             [("what", number)],
             "stream.reset([0]), or stream.reset(done != 0) with done [B]",
         )

@@ -66,7 +66,7 @@ def checked(steps: Any, budget: Any) -> tuple[Steps, int | None]:
     if not (steps is None or steps == "auto" or (number and steps > 0)):
         raise InputError(
             diagnostic(
-                f'checkpoint is a number of steps, "auto" or None, got {steps!r}',
+                f'checkpoint must be a number of steps, "auto" or None, got {steps!r}',
                 [],
                 "checkpoint=100 keeps the states of every 100th step and no tape",
             )
@@ -99,7 +99,7 @@ def _bytes(budget: Any) -> int:
     if not count:
         raise InputError(
             diagnostic(
-                f"memory_budget is a number of bytes, got {budget!r}",
+                f"memory_budget must be a number of bytes, got {budget!r}",
                 [("units", ", ".join(filter(None, _UNITS)))],
                 'memory_budget="2GiB"',
             )

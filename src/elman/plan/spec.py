@@ -38,7 +38,7 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         if self.tape not in get_args(Tape):
-            raise InputError(f'tape is "save", "auto" or "recompute", got {self.tape!r}')
+            raise InputError(f'tape must be "save", "auto" or "recompute", got {self.tape!r}')
         if unknown := self.without - {*OPTIMIZATIONS}:
             raise InputError(
                 diagnostic(

@@ -91,7 +91,7 @@ class Config:
         False, "Divide weights, gradients and moments among the processes, instead of copies."
     )
     timeout: float = setting(300.0, "Seconds to wait for another process.")
-    on_nonfinite: str = setting("stop", f"A loss that is no number: {' or '.join(ON_NONFINITE)}.")
+    on_nonfinite: str = setting("stop", f"A loss that is not finite: {' or '.join(ON_NONFINITE)}.")
     threads: int | None = setting(None, "CPU threads per process.")
     tensorboard: bool = setting(False, "Log for TensorBoard too.")
 
@@ -124,7 +124,7 @@ class Config:
     def check_momentum(self) -> None:
         """Raise InputError if what is said of the momentum is no sense."""
         if self.momentum and self.window is not None:
-            raise InputError("momentum and window say the same: give one of them")
+            raise InputError("momentum and window set the same thing: give one of them")
         if self.window is not None and self.window < self.minibatch:
             raise InputError(f"window {self.window:g} is less than a minibatch, {self.minibatch}")
         if self.nesterov and not self.used_momentum:

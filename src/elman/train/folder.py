@@ -111,7 +111,7 @@ def open_run(path: Path) -> RunFolder:
     if not is_run(path):
         missing = "no config.json in it" if os.path.isdir(path) else "no such folder"
         details = [("path", str(path)), ("found", missing)]
-        raise RunError(diagnostic("this is no run folder", details, hint="elman runs"))
+        raise RunError(diagnostic("this is not a run folder", details, hint="elman runs"))
     return RunFolder(path)
 
 

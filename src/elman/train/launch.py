@@ -74,7 +74,7 @@ def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
         ]
         hint = "--accelerator cpu --devices 1 --precision 32-true"
         raise InputError(
-            diagnostic("this device or precision cannot be had", details, hint)
+            diagnostic("this device or precision is not available", details, hint)
         ) from error
     with joining(config.workers, config.timeout):
         if attempt is not None and attempt.store is not None:

@@ -140,7 +140,7 @@ def find_cell(name: str) -> Cell:
         raise RunError(_which(file, f"the file has no cell {attribute!r}", attribute))
     if not isinstance(value, Cell):
         details = [("path", str(file)), ("value", repr(value))]
-        raise RunError(diagnostic(f"{attribute!r} in the file is no cell", details, _DECORATE))
+        raise RunError(diagnostic(f"{attribute!r} in the file is not a cell", details, _DECORATE))
     return value
 
 
@@ -166,7 +166,9 @@ def _module_of(file: Path, resolved: Path, changed_ns: int, size: int) -> Module
     from others."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
-        raise RunError(diagnostic("the file of the cell is no Python file", [("path", str(file))]))
+        raise RunError(
+            diagnostic("the file of the cell is not a Python file", [("path", str(file))])
+        )
     module = importlib.util.module_from_spec(spec)
     folder = str(resolved.parent)
     if folder not in sys.path:

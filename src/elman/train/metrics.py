@@ -121,7 +121,7 @@ def parse_metrics(held: bytes) -> list[Row]:
             raise DamageError(f"there is no column {absent[0]}" if whole else "it is empty")
         return [parse_row(columns, texts, lines.line_num) for texts in lines if texts]
     except UnicodeDecodeError as error:
-        raise DamageError(f"it is no text: {error.reason} at offset {error.start}") from error
+        raise DamageError(f"it is not text: {error.reason} at offset {error.start}") from error
     except csv.Error as error:
         raise DamageError(f"line {lines.line_num}: {error}") from error
 

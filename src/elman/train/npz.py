@@ -22,7 +22,7 @@ def load_npz(path: Path, hint: str) -> dict[str, np.ndarray]:
     """
     try:
         if not zipfile.is_zipfile(path):
-            raise unreadable(path, "it is no .npz", hint)
+            raise unreadable(path, "it is not an .npz", hint)
         with np.load(path, allow_pickle=False) as file:
             return {name: member(path, file, name, hint) for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:

@@ -64,7 +64,7 @@ class Frames:
     def __post_init__(self) -> None:
         sizes = [len(unpacked(text)) for text in (self.true_pixels, self.predicted_pixels)]
         if sizes[0] != sizes[1] or not sizes[0] or sizes[0] % (self.height * self.width):
-            raise ValueError(f"{sizes} pixels are no images of {self.height} x {self.width}")
+            raise ValueError(f"{sizes} pixels are not images of {self.height} x {self.width}")
 
 
 def of_one_length(true: list[float], predicted: list[float]) -> None:

@@ -22,8 +22,8 @@ from elman.errors import RunError
 LARGEST = 1 << 27  # bytes of a file of a run
 DEEPEST = 50  # objects and lists of JSON inside one another
 WANTED = {
-    str: "a text",
-    int: "a whole number",
+    str: "text",
+    int: "an integer",
     float: "a number",
     bool: "true or false",
     dict: "an object",
@@ -64,7 +64,7 @@ def read_bytes(path: Path) -> bytes | None:
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
-            raise DamageError("it is no regular file")
+            raise DamageError("it is not a regular file")
         if status.st_size > LARGEST:
             raise DamageError(f"it has {status.st_size} bytes; at most {LARGEST} are read")
         return path.read_bytes()
@@ -88,9 +88,9 @@ def read_object(path: Path) -> dict[str, Any] | None:
     except RecursionError as error:
         raise DamageError("its values are nested too deep") from error
     except ValueError as error:  # bytes that are no text, a text that is no JSON, endless digits
-        raise DamageError(f"it is no JSON: {error}" if held.strip() else "it is empty") from error
+        raise DamageError(f"it is not JSON: {error}" if held.strip() else "it is empty") from error
     if not isinstance(content, dict):
-        raise DamageError(f"an object is wanted, not {reprlib.repr(content)}")
+        raise DamageError(f"expected an object, got {reprlib.repr(content)}")
     if deep(content):
         raise DamageError("its values are nested too deep")
     return content
@@ -141,7 +141,7 @@ def typed(hint: Any, value: Any, where: str = "") -> Any:
         return float(value)
     if type(value) is not hint:
         wanted = WANTED.get(dict if is_dataclass(hint) else origin or hint)
-        raise DamageError(at(where, f"{wanted} is wanted, not {reprlib.repr(value)}"))
+        raise DamageError(at(where, f"expected {wanted}, got {reprlib.repr(value)}"))
     return value
 
 
@@ -198,7 +198,7 @@ def number(text: str) -> int | float | None:
     try:
         return float(text)
     except ValueError as error:
-        raise DamageError(f"a number is wanted, not {reprlib.repr(text)}") from error
+        raise DamageError(f"expected a number, got {reprlib.repr(text)}") from error
 
 
 def within(where: str, name: str) -> str:

@@ -25,7 +25,7 @@ class Words:
         headline: which is told first, "loss" or "score".
         score: what is scored in validation.
         form: how a loss is written.
-        of_mean: from a mean of scaled losses to what is told, where that is no multiple of it.
+        of_mean: from a mean of scaled losses to what is told, where that is not a multiple of it.
     """
 
     items: str

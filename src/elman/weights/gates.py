@@ -103,7 +103,7 @@ def known_kind(module: Any) -> Kind:
             diagnostic(
                 f"weights are those of a recurrent module, not of {type(module).__name__}",
                 [],
-                "of a larger model its recurrent part; elman.accelerate(model) makes torch's "
+                "of a larger model, its recurrent part; elman.accelerate(model) makes torch's "
                 "layers elman's",
             )
         )

@@ -135,7 +135,7 @@ def _parameter(module: Any, name: str) -> nn.Parameter:
         return found
     raise InputError(
         diagnostic(
-            f"{name} is no parameter of its own: it is computed from others",
+            f"{name} is not a parameter: it is computed from others",
             [],
             f"torch.nn.utils.parametrize.remove_parametrizations(module, {name!r}) first",
         )

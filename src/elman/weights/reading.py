@@ -52,7 +52,7 @@ def array(value: Any, name: str, shape: tuple[int, ...] | None) -> Array:
         found = numbers(value) if isinstance(value, torch.Tensor) else np.asarray(value)
         found = found if found.dtype == np.float64 else found.astype(np.float32)
     except (TypeError, ValueError):
-        raise InputError(f"{name} is no array of numbers: {type(value).__name__}") from None
+        raise InputError(f"{name} is not an array of numbers: {type(value).__name__}") from None
     if shape is not None and found.shape != shape:
         raise ShapeError(f"{name} is {[*found.shape]}, not {[*shape]}")
     return found

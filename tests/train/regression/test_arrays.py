@@ -75,7 +75,7 @@ def test_no_npz(tmp_path, content):
     """Whatever else lies there."""
     path = tmp_path / "bad.npz"
     path.write_bytes(content)
-    with pytest.raises(RunError, match=r"it is no \.npz"):
+    with pytest.raises(RunError, match=r"it is not an \.npz"):
         prepare(RegressionConfig(data=str(path)))
 
 

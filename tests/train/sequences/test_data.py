@@ -125,10 +125,10 @@ def test_permuted_pixels():
 
 
 def test_halves_that_do_not_fit():
-    """Classes that nothing is learned of, and other channels, are told."""
+    """Held-out classes that the training half lacks, and other channels, are refused."""
     made = source()
     strange = dataclasses.replace(made.test, labels=["9", "9", "what", "10"])
-    with pytest.raises(RunError, match=r"nothing is learned of(.|\n)*what"):
+    with pytest.raises(RunError, match=r"the training half lacks(.|\n)*what"):
         lay_out(dataclasses.replace(made, test=strange), SeriesConfig())
     with pytest.raises(RunError, match="differ in their channels"):
         lay_out(dataclasses.replace(made, test=source(channels=3).test), SeriesConfig())

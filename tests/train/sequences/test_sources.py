@@ -203,18 +203,18 @@ def test_what_is_no_data(tmp_path):
         find_series(None)
     with pytest.raises(RunError, match="does not exist"):
         find_series(str(tmp_path / "none"))
-    with pytest.raises(RunError, match="not exactly one data set"):
+    with pytest.raises(RunError, match="does not hold exactly one data set"):
         find_series(str(tmp_path))
     write(tmp_path, A_TRAIN__tsv="1 1\n", A_TEST__tsv="1 1\n", B_TRAIN__tsv="1 1\n", c__npz=b"PK")
     with pytest.raises(RunError, match=r"A_TRAIN.tsv, B_TRAIN.tsv(.|\n)*name one of the files"):
         find_series(str(tmp_path))
     with pytest.raises(RunError, match="cannot be read"):
         find_images(str(tmp_path / "c.npz"))
-    with pytest.raises(RunError, match="no half of a data set"):
+    with pytest.raises(RunError, match="not half of a data set"):
         find_series(__file__)
     np.savez(tmp_path / "d.npz", **arrays(x_train=np.zeros((3, 5)), x_test=np.zeros((3, 5))))
     assert find_series(str(tmp_path / "d.npz")).train.values.shape == (3, 5, 1)
-    with pytest.raises(RunError, match="these are no images"):
+    with pytest.raises(RunError, match="these are not images"):
         find_images(str(tmp_path / "d.npz"))
 
 

@@ -60,7 +60,7 @@ def _further() -> tuple[str, ...]:
     try:
         return tuple(shlex.split(told))
     except ValueError as error:
-        raise BuildError(f"ELMAN_CFLAGS={told} are no flags of a compiler: {error}") from error
+        raise BuildError(f"ELMAN_CFLAGS={told} are not compiler flags: {error}") from error
 
 
 def _key(isa: Isa, compiler: Compiler, *texts: str) -> str:
@@ -113,10 +113,10 @@ def _compile(work: _Work, text: str, parts: Sequence[str]) -> tuple[bytes, dict[
 def _library(compiler: str, path: Path) -> bytes:
     """What a compiler made, if it is whole."""
     if not path.is_file():
-        raise BuildError(f"{compiler} says it compiled a kernel, and wrote nothing")
+        raise BuildError(f"{compiler} reported success, but wrote no file")
     data = path.read_bytes()
     if _cut_short(data):
-        raise BuildError(f"{compiler} says it compiled a kernel, and wrote a part of one")
+        raise BuildError(f"{compiler} reported success, but wrote only part of a file")
     return data
 
 

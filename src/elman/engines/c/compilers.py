@@ -35,7 +35,7 @@ def _asked(name: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise ValueError(f"{name}={text} is no command: {error}") from error
+        raise ValueError(f"{name}={text} is not a command: {error}") from error
 
 
 def _candidates() -> list[tuple[str, ...]]:

@@ -40,7 +40,7 @@ def limit_bytes() -> int:
     found = _SIZE.fullmatch(text)
     if found is None:
         raise EngineError(
-            f"{VARIABLE}={text!r} is no size; write a number and a unit: {VARIABLE}='{DEFAULT}'"
+            f"{VARIABLE}={text!r} is not a size; write a number and a unit: {VARIABLE}='{DEFAULT}'"
         )
     number, unit, binary = found.groups()
     base = 1024 if binary else 1000

@@ -165,11 +165,11 @@ def _checked(
     packed = isinstance(x, (tuple, list))
     inputs = tuple(x) if packed else (x,)
     if not isinstance(y0, Tensor) or not inputs or not all(isinstance(p, Tensor) for p in inputs):
-        raise InputError("deer: y0 is a tensor, x a tensor or a tuple of tensors")
+        raise InputError("deer: y0 must be a tensor, x a tensor or a tuple of tensors")
     if y0.dtype not in TOLERANCES:
         raise InputError(f"deer: y0 is {y0.dtype}; it must be float32 or float64")
     if y0.dim() not in (1, 2):
-        raise ShapeError(f"deer: y0 is [B, n] or [n], got {list(y0.shape)}")
+        raise ShapeError(f"deer: y0 must be [B, n] or [n], got {list(y0.shape)}")
     lead = y0.shape[:-1]
     for part in inputs:
         if part.shape[: 1 + len(lead)] != (inputs[0].shape[0], *lead):
@@ -183,9 +183,9 @@ def _checked(
             raise InputError(f"deer: no solver {name!r}; there are {', '.join(METHODS)}")
     if isinstance(guess, str):
         if guess not in ("first", "zeros"):
-            raise InputError(f'deer: guess is "first", "zeros" or a tensor, got {guess!r}')
+            raise InputError(f'deer: guess must be "first", "zeros" or a tensor, got {guess!r}')
     elif guess.shape != (inputs[0].shape[0], *y0.shape):
-        raise ShapeError(f"deer: guess is [T, *y0.shape], got {list(guess.shape)}")
+        raise ShapeError(f"deer: guess must be [T, *y0.shape], got {list(guess.shape)}")
     return inputs, solvers, packed
 
 
@@ -218,7 +218,7 @@ def _attached(equations: _Function, y: Tensor, budget: int) -> Tensor:
 def _warn(solution: Solution) -> None:
     warnings.warn(
         f"elman.deer ran the steps sequentially, because no solver's result was accepted "
-        f"({solution.told}). The result is right; it is only slower.",
+        f"({solution.told}). The result is correct, only slower to compute.",
         stacklevel=3,
     )
 
@@ -249,7 +249,7 @@ def linear_scan(a: Tensor, b: Tensor, y0: Tensor | None = None) -> Tensor:
         y0 = torch.zeros_like(b[0]) if b.dim() and b.shape[0] else b.new_zeros(b.shape[1:])
     for other in (a, y0):
         if other.dtype != b.dtype or other.device != b.device:
-            raise InputError("linear_scan: a, b and y0 have one dtype and one device")
+            raise InputError("linear_scan: a, b and y0 must have the same dtype and device")
     matrices = a.dim() == b.dim() + 1 and b.dim() > 1
     wanted = (*b.shape, b.shape[-1]) if matrices else tuple(b.shape)
     if not b.dim() or tuple(a.shape) != wanted or y0.shape != b.shape[1:]:

@@ -28,7 +28,7 @@ class Deer(Engine):
     def supports(self, job: Job) -> str | None:
         """float32 and float64 on any device."""
         if job.graph.clips:
-            return f"{job.name} clips gradients: its backward is no linear recurrence"
+            return f"{job.name} clips gradients: its backward is not a linear recurrence"
         return self.lacks(job.spec.device, job.spec.dtype)
 
     def lacks(self, device: str, dtype: str) -> str | None:

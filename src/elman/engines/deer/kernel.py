@@ -161,8 +161,8 @@ class DeerKernel(Kernel):
         """One warning per cell and process."""
         warn_once(
             f"engine deer ran {self._job.name} step by step, because no solver's result was "
-            f"accepted ({found.told}). Its results are right; it is only slower. "
-            f"This is said once.",
+            f"accepted ({found.told}). The results are correct, only slower to compute. "
+            f"This warning is shown once.",
             f"deer {self._job.name}",
         )
 

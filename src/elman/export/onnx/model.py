@@ -88,7 +88,7 @@ def to_onnx(
             diagnostic(
                 f"to_onnx takes a recurrent module, not {type(module).__name__}",
                 [],
-                "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model its recurrent part",
+                "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model, its recurrent part",
             )
         )
     model = _Model(module, lengths, scan)

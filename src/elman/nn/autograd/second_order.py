@@ -289,7 +289,7 @@ class PerSample(Function):
         """
         if forward_levels() > 1:
             raise EngineError(
-                "gradients by sample have no nested forward mode; engine reference has: "
+                "per-sample gradients do not support nested forward mode; engine reference does: "
                 'with elman.using(engine="reference")'
             )
         given = tuple(

@@ -76,5 +76,5 @@ def read_batch(path: Path) -> np.ndarray:
     content = content if isinstance(content, dict) else {}
     data = content.get(b"data", content.get("data"))
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (3072,):
-        raise unreadable(path, "data is no uint8 [N, 3072]", HINT)
+        raise unreadable(path, "data is not uint8 [N, 3072]", HINT)
     return data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)

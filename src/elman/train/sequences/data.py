@@ -164,7 +164,7 @@ def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
     if strange := sorted(set(source.test.labels) - set(classes)):
         details = [("path", source.name), ("classes", ", ".join(strange))]
         raise RunError(
-            diagnostic("the held-out half has classes that nothing is learned of", details)
+            diagnostic("the held-out half has classes that the training half lacks", details)
         )
     channels = [half.values[0].shape[1] for half in (source.train, source.test)]
     if channels[0] != channels[1]:

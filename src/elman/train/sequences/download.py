@@ -56,7 +56,7 @@ def package(name: str) -> Any:
     except ModuleNotFoundError as error:
         hint = "pip install 'elman[data]', or name a file or folder"
         details = [("package", name.partition(".")[0])]
-        text = diagnostic("data sets by name need a package that is not here", details, hint)
+        text = diagnostic("data sets by name need a package that is not installed", details, hint)
         raise RunError(text) from error
 
 

@@ -32,7 +32,7 @@ def find_images(data: str | None) -> Source:
     source = _find(data, "images", hub_images, _images_of)
     if source.kind != "pixels":
         raise RunError(
-            diagnostic("these are no images", [("path", source.name)], "elman train series")
+            diagnostic("these are not images", [("path", source.name)], "elman train series")
         )
     return source
 
@@ -59,7 +59,7 @@ def _series_of(path: Path) -> Source:
         if train == test or path.suffix not in ENDINGS:
             raise RunError(
                 diagnostic(
-                    "the file is no half of a data set",
+                    "the file is not half of a data set",
                     [("path", str(path))],
                     hint="NAME_TRAIN.tsv or .ts, with NAME_TEST beside it; or an .npz",
                 )
@@ -94,4 +94,4 @@ def _only_npz(folder: Path, wanted: str, others: list[str]) -> Source:
         ("wanted", f"one data set: {wanted}, or an .npz"),
     ]
     hint = "name one of the files" if names else ""
-    raise RunError(diagnostic("the folder holds not exactly one data set", details, hint))
+    raise RunError(diagnostic("the folder does not hold exactly one data set", details, hint))
