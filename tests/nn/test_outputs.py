@@ -316,6 +316,34 @@ def test_drop_ins_hand_out_their_states(kind, options):
             assert_close(state[t - 1], end[-1])
 
 
+@TORCHS_OWN
+@every_engine
+@pytest.mark.parametrize("of", [cells.mgu, cells.lstm], ids=lambda one: one.name)
+def test_a_state_that_is_an_output(of, engine):
+    """The input that ``residual`` adds is added to the output alone, compiled too, and forward and
+    back again."""
+    net = elman.Recurrent(of, H, H, 2, residual=True, dtype=F64, engine=engine)
+    x = torch.randn(4, 2, H, dtype=F64, requires_grad=True)
+    below = elman.Recurrent(of, H, H, dtype=F64, engine=engine)
+    below.load_state_dict({k: v for k, v in net.state_dict().items() if k.endswith("l0")})
+    once = net
+    if engine == "auto" and of is cells.mgu:
+        torch._dynamo.reset()
+        once = torch.compile(net, fullgraph=True, backend="aot_eager")
+    out, states, _ = once(x, outputs="states")
+    states = states if isinstance(states, tuple) else (states,)
+    for t in range(4):
+        ends = net(x[: t + 1])[1]
+        for state, end in zip(states, ends if isinstance(ends, tuple) else (ends,), strict=True):
+            assert_close(state[t], end[-1])
+    added = below(x)[0]
+    assert_close(out, states[0] + added)
+    (found,) = torch.autograd.grad(states[0].sum(), x, retain_graph=True)
+    (both,) = torch.autograd.grad(out.sum(), x)
+    (from_below,) = torch.autograd.grad(added.sum(), x)
+    assert_close(found, both - from_below)
+
+
 def test_engines_that_have_no_states_to_hand_out():
     """torch's own LSTM has no c of every step, and says so; its RNN and GRU have all there is."""
     x = torch.randn(4, 2, I)

@@ -111,6 +111,13 @@ class OutputLayout(NamedTuple):
         whole = OutputLayout(shapes, tuple(range(count)), states, directions)
         return whole._replace(shapes=shapes[:count], states=()), whole
 
+    def picked(self, made: Sequence[Handle]) -> tuple[list[Handle], list[Handle]]:
+        """Outputs and states of what :func:`run_layers` made: a first output that is a state too
+        has no input added as a state."""
+        first = made[-1] if len(made) > len(self.shapes) else made[0]
+        states = [made[k] if k else first for k in self.states]
+        return [made[k] for k in self.outputs], states
+
     def parts(self, joined: Tensor) -> list[Tensor]:
         """Every value [T, B, n · directions]; of packed rows [N, n · directions]. A scalar has an
         axis of its own in two directions only.
@@ -150,7 +157,8 @@ def run_layers(
         layout: of the output of the last group.
 
     Returns:
-        Every value of the last group's output, and what was collected.
+        Every value of the last group's output, behind these its first as its states have it where
+        an input was added (:meth:`OutputLayout.picked`), and what was collected.
     """
     collected: list[Sequence[Tensor]] = []
     rest: list[Tensor] = []
@@ -161,6 +169,8 @@ def run_layers(
         at += count
         if number == len(groups) - 1:
             made, *rest = layout.parts(made)
+            if residual and number and 0 in layout.states:
+                rest.append(made)
         elif dropout > 0.0:
             made = torch.dropout(made, dropout, True)
         out = made + out if residual and number else made

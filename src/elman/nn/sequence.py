@@ -380,7 +380,8 @@ class SequenceModule(Configured):
             outputs, marks: as of a call.
         """
         layout, form = self.parts.stack.output_layout(outputs), self.parts.signature.form
-        out = one_or_all([marks.handed_out(made[k]) for k in layout.outputs])
+        values, states = layout.picked(made)
+        out = one_or_all([marks.handed_out(value) for value in values])
         if outputs is None:
             return out, form.closed(last)
-        return out, one_or_all([made[k] for k in layout.states]), form.closed(last)
+        return out, one_or_all(states), form.closed(last)
