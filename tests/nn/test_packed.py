@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import elman
 from elman import cells
+from elman.engines.packed import packed_of
 from elman.errors import InputError, ShapeError
 from helpers import assert_all_same, need_engine
 
@@ -236,6 +237,24 @@ def test_named_engines(engine):
     x = torch.randn(9, 5, 5, dtype=torch.float64)
     call = packing(UNSORTED)
     assert_all_same(results(call, ours, x, None), results(call, want, x, None), torch.float64, 9)
+
+
+@pytest.mark.parametrize("engine", ["reference", "c", "deer"])
+@pytest.mark.parametrize("first", [torch.inference_mode, torch.no_grad])
+def test_training_after_evaluation(engine, first):
+    """What a first call keeps of lengths serves those that are differentiated, also twice."""
+    need_engine(engine)
+    _, ours = pair("GRU", torch.float64, bidirectional=True)
+    ours.engine = engine
+    x = torch.randn(4, 3, 5, dtype=torch.float64)
+    packed_of.cache_clear()
+    with first():
+        want = ours(x, lengths=(4, 1, 3))[0]
+    x.requires_grad_()
+    out = ours(x, lengths=(4, 1, 3))[0]
+    torch.testing.assert_close(out, want)
+    (once,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    assert torch.autograd.grad(once.square().sum(), x)[0].any()
 
 
 def test_heads():

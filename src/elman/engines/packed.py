@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from itertools import accumulate, groupby
 
@@ -13,6 +13,12 @@ from elman.engines.base import Kernel
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.spans import backward_in, forward_in, same_sequences
 from elman.errors import ShapeError
+
+
+def _kept(make: Callable[[Packed], Tensor]) -> cached_property[Tensor]:
+    """A tensor that is made once, for all calls: not as one of inference mode, though the first
+    call may be in it, since autograd saves no such tensor for the backward of a later one."""
+    return cached_property(torch.inference_mode(False)(make))
 
 
 class Packed:
@@ -58,12 +64,12 @@ class Packed:
             row += count * size
         return runs
 
-    @cached_property
+    @_kept
     def sequence(self) -> Tensor:
         """Of which sequence each row is [N]."""
         return torch.cat([torch.arange(size) for size in self.sizes])
 
-    @cached_property
+    @_kept
     def _step(self) -> Tensor:
         return torch.arange(self.steps).repeat_interleave(torch.tensor(self.sizes))
 
@@ -71,7 +77,7 @@ class Packed:
         """Where the row of a step of a sequence lies."""
         return torch.tensor(self.offsets)[step] + sequence
 
-    @cached_property
+    @_kept
     def _reversed(self) -> Tensor:
         last = torch.tensor(self.lengths)[self.sequence] - 1
         return self.row(last - self._step, self.sequence)
@@ -80,7 +86,8 @@ class Packed:
         """Rows [N, ...] with every sequence reversed in its own steps; twice is as before."""
         index = self._orders.get(value.device)
         if index is None:
-            index = self._orders[value.device] = self._reversed.to(value.device)
+            with torch.inference_mode(False):
+                index = self._orders[value.device] = self._reversed.to(value.device)
         return value.index_select(0, index)
 
     def following(self, value: Tensor) -> Tensor:
