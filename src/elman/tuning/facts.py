@@ -15,14 +15,24 @@ from elman.version import __version__
 
 @cache
 def processor() -> str:
-    """The CPU's model name."""
+    """The CPU's model name; its numbers where Linux tells those alone, as on ARM."""
     try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.lower().startswith(("model name", "cpu part")):
-                return line.partition(":")[2].strip()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        text = ""
+    return named_in(text) or platform.processor() or platform.machine()
+
+
+def named_in(cpuinfo: str) -> str:
+    """The name of the first processor that ``/proc/cpuinfo`` lists; empty if it has none."""
+    facts: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        name, _, value = line.partition(":")
+        facts.setdefault(name.strip().lower(), value.strip())
+    if "model name" in facts or "cpu part" not in facts:
+        return facts.get("model name", "")
+    numbers = (facts.get(name, "?") for name in ("cpu implementer", "cpu part", "cpu variant"))
+    return "ARM {} part {} variant {}".format(*numbers)
 
 
 def cores() -> int:
