@@ -12,8 +12,10 @@ import torch
 from elman import cells, compiler
 from elman.engines import registry
 from elman.engines.base import Engine, Job, Kernel
+from elman.engines.c.isa import detect
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.vjp import leaves_of, vjp
+from elman.errors import EngineError
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
 from elman.nn.dispatch import Runner
@@ -151,6 +153,15 @@ def need(engine: str, job: Job) -> None:
 def need_engine(engine: str) -> None:
     """Skip a test where an engine runs nothing at all, with its own reason."""
     need(engine, job_of(random_case(cells.rnn, Sizes(T=1, B=1, I=1, H=1))))
+
+
+def need_isa(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have kernels made for an instruction set; skip a test where the machine lacks it."""
+    monkeypatch.setenv("ELMAN_ISA", name)
+    try:
+        detect()
+    except EngineError as error:
+        pytest.skip(str(error))
 
 
 def run(cell: Cell, case: Case, engine: str) -> dict[str, torch.Tensor]:

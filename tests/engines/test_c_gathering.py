@@ -18,7 +18,16 @@ from elman.frontend.cell import Cell
 from elman.ops import spike, where
 from elman.plan.build import program
 from elman.plan.schedule import Blocks
-from helpers import Case, Sizes, assert_all_same, assert_close, job_of, need_engine, random_case
+from helpers import (
+    Case,
+    Sizes,
+    assert_all_same,
+    assert_close,
+    job_of,
+    need_engine,
+    need_isa,
+    random_case,
+)
 from kernels import c_kernel, oracle, scheduled
 
 F32, F64 = torch.float32, torch.float64
@@ -111,7 +120,7 @@ def test_agrees_for_one_sample_several_blocks_and_one_step(sizes):
 def test_agrees_on_narrower_instruction_sets(isa, monkeypatch):
     """How ones are found, and how many vectors a row has."""
     need_engine("c")
-    monkeypatch.setenv("ELMAN_ISA", isa)
+    need_isa(isa, monkeypatch)
     case = spiking(dtype=F32)
     job = job_of(case)
     kernel = CKernel(job, program(job.pair, job.spec))

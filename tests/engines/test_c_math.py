@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from elman.ir.draws import BITS, SCALE, drawn, stream
 from elman.ir.ops import STAND_INS
 from elman.plan.build import program
 from elman.plan.spec import Spec
+from emulated import MISSING, Emulated
 
 pytestmark = pytest.mark.usefixtures("as_users")  # what is rounded
 
@@ -40,18 +41,19 @@ DOUBLE = [
 ]
 STREAM = stream(3, 2)  # of the numbers that are drawn here
 
-_libraries: dict[tuple[str, str], Any] = {}
+Called = Callable[..., None]  # a function's name, and its arguments: numbers and arrays
+_libraries: dict[tuple[str, str], Called] = {}
 
 
 def usable() -> list[str]:
-    """Names of the instruction sets that this machine can run."""
-    able: list[str] = []
+    """Names of the instruction sets that this machine can run, or emulate."""
+    able = [] if MISSING else ["neon"]
     with pytest.MonkeyPatch.context() as patch:
         for name in ISAS:
             patch.setenv("ELMAN_ISA", name)
             with contextlib.suppress(EngineError):
                 able.append(detect().name)
-    return able
+    return list(dict.fromkeys(able))
 
 
 def text_of(isa: Isa, dtype: str) -> str:
@@ -82,28 +84,44 @@ def _reduction(name: str) -> str:
     return text.replace("{p, 1}", "{p, n}").replace(number(4.0), "(T)size")
 
 
-def _library(isa: Isa, dtype: str) -> ctypes.CDLL:
-    return load(build(text_of(isa, dtype), isa, (runtime(isa, dtype),)))
+def _own(isa: Isa, dtype: str) -> Called:
+    """Functions of a library for this machine."""
+    library = load(build(text_of(isa, dtype), isa, (runtime(isa, dtype),)))
+
+    def call(name: str, *args: int | np.ndarray) -> None:
+        function = getattr(library, name)
+        arrays = [isinstance(arg, np.ndarray) for arg in args]
+        function.argtypes = [ctypes.c_void_p if array else ctypes.c_long for array in arrays]
+        function.restype = None
+        function(*(arg.ctypes.data if isinstance(arg, np.ndarray) else arg for arg in args))
+
+    return call
 
 
-def library_for(isa: str, dtype: str) -> Any:
+def _emulated(isa: Isa, dtype: str) -> Called:
+    """Functions of a program for another machine."""
+    text, part = text_of(isa, dtype), runtime(isa, dtype).removeprefix(head(isa, dtype))
+    names = [f"reduce_{name}" for name in REDUCED] + [f"apply_{name}" for name in SPELL]
+    return Emulated(text + part, names).call
+
+
+def calling(isa: str, dtype: str) -> Called:
     """What is tested here, compiled once."""
     key = (isa, dtype)
     if key not in _libraries:
         reason = find_compiler()
         if isinstance(reason, str):
             pytest.skip(reason)
-        _libraries[key] = _library(ISAS[isa], dtype)
+        own = isa != "neon" or detect().name == "neon"
+        _libraries[key] = (_own if own else _emulated)(ISAS[isa], dtype)
     return _libraries[key]
 
 
 def apply(name: str, isa: str, *args: np.ndarray) -> np.ndarray:
     """One op on arrays of one dtype."""
-    function = getattr(library_for(isa, args[0].dtype.name), f"apply_{name}")
-    function.argtypes, function.restype = [ctypes.c_long] + [ctypes.c_void_p] * 4, None
     given = [np.ascontiguousarray(arg) for arg in (*args, *args, *args)[:3]]
     out = np.full_like(given[0], 77)
-    function(len(out), *(array.ctypes.data for array in given), out.ctypes.data)
+    calling(isa, args[0].dtype.name)(f"apply_{name}", len(out), *given, out)
     return out
 
 
@@ -134,11 +152,8 @@ def in_ulp(got: np.ndarray, want: np.ndarray) -> float:
 
 def reduce(name: str, isa: str, p: np.ndarray, q: np.ndarray) -> float:
     """One reduction over the units of both arrays."""
-    function = getattr(library_for(isa, p.dtype.name), f"reduce_{name}")
-    function.argtypes = [ctypes.c_long] * 2 + [ctypes.c_void_p] * 3
-    function.restype = None
     out = np.full(1, 77, p.dtype)
-    function(len(p), len(p) + len(q), p.ctypes.data, q.ctypes.data, out.ctypes.data)
+    calling(isa, p.dtype.name)(f"reduce_{name}", len(p), len(p) + len(q), p, q, out)
     return float(out[0])
 
 

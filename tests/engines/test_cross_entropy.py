@@ -15,10 +15,9 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 from elman.engines import cross_entropy as formulas
 from elman.engines.c import cross_entropy as compiled
 from elman.engines.c.build import find_compiler
-from elman.engines.c.isa import ISAS, detect
+from elman.engines.c.isa import ISAS
 from elman.engines.cross_entropy import Rows, Wants, chunk_rows, in_torch
-from elman.errors import EngineError
-from helpers import GRADIENT, assert_close, assert_same
+from helpers import GRADIENT, assert_close, assert_same, need_isa
 
 ALL = Wants(True, True, True)
 DTYPES = (torch.float32, torch.float64)
@@ -143,11 +142,7 @@ def test_bits_do_not_depend_on_who_is_there():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_instruction_set(name, dtype, monkeypatch):
     """Vectors of any width."""
-    monkeypatch.setenv("ELMAN_ISA", name)
-    try:
-        detect()
-    except EngineError as error:
-        pytest.skip(str(error))
+    need_isa(name, monkeypatch)
     with cut(70, 2):
         compare(in_c, *drawn(75, 37, 150, dtype, smoothing=0.1))
 
