@@ -16,6 +16,7 @@ from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
 import elman
+from elman.nn.call_cache import LayerCallCache
 from elman.nn.sequence import SequenceModule
 from helpers import need_engine
 from kinds import (
@@ -103,6 +104,26 @@ def test_the_third_call_is_checked_no_more(name, monkeypatch):
                     got = [net(x), net(x, state)]
             assert_all_close(got, want)
             assert out is not got[0][0]
+
+
+def test_what_has_no_fast_path_is_asked_once(monkeypatch):
+    """Layers with something between them run one by one: no later call asks whether they do. Other
+    tensors are another question."""
+    need_engine("c")
+    net, asked = elman.GRU(4, 4, 2, residual=True, engine="c"), []
+    plain = LayerCallCache._fast_run
+    monkeypatch.setattr(
+        LayerCallCache, "_fast_run", lambda *call: asked.append(plain(*call)) or asked[-1]
+    )
+    x = torch.randn(3, 2, 4)
+    for _ in range(4):
+        net(x)
+    assert asked == [None]
+    net(x), net(torch.nn.Parameter(x))
+    assert asked == [None]
+    with torch.no_grad():
+        net(x), net(x), net(x)
+    assert asked == [None, None]
 
 
 def test_results_are_the_callers_own():

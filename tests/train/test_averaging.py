@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +11,8 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import nn
 
-from elman.train import stepper
-from elman.train.averaging import average, average_gradients
+from elman.train import averaging, stepper
+from elman.train.averaging import Gradients, average
 from elman.train.config import Config
 from elman.train.objective import SQUARES
 from elman.train.shared import SharedMemory
@@ -40,9 +41,10 @@ def test_gradients_and_numbers_are_one_message_per_type(sent):
     loss = net["b"](net["a"](torch.ones(1, 3)).double()).sum()
     loss.backward()
     want = [one.grad / 2 for one in net.parameters()]
-    numbers = average_gradients([*net.parameters(), unread], torch.tensor([3.0, 0.0, 1.0]))
+    gradients = Gradients([*net.parameters(), unread])
+    numbers = gradients.average((3.0, 0.0, 1.0), torch.float32)
     assert sent == [3 + 5 + 8 + 4, 3]
-    assert numbers.tolist() == [1.5, 0.0, 0.5]
+    assert numbers == [1.5, 0.0, 0.5]
     assert unread.grad is None
     for one, half in zip(net.parameters(), want, strict=True):
         torch.testing.assert_close(one.grad, half)
@@ -58,10 +60,10 @@ def test_weight_decay_moves_what_has_a_gradient(monkeypatch, here, elsewhere):
     weight = nn.Parameter(torch.ones(2))
     weight.grad = torch.tensor([2.0, 2.0]) if here else None
     optimizer = torch.optim.AdamW([weight], lr=0.1, weight_decay=0.5)
-    numbers = average_gradients([weight], torch.tensor([1.5]))
+    numbers = Gradients([weight]).average((1.5,), torch.float32)
     optimizer.step()
 
-    assert numbers.tolist() == [1.0]
+    assert numbers == [1.0]
     if not (here or elsewhere):
         assert weight.grad is None
         assert weight.tolist() == [1.0, 1.0]
@@ -70,6 +72,36 @@ def test_weight_decay_moves_what_has_a_gradient(monkeypatch, here, elsewhere):
     want = torch.tensor([2.0, 2.0]) * here + torch.tensor([4.0, 2.0]) * elsewhere
     torch.testing.assert_close(weight.grad, want / 2)
     assert (weight < 1).all()
+
+
+@pytest.mark.parametrize("most", [1e-3, 0.5, 1e3])
+def test_means_are_clipped_as_torch_does(sent, most):
+    """By the norm over all types, what is averaged beside them left out; so in each step."""
+    net = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(2, 1).double()})
+    gradients = Gradients(net.parameters())
+    for _ in range(3):
+        net.zero_grad()
+        net["b"](net["a"](torch.randn(4, 3)).double()).square().sum().backward()
+        want = [nn.Parameter(torch.empty_like(one)) for one in net.parameters()]
+        for one, copy in zip(net.parameters(), want, strict=True):
+            copy.grad = one.grad / 2
+        norm = torch.nn.utils.clip_grad_norm_(want, most)
+        assert gradients.average((1e6,), torch.float64) == [5e5]
+        assert gradients.clip(most) == pytest.approx(norm.item(), rel=1e-6)
+        for one, copy in zip(net.parameters(), want, strict=True):
+            torch.testing.assert_close(one.grad, copy.grad)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_norm_that_is_not_finite_is_told(sent, value):
+    """Whichever vector holds it."""
+    weights = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, dtype=torch.float64))]
+    for broken in range(2):
+        for k, weight in enumerate(weights):
+            weight.grad = torch.full_like(weight, value if k == broken else 1.0)
+        gradients = Gradients(weights)
+        gradients.average((), torch.float32)
+        assert not math.isfinite(gradients.clip(1.0))
 
 
 class Scaled(nn.Module):
@@ -86,7 +118,7 @@ class Scaled(nn.Module):
 def test_a_step_on_shared_cores_sends_one_message(sent, monkeypatch):
     """Gradient, loss and wishes; anybody's wish is a wish, a loss is the mean."""
     made = make_stepper(Fabric(accelerator="cpu", devices=1), Scaled(), Config(), SQUARES)
-    made.gathers = True
+    made.gathered = Gradients(made.plain.parameters())
     batch = Batch(torch.ones(1, 2), torch.zeros(1, 2), begins=True)
     loss, norm = made.train(batch, 0.1, wishes=lambda: (False, True))
     assert sent == [1 + stepper.WISHES + 1 + 4]
@@ -102,17 +134,17 @@ def test_who_shares_memory(monkeypatch, every, gathers):
     alone = make_stepper(fabric, Scaled(), config, SQUARES)
     monkeypatch.setattr(stepper, "at_once", lambda fabric: True)
     shares = make_stepper(fabric, Scaled(), config, SQUARES)
-    assert (alone.memory, alone.gathers) == (None, False)
+    assert (alone.memory, alone.gathered) == (None, None)
     assert isinstance(shares.memory, SharedMemory)
-    assert shares.gathers == gathers
+    assert (shares.gathered is not None) == gathers
     given = []
 
-    def note(*arguments):
-        given.append(arguments[-1])
-        return arguments[1]
+    def mean_of(parts, memory, out=None):
+        given.append(memory)
+        return torch.cat([part.flatten() for part in parts], out=out)
 
-    monkeypatch.setattr(stepper, "average_gradients", note)
-    monkeypatch.setattr(stepper, "average", note)
+    monkeypatch.setattr(averaging, "mean_of", mean_of)
+    monkeypatch.setattr(stepper, "average", lambda *arguments: given.append(arguments[-1]))
     shares.train(Batch(torch.ones(1, 2), torch.zeros(1, 2), begins=True), 0.1)
     assert given == [shares.memory]
 
@@ -124,14 +156,14 @@ def test_gradients_and_models_go_through_the_memory(monkeypatch):
     class Alike(SharedMemory):
         """Of processes that have the same values."""
 
-        def mean(self, parts):
+        def mean(self, parts, out=None):
             asked.append(sum(part.numel() for part in parts))
-            return torch.cat([part.flatten() for part in parts])
+            return torch.cat([part.flatten() for part in parts], out=out)
 
     net, memory = nn.Linear(3, 2), Alike()
     net(torch.ones(1, 3)).sum().backward()
     want = [one.grad.clone() for one in net.parameters()]
-    assert average_gradients(net.parameters(), torch.tensor([3.0]), memory).tolist() == [3.0]
+    assert Gradients(net.parameters(), memory).average((3.0,), torch.float32) == [3.0]
     assert [one.grad.tolist() for one in net.parameters()] == [one.tolist() for one in want]
     optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.5)
     optimizer.step()

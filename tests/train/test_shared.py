@@ -104,7 +104,7 @@ def test_all_have_the_same_bits(group, world):
         for rank in range(1, world):
             total = total + flat(values(rank, dtype=dtype))
         for means in found:
-            assert torch.equal(means[index], total / world)
+            assert torch.equal(means[index], total * (1 / world))
     for means in found:
         assert torch.equal(means[-1], torch.full((3000,), (world - 1) / 2))
 

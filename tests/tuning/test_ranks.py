@@ -11,7 +11,7 @@ import torch
 
 from elman import cells, compiler
 from elman.plan.allreduce import Interconnect
-from elman.tuning import together
+from elman.tuning import ranks, together
 from elman.tuning.choose import Choice
 from elman.tuning.ranks import once_for_all
 from scripts import run_script
@@ -185,7 +185,7 @@ def test_at_once_unless_more_time_is_hidden(monkeypatch):
     assert size == 4 * (2 * 3 * 1024 * 1024 + 2 * 3 * 1024)
 
     def apart(schedule, workers, bytes_per_s, **medians_s):
-        monkeypatch.setattr(together, "workers", lambda: workers)
+        monkeypatch.setattr(ranks, "workers", lambda: workers)
         monkeypatch.setattr(together, "interconnect", lambda: Interconnect(0.0, bytes_per_s))
         choice = Choice("c", schedule, None, "benchmarked", medians_s)
         return together.released(choice, [job] * 4, 100)
@@ -196,3 +196,7 @@ def test_at_once_unless_more_time_is_hidden(monkeypatch):
     times = {"together": 1e-3, "apart": 1.2e-3}
     assert not apart("together", 2, 400 * size, **times)  # 10 ms to be sent, 20 ms lost
     assert apart("together", 2, 40 * size, **times)  # 100 ms, of which 75 can be hidden
+    with ranks.sending_after_backward():
+        assert not apart("together", 2, 40 * size, **times)
+        assert not apart("apart", 2, 1e9)
+    assert apart("apart", 2, 1e9)

@@ -28,9 +28,10 @@ from elman.bench.processes import ProcessError, Program, run_program
 from elman.bench.times import Stack, alone
 from elman.bench.timing import time_side_by_side
 from elman.plan.allreduce import Memory
-from elman.train.averaging import average_gradients
+from elman.train.averaging import Gradients
 from elman.train.shared import SharedMemory
 from elman.train.stored import filled
+from elman.tuning.ranks import sending_after_backward
 
 PAIR = 2
 MESSAGES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24)  # bytes
@@ -38,7 +39,6 @@ MESSAGE_ROUNDS, LEAST_STEPS, WARM_UP = 25, 5, 4
 STEP_S = 6.0  # for the steps of a run
 LIMIT_S = 120.0  # of a program
 WAIT = timedelta(seconds=60)  # of a process for another
-NOTHING = torch.zeros(0)  # beside gradients
 
 
 def measure_memory() -> Memory:
@@ -144,14 +144,16 @@ def _ran(what: dict[str, Any]) -> Any:
 def _sums(what: dict[str, Any]) -> dict[str, Any]:
     """Time sums of gradients, one size after another in each round."""
     weights = [nn.Parameter(torch.ones(size // 4)) for size in what["messages"]]
-    gradients, memory = [weight.detach().clone() for weight in weights], SharedMemory()
+    memory = SharedMemory()
+    sums = [Gradients([weight], memory) for weight in weights]
+    given = [weight.detach().clone() for weight in weights]
     taken: list[list[float]] = [[] for _ in weights]
     for _ in range(MESSAGE_ROUNDS + WARM_UP):
-        for weight, gradient, times in zip(weights, gradients, taken, strict=True):
-            weight.grad = gradient
+        for weight, own, gradients, times in zip(weights, given, sums, taken, strict=True):
+            weight.grad = own
             dist.barrier()
             start = time.perf_counter()
-            average_gradients([weight], NOTHING, memory)
+            gradients.average((), weight.dtype)
             times.append(time.perf_counter() - start)
     steady = [median(times[WARM_UP:]) for times in taken]
     return {"seconds": dict(zip(map(str, what["messages"]), steady, strict=True))}
@@ -160,18 +162,28 @@ def _sums(what: dict[str, Any]) -> dict[str, Any]:
 def _contention(what: dict[str, Any]) -> dict[str, Any]:
     """Time training steps of processes that have nothing to do with one another."""
     stack: Stack = filled(Stack, what["stack"])
-    return _timed(alone(stack, stack.module(), what["minibatch"]), what["seconds"])
+    step = alone(stack, stack.module(), what["minibatch"])
+
+    def run() -> None:
+        with sending_after_backward():
+            step()
+
+    return _timed(run, what["seconds"])
 
 
 def _steps(what: dict[str, Any]) -> dict[str, Any]:
     """Time training steps of processes that share one model."""
     stack: Stack = filled(Stack, what["stack"])
-    net, memory = stack.module(), SharedMemory()
-    step = alone(stack, net, what["minibatch"])
+    net, dtype = stack.module(), getattr(torch, stack.dtype)
+    step, gradients = (
+        alone(stack, net, what["minibatch"]),
+        Gradients(net.parameters(), SharedMemory()),
+    )
 
     def run() -> None:
-        step()
-        average_gradients(net.parameters(), NOTHING, memory)
+        with sending_after_backward():
+            step()
+        gradients.average((), dtype)
 
     return _timed(run, what["seconds"])
 

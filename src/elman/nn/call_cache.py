@@ -120,6 +120,9 @@ class CallCache(ABC):
         if lookup is None:
             return
         if lookup.key in self._entries:
+            entry = self._entries[lookup.key]
+            if entry is not None and entry.run is None and entry.guards == lookup.guards:
+                return
             tensors = (x, *lookup.states, *lookup.weights)
             plain_memory = all(type(t) in _PLAIN and t.is_cpu and not t.is_neg() for t in tensors)
             served = plain_memory and all(t.is_contiguous() for t in tensors[1:])

@@ -9,7 +9,8 @@ processes start alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,38 +29,93 @@ def mean(values: Tensor) -> Tensor:
     return values.div_(dist.get_world_size())
 
 
-def mean_of(parts: list[Tensor], memory: SharedMemory | None) -> Tensor:
-    """Return the means of tensors of one dtype, joined, [N]: in shared memory, or one message."""
-    found = None if memory is None else memory.mean(parts)
-    return mean(torch.cat([part.flatten() for part in parts])) if found is None else found
-
-
-@torch.no_grad()
-def average_gradients(
-    parameters: Iterable[nn.Parameter], numbers: Tensor, memory: SharedMemory | None = None
-) -> Tensor:
-    """Give all processes the mean gradients; one sum, of which gradients are views then.
+def mean_of(parts: list[Tensor], memory: SharedMemory | None, out: Tensor | None = None) -> Tensor:
+    """Return the means of tensors of one dtype, joined, [N]: in shared memory, or one message.
 
     Args:
-        parameters: in one order in all processes. One that has no gradient in any of them has none
-            then; in some only, theirs count as zero.
-        numbers [N]: what else is averaged.
         memory: of the processes, where they may share some.
-
-    Returns:
-        The means of the numbers, [N].
+        out [N]: where the means go; None: to a new tensor.
     """
-    learnt = [one for one in parameters if one.requires_grad]
-    gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in learnt]
-    there = numbers.new_tensor([one.grad is not None for one in learnt])
-    told, means = torch.cat((numbers, there)), dict[int, Tensor]()
-    for parts in alike([told, *gradients]):
-        pieces = mean_of(parts, memory).split([part.numel() for part in parts])
-        means |= {id(part): piece.view_as(part) for part, piece in zip(parts, pieces, strict=True)}
-    numbers, there = means[id(told)].tensor_split([len(numbers)])
-    for one, gradient, share in zip(learnt, gradients, there.tolist(), strict=True):
-        one.grad = means[id(gradient)] if share else None
-    return numbers
+    found = None if memory is None else memory.mean(parts, out)
+    if found is not None:
+        return found
+    return mean(torch.cat([part.flatten() for part in parts], out=out))
+
+
+class Gradients:
+    """The mean gradients of a model over all processes, joined to one vector of each dtype.
+
+    What autograd leaves in ``.grad`` is taken from there; afterwards ``.grad`` are views of these
+    vectors, which the next means overwrite: until then ``.grad`` has to be set to None.
+
+    Args:
+        parameters: in one order in all processes.
+        memory: of the processes, where they may share some.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], memory: SharedMemory | None = None
+    ) -> None:
+        self._learnt = [one for one in parameters if one.requires_grad]
+        self._memory = memory
+        self._joined: dict[torch.dtype, Tensor] = {}
+        self._views: list[Tensor] = []  # of each parameter's gradient
+        self._told = torch.empty(0)  # the view of what else is averaged
+
+    @torch.no_grad()
+    def average(self, numbers: Sequence[float], dtype: torch.dtype) -> list[float]:
+        """Give all processes the mean gradients.
+
+        A parameter that has no gradient in any of them has none then; in some only, theirs count as
+        zero.
+
+        Args:
+            numbers [N]: what else is averaged; as many each time.
+            dtype: in which they are.
+
+        Returns:
+            The means of the numbers, [N].
+        """
+        found = [one.grad for one in self._learnt]
+        told = torch.tensor([*numbers, *[one is not None for one in found]], dtype=dtype)
+        gradients = [
+            torch.zeros_like(one) if own is None else own for one, own in zip(self._learnt, found)
+        ]
+        tensors = [told, *gradients]
+        if not self._views:
+            self._lay_out(tensors)
+        for parts in alike(tensors):
+            mean_of(parts, self._memory, self._joined[parts[0].dtype])
+        means = self._told.tolist()
+        for one, view, share in zip(self._learnt, self._views, means[len(numbers) :], strict=True):
+            one.grad = view if share else None
+        return means[: len(numbers)]
+
+    def clip(self, most: float) -> float:
+        """Scale the means so that the norm of all together is at most so much.
+
+        Returns:
+            The norm before, as of ``torch.nn.utils.clip_grad_norm_``.
+        """
+        vectors = [joined for joined in self._joined.values() if joined.numel()]
+        own = self._told.numel()
+        parts = [v[own:] if v.dtype is self._told.dtype else v for v in vectors]
+        norm = math.hypot(*[torch.linalg.vector_norm(part).item() for part in parts])
+        share = most / (norm + 1e-6)
+        if share < 1:
+            for part in parts:
+                part.mul_(share)
+        return norm
+
+    def _lay_out(self, tensors: list[Tensor]) -> None:
+        """Make the vectors, and find the place of each tensor in them."""
+        views: dict[int, Tensor] = {}
+        for parts in alike(tensors):
+            joined = torch.cat([part.flatten() for part in parts])
+            pieces = joined.split([part.numel() for part in parts])
+            self._joined[joined.dtype] = joined
+            views |= {id(p): piece.view_as(p) for p, piece in zip(parts, pieces, strict=True)}
+        self._told, *self._views = [views[id(one)] for one in tensors]
 
 
 @torch.no_grad()

@@ -44,10 +44,13 @@ class SharedMemory:
         self.refused = False
         self.ready = torch.zeros(1)
 
-    def mean(self, parts: list[Tensor]) -> Tensor | None:
+    def mean(self, parts: list[Tensor], out: Tensor | None = None) -> Tensor | None:
         """Join tensors of one dtype and return their mean over all processes, [N].
 
         All processes of a group call it, with tensors of the same sizes.
+
+        Args:
+            out [N]: where it goes; None: to a new tensor.
 
         Returns:
             None, in all processes, if they share no memory.
@@ -62,10 +65,10 @@ class SharedMemory:
         ]
         torch.cat([part.flatten() for part in parts], out=segments[dist.get_rank()])
         dist.all_reduce(self.ready)
-        means = segments[0] + segments[1]
+        means = torch.add(segments[0], segments[1], out=out)
         for segment in segments[2:]:
             means += segment
-        return means.div_(len(segments))
+        return means.mul_(1 / len(segments))
 
     def holds(self, size: int) -> bool:
         """Whether segments have so many bytes; they are made, or made anew, if not."""

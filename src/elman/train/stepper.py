@@ -11,14 +11,14 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from elman.train.averaging import average, average_gradients, mean
+from elman.train.averaging import Gradients, average, mean
 from elman.train.config import Config
 from elman.train.objective import Objective, Score, judged
 from elman.train.optimizer import OPTIMIZERS
 from elman.train.sharding import whole
 from elman.train.shared import SharedMemory
 from elman.train.task import Batch
-from elman.train.workers import at_once, unsynchronized
+from elman.train.workers import at_once, backward_of
 
 WISHES = 3  # at most, that processes tell one another in a step
 
@@ -29,7 +29,7 @@ class Stepper:
 
     Attributes:
         apart: whether processes train by themselves and average their models when told to.
-        gathers: whether all gradients are averaged at once, after the backward.
+        gathered: the gradients of all processes, where they are averaged after the backward.
         memory: of the processes, where all compute on the cores of one machine.
         wished: what any process wished in the last step.
     """
@@ -40,7 +40,7 @@ class Stepper:
     objective: Objective
     clip: float
     apart: bool = False
-    gathers: bool = False
+    gathered: Gradients | None = None
     memory: SharedMemory | None = None
     state: Any = field(default=None)
     wished: list[bool] = field(default_factory=list)
@@ -76,21 +76,15 @@ class Stepper:
             group["lr"] = lr
         inputs, targets = self.fabric.to_device((batch.inputs, batch.targets))
         self.optimizer.zero_grad()
-        with unsynchronized(self.fabric, self.model, self.apart):
+        with backward_of(self.fabric, self.model, self.apart):
             if self.objective.inside:
                 loss, state = self.model(inputs, detached(self.state), targets)
             else:
                 outputs, state = self.model(inputs, detached(self.state))
                 loss = self.objective.loss(outputs, targets)
-            own = numbers(loss, wishes())
+            wished = wishes()
             self.fabric.backward(loss)
-        if self.gathers:
-            own = average_gradients(self.model.parameters(), own, self.memory)
-        norm = self.fabric.clip_gradients(
-            self.model, self.optimizer, max_norm=self.clip, error_if_nonfinite=False
-        )
-        assert norm is not None, "clipping by norm returns the norm"
-        told_loss, told_norm = self.exchange(own, whole(norm))
+        told_loss, told_norm = self.exchange(loss.detach(), wished)
         if math.isfinite(told_loss) and math.isfinite(told_norm):
             self.optimizer.step()
             self.state = detached(state)
@@ -98,19 +92,27 @@ class Stepper:
             average(self.fabric, self.model, self.optimizer, self.memory)
         return told_loss, told_norm
 
-    def exchange(self, own: Tensor, norm: Tensor) -> tuple[float, float]:
-        """Return loss and norm, means over all processes, and note what any of them wishes.
-
-        Where gradients were gathered, they came with these: no further message.
+    def exchange(self, loss: Tensor, wishes: Sequence[bool]) -> tuple[float, float]:
+        """Average and clip gradients, return loss and norm, means over all processes, and note what
+        any of them wishes.
 
         Args:
-            own [1 + WISHES]: this process's loss and wishes, or their means.
-            norm []: of this process's gradient, or of the mean one.
+            loss []: of this process.
+            wishes: of this process; up to :data:`WISHES`.
         """
-        told = torch.cat((own, norm[None].to(own.dtype)))
-        if self.fabric.world_size > 1 and not self.gathers:
-            mean(told)
-        told_loss, *votes, told_norm = told.tolist()
+        votes = [float(wish) for wish in wishes] + [0.0] * (WISHES - len(wishes))
+        if self.gathered is not None:  # all in one message
+            told_loss, *votes = self.gathered.average((loss.item(), *votes), loss.dtype)
+            told_norm = self.gathered.clip(self.clip)
+        else:
+            norm = self.fabric.clip_gradients(
+                self.model, self.optimizer, max_norm=self.clip, error_if_nonfinite=False
+            )
+            assert norm is not None, "clipping by norm returns the norm"
+            told = torch.cat((loss[None], loss.new_tensor(votes), whole(norm)[None].to(loss.dtype)))
+            if self.fabric.world_size > 1:
+                mean(told)
+            told_loss, *votes, told_norm = told.tolist()
         self.wished = [vote > 0 for vote in votes]
         return told_loss, told_norm
 
@@ -149,13 +151,8 @@ def make_stepper(fabric: Fabric, model: nn.Module, config: Config, objective: Ob
     apart = config.sync_every > 1
     memory = SharedMemory() if at_once(fabric) else None
     gathers = memory is not None and not apart
-    return Stepper(fabric, wrapped, stepping, objective, config.clip, apart, gathers, memory)
-
-
-def numbers(loss: Tensor, wishes: Sequence[bool]) -> Tensor:
-    """Return loss and wishes as numbers, [1 + WISHES]; of wishes that are none, 0."""
-    votes = [float(wish) for wish in wishes] + [0.0] * (WISHES - len(wishes))
-    return torch.cat((loss.detach()[None], loss.new_tensor(votes)))
+    gathered = Gradients(wrapped.parameters(), memory) if gathers else None
+    return Stepper(fabric, wrapped, stepping, objective, config.clip, apart, gathered, memory)
 
 
 def detached(state: Any) -> Any:

@@ -12,6 +12,7 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import nn
 
 from elman.train.averaging import alike, take_apart
+from elman.tuning.ranks import sending_after_backward
 
 
 class Workers(DDPStrategy):
@@ -45,8 +46,11 @@ def at_once(fabric: Fabric) -> bool:
     return fabric.world_size > 1 and isinstance(strategy, Workers) and strategy.at_once
 
 
-def unsynchronized(fabric: Fabric, model: Any, alone: bool) -> AbstractContextManager[None]:
-    """A forward and backward whose gradients stay in this process, if ``alone``."""
-    if not alone or fabric.world_size == 1 or at_once(fabric):
+def backward_of(fabric: Fabric, model: Any, alone: bool) -> AbstractContextManager[None]:
+    """Where forward and backward of a step run: gradients are sent meanwhile where that hides it,
+    unless they stay in this process, ``alone``."""
+    if at_once(fabric):
+        return sending_after_backward()
+    if not alone or fabric.world_size == 1:
         return nullcontext()
     return fabric.no_backward_sync(model)

@@ -10,7 +10,9 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch.distributed as dist
@@ -22,6 +24,7 @@ from elman.tuning.cache import Key
 WAIT_S = 600.0  # then a process benchmarks by itself
 _POLL_S = 0.005
 _OWN = ("machine",)  # facts that may differ between the processes of one run
+_after: ContextVar[bool] = ContextVar("gradients are sent after the backward", default=False)
 
 
 def once_for_all(key: Key, work: Callable[[], Any]) -> Any:
@@ -55,6 +58,21 @@ def workers() -> int:
     if not (dist.is_available() and dist.is_initialized()):
         return 1
     return dist.get_world_size()
+
+
+@contextmanager
+def sending_after_backward() -> Iterator[None]:
+    """Calls whose gradients nobody sends before the backward has ended."""
+    before = _after.set(True)
+    try:
+        yield
+    finally:
+        _after.reset(before)
+
+
+def receivers() -> int:
+    """Processes that may have gradients sent while the backward goes on, this one included."""
+    return 1 if _after.get() else workers()
 
 
 def interconnect() -> Interconnect:

@@ -25,7 +25,7 @@ from elman.tuning.contest import timed
 from elman.tuning.decisions import decided
 from elman.tuning.evidence import Evidence
 from elman.tuning.facts import machine_facts, verifying_facts
-from elman.tuning.ranks import interconnect, workers
+from elman.tuning.ranks import interconnect, receivers
 from elman.tuning.request import bucket
 from elman.tuning.trial import apart, make_trial, synchronize
 
@@ -107,7 +107,7 @@ def released(choice: Choice, jobs: Sequence[Job], steps: int) -> bool:
         jobs: one per layer, the first layer first.
         steps: T.
     """
-    group = workers()
+    group = receivers()
     if group == 1 or not any(job.spec.wants for job in jobs):
         return False
     if choice.schedule == APART:
