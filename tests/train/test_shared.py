@@ -109,36 +109,43 @@ def test_all_have_the_same_bits(group, world):
         assert torch.equal(means[-1], torch.full((3000,), (world - 1) / 2))
 
 
-def test_a_slow_reader_reads_its_own_step(group, monkeypatch):
+@pytest.mark.parametrize("waits", ["barrier", "messages"])
+def test_a_slow_reader_reads_its_own_step(group, monkeypatch, waits):
     """Until it has added, the others write to other segments."""
     made, steps = group(3), 6
-    plain = made.all_reduce
+    if waits == "messages":
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
+    add = torch.add
 
-    def all_reduce(one: torch.Tensor) -> None:
-        plain(one)
-        if made.get_rank() == 2:  # has to add yet; the others run into their next wait
+    def late_add(*operands, **options) -> torch.Tensor:
+        if made.get_rank() == 2:  # the others run into their next wait
             time.sleep(0.02)
+        return add(*operands, **options)
 
     def work(rank: int):
         memory = SharedMemory()
         return [memory.mean(values(rank, step)) for step in range(steps)]
 
-    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    monkeypatch.setattr(shared.torch, "add", late_add)
     for means in made.run(work):
         for step, mean in enumerate(means):
             want = sum(flat(values(rank, step)) for rank in range(3)) / 3
             torch.testing.assert_close(mean, want)
 
 
-def test_one_wait_for_a_mean(group):
-    """And two more where memory is made."""
+@pytest.mark.parametrize("waits", ["barrier", "messages"])
+def test_one_wait_for_a_mean(group, monkeypatch, waits):
+    """By a message where there are no descriptors of processes; two more messages where memory is
+    made."""
     made = group(2)
+    if waits == "messages":
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
     memories = [SharedMemory(), SharedMemory()]
     counts = []
     for _ in range(3):
         made.run(lambda rank: memories[rank].mean(values(rank)))
         counts.append(made.sums)
-    assert counts == [2, 3, 4]
+    assert counts == ([2, 2, 2] if waits == "barrier" else [3, 4, 5])
 
 
 def refuse(*args: object) -> None:
@@ -187,6 +194,35 @@ def test_where_one_has_no_memory_all_send_messages(group, monkeypatch, why):
     del means, memory
     assert len(os.listdir("/proc/self/fd")) == before
     assert made.sums == 3  # one asks whether all have memory, two are the messages
+
+
+def another_pipe(path: str, flags: int) -> int:
+    """As in a container, where a process has another one's number."""
+    if flags & os.O_ACCMODE != os.O_WRONLY:
+        return os_open(path, flags)
+    own, other = os.pipe()
+    os.close(own)
+    return other
+
+
+os_open = os.open
+
+
+@pytest.mark.parametrize("name, instead", [("pidfd_open", refuse), ("open", another_pipe)])
+def test_where_one_sees_no_pipe_all_wait_by_messages(group, monkeypatch, name, instead):
+    """And share memory all the same."""
+    made = group(2)
+    plain = getattr(os, name)
+    monkeypatch.setattr(os, name, lambda *args: (instead if made.get_rank() else plain)(*args))
+
+    def work(rank: int):
+        memory = SharedMemory()
+        return memory.mean(values(rank)), memory
+
+    for means, memory in made.run(work):
+        assert memory.held
+        assert memory.barrier is None
+        torch.testing.assert_close(means, flat(values(0)).add(flat(values(1))) / 2)
 
 
 def test_memory_goes_with_its_last_holder(group):

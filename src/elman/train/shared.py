@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from elman.train.barrier import Barrier, all_of, barrier
+
 PAGE_BYTES = 4096
 TOKEN_BYTES = 16
 
@@ -26,18 +28,26 @@ class SharedMemory:
     who writes for mean k + 2 over the values of mean k has come through the wait of mean k + 1,
     which every process enters after it has added those of mean k.
 
-    The wait is the smallest message that torch's group sends, so a process that is gone or late is
-    the error of a collective operation, as ever. Memory is nowhere in a folder: it is gone with the
-    last process that holds it, however that ends.
+    The wait is a :class:`Barrier`; where processes cannot have one, the smallest message that
+    torch's group sends. A process that is gone or late is the error of a collective operation
+    either way. Memory is nowhere in a folder: it is gone with the last process that holds it,
+    however that ends.
+
+    Args:
+        timeout: of a wait (s); messages have that of their group.
 
     Attributes:
         held: the memory of each process, by rank; none before the first mean.
         bytes_each: of one segment.
         turn: which of the two is next.
         refused: whether some process could not have such memory, or not see another's.
+        barrier: where processes wait for one another; None before the first mean, and where they
+            send messages for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float = 300.0) -> None:
+        self.timeout = timeout
+        self.barrier: Barrier | None = None
         self.held: list[mmap] = []
         self.bytes_each = 0
         self.turn = 0
@@ -64,7 +74,10 @@ class SharedMemory:
             for memory in self.held
         ]
         torch.cat([part.flatten() for part in parts], out=segments[dist.get_rank()])
-        dist.all_reduce(self.ready)
+        if self.barrier is None:
+            dist.all_reduce(self.ready)
+        else:
+            self.barrier.wait()
         means = torch.add(segments[0], segments[1], out=out)
         for segment in segments[2:]:
             means += segment
@@ -73,9 +86,11 @@ class SharedMemory:
     def holds(self, size: int) -> bool:
         """Whether segments have so many bytes; they are made, or made anew, if not."""
         if size > self.bytes_each and not self.refused:
-            self.bytes_each = -(-size // PAGE_BYTES) * PAGE_BYTES
+            first, self.bytes_each = not self.held, -(-size // PAGE_BYTES) * PAGE_BYTES
             self.held = shared(2 * self.bytes_each)
             self.refused = not self.held
+            if first and self.held:
+                self.barrier = barrier(self.timeout)
         return not self.refused
 
 
@@ -91,12 +106,11 @@ def shared(size: int) -> list[mmap]:
     try:
         dist.all_gather_object(told, (f"/proc/{os.getpid()}/fd/{file}", token))
         held = [] if file is None else seen(told, size)
-        missing = torch.tensor([float(not held)])
-        dist.all_reduce(missing)
+        everywhere = all_of(bool(held))
     finally:
         if file is not None:
             os.close(file)
-    return [] if missing.item() else held
+    return held if everywhere else []
 
 
 def made(size: int, token: bytes) -> int | None:

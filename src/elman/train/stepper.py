@@ -149,7 +149,7 @@ def make_stepper(fabric: Fabric, model: nn.Module, config: Config, objective: Ob
     optimizer = make(groups, config.peak_lr, config.used_momentum, config.nesterov)
     stepping = fabric.setup_optimizers(optimizer)
     apart = config.sync_every > 1
-    memory = SharedMemory() if at_once(fabric) else None
+    memory = SharedMemory(config.timeout) if at_once(fabric) else None
     gathers = memory is not None and not apart
     gathered = Gradients(wrapped.parameters(), memory) if gathers else None
     return Stepper(fabric, wrapped, stepping, objective, config.clip, apart, gathered, memory)
