@@ -248,6 +248,6 @@ def test_refusals(tmp_path):
         draw(cells.gru, tmp_path / "gru.png")
 
 
-def test_spoken():
+def test_factors_are_written_in_short():
     """Factors are short."""
     assert spoken("sigmoid(f) * (1 - sigmoid(f))") == "σ(f)·(1 - σ(f))"

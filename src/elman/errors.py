@@ -107,8 +107,8 @@ def spelled(python: str, command: str) -> str:
 
 def sized_by(names: Iterable[str]) -> str:
     """How a user gives the sizes of dims: ``by keyword, e.g. P=…``, or ``with --dim P=…``."""
-    told = [f"{name}=…" for name in names]
-    return spelled(f"by keyword, e.g. {', '.join(told)}", f"with --dim {','.join(told)}")
+    given = [f"{name}=…" for name in names]
+    return spelled(f"by keyword, e.g. {', '.join(given)}", f"with --dim {','.join(given)}")
 
 
 _said: set[str] = set()

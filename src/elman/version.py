@@ -1,4 +1,4 @@
-"""The version, told here alone: the package's metadata, records of runs and caches read it."""
+"""The version, in this place alone: the package's metadata, records of runs and caches read it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def ratio(case: str, other: str = "torch") -> Claim:
     return Claim("4.1", f"{case} is twice as fast", "2x on 61 cores", judge)
 
 
-def test_judged():
+def test_claims_are_judged_from_rows():
     lines = judged([ratio("a"), ratio("b"), ratio("c"), ratio("a", "jax")], ROWS)
     assert lines[0][2:] == ("2x on 61 cores", "3.0x", "holds", "because")
     assert [line[4] for line in lines[1:]] == ["not measured"] * 3

@@ -108,7 +108,7 @@ def test_chaos_is_compared_over_a_few_steps(monkeypatch):
     assert "over 10 steps" in str(found)
 
 
-def test_text():
+def test_result_as_text_and_as_json():
     """Sizes, agreement, who runs, the ratio and the share of the peak; and back from JSON."""
     found = small()
     told = str(found)

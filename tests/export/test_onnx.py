@@ -148,7 +148,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_shapes(name, runtime, tmp_path):
+def test_layers_directions_heads_and_layouts(name, runtime, tmp_path):
     """Layers, directions, heads, residual connections, layouts."""
     check(runtime, SHAPES[name](), tmp_path, states=True)
 

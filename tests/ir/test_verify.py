@@ -94,7 +94,7 @@ def test_walk_goes_arguments_first_and_once():
     assert list(walk([both], stop=lambda value: value is both)) == [both]
 
 
-def test_small_things():
+def test_leaves_by_name_and_unchanged_nodes():
     """Leaves by name; the same node where nothing changed."""
     graph = cells.gru.graph
     assert leaf_named(graph, "R").name == "R"

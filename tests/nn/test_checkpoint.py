@@ -420,14 +420,14 @@ def test_mistakes(options, text):
         elman.Recurrent(cells.gru, 3, 4, **options)
 
 
-def test_bytes():
+def test_units_of_a_memory_budget():
     """Units of 1024 and of 1000."""
     assert checked("auto", "1.5GiB") == ("auto", 3 << 29)
     assert checked("auto", " 2 MB ") == ("auto", 2_000_000)
     assert checked("auto", 77) == checked("auto", "77") == ("auto", 77)
 
 
-def test_shown():
+def test_repr_shows_checkpoint_options():
     net = elman.GRU(3, 4, checkpoint="auto", memory_budget="1KiB")
     assert "checkpoint='auto', memory_budget=1024" in repr(net)
     assert "checkpoint=5" in repr(elman.Recurrent(cells.gru, 3, 4, checkpoint=5))

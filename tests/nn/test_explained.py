@@ -205,7 +205,7 @@ def test_a_cell_has_no_input(x):
     assert "elman.explain(elman.Recurrent(mgu, I, H), x)" in str(refused.value)
 
 
-def test_ways_out():
+def test_what_explain_refuses():
     """A model is not a layer, torch's layer is not elman's, and a module needs an x."""
     model = nn.Sequential(nn.Linear(3, 3), elman.GRU(3, 5))
     with pytest.raises(InputError, match=r"elman\.explain\(model\.1, x\)"):

@@ -187,7 +187,7 @@ def test_unbatched_and_batch_first():
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_step(batch_first):
+def test_streamed_outputs_are_those_of_the_sequence(batch_first):
     """A stream gives the outputs of the sequence, one after another."""
     net, x = made(num_layers=2, batch_first=batch_first), drawn()
     want, state = by_hand(net, x), None

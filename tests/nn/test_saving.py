@@ -183,7 +183,7 @@ def test_nothing_private_in_a_pickle(kind):
     assert {name for name in told if name.startswith("elman")} <= allowed
 
 
-def test_which_names():
+def test_files_name_public_classes_alone():
     """Layers in place of torch's name their class alone; a Recurrent its cell and its options."""
     assert names_in(elman.LSTM(3, 4, heads=2), 2) == {"elman.LSTM"}
     assert names_in(elman.GRUCell(3, 4), 2) == {"elman.GRUCell"}

@@ -132,7 +132,7 @@ def test_further_inputs_go_to_all_layers(schedule):
             assert_close(a, b)
 
 
-def test_twice(schedule):
+def test_second_backward_and_second_derivative(schedule):
     """A second backward through a graph that is kept, and a second derivative."""
     net = elman.GRU(3, 4, 2, dtype=torch.float64)
     x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
@@ -192,7 +192,7 @@ def test_any_number_of_threads(threads, monkeypatch):
     same(results(net, x, state, "c", dy, ends), want)
 
 
-def test_teams():
+def test_threads_are_shared_evenly():
     """Threads are shared evenly; calls beyond their number are taken in order."""
     assert Teams.of(2, 2) == Teams(1, 2)
     assert Teams.of(2, 16) == Teams(8, 2)

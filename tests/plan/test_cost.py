@@ -34,7 +34,7 @@ def test_only_what_is_wanted_is_counted():
 
 
 @pytest.mark.parametrize("dtype, item", [("float32", 4), ("float64", 8)])
-def test_bytes(dtype, item):
+def test_tape_and_state_bytes_of_an_lstm(dtype, item):
     """An LSTM tapes four vectors and keeps two states."""
     of = made(cells.lstm, dtype=dtype)
     assert tape_bytes(of) == 4 * H * item

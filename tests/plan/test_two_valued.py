@@ -43,7 +43,7 @@ def chained(x, s, z, R):
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_states(made, states, fires):
+def test_states_that_stay_two_valued(made, states, fires):
     """States whose next value is 0 or 1 if they are; inputs where a state or an output is."""
     step = compiler.job(made, spec_of(made.bind(4, 4).items())).pair.step
     known = two_valued(step)

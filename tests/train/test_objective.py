@@ -46,7 +46,7 @@ def test_r2_of_constant_targets_is_unknown(value):
     found = judged(SQUARES, [(targets + 1, targets), (targets, targets)])
     assert found.score is None
     assert found.loss == pytest.approx(0.5)
-    assert R2.told(found.score) == "R² unknown"
+    assert R2.text(found.score) == "R² unknown"
 
 
 def test_perfect_and_mean_predictions():
@@ -67,7 +67,7 @@ def test_accuracy_of_any_batches(places, seed):
     assert found.score == int((logits.argmax(-1) == targets).sum()) / 21
     whole = float(cross_entropy(logits.flatten(0, 1), targets.flatten()))
     assert found.loss == pytest.approx(whole, rel=1e-5)
-    assert ACCURACY.told(found.score) == f"accuracy {found.score:.1%}"
+    assert ACCURACY.text(found.score) == f"accuracy {found.score:.1%}"
 
 
 def test_diverged_predictions_have_a_score():

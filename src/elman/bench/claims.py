@@ -15,7 +15,7 @@ class UnmeasuredError(ElmanError):
 
 
 class Rows:
-    """The rows of a suite, for what is told of several of them.
+    """The rows of a suite, for statements about several of them.
 
     Args:
         rows: as measured.

@@ -34,7 +34,7 @@ BUILT_IN: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "lstm": (nn.LSTM, elman.nn.LSTM),
 }
 CHECKPOINT = f"{OURS}-checkpoint"  # keeps the states of every case.checkpoint steps
-MODULES: dict[str, dict[str, Any]] = {  # elman's, by what they are told
+MODULES: dict[str, dict[str, Any]] = {  # elman's, by their options
     OURS: {},
     CHECKPOINT: {},
     **{f"{OURS}-{e}": {"engine": e} for e in ("c", "aten", "deer", "scan-backward")},

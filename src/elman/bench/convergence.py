@@ -176,7 +176,7 @@ def compared(case: Case, y: Trajectory | None, truth: Trajectory) -> list[dict[s
 
 
 def returned(case: Case, weights: dict[str, Tensor]) -> dict[str, Any]:
-    """What a module on engine deer gives: does every step satisfy the recurrence, was it told?
+    """What a module on engine deer gives: does every step satisfy the recurrence, and did it warn?
 
     For cells whose output is their one recurrent state.
     """

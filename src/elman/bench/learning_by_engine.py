@@ -125,10 +125,10 @@ def _agreed(case: Case, present: dict[str, Learner], config: Any, data: Any) -> 
         pairs = zip(one.losses, oracle.losses)
         off = [abs(loss - want) / max(abs(want), 1e-12) for loss, want in pairs]
         if not (off[0] <= FIRST and max(off) <= LATER):
-            told = ", ".join(f"{value:.1e}" for value in off)
+            texts = ", ".join(f"{value:.1e}" for value in off)
             raise VerifyError(
                 f"{case.name}: {name} learns other than {case.baseline} in float64: losses differ "
-                f"by {told}"
+                f"by {texts}"
             )
         found[name] = max(off)
     return found

@@ -145,11 +145,11 @@ def measure_samples(case: Case, effort: Effort, data: str | None = None) -> dict
     losses = losses_until(config, TARGET, _MEAN)
     reached = len(losses) < case.steps or sum(losses[-_MEAN:]) / _MEAN <= TARGET
     samples = len(losses) * case.B if reached else None
-    told = f"{samples} samples" if reached else f"not within {len(losses) * case.B} samples"
+    text = f"{samples} samples" if reached else f"not within {len(losses) * case.B} samples"
     return {
         "samples": samples,
         "rate": {"momentum": config.used_momentum, "lr": config.peak_lr},
-        "told": f"{told} to {TARGET} bits per character: {len(losses)} steps, momentum "
+        "told": f"{text} to {TARGET} bits per character: {len(losses)} steps, momentum "
         f"{config.used_momentum:.3f}, learning rate {config.peak_lr:.3g}",
     }
 

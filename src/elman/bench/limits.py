@@ -1,4 +1,4 @@
-"""Who is not measured because a call would take too long or too much memory: forecast, and told.
+"""Who is not measured because a call is forecast to take too long or too much memory.
 
 Seconds are those of a short run of the same contestant, times the steps that it was short of: all
 contestants take time in proportion to T once what a call costs besides is small, so a run that is
@@ -118,9 +118,9 @@ def _too_long(case: Case, name: str) -> str | None:
         if forecast <= case.most:
             return None
         if _LONGER * taken > _CHEAP * case.most or _LONGER * T >= case.T:
-            told = f"{forecast:.0f}" if forecast >= 10 else f"{forecast:.1f}"
+            text = f"{forecast:.0f}" if forecast >= 10 else f"{forecast:.1f}"
             return (
-                f"a call would take about {told} s (limit {case.most:g} s), by "
+                f"a call would take about {text} s (limit {case.most:g} s), by "
                 f"{taken:.2g} s measured at T = {T}"
             )
         T *= _LONGER

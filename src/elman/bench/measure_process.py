@@ -65,10 +65,10 @@ def main() -> None:
         torch.set_num_threads(threads)
     try:
         with on_command_line():
-            told = measure(find_cell(name), **request, **dims).to_json()
+            result = measure(find_cell(name), **request, **dims).to_json()
     except ElmanError as error:
-        told = {"failed": str(error)}
-    sys.stdout.write("\n" + json.dumps(told) + "\n")
+        result = {"failed": str(error)}
+    sys.stdout.write("\n" + json.dumps(result) + "\n")
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ def measure_operators(case: Case, effort: Effort) -> dict[str, Any]:
     """
     del effort
     found = {name: _profiled(name, case) for name in case.contestants}
-    told = [f"{name} {_shares(one['seconds'])}" for name, one in found.items()]
-    return {"operators": found, "told": "; ".join(told)}
+    texts = [f"{name} {_shares(one['seconds'])}" for name, one in found.items()]
+    return {"operators": found, "told": "; ".join(texts)}
 
 
 def _profiled(name: str, case: Case) -> dict[str, Any]:

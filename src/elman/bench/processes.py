@@ -57,8 +57,8 @@ def run_program(program: Program, limit_s: float) -> str:
     except subprocess.TimeoutExpired as error:
         raise ProcessError(f"it took longer than {limit_s:g} s") from error
     if ran.returncode:
-        told = ran.stderr.strip().splitlines()
-        raise ProcessError(told[-1] if told else f"it ended with {ran.returncode}")
+        words = ran.stderr.strip().splitlines()
+        raise ProcessError(words[-1] if words else f"it ended with {ran.returncode}")
     lines = ran.stdout.strip().splitlines()
     if not lines:
         raise ProcessError("it printed nothing")

@@ -41,7 +41,7 @@ class Remote:
             env=environment(Program((), threads=problem.case.threads)),
         )
         asked = {"case": problem.case.to_json(), "name": name, "folder": self.folder.name}
-        self.told: dict[str, Any] = self.ask(asked)
+        self.answer: dict[str, Any] = self.ask(asked)
 
     def ask(self, question: Any) -> Any:
         """One question, one answer.
@@ -79,9 +79,9 @@ def remote(name: str, problem: Problem) -> Contestant | str:
     if problem.x.dtype != torch.float32:
         return "it runs in float32"
     far = Remote(name, problem)
-    if "absent" in far.told:
+    if "absent" in far.answer:
         far.close()
-        return str(far.told["absent"])
+        return str(far.answer["absent"])
 
     def results() -> Results:
         return torch.load(Path(far.folder.name) / "results.pt", weights_only=True)
@@ -89,8 +89,8 @@ def remote(name: str, problem: Problem) -> Contestant | str:
     return Contestant(
         lambda: far.ask(1),
         results,
-        tuple(far.told["wants"]),
-        lambda: dict(far.told["facts"]),
+        tuple(far.answer["wants"]),
+        lambda: dict(far.answer["facts"]),
         far.ask,
         far.close,
     )
@@ -99,7 +99,7 @@ def remote(name: str, problem: Problem) -> Contestant | str:
 def beside(name: str, problem: Problem) -> Contestant | str:
     """A contestant that trains twice at once, in two processes on the same cores."""
     both = [Remote(name, problem) for _ in range(2)]
-    absent = both[0].told.get("absent")
+    absent = both[0].answer.get("absent")
     if absent:
         for one in both:
             one.close()
@@ -116,8 +116,8 @@ def beside(name: str, problem: Problem) -> Contestant | str:
         for one in both:
             one.close()
 
-    told = both[0].told
-    wants, facts = tuple(told["wants"]), dict(told["facts"])
+    answer = both[0].answer
+    wants, facts = tuple(answer["wants"]), dict(answer["facts"])
     return Contestant(lambda: sample(1), results, wants, lambda: facts, sample, close)
 
 

@@ -32,8 +32,8 @@ LARGE = 32  # units from which on GFLOP/s say something about the arithmetic
 
 def words(row: Row) -> dict[str, str]:
     """The texts of a row that are not empty, by name of :data:`COLUMNS`."""
-    told = {CASE: row[CASE]} | _told(row)
-    return {name: text for name, text in told.items() if text != NOTHING}
+    texts = {CASE: row[CASE]} | _told(row)
+    return {name: text for name, text in texts.items() if text != NOTHING}
 
 
 def _told(row: Row) -> dict[str, str]:

@@ -22,8 +22,8 @@ def measure_tapes(case: Case, effort: Effort) -> dict[str, Any]:
     for name in CELLS:
         for tape in get_args(Tape):
             found[f"{name} {tape}"] = _kept(name, tape, case)
-    told = [f"{name} {one['bytes']} bytes" for name, one in found.items()]
-    return {"kept": found, "told": f"kept per step and sample: {', '.join(told)}"}
+    texts = [f"{name} {one['bytes']} bytes" for name, one in found.items()]
+    return {"kept": found, "texts": f"kept per step and sample: {', '.join(texts)}"}
 
 
 def _kept(name: str, tape: Tape, case: Case) -> dict[str, int]:

@@ -71,7 +71,7 @@ MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
 
 
 def measure(case: Case, effort: Effort) -> dict[str, Any]:
-    """What was measured, and on which machine; a failure is told under ``failed``."""
+    """What was measured, and on which machine; a failure stands under ``failed``."""
     torch.set_num_threads(case.threads)
     machine = facts()
     try:

@@ -1,10 +1,13 @@
-"""Texts of others on a terminal."""
+"""Text on a terminal, or where a terminal would be."""
 
 from __future__ import annotations
 
 import sys
 
+from rich.console import Console
 from rich.text import Text
+
+PIPED_WIDTH = 160
 
 
 def plain(text: object) -> Text:
@@ -18,3 +21,9 @@ def print_all() -> None:
     for stream in (sys.stdout, sys.stderr):
         if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
             reconfigure(errors="backslashreplace")
+
+
+def wide_console(width: int = PIPED_WIDTH) -> Console:
+    """Return the terminal, or a console of so many columns where the output goes elsewhere."""
+    console = Console()
+    return console if console.is_terminal else Console(width=width)

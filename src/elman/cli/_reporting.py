@@ -1,4 +1,4 @@
-"""From a run folder to its report: what the room `train` knows, told to the room `report`."""
+"""From a run folder to its report: what `train` knows, in the terms of `report`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def page_of(record: Record, config: Config) -> RunPage:
         tables={
             **({"Held-out data": result.table} if result and result.table else {}),
             "Configuration": config.to_json(),
-            "Data": {k: value for k, value in facts.told.items() if k != "machine"}
+            "Data": {k: value for k, value in facts.content.items() if k != "machine"}
             if facts
             else {},
             "Machine": facts.machine if facts else {},

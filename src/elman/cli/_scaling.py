@@ -120,8 +120,8 @@ class Scaling:
         if not after:
             return f"{text}; no more were looked at."
         saved = 1 - after[0].step_s / best.step_s
-        told = f"save {saved:.0%}" if saved >= 0 else f"take {-saved:.0%} longer"
-        return f"{text}; {after[0].workers} would {told} (asked for: {self.least:.0%} saved)."
+        change = f"save {saved:.0%}" if saved >= 0 else f"take {-saved:.0%} longer"
+        return f"{text}; {after[0].workers} would {change} (asked for: {self.least:.0%} saved)."
 
     def notes(self) -> list[str]:
         """What a reader of the table should know."""

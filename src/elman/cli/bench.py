@@ -20,12 +20,12 @@ from elman.bench.results import Row, read_rows
 from elman.bench.running import run_suite
 from elman.bench.suites import SUITES, find_suite
 from elman.bench.table import CASE, COLUMNS, LARGE, filled, machine_line, share_of_peak, words
+from elman.cli._arguments import Dims, DType, Hidden, Inputs
 from elman.cli._options import named, option, sized
-from elman.cli.explain import DType
+from elman.cli._printing import wide_console
 from elman.report import BenchPage, Plot, write_benchmark, write_benchmarks
 from elman.train.layers import find_cell
 
-PIPED_WIDTH = 160
 FAILED = 1
 ALL = "all"
 CELL_S = 2.0  # of timing
@@ -40,32 +40,36 @@ def bench(
     suite: Annotated[
         str,
         typer.Argument(
-            help=f"Which suite: {', '.join(SUITES)}, or {ALL}; or a cell: gru, or file.py:cell."
+            help=f"A suite: {', '.join(SUITES)}, or {ALL}; or a cell: gru, or file.py:cell."
         ),
     ] = "foundation",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, under a minute.")] = False,
     seconds: Annotated[
-        float | None, typer.Option(help="Timing per case, instead of the usual.")
+        float | None, typer.Option(help="Seconds of timing per case, instead of the suite's own.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Rows go here; cases it has are not measured again. Of all: a folder."),
+        typer.Option(
+            help="File of the rows (for all: a folder); cases that it has are not measured again."
+        ),
     ] = None,
     rows: Annotated[
-        list[str] | None, typer.Option(help="Only cases whose names fit, as in 'gru*'.")
+        list[str] | None, typer.Option(help="Only cases whose names match, such as 'gru*'.")
     ] = None,
     measuring: Annotated[
-        bool, typer.Option("--measure/--report", help="Measure, or show the rows that --out has.")
+        bool, typer.Option("--measure/--report", help="Measure, or only show the rows in --out.")
     ] = True,
-    steps: Annotated[int, typer.Option(help="T of a cell.", min=1)] = 100,
-    batch: Annotated[int, typer.Option(help="B of a cell.", min=1)] = 32,
-    hidden: Annotated[int, typer.Option(help="Units of a cell: the first state's size.")] = 128,
-    inputs: Annotated[int | None, typer.Option(help="Size of its input; as --hidden.")] = None,
-    dim: Annotated[list[str] | None, typer.Option(help="Sizes by name: H=128,I=64.")] = None,
-    dtype: Annotated[DType, typer.Option(help="Of a cell's computation.")] = DType.FLOAT32,
-    engine: Annotated[str, typer.Option(help="Of a cell: auto, or an engine's name.")] = "auto",
-    training: Annotated[bool, typer.Option(help="Of a cell: with a backward.")] = True,
-    threads: Annotated[int | None, typer.Option(help="Of a cell; as torch has it.", min=1)] = None,
+    steps: Annotated[int, typer.Option(help="For a cell: steps of a sequence, T.", min=1)] = 100,
+    batch: Annotated[int, typer.Option(help="For a cell: samples of a batch, B.", min=1)] = 32,
+    hidden: Hidden = 128,
+    inputs: Inputs = None,
+    dim: Dims = None,
+    dtype: Annotated[DType, typer.Option(help="For a cell: type of its values.")] = DType.FLOAT32,
+    engine: Annotated[str, typer.Option(help="For a cell: auto, or an engine's name.")] = "auto",
+    training: Annotated[bool, typer.Option(help="For a cell: with the backward pass.")] = True,
+    threads: Annotated[
+        int | None, typer.Option(help="For a cell: threads; torch's number by default.", min=1)
+    ] = None,
 ) -> None:
     """Measure elman against its peers, side by side; or a cell beside its plain loop.
 
@@ -87,9 +91,7 @@ def bench(
         )
         say(Console(), str(measure_in_process(asked)))
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPED_WIDTH)
+    console = wide_console()
     if out is None and not measuring:
         raise typer.BadParameter("say where the rows are: --out", param_hint="--report")
     path = out or Path("bench-out") / f"{suite}-{datetime.now():%Y%m%d-%H%M%S}"
@@ -164,24 +166,24 @@ def measure(
     with console.status("measuring"):
         for case, row, measured in run_suite(suite, cases, effort, path):
             found.append(row)
-            told = summary(row) if measured else "in the file already"
-            say(console, f"[{len(found)}/{len(cases)}] {case.name}: {told}")
+            text = summary(row) if measured else "in the file already"
+            say(console, f"[{len(found)}/{len(cases)}] {case.name}: {text}")
     return found
 
 
 def summary(row: Row) -> str:
     """A row in a few words."""
-    told = [f"{COLUMNS[name][1]} {text}" for name, text in words(row).items() if name != CASE]
-    return row["failed"] if "failed" in row else ", ".join(told)
+    texts = [f"{COLUMNS[name][1]} {text}" for name, text in words(row).items() if name != CASE]
+    return row["failed"] if "failed" in row else ", ".join(texts)
 
 
 def table_of(suite: Suite, found: list[Row]) -> Table:
     """Lay rows out; what was asked for and not reached is red."""
     table = Table(title=suite.question, title_justify="left")
-    headers, told = filled(found)
+    headers, texts = filled(found)
     for header in headers:
         table.add_column(header, justify="left" if header == COLUMNS[CASE][0] else "right")
-    for row, line in zip(found, told, strict=True):
+    for row, line in zip(found, texts, strict=True):
         missed = "failed" in row or row.get("met") is False
         table.add_row(*line, style="red" if missed else None)
     return table

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from elman import cells, compiler
+from elman.cli._printing import wide_console
 from elman.engines import registry
 from elman.engines.base import Job
 from elman.engines.c.compilers import Compiler, find_compiler
@@ -33,7 +33,6 @@ from elman.tuning.facts import cores, machine_facts
 from elman.tuning.kernels import kernel_of, refusal
 from elman.tuning.trial import make_trial
 
-PIPED_WIDTH = 160
 BROKEN = 1
 SIZES = (("H", 8), ("I", 4))
 STEPS, BATCH = 4, 2
@@ -68,9 +67,7 @@ def doctor() -> None:
 
     Exits with 0 unless something is broken without which nothing runs.
     """
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPED_WIDTH)
+    console = wide_console()
     findings = [*machine(), *compilation(), *caches(), *computation()]
     table = Table("", "found", "how to mend it", title="machine", title_justify="left")
     for finding in findings:
@@ -98,9 +95,9 @@ def machine() -> Iterator[Finding]:
 def graphics(wanted: Job) -> Finding:
     """The GPU, and the engines that run a small GRU there by their own word."""
     found = f"{torch.cuda.get_device_name()}, {torch.version.cuda or 'hip'}"
-    told = {name: refusal(name, wanted) for name in registry.names()}
-    able = [name for name, reason in told.items() if reason is None]
-    compiled = told["triton"]
+    refusals = {name: refusal(name, wanted) for name in registry.names()}
+    able = [name for name, reason in refusals.items() if reason is None]
+    compiled = refusals["triton"]
     mend = "" if compiled is None else f"no generated kernels there: {compiled}"
     return Finding("GPU", f"{found}: {', '.join(able)} run there", mend)
 
@@ -226,8 +223,8 @@ def answer(name: str, device: str) -> str:
         facts = kernel_of(job(device), name).describe()
     except ElmanError as error:
         return f"no: {error}"
-    told = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "engine" and value)
-    return f"ready ({told})" if told else "ready"
+    text = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "engine" and value)
+    return f"ready ({text})" if text else "ready"
 
 
 def packages() -> Table:

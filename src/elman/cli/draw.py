@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from elman.cli._arguments import Dims, Hidden, Inputs, Tape, TapeOption
 from elman.cli._options import sized
-from elman.cli.explain import Tape
 from elman.drawing import draw as drawn
 from elman.drawing import draw_ops
 from elman.errors import RunError, diagnostic
@@ -18,15 +18,15 @@ from elman.train.layers import find_cell
 
 def draw(
     cell: Annotated[
-        str | None, typer.Argument(help="gru, lstm, another cell, or file.py:cell.")
+        str | None, typer.Argument(help="A cell: gru, lstm, another one, or file.py:cell.")
     ] = None,
     path: Annotated[
-        Path | None, typer.Argument(help="The .svg file; .dot for graphviz' language.")
+        Path | None, typer.Argument(help="File to write: .svg, or .dot for Graphviz.")
     ] = None,
-    hidden: Annotated[int, typer.Option(help="Units: the first state's size.")] = 128,
-    inputs: Annotated[int | None, typer.Option(help="Size of the input; as --hidden.")] = None,
-    dim: Annotated[list[str] | None, typer.Option(help="Another size of the cell: P=32.")] = None,
-    tape: Annotated[Tape, typer.Option(help="What the forward keeps.")] = Tape.AUTO,
+    hidden: Hidden = 128,
+    inputs: Inputs = None,
+    dim: Dims = None,
+    tape: TapeOption = Tape.AUTO,
     ops: Annotated[
         Path | None, typer.Option(help="Draw the table of operations into this .svg file instead.")
     ] = None,

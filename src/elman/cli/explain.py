@@ -2,79 +2,58 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
-import torch
 import typer
-from rich.console import Console
 
+from elman.cli._arguments import (
+    CellName,
+    Device,
+    DeviceOption,
+    Dims,
+    DType,
+    DTypeOption,
+    Engine,
+    Hidden,
+    Inputs,
+    Tape,
+    TapeOption,
+    Training,
+    measurable,
+)
 from elman.cli._options import sized
+from elman.cli._printing import wide_console
 from elman.nn.explain import explain as explained
 from elman.plan.spec import OPTIMIZATIONS
 from elman.train.layers import find_cell
 
-PIPED_WIDTH = 160
-
-
-class Tape(StrEnum):
-    """How much the forward keeps for the backward."""
-
-    SAVE = "save"
-    AUTO = "auto"
-    RECOMPUTE = "recompute"
-
-
-class DType(StrEnum):
-    """Of the computation."""
-
-    FLOAT32 = "float32"
-    FLOAT64 = "float64"
-    BFLOAT16 = "bfloat16"
-
-
-class Device(StrEnum):
-    """Where a cell is to run; ROCm's GPUs go by torch's name of them, cuda."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-def measurable(device: Device) -> str:
-    """The name of a device on which kernels can be timed.
-
-    Raises:
-        BadParameter: it is not here.
-    """
-    if device is Device.CUDA and not torch.cuda.is_available():
-        raise typer.BadParameter("torch can use no GPU here", param_hint="--device")
-    return str(device)
-
 
 def explain(
-    cell: Annotated[str, typer.Argument(help="gru, lstm, another cell, or file.py:cell.")],
-    hidden: Annotated[int, typer.Option(help="Units: the first state's size.")] = 128,
-    inputs: Annotated[int | None, typer.Option(help="Size of the input; as --hidden.")] = None,
-    steps: Annotated[int, typer.Option(help="T.")] = 100,
-    batch: Annotated[int, typer.Option(help="B.")] = 16,
-    dim: Annotated[list[str] | None, typer.Option(help="Another size of the cell: P=32.")] = None,
-    dtype: Annotated[DType, typer.Option(help="Of the computation.")] = DType.FLOAT32,
-    device: Annotated[Device, typer.Option(help="Where it is to run.")] = Device.CPU,
-    tape: Annotated[Tape, typer.Option(help="What the forward keeps.")] = Tape.AUTO,
+    cell: CellName,
+    hidden: Hidden = 128,
+    inputs: Inputs = None,
+    steps: Annotated[int, typer.Option(help="Steps of a sequence, T.")] = 100,
+    batch: Annotated[int, typer.Option(help="Samples of a batch, B.")] = 16,
+    dim: Dims = None,
+    dtype: DTypeOption = DType.FLOAT32,
+    device: DeviceOption = Device.CPU,
+    tape: TapeOption = Tape.AUTO,
     without: Annotated[
-        list[str] | None, typer.Option(help=f"Leave out one of {', '.join(OPTIMIZATIONS)}.")
+        list[str] | None,
+        typer.Option(help=f"Optimization to leave out: {', '.join(OPTIMIZATIONS)}."),
     ] = None,
-    engine: Annotated[str, typer.Option(help="auto, or the name of an engine.")] = "auto",
-    training: Annotated[bool, typer.Option(help="With a backward.")] = True,
-    measure: Annotated[bool, typer.Option(help="Time the engines.")] = True,
+    engine: Engine = "auto",
+    training: Training = True,
+    measure: Annotated[
+        bool, typer.Option(help="Time the engines, where that is not known yet.")
+    ] = True,
     stage: Annotated[
-        str | None, typer.Option(help="One of graph, step, backward, program, engines, cost.")
+        str | None,
+        typer.Option(help="Show one stage alone: graph, step, backward, program, engines or cost."),
     ] = None,
 ) -> None:
     """Show every stage of a cell, from its text to the engine that runs it."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPED_WIDTH)
+    console = wide_console()
     what = find_cell(cell)
     input_size, hidden_size, dims = sized(what, hidden, inputs, dim)
     found = explained(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from elman.cli._arguments import Dims, Hidden, Inputs
 from elman.cli._options import named, option, sized
 from elman.cli._printing import plain
 from elman.errors import InputError, RunError, diagnostic
@@ -25,23 +26,27 @@ SHAPING = {"hidden", "inputs", "layers", "heads", "residual", "dim", "weights"}
 def export(
     context: typer.Context,
     cell: Annotated[
-        str, typer.Argument(help="gru, lstm, another cell, file.py:cell, or a run folder.")
+        str, typer.Argument(help="A cell (gru, lstm, another one, file.py:cell), or a run folder.")
     ],
     c: Annotated[
         Path | None, typer.Option("--c", help="Write portable C99 into this folder.")
     ] = None,
     onnx: Annotated[Path | None, typer.Option(help="Write an ONNX model to this file.")] = None,
-    hidden: Annotated[int, typer.Option(help="Units: the first state's size.")] = 128,
-    inputs: Annotated[int | None, typer.Option(help="Size of the input; as --hidden.")] = None,
-    layers: Annotated[int, typer.Option(help="Layers.")] = 1,
+    hidden: Hidden = 128,
+    inputs: Inputs = None,
+    layers: Annotated[int, typer.Option(help="Number of layers.")] = 1,
     heads: Annotated[int, typer.Option(help="Heads of each layer.")] = 1,
-    residual: Annotated[bool, typer.Option(help="Add a layer's input to its output.")] = False,
-    dim: Annotated[list[str] | None, typer.Option(help="Another size of the cell: P=32.")] = None,
+    residual: Annotated[
+        bool, typer.Option(help="Add each layer's input to its output, from the second layer on.")
+    ] = False,
+    dim: Dims = None,
     weights: Annotated[
         Path | None,
-        typer.Option(help="A run folder, or a state_dict as .safetensors or .pt; else as drawn."),
+        typer.Option(
+            help="Run folder, or state_dict as .safetensors or .pt; random weights by default."
+        ),
     ] = None,
-    name: Annotated[str, typer.Option(help="Of files, types and functions.")] = "model",
+    name: Annotated[str, typer.Option(help="Name of the files, types and functions.")] = "model",
 ) -> None:
     """Write a trained cell as C99: one step function, weights as arrays, no library; or as ONNX.
 
@@ -68,11 +73,11 @@ def export(
     if weights is not None:
         load_weights(module, weights)
     try:
-        told = [] if c is None else _as_c(module, c, name)
-        told += [] if onnx is None else _as_onnx(module, onnx)
+        lines = [] if c is None else _as_c(module, c, name)
+        lines += [] if onnx is None else _as_onnx(module, onnx)
     except OSError as error:
         raise RunError(diagnostic("cannot write there", [("error", str(error))])) from error
-    for line in told:
+    for line in lines:
         Console().print(plain(line), soft_wrap=True)
 
 
@@ -111,8 +116,8 @@ def _as_onnx(module: Any, path: Path) -> list[str]:
     """Write ONNX; what was written."""
     made = to_onnx(module, path)
 
-    def told(slots: dict[str, tuple[int | str, ...]]) -> str:
+    def shapes_text(slots: dict[str, tuple[int | str, ...]]) -> str:
         return ", ".join(f"{name} [{', '.join(map(str, shape))}]" for name, shape in slots.items())
 
     operators = f"{made.path}: {', '.join(made.operators)}"
-    return [operators, f"takes {told(made.inputs)}", f"gives {told(made.outputs)}"]
+    return [operators, f"takes {shapes_text(made.inputs)}", f"gives {shapes_text(made.outputs)}"]

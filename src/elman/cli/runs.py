@@ -6,28 +6,23 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from elman.cli._printing import plain
+from elman.cli._printing import plain, wide_console
 from elman.cli._reporting import damage_in_words, report_run
 from elman.errors import RunError
 from elman.train.folder import RunFolder, list_runs, open_run
 from elman.train.record import Record, read_record
 from elman.train.summary import Summary, differences, summarise
 
-PIPED_WIDTH = 200
-
 
 def runs(
     folders: Annotated[list[Path] | None, typer.Argument(help="Runs to compare.")] = None,
     out: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path("runs"),
-    report: Annotated[bool, typer.Option(help="Write report.html afresh.")] = False,
+    report: Annotated[bool, typer.Option(help="Write each report.html anew.")] = False,
 ) -> None:
     """List run folders, or compare some of them and show where they differ."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPED_WIDTH)
+    console = wide_console(200)
     found = [read_record(folder) for folder in opened(folders, out)]
     if not found:
         console.print(plain(f"no runs in {out}; elman train makes one"))
@@ -90,7 +85,7 @@ def baseline_of(summary: Summary) -> str:
 
 def score_of(summary: Summary, value: float | None) -> str:
     """Write a score of a run, with its name."""
-    return "-" if value is None else summary.words.score.told(value)
+    return "-" if value is None else summary.words.score.text(value)
 
 
 def table_of_differences(summaries: list[Summary]) -> Table:

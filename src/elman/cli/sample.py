@@ -17,13 +17,16 @@ from elman.train.text.trained import TrainedText
 def sample(
     run: Annotated[Path, typer.Argument(help="A run folder of the task text.")],
     length: Annotated[
-        int | None, typer.Option(help="Tokens: 500 characters, or 100 words.", min=0)
+        int | None,
+        typer.Option(help="Tokens to write; 500 characters or 100 words by default.", min=0),
     ] = None,
     prompt: Annotated[str, typer.Option(help="What the model reads first.")] = "\n",
     temperature: Annotated[
-        float | None, typer.Option(help="Divides the logits; as the run's.")
+        float | None, typer.Option(help="Divides the logits; the run's by default.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the draws; as the run's.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the random numbers; the run's by default.")
+    ] = None,
 ) -> None:
     """Let a trained language model write."""
     found = load(run)

@@ -22,9 +22,10 @@ from elman.bench.joined import (
     measure_sharing,
 )
 from elman.bench.times import BUDGET_S, Measured, Stack, measure_times, read_times, write_times
+from elman.cli._arguments import DType, DTypeOption
+from elman.cli._printing import wide_console
 from elman.cli._scaling import CHECKED, HEADERS, Checked, Scaling, page_of
-from elman.cli.explain import DType
-from elman.cli.tune import LINKS, PIPED_WIDTH, find_link
+from elman.cli.tune import LINKS, find_link
 from elman.errors import InputError, RunError, diagnostic
 from elman.plan.allreduce import INTERCONNECTS, Link, Nodes
 from elman.plan.scaling import Machine, forecast, scaled
@@ -44,17 +45,22 @@ def scale(
         str | None, typer.Argument(help="gru (default), another cell, or file.py:cell.")
     ] = None,
     hidden: Annotated[int, typer.Option(help="Units of each layer.", min=1)] = UNITS,
-    layers: Annotated[int, typer.Option(help="Of the stack.", min=1)] = LAYERS,
-    steps: Annotated[int, typer.Option(help="T.", min=1)] = STEPS,
+    layers: Annotated[int, typer.Option(help="Layers of the stack.", min=1)] = LAYERS,
+    steps: Annotated[int, typer.Option(help="Steps of a sequence, T.", min=1)] = STEPS,
     batch: Annotated[int, typer.Option(help="Global minibatch.", min=1)] = 512,
-    workers: Annotated[int, typer.Option(help="At most.", min=1)] = 1024,
+    workers: Annotated[int, typer.Option(help="Largest number of workers.", min=1)] = 1024,
     interconnect: Annotated[
-        str, typer.Option(help=f"{LINKS} {MEMORY}: processes of this machine, measured.")
+        str,
+        typer.Option(
+            help=f"What connects workers: {LINKS} {MEMORY}: measured processes of this machine."
+        ),
     ] = "infiniband",
     per_node: Annotated[int, typer.Option(help="Devices of a node.", min=1)] = 1,
-    inside: Annotated[str, typer.Option(help=f"Of a node's devices. {LINKS}")] = "nvlink",
+    inside: Annotated[
+        str, typer.Option(help=f"What connects the devices of a node: {LINKS}")
+    ] = "nvlink",
     times: Annotated[
-        Path | None, typer.Option(help="times.json of another call, instead of measuring.")
+        Path | None, typer.Option(help="Read times.json of an earlier call instead of measuring.")
     ] = None,
     most_batch: Annotated[
         int | None, typer.Option(help="Largest global minibatch that still learns.", min=1)
@@ -63,23 +69,23 @@ def scale(
         float, typer.Option(help="Share of a step that a doubling must save.", min=0, max=1)
     ] = 0.1,
     check: Annotated[
-        str | None, typer.Option(help="Run so many processes here too, as 2,4.")
+        str | None, typer.Option(help="Also run so many processes here, such as 2,4.")
     ] = None,
-    dtype: Annotated[DType, typer.Option(help="Of the computation.")] = DType.FLOAT32,
-    threads: Annotated[int, typer.Option(help="Of each worker, measured here.", min=1)] = 1,
+    dtype: DTypeOption = DType.FLOAT32,
+    threads: Annotated[
+        int, typer.Option(help="Threads of each worker, where it is measured here.", min=1)
+    ] = 1,
     seconds: Annotated[
-        float, typer.Option(help="For measuring, compiling aside.", min=0.1)
+        float, typer.Option(help="Seconds of measuring, without those of compiling.", min=0.1)
     ] = BUDGET_S,
-    out: Annotated[Path | None, typer.Option(help="Folder of the page and of times.json.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the page and times.json.")] = None,
 ) -> None:
     """Forecast up to how many workers a global minibatch pays.
 
     What a training step of a stack takes on one worker is measured by its minibatch; what summing
     the gradients adds, and what the backward hides of it, is computed.
     """
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPED_WIDTH)
+    console = wide_console()
     counts = counts_of(check)
     link = link_of(context, interconnect, per_node, inside)
     check_batch(batch, most_batch)

@@ -5,12 +5,24 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from elman import compiler
+from elman.cli._arguments import (
+    CellName,
+    Device,
+    DeviceOption,
+    Dims,
+    DType,
+    DTypeOption,
+    Engine,
+    Hidden,
+    Inputs,
+    Training,
+    measurable,
+)
 from elman.cli._options import sized
-from elman.cli.explain import Device, DType, measurable
+from elman.cli._printing import wide_console
 from elman.engines.base import Job
 from elman.engines.together import Arrangement
 from elman.errors import InputError
@@ -23,7 +35,6 @@ from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import label
 from elman.tuning.together import APART, AT_ONCE, choose_together, with_workers
 
-PIPED_WIDTH = 160
 LINKS = f"{', '.join(INTERCONNECTS)}, or LATENCY_US,GBYTE_S."
 AGAIN = " (--again benchmarks anew)"
 UNSURE = (
@@ -33,22 +44,31 @@ UNSURE = (
 
 
 def tune(
-    cell: Annotated[str, typer.Argument(help="gru, lstm, another cell, or file.py:cell.")],
+    cell: CellName,
     shape: Annotated[
-        list[str] | None, typer.Option(help="T,B; may be given several times.")
+        list[str] | None, typer.Option(help="Steps and samples, T,B; may be given several times.")
     ] = None,
-    hidden: Annotated[int, typer.Option(help="Units: the first state's size.")] = 128,
-    inputs: Annotated[int | None, typer.Option(help="Size of the input; as --hidden.")] = None,
-    dim: Annotated[list[str] | None, typer.Option(help="Another size of the cell: P=32.")] = None,
-    dtype: Annotated[DType, typer.Option(help="Of the computation.")] = DType.FLOAT32,
-    device: Annotated[Device, typer.Option(help="Where it is to run.")] = Device.CPU,
-    engine: Annotated[str, typer.Option(help="auto, or the name of an engine.")] = "auto",
-    training: Annotated[bool, typer.Option(help="With a backward.")] = True,
-    layers: Annotated[int, typer.Option(help="Of a stack: which run at once.", min=1)] = 1,
-    workers: Annotated[int, typer.Option(help="That sum their gradients.", min=1)] = 1,
-    interconnect: Annotated[str, typer.Option(help=LINKS)] = "infiniband",
+    hidden: Hidden = 128,
+    inputs: Inputs = None,
+    dim: Dims = None,
+    dtype: DTypeOption = DType.FLOAT32,
+    device: DeviceOption = Device.CPU,
+    engine: Engine = "auto",
+    training: Training = True,
+    layers: Annotated[
+        int,
+        typer.Option(
+            help="Layers of a stack; beyond 1, also measures whether they run at once.", min=1
+        ),
+    ] = 1,
+    workers: Annotated[
+        int, typer.Option(help="Data-parallel workers, which sum their gradients.", min=1)
+    ] = 1,
+    interconnect: Annotated[
+        str, typer.Option(help=f"What connects the workers: {LINKS}")
+    ] = "infiniband",
     again: Annotated[
-        bool, typer.Option("--again", help="Even if it was benchmarked before.")
+        bool, typer.Option("--again", help="Benchmark anew what was benchmarked before.")
     ] = False,
 ) -> None:
     """Measure engines and schedules for a cell at the sizes of a run to come.
@@ -58,9 +78,7 @@ def tune(
     The winner of each size bucket (powers of two of T and B) is remembered; training then starts at
     once.
     """
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPED_WIDTH)
+    console = wide_console()
     link = find_link(interconnect)
     if layers > 1 and inputs not in (None, hidden):
         raise typer.BadParameter("of a stack it is --hidden", param_hint="--inputs")

@@ -103,10 +103,10 @@ def _target(path: str | Path | None, *suffixes: str) -> Path | None:
     """Where to write. Raises InputError for a suffix that is none of these."""
     target = None if path is None else Path(path)
     if target is not None and target.suffix not in suffixes:
-        told = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
+        kinds = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
         raise InputError(
             diagnostic(
-                f"draw writes {told}, not {target.suffix or 'a file without a suffix'}",
+                f"draw writes {kinds}, not {target.suffix or 'a file without a suffix'}",
                 [("path", str(target))],
                 str(target.with_suffix(".svg")),
             )

@@ -77,11 +77,11 @@ def rules() -> list[Rule]:
 def _rule(names: tuple[str, ...], count: int) -> Rule:
     """Apply the row of an operation to operands that have names alone."""
     first, build, texts = names[0], Builder(), Names()
-    told = _OPERANDS.get(first) or _OPERANDS[OPS[first].kind]
-    shape, data = _result(first, [shape for _, shape in told[:count]])
+    slots = _OPERANDS.get(first) or _OPERANDS[OPS[first].kind]
+    shape, data = _result(first, [shape for _, shape in slots[:count]])
     d = build.make("cotangent", (), ("h", 0), shape, "", Rate.CARRY)  # first of all factors
     operands: list[Node] = []
-    for name, own in told[:count]:
+    for name, own in slots[:count]:
         kind = "weight" if len(own) == 2 else "state"
         operands.append(build.make(kind, (), (name, 0), own))
         texts.give(operands[-1], name)
@@ -158,8 +158,8 @@ def _card(rule: Rule) -> Iterator[str]:
     yield from _diagram(rule, back=True)
     formulas = [(f"δ{name}", text) for name, text in zip(rule.operands, rule.back, strict=True)]
     for index, (name, text) in enumerate(formulas):
-        told = f"{name}: no gradient" if text is None else f"{name} = {text}"
-        yield _text(14, _RULES + index * _LINE, told, "note")
+        rule_text = f"{name}: no gradient" if text is None else f"{name} = {text}"
+        yield _text(14, _RULES + index * _LINE, rule_text, "note")
 
 
 def _diagram(rule: Rule, *, back: bool) -> Iterator[str]:
@@ -172,8 +172,8 @@ def _diagram(rule: Rule, *, back: bool) -> Iterator[str]:
         start, stop = _wire(x, at, y, half)
         if flow:
             yield _arrow(start, stop, back)
-        told = f"δ{name}" if back else name
-        yield _text(x, at, told, _colour(rule, name, back) if flow else "faint")
+        label = f"δ{name}" if back else name
+        yield _text(x, at, label, _colour(rule, name, back) if flow else "faint")
     yield _arrow((_MIDDLE + half, y), (_RIGHT - 16, y), back)
     yield _text(_RIGHT, y, "δ" if back else "h", _colour(rule, "h", back))
     yield (

@@ -201,8 +201,8 @@ def verify(engine: str, found: CrossEntropy, like: Tensor, most: float) -> None:
         assert want is not None
         off = float((value.double().cpu() - want).norm() / want.norm())
         if not off <= most:
-            told = f"{name} of a decoder's loss is off by {off:.1e}"
-            raise DisagreementError(engine, "LinearCrossEntropy", told)
+            message = f"{name} of a decoder's loss is off by {off:.1e}"
+            raise DisagreementError(engine, "LinearCrossEntropy", message)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None:

@@ -13,7 +13,7 @@ from elman.autodiff.structure import structure
 from elman.errors import InputError, diagnostic
 from elman.explaining.engines import Candidate, candidates_of, engine_texts
 from elman.explaining.layers import WHY, Layer, Picked, choice_of, program_of
-from elman.explaining.memory import around, peak, step_bytes, told_by
+from elman.explaining.memory import all_kept, around, peak, step_bytes
 from elman.explaining.work import cost, flops
 from elman.frontend.cell import Cell
 from elman.ir.pair import Step
@@ -100,7 +100,7 @@ def explain(
 
     Args:
         what: a cell, or layers as they would run.
-        x: nothing here: the example input of a module, which has told its layers for it.
+        x: nothing here: the example input of a module, whose layers are known by now.
         input_size, hidden_size: of a cell; input_size is hidden_size if omitted.
         steps, batch: T and B for a cell.
         dtype, device, training, tape: of a cell; all gradients are wanted in training.
@@ -159,7 +159,7 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
         "engines": "\n".join(engine_texts(chosen, measure)),
         "cost": cost(layers, programs, [choice for _, choice in chosen]),
     }
-    told = told_by(chosen)
+    kept = all_kept(chosen)
     work = None
     if not any(layer.elsewhere for layer in layers):
         work = flops(layers, programs)
@@ -167,11 +167,11 @@ def _explained(layers: Sequence[Layer], measure: bool) -> Explanation:
         "; ".join(_title(layer.cell) for layer in unlike),
         stages,
         engines,
-        None if told is None else sum(one.forward for one in told),
+        None if kept is None else sum(one.forward for one in kept),
         work and work.formula,
         programs,
-        None if told is None else peak(layers, told),
-        None if told is None else peak(layers, told) + around(chosen, programs),
+        None if kept is None else peak(layers, kept),
+        None if kept is None else peak(layers, kept) + around(chosen, programs),
         work and work.executed,
     )
 
@@ -223,7 +223,7 @@ def _unused(chosen: Sequence[tuple[Layer, Picked]]) -> Iterable[str]:
 
 
 def _programs(programs: Mapping[str, Program], hints: Sequence[Mapping[Any, str]]) -> str:
-    """The programs of all layers, those that differ in no more than a size told once."""
+    """The programs of all layers, those that differ in no more than a size shown once."""
     lines: list[str] = []
     before = ""
     for (name, of), own in zip(programs.items(), hints, strict=True):

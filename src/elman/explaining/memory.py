@@ -23,11 +23,11 @@ def step_bytes(layers: Sequence[Layer], measure: bool = True) -> int | None:
         measure: whether engines are timed where the choice is not known yet.
     """
     chosen = [(layer, choice_of(layer, measure)) for layer in layers]
-    told = told_by(chosen)
-    if told is None:
+    kept = all_kept(chosen)
+    if kept is None:
         return None
     programs = {layer.name: program_of(layer, choice) for layer, choice in chosen}
-    return peak(layers, told) + around(chosen, programs)
+    return peak(layers, kept) + around(chosen, programs)
 
 
 class Kept(NamedTuple):
@@ -44,11 +44,11 @@ class Kept(NamedTuple):
     whole: int
 
 
-def told_by(chosen: Sequence[tuple[Layer, Picked]]) -> list[Kept] | None:
-    """What each layer keeps; None if one does not tell."""
+def all_kept(chosen: Sequence[tuple[Layer, Picked]]) -> list[Kept] | None:
+    """What each layer keeps; None if that of one is not known."""
     kept = [kept_by(layer, choice) for layer, choice in chosen]
-    told = [one for one in kept if one is not None]
-    return told if len(told) == len(kept) else None
+    known = [one for one in kept if one is not None]
+    return known if len(known) == len(kept) else None
 
 
 def kept_by(layer: Layer, choice: Picked) -> Kept | None:

@@ -1,4 +1,4 @@
-"""How much work a call is, as the formula has it and as it is done, and what is told of it."""
+"""How much work a call is, as the formula has it and as it is done, and the lines about it."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ class Project:
             self.learned = signature.form.rows(initial)
         self.static = set(self.names[len(signature.inputs) :])
         self.outputs = [layer.layout.output_width for layer in layers]
-        told = layers[-1].job.graph.outputs
-        widths = [math.prod(shape_size(v.shape, layers[-1].job.spec.sizes)) for v in told]
+        values = layers[-1].job.graph.outputs
+        widths = [math.prod(shape_size(v.shape, layers[-1].job.spec.sizes)) for v in values]
         parts = [f"{own} [{width}]" for own, width in zip(outputs, widths)]
         self.y = f"y [{self.outputs[-1]}]" + bool(parts) * f": {', '.join(parts)}"
 

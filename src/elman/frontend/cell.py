@@ -332,7 +332,7 @@ _EXAMPLE = '@elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], b
 
 
 def _bare(function: Any) -> str:
-    """What is told about ``@cell`` without its arguments."""
+    """The message about ``@cell`` without its arguments."""
     code = getattr(function, "__code__", None)
     where = line_of(code.co_filename, code.co_firstlineno) if code else repr(function)
     return diagnostic(
@@ -429,7 +429,7 @@ def cell(
             function,
             defaults_of(function),
         )
-        _ = cell.graph  # a mistake is told where the cell is written, not where it is used
+        _ = cell.graph  # a mistake is reported where the cell is written, not where it is used
         return cell
 
     return decorate

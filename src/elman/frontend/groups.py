@@ -22,10 +22,10 @@ def check_groups(graph: Graph, sizes: Mapping[str, int]) -> None:
         for gate_block, count in zip(whole.shape[0], groups.shape[0], strict=True):
             size, number = gate_block_size(gate_block, sizes), gate_block_size(count, sizes)
             if not number or size % number:
-                told = count if isinstance(count, int) else f"{count} = {number}"
+                number_text = count if isinstance(count, int) else f"{count} = {number}"
                 raise ShapeError(
                     diagnostic(
-                        f"{gate_block} = {size} is not a multiple of its {told} groups",
+                        f"{gate_block} = {size} is not a multiple of its {number_text} groups",
                         [("at", value.where)],
                         f"{gate_block} = {-(-size // number) * number} is one" if number else "",
                     )

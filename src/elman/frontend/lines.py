@@ -1,4 +1,4 @@
-"""Lines of formulas: where a value is written, and mistakes told at the user's line."""
+"""Lines of formulas: where a value is written, and mistakes reported at the user's line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _at: ContextVar[str] = ContextVar("elman_at", default="")
 
 @contextmanager
 def written_at(where: str) -> Generator[None]:
-    """Values made inside are told as written at that line: no line of a formula has them."""
+    """Values made inside are reported as written at that line: no line of a formula has them."""
     token = _at.set(where)
     try:
         yield

@@ -70,8 +70,8 @@ def parse_signature(kind: str, text: Any, rank: int, where: str) -> tuple[Declar
         TraceError: the text cannot be read, a name stands twice, a dim is wrong.
     """
     if not isinstance(text, str):
-        told = f"{kind} is one text, not a {type(text).__name__}"
-        raise TraceError(diagnostic(told, [("at", where)], f'{kind}="{_as_one(text)}"'))
+        message = f"{kind} is one text, not a {type(text).__name__}"
+        raise TraceError(diagnostic(message, [("at", where)], f'{kind}="{_as_one(text)}"'))
     declared: list[Declared] = []
     for entry in _entries(text):
         match = _ENTRY.fullmatch(entry)

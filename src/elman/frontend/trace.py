@@ -1,6 +1,6 @@
 """Tracers: run a cell's Python function once and record the formula as a graph.
 
-Every node remembers the line it was written at, so that a mistake is told at the user's line.
+Every node remembers the line it was written at, so that a mistake is reported at the user's line.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Tracer:
     ) -> NoReturn:
         for value in args:
             if _is_tensor(value):
-                lift(value)  # told as any tensor in a formula
+                lift(value)  # refused as any tensor in a formula
         name = getattr(func, "__name__", str(func)).strip("_")
         refuse(f"torch.{name} cannot take a traced value", hint_for(name))
 

@@ -29,8 +29,8 @@ def fingerprint(graph: Graph, static: int = 0) -> str:
             args = [names[arg] for arg in value.args]
             names[value] = _hash(f"{value.op} {value.data} {value.shape} {args}")
     groups = (graph.inputs, graph.states, graph.weights, graph.next_states, graph.outputs)
-    told: list[object] = [[names[value] for value in group] for group in groups]
-    return _hash(str([*told, static] if static else told))
+    parts: list[object] = [[names[value] for value in group] for group in groups]
+    return _hash(str([*parts, static] if static else parts))
 
 
 def _hash(text: str) -> str:

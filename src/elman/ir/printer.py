@@ -309,7 +309,7 @@ def pair_names(pair: Pair, hints: Hints | None = None) -> Names:
 def _name_functions(names: Names, order: list[Node]) -> None:
     """Name functions of long sums, and reductions, by their op: ``tanh1``, ``mean2``."""
     for value in order:
-        if loop_invariant(value) or value in names:  # weights alone: told where they are read
+        if loop_invariant(value) or value in names:  # weights alone: shown where they are read
             continue
         if value.op in _NAMED and not names.brief(value):
             names.number(value, value.op)

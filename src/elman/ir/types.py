@@ -27,8 +27,8 @@ def parse_dim(text: str) -> Dim:
         match = _TERM.fullmatch(term)
         if not term or match is None:
             product = "; a product is a name of its own" if "*" in term else ""
-            told = f"cannot read the dim {text!r}: write a name, a number, 3H or I+H{product}"
-            raise ValueError(told)
+            message = f"cannot read the dim {text!r}: write a name, a number, 3H or I+H{product}"
+            raise ValueError(message)
         count, name = int(match["count"] or 1), match["name"]
         if count < 1:
             raise ValueError(f"the dim {text!r} has a zero in it")

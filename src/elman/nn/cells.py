@@ -144,8 +144,8 @@ class _Cell:
 
     def extra_repr(self: Any) -> str:
         """torch's, and the engine if one was named."""
-        told = super().extra_repr()  # type: ignore[misc]
-        return told if self.engine == "auto" else f"{told}, engine={self.engine!r}"
+        text = super().extra_repr()  # type: ignore[misc]
+        return text if self.engine == "auto" else f"{text}, engine={self.engine!r}"
 
 
 def _weights(parameters: dict[str, Any]) -> tuple[Any, ...] | None:

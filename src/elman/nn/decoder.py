@@ -178,8 +178,8 @@ class LinearCrossEntropy(nn.Module):
         """Raise ShapeError or InputError for arguments that do not fit."""
         for name, value in (("x", x), ("targets", targets)):
             if not isinstance(value, Tensor):
-                told = f"{name} of LinearCrossEntropy is a tensor, got {type(value).__name__}"
-                raise InputError(told)
+                message = f"{name} of LinearCrossEntropy is a tensor, got {type(value).__name__}"
+                raise InputError(message)
             check_dense(value, name, "LinearCrossEntropy")
         if x.dim() == 0 or x.shape[-1] != self.hidden:
             raise ShapeError(f"x of LinearCrossEntropy is [..., {self.hidden}], got {[*x.shape]}")
@@ -198,19 +198,19 @@ class LinearCrossEntropy(nn.Module):
             )
         if x.dtype != self.weight.dtype and autocast_type(x.device.type) is None:
             hint = f"decoder(x.to({self.weight.dtype}), targets)"
-            told = f"x is {x.dtype}, the decoder {self.weight.dtype}"
-            raise InputError(diagnostic(told, [], hint))
+            message = f"x is {x.dtype}, the decoder {self.weight.dtype}"
+            raise InputError(diagnostic(message, [], hint))
 
     def extra_repr(self) -> str:
         """Sizes and options that are not the usual ones."""
-        told = [f"{self.hidden}, {self.vocabulary}"]
-        told += ["bias=False"] if self.bias is None else []
-        told += ["tied"] if self.tied else []
+        parts = [f"{self.hidden}, {self.vocabulary}"]
+        parts += ["bias=False"] if self.bias is None else []
+        parts += ["tied"] if self.tied else []
         usual = Rule()
         for name in ("ignore_index", "label_smoothing", "reduction"):
             value = getattr(self, name)
-            told += [f"{name}={value!r}"] if value != getattr(usual, name) else []
-        return ", ".join(told)
+            parts += [f"{name}={value!r}"] if value != getattr(usual, name) else []
+        return ", ".join(parts)
 
 
 def _tied(tie: Any, shape: tuple[int, int], device: Any, dtype: torch.dtype | None) -> nn.Parameter:

@@ -63,8 +63,8 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
             needs.
 
     Example:
-        >>> told = elman.explain(elman.cells.gru, measure=False)
-        >>> "taped" in told.stages["program"]
+        >>> explanation = elman.explain(elman.cells.gru, measure=False)
+        >>> "taped" in explanation.stages["program"]
         True
     """
     if isinstance(what, Cell):

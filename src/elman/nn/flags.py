@@ -48,8 +48,8 @@ def flags_of_steps(name: str, flags: Any, x: Any, opened: Opened, batch_first: b
     else:
         shape, names = ([*sizes[::-1]], "B, T") if batch_first else ([*sizes], "T, B")
     if [*flags.shape] != shape:
-        told = f"{name} must be [{names}] = {shape}, got {[*flags.shape]}"
-        raise ShapeError(diagnostic(told, [], _meant(name, flags, shape)))
+        message = f"{name} must be [{names}] = {shape}, got {[*flags.shape]}"
+        raise ShapeError(diagnostic(message, [], _meant(name, flags, shape)))
     _placed(name, flags, opened.inputs[0])
     if not layout.batched:
         return flags.unsqueeze(1)
@@ -70,8 +70,8 @@ def check_flags(name: str, flags: Any, shape: Sequence[int]) -> None:
     """
     _check_tensor(name, flags, "sample")
     if flags.shape != tuple(shape):
-        told = f"{name} must be {[*shape]}, one flag per sample, got {[*flags.shape]}"
-        raise ShapeError(diagnostic(told, [], _meant(name, flags, shape)))
+        message = f"{name} must be {[*shape]}, one flag per sample, got {[*flags.shape]}"
+        raise ShapeError(diagnostic(message, [], _meant(name, flags, shape)))
 
 
 def _check_tensor(name: str, flags: Any, per: str) -> None:
@@ -88,11 +88,11 @@ def _placed(name: str, flags: Tensor, like: Tensor) -> Tensor:
         InputError: they are elsewhere, or complex.
     """
     if flags.device != like.device:
-        told = f"{name} is on {flags.device}, but x is on {like.device}"
-        raise InputError(diagnostic(told, [], f"{name}.to({str(like.device)!r})"))
+        message = f"{name} is on {flags.device}, but x is on {like.device}"
+        raise InputError(diagnostic(message, [], f"{name}.to({str(like.device)!r})"))
     if flags.is_complex():
-        told = f"{name} is bool, or numbers that are 0 or not, got {flags.dtype}"
-        raise InputError(diagnostic(told, [], f"{name} != 0"))
+        message = f"{name} is bool, or numbers that are 0 or not, got {flags.dtype}"
+        raise InputError(diagnostic(message, [], f"{name} != 0"))
     return flags
 
 

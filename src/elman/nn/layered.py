@@ -212,12 +212,12 @@ def _separated(
     for name in dims:
         if name not in known:
             where = spelled("Recurrent", "--dim")
-            told = (
+            message = (
                 f"{where} has no argument {name!r}, and {cell.name} neither a dim nor an option "
                 f"of that name (dims: {', '.join(sorted(known))}; options: "
                 f"{', '.join(cell.defaults) or 'none'}{constants})"
             )
-            raise InputError(diagnostic(told, [], _meant(cell, name, arguments)))
+            raise InputError(diagnostic(message, [], _meant(cell, name, arguments)))
     return bound, dims, fixed
 
 

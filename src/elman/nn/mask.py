@@ -94,6 +94,6 @@ def check_mask(mask: Any, masked_output: Any) -> None:
     if masked_output not in (None, "held", "zeros"):
         raise InputError(f"masked_output is 'held' or 'zeros', got {masked_output!r}")
     if mask is None and masked_output is not None:
-        told = f"masked_output={masked_output!r} is of masked steps, and nothing is masked"
+        message = f"masked_output={masked_output!r} is of masked steps, and nothing is masked"
         hint = f"net(x, mask=known, masked_output={masked_output!r}), not 0 where a step counts"
-        raise InputError(diagnostic(told, [], hint))
+        raise InputError(diagnostic(message, [], hint))

@@ -134,11 +134,11 @@ def checked_lengths(lengths: Any, batch: int, steps: int) -> Tensor:
     if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool:
         raise InputError(f"lengths must be integers, not {counts.dtype}")
     if counts.shape != (batch,):
-        told = f"lengths must be [{batch}], one per sequence, got {list(counts.shape)}"
+        message = f"lengths must be [{batch}], one per sequence, got {list(counts.shape)}"
         hint = (
             f"x is {batch} sequences of {steps} steps here: batch_first= says which axis is which"
         )
-        raise ShapeError(diagnostic(told, [], hint if counts.shape == (steps,) else ""))
+        raise ShapeError(diagnostic(message, [], hint if counts.shape == (steps,) else ""))
     if batch and not (int(counts.min()) >= 1 and int(counts.max()) <= steps):
         raise InputError(
             f"lengths must lie between 1 and T = {steps}, got {int(counts.min())} to "

@@ -224,8 +224,8 @@ class Recurrent(SequenceModule, nn.Module):
         state.setdefault("_own", None)  # and one cell for all layers
         formula, own = state.pop(_FORMULA, None), state["_own"]
         cells = [state["cell"]] if own is None else [cell for cell, *_ in own]
-        for cell, told in zip(cells, [formula] if own is None else formula, strict=True):
-            same_cell(cell, told)
+        for cell, saved in zip(cells, [formula] if own is None else formula, strict=True):
+            same_cell(cell, saved)
         super().__setstate__(state)
         self._parts = self._make_parts()  # now, not while a compiler traces
 
@@ -318,15 +318,15 @@ class Recurrent(SequenceModule, nn.Module):
         cells, dims = [cell for cell, *_ in formulas], [own for *_, own in formulas]
         same = all(cell is self.cell for cell in cells)
         names = self.cell.name if same else f"[{', '.join(cell.name for cell in cells)}]"
-        told = [names, str(self.input_size), str(self.hidden_size)]
+        parts = [names, str(self.input_size), str(self.hidden_size)]
         for name in dict.fromkeys([name for own in dims for name in own]):
             sizes = [own.get(name) for own in dims]
-            told.append(f"{name}={sizes[0] if len({*sizes}) == 1 else sizes}")
+            parts.append(f"{name}={sizes[0] if len({*sizes}) == 1 else sizes}")
         for cell in dict.fromkeys(cells):
             for name, value in cell.options.items():
                 if value is not cell.defaults.get(name):
                     option = f"{name}={getattr(value, '__name__', value)}"
-                    told += [option] * (option not in told)
+                    parts += [option] * (option not in parts)
         for name, default in (
             ("num_layers", 1),
             ("bidirectional", False),
@@ -347,8 +347,8 @@ class Recurrent(SequenceModule, nn.Module):
             ("weight_dropout", 0.0),
         ):
             if getattr(self, name) != default:
-                told.append(f"{name}={getattr(self, name)!r}")
-        return ", ".join(told)
+                parts.append(f"{name}={getattr(self, name)!r}")
+        return ", ".join(parts)
 
 
 def _initialise(weight: Tensor, how: Init | None, name: str, bound: float = 0.0) -> None:

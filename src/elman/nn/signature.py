@@ -241,13 +241,13 @@ class Signature:
         values = list(value) if isinstance(value, (tuple, list)) else [value]
         for part in values:
             if not isinstance(part, Tensor):
-                told = f"{what} of {self.cell} is a tensor, got {type(part).__name__}"
-                raise InputError(diagnostic(told, [], as_tensor(part, "x")))
+                message = f"{what} of {self.cell} is a tensor, got {type(part).__name__}"
+                raise InputError(diagnostic(message, [], as_tensor(part, "x")))
             check_dense(part, what, self.cell)
         if len(values) != len(declared):
             names = ", ".join(name for name, _ in declared)
             hint = f"({names})" if len(declared) > 1 else names
-            told = (
+            message = (
                 f"{self.cell} has {len(declared)} {what}{'s' * (len(declared) > 1)}, {hint}, "
                 f"but {len(values)} {'was' if len(values) == 1 else 'were'} given"
             )
@@ -256,7 +256,7 @@ class Signature:
             if what == "state" and self.static:
                 fixed = ", ".join(name for name, _ in self.static)
                 call += f"; net(x, static=…) for its static inputs: {fixed}"
-            raise InputError(diagnostic(told, [], call))
+            raise InputError(diagnostic(message, [], call))
         return values
 
     def _numbers(self, values: list[Tensor], like: Tensor | None) -> list[Tensor]:

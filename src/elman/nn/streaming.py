@@ -125,27 +125,27 @@ def _chosen(samples: Any, state: Tensor) -> Tensor:
         which = torch.as_tensor(samples, device=state.device)
     except (TypeError, ValueError, RuntimeError):
         raise _no_samples(type(samples).__name__, "", batch) from None
-    told = f"{str(which.dtype).removeprefix('torch.')} {list(which.shape)}"
+    got = f"{str(which.dtype).removeprefix('torch.')} {list(which.shape)}"
     if which.dtype in (torch.bool, torch.uint8):  # torch takes both for masks
         if which.shape != (batch,):
-            raise _no_samples(told, "", batch)
+            raise _no_samples(got, "", batch)
         return which.bool()
     if which.shape == (0,):  # an empty list is one of floats
         return which.long()
     if which.is_floating_point() or which.is_complex() or which.dim() > 1:
-        raise _no_samples(told, "", batch)
+        raise _no_samples(got, "", batch)
     numbers = which.long().view(-1)
     wrong = numbers[(numbers < -batch) | (numbers >= batch)]
     if len(wrong):
-        raise _no_samples(told, f"there is no sample {wrong[0].item()} among {batch}", batch)
+        raise _no_samples(got, f"there is no sample {wrong[0].item()} among {batch}", batch)
     return numbers
 
 
-def _no_samples(told: str, number: str, batch: int) -> InputError:
+def _no_samples(got: str, number: str, batch: int) -> InputError:
     """The error of samples that a stream does not have."""
     return InputError(
         diagnostic(
-            f"samples to reset must be indices of samples or a mask [{batch}] of bool, not {told}",
+            f"samples to reset must be indices of samples or a mask [{batch}] of bool, not {got}",
             [("what", number)],
             "stream.reset([0]), or stream.reset(done != 0) with done [B]",
         )

@@ -118,8 +118,8 @@ def _draw_ratios(axes: Axes, page: BenchPage) -> None:
         if name in page.asked:
             axes.plot([page.asked[name]] * 2, [place - 0.4, place + 0.4], color=RED, lw=2)
     medians = [ratio["median"] for ratio in page.ratios.values()]
-    told = [f"{name}: {ratio['median']:.2f}x" for name, ratio in page.ratios.items()]
-    hints(axes, medians, list(range(len(medians))), told)
+    texts = [f"{name}: {ratio['median']:.2f}x" for name, ratio in page.ratios.items()]
+    hints(axes, medians, list(range(len(medians))), texts)
     axes.set_yticks(range(len(page.ratios)), list(page.ratios), fontsize=7)
     axes.axvline(1.0, color=GREY, lw=1)
     axes.set(xlabel="times as fast as the baseline", ylim=(len(page.ratios), -1))
@@ -132,8 +132,8 @@ def _draw_plot(axes: Axes, plot: Plot) -> None:
         known = [math.nan if value is None or value > BEYOND else value for value in values]
         axes.plot(places, known, lw=1.2, label=name, marker="." if len(places) < _FEW else None)
         if len(places) < _FEW:
-            told = [f"{name}: {x:g}, {y:.4g}" for x, y in zip(places, known)]
-            hints(axes, places, known, told)
+            texts = [f"{name}: {x:g}, {y:.4g}" for x, y in zip(places, known)]
+            hints(axes, places, known, texts)
     axes.set(xlabel=plot.x, ylabel=plot.y)
     logarithmic(axes, plot.log)
     axes.legend(frameon=False)

@@ -133,9 +133,9 @@ def hints(axes: Axes, x: Sequence[float], y: Sequence[float | None], texts: Sequ
         (a, b, text) for a, b, text in zip(x, y, texts) if b is not None and not math.isnan(b)
     ]
     if points:
-        across, up, told = zip(*points)
+        across, up, labels = zip(*points)
         dots = axes.scatter(across, up, s=90, alpha=0, zorder=9)
-        dots.set_urls([HINT + text for text in told])
+        dots.set_urls([HINT + text for text in labels])
 
 
 def with_hints(svg: str) -> str:

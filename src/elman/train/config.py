@@ -48,7 +48,7 @@ class Config:
     cell: str = setting("gru", "gru, lstm, rnn, another of elman.cells, or file.py:cell.")
     layers: int = setting(2, "Recurrent layers.")
     hidden: int = setting(256, "Units per layer.")
-    dropout: float = setting(0.0, "Share dropped after each layer.")
+    dropout: float = setting(0.0, "Share of values dropped after each layer.")
     zoneout: float = setting(0.0, "Share of units that keep their state in a step.")
     recurrent_dropout: float = setting(
         0.0, "Share of a state's units dropped in recurrent products, the same in all steps."
@@ -56,42 +56,49 @@ class Config:
     weight_dropout: float = setting(
         0.0, "Share of recurrent weights dropped in a step of training."
     )
-    batch: int = setting(32, "Rows side by side.")
-    lr: float = setting(4e-3, "Highest learning rate.")
-    warmup: float = setting(0.05, "Share of steps to reach it.")
+    batch: int = setting(32, "Sequences of a minibatch.")
+    lr: float = setting(4e-3, "Peak learning rate.")
+    warmup: float = setting(
+        0.05, "Share of the steps over which the learning rate rises to its peak."
+    )
     schedule: str = setting(
-        "cosine", f"The learning rate from there: {', '.join(SCHEDULES)}, or as in {STAIRS}."
+        "cosine", f"Learning rate after the warm-up: {', '.join(SCHEDULES)}, or as in {STAIRS}."
     )
     optimizer: str = setting("adamw", f"{' or '.join(OPTIMIZERS)}.")
-    momentum: float = setting(0.0, "Of sgd.")
-    nesterov: bool = setting(False, "Nesterov's momentum.")
+    momentum: float = setting(0.0, "Momentum of sgd.")
+    nesterov: bool = setting(False, "Use Nesterov's momentum.")
     window: float | None = setting(
-        None, "Samples that sgd remembers: momentum = 1 - minibatch / window."
+        None, "Samples that the momentum of sgd averages over: momentum = 1 - minibatch / window."
     )
     step_size: float | None = setting(
-        None, "Of sgd: lr = step_size * (1 - momentum) * minibatch, instead of --lr."
+        None, "With sgd: lr = step_size * (1 - momentum) * minibatch, instead of --lr."
     )
-    weight_decay: float = setting(0.01, "Of all matrices; with sgd a part of the gradient.")
+    weight_decay: float = setting(
+        0.01, "Weight decay of all matrices; with sgd it is added to the gradient."
+    )
     clip: float = setting(1.0, "Largest norm of the gradient.")
-    seed: int = setting(0, "Of weights, dropout, order and sample.")
-    minutes: float = setting(2.0, "Time for everything.")
+    seed: int = setting(0, "Seed of weights, dropout, order and sampled text.")
+    minutes: float = setting(2.0, "Duration of the whole run, in minutes.")
     steps: int | None = setting(None, "Training steps, instead of --minutes.")
     validate_every: int | None = setting(None, "Steps between validations.")
     checkpoint_every: int | None = setting(None, "Steps between checkpoints.")
     log_every: int | None = setting(None, "Steps between rows of metrics.csv.")
-    engine: str = setting("auto", "An engine of elman's, or auto.")
+    engine: str = setting("auto", "auto, or the name of an engine.")
     precision: str = setting("32-true", "32-true, bf16-mixed, 64-true, …")
     accelerator: str = setting("auto", "cpu, cuda or auto.")
     devices: int = setting(1, "Processes on this machine, one per device.")
     nodes: int = setting(1, "Machines; each starts the same command, or torchrun does.")
     sync_every: int = setting(
-        1, "Steps after which processes average their models; 1: gradients, each step."
+        1,
+        "Steps between averages of the processes' models; 1: gradients are averaged in each step.",
     )
     shard: bool = setting(
-        False, "Divide weights, gradients and moments among the processes, instead of copies."
+        False, "Divide weights, gradients and moments among the processes instead of copying them."
     )
     timeout: float = setting(300.0, "Seconds to wait for another process.")
-    on_nonfinite: str = setting("stop", f"A loss that is not finite: {' or '.join(ON_NONFINITE)}.")
+    on_nonfinite: str = setting(
+        "stop", f"What a loss or gradient that is not finite does: {' or '.join(ON_NONFINITE)}."
+    )
     threads: int | None = setting(None, "CPU threads per process.")
     tensorboard: bool = setting(False, "Log for TensorBoard too.")
 

@@ -77,8 +77,8 @@ def meet(timeout: float, out: Path | None = None) -> Attempt:
             store.set("agents", json.dumps(agents))
             path = begun(out, agents)
             store.set("begun", "" if path is None else str(path))
-        agents, told = json.loads(store.get("agents")), store.get("begun").decode()
-    return Attempt(agents, Path(told) if told else None, store)
+        agents, folder = json.loads(store.get("agents")), store.get("begun").decode()
+    return Attempt(agents, Path(folder) if folder else None, store)
 
 
 def begun(out: Path | None, agents: list[str]) -> Path | None:

@@ -144,10 +144,10 @@ def check_same_everywhere(fabric: Fabric, facts: Mapping[str, Any]) -> None:
     """
     if fabric.world_size == 1:
         return
-    told: list[dict[str, str]] = [{}] * fabric.world_size
-    dist.all_gather_object(told, {name: str(value) for name, value in facts.items()})
-    for name, value in told[0].items():
-        for rank, theirs in enumerate(told):
+    answers: list[dict[str, str]] = [{}] * fabric.world_size
+    dist.all_gather_object(answers, {name: str(value) for name, value in facts.items()})
+    for name, value in answers[0].items():
+        for rank, theirs in enumerate(answers):
             if theirs.get(name) != value:
                 details = [("process 0", value), (f"process {rank}", str(theirs.get(name)))]
                 raise RunError(diagnostic(f"the processes differ in {name}", details))

@@ -179,8 +179,8 @@ def _module_of(file: Path, resolved: Path, changed_ns: int, size: int) -> Module
         raise
     except (Exception, SystemExit) as error:
         linecache.checkcache(str(file))
-        told = f"{type(error).__name__}: {error}"
-        details = [("path", str(file)), ("at", _raised_at(file, error)), ("error", told)]
+        text = f"{type(error).__name__}: {error}"
+        details = [("path", str(file)), ("at", _raised_at(file, error)), ("error", text)]
         title = "the file of the cell does not run"
         raise RunError(diagnostic(title, details, _import_of(error))) from error
     return module

@@ -101,7 +101,7 @@ class Loop:
         config, before = self.config, self.tally.step
         lr = learning_rate(before, self.steps, config.peak_lr, config.warmup, config.schedule)
         alone = self.stepper.fabric.world_size == 1
-        wishes = tuple if alone else partial(self.wishes, wish)  # told with the gradients
+        wishes = tuple if alone else partial(self.wishes, wish)  # sent with the gradients
         began = time.perf_counter()
         loss, norm = self.stepper.train(
             self.data.batch(before, self.mine), lr, self.alike(before + 1), wishes
@@ -114,8 +114,8 @@ class Loop:
             self.tally = self.tally.learned(loss, norm)
         else:
             self.skip(loss, norm)
-        told, speed = self.words.of_mean(loss), config.items_per_step / taken
-        self.display.update(self.tally.step, self.steps, told, speed)
+        mean, speed = self.words.of_mean(loss), config.items_per_step / taken
+        self.display.update(self.tally.step, self.steps, mean, speed)
         last = self.tally.step == self.steps
         validated = last or self.due(config.validate_every)
         if validated:
@@ -150,8 +150,8 @@ class Loop:
         self.tally = self.tally.skip()
         if self.config.on_nonfinite == "stop" or self.tally.skipped_in_a_row > MOST_SKIPPED:
             raise RunError(self.diverged(loss, norm))
-        told = f"loss {self.words.of_mean(loss)} {self.words.loss}, gradient norm {norm}"
-        self.display.say(f"step {self.tally.step} skipped: {told}")
+        text = f"loss {self.words.of_mean(loss)} {self.words.loss}, gradient norm {norm}"
+        self.display.say(f"step {self.tally.step} skipped: {text}")
 
     def due(self, every: int | None) -> bool:
         """Whether something that is done every so many steps is due now."""
@@ -164,8 +164,8 @@ class Loop:
         self.tally = replace(self.tally, valid_loss=loss, **{words.score.column: found.score})
         self.fell = self.fallbacks()
         self.display.say(
-            f"step {self.tally.step}/{self.steps}: validation {words.told(loss)}, "
-            f"{words.score.told(found.score)}"
+            f"step {self.tally.step}/{self.steps}: validation {words.with_unit(loss)}, "
+            f"{words.score.text(found.score)}"
         )
 
     def log(self, lr: float, validated: bool) -> None:

@@ -35,7 +35,7 @@ class Measure:
         """Its column of metrics.csv, and its name in result.json and checkpoints."""
         return f"valid_{self.name}"
 
-    def told(self, value: float | None) -> str:
+    def text(self, value: float | None) -> str:
         """Write a value behind the score's name; where there is none, say so."""
         return f"{self.title} " + ("unknown" if value is None else format(value, self.form))
 

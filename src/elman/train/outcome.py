@@ -91,7 +91,7 @@ def told_at_end(result: dict[str, Any], cell: str, words: Words) -> str:
         *("  | " + line for line in result.get("sample", "").splitlines()),
         *table_in_words(result.get("table", {})),
         "",
-        f"validation: {words.told(result['valid_loss'])}, {words.score.told(score)}, "
+        f"validation: {words.with_unit(result['valid_loss'])}, {words.score.text(score)}, "
         f"{verdict} than the {in_words(baseline, words)}",
         f"training:   {result['items_per_s']:,.0f} {words.items}/s; "
         f"{result['train_seconds']:.0f} s of {result['total_seconds']:.0f} s in all ({share:.0%})",
@@ -111,8 +111,8 @@ def table_in_words(table: dict[str, Any]) -> list[str]:
 
 def in_words(baseline: Baseline, words: Words) -> str:
     """Write a baseline on one line."""
-    text, score = f"{baseline.name}: {words.told(baseline.loss)}", baseline.score(words.score)
-    return text if score is None else f"{text}, {words.score.told(score)}"
+    text, score = f"{baseline.name}: {words.with_unit(baseline.loss)}", baseline.score(words.score)
+    return text if score is None else f"{text}, {words.score.text(score)}"
 
 
 def speed_in_words(speed: Skipped | Compared, cell: str, words: Words) -> str:

@@ -26,14 +26,14 @@ class Facts:
         digest, size: of the data.
         baseline: what the model has to beat.
         machine: facts about it, by name.
-        told: all of the file, with what the task tells of its data.
+        content: all of the file, with what the task tells of its data.
     """
 
     digest: str
     size: str
     baseline: Baseline
     machine: dict[str, Any]
-    told: dict[str, Any] = field(default_factory=dict)
+    content: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Result:
         sample: generated text.
         table: what the task shows, by name.
         shown: predictions beside their targets.
-        told: all of the file.
+        content: all of the file.
     """
 
     steps: Count
@@ -98,7 +98,7 @@ class Result:
     sample: str = ""
     table: dict[str, Any] = field(default_factory=dict)
     shown: list[Traces | Points | Frames] = field(default_factory=list)
-    told: dict[str, Any] = field(default_factory=dict)
+    content: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Record:
 
 
 def read_record(folder: RunFolder) -> Record:
-    """Read a run folder; what cannot be read is told in `damages`, and the rest is there."""
+    """Read a run folder; what cannot be read is listed in `damages`, and the rest is there."""
     damages: dict[str, str] = {}
 
     def part(name: str, read: Callable[[RunFolder], Value]) -> Value | None:
@@ -182,9 +182,9 @@ def result_of(folder: RunFolder) -> Result | None:
 
 
 def with_all(kind: type[Value], content: dict[str, Any]) -> Value:
-    """Read a file's content, and keep all of it under `told`.
+    """Read a file's content, and keep all of it under `content`.
 
     Raises:
         DamageError: if a field is missing, or is not what it should be.
     """
-    return replace(filled(kind, content), told=content)
+    return replace(filled(kind, content), content=content)

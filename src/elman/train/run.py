@@ -102,7 +102,7 @@ def resume(
     display = Display(console if first else Console(quiet=True), words_of(config))
     if record.result is not None:
         display.say(f"the run is complete: {record.result.steps} of {config.steps} steps")
-        return Outcome(folder, True, first, signal=None, result=record.result.told)
+        return Outcome(folder, True, first, signal=None, result=record.result.content)
     check_formula(folder, config)
     with folder.lock() if first else nullcontext():
         if first:
@@ -113,7 +113,7 @@ def resume(
         check_same(data, facts)
         loop = assemble(config, fabric, data, folder, display)
         take_up(loop, facts.machine)
-        return carry_out(loop, data, facts.told, began, comparing)
+        return carry_out(loop, data, facts.content, began, comparing)
 
 
 def all_facts(config: Config, data: Data) -> dict[str, Any]:

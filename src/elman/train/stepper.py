@@ -28,7 +28,7 @@ class Stepper:
     """A model and its optimizer under way; the state is what the next step starts from.
 
     Attributes:
-        apart: whether processes train by themselves and average their models when told to.
+        apart: whether processes train by themselves and average their models when asked to.
         gathered: the gradients of all processes, where they are averaged after the backward.
         memory: of the processes, where all compute on the cores of one machine.
         wished: what any process wished in the last step.

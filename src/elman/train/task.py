@@ -1,4 +1,4 @@
-"""What a task is to the trainer: words, data in batches, a model, and what is told at the end."""
+"""What a task is to the trainer: words, data in batches, a model, and what it reports."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Words:
         items: what a step consumes ("characters").
         loss: the unit of the loss ("bits per character"); `brief` on a narrow line.
         scale: from the objective's loss to that unit.
-        headline: which is told first, "loss" or "score".
+        headline: which is shown first, "loss" or "score".
         score: what is scored in validation.
         form: how a loss is written.
-        of_mean: from a mean of scaled losses to what is told, where that is not a multiple of it.
+        of_mean: from a mean of scaled losses to what is shown, where that is not a multiple of it.
     """
 
     items: str
@@ -38,10 +38,10 @@ class Words:
     of_mean: Callable[[float], float] = float
 
     def unit(self, loss: float) -> float:
-        """Convert the objective's mean loss into the unit that is told."""
+        """Convert the objective's mean loss into the unit that is shown."""
         return self.of_mean(self.scale * loss)
 
-    def told(self, loss: float) -> str:
+    def with_unit(self, loss: float) -> str:
         """Write a loss with its unit."""
         return f"{loss:{self.form}} {self.loss}"
 

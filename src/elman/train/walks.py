@@ -22,7 +22,7 @@ class WalkConfig(Config):
     VALIDATED: ClassVar[str] = "validation_sequences"
     LEAST_VALIDATED: ClassVar[int] = 50
 
-    epochs: int | None = setting(None, "Walks through the training data, instead of --minutes.")
+    epochs: int | None = setting(None, "Passes over the training data, instead of --minutes.")
     validation_sequences: int = setting(1000, "Sequences predicted per validation.")
 
     def __post_init__(self) -> None:

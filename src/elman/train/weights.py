@@ -91,8 +91,8 @@ def _read(path: Path) -> Mapping[str, Tensor]:
             return load_file(path)
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        told = str(error).partition("\n")[0]
-        details = [("path", str(path)), ("error", told)]
+        text = str(error).partition("\n")[0]
+        details = [("path", str(path)), ("error", text)]
         hint = "a run folder, or a state_dict: torch.save(net.state_dict(), …), .safetensors"
         raise RunError(diagnostic("no weights can be read", details, hint)) from error
     if not isinstance(found, Mapping):

@@ -1,4 +1,4 @@
-"""How libraries name and nest the arrays of all layers; what does not fit is told with its name.
+"""How libraries name and nest the arrays of all layers; what does not fit is named in the error.
 
 The weights of a layer are already the library's: order of gates, biases and direction of matrices
 (:mod:`elman.weights.layouts`). Here they only get names.

@@ -61,7 +61,7 @@ def test_as_torch_ops(device, N, H, V, options, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_types(device, dtype):
+def test_half_precision_is_summed_in_float32(device, dtype):
     """Half precision is summed in float32; the gradient by logits has the rows' type."""
     check(*drawn(6, 8, 70, device, dtype=dtype, smoothing=0.1))
 

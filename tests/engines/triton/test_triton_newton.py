@@ -122,7 +122,9 @@ def test_one_iteration(
 @pytest.mark.parametrize(
     "cell, H", [(cells.gru, 2), (given, 3), (pair, 2), (cells.gru.with_heads(3), 15)]
 )
-def test_judged(cell: Cell, H: int, kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_residuals_and_distances_are_those_by_torch_ops(
+    cell: Cell, H: int, kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Residuals of windows, and distances of sequential runs, are those by torch ops."""
     monkeypatch.setattr(group_kernels, "WINDOWS", 2)
     problem = problem_of(random_case(cell, Sizes(40, 2, 3, H)))
@@ -139,11 +141,11 @@ def test_judged(cell: Cell, H: int, kernels: None, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("cell, H", [(cells.gru, 2), (cells.paralstm, 3)])
-def test_solved(cell: Cell, H: int, kernels: None) -> None:
+def test_solver_runs_the_kernels(cell: Cell, H: int, kernels: None) -> None:
     """The solver goes through the kernels, to the trajectory of a sequential run."""
     problem = problem_of(random_case(cell, Sizes(40, 2, 3, H)))
     found = solvers.solve(problem, ("newton",))
-    assert found.y is not None, found.told
+    assert found.y is not None, found.attempts
     assert problem.iterations is not None
     monkey = problem_of(random_case(cell, Sizes(40, 2, 3, H)))
     monkey.formula._newtons = {("cpu", torch.float32): ""}

@@ -48,7 +48,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(steps=st.integers(1, 5000), layers=COUNTS)
-def test_stretches(steps: int, layers: int) -> None:
+def test_time_chunks_cover_all_steps_once(steps: int, layers: int) -> None:
     """All steps once, in order, in cuts at which addresses are aligned."""
     cuts = time_chunks(steps, layers)
     assert [step for cut in cuts for step in range(*cut)] == list(range(steps))

@@ -57,7 +57,7 @@ def test_shown_values_are_in_the_unit_of_the_data(config, train):
     assert np.median(np.abs(np.array(predicted) - held)) < 0.3 * y.std()
 
 
-def test_loaded(config, train):
+def test_loaded_model_predicts_in_the_unit_of_the_data(config, train):
     """A loaded model predicts from the file's values what the run's result shows, in their unit."""
     outcome = train(dataclasses.replace(config, engine="reference", steps=3))
     shown = read_record(outcome.folder).result.shown[0]

@@ -120,7 +120,7 @@ def test_model_is_the_formula(config):
         torch.testing.assert_close(output, torch.tanh(h @ v.T), atol=1e-5, rtol=1e-4)
 
 
-def test_loaded(config, train):
+def test_loaded_model_has_the_loss_of_the_trained_one(config, train):
     """A loaded model is the trained one: its loss on the whole held-out half."""
     config = dataclasses.replace(config, engine="reference", steps=2)
     outcome, data = train(config), prepare(config)

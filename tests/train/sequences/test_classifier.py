@@ -111,7 +111,7 @@ def accuracy(run, values, labels) -> float:
     return float(np.mean([run.classes[k] == str(y) for k, y in zip(chances.argmax(-1), labels)]))
 
 
-def test_loaded(config, tones, train):
+def test_loaded_model_classifies_as_the_run_says(config, tones, train):
     """A loaded model finds the classes of waves as the file has them, as the run's result says."""
     options = {"engine": "reference", "steps": 9, "patch": 3, "lr": 2e-2}
     outcome = train(dataclasses.replace(config, **options))

@@ -84,7 +84,7 @@ def test_empty_row_of_a_table(tmp_path):
         find_series(str(tmp_path))
 
 
-def test_waves(tmp_path):
+def test_recordings_are_cut_and_speakers_named(tmp_path):
     """Recordings end to end are cut; speakers have their names."""
     half = {"audio": np.arange(7, dtype=np.int16), "length": np.array([3, 4])}
     arrays = {f"{name}_{part}": value for part in ("train", "test") for name, value in half.items()}

@@ -61,7 +61,7 @@ def test_perplexity_is_the_unit_everywhere(words, train, console):
     assert rows[-1].valid_loss == record.result.valid_loss
     assert 1 < record.result.valid_loss < len(data.vocabulary) + 5
     assert 1 < record.facts.baseline.loss < 6  # two words of ten cannot be foreseen
-    assert record.facts.told["loss"] == "perplexity"
+    assert record.facts.content["loss"] == "perplexity"
     said = console.file.getvalue()
     assert f"validation: {record.result.valid_loss:.2f} perplexity" in said
     assert "words/s" in said

@@ -33,10 +33,10 @@ def bits(rows: Rows) -> dict[int, dict[str, float]]:
 def _applies(rows: Rows) -> Verdict:
     deep = {n: both for n, both in bits(rows).items() if n >= _DEEP}
     gains = {n: both["plain"] - both["residual"] for n, both in deep.items()}
-    told = ", ".join(f"{gain:+.2f} at {n}" for n, gain in gains.items())
+    texts = ", ".join(f"{gain:+.2f} at {n}" for n, gain in gains.items())
     return Verdict(
         min(gains.values()) > _HARDLY,
-        f"{told} layers (bits per character)",
+        f"{texts} layers (bits per character)",
         "with its input added, the gradient of a layer's output reaches the layers below whole",
     )
 
@@ -44,10 +44,10 @@ def _applies(rows: Rows) -> Verdict:
 def _deeper(rows: Rows) -> Verdict:
     found = {n: both["residual"] for n, both in bits(rows).items()}
     best = min(found, key=found.__getitem__)
-    told = ", ".join(f"{value:.2f} at {n}" for n, value in found.items())
+    texts = ", ".join(f"{value:.2f} at {n}" for n, value in found.items())
     return Verdict(
         best >= _DEEP,
-        f"best with {best} layers: {told} (bits per character)",
+        f"best with {best} layers: {texts} (bits per character)",
         f"after {STEPS} steps of the same optimizer; more of them let deeper stacks catch up",
     )
 

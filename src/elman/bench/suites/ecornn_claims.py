@@ -143,9 +143,9 @@ def _first(rows: Rows) -> Verdict:
 def _products(rows: Rows) -> Verdict:
     phases = rows[PHASES]["phases"]
     ours = sum(share for phase, share in phases.items() if phase.endswith(_OF_PRODUCTS))
-    told = rows[OPERATORS]["operators"]
-    share = {name: _share(told[name]["seconds"], PRODUCTS) for name in (DEFAULT, "torch")}
-    layer = _share(told["torch"]["seconds"], LAYER)
+    operators = rows[OPERATORS]["operators"]
+    share = {name: _share(operators[name]["seconds"], PRODUCTS) for name in (DEFAULT, "torch")}
+    layer = _share(operators["torch"]["seconds"], LAYER)
     return Verdict(
         ours > _MOST,
         f"{ours:.0%} of engine c's time",

@@ -67,25 +67,25 @@ def _faster(rows: Rows) -> Verdict:
 
 
 def _saturates(rows: Rows) -> Verdict:
-    told, shares = [], []
+    texts, shares = [], []
     for H in _each(rows):
         found = rates(rows, RESIDENT, H)
         if SMALL in found and len(found) > 1:
             shares.append(found[SMALL] / max(found.values()))
             best = max(found, key=found.__getitem__)
-            told.append(f"{shares[-1]:.0%} of {max(found.values()):.0f} GFLOP/s at {best} ({H})")
+            texts.append(f"{shares[-1]:.0%} of {max(found.values()):.0f} GFLOP/s at {best} ({H})")
     if not shares:
         raise UnmeasuredError(f"a minibatch of {SMALL} and another one were not measured")
     return Verdict(
         max(shares) >= 0.9,
-        ", ".join(told),
+        ", ".join(texts),
         f"throughput at a minibatch of {SMALL}: a row of weights in a register serves as many "
         "samples as there are, from a cache it is loaded once for a tile of them",
     )
 
 
 def _closes(rows: Rows) -> Verdict:
-    told, held = [], []
+    texts, held = [], []
     for H in _each(rows):
         gains = {
             B: rows.faster(name_of(H, B), RESIDENT, COLD) for B in SIZES if name_of(H, B) in rows
@@ -93,12 +93,12 @@ def _closes(rows: Rows) -> Verdict:
         if len(gains) > 1:
             least, most = min(gains), max(gains)
             held.append(gains[least] > gains[most])
-            told.append(f"{gains[least]:.1f} at {least}, {gains[most]:.1f} at {most} ({H})")
+            texts.append(f"{gains[least]:.1f} at {least}, {gains[most]:.1f} at {most} ({H})")
     if not held:
         raise UnmeasuredError("two minibatches of a layer were not measured")
     return Verdict(
         all(held),
-        ", ".join(told),
+        ", ".join(texts),
         "resident beside weights from memory: loading them is shared by all samples",
     )
 

@@ -98,7 +98,7 @@ class Formula:
 
     @property
     def two_biases(self) -> bool:
-        """Whether the biases are told apart by the formula."""
+        """Whether the formula distinguishes the biases."""
         return len(self.cell.weights) == 4
 
 

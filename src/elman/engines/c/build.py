@@ -56,16 +56,16 @@ def _digest(data: bytes) -> str:
 
 def _further() -> tuple[str, ...]:
     """The words of ELMAN_CFLAGS: flags after ours, for texts and not for parts that they share."""
-    told = os.environ.get("ELMAN_CFLAGS", "")
+    flags = os.environ.get("ELMAN_CFLAGS", "")
     try:
-        return tuple(shlex.split(told))
+        return tuple(shlex.split(flags))
     except ValueError as error:
-        raise BuildError(f"ELMAN_CFLAGS={told} are not compiler flags: {error}") from error
+        raise BuildError(f"ELMAN_CFLAGS={flags} are not compiler flags: {error}") from error
 
 
 def _key(isa: Isa, compiler: Compiler, *texts: str) -> str:
-    told = [*texts, isa.name, *isa.flags, *FLAGS, *compiler.command, compiler.version]
-    return _digest("\0".join(told).encode(errors="surrogateescape"))[:40]
+    parts = [*texts, isa.name, *isa.flags, *FLAGS, *compiler.command, compiler.version]
+    return _digest("\0".join(parts).encode(errors="surrogateescape"))[:40]
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ def _compile(work: _Work, text: str, parts: Sequence[str]) -> tuple[bytes, dict[
             else:
                 missing[kept], sources[made.with_suffix(".c")] = made, part
             inputs.append(str(made))
-        for path, told in sources.items():
-            path.write_text(told, encoding="utf-8")
+        for path, source in sources.items():
+            path.write_text(source, encoding="utf-8")
         if missing:  # at once, and the text with them
             inputs[0] = str(kernel.with_suffix(".o"))
             calls = [["-c", str(path), "-o", str(path.with_suffix(".o"))] for path in sources]

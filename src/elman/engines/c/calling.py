@@ -49,11 +49,11 @@ class Called:
         numbers = {int(number): number.name for number in signal.Signals}
         if self.status < 0:
             return numbers.get(-self.status, f"signal {-self.status}")
-        told = {_in_words(number): name for number, name in numbers.items()}
+        by_words = {_in_words(number): name for number, name in numbers.items()}
         for driver in _DRIVERS:
             found = driver.search(self.err) if self.status else None
-            if found is not None and found["name"].strip() in told:
-                return told[found["name"].strip()]
+            if found is not None and found["name"].strip() in by_words:
+                return by_words[found["name"].strip()]
         return numbers.get(self.status - _SHELL, "")
 
     @property

@@ -58,7 +58,7 @@ def _library(dtype: torch.dtype, isa: Isa) -> Any:
 
 
 def _declared(library: Any) -> Any:
-    """The library on torch's pool, its functions' types told; BuildError if it lacks one."""
+    """The library on torch's pool, its functions declared; BuildError if it lacks one."""
     on_pool(library)
     for function in (library.elman_cross_entropy, library.elman_cross_entropy_bytes):
         function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_long

@@ -91,8 +91,8 @@ class Emitter:
         lines = [head(self.isa, spec.dtype), tile_head(), self.shape.text()]
         widths = self.layout.state_widths
         lines.append(f"enum {{ STATES = {len(widths)} }};")
-        told = ", ".join(map(str, widths)) or "0"
-        lines.append(f"UNUSED static const long state_width[] = {{{told}}};")
+        widths_text = ", ".join(map(str, widths)) or "0"
+        lines.append(f"UNUSED static const long state_width[] = {{{widths_text}}};")
         lines.append(file("packed.h"))
         grains = self._granules()
         gate_blocks = self.layout.gate_blocks

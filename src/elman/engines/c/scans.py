@@ -38,7 +38,7 @@ class _Scan(ctypes.Structure):
 @lru_cache(maxsize=4)
 def _library(dtype: torch.dtype, isa: Isa) -> Any:
     """The compiled scans of a dtype, which have agreed with the recurrence; None without a
-    compiler, or where something is wrong with them, which is told once."""
+    compiler, or where something is wrong with them, which is reported once."""
     if isinstance(find_compiler(), str):
         return None
     name = _NAMES[dtype]
@@ -76,8 +76,8 @@ def _verify(library: Any, dtype: torch.dtype) -> None:
             value = value.movedim(-1, value.dim() - (3 if name == "d_A" else 2)) if units else value
             off = float((value.double() - exact).norm() / exact.norm())
             if not off <= _EXACT[dtype]:
-                told = f"{name} of a linear recurrence of {n} numbers is off by {off:.1e}"
-                raise DisagreementError("c", "linear_scan", told)
+                message = f"{name} of a linear recurrence of {n} numbers is off by {off:.1e}"
+                raise DisagreementError("c", "linear_scan", message)
 
 
 def _one_by_one(A: Tensor, b: Tensor, y0: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
@@ -94,7 +94,7 @@ def _one_by_one(A: Tensor, b: Tensor, y0: Tensor, dy: Tensor) -> tuple[Tensor, .
 
 
 def _declared(library: Any) -> Any:
-    """The library on torch's pool, its functions' types told; BuildError if it lacks one."""
+    """The library on torch's pool, its functions declared; BuildError if it lacks one."""
     on_pool(library)
     for name in ("channels", "samples", "channels_backward", "samples_backward", "pieces"):
         function = getattr(library, f"elman_scan_{name}")

@@ -218,7 +218,7 @@ def _attached(equations: _Function, y: Tensor, budget: int) -> Tensor:
 def _warn(solution: Solution) -> None:
     warnings.warn(
         f"elman.deer ran the steps sequentially, because no solver's result was accepted "
-        f"({solution.told}). The result is correct, only slower to compute.",
+        f"({solution.attempts}). The result is correct, only slower to compute.",
         stacklevel=3,
     )
 

@@ -161,7 +161,7 @@ class DeerKernel(Kernel):
         """One warning per cell and process."""
         warn_once(
             f"engine deer ran {self._job.name} step by step, because no solver's result was "
-            f"accepted ({found.told}). The results are correct, only slower to compute. "
+            f"accepted ({found.attempts}). The results are correct, only slower to compute. "
             f"This warning is shown once.",
             f"deer {self._job.name}",
         )

@@ -88,7 +88,7 @@ class Solution:
     tried: dict[str, str] = field(default_factory=dict)
 
     @property
-    def told(self) -> str:
+    def attempts(self) -> str:
         """What was tried, as text."""
         return "; ".join(f"{name}: {why}" for name, why in self.tried.items())
 

@@ -152,7 +152,7 @@ class Grid(Loop):
         lines = self.lines
         if not shared:
             if buffer.where != "d_state":
-                self.place(buffer, value)  # pointers are told among what comes first
+                self.place(buffer, value)  # pointers are declared among what comes first
             self.lines = self._late
         super().store(buffer, value)
         if buffer.where == "scratch" or (buffer.where == "d_state" and carried):

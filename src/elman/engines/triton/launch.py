@@ -20,7 +20,7 @@ Arrays = dict[str, Tensor]
 
 
 class launching:  # noqa: N801
-    """Launch on a tensor's device; what Triton refuses is told as an error of the engine.
+    """Launch on a tensor's device; what Triton refuses is an error of the engine.
 
     Autocast is off inside: kernels take what they were compiled for.
     """
@@ -49,7 +49,7 @@ class launching:  # noqa: N801
 def launch(
     kernel: Any, grid: tuple[int, ...], given: Sequence[Any], options: Mapping[str, Any]
 ) -> None:
-    """Launch a kernel; whoever records the call is told of it."""
+    """Launch a kernel; a recording of the call takes it down."""
     notes = recorder()
     if notes is None:
         kernel[grid](*given, **options)

@@ -82,11 +82,11 @@ def facts(
         return _of_cubin(made.asm["cubin"], made.metadata.shared)
     text = made.asm["amdgcn"]
 
-    def told(name: str) -> int:
+    def fact(name: str) -> int:
         match = re.search(rf"\.{name}:\s+(\d+)", text)
         return int(match[1]) if match else 0
 
-    return Facts(told("vgpr_count"), 4 * told("vgpr_spill_count"), made.metadata.shared, Counter())
+    return Facts(fact("vgpr_count"), 4 * fact("vgpr_spill_count"), made.metadata.shared, Counter())
 
 
 def _of_cubin(cubin: bytes, shared: int) -> Facts:

@@ -82,7 +82,7 @@ class Replays:
         """Run it, and keep what it did."""
         arguments = [value for value in given if value is not None]
         if len({id(value) for value in arguments}) < len(arguments):
-            return run()  # whose argument it is could not be told
+            return run()  # whose argument it is cannot be known
         with recording(arguments) as notes:
             found = run()
         try:

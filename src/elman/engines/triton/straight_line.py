@@ -170,26 +170,26 @@ class StraightLine:
             self._names[name] = value
         return self._constants[key]
 
-    def _result(self, value: Any, told: dict[int, str]) -> str:
+    def _result(self, value: Any, names: dict[int, str]) -> str:
         """Text of what is returned: each tensor of it another one, if it was."""
         if value is None:
             return "None"
         if isinstance(value, Tensor):
-            if id(value) not in told:
-                told[id(value)] = self._returned(value, told)
-            return told[id(value)]
-        parts = "".join(self._result(one, told) + ", " for one in value)
+            if id(value) not in names:
+                names[id(value)] = self._returned(value, names)
+            return names[id(value)]
+        parts = "".join(self._result(one, names) + ", " for one in value)
         return (
             f"{self._constant(type(value))}({parts})" if hasattr(value, "_fields") else f"({parts})"
         )
 
-    def _returned(self, value: Tensor, told: dict[int, str]) -> str:
+    def _returned(self, value: Tensor, names: dict[int, str]) -> str:
         place: Place = self._notes.placed(value)
         root = self._root(place.root)
-        if place == whole(place.root, self._notes.roots[place.root]) and root not in told.values():
+        if place == whole(place.root, self._notes.roots[place.root]) and root not in names.values():
             return root
-        self._body.append(f"r{len(told)} = {self._strided(place)}")
-        return f"r{len(told)}"
+        self._body.append(f"r{len(names)} = {self._strided(place)}")
+        return f"r{len(names)}"
 
 
 def _allocates(line: Operation | Launch) -> bool:

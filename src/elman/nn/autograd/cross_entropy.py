@@ -192,7 +192,7 @@ def check_targets(targets: Tensor, vocabulary: int, ignored: int) -> None:
     if bool(wrong.any()):
         place = wrong.nonzero()[0].tolist()
         hint = f"LinearCrossEntropy(…, ignore_index={int(targets[tuple(place)])}) leaves such out"
-        told = (
+        message = (
             f"targets{place or ''} is {int(targets[tuple(place)])}, not one of 0 … {vocabulary - 1}"
         )
-        raise InputError(diagnostic(told, [], hint))
+        raise InputError(diagnostic(message, [], hint))

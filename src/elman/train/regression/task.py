@@ -53,7 +53,7 @@ def by_output(
     for k in range(min(OUTPUTS, true.shape[-1])):
         error = float(np.sqrt(np.mean((predicted[..., k] - true[..., k]) ** 2)))
         score = judged(SQUARES, [(outputs[..., k : k + 1], targets[..., k : k + 1])]).score
-        table[f"output {k}"] = f"{R2.told(score)}, root mean squared error {error:.4g}"
+        table[f"output {k}"] = f"{R2.text(score)}, root mean squared error {error:.4g}"
     return table
 
 

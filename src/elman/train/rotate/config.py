@@ -29,8 +29,8 @@ class RotateConfig(WalkConfig):
     momentum: float = other("momentum", 0.9)
     weight_decay: float = other("weight_decay", 0.0)
     turns: int = setting(10, "Steps of a sequence, T; each turns the image once more.")
-    degrees: float = setting(10.0, "Of a turn, anti-clockwise.")
-    pixels: int = setting(1000, "The first pixels of an image that are read and predicted.")
+    degrees: float = setting(10.0, "Degrees of each turn, anti-clockwise.")
+    pixels: int = setting(1000, "Pixels of an image that are read and predicted: the first ones.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,7 +18,7 @@ class SequenceConfig(WalkConfig):
     dropout: float = other("dropout", 0.1)
     patch: int = setting(1, "Values of each channel that are read in one step.")
     heads: int = setting(1, "Groups of units that do not see each other's past.")
-    residual: bool = setting(False, "Layers with layer norm, and their input added to the output.")
+    residual: bool = setting(False, "Normalise each layer's input and add it to the output.")
     noise: float = setting(0.0, "Standard deviation of noise added to the input in training.")
 
     def __post_init__(self) -> None:
@@ -38,9 +38,9 @@ class SeriesConfig(SequenceConfig):
         None, "A folder or file: UCR/UEA .tsv, .ts, or .npz; or a name of the UCR/UEA archive."
     )
     unseen: str | None = setting(None, "Hold out this group (speaker) instead of the test half.")
-    by: str = setting("label", "What is told apart: label, or group (speaker).")
+    by: str = setting("label", "What is classified: label, or group (speaker).")
     join: int | None = setting(
-        None, "Lay the sequences of a class end to end, and cut every so many steps."
+        None, "Concatenate the sequences of a class and cut them into so many steps."
     )
 
     def __post_init__(self) -> None:
@@ -63,6 +63,6 @@ class ImagesConfig(SequenceConfig):
     dropout: float = other("dropout", 0.0)
     batch: int = other("batch", 100)
     lr: float = other("lr", 5e-3)
-    residual: bool = setting(True, "Layers with layer norm, and their input added to the output.")
+    residual: bool = setting(True, "Normalise each layer's input and add it to the output.")
     minutes: float = other("minutes", 15.0)
     permute: bool = setting(False, "Read the pixels in one fixed random order.")

@@ -61,7 +61,7 @@ def package(name: str) -> Any:
 
 
 def fetched(name: str, load: Any, *words: Any, **options: Any) -> Any:
-    """Call a loader; whatever goes wrong in it is told as one error."""
+    """Call a loader; whatever goes wrong in it is raised as one error."""
     try:
         return load(*words, **options)
     except Exception as error:

@@ -2,7 +2,7 @@
 
 Formats: timeseriesclassification.com; `.ts` as described by the documentation of aeon 1.x
 ("The ts file format"). They are read here, not by aeon, so that a file needs no further package
-and a mistake in it is told with its line.
+and a mistake in it is reported with its line.
 """
 
 from __future__ import annotations

@@ -28,20 +28,20 @@ class TextConfig(Config):
     )
     level: str = setting("char", f"What is predicted: {' or '.join(LEVELS)}.")
     preset: str | None = setting(
-        None, f"Other defaults, of a well-known word model: {', '.join(PRESETS)}."
+        None, f"Defaults of a well-known word model: {', '.join(PRESETS)}."
     )
-    vocabulary: int | None = setting(None, "Tokens that are known, the most frequent ones.")
+    vocabulary: int | None = setting(None, "Size of the vocabulary: the most frequent tokens.")
     embedding: int = setting(64, "Size of a token's vector.")
-    embedding_dropout: float = setting(0.0, "Share of these vectors' values dropped.")
+    embedding_dropout: float = setting(0.0, "Share of the embedding's values dropped.")
     tie: bool = setting(False, "Read out with the embedding's own weights.")
-    uniform: float | None = setting(None, "Draw all weights from -this to this.")
+    uniform: float | None = setting(None, "Draw all weights uniformly from [-UNIFORM, UNIFORM].")
     residual: bool = setting(
         False, "From the second layer on, a layer's input is added to its output."
     )
     bptt: int = setting(64, "Tokens per step of truncated BPTT.")
-    epochs: int | None = setting(None, "Walks through the training text, instead of --minutes.")
+    epochs: int | None = setting(None, "Passes over the training text, instead of --minutes.")
     validation_chars: int = setting(131072, "Tokens predicted per validation.")
-    temperature: float = setting(0.7, "Of the sample.")
+    temperature: float = setting(0.7, "Temperature of the sampled text.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

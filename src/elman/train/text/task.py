@@ -33,8 +33,8 @@ def conclude(model: nn.Module, data: TextData, config: TextConfig) -> dict[str, 
     }
     if data.corpus.test:
         found, words = judged(CLASSES, predictions(model, data.tested())), config.splitting.words
-        loss = words.told(words.unit(found.loss))
-        facts["table"] = {"test": f"{loss}, {words.score.told(found.score)}"}
+        loss = words.with_unit(words.unit(found.loss))
+        facts["table"] = {"test": f"{loss}, {words.score.text(found.score)}"}
     return facts
 
 
