@@ -29,9 +29,9 @@ class SharedMemory:
     which every process enters after it has added those of mean k.
 
     The wait is a :class:`Barrier`; where processes cannot have one, the smallest message that
-    torch's group sends. A process that is gone or late is the error of a collective operation
-    either way. Memory is nowhere in a folder: it is gone with the last process that holds it,
-    however that ends.
+    torch's group sends. Locks of the system around either order memory as between threads. A
+    process that is gone or late is the error of a collective operation either way. Memory is
+    nowhere in a folder: it is gone with the last process that holds it, however that ends.
 
     Args:
         timeout: of a wait (s); messages have that of their group.
