@@ -10,6 +10,7 @@ import torch
 
 import elman
 from elman.train import checkpoint
+from elman.train.best import best_of
 from elman.train.folder import RunFolder
 from elman.train.metrics import TIMES, read_metrics
 
@@ -21,13 +22,20 @@ def environment() -> dict[str, str]:
 
 
 def assert_equal_runs(left: RunFolder, right: RunFolder) -> None:
-    """Every tensor of the last checkpoint and every number of metrics.csv but times are equal."""
-    ours, theirs = (checkpoint.load_latest(run.checkpoints)[0] for run in (left, right))
+    """Every tensor of the last checkpoint and of the best, and every number of metrics.csv but
+    times are equal."""
+    runs = (left, right)
+    ours, theirs = (checkpoint.load_latest(run.checkpoints)[0] for run in runs)
     assert ours.step == theirs.step
     assert ours.tensors.keys() == theirs.tensors.keys()
     for name, value in ours.tensors.items():
         assert torch.equal(value, theirs.tensors[name]), name
-    rows, others = (read_metrics(run.metrics) for run in (left, right))
+    bests = [best_of(run.checkpoints) for run in runs]
+    assert [best.step for best in bests] == [run.read("result")["best_step"] for run in runs]
+    assert bests[0].found == bests[1].found
+    for name, value in bests[0].weights.items():
+        assert torch.equal(value, bests[1].weights[name]), name
+    rows, others = (read_metrics(run.metrics) for run in runs)
     same = [dataclasses.replace(row, **dict.fromkeys(TIMES, 0.0)) for row in rows]
     assert same == [dataclasses.replace(row, **dict.fromkeys(TIMES, 0.0)) for row in others]
     result, other = left.read("result"), right.read("result")

@@ -6,6 +6,7 @@ import pytest
 from torch import nn
 
 import elman as library
+from elman.train import loading
 from elman.train.trained import Trained
 from run_folders import small_run
 
@@ -23,6 +24,17 @@ def test_sample(elman, run):
     assert said == library.load(run).sample(30, prompt="cat", seed=7) + "\n"
 
 
+def test_last_weights(elman, run, tmp_path, monkeypatch):
+    """Both commands say which weights they want."""
+    asked = []
+    plain = loading.weights_of
+    monkeypatch.setattr(loading, "weights_of", lambda *a: asked.append(a[1]) or plain(*a))
+    for more in ([], ["--last"]):
+        elman("sample", str(run), "--length=3", *more)
+        elman("export", str(run), f"--c={tmp_path / 'c'}", *more)
+    assert asked == ["best", "best", "last", "last"]
+
+
 @pytest.fixture
 def other(run, monkeypatch):
     """In place of the run, one whose model is no language model."""
@@ -30,7 +42,7 @@ def other(run, monkeypatch):
     model.layers = nn.ModuleList([library.GRU(4, 8)])
     found = Trained(run, library.load(run).config, 0, model, None)
     for command in ("sample", "export"):
-        monkeypatch.setattr(f"elman.cli.{command}.load", lambda path: found)
+        monkeypatch.setattr(f"elman.cli.{command}.load", lambda path, **_: found)
 
 
 def test_only_texts_are_written(elman, run, other):

@@ -11,6 +11,7 @@ import torch
 
 from elman.errors import RunError
 from elman.train import atomic, checkpoint
+from elman.train.best import read_best, save_best
 from elman.train.checkpoint import Checkpoint, load_latest, save
 
 
@@ -114,7 +115,8 @@ def test_full_disk_leaves_what_was(tmp_path, monkeypatch, call):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork: the kill is told to a child process")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.parametrize("call", range(8))
-def test_kill_anywhere_leaves_a_whole_checkpoint(tmp_path, call):
+@pytest.mark.parametrize("save", [save, save_best], ids=["last", "best"])
+def test_kill_anywhere_leaves_a_whole_checkpoint(tmp_path, save, call):
     """A process that dies at any point of a save leaves the old or the new one, whole."""
     save(tmp_path, made(1))
     save(tmp_path, made(2))
@@ -137,13 +139,14 @@ def test_kill_anywhere_leaves_a_whole_checkpoint(tmp_path, call):
         os._exit(0)
     os.waitpid(child, 0)
 
-    loaded, complaints = load_latest(tmp_path)
+    latest, complaints = load_latest(tmp_path)
+    loaded = read_best(tmp_path) if save is save_best else latest
 
     assert any(same(loaded, made(step)) for step in (2, 3))
     assert not complaints
     assert not list(tmp_path.glob(".incomplete*"))
     save(tmp_path, made(4))
-    assert same(load_latest(tmp_path)[0], made(4))
+    assert same(read_best(tmp_path) if save is save_best else load_latest(tmp_path)[0], made(4))
 
 
 def test_write_file_replaces_or_leaves(tmp_path, monkeypatch):

@@ -129,8 +129,10 @@ def test_no_weights(folder):
     """No checkpoint at all, none that is whole, no run."""
     for path in (folder / "checkpoints").glob("*/tensors.safetensors"):
         path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(RunError, match="no checkpoint of the run is whole"):
+    with pytest.raises(RunError, match="a checkpoint is damaged"):
         elman.load(folder)
+    with pytest.raises(RunError, match="no checkpoint of the run is whole"):
+        elman.load(folder, weights="last")
     shutil.rmtree(folder / "checkpoints")
     with pytest.raises(RunError, match=r"has no checkpoint(.|\n)*hint  elman train --resume"):
         elman.load(folder)

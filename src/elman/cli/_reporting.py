@@ -82,6 +82,7 @@ def headlines(summary: Summary) -> tuple[tuple[str, str], ...]:
     """Write the most important numbers and what they are."""
     words, found = summary.words, []
     beside = f"; {in_words(summary.baseline, words)}" if summary.baseline else ""
+    beside += f"; weights of step {summary.best_step}" if summary.best_step is not None else ""
     if summary.valid_loss is not None and words.headline == "loss":
         found.append((f"{summary.valid_loss:{words.form}}", f"{words.loss} in validation{beside}"))
     elif summary.valid_score is not None:

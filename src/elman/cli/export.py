@@ -16,7 +16,7 @@ from elman.export import to_c, to_onnx
 from elman.nn import GRU, LSTM, RNN, Recurrent
 from elman.train.folder import is_run
 from elman.train.layers import BUILT_IN, find_cell
-from elman.train.loading import load
+from elman.train.loading import Weights, load
 from elman.train.weights import load_weights
 
 _LAYERS = {"GRU": GRU, "LSTM": LSTM, "RNN": RNN}
@@ -46,6 +46,9 @@ def export(
             help="Run folder, or state_dict as .safetensors or .pt; random weights by default."
         ),
     ] = None,
+    last: Annotated[
+        bool, typer.Option("--last", help="A run's last weights, not the best in validation.")
+    ] = False,
     name: Annotated[str, typer.Option(help="Name of the files, types and functions.")] = "model",
 ) -> None:
     """Write a trained cell as C99: one step function, weights as arrays, no library; or as ONNX.
@@ -56,11 +59,12 @@ def export(
     """
     if c is None and onnx is None:
         raise typer.BadParameter("say what is written, and where: --c DIR, or --onnx FILE")
+    chosen: Weights = "last" if last else "best"
     if _names_a_run(cell):
         if given := [*filter(SHAPING.__contains__, named(context))]:
             text = f"a run folder has them: leave {' '.join(map(option, given))} out"
             raise typer.BadParameter(text)
-        module = _layers_of(Path(cell))
+        module = _layers_of(Path(cell), chosen)
     else:
         options: dict[str, Any] = {"num_layers": layers, "heads": heads, "residual": residual}
         found = find_cell(cell)
@@ -71,7 +75,7 @@ def export(
         else:
             module = Recurrent(found, size, height, **{**options, **dims})
     if weights is not None:
-        load_weights(module, weights)
+        load_weights(module, weights, chosen)
     try:
         lines = [] if c is None else _as_c(module, c, name)
         lines += [] if onnx is None else _as_onnx(module, onnx)
@@ -87,13 +91,13 @@ def _names_a_run(text: str) -> bool:
     return is_run(path) or ("/" in text and ":" not in text and not path.is_file())
 
 
-def _layers_of(path: Path) -> Any:
+def _layers_of(path: Path, weights: Weights) -> Any:
     """The recurrent layers of a run, as trained.
 
     Raises:
         InputError: each of them is a part of a larger one.
     """
-    layers = load(path).layers
+    layers = load(path, weights=weights).layers
     if not isinstance(layers, (*_LAYERS.values(), Recurrent)):
         title = "the run has layer norms between its recurrent layers"
         hint = f'elman.export.to_c(elman.load("{path}").layers.layers[0], "layer_0")'

@@ -27,9 +27,12 @@ def sample(
     seed: Annotated[
         int | None, typer.Option(help="Seed of the random numbers; the run's by default.")
     ] = None,
+    last: Annotated[
+        bool, typer.Option("--last", help="The last weights, not the best in validation.")
+    ] = False,
 ) -> None:
     """Let a trained language model write."""
-    found = load(run)
+    found = load(run, weights="last" if last else "best")
     if not isinstance(found, TrainedText):
         details = [("path", str(run)), ("task", found.config.TASK)]
         title = "only models of the task text write"

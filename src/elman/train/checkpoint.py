@@ -2,13 +2,15 @@
 
 A checkpoint is a folder that appears complete under its name: `tensors.safetensors`,
 `checkpoint.json` (which holds the hashes of all three) and a copy of `metrics.csv`.
-The last two are kept, so that one whose bytes were damaged later is no lost run.
+The last two are kept, so that one whose bytes were damaged later is no lost run. What did best in
+validation lies beside them (`best.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ from elman.train.stored import DamageError, read_object
 
 FORMAT = 1
 KEPT = 2
+NAME = "step"
 TENSORS, FACTS, METRICS = "tensors.safetensors", "checkpoint.json", "metrics.csv"
 
 
@@ -46,10 +49,15 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Failure:
-    """A checkpoint that the disk did not take."""
+    """A checkpoint that the disk did not take.
+
+    Attributes:
+        best: whether it is the one that did best in validation.
+    """
 
     step: int
     error: OSError
+    best: bool
 
 
 class Writer:
@@ -62,14 +70,21 @@ class Writer:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._step = 0
+        self._step, self._best = 0, False
         self._pending: Future[Path] | None = None
 
-    def begin(self, checkpoint: Checkpoint) -> Failure | None:
-        """Write a checkpoint once the one before is written; return what became of that one."""
+    def begin(
+        self, checkpoint: Checkpoint, save_best: Callable[[Path, Checkpoint], Path] | None = None
+    ) -> Failure | None:
+        """Write a checkpoint once the one before is written; return what became of that one.
+
+        Args:
+            checkpoint: to be written.
+            save_best: what writes it, if it is the one that did best in validation.
+        """
         earlier = self.settled()
-        self._step = checkpoint.step
-        self._pending = self._pool.submit(save, self.folder, checkpoint)
+        self._step, self._best = checkpoint.step, save_best is not None
+        self._pending = self._pool.submit(save_best or save, self.folder, checkpoint)
         return earlier
 
     def settled(self) -> Failure | None:
@@ -79,7 +94,7 @@ class Writer:
             if pending is not None:
                 pending.result()
         except OSError as error:
-            return Failure(self._step, error)
+            return Failure(self._step, error, self._best)
         return None
 
     def close(self) -> None:
@@ -93,21 +108,31 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     Raises:
         OSError: if it cannot be written, as on a full disk; the older ones stay.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    files = {TENSORS: save_tensors(checkpoint.tensors), METRICS: checkpoint.metrics.encode()}
-    body = {"format": FORMAT, "step": checkpoint.step, "facts": checkpoint.facts}
-    hashes = {name: sha256(content) for name, content in files.items()} | {"body": hashed(body)}
-    files[FACTS] = json.dumps(body | {"sha256": hashes}, indent=1).encode()
-    path = folder / f"step-{checkpoint.step:09d}"
-    write_folder(path, files)
+    path = written(folder, NAME, checkpoint)
     for old in listed(folder)[:-KEPT]:
         remove_folder(old)
     return path
 
 
+def written(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint below `folder`, named by its step.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {TENSORS: save_tensors(checkpoint.tensors), METRICS: checkpoint.metrics.encode()}
+    body = {"format": FORMAT, "step": checkpoint.step, "facts": checkpoint.facts}
+    hashes = {name: sha256(content) for name, content in files.items()} | {"body": hashed(body)}
+    files[FACTS] = json.dumps(body | {"sha256": hashes}, indent=1).encode()
+    path = folder / f"{name}-{checkpoint.step:09d}"
+    write_folder(path, files)
+    return path
+
+
 def listed(folder: Path) -> list[Path]:
     """List the checkpoints below a folder, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+    return sorted(path for path in folder.glob(f"{NAME}-*") if path.is_dir())
 
 
 def load_latest(folder: Path) -> tuple[Checkpoint | None, list[str]]:

@@ -6,12 +6,13 @@ import re
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from elman.errors import RunError, diagnostic
+from elman.errors import InputError, RunError, diagnostic
+from elman.train.best import read_best
 from elman.train.checkpoint import Checkpoint, newest
 from elman.train.config import Config
 from elman.train.folder import RunFolder, open_run
@@ -26,15 +27,17 @@ from elman.version import __version__
 
 SPEC = "model"
 FORMULA = "formula"  # in the same file
+Weights = Literal["best", "last"]
 
 
-def load(path: str | PathLike[str]) -> Trained:
+def load(path: str | PathLike[str], *, weights: Weights = "best") -> Trained:
     """Load the trained model of a run folder, as ``elman train`` writes them.
 
-    The weights are those of the last checkpoint; of a run that still trains, of the last one so
-    far. The data are not needed. What comes back has the ``model`` in evaluation mode, on the CPU,
-    its recurrent ``layers``, the ``config`` of the run, the ``step`` of the checkpoint, and what
-    its task knows of the data:
+    The weights are those that did best in validation, by the measure that the task tells first
+    (loss, perplexity, accuracy, R²); of a run that still trains, the best so far, and of one
+    without a validation yet those of its last checkpoint. The data are not needed. What comes back
+    has the ``model`` in evaluation mode, on the CPU, its recurrent ``layers``, the ``config`` of
+    the run, the ``step`` of the weights, and what its task knows of the data:
 
     - `text`: ``vocabulary`` (``encode``, ``decode``) and ``sample(length, prompt=…)``;
     - `series`, `images`: ``classes`` and ``predict(values)``, [N, C] chances of N sequences;
@@ -42,8 +45,10 @@ def load(path: str | PathLike[str]) -> Trained:
 
     Args:
         path: the run folder.
+        weights: ``"last"`` for those of the last checkpoint.
 
     Raises:
+        InputError: there are no such weights.
         RunError: it is no run folder, has no checkpoint, is damaged, a newer elman wrote it in a
             way that this one cannot read, or its cell's file has another formula by now.
 
@@ -64,17 +69,27 @@ def load(path: str | PathLike[str]) -> Trained:
         record = read_record(folder)
         config = record.require()[0] if record.config is None else record.config
         check_formula(folder, config)
-        return _built(folder, config, weights_of(folder))
+        return _built(folder, config, weights_of(folder, weights))
     except RunError as error:
         raise _of_newer(folder, error) from error
 
 
-def weights_of(folder: RunFolder) -> Checkpoint:
-    """The newest whole checkpoint of a run; nothing in the folder is touched.
+def weights_of(folder: RunFolder, weights: Weights = "best") -> Checkpoint:
+    """What holds the weights of a run, as :func:`load` has them; nothing in the folder is touched.
 
     Raises:
-        RunError: there is none.
+        InputError: there are no such weights.
+        RunError: there is no checkpoint, or the best one is damaged.
     """
+    if weights not in get_args(Weights):
+        raise InputError(f"weights is 'best' or 'last', got {weights!r}")
+    try:
+        best = read_best(folder.checkpoints) if weights == "best" else None
+    except RunError as error:
+        hint = f'elman.load("{folder.path}", weights="last")'
+        raise RunError(f"{error}\n  hint  {hint}") from error
+    if best is not None:
+        return best
     point, _ = newest(folder.checkpoints)
     if point is None:
         details = [("path", str(folder.path))]

@@ -12,6 +12,7 @@ from typing import Any
 import elman.nn
 from elman.errors import RunError, diagnostic
 from elman.train import checkpoint, snapshot
+from elman.train.best import Best, save_best
 from elman.train.checkpoint import Checkpoint, Failure, Writer
 from elman.train.config import Config
 from elman.train.display import Display
@@ -19,6 +20,7 @@ from elman.train.folder import RunFolder
 from elman.train.interrupt import Wish
 from elman.train.launch import agreed
 from elman.train.metrics import MetricsFile, Row
+from elman.train.objective import Score
 from elman.train.schedule import learning_rate
 from elman.train.stepper import Stepper
 from elman.train.tally import Tally
@@ -26,6 +28,7 @@ from elman.train.task import Data, Words
 
 CHECKPOINT_S = 60.0  # no more than this is lost, however long the run
 MOST_SKIPPED = 20  # steps in a row; then the run has diverged
+NOTHING = Score(math.inf, -math.inf)  # what any validation is better than
 
 
 @dataclass
@@ -39,6 +42,8 @@ class Loop:
         saved: when the last checkpoint was taken (monotonic clock).
         recorded: the choices in it.
         fell: calls that engine deer had run step by step, in this process so far.
+        best: what did best in validation; None before the first.
+        unsaved: whether the disk did not take it.
     """
 
     config: Config
@@ -55,6 +60,8 @@ class Loop:
     saved: float = field(default_factory=time.monotonic)
     recorded: dict[str, Any] = field(default_factory=dict)
     fell: int = 0
+    best: Best | None = None
+    unsaved: bool = False
 
     @property
     def steps(self) -> int:
@@ -160,13 +167,26 @@ class Loop:
     def validate(self) -> None:
         """Measure loss and score on the validation data."""
         found, words = self.stepper.validate(self.data.held_out()), self.words
-        loss = words.unit(found.loss)
-        self.tally = replace(self.tally, valid_loss=loss, **{words.score.column: found.score})
+        found = replace(found, loss=words.unit(found.loss))
+        self.tally = self.tally.validated(found, words.score.column)
         self.fell = self.fallbacks()
-        self.display.say(
-            f"step {self.tally.step}/{self.steps}: validation {words.with_unit(loss)}, "
-            f"{words.score.text(found.score)}"
-        )
+        self.display.say(f"step {self.tally.step}/{self.steps}: validation {words.in_words(found)}")
+        if self.alike(self.tally.step):
+            self.keep(found)
+
+    def keep(self, found: Score) -> None:
+        """Keep the weights, in memory and on the disk, if they are the best so far."""
+        better = self.words.better(found, self.best.found if self.best else NOTHING)
+        if agreed(self.stepper.fabric, better)[0]:  # other machines may round otherwise
+            weights = snapshot.capture_weights(self.stepper)
+            self.best = Best(self.tally.step, found, weights)
+            self.save_best()
+
+    def save_best(self) -> None:
+        """Write what did best beside the training."""
+        if self.first and self.best is not None:
+            self.unsaved = False
+            self.tell(self.writer.begin(self.best.checkpoint(self.metrics.text), save_best))
 
     def log(self, lr: float, validated: bool) -> None:
         """Write a row of metrics and begin the next one."""
@@ -205,6 +225,8 @@ class Loop:
         tensors, facts = snapshot.capture(self.stepper)
         if not self.first:
             return
+        if self.unsaved:
+            self.save_best()
         facts |= {"tally": asdict(self.tally), "choices": self.recorded}
         point = Checkpoint(self.tally.step, tensors, facts, self.metrics.text)
         self.tell(self.writer.begin(point))
@@ -218,12 +240,14 @@ class Loop:
     def tell(self, failure: Failure | None) -> None:
         """Say that a checkpoint could not be written."""
         if failure is not None:
+            self.unsaved = self.unsaved or failure.best
             self.display.say(self.unwritten(failure))
 
     def unwritten(self, failure: Failure) -> str:
         """Build the message for it."""
         return diagnostic(
-            f"the checkpoint of step {failure.step} could not be written",
+            f"the {'best weights' if failure.best else 'checkpoint'} of step {failure.step} could "
+            "not be written",
             [("path", str(self.folder.checkpoints)), ("error", str(failure.error.strerror))],
             hint="make room on the disk; older checkpoints are as they were",
         )

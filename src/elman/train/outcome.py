@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from elman.train import snapshot
+from elman.train.config import Config
 from elman.train.folder import RunFolder
 from elman.train.loop import Loop
+from elman.train.objective import Score
 from elman.train.record import Compared, Skipped
 from elman.train.stored import filled, typed
+from elman.train.tally import Tally
 from elman.train.task import Baseline, Words
 from elman.train.tasks import task_of
 
@@ -42,11 +47,13 @@ def conclude(
         began: when this process began (perf_counter).
         earlier: seconds of training steps done by earlier processes of the run (s).
     """
-    config, tally = loop.config, loop.tally
+    config = loop.config
+    tally = with_best(loop)
     task_facts = looked_at(loop)
     total = time.perf_counter() - began
     result = {
         "steps": tally.step,
+        "best_step": loop.best.step if loop.best else tally.step,
         "valid_loss": tally.valid_loss,
         loop.words.score.column: getattr(tally, loop.words.score.column),
         "baseline": facts["baseline"],
@@ -61,8 +68,18 @@ def conclude(
     }
     if loop.first:
         loop.folder.write("result", result)
-    loop.display.say(told_at_end(result, config.cell, loop.words))
+    loop.display.say(told_at_end(result, config, loop.words))
     return Outcome(loop.folder, True, loop.first, signal=None, result=result)
+
+
+def with_best(loop: Loop) -> Tally:
+    """Give the model the weights that did best in validation; what the run has come to, with what
+    was found of them."""
+    best = loop.best
+    if best is None or best.step == loop.tally.step:
+        return loop.tally
+    snapshot.restore_weights(loop.stepper, best.weights)
+    return loop.tally.validated(best.found, loop.words.score.column)
 
 
 def looked_at(loop: Loop) -> dict[str, Any]:
@@ -76,14 +93,12 @@ def looked_at(loop: Loop) -> dict[str, Any]:
     return facts
 
 
-def told_at_end(result: dict[str, Any], cell: str, words: Words) -> str:
+def told_at_end(result: dict[str, Any], config: Config, words: Words) -> str:
     """Write a result for the terminal."""
     baseline = filled(Baseline, result["baseline"])
     speed = typed(Skipped | Compared, result["speed"])
-    score, other = result[words.score.column], baseline.score(words.score)
-    better = result["valid_loss"] < baseline.loss
-    if words.headline == "score" and score is not None and other is not None:
-        better = score > other
+    found = Score(result["valid_loss"], result[words.score.column])
+    better = words.better(found, baseline.found(words.score))
     verdict = "better" if better else "NOT better"
     share = result["train_seconds"] / result["total_seconds"]
     lines = [
@@ -91,16 +106,24 @@ def told_at_end(result: dict[str, Any], cell: str, words: Words) -> str:
         *("  | " + line for line in result.get("sample", "").splitlines()),
         *table_in_words(result.get("table", {})),
         "",
-        f"validation: {words.with_unit(result['valid_loss'])}, {words.score.text(score)}, "
-        f"{verdict} than the {in_words(baseline, words)}",
+        f"validation: {words.in_words(found)}, {verdict} than the {in_words(baseline, words)}",
+        f"weights:    {best_in_words(result, config)}",
         f"training:   {result['items_per_s']:,.0f} {words.items}/s; "
         f"{result['train_seconds']:.0f} s of {result['total_seconds']:.0f} s in all ({share:.0%})",
-        f"speed:      {speed_in_words(speed, cell, words)}",
+        f"speed:      {speed_in_words(speed, config.cell, words)}",
     ]
     if result.get("skipped"):
         text = f"{result['skipped']} steps were skipped: loss or gradient was not finite"
         lines.append(f"beware:     {text}")
     return "\n".join(lines)
+
+
+def best_in_words(result: dict[str, Any], config: Config) -> str:
+    """Write on one line which weights all of a result is of."""
+    best, steps = result["best_step"], result["steps"]
+    epochs = getattr(config, "epochs", None)
+    walked = f" (epoch {math.ceil(best * epochs / steps)} of {epochs})" if epochs else ""
+    return f"the best in validation, of step {best} of {steps}{walked}"
 
 
 def table_in_words(table: dict[str, Any]) -> list[str]:

@@ -81,6 +81,7 @@ class Result:
         steps: training steps done.
         valid_loss: of the trained model.
         valid_accuracy, valid_r2: its score, by the task's measure.
+        best_step: of the trained model, which did best in validation; runs of an older elman: None.
         speed: beside torch.nn.
         choices: which engine and plan each recurrent module uses.
         sample: generated text.
@@ -95,6 +96,7 @@ class Result:
     choices: dict[str, Any]
     valid_accuracy: Share | None = None
     valid_r2: float | None = None
+    best_step: Count | None = None
     sample: str = ""
     table: dict[str, Any] = field(default_factory=dict)
     shown: list[Traces | Points | Frames] = field(default_factory=list)

@@ -16,6 +16,7 @@ from rich.console import Console
 import elman.nn
 from elman.errors import RunError, diagnostic
 from elman.train import checkpoint, elastic, snapshot
+from elman.train.best import best_of
 from elman.train.comparison import compare
 from elman.train.config import Config
 from elman.train.connection import noticing_loss
@@ -208,6 +209,10 @@ def take_up(loop: Loop, was: dict[str, Any]) -> None:
         if was.get(name) != now[name]:
             say(f"{name} was {was.get(name)}, is {now[name]}: results may differ in rounding")
     loop.tally = Tally(**point.facts["tally"])
+    try:
+        loop.best = best_of(loop.folder.checkpoints)
+    except RunError as error:
+        say(f"{error}\n  so    the best weights are those of a validation to come")
     loop.metrics = resumed(loop.folder.metrics, point.metrics)
     if error := loop.metrics.rewrite():
         say(f"metrics.csv not written: {error.strerror}; tried again later")

@@ -15,7 +15,7 @@ from elman.train.stepper import Stepper
 
 def capture(stepper: Stepper) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Copy weights, optimizer, carried state and random numbers; every process must call it."""
-    tensors = {f"model.{name}": value for name, value in stepper.plain.state_dict().items()}
+    tensors = named_weights(stepper)
     numbers: dict[str, Any] = {}
     for index, values in stepper.optimizer.state_dict()["state"].items():
         for name, value in values.items():
@@ -26,10 +26,26 @@ def capture(stepper: Stepper) -> tuple[dict[str, Tensor], dict[str, Any]]:
     kind, parts = taken_apart(stepper.state)
     local = {f"carried.{k}": part for k, part in enumerate(parts)} | random_numbers()
     tensors |= {name: gathered(stepper.fabric, value) for name, value in local.items()}
-    # In one order in all processes, which gather together; that of a file that was read is any.
+    return copied(tensors), {"carried": kind, "optimizer": numbers}
+
+
+def capture_weights(stepper: Stepper) -> dict[str, Tensor]:
+    """Copy the weights alone; every process must call it."""
+    return copied(named_weights(stepper))
+
+
+def named_weights(stepper: Stepper) -> dict[str, Tensor]:
+    """The weights as checkpoints name them; of a divided model this process's part."""
+    return {f"model.{name}": value for name, value in stepper.plain.state_dict().items()}
+
+
+def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors to the CPU, divided ones whole.
+
+    In one order in all processes, which gather together; that of a file that was read is any.
+    """
     ordered = sorted(tensors.items())
-    copies = {name: whole(value.detach()).cpu().clone() for name, value in ordered}
-    return copies, {"carried": kind, "optimizer": numbers}
+    return {name: whole(value.detach()).cpu().clone() for name, value in ordered}
 
 
 def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: dict[str, Any]) -> int:
@@ -42,11 +58,7 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: dict[str, Any])
         RunError: if the tensors are not those of this model.
     """
     groups = grouped(tensors)
-    try:
-        stepper.plain.load_state_dict(divided(groups.get("model", {}), stepper.plain))
-    except RuntimeError as error:
-        details = [("error", str(error).splitlines()[-1].strip())]
-        raise RunError(diagnostic("the checkpoint is of another model", details)) from error
+    restore_weights(stepper, tensors)
     remember(stepper.optimizer, groups.get("optimizer", {}) | facts["optimizer"])
     rank, device = stepper.fabric.global_rank, stepper.fabric.device
     then, now = len(groups["random"]["cpu"]), stepper.fabric.world_size
@@ -61,6 +73,20 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: dict[str, Any])
     if "cuda" in random and torch.cuda.is_available():
         torch.cuda.set_rng_state(random["cuda"])
     return then
+
+
+def restore_weights(stepper: Stepper, tensors: dict[str, Tensor]) -> None:
+    """Put back what `capture_weights` copied.
+
+    Raises:
+        RunError: if the tensors are not those of this model.
+    """
+    weights = grouped(tensors).get("model", {})
+    try:
+        stepper.plain.load_state_dict(divided(weights, stepper.plain))
+    except RuntimeError as error:
+        details = [("error", str(error).splitlines()[-1].strip())]
+        raise RunError(diagnostic("the checkpoint is of another model", details)) from error
 
 
 def divided(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:

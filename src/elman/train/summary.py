@@ -24,6 +24,7 @@ class Summary:
     words: Words
     valid_loss: float | None
     valid_score: float | None
+    best_step: int | None
     baseline: Baseline | None
     items_per_s: float | None
     ratio: float | None
@@ -45,6 +46,7 @@ def summarise(record: Record, config: Config) -> Summary:
         words=words,
         valid_loss=scored.valid_loss if scored else None,
         valid_score=getattr(scored, words.score.column) if scored else None,
+        best_step=result.best_step if result else None,
         baseline=facts.baseline if facts else None,
         items_per_s=last.items / last.train_seconds if last else None,
         ratio=speed.ratio if isinstance(speed, Compared) else None,

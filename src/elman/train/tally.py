@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from elman.train.objective import Score
+
 
 @dataclass(frozen=True)
 class Tally:
@@ -56,6 +58,15 @@ class Tally:
             count=self.count + 1,
             skipped_in_a_row=0,
         )
+
+    def validated(self, found: Score, column: str) -> Tally:
+        """Note what a validation found.
+
+        Args:
+            found: the loss in the unit of the task.
+            column: of the score.
+        """
+        return replace(self, valid_loss=found.loss, **{column: found.score})
 
     def skip(self) -> Tally:
         """Count the step as one that changed nothing."""

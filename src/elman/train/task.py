@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -9,7 +10,7 @@ from typing import Any, Protocol, Self
 from torch import Tensor, nn
 
 from elman.train.config import Config
-from elman.train.objective import Measure, Objective
+from elman.train.objective import Measure, Objective, Score
 from elman.train.stored import Share
 from elman.train.trained import Trained
 
@@ -44,6 +45,17 @@ class Words:
     def with_unit(self, loss: float) -> str:
         """Write a loss with its unit."""
         return f"{loss:{self.form}} {self.loss}"
+
+    def in_words(self, found: Score) -> str:
+        """Write what a validation found; its loss is in the unit that is told."""
+        return f"{self.with_unit(found.loss)}, {self.score.text(found.score)}"
+
+    def better(self, found: Score, other: Score) -> bool:
+        """Whether a model is better than another: by the headline, or by the loss where a score is
+        not known. A loss that is no number is never better."""
+        if self.headline == "score" and found.score is not None and other.score is not None:
+            return math.isfinite(found.loss) and found.score > other.score
+        return found.loss < other.loss
 
 
 @dataclass(frozen=True)
@@ -80,6 +92,10 @@ class Baseline:
     def score(self, measure: Measure) -> float | None:
         """Return its score by a measure, None if that is not known."""
         return getattr(self, measure.name)
+
+    def found(self, measure: Measure) -> Score:
+        """Return what a validation of it would find."""
+        return Score(self.loss, self.score(measure))
 
 
 class Data(Protocol):

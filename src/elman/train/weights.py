@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 from elman.errors import InputError, RunError, diagnostic
 from elman.train.folder import RunFolder
-from elman.train.loading import weights_of
+from elman.train.loading import Weights, weights_of
 
 _AS_TRAINED = "the cell, --layers and --heads as they were trained"
 _OF_LAYER = re.compile(r"_l(?P<layer>\d+)(?P<reverse>_reverse)?$")
 
 
-def load_weights(module: nn.Module, path: Path) -> str:
+def load_weights(module: nn.Module, path: Path, weights: Weights = "best") -> str:
     """Fill a module from a run folder, a ``.safetensors`` file or what ``torch.save`` wrote.
 
     The module may be a part of what was saved: of the names there, those that end as its own and
-    have one beginning in common are taken.
+    have one beginning in common are taken. ``weights`` says which ones of a run.
 
     Returns:
         That beginning: ``"model.layers."``, or ``""``.
@@ -35,7 +35,7 @@ def load_weights(module: nn.Module, path: Path) -> str:
         InputError: it has no such module, several of them, of other sizes, or with more layers,
             directions or weights.
     """
-    given = _read(path)
+    given = _read(path, weights)
     own = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     first = next(iter(own))
     starts = [
@@ -83,10 +83,10 @@ def load_weights(module: nn.Module, path: Path) -> str:
     return start
 
 
-def _read(path: Path) -> Mapping[str, Tensor]:
+def _read(path: Path, weights: Weights) -> Mapping[str, Tensor]:
     try:
         if path.is_dir():
-            return weights_of(RunFolder(path)).tensors
+            return weights_of(RunFolder(path), weights).tensors
         if path.suffix == ".safetensors":
             return load_file(path)
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
