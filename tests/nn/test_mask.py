@@ -391,7 +391,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], type[Exception], str]] = {
     "no tensor": (
         lambda: {"mask": [True]},
         InputError,
-        r"mask is a tensor, one flag per step, got list\n  hint  torch.as_tensor\(mask\)$",
+        r"mask must be a tensor, one flag per step, got list\n  hint  torch.as_tensor\(mask\)$",
     ),
     "other sizes": (
         lambda: {"mask": torch.zeros(3, 4)},
@@ -411,18 +411,18 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], type[Exception], str]] = {
     "complex": (
         lambda: {"mask": torch.zeros(4, 3, dtype=torch.complex64)},
         InputError,
-        "mask is bool, or numbers that are 0 or not, got torch.complex64",
+        "mask must be bool or real numbers, got torch.complex64",
     ),
     "sparse": (lambda: {"mask": torch.zeros(4, 3).to_sparse()}, InputError, "mask is torch.sparse"),
     "no mask": (
         lambda: {"masked_output": "zeros"},
         InputError,
-        "masked_output='zeros' is of masked steps, and nothing is masked",
+        "masked_output='zeros' has no effect without mask=",
     ),
     "no such output": (
         lambda: {"mask": torch.zeros(4, 3), "masked_output": "last"},
         InputError,
-        "masked_output is 'held' or 'zeros', got 'last'",
+        "masked_output must be 'held' or 'zeros', got 'last'",
     ),
 }
 

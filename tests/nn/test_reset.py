@@ -314,7 +314,11 @@ def test_records():
 
 
 BAD = {
-    "no tensor": (lambda: [True], InputError, "reset is a tensor, one flag per step, got list"),
+    "no tensor": (
+        lambda: [True],
+        InputError,
+        "reset must be a tensor, one flag per step, got list",
+    ),
     "other sizes": (
         lambda: torch.zeros(3, 4),
         ShapeError,
@@ -333,7 +337,7 @@ BAD = {
     "a packed one": (
         lambda: pack_padded_sequence(torch.zeros(4, 3), [4, 4, 4]),
         InputError,
-        "reset is a tensor",
+        "reset must be a tensor",
     ),
 }
 
@@ -353,7 +357,7 @@ def test_bad_masks(name):
         with pytest.raises(InputError, match="'zeros' or 'initial'"):
             net(torch.zeros(4, 3, 5), reset=torch.zeros(4, 3), reset_to="nothing")
     for flags in ([True, False, True], 1):
-        with pytest.raises(InputError, match="reset is a tensor, one flag per sample"):
+        with pytest.raises(InputError, match="reset must be a tensor, one flag per sample"):
             elman.GRU(5, 2).step(torch.zeros(3, 5), reset=flags)
     for net in (elman.GRU(5, 2), elman.GRU(5, 2, batch_first=True)):
         with pytest.raises(

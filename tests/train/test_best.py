@@ -66,7 +66,7 @@ def test_a_result_is_of_the_best(short, train, finds, console):
     assert (run.step, last.step) == (10, 14)
     assert run.sample() == result["sample"] != last.sample()
     same({f"model.{n}": v for n, v in last.model.state_dict().items()}, weights_at(folder, 14))
-    with pytest.raises(InputError, match="weights is 'best' or 'last', got 'first'"):
+    with pytest.raises(InputError, match="weights must be 'best' or 'last', got 'first'"):
         elman.load(folder.path, weights="first")
 
 

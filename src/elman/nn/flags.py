@@ -76,8 +76,8 @@ def check_flags(name: str, flags: Any, shape: Sequence[int]) -> None:
 
 def _check_tensor(name: str, flags: Any, per: str) -> None:
     if not isinstance(flags, Tensor):
-        told = f"{name} is a tensor, one flag per {per}, got {type(flags).__name__}"
-        raise InputError(diagnostic(told, [], as_tensor(flags, name)))
+        message = f"{name} must be a tensor, one flag per {per}, got {type(flags).__name__}"
+        raise InputError(diagnostic(message, [], as_tensor(flags, name)))
     check_dense(flags, name)
 
 
@@ -91,7 +91,7 @@ def _placed(name: str, flags: Tensor, like: Tensor) -> Tensor:
         message = f"{name} is on {flags.device}, but x is on {like.device}"
         raise InputError(diagnostic(message, [], f"{name}.to({str(like.device)!r})"))
     if flags.is_complex():
-        message = f"{name} is bool, or numbers that are 0 or not, got {flags.dtype}"
+        message = f"{name} must be bool or real numbers, got {flags.dtype}"
         raise InputError(diagnostic(message, [], f"{name} != 0"))
     return flags
 

@@ -92,8 +92,8 @@ def check_mask(mask: Any, masked_output: Any) -> None:
         InputError: there is no mask, or no such thing.
     """
     if masked_output not in (None, "held", "zeros"):
-        raise InputError(f"masked_output is 'held' or 'zeros', got {masked_output!r}")
+        raise InputError(f"masked_output must be 'held' or 'zeros', got {masked_output!r}")
     if mask is None and masked_output is not None:
-        message = f"masked_output={masked_output!r} is of masked steps, and nothing is masked"
+        message = f"masked_output={masked_output!r} has no effect without mask="
         hint = f"net(x, mask=known, masked_output={masked_output!r}), not 0 where a step counts"
         raise InputError(diagnostic(message, [], hint))

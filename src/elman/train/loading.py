@@ -82,7 +82,7 @@ def weights_of(folder: RunFolder, weights: Weights = "best") -> Checkpoint:
         RunError: there is no checkpoint, or the best one is damaged.
     """
     if weights not in get_args(Weights):
-        raise InputError(f"weights is 'best' or 'last', got {weights!r}")
+        raise InputError(f"weights must be 'best' or 'last', got {weights!r}")
     try:
         best = read_best(folder.checkpoints) if weights == "best" else None
     except RunError as error:
