@@ -63,7 +63,7 @@ def test_rows_of_engine_c():
     assert isinstance(kernel, CKernel)
     assert kernel.emitter.layout.held == {1, 2}
     growth = kernel.tape_bytes(101, 5) - kernel.tape_bytes(100, 5)
-    assert growth == 8 * 5 * (kernel.tape_row + 14)
+    assert growth == 8 * 5 * (kernel.results.tape_row + 14)
     mixed = kernel_of(compiler.job(half, Spec((("H", 7), ("I", 4)), "float64")), "c")
     assert isinstance(mixed, CKernel)
     assert mixed.emitter.layout.held == {1}, "an array is held as a whole, or not"

@@ -72,7 +72,7 @@ class _Lent:
             self.memory += [arena, output, *noted.sequences]
             inputs, at = (output,), at + count
             notes.append(noted)
-        self.output = notes[-1].sequences[0] if kernels[-1].output_is_state else inputs[0]
+        self.output = notes[-1].sequences[0] if kernels[-1].results.output_is_state else inputs[0]
         self.blocks = [noted.block for noted in notes]
         self.places = [noted.places for noted in notes]
         self.calls = [
@@ -119,7 +119,7 @@ class Direct:
         first, top = lent.places[0], lent.places[-1]
         self._x, self._st, self._out = first["in"], top["st"], top["out"]
         self._skip = 0  # (bytes) of the states before the first step
-        if self._kernels[-1].output_is_state:
+        if self._kernels[-1].results.output_is_state:
             self._skip = lent.output[0].numel() * item
         # for each layer and state: its block, its places, the state, how far its rows lie behind
         self._ends = [
@@ -206,5 +206,5 @@ def direct(kernels: Sequence[Kernel], call: Call) -> Direct | None:
 def _serves(kernel: CKernel) -> bool:
     """Whether a kernel has one input and one row of its output per sample and step, and no
     backward."""
-    one = kernel.emitter.shape.inputs == 1 and not kernel.scalar_output
+    one = kernel.emitter.shape.inputs == 1 and not kernel.results.scalar_output
     return one and not kernel.spec.training

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,11 +27,11 @@ from elman.engines.c.emit import Emitter
 from elman.engines.c.isa import detect
 from elman.engines.c.launches import ConcurrentLaunches, Entry
 from elman.engines.c.memory import Supply, whole
+from elman.engines.c.results import Results
 from elman.engines.c.threads import on_pool, oversubscription, threads, workers
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.packed import Packed
 from elman.errors import EngineError
-from elman.plan.build import output_is_state
 from elman.plan.forecast import load_of, ranked, step_seconds, usual_rows
 from elman.plan.program import Program
 from elman.plan.schedule import SPLITS, Blocks, Bound, Schedule
@@ -42,9 +42,6 @@ _WORKERS, _SHARES = 3, 5  # indices in the head of the context
 _FEW_ROWS = 4  # of T·B: packing weights costs about as much as so many products with them
 _MOST_PLANS = 4096  # sizes of calls remembered per kernel
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-Maker = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -98,45 +95,15 @@ class CKernel(Kernel):
         inputs, states, weights = (max(1, count) for count in counts)
         self._no_gradients = (0,) * (3 + 2 * states + inputs + weights)
         self._no_forward = (0,) * (2 * states + 1)
-        layout = self.emitter.layout
         self.dtype = DTYPES[job.spec.dtype]
         self.supply = Supply(self.dtype)
         joined = self.emitter.joined
         self._arguments = Arguments(shape, [k in joined for k in range(shape.inputs)])
         self._joined_dy = "dy" in joined
-        self.state_widths = layout.state_widths
-        self.output_width = layout.output_width
-        self.tape_row = layout.tape_row if made.tape else 0
-        step = made.pair.step
-        self.output_is_state = output_is_state(made.pair)
-        # a backward reads all rows of the states, and so does an epilogue of the forward
-        self.keeps_rows = job.spec.training or bool(made.forward.after.segments)
-        every = [self.keeps_rows or (not k and self.output_is_state) for k in range(shape.states)]
-        self._sequences = [
-            (0 if k in layout.held else -1 if every[k] else 1, width)
-            for k, width in enumerate(layout.state_widths)
-        ]
-        self._rings = (*(ring for ring, _ in self._sequences), *self._padding[1])
-        self._all_rows = tuple([0 if k in layout.held else -1 for k in range(states)])
-        self.scalar_output = not job.graph.output_shape
-        names = self.emitter.arrays.names
-        self._weight_makers = [
-            self.supply.like if name in job.spec.wants else None for name in names
-        ]
-        given = list(dict.fromkeys(leaf.data[0] for leaf in step.inputs))
-        missed = {  # inputs of which some gate block gets no gradient: nothing is written there
-            leaf.data[0]
-            for leaf, d in zip(step.inputs, made.pair.d_inputs, strict=True)
-            if d is None
-        }
-        self._input_makers = [
-            None
-            if name not in job.spec.wants
-            else self.supply.zeros
-            if name in missed
-            else self.supply.like
-            for name in given
-        ]
+        weight_names = self.emitter.arrays.names
+        self.results = Results(job, made, self.emitter.layout, weight_names, self.supply)
+        self._rings = (*self.results.rings, *self._padding[1])
+        self._all_rows = (*self.results.all_rows, *self._padding[1])
         self.destructive = made.overwrites_tape
         self._arenas: deque[Tensor] = deque(maxlen=2)
         self._tapes: deque[Tensor] = deque(maxlen=2)
@@ -190,18 +157,12 @@ class CKernel(Kernel):
 
     def tape_bytes(self, T: int, B: int) -> int:
         """What the forward keeps for the backward: slots and state sequences (bytes)."""
-        item = 8 if self.spec.dtype == "float64" else 4
-        steps = sum(width for ring, width in self._sequences if ring)
-        return item * B * (T * self.tape_row + T * steps + sum(self.state_widths))
+        return self.dtype.itemsize * self.results.kept_elements(T, B)
 
     def workspace_bytes(self, T: int, B: int) -> int:
         """Packed weights, chunks, scratch: of the larger direction (bytes)."""
         plan = self._plan(T, B)
         return self.dtype.itemsize * max(plan.forward, plan.backward)
-
-    @staticmethod
-    def _gradient(given: Tensor, make: Maker | None) -> Tensor | None:
-        return None if make is None else make(given)
 
     def _plan(self, T: int, B: int, packed: Packed | None = None) -> Plan:
         """What all calls of these sizes have in common, made once."""
@@ -221,8 +182,8 @@ class CKernel(Kernel):
         """The same for packed rows, which hardly ever come twice."""
         T, B = packed.steps, packed.batch
         plan = self._planned(self.schedule(T, packed.mean_batch), T, B, self.workers(), True)
-        sequences = [(1, B + packed.rows * bool(ring), width) for ring, width in self._sequences]
-        return replace(plan, sequences=sequences, tape=packed.rows * self.tape_row)
+        sequences, tape = self.results.packed_sequences(packed), packed.rows * self.results.tape_row
+        return replace(plan, sequences=sequences, tape=tape)
 
     def _planned(self, schedule: Bound, T: int, B: int, free: int, packed: bool = False) -> Plan:
         shares = schedule.workers
@@ -235,8 +196,8 @@ class CKernel(Kernel):
             forward,
             self._bytes(forward, head, packed) // item + 1,
             self._bytes(self._backward, head, packed) // item + 1 if self._backward else 0,
-            [(1 + (T if ring < 0 else ring), B, width) for ring, width in self._sequences],
-            T * B * self.tape_row,
+            self.results.sequences(T, B),
+            T * B * self.results.tape_row,
         )
 
     def _bytes(self, entry: Entry, head: tuple[int, ...], packed: bool) -> int:
@@ -294,12 +255,7 @@ class CKernel(Kernel):
         first = tuple(map(contiguous, call.states))
         sequences = tuple(map(self.supply.empty, plan.sequences))
         last = tuple(map(self.supply.like, call.states))
-        if not self.output_is_state:
-            output = self.supply.empty((rows, self.output_width))
-        elif packed is None:
-            output = sequences[0][1:]
-        else:
-            output = sequences[0][0, B:]
+        output = self.results.output(call, sequences)
         tape = self.supply.take(self._tapes, plan.tape) if self.spec.training else None
         if tape is not None and tape.numel() != plan.tape:
             tape = tape[: plan.tape]  # what is saved has the same shape each time
@@ -327,12 +283,8 @@ class CKernel(Kernel):
                 output.data_ptr(),
                 *self._no_gradients,
             )
-        lead = (rows,) if packed is not None else (T, B)
-        if self.scalar_output:
-            output = output.reshape(lead)
-        elif not self.output_is_state:
-            output = output.reshape(*lead, self.output_width)
-        return Result(output, last, () if tape is None else (*sequences, tape))
+        saved = () if tape is None else (*sequences, tape)
+        return Result(self.results.shaped(call, output), last, saved)
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
@@ -360,13 +312,13 @@ class CKernel(Kernel):
             tape = tape.clone()
         d_output = cotangents.output
         if d_output is None:
-            dy, t, row = torch.zeros(self.output_width, dtype=self.dtype, device="cpu"), 0, 0
+            width = self.results.output_width
+            dy, t, row = torch.zeros(width, dtype=self.dtype, device="cpu"), 0, 0
         else:
             d_output = d_output if call.packed is None else d_output.unsqueeze(1)
             dy, t, row = rows_of(d_output, self._joined_dy)
-        d_inputs = tuple(map(self._gradient, call.inputs, self._input_makers))
-        d_states = tuple(map(self.supply.like, call.states))
-        d_weights = tuple(map(self._gradient, call.weights, self._weight_makers))
+        made = self.results.gradients(call)
+        d_inputs, d_states, d_weights = made.inputs, made.states, made.weights
         lasts = tuple(map(contiguous_or_none, cotangents.last))
         if not rows:
             for d in (*d_inputs, *d_states, *d_weights):
@@ -394,7 +346,7 @@ class CKernel(Kernel):
                 *states_pad,
                 *map(address_or_null, d_inputs),
                 *inputs_pad,
-                *map(address, d_states),
+                *map(address_or_null, d_states),
                 *states_pad,
                 *map(address_or_null, d_weights),
                 *weights_pad,
@@ -405,4 +357,4 @@ class CKernel(Kernel):
                 launches.hand_back(self._tapes, tape)
             else:
                 self._tapes.append(tape)
-        return Gradients(d_inputs, d_states, d_weights)
+        return made

@@ -1,0 +1,107 @@
+"""The arrays that calls of one kernel write: state sequences, output, tape and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from elman.engines.base import Job
+from elman.engines.c.layout import CLayout
+from elman.engines.c.memory import Supply
+from elman.engines.call import Call, Gradients
+from elman.engines.packed import Packed
+from elman.plan.build import output_is_state
+from elman.plan.program import Program
+
+Maker = Callable[[Tensor], Tensor]
+
+
+class Results:
+    """What is written for a call, and where it is taken from.
+
+    Args:
+        job, program, layout: of the kernel.
+        weights: names of the weights, in the order of a call.
+        supply: makes the arrays.
+
+    Attributes:
+        output_is_state: whether the output is the sequence of the first state.
+        rings: of each state, what its sequence holds: the rows before and behind each step (-1),
+            those of two steps that alternate (1), or one row per sample that is never written (0).
+        all_rows: the same where all rows are held, as a backward and packed rows need it.
+        tape_row: elements of the tape per row of T·B.
+    """
+
+    def __init__(
+        self, job: Job, program: Program, layout: CLayout, weights: list[str], supply: Supply
+    ) -> None:
+        self._supply = supply
+        self.output_is_state = output_is_state(program.pair)
+        self.scalar_output = not job.graph.output_shape
+        self.output_width = layout.output_width
+        self.tape_row = layout.tape_row if program.tape else 0
+        self._widths = layout.state_widths
+        # a backward reads all rows of the states, and so does an epilogue of the forward
+        every = job.spec.training or bool(program.forward.after.segments)
+        states = range(len(layout.state_widths))
+        self.rings = tuple(
+            [
+                0 if k in layout.held else -1 if every or (not k and self.output_is_state) else 1
+                for k in states
+            ]
+        )
+        self.all_rows = tuple([0 if k in layout.held else -1 for k in states])
+        wants, step = job.spec.wants, program.pair.step
+        self._weight_makers = [supply.like if name in wants else None for name in weights]
+        missed = {  # inputs of which some gate block gets no gradient: nothing is written there
+            leaf.data[0]
+            for leaf, d in zip(step.inputs, program.pair.d_inputs, strict=True)
+            if d is None
+        }
+        self._input_makers = [
+            None if name not in wants else supply.zeros if name in missed else supply.like
+            for name in dict.fromkeys(leaf.data[0] for leaf in step.inputs)
+        ]
+
+    def sequences(self, T: int, B: int) -> list[tuple[int, int, int]]:
+        """Shapes of the state sequences of a dense call."""
+        rings = zip(self.rings, self._widths, strict=True)
+        return [(1 + (T if ring < 0 else ring), B, width) for ring, width in rings]
+
+    def packed_sequences(self, packed: Packed) -> list[tuple[int, int, int]]:
+        """Shapes of the state sequences of packed rows."""
+        rings = zip(self.rings, self._widths, strict=True)
+        return [(1, packed.batch + packed.rows * bool(ring), width) for ring, width in rings]
+
+    def kept_elements(self, T: int, B: int) -> int:
+        """Elements that the forward keeps for the backward: slots and state sequences."""
+        steps = sum(width for ring, width in zip(self.rings, self._widths, strict=True) if ring)
+        return B * (T * self.tape_row + T * steps + sum(self._widths))
+
+    def output(self, call: Call, sequences: tuple[Tensor, ...]) -> Tensor:
+        """Memory of a call's output: its own, or the rows behind each step of the first state."""
+        _, B, rows = call.sizes
+        if not self.output_is_state:
+            return self._supply.empty((rows, self.output_width))
+        return sequences[0][1:] if call.packed is None else sequences[0][0, B:]
+
+    def shaped(self, call: Call, output: Tensor) -> Tensor:
+        """An output as :class:`elman.engines.call.Result` has it: [T, B, n], packed [N, n]."""
+        T, B, rows = call.sizes
+        lead = (rows,) if call.packed is not None else (T, B)
+        if self.scalar_output:
+            return output.reshape(lead)
+        return output if self.output_is_state else output.reshape(*lead, self.output_width)
+
+    def gradients(self, call: Call) -> Gradients:
+        """Memory of a call's gradients, None for what is not wanted."""
+        return Gradients(
+            tuple(map(_made, call.inputs, self._input_makers)),
+            tuple(map(self._supply.like, call.states)),
+            tuple(map(_made, call.weights, self._weight_makers)),
+        )
+
+
+def _made(like: Tensor, make: Maker | None) -> Tensor | None:
+    return None if make is None else make(like)
