@@ -236,15 +236,10 @@ class Emitter:
                 lines.extend(sweep.code.gradient(leaf, d))
         return lines
 
-    def _backward(self, sweep: SweepWriter, sums: SumWriter) -> str:
-        writer = sweep.writers[2]
-        writer.bases = {}
-        pack, products, vectors = sums.pack(), sums.products(self.blocks.k), sums.vectors()
-        bases = [
-            f"    T *const {base} = (T *)({text}); (void){base};"
-            for base, text in writer.bases.items()
-        ]
-        layout, summed_up = self.layout, self.clock.mark("weight gradients")
+    def _carried(self) -> tuple[list[str], list[str]]:
+        """C lines that take in the cotangents of the last states, and that hand out those of the
+        first ones."""
+        layout = self.layout
         start: list[str] = []
         end: list[str] = []
         for index, column in enumerate(layout.states):
@@ -267,6 +262,18 @@ class Emitter:
                 f" {final} + b * {row} + {layout.carry[index]},"
                 f" sizeof(T) * {column.width});"
             )
+        return start, end
+
+    def _backward(self, sweep: SweepWriter, sums: SumWriter) -> str:
+        writer = sweep.writers[2]
+        writer.bases = {}
+        pack, products, vectors = sums.pack(), sums.products(self.blocks.k), sums.vectors()
+        bases = [
+            f"    T *const {base} = (T *)({text}); (void){base};"
+            for base, text in writer.bases.items()
+        ]
+        summed_up = self.clock.mark("weight gradients")
+        start, end = self._carried()
         summed = [
             "{",
             "    long t = t0, rows = first_row(c, t0 + n) - first_row(c, t0); (void)t;",
