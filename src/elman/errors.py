@@ -27,7 +27,7 @@ class ElmanError(Exception):
 
 
 class TraceError(ElmanError):
-    """A cell does something that is no formula over its arguments."""
+    """A cell does something that is not a formula over its arguments."""
 
 
 class ShapeError(ElmanError, ValueError):

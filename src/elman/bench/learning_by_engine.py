@@ -106,7 +106,7 @@ def _agreed(case: Case, present: dict[str, Learner], config: Any, data: Any) -> 
     """The largest relative difference of each contestant's losses from the baseline's in float64.
 
     Raises:
-        VerifyError: it is no rounding error.
+        VerifyError: it is not a rounding error.
     """
     from elman.bench.trainer_models import learner, model_of
     from elman.train.launch import launch

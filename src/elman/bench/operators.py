@@ -32,7 +32,7 @@ KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names}
 def measure_operators(case: Case, effort: Effort) -> dict[str, Any]:
     """Seconds of a training step by kind of operator (their own time), and how many run.
 
-    Whatever is no operator of torch's, as a kernel of elman's, is among the rest; so is what
+    Whatever is not an operator of torch's, as a kernel of elman's, is among the rest; so is what
     autograd and views take.
 
     Raises:

@@ -77,7 +77,7 @@ class Contestant:
 
 
 def named(output: Tensor, last: Any) -> Results:
-    """Output and last states by name; torch's leading axis of layers is no axis of its own."""
+    """Output and last states by name; torch's leading axis of layers is not an axis of its own."""
     states = last if isinstance(last, tuple) else (last,)
     named = {f"last {k}": state.detach() for k, state in enumerate(states)}
     flat = {name: state.reshape(-1, state.shape[-1]) for name, state in named.items()}

@@ -150,7 +150,7 @@ def agreed(name: str, got: Results, want: Results, case: Case) -> float:
     """The largest relative RMS error over all results.
 
     Raises:
-        VerifyError: it is no rounding error.
+        VerifyError: it is not a rounding error.
     """
     if got.keys() != want.keys():
         missing = ", ".join(sorted(got.keys() ^ want.keys()))

@@ -11,7 +11,7 @@ PIPED_WIDTH = 160
 
 
 def plain(text: object) -> Text:
-    """Return a text as it stands: brackets are no markup, what cannot be printed is escaped."""
+    """Return a text as it stands: brackets are not markup, what cannot be printed is escaped."""
     shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
     return Text("".join(shown))
 

@@ -124,7 +124,7 @@ def link_of(context: typer.Context, interconnect: str, per_node: int, inside: st
     """What connects workers with a device each; None if they are processes of this machine.
 
     Raises:
-        BadParameter: it is no interconnect, or nodes and what is inside them do not go together.
+        BadParameter: not an interconnect, or nodes and --inside do not go together.
     """
     if interconnect == MEMORY:
         if said := given(context, ("per_node", "inside")):

@@ -22,7 +22,7 @@ from elman.train.task import Task
 from elman.train.tasks import TASKS
 
 FREE = {"resume", "compare"}  # what may be said beside --resume
-COMMON = {  # options of every task that are no part of a run's configuration
+COMMON = {  # options of every task that are not part of a run's configuration
     "resume": (Path | None, None, "Go on with this run folder."),
     "out": (Path, Path("runs"), "Where run folders are made."),
     "compare": (bool, True, "Measure torch.nn beside it."),

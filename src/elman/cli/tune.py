@@ -107,7 +107,7 @@ def find_link(text: str, option: str = "--interconnect") -> Interconnect:
     """What an option names.
 
     Raises:
-        BadParameter: it is no interconnect.
+        BadParameter: it is not an interconnect.
     """
     try:
         return find_interconnect(text)

@@ -25,15 +25,15 @@ WAITING = "waiting for other threads"  # among the phases of a call
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What is to be compiled.
+    """What an engine is asked to compile.
 
     Attributes:
         name: the cell's name.
         graph: the step as written (what ``reference`` runs).
         pair: the canonical step and its backward step (what everything else runs).
         spec: sizes, dtype, device, wanted gradients.
-        heads: how many copies of ``single`` it is, side by side; 1 if it is none.
-        single: the job of one head, with sizes of its own part.
+        heads: number of copies of ``single`` side by side; 1 without heads.
+        single: the job of one head, with the sizes of its part.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Kernel(ABC):
     """Forward and backward over all time steps of one layer in one direction.
 
     Attributes:
-        engine: the name of who made it.
+        engine: the name of the engine that made it.
         differentiable: whether it is plain torch code: autograd and every transform see through
             ``forward``, nothing is saved, and ``backward`` is never called.
-        packs: whether it runs packed rows as they lie.
+        packs: whether it runs packed rows directly, without a dense call for each run of steps.
     """
 
     engine: str
@@ -60,8 +60,12 @@ class Kernel(ABC):
 
     @abstractmethod
     def forward(self, call: Call) -> Result:
-        """Run all steps. Packed rows only where ``packs``; stacked states only where not
-        ``differentiable``."""
+        """Run all steps.
+
+        Args:
+            call: packed only if the kernel ``packs``; with stacked states [1, B, n] only if it is
+                not ``differentiable``.
+        """
 
     @abstractmethod
     def backward(
@@ -71,29 +75,27 @@ class Kernel(ABC):
 
         Args:
             call: as given to ``forward``.
-            saved: what ``forward`` saved; destroyed unless ``keep``.
+            saved: what ``forward`` saved; may be overwritten unless ``keep``.
             cotangents: of the output and the last states.
             keep: whether ``saved`` must survive (a second backward may follow).
         """
 
     def fingerprint(self) -> str | None:
-        """The content of what runs: equal for equal programs, in every process; None if it has no
-        such name."""
+        """A hash of the program that runs, the same in every process; None if there is none."""
         return None
 
     def tape_bytes(self, T: int, B: int) -> int | None:
-        """What the forward keeps for the backward, states and tape (bytes); None where it is not
-        known."""
+        """States and tape that the forward keeps for the backward (bytes); None if not known."""
         return None
 
     def workspace_bytes(self, T: int, B: int) -> int:
-        """What a call works in, and ends with it or is kept for the next one (bytes), as far as it
-        is known."""
+        """Temporary memory of a call, freed after it or reused by the next one (bytes), as far as
+        it is known."""
         return 0
 
     def stressed(self) -> tuple[Kernel, ...]:
-        """This program as small sizes alone do not run it: cut into the shortest pieces, shared by
-        all workers. Compared with the oracle beside the kernel itself."""
+        """Variants of this kernel for verification: with the shortest chunks, shared by all
+        workers, which small sizes would not exercise otherwise."""
         return ()
 
     def describe(self) -> dict[str, Any]:
@@ -101,12 +103,12 @@ class Kernel(ABC):
         return {"engine": self.engine}
 
     def phases(self) -> Mapping[str, float]:
-        """How long each phase of the calls since the last question took, all threads together (s);
-        nothing unless :meth:`Engine.timed` made it. One of them is :data:`WAITING`."""
+        """Seconds of each phase, all threads together, since this was last called; one of them is
+        :data:`WAITING`. Empty unless :meth:`Engine.timed` made the kernel."""
         return {}
 
     def counters(self) -> dict[str, int]:
-        """What happened in this kernel's calls so far, by name: ``fallbacks`` …"""
+        """Counts of events in this kernel's calls so far, by name: ``fallbacks`` …"""
         return {}
 
 
@@ -126,10 +128,10 @@ class Engine(ABC):
     """A target. One instance per process, found by name in ``engines/registry``."""
 
     name: str
-    fuses: bool = False  # whether it compiles any step, also such as are derived from a cell's
-    packs: bool = False  # whether its kernels run packed rows as they lie
-    leaves_out: frozenset[str] = frozenset()  # of plan.spec.OPTIMIZATIONS, what it can do without
-    # device type -> what it computes in; whoever computes in everything has its own `lacks`
+    fuses: bool = False  # whether it compiles any step, also those derived from a cell's
+    packs: bool = False  # whether its kernels run packed rows directly
+    leaves_out: frozenset[str] = frozenset()  # the plan.spec.OPTIMIZATIONS that can be left out
+    # device type -> dtypes; an engine that runs all of them overrides `lacks`
     dtypes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @abstractmethod
@@ -137,7 +139,7 @@ class Engine(ABC):
         """None if this engine can run the job, else the reason why not."""
 
     def lacks(self, device: str, dtype: str) -> str | None:
-        """Why this engine computes nothing of a type on a device, or None."""
+        """Why this engine does not support a dtype on a device, or None if it does."""
         if device not in self.dtypes:
             return f"device {device}: it runs on {' and '.join(self.dtypes)} alone"
         if dtype not in self.dtypes[device]:
@@ -145,39 +147,41 @@ class Engine(ABC):
         return None
 
     def scans(self) -> Any:
-        """A module of linear recurrences of this engine's own, with ``forward`` and ``backward`` as
-        of ``elman.engines.c.scans``; or None."""
+        """This engine's kernels for linear recurrences: a module with ``forward`` and ``backward``
+        as of ``elman.engines.c.scans``; None if it has none."""
         return None
 
     def newton(self) -> Any:
-        """What makes kernels of Newton's iteration, as of ``elman.engines.triton.newton``; or
-        None."""
+        """This engine's maker of kernels for Newton's iteration, as of
+        ``elman.engines.triton.newton``; None if it has none."""
         return None
 
     def cross_entropy(self) -> CrossEntropy | None:
-        """What computes a decoder and its loss in one kernel of this engine's own, or None."""
+        """This engine's kernel for a decoder and its loss, or None."""
         return None
 
     @abstractmethod
     def compile(self, job: Job, schedule: str | None = None) -> Kernel:
-        """Make a kernel; ``schedule`` names one of its schedules (None: the best
-        guess at every call).
+        """Compile a job.
+
+        Args:
+            job: what to compile.
+            schedule: the name of a schedule; None: the best forecast at each call.
 
         Raises:
-            EngineError: with the reason of ``supports``.
+            EngineError: ``supports`` refuses the job; with its reason.
         """
 
     def timed(self, job: Job, schedule: str = "") -> Kernel | None:
-        """A kernel as of :meth:`compile` that says how long its phases take; None if there is no
-        such."""
+        """A kernel as of :meth:`compile` that measures its phases; None if there is none."""
         return None
 
     def prune_reason(self, job: Job, steps: int, batch: int) -> str | None:
-        """Why ``auto`` need not even benchmark this engine for a job that it can run, or None."""
+        """Why ``auto`` should not benchmark this engine for a job that it supports, or None."""
         return None
 
     def undisturbed(self) -> AbstractContextManager[None]:
-        """Inside, kernels run as on a quiet machine, so that they can be benchmarked."""
+        """A context in which kernels use all threads, for benchmarks on a busy machine too."""
         return nullcontext()
 
     def together(
@@ -188,28 +192,29 @@ class Engine(ABC):
         batch: int,
         arrangement: Arrangement,
     ) -> tuple[Kernel, float] | None:
-        """A kernel that runs several jobs at once, if that may be faster than one after another.
+        """A kernel that runs several jobs at once, where that may be faster than sequentially.
 
         Args:
             jobs: the layers of a stack, lowest first; or both directions of one layer.
-            kernels: what each would run on by itself.
+            kernels: the kernel of each job by itself.
             steps: T.
             batch: B.
             arrangement: of the jobs.
 
         Returns:
             A kernel as of :class:`elman.engines.together.Together`, and its forecast time as a
-            share of that of all jobs one after another; or None.
+            share of that of the jobs run sequentially; None if there is no such kernel.
         """
         return None
 
     def direct(self, kernels: Sequence[Kernel], call: Call) -> DirectCall | None:
-        """A faster way for further calls of a kind without a backward, or None.
+        """A direct call for further calls of the same kind without a backward; None if there is
+        none.
 
         Args:
             kernels: of this engine; each reads the output of the one before.
-            call: of all of them: states [kernels, B, n], all weights. Further ones have tensors of
-                the same sizes, strides, types and devices.
+            call: one such call of all of them: states [kernels, B, n], all weights. Further calls
+                have tensors of the same sizes, strides, dtypes and devices.
         """
         return None
 

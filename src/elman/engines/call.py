@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
     @property
     def form(self) -> Form:
-        """What is no tensor of it."""
+        """Everything of the call but its tensors."""
         return Form(len(self.inputs), len(self.states), self.packed, self.stacked)
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Call:
@@ -54,7 +54,7 @@ class Call(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What a call is beside its tensors: how many are inputs and states, and how they lie."""
+    """A call without its tensors: how many are inputs and states, and how they lie."""
 
     inputs: int
     states: int

@@ -25,7 +25,7 @@ class Columns:
     block.
 
     Attributes:
-        held: the state arrays that only hold a value, and are no output: one row per sample.
+        held: the state arrays that only hold a value, and are not outputs: one row per sample.
     """
 
     def __init__(self, program: Program) -> None:

@@ -111,7 +111,7 @@ def explain(
 
     Raises:
         InputError: ``what`` is nothing that can be explained, or ``without`` names something
-            that is no optimization.
+            that is not an optimization.
         EngineError: an engine asked for by name cannot run this; the text says why.
     """
     if isinstance(what, Cell):

@@ -161,7 +161,7 @@ class Cell:
 
         Raises:
             ShapeError: a dim that is a number cannot be divided.
-            TraceError: heads is no positive number.
+            TraceError: heads is not a positive number.
         """
         if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
             raise TraceError(f"heads must be a positive integer, got {heads!r}")
@@ -383,7 +383,7 @@ def cell(
 
     Raises:
         TraceError: a signature cannot be read, the arguments do not match it, or the function does
-            something that is no formula.
+            something that is not a formula.
         ShapeError: shapes inside the formula do not fit.
 
     Example:

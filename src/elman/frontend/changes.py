@@ -72,7 +72,7 @@ class ClippedGradient(Change):
     """What flows from a step back into the state before it is held within [-limit, limit].
 
     Raises:
-        InputError: the limit is no positive number.
+        InputError: the limit is not a positive number.
     """
 
     limit: float
@@ -96,7 +96,7 @@ def check_share(value: Any, option: str) -> float:
     """The share that an option of a module says.
 
     Raises:
-        InputError: it is no number in [0, 1].
+        InputError: it is not a number in [0, 1].
     """
     if not (_is_number(value) and 0.0 <= value <= 1.0):
         raise InputError(
@@ -113,7 +113,7 @@ class Zoneout(Change):
         share: of all states, or (name, share) of each that has one.
 
     Raises:
-        InputError: a share is no number in [0, 1].
+        InputError: a share is not a number in [0, 1].
     """
 
     share: float | tuple[tuple[str, float], ...]

@@ -38,7 +38,7 @@ def drawn(high: int, low: int, unit: int, of: int) -> int:
     """The 24 bits of a unit's draw; for numbers, or for arrays of integers of 64 bits.
 
     Args:
-        high, low: the key, 24 bits each; more (numbers of trials, which are no keys) are cut off.
+        high, low: the key, 24 bits each; more (numbers of trials, which are not keys) are cut off.
         unit: its index in the gate block.
         of: the :func:`stream`.
     """

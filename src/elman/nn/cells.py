@@ -81,7 +81,7 @@ class _Cell:
             reset [B]: samples whose state becomes zero before the step; a scalar if unbatched.
 
         Raises:
-            InputError, ShapeError: reset is no tensor of such a shape.
+            InputError, ShapeError: reset is not a tensor of such a shape.
             TypeError: an argument under both of its names.
         """
         if x is None or input is not None or hx is not None:

@@ -154,5 +154,5 @@ def signed(layers: Layers) -> Layers:
 
 
 def unknown(options: Any) -> dict[str, Any]:
-    """What is no option of ours: torch has words for it."""
+    """Options that elman does not have, for torch's own error message."""
     return {name: options[name] for name in options if name not in Options.__annotations__}

@@ -142,7 +142,7 @@ class LinearCrossEntropy(nn.Module):
 
         Raises:
             ShapeError: x and targets do not fit each other, or the decoder.
-            InputError: types or devices do not fit; on a CPU, a target is no class.
+            InputError: types or devices do not fit; on a CPU, a target is not a class.
         """
         self._check(x, targets)
         weight: Tensor = self.weight

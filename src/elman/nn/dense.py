@@ -34,7 +34,7 @@ def check_dense(value: Tensor, what: str, of: str = "") -> None:
 
 
 def as_tensor(value: Any, name: str) -> str:
-    """The hint for what is no tensor: how it becomes one, if numbers are in it."""
+    """The hint for what is not a tensor: how it becomes one, if numbers are in it."""
     numbers = isinstance(value, list | tuple) or hasattr(value, "__array__")
     return f"torch.as_tensor({name})" if numbers else ""
 

@@ -103,7 +103,7 @@ def layers_of(
         marks: :class:`elman.nn.arguments.Marks`, by name.
 
     Raises:
-        InputError: another module, or x is no input.
+        InputError: another module, or x is not an input.
         ShapeError, InputError: as ``forward``.
     """
     if not isinstance(module, SequenceModule):

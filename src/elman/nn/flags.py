@@ -28,7 +28,7 @@ def flags_of_steps(name: str, flags: Any, x: Any, opened: Opened, batch_first: b
         [T, B], or [N] of packed rows.
 
     Raises:
-        InputError, ShapeError: they are no tensor of such a shape, or packed otherwise than x.
+        InputError, ShapeError: they are not a tensor of such a shape, or packed otherwise than x.
     """
     layout = opened.layout
     if layout.packing is not None and layout.padding is None:
@@ -66,7 +66,7 @@ def check_flags(name: str, flags: Any, shape: Sequence[int]) -> None:
         shape: [B]; [] unbatched.
 
     Raises:
-        InputError, ShapeError: it is no tensor, or of another shape.
+        InputError, ShapeError: it is not a tensor, or of another shape.
     """
     _check_tensor(name, flags, "sample")
     if flags.shape != tuple(shape):

@@ -130,8 +130,8 @@ def _each(name: str, value: Any, count: int) -> list[Any]:
 
 
 def _is_whole(cell: Cell, name: str, value: Any, count: int) -> bool:
-    """Whether a list is no list of layers': of an option, or the numbers of a constant, which have
-    to be a tensor."""
+    """Whether a list is one value and not one for each layer: that of an option, or the numbers of
+    a constant, which has to be a tensor."""
     if name in cell.constants and isinstance(value, (list, tuple)):
         return count == 1 or len(value) != count
     return name in cell.defaults
@@ -147,7 +147,7 @@ def _changes_for(cell: Cell, cells: Sequence[Cell], changes: Sequence[Change]) -
 
 
 def _check_cell(cell: Any) -> None:
-    """Refuse what is no cell with a state. Raises InputError."""
+    """Refuse what is not a cell with a state. Raises InputError."""
     if not isinstance(cell, Cell):
         raise InputError(
             diagnostic(
@@ -222,7 +222,7 @@ def _separated(
 
 
 def check_size(name: str, size: Any) -> None:
-    """Refuse what is no size. Raises InputError."""
+    """Refuse what is not a size. Raises InputError."""
     if isinstance(size, bool) or not isinstance(size, int):
         raise InputError(f"{name} should be of type int, got: {type(size).__name__}")
     least = 0 if name == "input_size" else 1

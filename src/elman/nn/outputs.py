@@ -16,6 +16,7 @@ from elman.ir.graph import Graph
 from elman.ir.types import shape_size
 from elman.nn.autograd.transforms import transformed
 from elman.nn.options import known
+from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.tuning.request import Rule
 
 Outputs = Literal["states"] | None
@@ -137,12 +138,29 @@ class OutputLayout(NamedTuple):
         return [v if shape else v.squeeze(-1) for v, shape in zip(found, self.shapes, strict=True)]
 
 
+class RunSettings(NamedTuple):
+    """How the layers of one call run.
+
+    Attributes:
+        engine: a name, ``auto``, or None: so that every transform goes through.
+        dropout: share of values dropped after each layer but the last.
+        residual: whether each layer from the second on adds its input to its (first) output.
+        memory: what is asked of the backward's memory.
+        outputs: what the last layer returns, as of a call.
+    """
+
+    engine: str | None
+    dropout: float = 0.0
+    residual: bool = False
+    memory: Checkpoint = EVERYTHING
+    outputs: Outputs = None
+
+
 def run_layers(
     groups: Sequence[tuple[Handle, int]],
     run_group: Callable[[Handle, tuple[Tensor, ...], int, int], tuple[Tensor, Sequence[Tensor]]],
     inputs: Sequence[Tensor],
-    dropout: float,
-    residual: bool,
+    settings: RunSettings,
     layout: OutputLayout,
 ) -> tuple[list[Tensor], list[Sequence[Tensor]]]:
     """Run one group of layers after another: eager, under transforms, and while compiling.
@@ -152,8 +170,7 @@ def run_layers(
         run_group: called with a group, its inputs, and which layers it has, from the first to the
             one after its last; gives the output and what is collected.
         inputs: [T, B, n] each (packed [N, n]); the first goes to the lowest layer.
-        dropout: share of values dropped after each group but the last.
-        residual: whether the input of every group but the first is added to its (first) output.
+        settings: of the call; with dropout or residuals each layer is a group of its own.
         layout: of the output of the last group.
 
     Returns:
@@ -169,9 +186,9 @@ def run_layers(
         at += count
         if number == len(groups) - 1:
             made, *rest = layout.parts(made)
-            if residual and number and 0 in layout.states:
+            if settings.residual and number and 0 in layout.states:
                 rest.append(made)
-        elif dropout > 0.0:
-            made = torch.dropout(made, dropout, True)
-        out = made + out if residual and number else made
+        elif settings.dropout > 0.0:
+            made = torch.dropout(made, settings.dropout, True)
+        out = made + out if settings.residual and number else made
     return [out, *rest], collected

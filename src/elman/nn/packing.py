@@ -126,7 +126,7 @@ def checked_lengths(lengths: Any, batch: int, steps: int) -> Tensor:
     """Lengths as int64 on the CPU.
 
     Raises:
-        InputError, ShapeError: they are no whole numbers between 1 and T, one per sequence.
+        InputError, ShapeError: they are not whole numbers between 1 and T, one per sequence.
     """
     counts = torch.as_tensor(lengths).cpu()
     if not counts.numel():

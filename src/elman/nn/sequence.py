@@ -23,7 +23,7 @@ from elman.nn.flags import check_flags
 from elman.nn.layered import Formula
 from elman.nn.mask import Mask, without_masked
 from elman.nn.options import Option
-from elman.nn.outputs import Outputs
+from elman.nn.outputs import Outputs, RunSettings
 from elman.nn.parts import Parts
 from elman.nn.reset import Reset, reset_start
 from elman.nn.runners import begins_otherwise, multiplies_states, runners_of
@@ -279,37 +279,18 @@ class SequenceModule(Configured):
         if self.training and self.weight_dropout:
             prepared = prepared._replace(weights=self._dropped(prepared.weights))
         prepared = self._begun(prepared)
-        inputs, states, layout, weights, marks, lengths, *_ = prepared
+        inputs, states, layout, weights, *_ = prepared
+        settings = RunSettings(engine, share, self.residual, self._asked, outputs)
         if torch.compiler.is_compiling() and layout.packing is None:
-            made, last = run_compiled(
-                self,
-                inputs,
-                states,
-                weights,
-                engine,
-                share,
-                self.residual,
-                lengths,
-                marks,
-                self._asked,
-                outputs,
-                per if self.training else (),
-            )
+            made, last = run_compiled(self, prepared, settings, per if self.training else ())
             return signature.closed(made, last, layout)
         every = (*inputs, *states, *[weight for group in weights for weight in group])
-        seen_through = transformed(every) is not None
-        made, last = stack.run(
-            inputs,
-            states,
-            weights,
-            engine if engine == "reference" or not seen_through else None,
-            share,
-            self.residual,
-            None if layout.packing is None else layout.packing.packed,
-            self._options(prepared),
-            EVERYTHING if seen_through else self._asked,
-            outputs,
-        )
+        if transformed(every) is not None:  # kernels that every transform goes through
+            own = engine if engine == "reference" else None
+            settings = settings._replace(engine=own, memory=EVERYTHING)
+        packed = None if layout.packing is None else layout.packing.packed
+        options = self._options(prepared)
+        made, last = stack.run(inputs, states, weights, settings, packed, options)
         return signature.closed(made, last, layout)
 
     def _begun(self: Any, prepared: Prepared) -> Prepared:

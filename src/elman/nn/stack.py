@@ -17,7 +17,7 @@ from elman.engines.together import Arrangement, Together
 from elman.nn.autograd.function import run, through
 from elman.nn.dispatch import BENCHMARKED, Rules, Runner, Settled, sizes_for_choosing
 from elman.nn.options import Option, extended, rules_of
-from elman.nn.outputs import OutputLayout, Outputs, rules_for, run_layers
+from elman.nn.outputs import OutputLayout, Outputs, RunSettings, rules_for, run_layers
 from elman.nn.spans import in_spans
 from elman.nn.states import StateForm
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
@@ -312,13 +312,9 @@ class Stack:
         inputs: tuple[Tensor, ...],
         states: tuple[Tensor, ...],
         weights: Sequence[Sequence[Tensor]],
-        engine: str | None,
-        dropout: float = 0.0,
-        residual: bool = False,
+        settings: RunSettings,
         packed: Packed | None = None,
         options: Sequence[Option] = (),
-        asked: Checkpoint = EVERYTHING,
-        outputs: Outputs = None,
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         """Run all layers.
 
@@ -327,17 +323,15 @@ class Stack:
                 ones [B, n].
             states: as of :class:`StateForm`.
             weights: per runner, in declared order and shape.
-            engine: a name, ``auto``, or None: so that every transform goes through.
-            dropout, residual: as of :func:`run_layers`.
+            settings: of the call.
             packed: how packed sequences lie.
             options: those in use.
-            asked: of the backward's memory.
-            outputs: what the last layer hands out, as of a call.
 
         Returns:
-            Every value that the last layer hands out [T, B, n · directions], and the last states,
+            Every value that the last layer returns [T, B, n · directions], and the last states,
             as ``states``.
         """
+        engine, _, _, asked, outputs = settings
         layout = self.output_layout(outputs)
         if len(self.runners) == 1 and packed is None:
             call = Call(inputs, states, tuple(weights[0]), None, True)
@@ -346,7 +340,7 @@ class Stack:
             rules = rules_for(runner.cell, True, outputs) + rules_of(options)
             output, last, _ = runner.run(runner.held(call, rules), engine, rules, asked)
             return layout.parts(output), last[: len(states)]
-        groups = self.groups_for(dropout > 0.0 or residual)
+        groups = self.groups_for(settings.dropout > 0.0 or settings.residual)
         starts = self.form.rows(states)
         asked = asked._replace(groups=len(groups))
 
@@ -362,5 +356,5 @@ class Stack:
             )
             return result.output, result.last
 
-        made, ends = run_layers(groups, run_group, inputs, dropout, residual, layout)
+        made, ends = run_layers(groups, run_group, inputs, settings, layout)
         return made, self.form.joined(ends)

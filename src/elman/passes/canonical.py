@@ -188,7 +188,7 @@ def canonical(graph: Graph, builder: Builder) -> Step:
     keeps: every value, up to rounding. The terms of a sum are gathered and reordered only if a
         product is among them, which has no order of its own. A sum without one, one that several
         values read, and one that a step function or ``stop`` takes are rounded as written: a
-        spike is 1 or 0, a threshold means the same wherever it is asked, (x + M) - M is no x.
+        spike is 1 or 0, a threshold means the same wherever it is asked, (x + M) - M is not x.
     """
     return cut(graph, builder)[0]
 

@@ -25,7 +25,7 @@ class Cuts:
     Attributes:
         tape: primal values the forward keeps for the backward, beside inputs and states.
         hoisted: input-rate values computed for all T·B before the forward loop and read in it.
-        emitted: values the forward loop keeps for its epilogue (an output that is no state).
+        emitted: values the forward loop keeps for its epilogue (an output that is not a state).
         rematerialised: values computed for all T·B before the backward loop (primal, or from dy
             alone).
         stored: values the backward loop keeps for its epilogue (gate gradients).

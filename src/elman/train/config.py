@@ -129,7 +129,7 @@ class Config:
             raise InputError(text)
 
     def check_momentum(self) -> None:
-        """Raise InputError if what is said of the momentum is no sense."""
+        """Raise InputError if what is said of the momentum makes no sense."""
         if self.momentum and self.window is not None:
             raise InputError("momentum and window set the same thing: give one of them")
         if self.window is not None and self.window < self.minibatch:

@@ -88,7 +88,7 @@ def check_place(config: Config) -> None:
     """Refuse a place among several machines, as the environment tells it, that there is not.
 
     Raises:
-        InputError: MASTER_PORT is no port, or NODE_RANK no number of a machine.
+        InputError: MASTER_PORT is not a port, or NODE_RANK not the number of a machine.
     """
     if config.nodes == 1:
         return

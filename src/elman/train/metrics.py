@@ -130,7 +130,7 @@ def parse_row(columns: list[str], texts: list[str], line: int) -> Row:
     """Read one line's texts as numbers.
 
     Raises:
-        DamageError: if there are more or fewer than columns, or one is no number or out of range.
+        DamageError: there are more or fewer than columns, or one is out of range or not a number.
     """
     if len(texts) != len(columns):
         raise DamageError(f"line {line}: {len(texts)} values in {len(columns)} columns")

@@ -89,7 +89,7 @@ def resume(
         attempt: of the processes that torchrun has started, if they have met.
 
     Raises:
-        RunError: if the folder is no run, its data or its cell have changed, or no checkpoint is
+        RunError: if the folder is not a run, its data or its cell have changed, or no checkpoint is
             whole.
     """
     began = time.perf_counter()

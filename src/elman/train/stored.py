@@ -59,7 +59,7 @@ def read_bytes(path: Path) -> bytes | None:
     """Read a regular file; None if there is none.
 
     Raises:
-        DamageError: if it cannot be read, or is no file that a run would write.
+        DamageError: if it cannot be read, or is not a file that a run would write.
     """
     try:
         status = os.stat(path)
@@ -87,7 +87,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
         content = json.loads(held)
     except RecursionError as error:
         raise DamageError("its values are nested too deep") from error
-    except ValueError as error:  # bytes that are no text, a text that is no JSON, endless digits
+    except ValueError as error:  # bytes that are not text, text that is not JSON, endless digits
         raise DamageError(f"it is not JSON: {error}" if held.strip() else "it is empty") from error
     if not isinstance(content, dict):
         raise DamageError(f"expected an object, got {reprlib.repr(content)}")

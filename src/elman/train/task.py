@@ -52,7 +52,7 @@ class Words:
 
     def better(self, found: Score, other: Score) -> bool:
         """Whether a model is better than another: by the headline, or by the loss where a score is
-        not known. A loss that is no number is never better."""
+        not known. A loss that is not a number is never better."""
         if self.headline == "score" and found.score is not None and other.score is not None:
             return math.isfinite(found.loss) and found.score > other.score
         return found.loss < other.loss

@@ -96,7 +96,7 @@ def known_kind(module: Any) -> Kind:
     """The kind of a module's cell.
 
     Raises:
-        InputError: it is no recurrent module, or of no kind that other libraries have.
+        InputError: it is not a recurrent module, or not of a kind that other libraries have.
     """
     if not isinstance(module, SequenceModule):
         raise InputError(

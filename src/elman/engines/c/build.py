@@ -183,8 +183,8 @@ def build(text: str, isa: Isa, parts: Sequence[str] = ()) -> Path:
 
     Raises:
         BuildError: there is no compiler, it refused the text, the disk is full, or ELMAN_CFLAGS
-            are no flags.
-        EngineError: ELMAN_CACHE_SIZE is no size.
+            are not flags.
+        EngineError: ELMAN_CACHE_SIZE is not a size.
     """
     compiler = find_compiler()
     if isinstance(compiler, str):

@@ -51,7 +51,7 @@ class _Lent:
         weights: where they lie.
         blocks, places: of each kernel, and where its arguments begin.
         calls: the function of each, where its block lies, and whether several threads run it.
-        memory: workspaces, and outputs and states of all steps that are no result.
+        memory: workspaces, and outputs and states of all steps that are not results.
         output: one like that of all kernels; if that is a state, with those before the first step.
     """
 

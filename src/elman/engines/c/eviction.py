@@ -34,7 +34,7 @@ def limit_bytes() -> int:
     """How much may be kept (bytes).
 
     Raises:
-        EngineError: ELMAN_CACHE_SIZE is no size.
+        EngineError: ELMAN_CACHE_SIZE is not a size.
     """
     text = limit_text()
     found = _SIZE.fullmatch(text)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from elman.engines.triton.layout import padded
 
-_WASTE, _SMALL = 1 / 8, 64  # padding of an inner dim at most, as a share, if it is no small one
+_WASTE, _SMALL = 1 / 8, 64  # padding of an inner dim at most, as a share, if it is not a small one
 
 
 @dataclass(frozen=True)

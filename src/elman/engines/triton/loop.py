@@ -86,7 +86,7 @@ class Loop(Body):
         if where == "tape":
             base = self._base("p_tape", f"tape + row * {layout.tape_row}", "tape")
             return f"{base} + {layout.tape[buffer.index]}"
-        assert where == "chunk", f"a {where} is no memory of a loop"
+        assert where == "chunk", f"a {where} is not memory of a loop"
         offsets, width = self.chunk
         return f"{self._base('p_ch', f'ch + row * {width}', 'ch')} + {offsets[buffer.index]}"
 

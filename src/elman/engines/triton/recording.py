@@ -1,6 +1,6 @@
 """What a call does on the host, written down while it runs: torch's operations, and launches.
 
-A view is no operation: a :class:`Place` tells where it lies, however it was reached.
+A view is not an operation: a :class:`Place` tells where it lies, however it was reached.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

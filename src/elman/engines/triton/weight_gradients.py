@@ -92,7 +92,7 @@ class WeightGradients:
         targets: dict[Node, list[Node]] = {}
         for term in terms:
             targets.setdefault(term.left, []).append(term.target)
-        last = len(self._sweep.layout.program.pair.step.weights)  # what is no block's own gradient
+        last = len(self._sweep.layout.program.pair.step.weights)  # not a block's own gradient
         first = {
             left: min(min(self._blocks.get(target, [last])) for target in own)
             for left, own in targets.items()

@@ -184,8 +184,11 @@ def decoding_of(
 
 
 def check_targets(targets: Tensor, vocabulary: int, ignored: int) -> None:
-    """Raise InputError for a target that is no class. Only on a CPU: elsewhere looking would wait
-    for the device, and torch's operations stop there by themselves."""
+    """Raise InputError for a target that is not a class.
+
+    Only on a CPU: elsewhere, looking would wait for the device, and torch's operations stop there
+    by themselves.
+    """
     if targets.device.type != "cpu":
         return
     wrong = ((targets < 0) | (targets >= vocabulary)) & (targets != ignored)

@@ -184,7 +184,7 @@ class Kept:
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """A forward over all steps that any transform goes through: what is no tensor of it.
+    """A forward over all steps that any transform goes through, without its tensors.
 
     Attributes:
         of: the step.

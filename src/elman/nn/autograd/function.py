@@ -42,7 +42,7 @@ class Sweep(Function):
         ctx.set_materialize_grads(False)
         ctx.kernel, ctx.oracle, ctx.form, ctx.total = kernel, oracle, call.form, len(tensors)
         if output._is_view():
-            # the output of a function must be no view, or it could not be detached in place; it
+            # the output of a function must not be a view, or it could not be detached in place; it
             # still shares its version with the tape, so that writing to it is detected
             output = output.detach()
         return (output, *last)

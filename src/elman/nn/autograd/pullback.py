@@ -15,7 +15,7 @@ Some = Sequence[Tensor | None]
 
 @dataclass(frozen=True, eq=False)
 class Pullback:
-    """The gradients of a forward, as far as they are no tensors.
+    """The gradients of a forward as a function, without its tensors.
 
     Its arguments are those of the forward, then the cotangents that are not None: of the output, of
     each last state. Its results are the gradients of what the forward wants, in order.

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from elman.errors import EngineError
-from elman.nn.arguments import Marks
+from elman.nn.arguments import Prepared
 from elman.nn.compile.names import form_of, names_of, output_layout_of, read_by, transforming
 from elman.nn.compile.operator import BELOW
-from elman.nn.outputs import Outputs, run_layers
-from elman.plan.checkpoint import Checkpoint
+from elman.nn.outputs import RunSettings, run_layers
 
 
 def run_compiled(
-    module: Any,
-    inputs: tuple[Tensor, ...],
-    states: tuple[Tensor, ...],
-    weights: Sequence[Sequence[Tensor]],
-    engine: str,
-    dropout: float,
-    residual: bool,
-    lengths: Any,
-    marks: Marks,
-    asked: Checkpoint,
-    outputs: Outputs = None,
-    per: tuple[str, ...] = (),
+    module: Any, prepared: Prepared, settings: RunSettings, per: tuple[str, ...]
 ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
     """:meth:`Stack.run` as the compiler traces it.
 
     Args:
         module: whose layers they are.
-        inputs, states, weights, engine, dropout, residual: as there.
-        lengths [B]: of padded sequences, or None.
-        marks: of steps, in the inner layout.
-        asked: of the backward's memory.
-        outputs: what the last layer hands out, as of a call.
+        prepared: the call.
+        settings: of the call; an engine is named, or ``auto``.
         per: how often random numbers are drawn anew.
     """
     if transforming():
@@ -46,6 +30,8 @@ def run_compiled(
             "torch.func transforms of recurrent layers run at full speed as they are, but not "
             "inside torch.compile: its operators have no rules for them. Compile what is around."
         )
+    inputs, states, _, weights, marks, lengths, *_ = prepared
+    engine, dropout, residual, asked, outputs = settings
     between = residual
     if dropout > 0.0:  # a branch, not a value: from its second value on, the share is a symbol
         between = True
@@ -90,5 +76,5 @@ def run_compiled(
         return made, last
 
     layout = output_layout_of(id(module), outputs)
-    made, ends = run_layers(groups, run_group, inputs, dropout, residual, layout)
+    made, ends = run_layers(groups, run_group, inputs, settings, layout)
     return made, form.joined(ends)

@@ -116,7 +116,7 @@ class RegressionData(Walked):
 
 
 def predicting(name: str, pairs: Any) -> Baseline:
-    """Score what is no network: pairs of predictions and targets [..., O]."""
+    """Score what is not a network: pairs of predictions and targets [..., O]."""
     found = judged(SQUARES, pairs)
     return Baseline(name, found.loss, r2=found.score)
 

@@ -23,7 +23,7 @@ HINT = "a folder with data_batch_1 … data_batch_5 and test_batch, or an .npz"
 def empty_array(kind: type, shape: tuple[int, ...], code: Any) -> np.ndarray:
     """Make the array that a pickle fills; what numpy's own function of this place does."""
     if kind is not np.ndarray:
-        raise pickle.UnpicklingError(f"{kind} is no array")
+        raise pickle.UnpicklingError(f"{kind} is not an array")
     return np.ndarray(shape, code)
 
 

@@ -152,7 +152,7 @@ def files_below(root: Path, skip: set[str]) -> list[str]:
 
 
 def read_all(root: Path, names: Iterable[str]) -> tuple[list[Document], list[str]]:
-    """Read files; the second list tells what is no text and why."""
+    """Read files; the second list tells what is not text and why."""
     documents, skipped = [], []
     for name in names:
         try:

@@ -14,7 +14,7 @@ from elman.train.task import Words
 RARE_SHARE = 1e-5  # of a text: characters that are rarer are not known
 END = "<eos>"  # the end of a line, among words
 UNKNOWN_WORD = "<unk>"
-MOST_NATS = 700.0  # beyond which a perplexity is no float
+MOST_NATS = 700.0  # beyond which a perplexity is not a float
 
 
 @dataclass(frozen=True)

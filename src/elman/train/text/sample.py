@@ -37,7 +37,7 @@ def generate(
     for _ in range(length):
         logits, state = model(ids[:, None].to(device), state)
         last = logits[-1, 0].double().cpu()
-        last[0] = -torch.inf  # the unknown token is no text
+        last[0] = -torch.inf  # the unknown token is not text
         ids = pick(last, temperature, draws)
         drawn.append(int(ids))
     model.train(was_training)
