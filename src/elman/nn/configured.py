@@ -128,8 +128,8 @@ class Configured:
         return tuple(found)
 
     @property
-    def _asked(self) -> Checkpoint:
-        """What is asked of the backward's memory now."""
+    def _checkpoint(self) -> Checkpoint:
+        """``checkpoint`` and ``memory_budget`` as they are set now."""
         if self.checkpoint is None:
             return EVERYTHING
         steps, budget = checked_steps(self.checkpoint, self.memory_budget)

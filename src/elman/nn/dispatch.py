@@ -1,4 +1,4 @@
-"""One layer in one direction: picks a kernel for what is asked, once, and calls it."""
+"""One layer in one direction: chooses a kernel for each kind of call, once, and calls it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Runner:
         call: Call,
         engine: str | None,
         rules: Rules = (),
-        asked: Checkpoint = EVERYTHING,
+        checkpoint: Checkpoint = EVERYTHING,
     ) -> Result:
         """Run all steps.
 
@@ -86,7 +86,7 @@ class Runner:
                 Without static inputs (:meth:`held`).
             engine: a name, ``auto``, or None: so that every transform goes through.
             rules: of the options in use.
-            asked: of the backward's memory.
+            checkpoint: of the call.
 
         Returns:
             The output, laid out as the inputs; the last states, with the shapes of the states.
@@ -99,8 +99,8 @@ class Runner:
         if engine is None:
             return through(self.oracle(rules), call)
         request = self.request(call, _flows(call), engine, rules)
-        if asked and request.training:
-            return self._checkpointed(call, request, asked)
+        if checkpoint and request.training:
+            return self._checkpointed(call, request, checkpoint)
         return run(*self._settled(call, request), call, request.training)
 
     def settled(self, call: Call, engine: str, rules: Rules = ()) -> Settled:
@@ -115,10 +115,10 @@ class Runner:
         oracle = self.oracle if not rules else lambda: self.oracle(rules)
         return for_layout(choice.kernel, call.packed), oracle
 
-    def _checkpointed(self, call: Call, request: Request, asked: Checkpoint) -> Result:
+    def _checkpointed(self, call: Call, request: Request, checkpoint: Checkpoint) -> Result:
         """:meth:`run` with less memory than the whole tape; the engine is chosen for the steps that
         it is given at once."""
-        (request,), between = in_spans([self], [request], call.sizes, asked)
+        (request,), between = in_spans([self], [request], call.sizes, checkpoint)
         steps, batch = sizes_for_choosing(call)
         choice = self.choice(request, min(steps, between or steps), batch)
         own = kernel = for_layout(choice.kernel, call.packed)

@@ -127,13 +127,13 @@ def layers_of(
     sizes = sizes_for_choosing(calls[0])
     requests = _requests(module, calls, every, engine)
     layers: list[Layer] = []
-    asked = EVERYTHING if elsewhere else module._asked
+    checkpoint = EVERYTHING if elsewhere else module._checkpoint
     groups = module.stack.groups_for(bool(module.residual or (module.training and module.dropout)))
     for number, (group, count) in enumerate(groups):
         members = slice(len(layers), len(layers) + count)
         own, between = requests[members], 0
-        if asked and any(request.training for request in own):
-            limits = asked._replace(groups=len(groups))
+        if checkpoint and any(request.training for request in own):
+            limits = checkpoint._replace(groups=len(groups))
             own, between = in_spans(group.runners, own, (*sizes, 0), limits)
         names, each = [*module.runners][members], every[members]
         for name, runner, request, rules in zip(names, group.runners, own, each, strict=True):

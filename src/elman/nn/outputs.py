@@ -145,14 +145,14 @@ class RunSettings(NamedTuple):
         engine: a name, ``auto``, or None: so that every transform goes through.
         dropout: share of values dropped after each layer but the last.
         residual: whether each layer from the second on adds its input to its (first) output.
-        memory: what is asked of the backward's memory.
+        checkpoint: what the forward keeps for the backward.
         outputs: what the last layer returns, as of a call.
     """
 
     engine: str | None
     dropout: float = 0.0
     residual: bool = False
-    memory: Checkpoint = EVERYTHING
+    checkpoint: Checkpoint = EVERYTHING
     outputs: Outputs = None
 
 

@@ -280,14 +280,14 @@ class SequenceModule(Configured):
             prepared = prepared._replace(weights=self._dropped(prepared.weights))
         prepared = self._begun(prepared)
         inputs, states, layout, weights, *_ = prepared
-        settings = RunSettings(engine, share, self.residual, self._asked, outputs)
+        settings = RunSettings(engine, share, self.residual, self._checkpoint, outputs)
         if torch.compiler.is_compiling() and layout.packing is None:
             made, last = run_compiled(self, prepared, settings, per if self.training else ())
             return signature.closed(made, last, layout)
         every = (*inputs, *states, *[weight for group in weights for weight in group])
         if transformed(every) is not None:  # kernels that every transform goes through
             own = engine if engine == "reference" else None
-            settings = settings._replace(engine=own, memory=EVERYTHING)
+            settings = settings._replace(engine=own, checkpoint=EVERYTHING)
         packed = None if layout.packing is None else layout.packing.packed
         options = self._options(prepared)
         made, last = stack.run(inputs, states, weights, settings, packed, options)

@@ -21,14 +21,14 @@ def in_spans(
     runners: Sequence[Runner],
     requests: Sequence[Request],
     sizes: tuple[int, int, int],
-    asked: Checkpoint,
+    checkpoint: Checkpoint,
 ) -> tuple[list[Request], int]:
     """What is asked of layers that run together, or of one, if not everything is kept.
 
     Args:
         runners, requests: of each layer and direction.
         sizes: of the call.
-        asked: of the backward's memory.
+        checkpoint: of the call.
 
     Returns:
         The requests of one span, and how many steps that has; 0: everything is kept.
@@ -38,13 +38,13 @@ def in_spans(
         InputError: the budget is less than any way needs.
     """
     steps, batch, _ = sizes
-    members, between = list(requests), asked.steps
+    members, between = list(requests), checkpoint.steps
     if not between:
         jobs = [runner.job(one) for runner, one in zip(runners, members, strict=True)]
         engines = [_telling(job, one.engine) for job, one in zip(jobs, members, strict=True)]
         each = [_sizes(job, who, batch) for job, who in zip(jobs, engines, strict=True)]
         of_all = Sizes(sum(one.state for one in each), sum(one.step for one in each))
-        between = fitting(of_all, steps, asked)
+        between = fitting(of_all, steps, checkpoint)
         members = [one._replace(engine=who) for one, who in zip(members, engines, strict=True)]
     if between:
         members = [one._replace(steps=bucket(min(steps, between))) for one in members]

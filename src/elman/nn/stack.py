@@ -56,7 +56,7 @@ class Group:
         engine: str | None,
         packed: Packed | None = None,
         options: Sequence[Option] = (),
-        asked: Checkpoint = EVERYTHING,
+        checkpoint: Checkpoint = EVERYTHING,
         last: bool = True,
         outputs: Outputs = None,
     ) -> Result:
@@ -69,7 +69,7 @@ class Group:
             engine: a name, ``auto``, or None: so that every transform goes through.
             packed: how packed sequences lie.
             options: those in use.
-            asked: of the backward's memory.
+            checkpoint: of the call.
             last: whether no group is above.
             outputs: what the last layer hands out, as of a call.
 
@@ -90,9 +90,9 @@ class Group:
             ]
         calls = [r.held(call, own) for r, call, own in zip(self.runners, calls, rules)]
         if len(self.runners) == 1:
-            result = self.runners[0].run(calls[0], engine, rules[0], asked)
+            result = self.runners[0].run(calls[0], engine, rules[0], checkpoint)
         else:
-            result = self._run(calls, engine, rules, asked)
+            result = self._run(calls, engine, rules, checkpoint)
         return result._replace(last=self._shown(result.last, rules))
 
     def _shown(self, last: States, rules: tuple[Rules, ...]) -> States:
@@ -109,7 +109,7 @@ class Group:
         calls: Sequence[Call],
         engine: str | None,
         rules: tuple[Rules, ...],
-        asked: Checkpoint,
+        checkpoint: Checkpoint,
     ) -> Result:
         """:meth:`run` of several runners, on the call of each."""
         arrangement = self.arrangement(rules)
@@ -119,8 +119,8 @@ class Group:
         training = any(member.training for member in request.members)
         steps, batch = sizes_for_choosing(calls[0])
         between = 0
-        if asked and training:
-            members, between = in_spans(self.runners, request.members, calls[0].sizes, asked)
+        if checkpoint and training:
+            members, between = in_spans(self.runners, request.members, calls[0].sizes, checkpoint)
             request, steps = StackRequest(tuple(members)), min(steps, between or steps)
         choice = self._choice(request, steps, batch)
         if choice is None or (between and choice.kernel.differentiable):
@@ -233,7 +233,7 @@ class Group:
         own: int,
         engine: str,
         rules: Sequence[Rules],
-        asked: Checkpoint,
+        checkpoint: Checkpoint,
     ) -> Result:
         """One after another, each a node of autograd."""
         results: list[Result] = []
@@ -244,7 +244,7 @@ class Group:
                 call = call._replace(inputs=(*time_reversed, *call.inputs[count:]))
             elif index:
                 call = call._replace(inputs=(results[-1].output, *call.inputs[1:]))
-            results.append(runner.run(call, engine, rules[index], asked))
+            results.append(runner.run(call, engine, rules[index], checkpoint))
         output = results[-1].output
         if self.directions:
             output = torch.cat((results[0].output, reversed_in_time(output, calls[0].packed)), -1)
@@ -331,18 +331,18 @@ class Stack:
             Every value that the last layer returns [T, B, n · directions], and the last states,
             as ``states``.
         """
-        engine, _, _, asked, outputs = settings
+        engine, _, _, checkpoint, outputs = settings
         layout = self.output_layout(outputs)
         if len(self.runners) == 1 and packed is None:
             call = Call(inputs, states, tuple(weights[0]), None, True)
             call = extended(call, options) if options else call
             runner = self.runners[0]
             rules = rules_for(runner.cell, True, outputs) + rules_of(options)
-            output, last, _ = runner.run(runner.held(call, rules), engine, rules, asked)
+            output, last, _ = runner.run(runner.held(call, rules), engine, rules, checkpoint)
             return layout.parts(output), last[: len(states)]
         groups = self.groups_for(settings.dropout > 0.0 or settings.residual)
         starts = self.form.rows(states)
-        asked = asked._replace(groups=len(groups))
+        checkpoint = checkpoint._replace(groups=len(groups))
 
         def run_group(
             group: Group, given: tuple[Tensor, ...], first: int, end: int
@@ -352,7 +352,7 @@ class Stack:
             given = tuple([given[k] for k in self.takes[first]])
             last = end == len(self.runners)
             result = group.run(
-                given, starts[own], weights[own], engine, packed, seen, asked, last, outputs
+                given, starts[own], weights[own], engine, packed, seen, checkpoint, last, outputs
             )
             return result.output, result.last
 

@@ -17,11 +17,11 @@ _UNITS = {
 
 
 class Checkpoint(NamedTuple):
-    """What is asked of the backward's memory.
+    """Which states a forward keeps for its backward, which computes the rest again.
 
     Attributes:
-        steps: between two kept states; 0: what fits into the budget, or everything is kept.
-        budget: bytes that all layers may keep, their tapes in time included; 0: any.
+        steps: between two kept states; 0: as many as fit into the budget, or everything is kept.
+        budget: bytes that all layers may keep, the tape of one span included; 0: any number.
         groups: groups of layers that share the budget, each with kept states of its own.
     """
 
@@ -122,24 +122,24 @@ def held(sizes: Sizes, steps: int, between: int, groups: int = 1) -> int:
 
 
 @lru_cache(maxsize=256)
-def fitting(sizes: Sizes, steps: int, asked: Checkpoint) -> int:
-    """Steps between kept states as asked for; 0 where everything is kept. Within a budget: of the
-    fewest spans that fit.
+def fitting(sizes: Sizes, steps: int, wanted: Checkpoint) -> int:
+    """Steps between kept states, with a budget those of the fewest spans that fit; 0 where
+    everything is kept.
 
     Raises:
         InputError: nothing fits.
     """
-    if asked.steps:
-        return asked.steps
-    if not asked.budget or asked.groups * sizes.whole(steps) <= asked.budget:
+    if wanted.steps:
+        return wanted.steps
+    if not wanted.budget or wanted.groups * sizes.whole(steps) <= wanted.budget:
         return 0
     for between in _between(steps):
-        if held(sizes, steps, between, asked.groups) <= asked.budget:
+        if held(sizes, steps, between, wanted.groups) <= wanted.budget:
             return between
-    best, least_bytes = least(sizes, steps, asked.groups)
+    best, least_bytes = least(sizes, steps, wanted.groups)
     raise InputError(
         diagnostic(
-            f"memory_budget is {asked.budget:,} bytes, and {steps:,} steps cannot be run in it",
+            f"memory_budget is {wanted.budget:,} bytes, and {steps:,} steps cannot be run in it",
             [("least", f"{least_bytes:,} bytes, with checkpoint={best}")],
             f'checkpoint="auto", memory_budget={least_bytes}',
         )

@@ -271,9 +271,9 @@ def _called(group: Group, call: Call, given: _Given) -> tuple[Tensor, Sequence[T
     if reset is not None:
         options.append(Reset(reset, given.reset_to))
     packed = None if packing is None else packing.packed
-    asked = Checkpoint(*given.asked)
+    checkpoint = Checkpoint(*given.asked)
     output, last, _ = group.run(
-        inputs, starts, matrices, given.engine, packed, options, asked, *_outputs_of(handed)
+        inputs, starts, matrices, given.engine, packed, options, checkpoint, *_outputs_of(handed)
     )
     if packing is None or padding is None:
         return output, last

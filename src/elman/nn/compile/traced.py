@@ -31,7 +31,7 @@ def run_compiled(
             "inside torch.compile: its operators have no rules for them. Compile what is around."
         )
     inputs, states, _, weights, marks, lengths, *_ = prepared
-    engine, dropout, residual, asked, outputs = settings
+    engine, dropout, residual, checkpoint, outputs = settings
     between = residual
     if dropout > 0.0:  # a branch, not a value: from its second value on, the share is a symbol
         between = True
@@ -40,7 +40,7 @@ def run_compiled(
     form = form_of(id(module))
     starts = form.rows(states)
     groups = names_of(id(module), between)
-    memory = [asked.steps, asked.budget, len(groups)]
+    memory = [checkpoint.steps, checkpoint.budget, len(groups)]
     like = inputs[0]
     keys: list[Tensor] = []
     if per:
