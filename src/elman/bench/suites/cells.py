@@ -1,4 +1,7 @@
-"""Suite ``cells``: every cell of the library beside the loop that one writes for it in torch."""
+"""Suite ``cells``: cells of the library beside the loops that one writes for them in torch.
+
+Those that read one input and have neither static inputs nor constants.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def times_as_fast(rows: Rows, cell: Cell) -> float | None:
 
 CELLS = Suite(
     "cells",
-    "How fast does each cell of the library train beside a loop over torch ops?",
+    "How fast do cells of the library train beside a loop over torch ops?",
     tuple(_case(cell) for cell in cells.ALL if _written(cell)),
     seconds=2.0,
 )
