@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from elman.engines.c.clock import Clock
@@ -23,8 +24,34 @@ PARAMETERS = (
 )
 
 
+@dataclass(frozen=True)
+class ProductStyle:
+    """How the products of one sweep are spelled.
+
+    Attributes:
+        panels: the packed weights of each bundle.
+        gathering: which products look for the ones of spikes.
+        rows, k: rows and inner elements of a block.
+        direct: where weights lie, for products that do not use the panels; else None.
+    """
+
+    panels: dict[Bundle, Panels]
+    gathering: Gathering
+    rows: int
+    k: int
+    direct: Weights | None = None
+
+
 class PhaseWriter(Places):
-    """Spells the segments of one phase."""
+    """Spells the segments of one phase.
+
+    Args:
+        layout, phase, chunk, loop: as of :class:`Places`.
+        products: of the sweep.
+        clock: marks how long products and pointwise code take.
+        label: what the clock calls this phase.
+        later: 1 or -1: the next step of the loop is t + 1 or t - 1.
+    """
 
     vectors = "c->vec"  # C text of where loop-invariant vectors and scalars lie
 
@@ -33,22 +60,17 @@ class PhaseWriter(Places):
         layout: CLayout,
         phase: Phase,
         chunk: tuple[list[int], int],
-        panels: dict[Bundle, Panels],
+        products: ProductStyle,
         *,
         loop: bool,
-        row_block: int,
-        k_block: int,
-        direct: Weights | None = None,
         clock: Clock,
         label: str,
         later: int,
-        gathering: Gathering,
     ) -> None:
-        """``direct`` tells where weights lie, for products that do not use the packed panels."""
         super().__init__(layout, phase, chunk, loop=loop)
-        self.panels, self.gathering = panels, gathering
+        self.panels, self.gathering = products.panels, products.gathering
+        self.row_block, self.k_block, self.direct = products.rows, products.k, products.direct
         self.later = later if loop else 0
-        self.row_block, self.k_block, self.direct = row_block, k_block, direct
         self.multiplied = clock.mark(f"{label}: products") if product_parts([phase]) else []
         self.computed = clock.mark(f"{label}: pointwise") if phase.segments else []
         self.scalars = sum(1 for buffer in phase.buffers.values() if buffer.where == "scalar")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from elman.engines.c.clock import Clock
 from elman.engines.c.gathering import STEPS, Gathering
 from elman.engines.c.layout import CLayout, invariant_reads, product_parts
-from elman.engines.c.phases import PhaseWriter
+from elman.engines.c.phases import PhaseWriter, ProductStyle
 from elman.engines.c.products import Panels, Weights, pack_code, plan_panels
 from elman.engines.c.weights import WeightArrays, WeightCode
 from elman.plan.program import Bundle, Sweep
@@ -43,20 +43,18 @@ class SweepWriter:
         self.gathering = Gathering(layout)
         dots = "dots" if layout.tiled else "plain_dots"
         weights = Weights(self.code.matrix, dots) if self.direct else None
+        rows = blocks.rows if layout.tiled else 1
+        products = ProductStyle(self.panels, self.gathering, rows, blocks.k, weights)
         self.writers = [
             PhaseWriter(
                 layout,
                 phase,
                 self.chunk,
-                self.panels,
+                products,
                 loop=phase is sweep.step,
-                row_block=blocks.rows if layout.tiled else 1,
-                k_block=blocks.k,
-                direct=weights,
                 clock=clock,
                 label=f"{_WAYS[name]}, {where}",
                 later=-1 if name == "bwd" else 1,
-                gathering=self.gathering,
             )
             for phase, where in zip(self.phases, _WHERE, strict=True)
         ]
