@@ -318,5 +318,5 @@ def test_doctor_says_how_much_is_kept(empty_cache, monkeypatch):
     assert not found.mend
     monkeypatch.setenv("ELMAN_CACHE_SIZE", "plenty")
     wrong, _ = doctor.caches()
-    assert "no size" in wrong.found
+    assert "not a size" in wrong.found
     assert wrong.mend == "unset ELMAN_CACHE_SIZE"

@@ -388,8 +388,8 @@ def test_a_cell_that_was_defined_again_before_it_is_saved(module):
     assert all(torch.equal(a, b) for a, b in zip(run(pickle.loads(pickle.dumps(net))), want))
     for change, why in (
         (CHANGED["formula"], "another formula now"),
-        ({"text": "mine = 1"}, "no cell"),
-        ({"text": "other = 1"}, "no cell"),
+        ({"text": "mine = 1"}, "not a cell"),
+        ({"text": "other = 1"}, "not a cell"),
     ):
         module(**change)
         with pytest.raises(PickleError, match=rf"cannot be saved: mycells\.mine is {why}"):

@@ -279,7 +279,7 @@ def test_higher_derivatives_of_clipped_gradients_are_torchs():
 
 
 def test_deer_says_why_it_clips_nothing():
-    with pytest.raises(EngineError, match="clipping clips gradients: its backward is no linear"):
+    with pytest.raises(EngineError, match="clipping clips gradients: its backward is not a linear"):
         elman.Recurrent(clipping, 3, 5, engine="deer")(torch.randn(40, 1, 3))
 
 
