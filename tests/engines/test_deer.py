@@ -589,7 +589,7 @@ class TestFunction:
             (InputError, {"solver": "magic"}, "no solver 'magic'"),
             (InputError, {"guess": "best"}, "guess"),
             (InputError, {"x": "text"}, "tensor"),
-            (ShapeError, {"y0": torch.zeros(1, 2, 3)}, "y0 is"),
+            (ShapeError, {"y0": torch.zeros(1, 2, 3)}, "y0 must be"),
             (ShapeError, {"x": torch.randn(5, 3, 3)}, "x is"),
             (ShapeError, {"x": x[:0]}, "no steps"),
             (ShapeError, {"guess": y0}, "guess"),
