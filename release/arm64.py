@@ -32,7 +32,8 @@ LIBRARIES = (f"python{PYTHON}", "libc6-dev", "libgomp1", "libstdc++6")
 PACKAGES = """
 torch filelock fsspec jinja2 markupsafe mpmath networkx setuptools sympy typing-extensions
 numpy lightning-fabric lightning-utilities packaging platformdirs pyyaml safetensors
-rich markdown-it-py mdurl pygments typer annotated-doc click shellingham
+rich markdown-it-py mdurl pygments typer annotated-doc shellingham
+pydantic pydantic-core annotated-types typing-inspection
 matplotlib contourpy cycler fonttools kiwisolver pillow pyparsing python-dateutil six
 tensorboard absl-py grpcio markdown protobuf tensorboard-data-server werkzeug
 pytest pytest-timeout pluggy iniconfig expecttest hypothesis sortedcontainers
