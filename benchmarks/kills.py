@@ -36,7 +36,8 @@ sys.path += [str(KILLED_RUN.parent), str(KILLED_RUN.parents[1] / "tests")]
 
 from killed_run import PLACES, STRIKE, Strike  # noqa: E402
 
-from runs import assert_equal_runs, environment  # noqa: E402  (as the tests judge)
+from runs import assert_equal_runs  # noqa: E402  (as the tests judge)
+from scripts import environment  # noqa: E402
 
 OPTIONS = (
     *("--layers=2", "--hidden=24", "--embedding=8", "--dropout=0.1", "--batch=8", "--bptt=16"),

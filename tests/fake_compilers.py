@@ -34,7 +34,7 @@ def leave(text: str) -> str:
     return f'while [ "$1" != -o ]; do shift; done; {text}'
 
 
-def await_that(holds, patience: float = 10.0) -> None:
+def await_that(holds, patience: float = 100.0) -> None:
     """Wait until something is so."""
     end = time.monotonic() + patience
     while not holds():

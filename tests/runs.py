@@ -1,24 +1,15 @@
-"""Runs in processes of their own, and when two of them are equal."""
+"""When two runs are equal."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-from pathlib import Path
 
 import torch
 
-import elman
 from elman.train import checkpoint
 from elman.train.best import best_of
 from elman.train.folder import RunFolder
 from elman.train.metrics import TIMES, read_metrics
-
-
-def environment() -> dict[str, str]:
-    """What a process needs that runs this very elman."""
-    paths = [str(Path(elman.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def assert_equal_runs(left: RunFolder, right: RunFolder) -> None:

@@ -1,4 +1,4 @@
-"""Python text in a process of its own, for what one process does once or does not survive."""
+"""Python in processes of its own, for what one process does once or does not survive."""
 
 from __future__ import annotations
 
@@ -7,22 +7,51 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
+
+import elman
+from forked import Forked
 
 TESTS = Path(__file__).parent
+PATIENCE_S = 150.0
 
 
-def run_script(text: str, tmp_path: Path, timeout: float = 120, **env: str) -> str:
-    """Run Python text in a process of its own that can import the tests' helpers."""
-    path = os.pathsep.join([str(TESTS), *sys.path])
+def environment() -> dict[str, str]:
+    """What a process needs that runs this very elman."""
+    paths = [str(Path(elman.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def begin(*words: str, **more: str) -> Forked:
+    """Start Python in a process of its own, with torch imported."""
+    return Forked(words, environment() | more)
+
+
+def begin_anew(*words: str, **more: str) -> subprocess.Popen[str]:
+    """Start Python in a process that imports torch itself."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, *words]
+    return subprocess.Popen(command, env=environment() | more, stdout=pipe, stderr=pipe, text=True)
+
+
+def finished(*processes: Any, status: int = 0, patience_s: float = PATIENCE_S) -> str:
+    """Wait for processes; what they said."""
+    said = ["".join(process.communicate(timeout=patience_s)) for process in processes]
+    assert [process.returncode for process in processes] == [status] * len(said), "\n".join(said)
+    return "".join(said)
+
+
+def run_script(text: str, tmp_path: Path, patience_s: float = PATIENCE_S, **env: str) -> str:
+    """Run Python text in a process of its own that can import the tests' helpers; what it prints.
+
+    Torch is imported there before, unless the environment tells OpenMP something.
+    """
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(text))
-    made = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script)],
-        env={**os.environ, "PYTHONPATH": path, **env},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-    assert made.returncode == 0, made.stdout + made.stderr
-    return made.stdout
+    env["PYTHONPATH"] = os.pathsep.join([str(TESTS), *sys.path])
+    start: Any = begin_anew if any(name.startswith("OMP_") for name in env) else begin
+    process = start("-W", "ignore", str(script), **env)
+    try:
+        return finished(process, patience_s=patience_s)
+    finally:
+        process.kill()

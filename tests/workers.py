@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
+import socket
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from filelock import FileLock
 from elman.train import checkpoint
 from elman.train.folder import RunFolder, list_runs
 from elman.train.metrics import read_metrics
-from runs import environment
+from forked import Forked
+from scripts import begin, finished
 
 ELMAN = ("-m", "elman", "train")
 OPTIONS = (
@@ -21,27 +21,28 @@ OPTIONS = (
     *("--validate-every=1000", "--checkpoint-every=4", "--validation-chars=300"),
     *("--accelerator=cpu", "--engine=aten", "--threads=1", "--no-compare", "--timeout=60"),
 )
-PATIENCE_S = 150.0
 
 
-def begin(*words: str, **more: str) -> subprocess.Popen[str]:
-    """Start Python in a process of its own."""
-    pipe = subprocess.PIPE
-    command = [sys.executable, *words]
-    return subprocess.Popen(command, env=environment() | more, stdout=pipe, stderr=pipe, text=True)
-
-
-def torchrun(processes: int, *words: str) -> subprocess.Popen[str]:
+def torchrun(processes: int, *words: str) -> Forked:
     """Start `elman train` by torchrun, which starts anew once what was killed."""
     launcher = ("-m", "torch.distributed.run", "--standalone", "--max-restarts=1")
     return begin(*launcher, f"--nproc-per-node={processes}", *ELMAN, *words)
 
 
-def finished(process: subprocess.Popen[str], status: int = 0) -> str:
-    """Wait for a process; what it said."""
-    out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == status, out + err
-    return out + err
+def as_torchrun(processes: int, *words: str) -> list[Forked]:
+    """Start the processes of `elman train` as torchrun does, which looks after none of them."""
+    world = str(processes)
+    told = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "TORCHELASTIC_RUN_ID": "tests"}
+    told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+    return [begin(*ELMAN, *words, **told, **rank) for rank in ranks]
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def only_run(out: Path) -> RunFolder:
@@ -74,7 +75,7 @@ class Common:
 
         Args:
             words: options of `elman train` beside OPTIONS.
-            processes: as many of Fabric's, or of torchrun from four on.
+            processes: as many, one by itself and several as torchrun starts them.
         """
         name = sha256("\0".join((*words, str(processes))).encode()).hexdigest()[:12]
         kept, copy = self._shared / name, self._own / name
@@ -82,10 +83,10 @@ class Common:
             if not kept.exists():
                 made = kept.with_suffix(".made")
                 options = (f"--data={self._data}", f"--out={made}", *OPTIONS, *words)
-                if processes > 2:
-                    finished(torchrun(processes, *options))
-                else:
-                    finished(begin(*ELMAN, *options, f"--devices={processes}"))
+                alone = processes == 1
+                finished(
+                    *([begin(*ELMAN, *options)] if alone else as_torchrun(processes, *options))
+                )
                 made.rename(kept)
         if not copy.exists():
             shutil.copytree(kept, copy)

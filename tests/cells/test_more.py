@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import subprocess
 import sys
 from typing import Any
 
@@ -33,7 +32,8 @@ from elman.cells.t_lstm import fast
 from elman.errors import TraceError
 from elman.frontend.cell import Cell
 from elman.tuning.kernels import kernel_of
-from helpers import Sizes, assert_all_same, job_of, need, need_engine, random_case, run
+from helpers import Sizes, assert_all_same, job_of, need, need_engine, oracle, random_case, run
+from scripts import begin, finished
 
 F64 = torch.float64
 
@@ -146,7 +146,7 @@ def test_cells_in_float32(name):
     case = case_of(name, torch.float32)
     job = job_of(case)
     need("c", job)
-    want = run(case.cell, case.to(F64), "reference")
+    want = oracle(case)
     assert_all_same(call(kernel_of(job, "c"), case), want, torch.float32, case.T)
 
 
@@ -159,7 +159,7 @@ def test_cells_whose_units_do_not_mix_run_all_steps_at_once(name):
     case = case_of(name)
     assert structure(compiler.pair_of(case.cell).source).diagonal
     got = run(case.cell, case, "deer")
-    assert_all_same(got, run(case.cell, case, "reference"), F64, case.T)
+    assert_all_same(got, oracle(case), F64, case.T)
 
 
 @pytest.mark.parametrize("made", cells.MORE, ids=lambda made: made.name)
@@ -212,23 +212,19 @@ def test_initial_weights():
     assert net.c_l0.abs().max() <= 0.1
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
+def test_cells_of_any_depth_are_pickled_by_name():
+    """A name that is found again in another process, where nothing was made yet."""
+    several = [
         cells.rhn_of(10),
         cells.rhn_of(3),
         cells.mogrifier_of(4),
         cells.cfc_of(4),
         cells.cfc_pure_of(2),
-    ],
-    ids=lambda made: made.name,
-)
-def test_cells_of_any_depth_are_pickled_by_name(made):
-    """A name that is found again in another process, where nothing was made yet."""
-    code = f"import pickle; print(pickle.loads({pickle.dumps(made)!r}).fingerprint)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == made.fingerprint
-    assert not hasattr(sys.modules[made.function.__module__], "nothing")
+    ]
+    dumps = [pickle.dumps(made) for made in several]
+    code = f"import pickle\nfor dump in {dumps!r}: print(pickle.loads(dump).fingerprint)"
+    assert finished(begin("-c", code)).split() == [made.fingerprint for made in several]
+    assert not any(hasattr(sys.modules[made.function.__module__], "nothing") for made in several)
 
 
 def test_modes_and_resets_that_are_not_there():

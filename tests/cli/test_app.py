@@ -13,6 +13,7 @@ import pytest
 from elman import starting
 from elman.cli import app
 from elman.train.interrupt import heeding_interrupts
+from scripts import PATIENCE_S
 
 
 def test_every_file_is_a_command():
@@ -96,7 +97,7 @@ def test_interrupted_while_it_imports(package, tmp_path):
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=30)
+    said = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, *said) == (130, "", "interrupted\n")
 
 

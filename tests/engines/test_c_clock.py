@@ -16,8 +16,7 @@ from elman.engines.c.isa import detect
 from elman.explaining import explain
 from elman.plan.build import program
 from elman.tuning.phases import phases
-from helpers import Sizes, assert_all_same, need, need_engine, random_case
-from kernels import oracle
+from helpers import Sizes, assert_all_same, need, need_engine, oracle, random_case
 from specs import spec_of
 
 CELLS = [tanh_readout, cells.lstm_layernorm]
@@ -46,14 +45,14 @@ def test_phases_add_up():
     """By one thread, phases take the time of a call but for what Python does around it."""
     case = random_case(tanh_readout, Sizes(50, 32, 256, 256), 1, torch.float32)
     kernel, given = timed(case, without=frozenset({"threads"})), call_of(given_of(case))
-    found = []
-    for _ in range(8):  # whoever else takes the core makes one or another of them long
+    for _ in range(1000):  # whoever else takes the core makes some of them long
         start = time.perf_counter()
         kernel.forward(given)
         elapsed, inside = time.perf_counter() - start, sum(kernel.phases().values())
         assert inside <= elapsed
-        found.append(inside / elapsed)
-    assert max(found) > 0.5
+        if inside > elapsed / 2:
+            return
+    pytest.fail("most of a call is in no phase")
 
 
 def test_no_clock_without_asking():

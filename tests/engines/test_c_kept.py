@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -23,7 +21,9 @@ from elman.engines.c.kernel import CKernel
 from elman.errors import BuildError, EngineError
 from elman.plan.build import program
 from fake_compilers import TINY, alive, answer, await_that, compiler, leave, real
+from forked import Forked
 from helpers import Sizes, job_of, random_case
+from scripts import begin, finished
 
 HIDDEN = '__attribute__((visibility("hidden")))'
 PARTS = tuple(f"{HIDDEN} long part{n}(void) {{ return {n}; }}\n" for n in (20, 22))
@@ -243,21 +243,14 @@ print("right")
 """
 
 
-def started(rounds: int, **env: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, str(rounds)],
-        env={**os.environ, **env},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def started(rounds: int, **env: str) -> Forked:
+    return begin("-W", "ignore", "-c", SCRIPT, str(rounds), **env)
 
 
 def test_two_processes_that_take_the_room_from_each_other(empty_cache):
     """Each removes what the other has just built; both get what they want."""
     both = [started(12, ELMAN_CACHE_SIZE="1") for _ in range(2)]
-    for process in both:
-        said, _ = process.communicate(timeout=120)
-        assert (process.returncode, said) == (0, "right\n")
+    assert finished(*both) == "right\nright\n"
 
 
 def test_a_process_killed_in_the_middle(empty_cache, tmp_path, monkeypatch):
@@ -265,7 +258,7 @@ def test_a_process_killed_in_the_middle(empty_cache, tmp_path, monkeypatch):
     cc = real()
     compiler(tmp_path, monkeypatch, f'touch {tmp_path}/begun; sleep 2; exec {cc} "$@"')
     process = started(1)
-    await_that(lambda: (tmp_path / "begun").exists(), patience=60)
+    await_that(lambda: (tmp_path / "begun").exists())
     process.kill()
     process.communicate()
     folder = empty_cache / "kernels"

@@ -478,12 +478,12 @@ class Rows(torch.utils.data.Dataset):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["GRU", "heads"])
-def test_spawned_workers(kind):
-    """A model goes to the workers of a DataLoader, which begin with nothing imported."""
-    net = MADE[kind]().eval()
-    run(net)
-    data = Rows(net)
+def test_spawned_workers():
+    """Models go to the workers of a DataLoader, which begin with nothing imported."""
+    nets = [MADE[kind]().eval() for kind in ("GRU", "heads")]
+    for net in nets:
+        run(net)
+    data = torch.utils.data.ConcatDataset([Rows(net) for net in nets])
     loader = torch.utils.data.DataLoader(data, 2, num_workers=1, multiprocessing_context="spawn")
     got = torch.cat(list(loader))
     assert torch.equal(got, torch.stack([data[k] for k in range(len(data))]))

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 def store():
     """A store as torchrun's: one for all attempts."""
     return torch.distributed.TCPStore(
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=20)
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=100)
     )
 
 
@@ -31,7 +31,7 @@ def joined(store, world: int) -> list:
 
     def part(rank: int):
         own = torch.distributed.TCPStore(
-            "127.0.0.1", store.port, wait_for_workers=False, timeout=timedelta(seconds=20)
+            "127.0.0.1", store.port, wait_for_workers=False, timeout=timedelta(seconds=100)
         )
         return elastic.own_part(own, rank, world, 20.0)
 

@@ -14,8 +14,9 @@ import torch
 
 from elman.engines.c.build import find_compiler
 from elman.train import checkpoint
-from runs import environment
+from scripts import begin, finished
 
+TWO = ("torchrun", "devices")  # how kills.py starts two processes
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 if not Path("/proc/self/task").exists():
     pytest.skip("the scripts find processes in /proc", allow_module_level=True)
@@ -98,15 +99,12 @@ def test_it_sees_what_differs(small_config, train, scripts):
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
 @pytest.mark.skipif(isinstance(find_compiler(), str), reason="there is no C compiler")
-def test_a_kill_of_two_processes(tmp_path):
-    """The script itself; fifty take ten minutes."""
+@pytest.mark.parametrize(
+    "launch", ["alone", *(pytest.param(one, marks=pytest.mark.long) for one in TWO)]
+)
+def test_a_kill(tmp_path, launch):
+    """The script itself; fifty take ten minutes, and one of two processes twice as long as one of
+    one. What torchrun starts again is killed in test_workers, too."""
     words = [str(SCRIPTS / "kills.py"), f"--out={tmp_path / 'runs'}", "--kills=1", "--seed=3"]
-    ended = subprocess.run(
-        [sys.executable, *words, "--only=write", "--started-by=torchrun"],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "1 of 1 runs equal an undisturbed one to the bit" in ended.stdout
+    said = finished(begin(*words, "--only=write", f"--started-by={launch}"), patience_s=380.0)
+    assert "1 of 1 runs equal an undisturbed one to the bit" in said

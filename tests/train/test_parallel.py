@@ -19,17 +19,18 @@ from elman.train.connection import noticing_loss
 from elman.train.folder import RunFolder
 from elman.train.launch import agreed, check_place
 from runs import assert_equal_runs
-from workers import ELMAN, OPTIONS, begin, cut_short, finished, only_run
+from scripts import PATIENCE_S, begin, finished
+from workers import ELMAN, OPTIONS, cut_short, only_run
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
 def test_two_processes_train_and_resume(common):
     """Every process has its rows and its state; a resumed run equals the uninterrupted one."""
-    options = ("--steps=300", "--dropout=0.1")
+    options = ("--steps=12", "--dropout=0.1")
     whole = only_run(common(*options, processes=2))
     resumed = shutil.copytree(whole.path, whole.path.parent / "resumed")
-    cut_short(RunFolder(resumed), 296)
+    cut_short(RunFolder(resumed), 8)
     point, _ = checkpoint.load_latest(whole.checkpoints)
     assert point.tensors["carried.0"].shape[:3] == (2, 1, 4)  # processes, layers, rows
 
@@ -44,7 +45,7 @@ def test_a_killed_process_ends_the_others(small_text, tmp_path):
     options = (*OPTIONS, "--steps=1000000", "--devices=2")
     process = begin(*ELMAN, f"--data={small_text}", f"--out={tmp_path}", *options)
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + PATIENCE_S
         while not list(tmp_path.glob("*/checkpoints/step-00000001*")):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
@@ -52,7 +53,7 @@ def test_a_killed_process_ends_the_others(small_text, tmp_path):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         assert len(children) == 1
         os.kill(int(children[0]), signal.SIGKILL)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,7 +14,9 @@ import elman
 from elman.errors import RunError
 from elman.train import checkpoint
 from elman.train.folder import RunFolder
-from runs import assert_equal_runs, environment
+from runs import assert_equal_runs
+from scripts import PATIENCE_S, begin, finished
+from workers import ELMAN
 
 OPTIONS = {  # of small_config, for a run in a process of its own
     "hidden", "embedding", "dropout", "batch", "bptt", "steps", "validate_every",
@@ -122,14 +122,8 @@ def test_resumes_without_the_tuning_cache(small_config, train, interrupt_at, emp
         elif path.suffix == ".json":
             path.write_text(path.read_text().replace('"c"', '"aten"'))
 
-    ran = subprocess.run(
-        [sys.executable, "-m", "elman", "train", "--no-compare", f"--resume={stopped.folder.path}"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
+    finished(begin(*ELMAN, "--no-compare", f"--resume={stopped.folder.path}"))
 
-    assert ran.returncode == 0, ran.stderr
     assert_equal_runs(stopped.folder, whole.folder)
 
 
@@ -162,18 +156,13 @@ def test_killed_run_goes_on(small_config, small_text, train, resume, tmp_path):
         if name in OPTIONS
     ]
     out = tmp_path / "killed"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "elman", "train", "--no-compare", f"--out={out}", *words],
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 60
+    process = begin(*ELMAN, "--no-compare", f"--out={out}", *words)
+    deadline = time.monotonic() + PATIENCE_S
     while not list(out.glob("*/checkpoints/step-00000000[2-9]")):
         assert process.poll() is None, "ended before it could be killed"
-        assert time.monotonic() < deadline, "no checkpoint after a minute"
+        assert time.monotonic() < deadline, "no checkpoint"
         time.sleep(0.002)
     process.kill()
-    process.wait()
     (killed,) = out.iterdir()
     assert not (killed / "result.json").exists()
 

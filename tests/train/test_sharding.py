@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,7 +14,8 @@ from elman.train.config import Config
 from elman.train.folder import RunFolder
 from elman.train.sharding import divided_as, parts, shard, whole
 from elman.train.text.model import LanguageModel
-from workers import ELMAN, begin, cut_short, finished, losses, only_run, torchrun
+from scripts import finished
+from workers import as_torchrun, cut_short, losses, only_run
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 
@@ -96,9 +95,9 @@ def test_two_processes_share_a_model(common):
     run = only_run(out)
     assert shapes(run) == shapes(only_run(copies))
 
-    for start, exact in ((partial(begin, *ELMAN), True), (partial(torchrun, 1), False)):
+    for processes, exact in ((2, True), (1, False)):
         cut_short(run, 8)
-        said = finished(start(f"--resume={run.path}"))
+        said = finished(*as_torchrun(processes, f"--resume={run.path}"))
         assert "resumed at step 8" in said
         assert losses(out) == (learned if exact else pytest.approx(learned, rel=1e-5))
 

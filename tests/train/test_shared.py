@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +15,7 @@ import torch
 
 from elman.train import averaging, shared
 from elman.train.shared import SharedMemory
-from runs import environment
+from scripts import PATIENCE_S, begin
 
 pytestmark = [
     pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed"),
@@ -30,7 +28,7 @@ class Group:
 
     def __init__(self, world: int) -> None:
         self.world, self.here = world, threading.local()
-        self.barrier = threading.Barrier(world, timeout=20)
+        self.barrier = threading.Barrier(world, timeout=100)
         self.said: list = [None] * world
         self.sums = 0
 
@@ -244,13 +242,14 @@ def test_memory_goes_with_its_last_holder(group):
 
 PROCESSES = """
 import os, signal, sys, torch, torch.distributed as dist
+torch.set_num_threads(1)
 from datetime import timedelta
 from elman.train.shared import SharedMemory
 
 other = os.fork()
 rank = int(other == 0)
 store = dist.FileStore(sys.argv[1], 2)
-dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=20))
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(0, 100))
 memory = SharedMemory()
 for step in range(50):
     mean = memory.mean([torch.full((1000,), float(rank + step))])
@@ -273,13 +272,7 @@ def test_processes(tmp_path):
     and leaves nothing behind."""
     room = Path("/dev/shm")
     before = set(room.iterdir()) if room.exists() else set()
-    ended = subprocess.run(
-        [sys.executable, "-c", PROCESSES, str(tmp_path / "store")],
-        capture_output=True,
-        text=True,
-        env=environment() | {"OMP_NUM_THREADS": "1"},
-        timeout=60,
-        check=False,
-    )
-    assert ended.stdout.split() == ["gone"], ended.stdout + ended.stderr
+    ended = begin("-c", PROCESSES, str(tmp_path / "store"))
+    out, err = ended.communicate(PATIENCE_S)
+    assert out.split() == ["gone"], out + err
     assert not (set(room.iterdir()) if room.exists() else set()) - before

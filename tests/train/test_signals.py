@@ -23,7 +23,9 @@ import pytest
 from elman.engines.c.build import find_compiler
 from elman.train.folder import RunFolder, list_runs
 from fake_compilers import real
-from runs import assert_equal_runs, environment
+from runs import assert_equal_runs
+from scripts import begin, environment, finished
+from workers import ELMAN
 
 pytestmark = [
     pytest.mark.skipif(isinstance(find_compiler(), str), reason="there is no C compiler"),
@@ -73,25 +75,32 @@ class Place:
         for path in self.cache.glob(pattern):
             path.unlink()
 
-    def begin(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start `elman train` in a group of its own; what it says goes to files."""
+    def own(self) -> dict[str, str]:
+        """What its processes find in their environment; nothing has been compiled yet."""
         shutil.rmtree(self.marks, ignore_errors=True)
         self.marks.mkdir()
         own = {"ELMAN_CACHE": str(self.cache), "ELMAN_CC": str(self.data.parent / "cc")}
+        return own | {"MARKS": str(self.marks)}
+
+    def begin(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start `elman train` in a group of its own; what it says goes to files."""
+        env = environment() | self.own()
         with open(self.root / "out", "wb") as out, open(self.root / "err", "wb") as err:
             return subprocess.Popen(
-                [sys.executable, "-m", "elman", "train", "--no-compare", *words],
+                [sys.executable, *ELMAN, "--no-compare", *words],
                 stdout=out,
                 stderr=err,
-                env=environment() | own | {"MARKS": str(self.marks)},
+                env=env,
                 start_new_session=True,
             )
 
-    def new(self, out: Path) -> subprocess.Popen[bytes]:
-        """Start a new run below a folder."""
-        return self.begin(
-            f"--data={self.data}", f"--engine={self.engine}", f"--out={out}", *OPTIONS
-        )
+    def end(self, *words: str) -> None:
+        """Let `elman train` come to its end, which nobody disturbs."""
+        finished(begin(*ELMAN, "--no-compare", *words, **self.own()))
+
+    def new(self, out: Path) -> tuple[str, ...]:
+        """The words of a new run below a folder."""
+        return (f"--data={self.data}", f"--engine={self.engine}", f"--out={out}", *OPTIONS)
 
     def said(self, name: str) -> str:
         """What the last process wrote to out or err."""
@@ -103,7 +112,7 @@ class Place:
             return self.whole
         out = self.root / "whole"
         shutil.rmtree(out, ignore_errors=True)
-        assert self.new(out).wait(PATIENCE_S) == 0, self.said("err")
+        self.end(*self.new(out))
         (self.whole,) = list_runs(out)
         return self.whole
 
@@ -134,11 +143,11 @@ class Disturbed:
         found = sorted(self.out.glob("*/checkpoints/step-*"))
         return int(found[-1].name.removeprefix("step-")) if found else -1
 
-    def begin(self) -> subprocess.Popen[bytes]:
-        """Start the run, or go on with it."""
+    def words(self) -> tuple[str, ...]:
+        """Of the command that starts the run, or goes on with it."""
         run = self.run
         if run is not None:
-            return self.place.begin(f"--resume={run.path}")
+            return (f"--resume={run.path}",)
         shutil.rmtree(self.out, ignore_errors=True)
         return self.place.new(self.out)
 
@@ -151,7 +160,7 @@ class Disturbed:
             self.place.whole = None
         reached, most_s = PHASES[phase]
         before = self.step
-        process = self.begin()
+        process = self.place.begin(*self.words())
         end = time.monotonic() + PATIENCE_S
         while process.poll() is None and not reached(self, process, before):
             assert time.monotonic() < end, f"{phase} was not reached"
@@ -173,7 +182,7 @@ class Disturbed:
     def finish(self) -> RunFolder:
         """Go on to the end, undisturbed."""
         while not self.done:
-            assert self.begin().wait(PATIENCE_S) == 0, self.place.said("err")
+            self.place.end(*self.words())
         run = self.run
         assert run is not None
         return run
@@ -226,12 +235,11 @@ def data(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def places(data, tmp_path_factory) -> dict[str, Place]:
-    """A place per engine, its cache warm, its uninterrupted run done."""
+    """A place per engine."""
     found = {}
     for engine in ("c", "auto"):
         place = found[engine] = Place(tmp_path_factory.mktemp(engine), data, engine)
         place.cache.mkdir(mode=0o700)
-        place.uninterrupted()
     return found
 
 
@@ -241,19 +249,18 @@ def assert_undisturbed(run: RunFolder, whole: RunFolder) -> None:
     assert run.read("result")["choices"] == whole.read("result")["choices"]
 
 
-USUAL = {
-    "c": [("compile", signal.SIGINT, True, False), ("train", signal.SIGKILL, True, False)],
-    "auto": [("compile", signal.SIGTERM, True, False), ("end", signal.SIGINT, True, False)],
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("engine, case", [(e, case) for e, some in USUAL.items() for case in some])
-def test_a_disturbed_run(engine, case, places, tmp_path):
-    """One signal at the moments that matter most; the rest is in the long test."""
-    place = places[engine]
+@pytest.mark.parametrize(
+    "phase, number",
+    [("compile", signal.SIGINT), ("compile", signal.SIGTERM), ("end", signal.SIGINT)],
+)
+def test_a_disturbed_run(phase, number, places, tmp_path):
+    """One signal to the group at the moments that matter most; the rest is in the long test, and a
+    kill between two checkpoints in test_resume."""
+    place = places["auto"]
+    place.uninterrupted()  # its cache is warm
     run = Disturbed(place, random.Random(0), tmp_path / "runs")
-    assert run.disturb(*case)
+    assert run.disturb(phase, number, True)
     assert_undisturbed(run.finish(), place.uninterrupted())
 
 
@@ -264,7 +271,7 @@ def test_runs_disturbed_at_random(seed, data, places, tmp_path):
     """Eight signals per seed, 200 in all; each run is compared when it has ended."""
     engine = ("c", "auto")[seed % 2]
     draw = random.Random(seed)
-    place = Place(tmp_path, data, engine, places[engine].whole)
+    place = Place(tmp_path, data, engine, places[engine].uninterrupted())
     shutil.copytree(places[engine].cache, place.cache)
     landed: list[str] = []
     while len(landed) < KILLS:

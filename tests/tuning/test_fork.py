@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
 
 import pytest
 
 from helpers import need_engine
+from scripts import begin, finished
 
 SCRIPT = """
 import os, sys, torch, elman
@@ -34,8 +32,4 @@ for engine in ("auto", "c"):
 def test_a_forked_child_chooses(before, nothing_known):
     """It neither hangs nor fails, by ``auto`` and by name, whatever its parent ran before."""
     need_engine("c")
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(SCRIPT), before],
-        check=True,
-        timeout=100,
-    )
+    finished(begin("-W", "ignore", "-c", SCRIPT, before))

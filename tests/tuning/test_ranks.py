@@ -54,7 +54,7 @@ print(json.dumps([chosen, len(calls)]))
 CLAIMED = (
     JOIN
     + """
-ranks.WAIT_S = 1.0
+ranks.WAIT_S = 100.0
 def work():
     if rank == 0:
         raise ValueError("no compiler")
