@@ -117,7 +117,7 @@ test: $(DEV)
 	{ $(LINT); } || status=1; \
 	$(TYPES) || status=1; \
 	[ $$status = 0 ] || echo "lint or types failed, see above; the tests run nevertheless"; \
-	$(INTERPRETED) -q $(TWO) $(PYTEST) || [ $$? = 5 ] || status=1; \
+	$(INTERPRETED) -m "interpreted and not long" -q $(TWO) $(PYTEST) || [ $$? = 5 ] || status=1; \
 	$(BIN) -m pytest $(TWO) $(USUAL) --hypothesis-profile=ci --durations=10 $(PYTEST) || status=$$?; \
 	exit $$status
 

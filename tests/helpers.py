@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -191,6 +192,28 @@ def run(cell: Cell, case: Case, engine: str) -> dict[str, torch.Tensor]:
     found |= {f"last {name}": value.detach() for name, value in zip(case.states, last)}
     found |= {f"d{name}": grad for name, grad in zip(leaves, grads) if grad is not None}
     return found
+
+
+_judged: dict[object, dict[str, torch.Tensor]] = {}  # the last, of all that ask
+
+
+def oracle(case: Case) -> dict[str, torch.Tensor]:
+    """What engine reference gives in float64 for the very numbers that a case holds.
+
+    Computed once for all schedules, splits and engines that it judges.
+    """
+    case = case.to(torch.float64)
+    digest = sha256()
+    for values in (case.inputs, case.states, case.weights, {"": case.d_output}, case.d_last):
+        for name, value in values.items():
+            digest.update(f"{name} {list(value.shape)}".encode())
+            digest.update(value.cpu().contiguous().numpy().tobytes())
+    key = case.cell, digest.digest(), case.d_output.device
+    found = _judged.pop(key, None) or run(case.cell, case, "reference")
+    _judged[key] = found
+    if len(_judged) > 500:
+        del _judged[next(iter(_judged))]
+    return {name: value.clone() for name, value in found.items()}
 
 
 def assert_same(

@@ -47,11 +47,6 @@ def scheduled(
     monkeypatch.setattr(kernel, "_plans", {})  # what was planned under another schedule
 
 
-def oracle(case: Case) -> Results:
-    """What engine reference gives for a case in float64."""
-    return run(case.cell, case.to(torch.float64), "reference")
-
-
 def ill_conditioned(case: Case, want: Results) -> set[str]:
     """Results that float32 cannot give within the table: the oracle itself, in float32, misses it.
 

@@ -12,8 +12,8 @@ import elman
 from elman.engines import registry
 from elman.ir.types import shape_size
 from elman.tuning.kernels import refusal
-from helpers import Case, assert_all_same, job_of
-from kernels import case_of, ill_conditioned, oracle
+from helpers import Case, assert_all_same, job_of, oracle
+from kernels import case_of, ill_conditioned
 from random_cells import Drawn, reusing_cells
 
 SHAPES = [(1, 1), (5, 3), (2, 1), (1, 4), (40, 2)]

@@ -25,8 +25,8 @@ from elman.engines.c.kernel import CKernel
 from elman.errors import BuildError, EngineError
 from elman.plan.build import program
 from fake_compilers import TINY, answer, real
-from helpers import Sizes, assert_all_same, job_of, random_case
-from kernels import c_kernel, oracle
+from helpers import Sizes, assert_all_same, job_of, oracle, random_case
+from kernels import c_kernel
 from scripts import run_script
 from unseen import UNSEEN, three_states
 
@@ -326,9 +326,9 @@ def test_the_number_of_threads_may_change():
 SCRIPT = f"""
 import os, signal, sys, torch
 from elman import cells
-from helpers import Sizes, assert_all_same, random_case
+from helpers import Sizes, assert_all_same, oracle, random_case
 from calls import call
-from kernels import c_kernel, oracle
+from kernels import c_kernel
 
 signal.alarm(100)  # a hang ends the process
 torch.set_num_threads(2)

@@ -26,9 +26,10 @@ from helpers import (
     job_of,
     need_engine,
     need_isa,
+    oracle,
     random_case,
 )
-from kernels import c_kernel, oracle, scheduled
+from kernels import c_kernel, scheduled
 
 F32, F64 = torch.float32, torch.float64
 SIZES = Sizes(T=17, B=5, I=260, H=260)  # units that gather, and are no whole panels or vectors

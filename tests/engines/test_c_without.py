@@ -20,8 +20,8 @@ from elman.engines.c.engine import ENGINE, PRICES
 from elman.engines.c.isa import AVX2, ISAS, detect
 from elman.plan.build import program
 from elman.plan.spec import OPTIMIZATIONS
-from helpers import Sizes, assert_all_same, assert_close, need_engine, random_case
-from kernels import c_kernel, oracle, scheduled
+from helpers import Sizes, assert_all_same, assert_close, need_engine, oracle, random_case
+from kernels import c_kernel, scheduled
 from specs import spec_of
 
 as_users = pytest.mark.usefixtures("as_users")

@@ -15,6 +15,7 @@ from elman.tuning.kernels import kernel_of
 from helpers import assert_all_same, assert_close, job_of, need
 from kernels import c_kernel, scheduled
 from packed_rows import alone, drawn, layout, packed, together
+from products import some_of
 from unseen import UNSEEN
 
 LENGTHS = {
@@ -27,10 +28,14 @@ LENGTHS = {
 SCHEDULES = [("one", 1, 64), ("one", 1, 2), ("batch", 2, 3), ("units", 2, 3), ("batch", 3, 64)]
 
 
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-@pytest.mark.parametrize("cell", [*cells.CORE, *UNSEEN], ids=lambda cell: cell.name)
-def test_every_cell(cell, lengths):
+@pytest.mark.parametrize(
+    "cell, name",
+    some_of([*cells.CORE, *UNSEEN], [*LENGTHS], together=1),
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_every_cell(cell, name):
     """Engine c, as it forecasts: output, each sequence's last state, every gradient."""
+    lengths = LENGTHS[name]
     case = drawn(cell, lengths)
     got = together(c_kernel(case), case, lengths)
     assert_all_same(got, alone(case, lengths), torch.float64, max(lengths))

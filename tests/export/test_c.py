@@ -22,6 +22,7 @@ from elman.export.step import tiled
 from elman.train import weights
 from elman.train.weights import load_weights
 from library_sizes import DIMS
+from products import some_of
 from unseen import UNSEEN
 
 CC = shutil.which("gcc") or shutil.which("cc")
@@ -90,8 +91,11 @@ def test_every_cell(cell, tmp_path):
 
 
 @needs_compiler
-@pytest.mark.parametrize("lanes", [1, 16])
-@pytest.mark.parametrize("cell", [c for c in UNSEEN if UNSEEN[c].H], ids=lambda cell: cell.name)
+@pytest.mark.parametrize(
+    "cell, lanes",
+    some_of([c for c in UNSEEN if UNSEEN[c].H], [1, 16], together=1),
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_odd_cells(cell, lanes, tmp_path):
     """Groups of units, running sums, states that only hold a value, scalars, low ranks: from
     states that are not zero."""
@@ -106,10 +110,12 @@ def test_odd_cells(cell, lanes, tmp_path):
 
 
 @needs_compiler
-@pytest.mark.parametrize("lanes", [1, 4, 8, 16])
-@pytest.mark.parametrize("I, H", [(1, 1), (7, 64), (33, 81)])
-def test_lanes_and_sizes(I, H, lanes, tmp_path):
+@pytest.mark.parametrize(
+    "sizes, lanes", some_of([(1, 1), (7, 64), (33, 81)], [1, 4, 8, 16], together=1)
+)
+def test_lanes_and_sizes(sizes, lanes, tmp_path):
     """Whole tiles, parts of tiles, and single rows, one number at a time or vectors."""
+    I, H = sizes
     torch.manual_seed(1)
     check(elman.LSTM(I, H), tmp_path, lanes)
 

@@ -19,6 +19,7 @@ from elman import cells
 from elman.errors import EngineError, InputError
 from elman.plan.checkpoint import Checkpoint, Sizes, checked, fitting, held, least
 from helpers import assert_close, need_engine
+from products import some_of
 
 F64 = torch.float64
 TORCHS_OWN = pytest.mark.filterwarnings(
@@ -96,9 +97,10 @@ def kept() -> Iterator[list[int]]:
         yield sizes
 
 
-@pytest.mark.parametrize("steps", [1, 3, 7, 50])
 @pytest.mark.parametrize(
-    "cell", [c for c in cells.CORE if len(c.inputs) == 1], ids=lambda c: c.name
+    "cell, steps",
+    some_of([c for c in cells.CORE if len(c.inputs) == 1], [1, 3, 7, 50], together=1),
+    ids=lambda value: getattr(value, "name", value),
 )
 def test_every_cell(cell, steps):
     """K divides T, does not, is T, is more."""

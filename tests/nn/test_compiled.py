@@ -18,6 +18,7 @@ from elman.errors import EngineError
 from elman.nn.compile import names
 from elman.nn.compile import operator as compiled
 from helpers import assert_close, need_engine
+from products import some_of
 
 LENGTHS = (20, 3, 7, 11)
 # what torch itself says while it compiles
@@ -53,15 +54,11 @@ OPTIONS = [
 ]
 
 
-CALLS = [
-    (kind, options, lengths, ("auto", "reference")[(k + j + i) % 2])
-    for k, kind in enumerate(("RNN", "GRU", "LSTM"))
-    for j, options in enumerate(OPTIONS[::3])
-    for i, lengths in enumerate((None, LENGTHS))
-]
-
-
-@pytest.mark.parametrize("kind, options, lengths, engine", CALLS, ids=str)
+@pytest.mark.parametrize(
+    "kind, options, lengths, engine",
+    some_of(["RNN", "GRU", "LSTM"], OPTIONS[::3], [None, LENGTHS], ["auto", "reference"]),
+    ids=str,
+)
 def test_same_as_eager(kind, options, lengths, engine):
     """Values and gradients, bit for bit, in one graph."""
     torch.manual_seed(0)
@@ -110,7 +107,7 @@ def test_any_cell_and_dropout_and_residual():
     assert torch.equal(dropped, net(given)[0])
 
 
-SHARES = (0.0, 0.1, 0.25, 0.5, 1.0)
+SHARES = (0.0, 0.25, 1.0)
 LAYERED = {
     "GRU": lambda p: elman.GRU(5, 7, 2, dropout=p, engine="reference"),
     "LSTM": lambda p: elman.LSTM(5, 7, 2, dropout=p, engine="reference", bidirectional=True),
@@ -159,7 +156,7 @@ def test_every_share_of_dropout(kind, changed):
 def test_inductor_takes_a_second_share():
     """So does the code that torch generates, with torch's own draws."""
     with inductor.patch(fallback_random=True):
-        for share in SHARES[1:4]:
+        for share in (0.1, 0.25):
             net = LAYERED["GRU"](share)
             same_draws(torch.compile(net, fullgraph=True), net, torch.randn(6, 4, 5))
 

@@ -16,6 +16,7 @@ from elman import cells, ops
 from elman.errors import InputError, ShapeError, TraceError
 from elman.weights import load, save
 from helpers import assert_close
+from products import some_of
 
 F64 = torch.float64
 I = 5
@@ -174,9 +175,9 @@ def gradients(values: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(loss, leaves, materialize_grads=True, retain_graph=True))
 
 
-@every_engine
-@every_stack
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(
+    "stack, options, engine", some_of([*STACKS], OPTIONS, ["reference", "auto"]), ids=str
+)
 def test_a_chain_of_single_layers(stack, options, engine):
     """With every option, from zeros (or what is learned) and from states that are given."""
     net, x = made(stack, engine=engine, **options), drawn()
@@ -216,10 +217,10 @@ def test_heads(engine):
     compare(net, x, net(x), by_chain(net, x))
 
 
-@every_engine
-@pytest.mark.parametrize("both", [False, True], ids=["forward", "both ways"])
-@pytest.mark.parametrize("to", [None, "zeros", "initial"])
-@pytest.mark.parametrize("learned", [False, True], ids=["zeros", "learned"])
+@pytest.mark.parametrize(
+    "to, learned, both, engine",
+    some_of([None, "zeros", "initial"], [False, True], [False, True], ["reference", "auto"]),
+)
 def test_resets(to, learned, both, engine):
     """Each layer's states become zeros, the given ones or its learned ones."""
     net, x = made("cells", learn_initial=learned, bidirectional=both, engine=engine), drawn()

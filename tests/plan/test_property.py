@@ -20,8 +20,8 @@ from elman import cells
 from elman.plan.prices import Prices
 from elman.plan.schedule import Blocks
 from elman.plan.spec import OPTIMIZATIONS
-from helpers import Case, Sizes, assert_all_same, random_case
-from kernels import c_kernel, case_of, ill_conditioned, oracle, scheduled
+from helpers import Case, Sizes, assert_all_same, oracle, random_case
+from kernels import c_kernel, case_of, ill_conditioned, scheduled
 from random_cells import Drawn, drawn_cells, reusing_cells
 
 PRICE = st.sampled_from([0.001, 0.04, 0.4, 1.0, 5.0, 50.0])

@@ -12,8 +12,8 @@ from elman.errors import EngineError, InputError
 from elman.plan.build import program
 from elman.plan.cost import phase_nodes
 from elman.plan.spec import OPTIMIZATIONS, PlanOptions
-from helpers import Sizes, assert_all_same, random_case
-from kernels import c_kernel, oracle, scheduled
+from helpers import Sizes, assert_all_same, oracle, random_case
+from kernels import c_kernel, scheduled
 from specs import spec_of
 
 FEW = {"gru_before", "lstm_layernorm", "mingru", "lem"}  # products behind products, sums, none
@@ -82,11 +82,11 @@ ALL_OF_THEM = tuple(OPTIMIZATIONS)
 
 
 def _tier(at: int, cell, without: tuple[str, ...]) -> tuple[pytest.MarkDecorator, ...]:
-    """Everything left out of every cell; by itself each of some, and one in turn of the others."""
-    if without == ALL_OF_THEM:
-        return () if cell.name in FEW else (pytest.mark.slow,)
-    turn = ALL_OF_THEM[at % len(ALL_OF_THEM)]
-    return (pytest.mark.slow,) if cell.name in FEW or without == (turn,) else (pytest.mark.long,)
+    """Everything left out of some cells, and each by itself; of the others one in turn."""
+    if cell.name in FEW:
+        return () if without == ALL_OF_THEM else (pytest.mark.slow,)
+    turn = (*((name,) for name in ALL_OF_THEM), ALL_OF_THEM)[at % (len(ALL_OF_THEM) + 1)]
+    return (pytest.mark.slow,) if without == turn else (pytest.mark.long,)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,10 @@ from elman.engines.triton.step_graph import StepGraph
 from elman.frontend.cell import Cell
 from elman.ops import concat, tanh
 from elman.tuning.kernels import kernel_of
-from helpers import Case, Sizes, assert_all_same, assert_close, job_of, random_case, run
+from helpers import Case, Sizes, assert_all_same, assert_close, job_of, oracle, random_case
 from library_sizes import sizes_of
 from packed_rows import alone, drawn, layout, packed, together
+from products import some_of
 from unseen import UNSEEN
 
 LOOP, STEPS = "loop/16/4/1", "steps"
@@ -41,6 +42,10 @@ pytestmark = [
 ]
 
 
+def named(value: Any) -> str:
+    return getattr(value, "name", None) or str(value).removeprefix("torch.")
+
+
 def kernel(case: Case, schedule: str, **options: Any) -> TritonKernel:
     made = any_kernel(case, schedule, **options)
     assert isinstance(made, TritonKernel)
@@ -54,15 +59,13 @@ def any_kernel(case: Case, schedule: str, **options: Any) -> TritonKernel | Head
     return made
 
 
-def oracle(case: Case) -> dict[str, torch.Tensor]:
-    """Engine reference in float64 on the very numbers that the case holds."""
-    return run(case.cell, case.to(torch.float64), "reference")
-
-
-@pytest.mark.parametrize("schedule", EVERY)
-@pytest.mark.parametrize("cell", CASES, ids=lambda cell: cell.name)
+@pytest.mark.parametrize(
+    "cell, schedule",
+    [*((cell, LOOP) for cell in CASES), *some_of([*CASES], [STEPS, GRID], together=1)],
+    ids=named,
+)
 def test_every_cell(cell: Cell, schedule: str) -> None:
-    """Values and every gradient, of awkward sizes."""
+    """Values and every gradient, of awkward sizes; each in a loop and in one other schedule."""
     case = random_case(cell, CASES[cell])
     assert_all_same(call(kernel(case, schedule), case), oracle(case), case.dtype, case.T)
 
@@ -85,10 +88,14 @@ def test_awkward_sizes(sizes: tuple[int, ...], schedule: str) -> None:
     assert_all_same(call(kernel(case, schedule), case), oracle(case), case.dtype, case.T)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
-@pytest.mark.parametrize("schedule", EVERY)
 @pytest.mark.parametrize(
-    "cell", [cells.gru, cells.lstm, cells.lstm_layernorm, cells.lem], ids=lambda cell: cell.name
+    "cell, schedule, dtype",
+    some_of(
+        [cells.gru, cells.lstm, cells.lstm_layernorm, cells.lem],
+        EVERY,
+        [torch.bfloat16, torch.float16],
+    ),
+    ids=named,
 )
 def test_half_precision(cell: Cell, schedule: str, dtype: torch.dtype) -> None:
     """Products in half precision, everything else in float32."""
@@ -114,8 +121,11 @@ def rounded(values, made):
 """
 
 
-@pytest.mark.parametrize("cell", [cells.gru, cells.lstm, cells.rnn, cells.lem])
-@pytest.mark.parametrize("schedule", [LOOP, "grid/8/2/6/1"])
+@pytest.mark.parametrize(
+    "cell, schedule",
+    some_of([cells.gru, cells.lstm, cells.rnn, cells.lem], [LOOP, "grid/8/2/6/1"], together=1),
+    ids=named,
+)
 def test_bfloat16_of_more_units(cell: Cell, schedule: str) -> None:
     """Twelve inputs and units: what batched phases hand to the steps is kept in bfloat16."""
     case = random_case(cell, Sizes(T=3, B=4, I=12, H=12)).to(torch.bfloat16)
@@ -182,8 +192,11 @@ def test_more_groups_than_find_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_all_same(call(kernel(case, SLICED), case), oracle(case), case.dtype, case.T)
 
 
-@pytest.mark.parametrize("cell", [cells.gru, cells.lstm_layernorm, cells.lem])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "cell, training",
+    some_of([cells.gru, cells.lstm_layernorm, cells.lem], [True, False], together=1),
+    ids=named,
+)
 def test_recorded_steps(cell: Cell, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second call of the same shapes works on a record's own memory, the third finds it."""
     monkeypatch.setattr(StepGraph, "run", StepGraph.recorded)
@@ -253,9 +266,11 @@ def all_shared(x: Any, h: Any, W: Any, R: Any, V: Any, Q: Any, b: Any, d: Any) -
     return elman.ops.tanh(W @ x + R @ h + b + V @ x + Q @ h + d)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
-@pytest.mark.parametrize("schedule", [LOOP, STEPS])
-@pytest.mark.parametrize("cell", [part_shared, all_shared], ids=lambda cell: cell.name)
+@pytest.mark.parametrize(
+    "cell, schedule, dtype",
+    some_of([part_shared, all_shared], [LOOP, STEPS], [torch.float32, torch.float16]),
+    ids=named,
+)
 def test_gradients_have_memory_of_their_own(cell: Cell, schedule: str, dtype: torch.dtype) -> None:
     """autograd adds to them in place."""
     case = random_case(cell, Sizes(T=3, B=2, I=16, H=16)).to(dtype)
@@ -272,28 +287,33 @@ def test_gradients_have_memory_of_their_own(cell: Cell, schedule: str, dtype: to
         grad.fill_(float("nan"))
 
 
-@pytest.mark.parametrize("schedule", ["grid/16/2/8/1", "grid/4/2/8/3"])
-@pytest.mark.parametrize("cell", [cells.gru, cells.gru_before, cells.lstm_layernorm])
+@pytest.mark.parametrize(
+    "cell, schedule",
+    some_of(
+        [cells.gru, cells.gru_before, cells.lstm_layernorm],
+        ["grid/16/2/8/1", "grid/4/2/8/3"],
+        together=1,
+    ),
+    ids=named,
+)
 def test_a_grid_of_one_program_meets_itself(cell: Cell, schedule: str) -> None:
     """The barrier's code runs: whoever comes alone is not kept waiting."""
     case = random_case(cell, Sizes(T=3, B=18, I=3, H=6))
     assert_all_same(call(kernel(case, schedule), case), oracle(case), case.dtype, case.T)
 
 
-@pytest.mark.parametrize("schedule", [LOOP, STEPS, "grid/8/2/2/2"])
 @pytest.mark.parametrize(
-    "cell, dtype",
-    [
-        (cells.gru, torch.float32),
-        (cells.lstm_peephole, torch.float32),
-        (cells.lem, torch.float16),
-        (cells.indrnn, torch.float32),
-        (cells.slstm, torch.float16),
-    ],
-    ids=lambda value: value.name if isinstance(value, Cell) else str(value)[6:],
+    "cell, schedule",
+    some_of(
+        [cells.gru, cells.lstm_peephole, cells.lem, cells.indrnn, cells.slstm],
+        [LOOP, STEPS, "grid/8/2/2/2"],
+        together=1,
+    ),
+    ids=named,
 )
-def test_heads(cell: Cell, dtype: torch.dtype, schedule: str) -> None:
+def test_heads(cell: Cell, schedule: str) -> None:
     """Each head is a program's own, with its part of inputs, states and weights."""
+    dtype = torch.float16 if cell in (cells.lem, cells.slstm) else torch.float32
     heads, H, B = 3, 12, 9
     case = random_case(cell.with_heads(heads), Sizes(T=3, B=B, I=H, H=H)).to(dtype)
     made = any_kernel(case, schedule)
@@ -353,13 +373,14 @@ def test_heads_that_read_all_of_the_input() -> None:
 LENGTHS = {"several": (4, 3, 3, 1), "equal": (2, 2), "more than a program takes": (3, *(1,) * 17)}
 
 
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-@pytest.mark.parametrize("schedule", EVERY)
 @pytest.mark.parametrize(
-    "cell", [cells.gru, cells.lstm_peephole, cells.lem, cells.minlstm], ids=lambda cell: cell.name
+    "cell, schedule, name",
+    some_of([cells.gru, cells.lstm_peephole, cells.lem, cells.minlstm], EVERY, [*LENGTHS]),
+    ids=named,
 )
-def test_packed_rows(cell: Cell, schedule: str, lengths: tuple[int, ...]) -> None:
+def test_packed_rows(cell: Cell, schedule: str, name: str) -> None:
     """Sequences of several lengths: what each gives alone."""
+    lengths = LENGTHS[name]
     case = drawn(cell, lengths, torch.float32, H=7)
     made = kernel(case, schedule)
     assert made.packs
@@ -367,8 +388,11 @@ def test_packed_rows(cell: Cell, schedule: str, lengths: tuple[int, ...]) -> Non
     assert_all_same(got, alone(case, lengths), torch.float32, max(lengths))
 
 
-@pytest.mark.parametrize("schedule", [LOOP, STEPS, "grid/8/2/2/2"])
-@pytest.mark.parametrize("cell", [cells.gru, cells.lstm_peephole], ids=lambda cell: cell.name)
+@pytest.mark.parametrize(
+    "cell, schedule",
+    some_of([cells.gru, cells.lstm_peephole], [LOOP, STEPS, "grid/8/2/2/2"], together=1),
+    ids=named,
+)
 def test_packed_rows_of_heads(cell: Cell, schedule: str) -> None:
     """Every head has the same lengths."""
     lengths = (4, 3, 3, 1)
@@ -380,8 +404,9 @@ def test_packed_rows_of_heads(cell: Cell, schedule: str) -> None:
     assert_all_same(got, alone(case, lengths), torch.float32, 4)
 
 
-@pytest.mark.parametrize("schedule", [*EVERY, SLICED])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "schedule, training", some_of([*EVERY, SLICED], [True, False], together=1), ids=named
+)
 def test_packed_rows_in_half_precision(schedule: str, training: bool) -> None:
     """Slices, states that are not kept, and states beside their sequences."""
     lengths = (5, 3, 3, 2, 1)

@@ -23,6 +23,7 @@ from elman.frontend.cell import Cell
 from elman.plan.build import program
 from elman.plan.program import Program
 from elman.plan.spec import Spec
+from products import some_of
 from unseen import functions, grouped, latents
 
 TYPES: dict[str, tuple[str, Any]] = {
@@ -179,6 +180,7 @@ def test_grids_on_sm_90(key: tuple[Any, ...]) -> None:
     assert found.loop["STG"] <= stores
 
 
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "cell, units, dtype, batch",
     [
@@ -188,10 +190,14 @@ def test_grids_on_sm_90(key: tuple[Any, ...]) -> None:
     ],
     ids=lambda value: value.name if isinstance(value, Cell) else str(value),
 )
-def test_what_the_model_lets_pass_fits(cell: Cell, units: int, dtype: str, batch: int) -> None:
-    """Schedules that are measured have room on the chip, and registers for each step."""
+def test_what_the_model_lets_pass_fits(
+    cell: Cell, units: int, dtype: str, batch: int, every: bool
+) -> None:
+    """Schedules that are measured have room on the chip, and registers for each step: those of most
+    stages in a loop, and of most samples in a grid."""
     of = planned(cell, units, dtype)
-    found = [*loops(of, batch), *grids(of, batch, 1)]
+    inside, across = loops(of, batch), grids(of, batch, 1)
+    found = [*inside, *across] if every else [*inside[-1:], *across[:1]]
     assert found
     for schedule in found:
         for forward in (True, False):
@@ -234,9 +240,9 @@ def test_grids_on_other_targets(target: str, forward: bool) -> None:
     assert found.shared <= SHARED[target]
 
 
-@pytest.mark.parametrize("target", ["sm_80", "gfx942"])
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("forward", [True, False])
+@pytest.mark.parametrize(
+    "target, dtype, forward", some_of(["sm_80", "gfx942"], [*TYPES], [True, False])
+)
 def test_other_targets(target: str, dtype: str, forward: bool) -> None:
     """Older and other chips."""
     found = loop_facts(cells.gru, 64, dtype, target, forward, TritonSchedule("loop", 16, 4, 1))
@@ -253,8 +259,7 @@ def test_every_cell_compiles(cell: Cell) -> None:
         assert found.shared <= SHARED["sm_90"]
 
 
-@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
-@pytest.mark.parametrize("forward", [True, False])
+@pytest.mark.parametrize("target, forward", some_of(["sm_90", "gfx942"], [True, False], together=1))
 def test_every_function_compiles(forward: bool, target: str) -> None:
     """Both directions; doubles inside of a function are no reason to spill."""
     schedule = TritonSchedule("loop", 16, 4, 1)
@@ -262,11 +267,17 @@ def test_every_function_compiles(forward: bool, target: str) -> None:
     assert found.spilled <= SPILLED
 
 
-@pytest.mark.parametrize("schedule", ["loop/16/4/1", "grid/16/8/16/1"])
-@pytest.mark.parametrize("forward", [True, False])
-@pytest.mark.parametrize("cell, units", [(grouped, 24), (grouped, 32), (latents, 48)])
-def test_groups_of_units_compile(cell: Cell, units: int, forward: bool, schedule: str) -> None:
+@pytest.mark.parametrize(
+    "of, forward, schedule",
+    some_of(
+        [(grouped, 24), (grouped, 32), (latents, 48)],
+        [True, False],
+        ["loop/16/4/1", "grid/16/8/16/1"],
+    ),
+)
+def test_groups_of_units_compile(of: tuple[Cell, int], forward: bool, schedule: str) -> None:
     """Groups of a power of two of units, and of others, which are gathered."""
+    cell, units = of
     found = loop_facts(cell, units, "bfloat16", "sm_90", forward, TritonSchedule.parse(schedule))
     assert found.shared <= SHARED["sm_90"]
 

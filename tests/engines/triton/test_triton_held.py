@@ -10,8 +10,9 @@ from calls import call, forward, given_of
 from elman.engines.triton.kernel import TritonKernel
 from elman.frontend.cell import Cell
 from elman.tuning.kernels import kernel_of
-from helpers import Case, Sizes, assert_all_same, job_of, random_case, run
+from helpers import Case, Sizes, assert_all_same, job_of, oracle, random_case
 from packed_rows import alone, drawn, together
+from products import some_of
 from unseen import HOLDING, epilogue, half, holding, output
 
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
@@ -33,12 +34,15 @@ def sizes(cell: Cell) -> Sizes:
     return Sizes(T=4, B=3, I=3, H=6, more=(("P", 2),) if cell is epilogue else ())
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("cell", HOLDING, ids=lambda cell: cell.name)
+@pytest.mark.parametrize(
+    "cell, schedule",
+    [*((cell, SCHEDULES[0]) for cell in HOLDING), *some_of(HOLDING, SCHEDULES[1:], together=1)],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_agreement(cell: Cell, schedule: str) -> None:
     """Values and every gradient."""
     case = random_case(cell, sizes(cell))
-    want = run(cell, case.to(torch.float64), "reference")
+    want = oracle(case)
     assert_all_same(call(made(case, schedule), case), want, case.dtype, case.T)
 
 
@@ -46,13 +50,16 @@ def test_agreement(cell: Cell, schedule: str) -> None:
 def test_half_precision(schedule: str) -> None:
     """Steps go on in float32 beside what is kept; the third call is replayed."""
     case = random_case(epilogue, sizes(epilogue)).to(torch.bfloat16)
-    kernel, want = made(case, schedule), run(epilogue, case.to(torch.float64), "reference")
+    kernel, want = made(case, schedule), oracle(case)
     for _ in range(3):
         assert_all_same(call(kernel, case), want, case.dtype, case.T)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("cell", [holding, half, output], ids=lambda cell: cell.name)
+@pytest.mark.parametrize(
+    "cell, schedule",
+    some_of([holding, half, output], SCHEDULES, together=1),
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_packed_rows(cell: Cell, schedule: str) -> None:
     """Sequences of several lengths: what each gives alone."""
     lengths = (4, 3, 3, 1)

@@ -77,6 +77,7 @@ SMALL = [
     (cells.slstm.with_heads(2), 4),
 ]
 NAMES = [f"{cell.name}-{cell.heads}x{H // cell.heads}" for cell, H in SMALL]
+UNLIKE = {"gru-1x1", "gru-1x4", "gru-2x2", "lstm-1x2", "pair-1x2", "given-1x2", "gru-1x8"}
 
 
 def problem_of(case: Case) -> Problem:
@@ -91,8 +92,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.interpreted
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("cell, H", SMALL, ids=NAMES)
 @pytest.mark.parametrize("T, B", [(1, 1), (21, 3)])
+@pytest.mark.parametrize("cell, H", SMALL, ids=NAMES)
 def test_one_iteration(
     cell: Cell, H: int, T: int, B: int, kernels: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +210,13 @@ def test_heads_share_their_kernels(heads: int) -> None:
     assert f") * {heads} + group)" in own.steps_text
 
 
-@pytest.mark.parametrize("cell, H", SMALL, ids=NAMES)
+@pytest.mark.parametrize(
+    "cell, H",
+    [
+        pytest.param(cell, H, id=name, marks=() if name in UNLIKE else pytest.mark.long)
+        for (cell, H), name in zip(SMALL, NAMES)
+    ],
+)
 def test_compiled(cell: Cell, H: int) -> None:
     """Nothing spills, at the blocks that are launched."""
     made = formula_of(cell, H)._iterations(newton.newton, torch.float32)

@@ -20,7 +20,7 @@ from elman.engines.triton import replay as replay_module
 from elman.engines.triton.engine import TritonEngine
 from elman.engines.triton.kernel import TritonKernel
 from elman.ops import sigmoid, tanh
-from helpers import Case, Sizes, assert_all_same, job_of, random_case, run
+from helpers import Case, Sizes, assert_all_same, job_of, oracle, random_case
 
 LOOP, GRID, SLICED = "loop/16/4/1", "grid/16/2/3/1", "grid/2/2/3/2"
 SIZES = Sizes(T=3, B=3, I=3, H=5)
@@ -45,11 +45,6 @@ def made(case: Case, schedule: str) -> TritonKernel:
     found = TritonEngine().compile(job_of(case), schedule)
     assert isinstance(found, TritonKernel)
     return found
-
-
-def oracle(case: Case) -> dict[str, torch.Tensor]:
-    """Engine reference in float64 on the very numbers that the case holds."""
-    return run(case.cell, case.to(torch.float64), "reference")
 
 
 def judged(kernel: TritonKernel, case: Case, times: int = 3, **options: Any) -> None:

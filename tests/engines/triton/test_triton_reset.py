@@ -14,6 +14,7 @@ from elman.nn.autograd.function import run
 from elman.nn.reset import RESETS, Reset
 from elman.tuning.kernels import kernel_of
 from helpers import Sizes, assert_close, job_of, random_case
+from products import some_of
 
 pytestmark = [pytest.mark.interpreted]
 
@@ -23,9 +24,11 @@ def never():
     raise AssertionError
 
 
-@pytest.mark.parametrize("schedule", ["loop/16/4/1", "steps", "grid/16/2/3/1"])
-@pytest.mark.parametrize("to", RESETS)
-@pytest.mark.parametrize("cell", [cells.gru, cells.lstm_peephole], ids=lambda cell: cell.name)
+@pytest.mark.parametrize(
+    "cell, to, schedule",
+    some_of([cells.gru, cells.lstm_peephole], [*RESETS], ["loop/16/4/1", "steps", "grid/16/2/3/1"]),
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_every_schedule(cell, to, schedule):
     """Output, last states and gradients as on the oracle."""
     case = random_case(cell, Sizes(T=4, B=3, I=3, H=5))

@@ -11,6 +11,7 @@ from elman.engines.deer.scans import Units, associative
 from elman.engines.triton import scans, walks
 from elman.engines.triton.offline import facts
 from elman.engines.triton.source import function
+from products import some_of
 
 
 @pytest.mark.interpreted
@@ -62,9 +63,9 @@ def test_joining_is_associative(n, seed):
     torch.testing.assert_close(torch.stack(left), torch.stack(right))
 
 
-@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-@pytest.mark.parametrize("N", [1, 64])
+@pytest.mark.parametrize(
+    "n, N, target", some_of([1, 2, 3, 4], [1, 64], ["sm_90", "gfx942"], together=1)
+)
 def test_compiled(n, N, target):
     """Neither kernel spills."""
     steps, channels = scans.block(n, N)
@@ -72,8 +73,7 @@ def test_compiled(n, N, target):
     _fits(texts, {"STEPS": steps, "CHANNELS": channels}, target)
 
 
-@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
-@pytest.mark.parametrize("n", [5, 8])
+@pytest.mark.parametrize("n, target", some_of([5, 8], ["sm_90", "gfx942"], together=1))
 def test_walks_compiled(n, target):
     """Neither do those of larger systems."""
     texts = {"totals": walks.totals_text(n), "steps": walks.steps_text(n)}
