@@ -22,6 +22,7 @@ from elman.errors import EngineError, InputError
 from elman.plan.spec import Spec
 from elman.tuning.kernels import refusal
 from helpers import OwnBackwardEngine, assert_same, stand_in
+from products import some_of
 
 KINDS = ("RNN", "GRU", "LSTM")
 ENGINES = ("auto", *(name for name in registry.names() if not registry.elsewhere(name, "cpu")))
@@ -87,10 +88,11 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind, options, dtype, engine",
+    some_of(KINDS, OPTIONS, [torch.float32, torch.float64], ENGINES),
+    ids=str,
+)
 def test_same_results(kind, options, dtype, engine):
     """Outputs, states and every gradient, with and without initial states."""
     need(engine)

@@ -140,7 +140,16 @@ def test_cells_are_the_published_loops(name):
     assert_all_same(call(kernel_of(job, "c"), case), got, F64, case.T)
 
 
-@pytest.mark.parametrize("name", LOOPS)
+SPIKES = {made.function for made in cells.SPIKING}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if of.function in SPIKES or k % 4 == 0 else pytest.mark.long)
+        for k, (name, (of, *_)) in enumerate(LOOPS.items())
+    ],
+)
 def test_cells_in_float32(name):
     """Engine c against the oracle; spikes are the same ones, far from thresholds as these are."""
     case = case_of(name, torch.float32)

@@ -50,7 +50,7 @@ def test_train_report_and_runs(elman, tmp_path, data):
     assert "0.1" in said
 
 
-def test_train_on_words(elman, tmp_path, data):
+def test_train_on_words(elman, without_charts, tmp_path, data):
     """A preset's settings but for what is given; perplexities on the screen and in the list."""
     out = f"--out={tmp_path / 'runs'}"
     small = [option for option in SMALL if "minutes" not in option]
@@ -65,7 +65,7 @@ def test_train_on_words(elman, tmp_path, data):
     assert "perplexity" in (folder / "report.html").read_text()
 
 
-def test_interrupted_run_is_listed_and_resumed(elman, tmp_path, data, monkeypatch):
+def test_interrupted_run_is_listed_and_resumed(elman, without_charts, tmp_path, data, monkeypatch):
     """Ctrl-C exits with 130; the run is listed with its step; --resume completes it."""
     steps = itertools.count(1)
     monkeypatch.setattr(Wish, "__bool__", lambda self: next(steps) == 4)
@@ -118,7 +118,7 @@ def test_runs_without_any(elman, tmp_path):
     assert "elman train makes one" in said
 
 
-def test_damaged_run_does_not_hide_the_others(elman, tmp_path, data):
+def test_damaged_run_does_not_hide_the_others(elman, without_charts, tmp_path, data):
     """A run whose files are damaged is told below the table."""
     out = f"--out={tmp_path / 'runs'}"
     elman("train", f"--data={data}", out, *SMALL, "--no-compare")
@@ -131,7 +131,7 @@ def test_damaged_run_does_not_hide_the_others(elman, tmp_path, data):
     assert "bad: damaged: config.json: it is not JSON: Expecting" in said
 
 
-def test_train_series_and_resume(elman, tmp_path):
+def test_train_series_and_resume(elman, without_charts, tmp_path):
     """A task of its own options; its report shows the held-out data by class; runs lists both."""
     for half in ("TRAIN", "TEST"):
         lines = [f"{k % 2}\t{k % 2 + 0.1 * k}\t{k % 2}\n" for k in range(9)]
@@ -151,7 +151,7 @@ def test_train_series_and_resume(elman, tmp_path):
 
 
 @pytest.mark.parametrize("task", ["regression", "rotate"])
-def test_train_on_numbers(elman, tmp_path, task):
+def test_train_on_numbers(elman, without_charts, tmp_path, task):
     """Loss and R² on the screen, in the list and in the report, with what was predicted."""
     draw = np.random.default_rng(0)
     if task == "regression":

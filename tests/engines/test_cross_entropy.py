@@ -110,7 +110,7 @@ def cut(rows, workers=1, shares=None):
     smoothing=st.sampled_from((0.0, 0.1, 1.0)),
     seed=st.integers(0, 9),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 def test_any_shape_agrees_with_torch_in_float64(
     run, N, H, V, rows, workers, shares, dtype, bias, smoothing, seed
 ):

@@ -68,7 +68,7 @@ def drawn(algebra, T, N, dtype=torch.float64):
     return A, b, torch.randn(b.shape[1:], dtype=dtype)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(
     algebra=st.one_of(
         st.builds(Units, st.integers(1, 8)), st.builds(Dense, st.sampled_from([1, 3, 8, 17, 33]))

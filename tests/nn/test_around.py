@@ -277,7 +277,7 @@ def called(module: Any, x: Tensor, form: str, lengths: list[int], first: bool) -
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-@settings(max_examples=40, deadline=None)
+@settings(deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
     bias=st.booleans(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import elman
 from helpers import need_engine
+from scripts import TESTS, begin, environment, finished
 
 RANKS = 2
 
@@ -79,7 +81,9 @@ def worker(rank: int, folder: str) -> None:
 def test_wrapped_modules(tmp_path):
     """Two processes, three steps, both wrappers."""
     need_engine("c")
-    torch.multiprocessing.spawn(worker, (str(tmp_path),), nprocs=RANKS)
+    path = os.pathsep.join([str(TESTS), environment()["PYTHONPATH"]])
+    text = f"from nn.test_distributed import worker; worker(%d, {str(tmp_path)!r})"
+    finished(*(begin("-c", text % rank, PYTHONPATH=path) for rank in range(RANKS)))
     for rank in range(RANKS):
         for want, got in json.loads(Path(tmp_path, f"{rank}.json").read_text()).values():
             assert got[0] == pytest.approx(want[0], rel=1e-5)

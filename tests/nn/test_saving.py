@@ -80,6 +80,7 @@ MADE = {
     "accelerated": lambda: swapped(False),
     "restored": lambda: swapped(True),
 }
+UNLIKE = {"LSTM", "GRUCell", "GRU aten", "two states", "checkpoint", "own options", "accelerated"}
 MINE = [leaky, twice]  # what a user allows beside elman's
 TORCHS = [nn.GRU, nn.Sequential, nn.Linear]
 
@@ -492,9 +493,17 @@ def test_spawned_workers():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("kind", [k for k in MADE if k != "restored"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in UNLIKE else pytest.mark.long)
+        for kind in MADE
+        if kind != "restored"
+    ],
+)
 def test_exported_programs(kind):
-    """Exported before and after a round trip: the same bits."""
+    """Exported before and after a round trip: the same bits. One of each kind; what else they are
+    made with is in their pickles."""
     net = MADE[kind]().eval()
     want = flat(net(*given(net)))
     for it in (net, pickle.loads(pickle.dumps(net))):

@@ -68,10 +68,17 @@ def report(tmp_path_factory) -> Path:
     return write_benchmarks(folder / "report.html", "every suite", [page("one"), page("two")])
 
 
+@pytest.fixture(scope="module")
+def light(report) -> dict[int, dict]:
+    """What a browser makes of it, by the width of its window."""
+    found = seen(report.parent, [report.name], (400, 1000, 1400), PROBE)
+    return {width: told for (_, width), told in found.items()}
+
+
 @pytest.mark.parametrize("width", [400, 1400])
-def test_nothing_is_missing_or_cut_off(report, width):
+def test_nothing_is_missing_or_cut_off(light, width):
     """On a telephone and on a desk."""
-    found = look(report, width)
+    found = light[width]
     assert found["width"] == width
     assert found["errors"] == []
     assert found["figures"] == 6
@@ -88,8 +95,6 @@ def test_points_say_their_values_and_tables_sort(tmp_path):
     assert (down, up) == (["1.5 s", "2 ms", "900 µs", "–"], ["900 µs", "2 ms", "1.5 s", "–"])
 
 
-def test_light_and_dark(report):
+def test_light_and_dark(report, light):
     """As the reader's system has it."""
-    light = look(report, 1000)["ground"]
-    dark = look(report, 1000, DARK)["ground"]
-    assert light != dark
+    assert look(report, 1000, DARK)["ground"] != light[1000]["ground"]

@@ -119,7 +119,15 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("key", TABLE, ids=lambda key: "-".join(map(str, key)))
+def rows(table: dict[tuple[Any, ...], tuple[int, ...]], *usual: int) -> list[Any]:
+    """Parameters of a table's rows: of other sizes than the usual ones they are ``long``."""
+    return [
+        pytest.param(key, id="-".join(map(str, key)), marks=() if at in usual else pytest.mark.long)
+        for at, key in enumerate(table)
+    ]
+
+
+@pytest.mark.parametrize("key", rows(TABLE, 0, 3, 5, 9, 10))
 def test_time_loops_on_sm_90(key: tuple[Any, ...]) -> None:
     """The weights' loads are outside, nothing spills, and the counts are those of the table."""
     name, units, dtype, samples, warps, forward = key
@@ -163,7 +171,7 @@ GRIDS = {
 }
 
 
-@pytest.mark.parametrize("key", GRIDS, ids=lambda key: "-".join(map(str, key)))
+@pytest.mark.parametrize("key", rows(GRIDS, 1, 2, 7, 8, 10))
 def test_grids_on_sm_90(key: tuple[Any, ...]) -> None:
     """Rows of the weights stay on chip; a step loads the others' state and its own slots."""
     name, units, dtype, schedule, forward = key
@@ -230,8 +238,7 @@ def test_all_programs_are_resident(batch: int, units: int, heads: int) -> None:
 SMALL: dict[int, Program] = {}
 
 
-@pytest.mark.parametrize("target", ["sm_80", "gfx942"])
-@pytest.mark.parametrize("forward", [True, False])
+@pytest.mark.parametrize("target, forward", some_of(["sm_80", "gfx942"], [True, False], together=1))
 def test_grids_on_other_targets(target: str, forward: bool) -> None:
     """AMD's tensor cores take no fewer than sixteen units."""
     schedule = TritonSchedule("grid", 16, 8, units=16 if target == "gfx942" else 8)
@@ -250,13 +257,16 @@ def test_other_targets(target: str, dtype: str, forward: bool) -> None:
     assert found.shared <= SHARED[target]
 
 
-@pytest.mark.parametrize("cell", cells.CORE, ids=lambda cell: cell.name)
-def test_every_cell_compiles(cell: Cell) -> None:
-    """Both directions of every cell of the library, and all batched phases of one of them."""
-    for forward in (True, False):
-        found = loop_facts(cell, 32, "bfloat16", "sm_90", forward, TritonSchedule("loop", 16, 4, 2))
-        assert found.spilled <= SPILLED
-        assert found.shared <= SHARED["sm_90"]
+@pytest.mark.parametrize(
+    "cell, forward",
+    some_of(cells.CORE, [True, False], together=1),
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_every_cell_compiles(cell: Cell, forward: bool) -> None:
+    """Every cell of the library in one direction, and half of them in each."""
+    found = loop_facts(cell, 32, "bfloat16", "sm_90", forward, TritonSchedule("loop", 16, 4, 2))
+    assert found.spilled <= SPILLED
+    assert found.shared <= SHARED["sm_90"]
 
 
 @pytest.mark.parametrize("target, forward", some_of(["sm_90", "gfx942"], [True, False], together=1))
@@ -291,10 +301,13 @@ def test_heads_compile(forward: bool) -> None:
     assert found.loop["LDG"] <= (4 if forward else 7)
 
 
-@pytest.mark.parametrize("forward", [True, False])
-@pytest.mark.parametrize("name, units", [("loop/16/8/1", 128), ("grid/16/8/16/1", 512)])
-def test_packed_rows_compile(name: str, units: int, forward: bool) -> None:
+@pytest.mark.parametrize(
+    "of, forward",
+    some_of([("loop/16/8/1", 128), ("grid/16/8/16/1", 512)], [True, False], together=1),
+)
+def test_packed_rows_compile(of: tuple[str, int], forward: bool) -> None:
     """Each sample's own number of steps costs a few loads of numbers, and no room."""
+    name, units = of
     schedule = TritonSchedule.parse(name)
     found = loop_facts(cells.gru, units, "bfloat16", "sm_90", forward, schedule, packed=True)
     assert found.spilled <= SPILLED
@@ -304,7 +317,11 @@ def test_packed_rows_compile(name: str, units: int, forward: bool) -> None:
     assert found.loop["BAR"] <= plain.loop["BAR"]
 
 
-@pytest.mark.parametrize("cell", [cells.lstm_layernorm, cells.gru_before], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "cell",
+    [cells.lstm_layernorm, pytest.param(cells.gru_before, marks=pytest.mark.long)],
+    ids=lambda c: c.name,
+)
 def test_steps_compile(cell: Cell) -> None:
     """Kernels between products: of steps, and of all rows at once."""
     of = planned(cell, 96, "bfloat16")
