@@ -208,7 +208,7 @@ def test_help_of_a_task(elman):
     """Options are the fields of its configuration, with their words."""
     said = elman("train", "images", "--help")[1]
     common = ("--optimizer", "--momentum", "--nesterov", "--schedule")
-    for word in ("--permute", "--residual", "--heads", "Walks through", *common):
+    for word in ("--permute", "--residual", "--heads", "Read the pixels", *common):
         assert word in said
     assert "--bptt" not in said
     assert "--bptt" in elman("train", "--help")[1]
