@@ -68,10 +68,12 @@ class Campaign:
     """The folder of all runs, and what they share.
 
     Attributes:
+        engine: what they run on; "auto" may choose otherwise in each.
         whole: undisturbed runs, by their number of processes and what they chose.
     """
 
     root: Path
+    engine: str = "auto"
     whole: dict[str, RunFolder] = field(default_factory=dict)
 
     def prepare(self, launches: list[str]) -> None:
@@ -126,7 +128,8 @@ class Campaign:
     def fresh(self, launch: str, out: Path) -> list[str]:
         """The options of a new run."""
         devices = ["--devices=2"] if launch == "devices" else []
-        return [f"--data={self.data}", f"--out={out}", *OPTIONS, *devices]
+        own = [f"--data={self.data}", f"--out={out}", f"--engine={self.engine}"]
+        return [*own, *OPTIONS, *devices]
 
     def ended(self, launch: str, out: Path) -> RunFolder:
         """A run without a strike, to its end."""
@@ -252,13 +255,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of all runs, a new one")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--engine", default="auto", help="of all runs")
     parser.add_argument("--only", default=",".join(PLACES), help="places, as write,rename")
     parser.add_argument("--started-by", default=",".join(LAUNCHES), help="as torchrun,alone")
     options = parser.parse_args()
     places, launches = options.only.split(","), options.started_by.split(",")
     if options.out.exists():
         parser.error(f"{options.out} is there already")
-    campaign = Campaign(options.out.resolve())
+    campaign = Campaign(options.out.resolve(), options.engine)
     campaign.prepare(launches)
     draw, rows, tried = random.Random(options.seed), [], 0
     print("| | started by | killed | where | went on from | equal |\n|--|--|--|--|--|--|")

@@ -58,7 +58,10 @@ def test_modules():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [(150, 16, 32), (600, 16, 32), (20_000, 16, 4)])
+@pytest.mark.parametrize(
+    "sizes",
+    [(150, 16, 32), pytest.param((600, 16, 32), marks=pytest.mark.long), (20_000, 16, 4)],
+)
 def test_forecasts_of_all_steps_at_once(sizes):
     """Jacobians of a window, and what is computed beside them where they are small."""
     case = Case("case", "memory", "gru", *sizes, contestants=("elman-deer",), baseline="elman-deer")

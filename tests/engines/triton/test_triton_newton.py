@@ -77,7 +77,13 @@ SMALL = [
     (cells.slstm.with_heads(2), 4),
 ]
 NAMES = [f"{cell.name}-{cell.heads}x{H // cell.heads}" for cell, H in SMALL]
-UNLIKE = {"gru-1x1", "gru-1x4", "gru-2x2", "lstm-1x2", "pair-1x2", "given-1x2", "gru-1x8"}
+UNLIKE = {
+    "gru-1x1",
+    "gru-2x2",
+    "twins-1x2",
+    "given-1x2",
+    "rnn-1x7",
+}  # one, heads, groups, held, many
 
 
 def problem_of(case: Case) -> Problem:
