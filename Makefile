@@ -48,7 +48,7 @@ help:
 	@echo "make venv       create .venv and install the pinned dependencies and tools"
 	@echo "make demo       train a character model on this machine's own text, about two minutes"
 	@echo "make check      format, lint, types and quick tests, ten minutes on two cores"
-	@echo "make test       install, lint, types and all usual tests, a quarter of an hour on two cores"
+	@echo "make test       install, lint, types and all usual tests, eleven minutes on two cores"
 	@echo "make test-long  also what takes minutes, with many more random cases"
 	@echo "make golden     write the golden texts anew (then read the diff)"
 	@echo "make format     format and mend what can be mended by itself"

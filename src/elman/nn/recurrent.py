@@ -32,6 +32,7 @@ from elman.plan.spec import Tape
 
 _EARLIER = ("runners", "stack", "_names", "_arguments")  # what pickles of earlier versions have
 _FORMULA = "_formula"
+_OF_PARAMETERS = ("device", "dtype")  # they say, the module does not
 
 State = Tensor | tuple[Tensor, ...] | Sequence[Tensor | tuple[Tensor, ...]]
 
@@ -327,26 +328,9 @@ class Recurrent(SequenceModule, nn.Module):
                 if value is not cell.defaults.get(name):
                     option = f"{name}={getattr(value, '__name__', value)}"
                     parts += [option] * (option not in parts)
-        for name, default in (
-            ("num_layers", 1),
-            ("bidirectional", False),
-            ("batch_first", False),
-            ("dropout", 0.0),
-            ("residual", False),
-            ("heads", 1),
-            ("engine", "auto"),
-            ("tape", "auto"),
-            ("without", ()),
-            ("checkpoint", None),
-            ("memory_budget", None),
-            ("clip_gradient", None),
-            ("learn_initial", False),
-            ("zoneout", 0.0),
-            ("recurrent_dropout", 0.0),
-            ("recurrent_dropout_per", "sequence"),
-            ("weight_dropout", 0.0),
-        ):
-            if getattr(self, name) != default:
+        for name, argument in inspect.signature(Recurrent).parameters.items():
+            shown = argument.default is not argument.empty and name not in _OF_PARAMETERS
+            if shown and getattr(self, name) != argument.default:
                 parts.append(f"{name}={getattr(self, name)!r}")
         return ", ".join(parts)
 

@@ -20,7 +20,7 @@ class Workers(DDPStrategy):
 
     DistributedDataParallel sends gradients while the backward goes on. Processes of one machine
     that compute on its cores have no core left that could: there it only costs, and gradients are
-    averaged at once (``average_gradients``), through memory where processes can share some.
+    averaged at once (`averaging.Gradients`), through memory where processes can share some.
     """
 
     @property
@@ -41,7 +41,7 @@ class Workers(DDPStrategy):
 
 
 def at_once(fabric: Fabric) -> bool:
-    """Whether gradients wait for ``average_gradients``."""
+    """Whether gradients are averaged after the backward, by `averaging.Gradients`."""
     strategy = fabric.strategy
     return fabric.world_size > 1 and isinstance(strategy, Workers) and strategy.at_once
 

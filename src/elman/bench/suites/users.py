@@ -149,7 +149,7 @@ def _whole(rows: Rows, case: str) -> str:
     of_loop, of_ours = (every * rows.seconds(RECURRENT, who) for who in (LOOP, OURS))
     return (
         f"the LSTM takes {of_loop / loop:.0%} of it in a loop, {of_ours / ours:.0%} on elman; the "
-        f"rest is convolutions: with a layer that takes no time {loop / (loop - of_loop):.1f}x"
+        f"rest is convolutions: with a layer that takes no time {loop / (ours - of_ours):.1f}x"
     )
 
 
