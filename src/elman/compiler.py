@@ -87,13 +87,18 @@ def _job(cell: Cell, spec: Spec, rules: tuple[Rule, ...]) -> Job:
 def _has_like_heads(cell: Cell) -> bool:
     """Whether a head is the cell itself at a smaller size: no dim that is divided is a number, all
     states and outputs are divided, and nothing reads all units, those of other heads too, as a
-    reduction does, or a product that is not divided among heads, of a value that is."""
+    reduction does, or a product that is not divided among heads, of a value that is; nor is there
+    a weight of all units by all units, which nothing has to read."""
     how = cell.division
     if any(isinstance(gate_block, int) for gate_block in how.dims):
         return False
     for value in (*cell.graph.states, *cell.graph.outputs):
         if not value.shape or not how.dims.issuperset(value.shape[0]):
             return False
+    for leaf in cell.graph.weights:
+        if leaf.name not in how.blocks and len(leaf.shape) == 2:
+            if all(how.dims.intersection(dim) for dim in leaf.shape):
+                return False
     for value in cell.graph.walk():
         if OPS[value.op].kind in ("reduce", "spread", "scan") or value.op in ("count", "draw"):
             return False

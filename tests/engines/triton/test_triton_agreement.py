@@ -370,6 +370,19 @@ def test_heads_that_read_all_of_the_input() -> None:
     assert_all_same(call(made, case), oracle(case), case.dtype, case.T)
 
 
+def test_heads_with_a_weight_that_nothing_reads() -> None:
+    """A matrix of all units by all units has no part for a head: the graph of all heads runs."""
+
+    @elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], unread[H, H]")
+    def of_two(x: Any, h: Any, W: Any, R: Any, unread: Any) -> Any:
+        return elman.ops.tanh(W @ x + R @ h)
+
+    case = random_case(of_two.with_heads(2), Sizes(T=3, B=2, I=3, H=6))
+    made = kernel(case, LOOP)
+    assert made.job.single is None
+    assert_all_same(call(made, case), oracle(case), case.dtype, case.T)
+
+
 LENGTHS = {"several": (4, 3, 3, 1), "equal": (2, 2), "more than a program takes": (3, *(1,) * 17)}
 
 
