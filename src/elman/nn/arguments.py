@@ -20,12 +20,14 @@ class Marks(NamedTuple):
     Attributes:
         reset, reset_to: as of ``forward``; :data:`elman.nn.reset.Starts` once that is known.
         mask, masked_output: as of ``forward``.
+        draws: the random numbers of steps, as of ``forward``.
     """
 
     reset: Any = None
     reset_to: Any = None
     mask: Any = None
     masked_output: Any = None
+    draws: Any = None
 
     def checked(self) -> Marks:
         """These, if each says something.
@@ -40,16 +42,26 @@ class Marks(NamedTuple):
     @property
     def names(self) -> list[str]:
         """Of those that are given."""
-        return [name for name in ("reset", "mask") if getattr(self, name) is not None]
+        return [name for name in ("reset", "mask", "draws") if getattr(self, name) is not None]
 
-    def laid_out(self, x: Any, opened: Opened, batch_first: bool) -> Marks:
+    def laid_out(
+        self, x: Any, opened: Opened, batch_first: bool, halves: tuple[int, ...] = ()
+    ) -> Marks:
         """In the inner layout: arguments as of :func:`elman.nn.flags.flags_of_steps`; the mask as
-        bool."""
-        reset, mask = [
-            None if flags is None else flags_of_steps(name, flags, x, opened, batch_first)
-            for name, flags in (("reset", self.reset), ("mask", self.mask))
+        bool.
+
+        Args:
+            halves: of the keys of a step, layers · directions and how many, where draws are given.
+        """
+        reset, mask, draws = [
+            None if marks is None else flags_of_steps(name, marks, x, opened, batch_first, sizes)
+            for name, marks, sizes in (
+                ("reset", self.reset, ()),
+                ("mask", self.mask, ()),
+                ("draws", self.draws, halves),
+            )
         ]
-        return self._replace(reset=reset, mask=None if mask is None else mask != 0)
+        return self._replace(reset=reset, mask=None if mask is None else mask != 0, draws=draws)
 
     def handed_out(self, output: Any) -> Any:
         """The output of a call, as the caller has it."""

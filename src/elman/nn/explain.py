@@ -32,6 +32,7 @@ _OF_CALLS = (
     "reset_to",
     "mask",
     "masked_output",
+    "draws",
     "static",
     "outputs",
 )
@@ -50,7 +51,8 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
         options: for a cell ``input_size``, ``hidden_size``, ``steps``, ``batch``, ``dtype``,
             ``device``, ``training``, ``tape``, ``without``, ``engine``, its dims; for a module what
             its ``forward`` takes beside x: ``state``, ``lengths``, ``reset``, ``reset_to``,
-            ``mask``, ``masked_output``, ``static``, ``outputs``; for both ``measure=False``.
+            ``mask``, ``masked_output``, ``draws``, ``static``, ``outputs``; for both
+            ``measure=False``.
 
     Returns:
         An object to print, with ``stages``, ``engines``, ``tape_bytes``, ``peak_bytes``, ``flops``

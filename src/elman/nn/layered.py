@@ -18,6 +18,7 @@ _OF_CALLS = (
     "reset_to",
     "mask",
     "masked_output",
+    "draws",
     "static",
     "state",
 )

@@ -109,6 +109,7 @@ class TorchLayers(SequenceModule):
         reset_to: ResetTo | None = None,
         mask: Any = None,
         masked_output: MaskedOutput | None = None,
+        draws: Any = None,
         outputs: Outputs = None,
         input: Any = None,
         hx: Any = None,
@@ -129,21 +130,25 @@ class TorchLayers(SequenceModule):
             mask [T, B]: 0 where a step does not count: all states stay as they are, and what x
                 holds there, NaN too, is not read; laid out (and packed) as the input.
             masked_output: of such a step: ``"held"`` as before it, the default, or ``"zeros"``.
+            draws [T, B, layers·directions, n]: of :meth:`draws`, in training: random numbers that
+                the cells use instead of drawing. Laid out (and packed) as the input.
             outputs: ``"states"`` for the last layer's states behind every step too, laid out as
                 the output: ``out, (h, c), last = lstm(x, outputs="states")``; one of RNN and GRU.
 
         Raises:
             EngineError: the engine asked for by name cannot run this; or, with options that torch
                 does not have, none can.
-            ShapeError, InputError: lengths, reset or mask do not go with the input.
+            ShapeError, InputError: lengths, reset, mask or draws do not go with the input, or
+                nothing is drawn.
             TypeError: an argument under both of its names.
         """
-        usual = lengths is reset_to is outputs is mask is masked_output is input is hx is None
+        usual = lengths is reset_to is outputs is mask is masked_output is draws is None
+        usual = usual and input is hx is None
         if usual and self._parts is not None:
             again = self._parts.call_cache(self, x, state, reset)
             if again is not None:
                 return again
-        marks = Marks(reset, reset_to, mask, masked_output).checked()
+        marks = Marks(reset, reset_to, mask, masked_output, draws).checked()
         if x is None or input is not None or hx is not None:
             x, state = named(x, state, input, hx)
         weights, outputs = self._weights(), checked_outputs(outputs)

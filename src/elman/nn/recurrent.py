@@ -256,6 +256,7 @@ class Recurrent(SequenceModule, nn.Module):
         reset_to: ResetTo | None = None,
         mask: Any = None,
         masked_output: MaskedOutput | None = None,
+        draws: Any = None,
         static: Any = None,
         outputs: Outputs = None,
     ) -> Any:
@@ -280,6 +281,8 @@ class Recurrent(SequenceModule, nn.Module):
                 not read. Laid out (and packed) as x. A reset before such a step is done.
             masked_output: of a step that does not count: ``"held"``, the default: an output that is
                 a state is that state, so as before the step; any other is zero. ``"zeros"``: zero.
+            draws [T, B, layers·directions, n]: of :meth:`draws`, in training: random numbers that
+                the cells use instead of drawing. Laid out (and packed) as x.
             static [B, S]: of a cell with static inputs: one value per sequence, the same for all
                 layers and steps; a tuple if there are several; [S] unbatched; a scalar one is [B].
             outputs: ``"states"`` for the last layer's states behind every step too.
@@ -295,15 +298,16 @@ class Recurrent(SequenceModule, nn.Module):
         Raises:
             ShapeError: wrong rank, size, or a sequence of no steps.
             InputError: wrong dtype, device, or number of inputs or states; no dense tensor.
-                Static inputs are missing, or the cell has none.
+                Static inputs are missing, or the cell has none; draws are given where nothing is
+                drawn, or in a type that has not all of their bits.
             EngineError: the engine asked for by name cannot run this cell; the text says why.
         """
-        usual = lengths is reset_to is static is outputs is mask is masked_output is None
+        usual = lengths is reset_to is static is outputs is mask is masked_output is draws is None
         if usual:
             again = self.parts.call_cache(self, x, state, reset)
             if again is not None:
                 return again
-        marks = Marks(reset, reset_to, mask, masked_output).checked()
+        marks = Marks(reset, reset_to, mask, masked_output, draws).checked()
         compiling = torch.compiler.is_compiling()
         engine = fixed_engine(self.engine) if compiling else wanted(self.engine)
         prepared = self._prepared(x, state, lengths, marks, self._weights(), static)

@@ -18,9 +18,9 @@ from elman.nn.compile.traced import run_compiled
 from elman.nn.configured import Configured
 from elman.nn.dense import row_of
 from elman.nn.dispatch import Runner
-from elman.nn.draws import Draws, draw_keys, packed_keys
+from elman.nn.draws import Draws, check_draws, draw_keys, draws_to_keep, keys_of, packed_keys
 from elman.nn.flags import check_flags
-from elman.nn.layered import Formula
+from elman.nn.layered import Formula, check_size
 from elman.nn.mask import Mask, without_masked
 from elman.nn.options import Option
 from elman.nn.outputs import Outputs, RunSettings
@@ -107,6 +107,7 @@ class SequenceModule(Configured):
         reset: Tensor | None = None,
         mask: Tensor | None = None,
         static: Any = None,
+        draws: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
         """Run one step of a stream.
 
@@ -119,14 +120,17 @@ class SequenceModule(Configured):
             reset [B]: samples whose state becomes that before the step.
             mask [B]: samples whose state stays as it is where it is 0, as for :meth:`forward`.
             static [B, S]: of a cell with static inputs, as for :meth:`forward`.
+            draws [B, layers·directions, n]: the random numbers of the step, ``draws[t]`` of
+                :meth:`draws`; [layers·directions, n] unbatched.
 
         Returns:
             out [B, H]: the last layer's output; [H] unbatched.
             state: to be given to the next step.
 
         Raises:
-            InputError: the module is bidirectional, or x has the wrong rank.
-            ShapeError: x, reset or mask has the wrong size.
+            InputError: the module is bidirectional, or x has the wrong rank; draws are given where
+                nothing is drawn.
+            ShapeError: x, reset, mask or draws has the wrong size.
         """
         if self.bidirectional:
             raise InputError(
@@ -142,9 +146,67 @@ class SequenceModule(Configured):
             if flags is not None:
                 check_flags(name, flags, values[0].shape[: dims - rank + 1])
                 more[name] = flags.unsqueeze(axis)
+        if draws is not None:
+            check_flags("draws", draws, values[0].shape[: dims - rank + 1], self._halves())
+            more["draws"] = draws.unsqueeze(axis)
         out, after = self(row if several else row[0], state, **more)
         outs = [part.squeeze(axis) for part in (out if isinstance(out, tuple) else (out,))]
         return one_or_all(outs), after
+
+    def draws(self: Any, steps: int, batch: int | None = None) -> Tensor:
+        """Draw the random numbers of a call, or of so many steps, to be given to it.
+
+        ``net(x, draws=net.draws(T, B))`` is ``net(x)`` of the same seed. A rollout whose steps had
+        ``draws[t]`` is run again, as a whole, by an update that is given ``draws``, or those of
+        some samples, ``draws[:, rows]``. They decide all that the cells draw, not torch's dropout
+        between layers (``dropout=``), nor ``weight_dropout=``.
+
+        Args:
+            steps: T.
+            batch: B; none for a single sequence, unbatched.
+
+        Returns:
+            [T, B, layers·directions, n], or [B, T, ..] with ``batch_first``, of int32, where the
+            module's weights are: n = 2 halves of a key, 24 bits each, from which all numbers of a
+            step follow; 4, the second key last, where cells draw both per step and per sequence.
+            A key per sequence stands at all steps alike, so it is indexed as the others, and a step
+            uses the one it is given. A direction that runs from the end takes them from the
+            beginning in its own order: the first is of its first step. They are drawn in ``eval()``
+            too, and can be given where the module trains.
+
+        Raises:
+            InputError: the module draws nothing, or T or B is no size.
+
+        Example:
+            >>> net = elman.GRU(8, 16, zoneout=0.1)
+            >>> x, draws = torch.randn(5, 2, 8), net.draws(5, 2)
+            >>> state, outs = None, []
+            >>> for t in range(5):
+            ...     out, state = net.step(x[t], state, draws=draws[t])
+            ...     outs.append(out)
+            >>> torch.allclose(torch.stack(outs), net(x, draws=draws)[0], atol=1e-6)
+            True
+        """
+        parts: Parts = self.parts
+        check_draws(parts.draws, True, parts.signature.cell)
+        check_size("steps", steps)
+        check_size("batch", 1 if batch is None else batch)
+        like = next((value for own in self._weights() for value in own), None)
+        device, lead = None if like is None else like.device, len(parts.runners)
+        made = draws_to_keep(parts.draws, lead, steps, batch or 1, device)
+        if batch is None:
+            return made.squeeze(1)
+        return made.transpose(0, 1).contiguous() if self.batch_first else made
+
+    def _halves(self: Any) -> tuple[int, int]:
+        """How many halves of keys a row has, by layers · directions.
+
+        Raises:
+            InputError: nothing is drawn.
+        """
+        parts: Parts = self._parts or self.parts
+        check_draws(parts.draws, self.training, parts.signature.cell)
+        return len(parts.runners), 2 * len(parts.draws)
 
     @property
     def _rank(self) -> int:
@@ -235,7 +297,8 @@ class SequenceModule(Configured):
         opened = parts.signature.opened(x, state, like, batch_first, lengths, static)
         if later is not None and opened.layout.packing is not None:
             raise InputError("lengths= is for padded tensors: a PackedSequence has its own lengths")
-        marks = marks.laid_out(x, opened, batch_first)
+        halves = () if marks.draws is None else self._halves()
+        marks = marks.laid_out(x, opened, batch_first, halves)
         inputs, states, layout = opened
         if marks.mask is not None and torch.is_grad_enabled():
             count = len(parts.signature.inputs)
@@ -331,8 +394,13 @@ class SequenceModule(Configured):
             draw: of the keys.
         """
         per: tuple[str, ...] = (self._parts or self.parts).draws if self.training else ()
-        options: list[Option] = [Draws(per, self._keys(per, prepared, draw))] if per else []
         marks = prepared.marks
+        options: list[Option] = []
+        if marks.draws is not None:
+            keys = keys_of(marks.draws, prepared.inputs[0].dtype)
+            options.append(Draws(per, keys, given=True))
+        elif per:
+            options.append(Draws(per, self._keys(per, prepared, draw)))
         if marks.mask is not None:
             options.append(Mask(marks.mask))
         if marks.reset is not None:  # of steps that do not count, too
@@ -349,7 +417,7 @@ class SequenceModule(Configured):
         keys = draw(per, lead, rows, batch, like.dtype, like.device)
         if padding is None or packing is None:
             return keys
-        return packed_keys(per, keys, padding, packing)
+        return packed_keys(keys, padding, packing)
 
     def _handed_out(
         self, made: list[Any], last: tuple[Tensor, ...], outputs: Outputs, marks: Marks

@@ -68,7 +68,8 @@ class _Given(NamedTuple):
         inputs: [T, B, n] each; then static ones [B, n].
         states: [B, n] each, of all members of the group.
         weights: of all members.
-        keys: of all members' random numbers in training, as of :class:`elman.nn.draws.Draws`.
+        keys: of all members' random numbers in training, as of :class:`elman.nn.draws.Draws`; where
+            they were given, all at every step.
         lengths [B]: steps of each sequence, or None.
         reset [T, B]: not 0 where steps are reset, or None.
         mask [T, B]: of steps that count, or None.
@@ -249,6 +250,7 @@ def _called(group: Group, call: Call, given: _Given) -> tuple[Tensor, Sequence[T
     mask, reset = given.mask, given.reset
     packing = padding = None
     per = draws(group.runners[0].cell.graph) if keys else ()
+    at_steps = all(own.dim() == 4 for own in keys)
     inputs, states, weights, *_ = call
     steps, batch, _ = call.sizes
     counts = None if lengths is None else checked_lengths(lengths, batch, steps)
@@ -260,12 +262,12 @@ def _called(group: Group, call: Call, given: _Given) -> tuple[Tensor, Sequence[T
         states = tuple([packing.sorted(state, 0) for state in states])
         mask = None if mask is None else padding.packed(mask)
         reset = None if reset is None else padding.packed(reset)
-        keys = packed_keys(per, keys, padding, packing)
+        keys = packed_keys(keys, padding, packing)
     count = len(group.runners)
     each, many = len(states) // count, len(weights) // count
     starts = [states[k * each : (k + 1) * each] for k in range(count)]
     matrices = [weights[k * many : (k + 1) * many] for k in range(count)]
-    options: list[Option] = [Draws(per, keys)] if keys else []
+    options: list[Option] = [Draws(per, keys, at_steps)] if keys else []
     if mask is not None:
         options.append(Mask(mask))
     if reset is not None:

@@ -11,6 +11,7 @@ from elman.errors import EngineError
 from elman.nn.arguments import Prepared
 from elman.nn.compile.names import form_of, names_of, output_layout_of, read_by, transforming
 from elman.nn.compile.operator import BELOW
+from elman.nn.draws import keys_of
 from elman.nn.outputs import RunSettings, run_layers
 
 
@@ -43,7 +44,9 @@ def run_compiled(
     memory = [checkpoint.steps, checkpoint.budget, len(groups)]
     like = inputs[0]
     keys: list[Tensor] = []
-    if per:
+    if marks.draws is not None:
+        keys = keys_of(marks.draws, like.dtype)
+    elif per:
         sizes = [len(weights), like.shape[0], like.shape[1]]
         keys = torch.ops.elman.keys(" ".join(per), sizes, like.dtype, like.device)
 

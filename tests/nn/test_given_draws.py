@@ -1,0 +1,338 @@
+"""``draws=``: random numbers that are drawn first, used in steps and again in whole sequences."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.nn.utils.rnn import pack_padded_sequence
+
+import elman
+from elman import cells, ops
+from elman.errors import EngineError, InputError, ShapeError
+from elman.frontend.cell import cell
+from helpers import assert_close, need_engine
+
+F64 = torch.float64
+T, B, I, H = 7, 4, 5, 13
+
+
+@cell(input="x[I]", state="h[H], c[H]", weights="W[2H, I], R[2H, H], b[2H]")
+def noisy(x, h, c, W, R, b):
+    """Draws per step and per sequence."""
+    a = W @ ops.dropout(x, 0.3) + R @ ops.dropout(h, 0.2, per="sequence") + b
+    i, n = ops.split(ops.tanh(a + 0.1 * ops.noise(a)), 2)
+    c = ops.zoneout(0.5 * c + i * n, c, 0.4)
+    return ops.sin(c + 0.1 * ops.uniform(c)), c
+
+
+@cell(input="x[I]", state="h[H], c[H]", weights="W[H, I], R[H, H]")
+def once(x, h, c, W, R):
+    """Draws per sequence alone."""
+    c = 0.5 * c + ops.tanh(W @ x + R @ ops.dropout(h, 0.5, per="sequence"))
+    return ops.sin(c), c
+
+
+ZONED: dict[str, Any] = {"zoneout": 0.3, "recurrent_dropout": 0.4}
+MODULES: dict[str, Callable[..., Any]] = {
+    "gru": lambda **more: elman.GRU(I, H, **ZONED, **more),
+    "lstm, layers": lambda **more: elman.LSTM(I, H, 2, zoneout={"h": 0.3, "c": 0.1}, **more),
+    "both": lambda **more: elman.Recurrent(noisy, I, H, **more),
+    "once": lambda **more: elman.Recurrent(once, I, H, 3, **more),
+    "unlike layers": lambda **more: elman.Recurrent([once, noisy, once], I, [H, 3, H], **more),
+    "of a scalar": lambda **more: elman.Recurrent(cells.mgu, I, H, zoneout=0.5, **more),
+}
+ENGINES = ("reference", "c", "deer")
+
+
+def made(name: str, **options: Any) -> Any:
+    """A module in float64."""
+    torch.manual_seed(0)
+    return MODULES[name](dtype=F64, **options)
+
+
+def parts_of(value: Any) -> list[Tensor]:
+    """Tensors of a nested result."""
+    if isinstance(value, Tensor):
+        return [value]
+    return [tensor for part in value if isinstance(part, (Tensor, tuple, list))
+            for tensor in parts_of(part)]  # fmt: skip
+
+
+def results(net: Any, x: Any, run: Callable[[Tensor], Any]) -> list[Tensor]:
+    """What ``run`` makes of x, and all gradients."""
+    x = x.detach().requires_grad_()
+    found = [value for value in parts_of(run(x)) if value.is_floating_point()]
+    loss = sum((value * torch.linspace(-1, 1, value.shape[-1])).sum() for value in found)
+    return [*found, *torch.autograd.grad(loss, [x, *net.parameters()])]  # type: ignore[arg-type]
+
+
+def same(got: list[Tensor], want: list[Tensor]) -> None:
+    for a, b in zip(got, want, strict=True):
+        assert_close(a, b)
+
+
+def looped(net: Any, x: Tensor, draws: Tensor, reset: Tensor | None = None) -> Any:
+    """A rollout: ``step`` by ``step``, x and draws [T, ...]."""
+    state, outs = None, []
+    for t in range(len(x)):
+        more = {} if reset is None else {"reset": reset[t]}
+        out, state = net.step(x[t], state, draws=draws[t], **more)
+        outs.append(out)
+    return torch.stack(outs), state
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", MODULES)
+def test_a_sequence_has_the_numbers_of_its_steps(name, engine):
+    """Outputs, states and gradients; also of some samples, as an update gathers them."""
+    need_engine(engine)
+    net = made(name, engine=engine)
+    x, draws, rows = torch.randn(T, B, I, dtype=F64), net.draws(T, B), torch.tensor([2, 0])
+    assert draws.dtype is torch.int32
+    assert draws.shape[:2] == (T, B)
+    same(
+        results(net, x, lambda x: net(x, draws=draws)),
+        results(net, x, lambda x: looped(net, x, draws)),
+    )
+    some = results(net, x, lambda x: net(x[:, rows], draws=draws[:, rows])[0])
+    same(some, results(net, x, lambda x: looped(net, x, draws)[0][:, rows]))
+
+
+def test_steps_with_resets_and_of_a_single_sequence():
+    """As all of it goes together in a rollout."""
+    net, reset = made("both"), torch.arange(T * B).reshape(T, B) % 5 == 3
+    x, draws = torch.randn(T, B, I, dtype=F64), net.draws(T, B)
+    same(
+        results(net, x, lambda x: net(x, draws=draws, reset=reset)),
+        results(net, x, lambda x: looped(net, x, draws, reset)),
+    )
+    single = net.draws(T)
+    assert single.shape == (T, 1, 4)
+    same(
+        results(net, x[:, 0], lambda x: net(x, draws=single)),
+        results(net, x[:, 0], lambda x: looped(net, x, single)),
+    )
+    firsts = copy.deepcopy(net)
+    firsts.batch_first = True
+    x, draws = x.transpose(0, 1), draws.transpose(0, 1)
+    assert firsts.draws(T, B).shape == draws.shape
+    out, _ = firsts(x, draws=draws)
+    now, state = firsts.step(x[:, 0], draws=draws[:, 0])
+    assert_close(now, out[:, 0])
+    assert_close(firsts.step(x[:, 1], state, draws=draws[:, 1])[0], out[:, 1])
+
+
+def padded(x: Any) -> Any:
+    return pack_padded_sequence(x, [7, 7, 5, 2])
+
+
+FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "directions": ({"bidirectional": True}, {}),
+    "lengths": ({}, {"lengths": [3, 7, 2, 5]}),
+    "lengths, directions": ({"bidirectional": True}, {"lengths": [3, 7, 2, 5]}),
+    "mask": ({}, {"mask": torch.arange(T * B).reshape(T, B) % 3 != 1}),
+    "resets": ({"bidirectional": True}, {"reset": torch.arange(T * B).reshape(T, B) % 5 == 3}),
+    "checkpoint": ({"checkpoint": 3}, {}),
+    "residual": ({"residual": True, "num_layers": 2}, {}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["gru", "both"])
+def test_draws_are_what_a_call_of_the_same_seed_draws(name, form):
+    """And a call that is given them asks no generator."""
+    options, more = FORMS[form]
+    net, x = made(name, **options), torch.randn(T, B, I, dtype=F64)
+
+    def drawing(x: Tensor) -> Any:
+        torch.manual_seed(3)
+        return net(x, **more)
+
+    want = results(net, x, drawing)
+    torch.manual_seed(3)
+    draws, before = net.draws(T, B), torch.get_rng_state()
+    same(results(net, x, lambda x: net(x, draws=draws, **more)), want)
+    assert torch.equal(torch.get_rng_state(), before)
+    other = net(x, draws=net.draws(T, B), **more)[0]
+    assert not torch.equal(other, want[0])
+
+
+@pytest.mark.parametrize("name", ["gru", "both"])
+def test_packed_sequences(name):
+    """Draws are packed as x is."""
+    net, x = made(name), torch.randn(T, B, I, dtype=F64)
+    draws = net.draws(T, B)
+    want = results(net, x, lambda x: net(x, draws=draws, lengths=[7, 7, 5, 2])[1])
+    same(results(net, x, lambda x: net(padded(x), draws=padded(draws))[1]), want)
+    with pytest.raises(InputError, match="draws is packed as x is"):
+        net(padded(x), draws=draws)
+    with pytest.raises(ShapeError, match=r"packed draws must be \[N, .*\] = \[21, 1, \d\]"):
+        net(padded(x), draws=padded(draws[..., :1]))
+
+
+def test_numbers_of_a_sequence_are_those_of_its_step():
+    """So that rollouts joined in time stay what they were, and an episode may have its own."""
+    net, x = made("once"), torch.randn(T, B, I, dtype=F64)
+    first, second = net.draws(3, B), net.draws(T - 3, B)
+    assert (first == first[0]).all()
+    assert not torch.equal(first[0], second[0])
+    out, state = net(x[:3], draws=first)
+    rest, last = net(x[3:], state, draws=second)
+    got, end = net(x, draws=torch.cat([first, second]))
+    assert_close(got, torch.cat([out, rest]))
+    same([*end], [*last])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float64], ids=str)
+def test_types_that_buffers_keep(dtype):
+    """Any that holds 24 bits."""
+    net, x = made("both"), torch.randn(T, B, I, dtype=F64)
+    draws = net.draws(T, B)
+    assert torch.equal(net(x, draws=draws.to(dtype))[0], net(x, draws=draws)[0])
+
+
+def test_half_precision_and_autocast():
+    """Draws keep all of their bits."""
+    net, x = made("both").bfloat16(), torch.randn(T, B, I).bfloat16()
+    draws = net.draws(T, B)
+    whole = copy.deepcopy(net).float()
+    want = whole(x.float(), draws=draws)[0].bfloat16()
+    assert torch.equal(net(x, draws=draws)[0], want)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(whole(x.float(), draws=draws)[0], want)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_calls_that_came_before(steps):
+    """A kind of call that has a fast path draws in it, and does not where it is given draws."""
+    need_engine("c")
+    net, x = made("gru", engine="c"), torch.randn(steps, B, I, dtype=F64)
+    draws = net.draws(steps, B)
+    want = net(x, draws=draws)[0]
+    for _ in range(4):
+        assert not torch.equal(net(x)[0], want)
+        assert torch.equal(net(x, draws=draws)[0], want)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["directions", "lengths", "resets"])
+def test_compiled(form):
+    """One graph, with the numbers of a call that is not."""
+    options, more = FORMS[form]
+    net, x = made("both", **options), torch.randn(T, B, I, dtype=F64)
+    draws = net.draws(T, B)
+    torch._dynamo.reset()
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    same(
+        results(net, x, lambda x: compiled(x, draws=draws, **more)),
+        results(net, x, lambda x: net(x, draws=draws, **more)),
+    )
+
+
+@pytest.mark.slow
+def test_compiled_layers_of_torch():
+    """The drop-ins, whose cells draw in part of what a module draws by."""
+    x = torch.randn(T, B, I, dtype=F64)
+    for net in (made("unlike layers"), made("gru")):
+        draws = net.draws(T, B)
+        torch._dynamo.reset()
+        compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+        assert_close(compiled(x, draws=draws)[0], net(x, draws=draws)[0])
+
+
+def test_draws_by_vmap():
+    """Several draws of one call, where nothing else is mapped."""
+    net, x = made("both"), torch.randn(T, B, I, dtype=F64)
+    several = torch.stack([net.draws(T, B) for _ in range(3)])
+    got = vmap(lambda draws: net(x, draws=draws)[0])(several)
+    for one, draws in zip(got, several, strict=True):
+        assert_close(one, net(x, draws=draws)[0])
+
+    def loss(x: Tensor, draws: Tensor) -> Tensor:
+        return net(x, draws=draws)[0].square().sum()
+
+    each = vmap(grad(loss), in_dims=(None, 0))(x, several)
+    assert_close(each[1], results_of_loss(loss, x, several[1]))
+
+
+def results_of_loss(loss: Callable[..., Tensor], x: Tensor, draws: Tensor) -> Tensor:
+    x = x.detach().requires_grad_()
+    (d,) = torch.autograd.grad(loss(x, draws), x)
+    return d
+
+
+def test_dropout_of_torch_is_none_of_it():
+    """Neither between layers nor of weights."""
+    for options in ({"dropout": 0.5}, {"weight_dropout": 0.5}):
+        net, x = made("lstm, layers", **options), torch.randn(T, B, I, dtype=F64)
+        draws = net.draws(T, B)
+        torch.manual_seed(1)
+        one, other = (net(x, draws=draws)[0] for _ in range(2))
+        assert not torch.equal(one, other)
+        torch.manual_seed(1)
+        assert torch.equal(net(x, draws=draws)[0], one)
+
+
+MISTAKES: dict[str, tuple[Callable[[Tensor], Any], type[Exception], str]] = {
+    "a step is missing": (
+        lambda d: d[1:],
+        ShapeError,
+        r"draws must be \[T, B, layers·directions, n\] = \[7, 4, 1, 4\], got \[6, 4, 1, 4\]",
+    ),
+    "turned": (lambda d: d.transpose(0, 1), ShapeError, r"draws\.transpose\(0, 1\)"),
+    "of another module": (lambda d: d[..., :2], ShapeError, r"got \[7, 4, 1, 2\]"),
+    "bfloat16": (lambda d: d.bfloat16(), InputError, "24 bits, as int32, got torch.bfloat16"),
+    "a list": (lambda d: [*d], InputError, r"got list\n *hint  torch\.stack\(draws\)"),
+    "elsewhere": (lambda d: d.to("meta"), InputError, "draws is on meta, but x is on cpu"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_draws_that_do_not_fit(mistake):
+    """Are refused, with what was meant."""
+    change, kind, text = MISTAKES[mistake]
+    net = made("gru")
+    with pytest.raises(kind, match=text):
+        net(torch.randn(T, B, I, dtype=F64), draws=change(net.draws(T, B)))
+
+
+def test_what_a_step_refuses():
+    """Draws that are those of all steps, or of a batch."""
+    net, x = made("gru"), torch.randn(T, B, I, dtype=F64)
+    draws = net.draws(T, B)
+    text = r"draws must be \[4, 1, 4\], \[B, layers·directions, n\], got \[7, 4, 1, 4\]"
+    with pytest.raises(ShapeError, match=text):
+        net.step(x[0], draws=draws)
+    text = r"draws must be \[1, 4\], \[layers·directions, n\], got \[4, 1, 4\]"
+    with pytest.raises(ShapeError, match=text):
+        net.step(x[0, 0], draws=draws[0])
+
+
+def test_nothing_is_drawn():
+    """By a cell without random numbers, nor in evaluation; draws can be drawn there."""
+    for net in (elman.GRU(I, H), elman.Recurrent(cells.mgu, I, H)):
+        for call in (net.draws, lambda *sizes, net=net: net(torch.ones(*sizes, I), draws=1)):
+            with pytest.raises(InputError, match=r"draws no random numbers(.|\n)*zoneout="):
+                call(T, B)
+    net, x = made("gru").eval(), torch.randn(T, B, I, dtype=F64)
+    for call in (lambda d: net(x, draws=d), lambda d: net.step(x[0], draws=d[0])):
+        with pytest.raises(InputError, match=r"has no effect in eval\(\)(.|\n)*net\.train\(\)"):
+            call(net.draws(T, B))
+    with pytest.raises(EngineError, match="with draws: it is torch's own layer"):
+        elman.GRU(I, H, engine="aten")(x.float(), draws=net.draws(T, B))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [((0, 4), "steps must"), ((7, 0), "batch must"), ((7.0, 4), "steps should be of type int")],
+)
+def test_sizes_that_are_none(sizes, text):
+    """As of any size."""
+    with pytest.raises(InputError, match=text):
+        made("gru").draws(*sizes)
