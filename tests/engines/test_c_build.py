@@ -172,19 +172,72 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     assert not uncached(monkeypatch, tmp_path).is_relative_to(tmp_path)
 
 
+def full(*_, **__) -> None:
+    """Say what a full disk says."""
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_a_full_disk(empty_cache, monkeypatch):
-    """A clear error, and no half file is left."""
-
-    def full(handle):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(kernel_cache.os, "fsync", full)
-        with pytest.raises(BuildError, match=r"cannot keep a kernel in .*: .*No space left"):
-            build(TINY, SCALAR)
-    folder = empty_cache / "kernels"
-    assert not [path for path in folder.iterdir() if path.suffix != ".lock"]
+    """A clear error where no disk takes a kernel, and no half file is left."""
+    kernel_cache._own_folder.cache_clear()
+    kernel_cache._warn_uncached.cache_clear()
+    refused = pytest.raises(BuildError, match=r"cannot keep a kernel in .*: .*No space left")
+    monkeypatch.setattr(kernel_cache.os, "fsync", full)
+    with pytest.warns(RuntimeWarning, match="No space left"), refused:
+        build(TINY, SCALAR)
+    for folder in (empty_cache / "kernels", kernel_cache._own_folder()):
+        assert not [path for path in folder.iterdir() if path.suffix != ".lock"]
+    monkeypatch.undo()
     assert answer(build(TINY, SCALAR)) == 42
+
+
+def test_a_cache_whose_disk_is_full(empty_cache, monkeypatch, counted):
+    """It is asked for what it has, and no more for what it cannot take."""
+    another, store = TINY + "\n", kernel_cache.store
+    kept = build(another, SCALAR)
+
+    def store_elsewhere(path, data):
+        if path.is_relative_to(empty_cache):
+            full()
+        store(path, data)
+
+    monkeypatch.setattr("elman.engines.c.build.store", store_elsewhere)
+    assert not uncached(monkeypatch, empty_cache).is_relative_to(empty_cache)
+    before = counted.read_text()
+    assert build(another, SCALAR) == kept
+    assert answer(build(TINY + "\n\n", SCALAR)) == 42
+    assert counted.read_text() == before + "one\n"
+
+
+def test_a_cache_that_is_removed_while_a_kernel_is_compiled(empty_cache, monkeypatch, tmp_path):
+    """The compiler refuses, and is not to blame."""
+    script = tmp_path / "cc"
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *kernel.c*) rm -rf "{empty_cache}/kernels" ;; esac\n'
+        f'exec {real()} "$@"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("ELMAN_CC", str(script))
+    assert not uncached(monkeypatch, empty_cache).is_relative_to(empty_cache)
+
+
+def test_a_folder_where_a_kernel_should_lie(empty_cache, monkeypatch):
+    """What cannot be replaced is left alone."""
+    path = build(TINY, SCALAR)
+    path.unlink()
+    path.mkdir()
+    assert not uncached(monkeypatch, empty_cache).is_relative_to(empty_cache)
+
+
+def test_no_disk_at_all(monkeypatch, tmp_path):
+    """Neither a cache nor a folder for what passes."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ELMAN_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(kernel_cache.tempfile, "mkdtemp", full)
+    kernel_cache._own_folder.cache_clear()
+    kernel_cache._warn_uncached.cache_clear()
+    with pytest.warns(RuntimeWarning), pytest.raises(BuildError, match="no folder for compiled"):
+        build(TINY, SCALAR)
 
 
 def test_elman_cc_comes_before_cc(counted, empty_cache, monkeypatch):

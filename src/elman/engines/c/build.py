@@ -12,7 +12,7 @@ import struct
 import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any
@@ -25,7 +25,9 @@ from elman.engines.c.kernel_cache import (
     BUILD,
     HASH,
     alone,
+    check_room,
     fingerprint,
+    folder_instead,
     kernel_folder,
     remove_leftovers,
     store,
@@ -47,6 +49,7 @@ FLAGS = (
 _COMPILE = 600.0  # (s) for a compiler to make one kernel
 _SEGMENT = 56  # (bytes) of a segment's entry in a 64-bit ELF file
 _TRIES = 3  # to load a library that other processes remove
+_instead: dict[Path, Path] = {}  # of folders that took no kernel: what this process has instead
 _hung: dict[Compiler, str] = {}  # compilers that this process does not wait for again, and why
 
 
@@ -83,31 +86,42 @@ class _Work:
 
 
 def _compile(work: _Work, text: str, parts: Sequence[str]) -> tuple[bytes, dict[Path, bytes]]:
-    """A library; and the parts that were compiled for it, by where they are to be kept."""
+    """A library; and the parts that were compiled for it, by where they are to be kept. Raises
+    OSError, whatever the compiler says, if the folder takes no files."""
     remove_leftovers(work.folder)
     with tempfile.TemporaryDirectory(dir=work.folder, prefix=BUILD) as name:
-        here = Path(name)
-        kernel, target = here / "kernel.c", here / "kernel.so"
-        missing: dict[Path, Path] = {}
-        inputs, sources = [str(kernel), *work.further], {kernel: text}
-        for number, part in enumerate(parts):
-            kept, made = work.kept(".o", part), here / f"part{number}.o"
-            found = stored(kept)
-            if found is not None:
-                made.write_bytes(found[:-HASH])
-            else:
-                missing[kept], sources[made.with_suffix(".c")] = made, part
-            inputs.append(str(made))
-        for path, source in sources.items():
-            path.write_text(source, encoding="utf-8")
-        if missing:  # at once, and the text with them
-            inputs[0] = str(kernel.with_suffix(".o"))
-            calls = [["-c", str(path), "-o", str(path.with_suffix(".o"))] for path in sources]
-            calls[0] += work.further
-            _called(work, calls)
-        _called(work, [[*inputs, "-o", str(target), "-lm"]])
-        data = _library(work.compiler.version, target)
-        return data, {kept: made.read_bytes() for kept, made in missing.items()}
+        try:
+            return _compile_in(Path(name), work, text, parts)
+        except BuildError:
+            check_room(Path(name))
+            raise
+
+
+def _compile_in(
+    here: Path, work: _Work, text: str, parts: Sequence[str]
+) -> tuple[bytes, dict[Path, bytes]]:
+    """The same, with all files of the compiler in an empty folder."""
+    kernel, target = here / "kernel.c", here / "kernel.so"
+    missing: dict[Path, Path] = {}
+    inputs, sources = [str(kernel), *work.further], {kernel: text}
+    for number, part in enumerate(parts):
+        kept, made = work.kept(".o", part), here / f"part{number}.o"
+        found = stored(kept)
+        if found is not None:
+            made.write_bytes(found[:-HASH])
+        else:
+            missing[kept], sources[made.with_suffix(".c")] = made, part
+        inputs.append(str(made))
+    for path, source in sources.items():
+        path.write_text(source, encoding="utf-8")
+    if missing:  # at once, and the text with them
+        inputs[0] = str(kernel.with_suffix(".o"))
+        calls = [["-c", str(path), "-o", str(path.with_suffix(".o"))] for path in sources]
+        calls[0] += work.further
+        _called(work, calls)
+    _called(work, [[*inputs, "-o", str(target), "-lm"]])
+    data = _library(work.compiler.version, target)
+    return data, {kept: made.read_bytes() for kept, made in missing.items()}
 
 
 def _library(compiler: str, path: Path) -> bytes:
@@ -182,14 +196,31 @@ def build(text: str, isa: Isa, parts: Sequence[str] = ()) -> Path:
         parts: C that it is linked with; what they are compiled to is kept for other texts.
 
     Raises:
-        BuildError: there is no compiler, it refused the text, the disk is full, or ELMAN_CFLAGS
-            are not flags.
+        BuildError: there is no compiler, it refused the text, no disk takes the library, or
+            ELMAN_CFLAGS are not flags.
         EngineError: ELMAN_CACHE_SIZE is not a size.
     """
     compiler = find_compiler()
     if isinstance(compiler, str):
         raise BuildError(compiler)
     limit, work = limit_bytes(), _Work(kernel_folder(), isa, compiler, _further())
+    if stored(path := work.kept(".so", text, *parts, *work.further)) is None:
+        work = replace(work, folder=_instead.get(work.folder, work.folder))
+    try:
+        path = _kept(work, text, parts)
+    except OSError as error:
+        instead = _instead[work.folder] = folder_instead(work.folder, error)
+        work = replace(work, folder=instead)
+        try:
+            path = _kept(work, text, parts)
+        except OSError as error:
+            raise BuildError(f"cannot keep a kernel in {instead}: {error}") from error
+    make_room(work.folder, limit)
+    return path
+
+
+def _kept(work: _Work, text: str, parts: Sequence[str]) -> Path:
+    """The path of a compiled text in a folder. Raises OSError if the folder does not take it."""
     path = work.kept(".so", text, *parts, *work.further)
     note_use(path, *(work.kept(".o", part) for part in parts))
     if stored(path) is not None:
@@ -197,13 +228,9 @@ def build(text: str, isa: Isa, parts: Sequence[str] = ()) -> Path:
     with alone(path), _alone_with_parts(work, parts):
         if stored(path) is not None:
             return path
-        try:
-            data, made = _compile_anew(work, text, parts)
-            for kept, part in {**made, path: data}.items():
-                store(kept, part)
-        except OSError as error:
-            raise BuildError(f"cannot keep a kernel in {work.folder}: {error}") from error
-    make_room(work.folder, limit)
+        data, made = _compile_anew(work, text, parts)
+        for kept, part in {**made, path: data}.items():
+            store(kept, part)
     return path
 
 

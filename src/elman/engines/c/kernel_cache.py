@@ -15,10 +15,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from elman.errors import BuildError
 from elman.folders import cache_folder, private_folder
 
 _PATIENCE = 120.0  # (s) to wait for another process that compiles the same kernel
 _LEFT = 1800.0  # (s) after which nobody works in a folder of a build any more
+_ROOM = 4 << 20  # (bytes) more than a build writes
 HASH = 32  # (bytes) of the hash behind what is kept
 BUILD = "build-"  # how the name of such a folder begins
 _NEW = ".new-"  # and that of a file that is not whole yet
@@ -26,8 +28,12 @@ _NEW = ".new-"  # and that of a file that is not whole yet
 
 @cache
 def _own_folder() -> Path:
-    """A folder of this process alone, where the cache cannot be used; gone when it ends."""
-    folder, owner = Path(tempfile.mkdtemp(prefix="elman-")), os.getpid()
+    """A folder of this process alone, where the cache cannot be used; gone when it ends. Raises
+    BuildError where none can be made."""
+    try:
+        folder, owner = Path(tempfile.mkdtemp(prefix="elman-")), os.getpid()
+    except OSError as error:
+        raise BuildError(f"there is no folder for compiled kernels: {error}") from error
 
     def remove() -> None:
         if os.getpid() == owner:  # not the child of a fork
@@ -38,9 +44,9 @@ def _own_folder() -> Path:
 
 
 @cache
-def _warn_uncached(folder: str) -> None:
+def _warn_uncached(folder: str, why: str = "not writable, or open to others") -> None:
     warnings.warn(
-        f"elman cannot keep compiled kernels in {folder} (not writable, or open to others):"
+        f"elman cannot keep compiled kernels in {folder} ({why}):"
         " each process compiles its own. Set ELMAN_CACHE to a private folder.",
         RuntimeWarning,
         stacklevel=2,
@@ -58,6 +64,26 @@ def kernel_folder() -> Path:
         return folder
     _warn_uncached(str(folder))
     return _own_folder()
+
+
+def folder_instead(folder: Path, error: OSError) -> Path:
+    """The folder of this process, in place of one that took no kernel: its disk is full, or it was
+    removed meanwhile.
+
+    Raises:
+        BuildError: that was the folder of this process, or none can be made.
+    """
+    if folder == _own_folder():
+        raise BuildError(f"cannot keep a kernel in {folder}: {error}") from error
+    _warn_uncached(str(folder), error.strerror or str(error))
+    return _own_folder()
+
+
+def check_room(folder: Path) -> None:
+    """Raise OSError if a folder does not take what a build writes."""
+    path = folder / "room"
+    path.write_bytes(bytes(_ROOM))
+    path.unlink()
 
 
 def stored(path: Path) -> bytes | None:
