@@ -11,6 +11,7 @@ import torch
 
 from elman.errors import RunError
 from elman.train import elastic
+from elman.train.connection import joining
 from elman.train.folder import create_run
 
 pytestmark = pytest.mark.skipif(
@@ -98,3 +99,13 @@ def test_processes_that_do_not_meet(monkeypatch, tmp_path):
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     with pytest.raises(RunError, match="the processes of the run have not found one another"):
         elastic.meet(0.5, tmp_path)
+
+
+@pytest.mark.parametrize("address", ["127.0.1.1", "::1", "10.77.0.2"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_machines_whose_names_lead_to_themselves(address, nodes):
+    """Gloo takes their addresses; it has to be told the interface."""
+    named = nodes > 1 and address != "10.77.0.2"
+    wanted = r"GLOO_SOCKET_IFNAME=" if named else r"start all 2 within --timeout 5 s"
+    with pytest.raises(RunError, match=wanted), joining(2, 5.0, nodes):
+        raise RuntimeError(f"Gloo connectFullMesh failed: refused, remote=[{address}]:39824$1")

@@ -76,7 +76,7 @@ def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
         raise InputError(
             diagnostic("this device or precision is not available", details, hint)
         ) from error
-    with joining(config.workers, config.timeout):
+    with joining(config.workers, config.timeout, config.nodes):
         if attempt is not None and attempt.store is not None:
             join(fabric, config, attempt.store)
         fabric.launch()
