@@ -103,6 +103,16 @@ def test_same_data_same_page(tmp_path):
     assert first == second
 
 
+def test_logarithmic_axes_have_plain_numbers(tmp_path):
+    """Between powers of ten too; a loss of more than one of them is drawn so."""
+    page = made(curves=CURVES | {"train_loss": [9000.0, 500.0, 400.0]})
+    text = write_report(tmp_path / "report.html", page).read_text(encoding="utf-8")
+    loss, norm = (text[text.index(f">{title}<") :] for title in ("Loss", "Norm of the gradient"))
+    assert ">10</text>" in loss[: loss.index("</svg>")]
+    assert ">0.6</text>" in norm[: norm.index("</svg>")]
+    assert "mathdefault" not in text
+
+
 def test_page_without_data(tmp_path):
     """A run that has just begun has a page too."""
     empty = made(curves={}, speeds={}, baseline=None, sample="", choices={}, headlines=())

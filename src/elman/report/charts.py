@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogFormatter
 
 Curves = Mapping[str, Sequence[Any]]  # a column of metrics.csv by its name
 Quartiles = Mapping[str, float]  # q1, median, q3
@@ -121,7 +121,16 @@ def logarithmic(axes: Axes, names: str) -> None:
     plain = FuncFormatter(lambda value, _: f"{value:g}")
     for name in names:
         axes.set(**{f"{name}scale": "log"})
-        getattr(axes, f"{name}axis").set_major_formatter(plain)
+        axis = getattr(axes, f"{name}axis")
+        axis.set_major_formatter(plain)
+        axis.set_minor_formatter(_Between())
+
+
+class _Between(LogFormatter):
+    """Numbers between powers of ten, as plain text, where few powers are in sight."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
 
 
 HINT = "hint:"  # what a point says when pointed at; travels through matplotlib as its address
@@ -145,7 +154,8 @@ def with_hints(svg: str) -> str:
 
 
 def draw_loss(axes: Axes, curves: Curves, baseline: Level | None, items: str, loss: Scale) -> None:
-    """Draw training and validation loss, and the baseline's."""
+    """Draw training and validation loss, and the baseline's; logarithmic if the training's falls
+    below a tenth, as perplexities do, or its end would lie flat on the axis."""
     axes.plot(curves["items"], curves["train_loss"], color=BLUE, lw=0.8, label="training")
     if valid := known(curves, "valid_loss"):
         axes.plot(*zip(*valid, strict=True), "o-", color=RED, ms=4, label="validation")
@@ -153,6 +163,9 @@ def draw_loss(axes: Axes, curves: Curves, baseline: Level | None, items: str, lo
         label = f"{in_ascii(baseline.name)} {baseline.loss:{loss.form}}"
         axes.axhline(baseline.loss, color=GREY, ls="--", label=label)
     axes.set(xlabel=f"{items} trained on", ylabel=loss.axis)
+    found = [value for value in curves["train_loss"] if value is not None and value == value]
+    if found and 0 < 10 * min(found) < max(found):
+        logarithmic(axes, "y")
     axes.legend(frameon=False)
 
 
