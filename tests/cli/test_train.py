@@ -66,18 +66,18 @@ def test_train_on_words(elman, without_charts, tmp_path, data):
 
 
 def test_interrupted_run_is_listed_and_resumed(elman, without_charts, tmp_path, data, monkeypatch):
-    """Ctrl-C exits with 130; the run is listed with its step; --resume completes it."""
+    """Ctrl-C exits with 130; the run is listed with its step; `elman resume` completes it."""
     steps = itertools.count(1)
     monkeypatch.setattr(Wish, "__bool__", lambda self: next(steps) == 4)
     out = f"--out={tmp_path / 'runs'}"
     code, said, _ = elman("train", f"--data={data}", out, *SMALL, "--log-every=1")
     assert code >= 128
-    assert "elman train --resume" in said
+    assert "elman resume" in said
     (folder,) = (tmp_path / "runs").iterdir()
     assert "4/6" in elman("runs", out)[1]
     monkeypatch.undo()
 
-    code, said, _ = elman("train", f"--resume={folder}", "--no-compare")
+    code, said, _ = elman("resume", str(folder), "--no-compare")
     assert code == 0
     assert "resumed at step 4 of 6" in said
     assert (folder / "report.html").exists()

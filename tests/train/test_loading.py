@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -134,10 +135,13 @@ def test_no_weights(folder):
     with pytest.raises(RunError, match="no checkpoint of the run is whole"):
         elman.load(folder, weights="last")
     shutil.rmtree(folder / "checkpoints")
-    with pytest.raises(RunError, match=r"has no checkpoint(.|\n)*hint  elman train --resume"):
+    with pytest.raises(RunError, match=r"has no checkpoint(.|\n)*hint  elman resume"):
         elman.load(folder)
     with pytest.raises(RunError, match="this is not a run folder"):
         elman.load(folder / "none")
+    told = f"run folders in it\n  hint  {folder}"
+    with pytest.raises(RunError, match=f"not a run folder(.|\n)*{re.escape(told)}$"):
+        elman.load(folder.parent)
 
 
 def test_a_newer_version_is_named(folder):

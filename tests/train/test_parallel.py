@@ -65,7 +65,7 @@ def test_a_killed_process_ends_the_others(small_text, tmp_path):
     (folder,) = tmp_path.iterdir()
     assert process.returncode != 0
     assert "another process of the run is gone" in err
-    assert f"elman train --resume {folder}" in err
+    assert f"elman resume {folder}" in err
     assert "Traceback" not in err
 
 
@@ -111,10 +111,8 @@ def test_other_errors_pass():
     """Only a lost connection is told in words."""
     lost = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:5] Read error\nmore")
     with (
-        pytest.raises(
-            RunError, match=r"said  \[/pytorch.*Read error\n  hint  elman train --resume"
-        ),
-        noticing_loss("elman train --resume FOLDER"),
+        pytest.raises(RunError, match=r"said  \[/pytorch.*Read error\n  hint  elman resume"),
+        noticing_loss("elman resume FOLDER"),
     ):
         raise lost
     with pytest.raises(RuntimeError, match="out of memory"), noticing_loss(""):

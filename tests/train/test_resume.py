@@ -144,7 +144,7 @@ def test_interrupt_says_how_to_go_on(small_config, train, interrupt_at, console)
     point, _ = checkpoint.load_latest(stopped.folder.checkpoints)
     assert point.step == 6
     assert stopped.signal == signal.SIGTERM
-    assert f"elman train --resume {stopped.folder.path}" in console.file.getvalue()
+    assert f"elman resume {stopped.folder.path}" in console.file.getvalue()
 
 
 def test_killed_run_goes_on(small_config, small_text, train, resume, tmp_path):

@@ -18,7 +18,7 @@ from elman.train.summary import Summary, differences, summarise
 
 def runs(
     folders: Annotated[list[Path] | None, typer.Argument(help="Runs to compare.")] = None,
-    out: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder with the run folders.")] = Path("runs"),
     report: Annotated[bool, typer.Option(help="Write each report.html anew.")] = False,
 ) -> None:
     """List run folders, or compare some of them and show where they differ."""

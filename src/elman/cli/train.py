@@ -24,7 +24,7 @@ from elman.train.tasks import TASKS
 FREE = {"resume", "compare"}  # what may be said beside --resume
 COMMON = {  # options of every task that are not part of a run's configuration
     "resume": (Path | None, None, "Go on with this run folder."),
-    "out": (Path, Path("runs"), "Where run folders are made."),
+    "out": (Path, Path("runs"), "Folder that a folder of this run is made in."),
     "compare": (bool, True, "Measure torch.nn beside it."),
 }
 ABOUT = """Train a model on real data and write a run folder.
@@ -76,7 +76,7 @@ def refuse_others(context: typer.Context) -> None:
     """Raise if options beside --resume would change the run's own configuration."""
     if given := [name for name in named(context) if name not in FREE]:
         details = [("given", " ".join(map(option, given)))]
-        hint = f"elman train --resume {context.params['resume']}"
+        hint = f"elman resume {context.params['resume']}"
         raise InputError(diagnostic("a resumed run keeps its own configuration", details, hint))
 
 

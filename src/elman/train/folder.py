@@ -110,8 +110,11 @@ def open_run(path: Path) -> RunFolder:
     """
     if not is_run(path):
         missing = "no config.json in it" if os.path.isdir(path) else "no such folder"
+        hint = "elman runs"
+        if inside := list_runs(path):
+            missing, hint = "run folders in it", str(inside[-1].path)  # the newest
         details = [("path", str(path)), ("found", missing)]
-        raise RunError(diagnostic("this is not a run folder", details, hint="elman runs"))
+        raise RunError(diagnostic("this is not a run folder", details, hint))
     return RunFolder(path)
 
 

@@ -93,7 +93,7 @@ def weights_of(folder: RunFolder, weights: Weights = "best") -> Checkpoint:
     point, _ = newest(folder.checkpoints)
     if point is None:
         details = [("path", str(folder.path))]
-        hint = f"elman train --resume {folder.path}"
+        hint = f"elman resume {folder.path}"
         raise RunError(diagnostic("the run has no checkpoint", details, hint))
     return point
 

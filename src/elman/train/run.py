@@ -224,12 +224,12 @@ def carry_out(
 ) -> Outcome:
     """Train to the end (or until interrupted) and write down what came out."""
     earlier = loop.tally.seconds
-    with heeding_interrupts() as wish, noticing_loss(f"elman train --resume {loop.folder.path}"):
+    with heeding_interrupts() as wish, noticing_loss(f"elman resume {loop.folder.path}"):
         complete = loop.run(wish)
     if not complete:
         loop.display.say(
             f"stopped at step {loop.tally.step} of {loop.steps}; to go on:\n"
-            f"  elman train --resume {loop.folder.path}"
+            f"  elman resume {loop.folder.path}"
         )
         return Outcome(loop.folder, False, loop.first, signal=wish.signal, result={})
     speed: dict[str, Any] = {"skipped": "not asked for"}

@@ -1,0 +1,21 @@
+"""Go on with a run that was stopped, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from elman.cli.train import COMMON, finish
+from elman.train import run
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    compare: Annotated[bool, typer.Option(help=COMMON["compare"][2])] = True,
+) -> None:
+    """Go on with a run that was stopped, bit for bit: elman train --resume."""
+    console = Console()
+    finish(run.resume(folder, console, comparing=compare), console)
