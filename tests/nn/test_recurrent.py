@@ -408,6 +408,8 @@ def test_bad_construction():
     """Sizes, options, dims, engines; what is no cell."""
     with pytest.raises(InputError, match="Recurrent takes a cell, not function"):
         made(lambda x, h: h, 3, 4)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"not str(.|\n)*hint  elman\.cells\.mgu$"):
+        made("mgu", 3, 4)  # type: ignore[arg-type]
     with pytest.raises(
         InputError, match=r"neither a dim nor an option .*options: activation, leak"
     ):
@@ -500,7 +502,7 @@ def test_what_all_layers_share_has_one_size(follower, entry, shared):
     told = (
         f"{follower.name}, layer 1: {entry} has size 8 here and 5 in layer 0, but all layers "
         f"{shared}\n"
-        "  hint  modules of one layer each, one after the other, may differ in their sizes"
+        f"  hint  one cell per layer, without {entry[0]} above: Recurrent([{follower.name}, …], …)"
     )
     with pytest.raises(ShapeError, match=f"^{re.escape(told)}$"):
         made(follower, 5, 8, num_layers=2)

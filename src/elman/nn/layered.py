@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from elman import cells
 from elman.errors import InputError, diagnostic, spelled
 from elman.frontend.cell import Cell
 from elman.frontend.changes import Change
@@ -150,11 +151,14 @@ def _changes_for(cell: Cell, cells: Sequence[Cell], changes: Sequence[Change]) -
 def _check_cell(cell: Any) -> None:
     """Refuse what is not a cell with a state. Raises InputError."""
     if not isinstance(cell, Cell):
+        named = isinstance(cell, str) and isinstance(getattr(cells, cell, None), Cell)
         raise InputError(
             diagnostic(
                 f"Recurrent takes a cell, not {type(cell).__name__}",
                 [("value", repr(cell))],
-                "decorate the formula: @elman.cell(input=…, state=…, weights=…)",
+                f"elman.cells.{cell}"
+                if named
+                else "decorate the formula: @elman.cell(input=…, state=…, weights=…)",
             )
         )
     if not cell.states:

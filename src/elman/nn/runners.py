@@ -94,7 +94,10 @@ def _check_shared(cell: Cell, layer: int, bound: Mapping[str, int], shared: Shar
                     f"{cell.name}, layer {layer}: {entry} has size {sizes[0]} here and {sizes[1]} "
                     f"in layer {first}, but all layers get the same {kind} inputs"
                 )
-                raise ShapeError(diagnostic(unlike, [], _APART))
+                apart = (
+                    f"one cell per layer, without {entry.name} above: Recurrent([{cell.name}, …]"
+                )
+                raise ShapeError(diagnostic(unlike, [], f"{apart}, …)"))
 
 
 def begins_otherwise(runner: Runner) -> bool:
