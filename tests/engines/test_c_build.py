@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import mmap
 import os
 import shutil
 import stat
@@ -17,7 +18,7 @@ import torch
 
 from calls import backward, call, forward, given_of
 from elman import cells
-from elman.engines.c import compilers, kernel_cache
+from elman.engines.c import compilers, kernel_cache, threads
 from elman.engines.c.build import build, find_compiler
 from elman.engines.c.engine import PRICES
 from elman.engines.c.isa import SCALAR, detect
@@ -27,7 +28,7 @@ from elman.plan.build import program
 from fake_compilers import TINY, answer, real
 from helpers import Sizes, assert_all_same, job_of, oracle, random_case
 from kernels import c_kernel
-from scripts import run_script
+from scripts import begin_anew, finished, run_script
 from unseen import UNSEEN, three_states
 
 SIZES = Sizes(T=7, B=3, I=5, H=13)  # the kernels that test_c_agreement compiles, too
@@ -349,13 +350,46 @@ def test_many_python_threads_at_once():
             got = call(kernel, cases[index])
             wrong.extend(n for n in got if not torch.equal(got[n], alone[index][n]))
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(cases))]
-    for thread in threads:
+    started = [threading.Thread(target=work, args=(index,)) for index in range(len(cases))]
+    for thread in started:
         thread.start()
-    for thread in threads:
+    for thread in started:
         thread.join(60)
         assert not thread.is_alive(), "a thread hangs"
     assert not wrong
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="there is no /proc")
+@pytest.mark.parametrize("name", [b"a b", "é".encode(), b"\xff"])
+def test_libraries_whose_paths_have_odd_characters(tmp_path, name):
+    """They are found among what is mapped: torch may be installed in such a folder."""
+    folder = tmp_path / os.fsdecode(name)
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no such name here: {error}")
+    library = folder / "libgomp.so"
+    library.write_bytes(b"1")
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 1, access=mmap.ACCESS_READ):
+        assert str(library) in threads._loaded()
+
+
+@pytest.mark.slow
+def test_a_locale_that_is_not_utf8():
+    """Texts of ours have signs of mathematics. Python chooses UTF-8 in the locale C unless told."""
+    script = """
+from elman.engines.c import shared
+from elman.export import project
+import locale, pathlib, sys
+assert locale.getencoding() != "utf-8" and not sys.flags.utf8_mode
+for room, read in ((shared, shared.file), (project, project.own_file)):
+    files = [*pathlib.Path(room.__file__).parent.glob("*.[ch]")]
+    assert files
+    for path in files:
+        assert read(path.name) == path.read_bytes().decode(), path
+"""
+    words = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    finished(begin_anew("-c", script, **words))
 
 
 def test_the_number_of_threads_may_change():

@@ -20,7 +20,7 @@ _TAKEN = ("state", "y", "steps", "row")  # parameters and variables of the funct
 
 def own_file(name: str) -> str:
     """A file of C text beside this one."""
-    return files("elman.export").joinpath(name).read_text()
+    return files("elman.export").joinpath(name).read_text(encoding="utf-8")
 
 
 def _number(value: float) -> str:

@@ -23,7 +23,7 @@ _ROWS = "long m, const T *A, long lda, const T *P, long K, T *C, long ldc, int a
 
 def file(name: str) -> str:
     """A file of C text beside this one."""
-    return files("elman.engines.c").joinpath(name).read_text()
+    return files("elman.engines.c").joinpath(name).read_text(encoding="utf-8")
 
 
 @cache

@@ -7,6 +7,7 @@ slow.
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,8 +36,8 @@ class Pool:
 def _loaded() -> list[str]:
     """OpenMP libraries in this process, torch's first."""
     try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-        paths = [line.split()[-1] for line in lines if "/" in line]
+        lines = os.fsdecode(Path("/proc/self/maps").read_bytes()).split("\n")
+        paths = [line.split(maxsplit=5)[-1] for line in lines if "/" in line]
     except OSError:
         folder = Path(torch.__file__).parent / "lib"
         paths = [str(path) for name in _NAMES for path in folder.glob(f"{name}*")]
