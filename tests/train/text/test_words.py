@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 
 from elman.errors import RunError
 from elman.train.metrics import read_metrics
-from elman.train.objective import CLASSES, cross_entropy
+from elman.train.objective import CLASSES, cross_entropy, judged
 from elman.train.record import read_record
 from elman.train.stepper import make_stepper
 from elman.train.text.config import TextConfig
@@ -236,3 +236,22 @@ def test_a_test_part_without_words_is_told_before_training(words):
     (Path(words.data) / "x.test.txt").write_text("one")
     with pytest.raises(RunError, match="too short to test on\n  text  1 words to test on"):
         prepare(words)
+
+
+def test_validation_has_few_logits_at_once(words, parts, monkeypatch):
+    """However large the vocabulary: shorter segments, the same tokens and the same loss."""
+    data = prepare(words)
+    model = build_model(words, data).eval()
+    assert data.test is not None
+    for stream, walk in ((data.valid, data.held_out), (data.test, data.tested)):
+        found, few = [], 3 * len(stream.ids) * len(data.vocabulary)
+        for most in (1 << 22, few):
+            monkeypatch.setattr("elman.train.text.data.MOST_LOGITS", most)
+            sizes = [batch.targets.numel() for batch in walk()]
+            assert max(sizes) * len(data.vocabulary) <= most
+            with torch.no_grad():
+                found.append((judged(CLASSES, predictions(model, walk())), sum(sizes)))
+        (whole, count), (cut, same) = found
+        assert same == count > max(sizes)
+        assert cut.loss == pytest.approx(whole.loss, rel=1e-6)
+        assert cut.score == whole.score

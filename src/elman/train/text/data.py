@@ -17,6 +17,9 @@ from elman.train.text.stream import Stream, training_stream, validation_stream, 
 from elman.train.text.trained import TextSpec
 from elman.train.text.vocabulary import Vocabulary, fit_vocabulary
 
+# Numbers that stand in memory at once: 16 MiB, which caches hold in part and an allocator keeps.
+MOST_LOGITS = 1 << 22
+
 
 @dataclass(frozen=True)
 class TextData:
@@ -85,11 +88,16 @@ class TextData:
 
     def held_out(self) -> Iterator[Batch]:
         """Walk through the validation stream."""
-        return walked(self.valid)
+        return walked(self._short(self.valid))
 
     def tested(self) -> Iterator[Batch]:
         """Walk through the whole test text; nothing if there is none."""
-        return walked(self.test) if self.test else iter(())
+        return walked(self._short(self.test)) if self.test else iter(())
+
+    def _short(self, stream: Stream) -> Stream:
+        """Cut a stream into segments of which the logits, [T, B, V], are few."""
+        most = max(1, MOST_LOGITS // (len(stream.ids) * self.symbols))
+        return replace(stream, bptt=min(stream.bptt, most))
 
     def facts(self) -> dict[str, Any]:
         """Return what a report says about the text, and what a resumed run compares."""
