@@ -137,6 +137,11 @@ BAD = {  # name -> (strings, what the message says, the hint)
         "one takes (h, x, W), but its signature declares (x, h, W)",
         "def one(x, h, W):",
     ),
+    "an option that no * stands before": (
+        {"weights": "W[H, I]", "arguments": "x, h, W, a=0.5, f=max"},
+        "one takes (x, h, W, a, f), but its signature declares (x, h, W)",
+        "def one(x, h, W, *, a=0.5, f=…):",
+    ),
     "init of nothing declared": (
         {"init": {"V": 1}},
         "init names 'V', which is neither a weight nor a state",

@@ -394,6 +394,10 @@ def test_bad_states():
     ):
         net(x, (torch.zeros(1, 2, 4), torch.zeros(1, 3, 4)))
     with pytest.raises(
+        ShapeError, match=r"got \[3\]: layers · (.|\n)*hint  lengths=…, .* are given by name$"
+    ):
+        made(cells.mgu, 5, 4)(x, torch.tensor([2, 1, 2]))
+    with pytest.raises(
         InputError, match=r"state c of lstm is torch.float64, but input x is torch.float32"
     ):
         net(x, (torch.zeros(1, 3, 4), torch.zeros(1, 3, 4).double()))

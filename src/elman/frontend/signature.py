@@ -204,11 +204,17 @@ def check_declared(
     kinds = inspect.signature(function).parameters.values()
     arguments = [p.name for p in kinds if p.kind is p.POSITIONAL_OR_KEYWORD]
     if arguments != names:
+        options = [
+            f"{p.name}={p.default if isinstance(p.default, int | float) else '…'}"
+            for p in kinds
+            if p.name not in names and p.default is not p.empty
+        ]
+        right = ", ".join([*names, *(["*", *options] if options else [])])
         raise TraceError(
             diagnostic(
                 f"{function.__name__} takes ({', '.join(arguments)}), "
                 f"but its signature declares ({', '.join(names)})",
                 [("at", where)],
-                f"def {function.__name__}({', '.join(names)}):",
+                f"def {function.__name__}({right}):",
             )
         )

@@ -340,10 +340,13 @@ class Signature:
         for (name, sizes), value in zip(self.states, values, strict=True):
             expected = (self.lead, batch, *sizes) if batched else (self.lead, *sizes)
             if value.shape != expected:
-                raise ShapeError(
+                what = (
                     f"state {name} of {self.cell} must be {[*expected]}, got {[*value.shape]}: "
                     f"layers · directions{', batch' if batched else ''}{', units' if sizes else ''}"
                 )
+                named = "lengths=…, reset=…, mask=… are given by name"
+                fewer = value.dim() < len(expected)
+                raise ShapeError(diagnostic(what, [], named if fewer else ""))
             self._check("state", name, value, None, like)
         return tuple(values) if batched else tuple([value.unsqueeze(1) for value in values])
 
