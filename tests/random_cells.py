@@ -279,9 +279,84 @@ class _Writer:
         per = self.draw(st.sampled_from(["", ", per='sequence'"]))
         return self.let(dim, text.format(name, other, per), 2 * self.bound[name] + 2)
 
+    def blocks(self) -> str:
+        """Two gate blocks made, read as a whole and by a product, and a part of what came of it."""
+        a, b = self.draw(st.sampled_from([("H", "H"), ("H", "P"), ("P", "P"), ("P", "H")]))
+        dim = f"2{a}" if a == b else f"{a}+{b}"
+        whole = self.pick(dim) if dim in self.values.values() else None
+        if whole is None or self.flag():
+            whole = self.let(dim, f"concat({self.pick(a)}, {self.pick(b)})", 3)
+        text, bound = self.draw(
+            st.sampled_from(
+                [
+                    ("tanh({0} * {2})", 1),
+                    ("softmax({0})", 1),
+                    ("cumsum(0.25 * {0})", 9),
+                    ("hardmax({0}) + {0}", 3),
+                    ("rms_norm({0}, eps=0.1)", 3),
+                    ("spread(amax({0}), {0}) * {0}", 9),
+                    ("{0} - mean({0})", 3),
+                    ("where({0} > 0.1234, {2}, -{0})", 3),
+                    ("tanh({1} @ {0})", 1),
+                    ("tanh({1}.T @ {0} + {2})", 1),
+                ]
+            )
+        )
+        matrix = self.weight(f"{dim}, {dim}") if "{1}" in text else ""
+        bias = self.weight(dim) if "{2}" in text else ""
+        made = self.let(dim, text.format(whole, matrix, bias), bound)
+        place = self.draw(st.integers(0, 1))
+        return self.let((a, b)[place], f'split({made}, "{a}, {b}")[{place}]', self.bound[made])
+
+    def of_weights(self) -> str:
+        """What depends on weights alone, reductions and products too, beside a value."""
+        name = self.pick(self.any_dim())
+        dim = self.values[name]
+        text, bound = self.draw(
+            st.sampled_from(
+                [
+                    ("{0} * softmax({1})", 1),
+                    ("{0} - cumsum(0.25 * {1})", 9),
+                    ("{0} * hardmax({1})", 1),
+                    ("tanh({0} * sum({1}))", 1),
+                    ("{0} + tanh(mean({1} * {1}) - amax({1}))", 3),
+                    ("layer_norm({1}, eps=0.1) + {0}", 6),
+                    ("{0} * ({2} @ {1})", 4),
+                    ("{0} + tanh({2}.T @ sin({1}))", 4),
+                    ("({2} / sqrt(1 + sum(({2} @ {1}) * ({2} @ {1})))) @ {0}", 4),
+                    ("tanh(({2} * {3}) @ {0})", 1),
+                ]
+            )
+        )
+        matrix = self.weight(f"{dim}, {dim}") if "{2}" in text else ""
+        scalar = self.weight(SCALAR) if "{3}" in text else ""
+        return self.let(dim, text.format(name, self.weight(dim), matrix, scalar), bound)
+
+    def pair(self) -> str:
+        """Functions of two values with a derivative to each, and two values that are compared."""
+        dim = self.draw(st.sampled_from(["H", "P", SCALAR]))
+        a, b = self.pick(dim), self.pick(dim)
+        text, bound = self.draw(
+            st.sampled_from(
+                [
+                    ("(0.5 + abs({0})) ** tanh({1})", 4),
+                    ("2.0 ** -abs({0})", 1),
+                    ("({0} + 0.1234) % (0.7 + abs({1}))", 3),
+                    ("where({0} - {1} > 0.1234, {0}, {1})", 3),
+                    ("({0} - {1} < 0.1234) * {0}", 3),
+                    ("(({0} > 0.1234) * ({1} < 0.2345)) * {0} + {1}", 6),
+                    ("spike({0} - 0.1234, 'atan', alpha=3.0) * {1}", 3),
+                    ("spike({0} * {1} - 0.1234, 'fast_sigmoid')", 1),
+                    ("straight_through(({0} > 0.1234) * {1}, {0})", 3),
+                ]
+            )
+        )
+        return self.let(dim, text.format(a, b), bound)
+
     def step(self) -> str:
         ways = [self.unary, self.binary, self.product, self.choice, self.reduction, self.norm]
         ways += [self.binary, self.product, self.wide, self.groups]
+        ways += [self.blocks, self.of_weights, self.pair]
         ways += [self.random, self.random] if self.whole else []
         way = self.draw(st.sampled_from(ways))
         return way(self.any_dim()) if way == self.product else way()
@@ -294,18 +369,19 @@ def drawn_cells(draw: st.DrawFn, whole: bool = False) -> Drawn:
     write = _Writer(draw, whole=whole)
     states = {"h": "H"}
     for name in ("s", "q")[: draw(st.integers(0, 2))]:
-        states[name] = draw(st.sampled_from(["H", "P", "P", SCALAR]))
+        states[name] = draw(st.sampled_from(["H", "P", "P", SCALAR, "2H", "H+P"]))
     inputs = {"x": "I"}
     second = draw(st.sampled_from([None, "m", "k"]))
     if second:
-        inputs[second] = SCALAR if second == "m" else "H"
-    static = {"z": draw(st.sampled_from(["H", "P", SCALAR]))} if whole and write.flag() else {}
+        inputs[second] = SCALAR if second == "m" else draw(st.sampled_from(["H", "2H"]))
+    dims = ["H", "P", SCALAR, "H+P"]
+    static = {"z": draw(st.sampled_from(dims))} if whole and write.flag() else {}
     for name, dim in {**inputs, **static, **states}.items():
         write.values[name], write.bound[name] = dim, 2.0
     write.product("H")
     for _ in range(draw(st.integers(2, 9))):
         write.step()
-    output = draw(st.sampled_from([None, None, "H", "P", SCALAR]))
+    output = draw(st.sampled_from([None, None, "H", "P", SCALAR, "P+H"]))
     returned = {} if output is None else {"y": output}
     if whole:
         for name in ("e", "u")[: draw(st.integers(0, 2)) if returned else 0]:
