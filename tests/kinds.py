@@ -94,6 +94,11 @@ def attribute(name: str, value: Any) -> Any:
     return lambda net: setattr(net, name, value)
 
 
+def input_doubled(_: Any, args: Any) -> Any:
+    """A hook that can be pickled: the first argument times 2."""
+    return (args[0] * 2, *args[1:])
+
+
 CHANGES = {
     "nothing": lambda net: None,
     "double": lambda net: net.double(),
@@ -120,7 +125,7 @@ CHANGES = {
     "dropout": attribute("dropout", 0.5),
     "deepcopy": copy.deepcopy,
     "pickle": lambda net: pickle.loads(pickle.dumps(net)),
-    "hook": lambda net: net.register_forward_pre_hook(lambda _, args: (args[0] * 2, *args[1:])),
+    "hook": lambda net: net.register_forward_pre_hook(input_doubled),
 }
 AROUND = {
     "usual": nullcontext,
