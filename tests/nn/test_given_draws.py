@@ -17,6 +17,7 @@ from elman import cells, ops
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import cell
 from helpers import assert_close, need_engine
+from kinds import served_without_checks
 
 F64 = torch.float64
 T, B, I, H = 7, 4, 5, 13
@@ -208,16 +209,44 @@ def test_half_precision_and_autocast():
         assert torch.equal(whole(x.float(), draws=draws)[0], want)
 
 
+@pytest.mark.parametrize("layout", ["", "batch first", "unbatched"])
+@pytest.mark.parametrize("resets", [False, True])
 @pytest.mark.parametrize("steps", [1, 3])
-def test_calls_that_came_before(steps):
-    """A kind of call that has a fast path draws in it, and does not where it is given draws."""
+@pytest.mark.parametrize("name", ["gru", "lstm, layers"])
+def test_calls_that_came_before(name, steps, resets, layout, monkeypatch):
+    """The third call of a kind is checked no more, and has the draws that it is given; without any
+    it draws."""
     need_engine("c")
-    net, x = made("gru", engine="c"), torch.randn(steps, B, I, dtype=F64)
-    draws = net.draws(steps, B)
-    want = net(x, draws=draws)[0]
+    net, batch = made(name, engine="c"), None if layout == "unbatched" else B
+    net.batch_first = layout == "batch first"
+    lead = (steps,) if batch is None else (B, steps) if net.batch_first else (steps, B)
+    x, state = torch.randn(*lead, I, dtype=F64), None
+    flags = {"reset": torch.arange(x[..., 0].numel()).reshape(lead) % 2 == 0} if resets else {}
+    _, state = net(x)
+    several = [net.draws(steps, batch) for _ in range(5)]
+    with elman.using(engine="reference"):
+        want = [parts_of(copy.deepcopy(net)(x, state, draws=d, **flags)) for d in several]
+    got = [parts_of(net(x, state, draws=d, **flags)) for d in several[:2]]
+    with served_without_checks(monkeypatch):
+        got += [parts_of(net(x, state, draws=d, **flags)) for d in several[2:]]
+    for one, other in zip(got, want, strict=True):
+        same(one, other)
     for _ in range(4):
-        assert not torch.equal(net(x)[0], want)
-        assert torch.equal(net(x, draws=draws)[0], want)
+        assert not torch.equal(net(x, state, **flags)[0], got[-1][0])
+        assert torch.equal(net(x, state, draws=several[-1], **flags)[0], got[-1][0])
+    with pytest.raises(InputError):
+        net.eval()(x, state, draws=several[0], **flags)
+    with pytest.raises(ShapeError):
+        net.train()(x, state, draws=several[0][..., :1], **flags)
+
+
+def test_gradients_of_calls_that_came_before():
+    """As those of the first."""
+    need_engine("c")
+    net, x = made("gru", engine="c"), torch.randn(T, B, I, dtype=F64)
+    draws = net.draws(T, B)
+    first, _, third = (results(net, x, lambda x: net(x, draws=draws)) for _ in range(3))
+    same(third, first)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ _OF: Any = Tensor
 _dtype, _shape, _on_cpu, _needs_grad = [
     one.__get__ for one in (_OF.dtype, _OF.shape, _OF.is_cpu, _OF.requires_grad)
 ]
-_OF_RESETS = (_dtype, _shape, Tensor.stride)
+_OF_MARKS = (_dtype, _shape, Tensor.stride)
 _grad = torch.is_grad_enabled
 _deterministic = torch.are_deterministic_algorithms_enabled
 _of_layers = attrgetter(
@@ -51,14 +51,17 @@ class Lookup(NamedTuple):
         key: finds the entry.
         guards: must equal those of the entry; not part of the key, as hashing them takes longer
             than comparing them.
-        states, weights, resets: of the call; no states stand for zeros.
+        states, weights: of the call; no states stand for zeros.
+        marks: its resets and its draws, those that are given.
+        drawn: whether draws are given.
     """
 
     key: Hashable
     guards: list[Any]
     states: Sequence[Tensor]
     weights: Sequence[Tensor]
-    resets: tuple[Tensor, ...]
+    marks: tuple[Tensor, ...]
+    drawn: bool
 
 
 class _Entry(NamedTuple):
@@ -94,16 +97,19 @@ class CallCache(ABC):
         """Empty the cache."""
         self._entries.clear()
 
-    def __call__(self, module: Any, x: Any, state: Any, reset: Any = None) -> Any:
-        """What ``module(x, state, reset=reset)`` returns; None if there is no fast path for it."""
-        lookup = self._lookup(module, x, state, reset)
+    def __call__(
+        self, module: Any, x: Any, state: Any, reset: Any = None, draws: Any = None
+    ) -> Any:
+        """What ``module(x, state, reset=reset, draws=draws)`` returns; None if there is no fast
+        path for it."""
+        lookup = self._lookup(module, x, state, reset, draws)
         if lookup is None:
             return None
-        key, guards, states, weights, resets = lookup
+        key, guards, states, weights, marks, _ = lookup
         entry = self._entries.get(key)
         if entry is None or entry.run is None or entry.guards != guards:
             return None
-        return self._results(*entry.run(x, states, weights, *resets))
+        return self._results(*entry.run(x, states, weights, *marks))
 
     @abstractmethod
     def _results(self, output: Tensor, last: Sequence[Tensor]) -> Any:
@@ -114,9 +120,9 @@ class CallCache(ABC):
         """The fast path of calls like this one, whose tensors are plain, states and weights
         contiguous; None if there is none."""
 
-    def keep(self, module: Any, x: Any, state: Any, reset: Any = None) -> None:
+    def keep(self, module: Any, x: Any, state: Any, reset: Any = None, draws: Any = None) -> None:
         """Take in a call that took the general path: if its kind came before, find a fast path."""
-        lookup = self._lookup(module, x, state, reset)
+        lookup = self._lookup(module, x, state, reset, draws)
         if lookup is None:
             return
         if lookup.key in self._entries:
@@ -133,16 +139,16 @@ class CallCache(ABC):
             self._entries.clear()
         self._entries[lookup.key] = None
 
-    def _lookup(self, module: Any, x: Any, state: Any, reset: Any) -> Lookup | None:
+    def _lookup(self, module: Any, x: Any, state: Any, reset: Any, draws: Any) -> Lookup | None:
         """Key and guards of a call; None where no fast path could run it."""
         if self._weights is None or type(x) is not Tensor or not plain():
             return None
-        if reset is None:
-            resets: tuple[Tensor, ...] = ()
-        elif type(reset) is Tensor and reset.is_cpu:
-            resets = (reset,)
-        else:
-            return None
+        drawn = draws is not None
+        marks: tuple[Any, ...] = () if reset is None else (reset,)
+        marks += (draws,) if drawn else ()
+        for mark in marks:
+            if type(mark) is not Tensor or not mark.is_cpu:
+                return None
         if state is None:
             states: Sequence[Tensor] = ()
         elif isinstance(state, (tuple, list)):
@@ -161,7 +167,8 @@ class CallCache(ABC):
                 _deterministic(),
                 *map(_needs_grad, tensors if _grad() else ()),
                 *self._options(module),
-                *[fact(reset) for reset in resets for fact in _OF_RESETS],
+                drawn,
+                *[fact(mark) for mark in marks for fact in _OF_MARKS],
             )
             guards = [
                 *map(type, tensors),
@@ -173,7 +180,7 @@ class CallCache(ABC):
             ]
         except (KeyError, RuntimeError, TypeError):  # weights are missing, or have no memory
             return None
-        return Lookup(key, guards, states, weights, resets)
+        return Lookup(key, guards, states, weights, marks, drawn)
 
 
 class LayerCallCache(CallCache):
@@ -216,6 +223,7 @@ class LayerCallCache(CallCache):
         if len(groups) > 1:
             return None
         first = bool(module.batch_first)
-        path = FastPath.of(groups[0][0], self._signature, x.dim() == 3, first, draws)
-        tensors = (lookup.states, lookup.weights, lookup.resets)
+        batched, drawn = x.dim() == 3, lookup.drawn
+        path = FastPath.of(groups[0][0], self._signature, batched, first, draws, drawn)
+        tensors = (lookup.states, lookup.weights, lookup.marks)
         return path.prepared(x, *tensors, wanted(module.engine))

@@ -13,14 +13,15 @@ from elman.engines.base import Kernel
 from elman.engines.call import Call, DirectCall
 from elman.engines.together import Together
 from elman.nn.autograd.function import run
-from elman.nn.draws import Draws, draw_keys, no_keys
+from elman.nn.draws import Draws, draw_keys, keys_of, no_keys
 from elman.nn.options import Option, extended
 from elman.nn.reset import Reset
 from elman.nn.signature import Signature
 from elman.nn.stack import Group
 from elman.nn.states import StateForm
 
-# (x, states, weights, *resets), all in the caller's layout, -> output and last states;
+# (x, states, weights, *marks), all in the caller's layout, -> output and last states;
+# marks are resets and draws, those that are given;
 # no states stand for zeros
 Run = Callable[..., tuple[Tensor, Sequence[Tensor]]]
 
@@ -35,6 +36,7 @@ class FastPath:
         zeros: of each state, its leading axis and its sizes behind the batch.
         batched, batch_first: whether x has an axis of samples, and whether that comes first.
         draws: how often cells draw random numbers anew in such calls.
+        drawn: whether calls are given these numbers.
     """
 
     group: Group
@@ -43,6 +45,7 @@ class FastPath:
     batched: bool
     batch_first: bool
     draws: tuple[str, ...]
+    drawn: bool
 
     @staticmethod
     def of(
@@ -51,25 +54,28 @@ class FastPath:
         batched: bool,
         batch_first: bool,
         draws: tuple[str, ...],
+        drawn: bool,
     ) -> FastPath:
         """Of a module's layers and signature; the other arguments as the attributes."""
         zeros = tuple([(signature.lead, sizes) for _, sizes in signature.states])
-        return FastPath(group, signature.form, zeros, batched, batched and batch_first, draws)
+        first = batched and batch_first
+        return FastPath(group, signature.form, zeros, batched, first, draws, drawn)
 
     def prepared(
         self,
         x: Tensor,
         states: Sequence[Tensor],
         weights: Sequence[Tensor],
-        resets: Sequence[Tensor],
+        marks: Sequence[Tensor],
         engine: str,
     ) -> Run | None:
         """What runs calls like this one; None where the layers are not a single kernel."""
+        resets = len(marks) > self.drawn
         if resets and x.shape[self.batch_first] == 1 and not self.group.directions:
-            one = self.prepared(x, states, weights, (), engine)
+            one = self.prepared(x, states, weights, marks[1:], engine)
             return None if one is None else self._with_reset_states(one)
         opened = self._opened(x, states, weights)
-        options, runners = self._options(opened, resets, no_keys), self.group.runners
+        options, runners = self._options(opened, marks, no_keys), self.group.runners
         rules, calls = self.group.rules(options), self._calls(opened, options)
         if self._alone:
             found = runners[0].settled(calls[0], engine, rules[0])
@@ -81,10 +87,10 @@ class FastPath:
         joined = self.group.arrangement(rules).joined
 
         def by_kernel(
-            x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], *resets: Tensor
+            x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], *marks: Tensor
         ) -> tuple[Tensor, Sequence[Tensor]]:
             opened = self._opened(x, states, weights)
-            calls = self._calls(opened, self._options(opened, resets, draw_keys))
+            calls = self._calls(opened, self._options(opened, marks, draw_keys))
             call = calls[0] if self._alone else joined(calls)
             output, last, _ = run(kernel, oracle, call, training)
             return self._closed(output, last if self._alone else self.form.joined([last]))
@@ -98,12 +104,12 @@ class FastPath:
         """Calls of one step: a reset only zeroes the states before it."""
 
         def reset_first(
-            x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], reset: Tensor
+            x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], *marks: Tensor
         ) -> tuple[Tensor, Sequence[Tensor]]:
             if states:
-                mask = reset.transpose(0, 1) if self.batch_first else reset
+                mask = marks[0].transpose(0, 1) if self.batch_first else marks[0]
                 states = Reset(mask, "zeros").only_step(tuple(states), None)
-            return one(x, states, weights)
+            return one(x, states, weights, *marks[1:])
 
         return reset_first
 
@@ -127,27 +133,31 @@ class FastPath:
         return len(self.group.runners) == 1
 
     def _options(
-        self, call: Call, resets: Sequence[Tensor], draw: Callable[..., list[Tensor]]
+        self, call: Call, marks: Sequence[Tensor], draw: Callable[..., list[Tensor]]
     ) -> list[Option]:
         """The options that change the step of a call.
 
         Args:
             call: as of :meth:`_opened`.
-            resets: in the caller's layout.
-            draw: makes the keys of random numbers.
+            marks: in the caller's layout.
+            draw: makes the keys of random numbers that are not given.
         """
         made: list[Option] = []
-        if self.draws:
+        rows = [self._of_steps(mark) for mark in marks]
+        if self.drawn:
+            keys = keys_of(rows.pop(), call.inputs[0].dtype)
+            made.append(Draws(self.draws, keys, given=True))
+        elif self.draws:
             x, lead = call.inputs[0], len(self.group.runners)
             keys = draw(self.draws, lead, x.shape[:2], x.shape[1], x.dtype, x.device)
             made.append(Draws(self.draws, keys))
-        for reset in resets:
-            if self.batch_first:
-                reset = reset.transpose(0, 1)
-            elif not self.batched:
-                reset = reset.unsqueeze(1)
-            made.append(Reset(reset, "zeros"))
-        return made
+        return made + [Reset(reset, "zeros") for reset in rows]
+
+    def _of_steps(self, mark: Tensor) -> Tensor:
+        """A mark in the inner layout, [T, B, ...]."""
+        if self.batch_first:
+            return mark.transpose(0, 1)
+        return mark if self.batched else mark.unsqueeze(1)
 
     def _opened(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> Call:
         """A call in the inner layout: x [T, B, n], states [layers · directions, B, n]."""

@@ -142,10 +142,9 @@ class TorchLayers(SequenceModule):
                 nothing is drawn.
             TypeError: an argument under both of its names.
         """
-        usual = lengths is reset_to is outputs is mask is masked_output is draws is None
-        usual = usual and input is hx is None
+        usual = lengths is reset_to is outputs is mask is masked_output is input is hx is None
         if usual and self._parts is not None:
-            again = self._parts.call_cache(self, x, state, reset)
+            again = self._parts.call_cache(self, x, state, reset, draws)
             if again is not None:
                 return again
         marks = Marks(reset, reset_to, mask, masked_output, draws).checked()
@@ -173,7 +172,7 @@ class TorchLayers(SequenceModule):
                 return self._of_torch(x, state, lengths, engine, more, str(error), True, outputs)
         made, last = self._run(prepared, engine, outputs)
         if usual:
-            self.parts.call_cache.keep(self, x, state, reset)
+            self.parts.call_cache.keep(self, x, state, reset, draws)
         return self._handed_out(made, last, outputs, marks)
 
     def _mistake(self: Any, input: Any, hx: Any, engine: str) -> str | None:

@@ -302,9 +302,9 @@ class Recurrent(SequenceModule, nn.Module):
                 drawn, or in a type that has not all of their bits.
             EngineError: the engine asked for by name cannot run this cell; the text says why.
         """
-        usual = lengths is reset_to is static is outputs is mask is masked_output is draws is None
+        usual = lengths is reset_to is static is outputs is mask is masked_output is None
         if usual:
-            again = self.parts.call_cache(self, x, state, reset)
+            again = self.parts.call_cache(self, x, state, reset, draws)
             if again is not None:
                 return again
         marks = Marks(reset, reset_to, mask, masked_output, draws).checked()
@@ -314,7 +314,7 @@ class Recurrent(SequenceModule, nn.Module):
         outputs = checked_outputs(outputs)
         made, last = self._run(prepared, engine, outputs)
         if usual:
-            self.parts.call_cache.keep(self, x, state, reset)
+            self.parts.call_cache.keep(self, x, state, reset, draws)
         return self._handed_out(made, last, outputs, marks)
 
     def extra_repr(self) -> str:
