@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+import torch
 
 from elman import starting
 from elman.cli import app
@@ -64,6 +65,20 @@ def test_missing_package_is_text(elman, monkeypatch):
     code, _, err = elman("train")
     assert code == 1
     assert "lightning_fabric" in err
+
+
+@pytest.mark.parametrize("allocate", [torch.empty, bytearray])
+def test_too_little_memory_is_text(elman, monkeypatch, allocate):
+    """What torch and Python say of it; other errors are bugs, and keep their traceback."""
+    monkeypatch.setattr(app, "load", lambda name: lambda: allocate(1 << 60))
+    code, _, err = elman("doctor")
+    assert code == 1
+    assert err.startswith("error: there is not enough memory\n")
+    assert "hint  fewer samples" in err
+    assert ("  said  " in err) == (allocate is torch.empty)
+    monkeypatch.setattr(app, "load", lambda name: lambda: torch.empty(-1))
+    with pytest.raises(RuntimeError, match="negative"):
+        elman("doctor")
 
 
 def test_help_imports_no_torch():

@@ -19,7 +19,7 @@ from rich.markup import escape
 
 from elman import starting
 from elman.cli._printing import print_all
-from elman.errors import ElmanError, on_command_line
+from elman.errors import ElmanError, diagnostic, on_command_line
 
 ABOUT = "Train recurrent networks as fast as the hardware allows."
 ROOM = Path(__file__).parent
@@ -44,6 +44,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if error.name is None or error.name.partition(".")[0] == "elman":
             raise
         complain(f"this command needs a package\n  name  {error.name}\n  hint  elman doctor")
+    except (MemoryError, RuntimeError) as error:
+        if not of_memory(error):
+            raise
+        found = [("said", str(error).partition("\n")[0])]
+        hint = "fewer samples at once, shorter sequences or a smaller model"
+        complain(diagnostic("there is not enough memory", found, hint))
+
+
+def of_memory(error: Exception) -> bool:
+    """Whether an error says that memory, the machine's or a GPU's, does not suffice."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return "can't allocate memory" in str(error)
 
 
 def complain(text: str) -> None:
