@@ -317,6 +317,9 @@ class Recurrent(SequenceModule, nn.Module):
             self.parts.call_cache.keep(self, x, state, reset, draws)
         return self._handed_out(made, last, outputs, marks)
 
+    def flatten_parameters(self) -> None:
+        """Do nothing: for code that calls it of any of torch's recurrent layers."""
+
     def extra_repr(self) -> str:
         """Cell, sizes, and every option that is not the default."""
         formulas = self._formulas()
