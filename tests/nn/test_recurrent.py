@@ -182,6 +182,14 @@ def test_output_that_is_no_state():
     assert net.W_l1.shape == (4, 10)
 
 
+def test_code_for_torchs_layers_may_flatten_parameters():
+    """There is nothing to flatten, and nothing changes."""
+    net, x = elman.Recurrent(cells.mgu, 3, 4), torch.randn(5, 2, 3)
+    before, _ = net(x)
+    assert net.flatten_parameters() is None
+    assert torch.equal(net(x)[0], before)
+
+
 def test_residual_and_dropout():
     """From the second layer on the input is added; dropout acts in training alone."""
     net = made(cells.rnn, 3, 4, 3, residual=True, dropout=0.5)

@@ -8,6 +8,7 @@ import io
 import json
 import linecache
 import math
+import os
 
 import pytest
 from rich.console import Console
@@ -143,21 +144,24 @@ def test_full_disk_on_the_way_costs_no_run(small_config, train, monkeypatch, con
     assert checkpoint.load_latest(outcome.folder.checkpoints)[0].step == 14
 
 
-def test_full_disk_at_the_end_is_an_error(small_config, train, monkeypatch):
+@pytest.mark.parametrize(
+    "number, hint",
+    [(errno.ENOSPC, "make room on the disk"), (errno.EACCES, "make the folder writable")],
+)
+def test_disk_at_the_end_is_an_error(number, hint, small_config, train, monkeypatch):
     """The last checkpoint must be there; the one before is as it was."""
     plain = atomic.write_through
 
-    def full(path, content):
+    def refused(path, content):
         if "step-000000014" in str(path):
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(number, os.strerror(number))
         plain(path, content)
 
-    monkeypatch.setattr(atomic, "write_through", full)
-    with pytest.raises(
-        RunError, match=r"step 14 could not be written(.|\n)*No space left"
-    ) as error:
+    monkeypatch.setattr(atomic, "write_through", refused)
+    told = rf"step 14 could not be written(.|\n)*{os.strerror(number)}"
+    with pytest.raises(RunError, match=told) as error:
         train(small_config)
-    assert "older checkpoints are as they were" in str(error.value)
+    assert f"{hint}; older checkpoints are as they were" in str(error.value)
 
 
 def breaking(monkeypatch, steps) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import time
 from collections.abc import Callable
@@ -245,11 +246,13 @@ class Loop:
 
     def unwritten(self, failure: Failure) -> str:
         """Build the message for it."""
+        full = failure.error.errno in (errno.ENOSPC, errno.EDQUOT)
+        cure = "make room on the disk" if full else "make the folder writable"
         return diagnostic(
             f"the {'best weights' if failure.best else 'checkpoint'} of step {failure.step} could "
             "not be written",
             [("path", str(self.folder.checkpoints)), ("error", str(failure.error.strerror))],
-            hint="make room on the disk; older checkpoints are as they were",
+            hint=f"{cure}; older checkpoints are as they were",
         )
 
     def fallbacks(self) -> int:
