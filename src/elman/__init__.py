@@ -25,6 +25,7 @@ with starting.no_collections():
         RNNCell,
         Stream,
         accelerate,
+        release,
         restore,
         using,
     )
@@ -78,6 +79,7 @@ __all__ = [
     "load",
     "measure",
     "ops",
+    "release",
     "safe_globals",
     "using",
     "weights",

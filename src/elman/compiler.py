@@ -108,3 +108,9 @@ def _has_like_heads(cell: Cell) -> bool:
             if how.dims.intersection(vector.shape[0]) and not own <= how.blocks:
                 return False
     return True
+
+
+def release() -> None:
+    """Forget graphs and jobs; those that are still asked for are made again."""
+    for cached in (_split_of, _pair_of, _job):
+        cached.cache_clear()

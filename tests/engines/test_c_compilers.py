@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -355,3 +356,11 @@ def test_a_compiler_that_does_not_say_what_it_is(version, what, tmp_path, monkey
     reason = find_compiler()
     assert isinstance(reason, str)
     assert what in reason
+
+
+def test_a_system_with_short_longs_is_refused(monkeypatch):
+    """Kernels take addresses as C's long: where that has 32 bits, engine c says so in one line."""
+    monkeypatch.setattr(compilers.ctypes, "c_long", ctypes.c_int32)
+    monkeypatch.setattr(compilers.platform, "system", lambda: "Windows")
+    reason = find_compiler()
+    assert reason == "engine c does not run on Windows: its kernels need a C long of 64 bits"

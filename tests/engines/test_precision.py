@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,3 +54,32 @@ def test_products_are_switched_for_a_while(rnn, products):
     with pytest.raises(KeyError):
         fails()
     assert module._products.fp32_precision == products
+
+
+def test_threads_take_turns():
+    """Two threads that want different precisions: each multiplies in its own, and the user's switch
+    is as it was, whoever ends last."""
+    torch.backends.cudnn.rnn.fp32_precision = "tf32"
+    module._products.fp32_precision = "ieee"
+    inside, done = threading.Event(), threading.Event()
+    seen: list[str] = []
+
+    def first() -> None:
+        with multiplying(ON_GPU, "tf32"):
+            inside.set()
+            done.wait(0.2)  # the other one would come in now
+            seen.append(module._products.fp32_precision)
+
+    def second() -> None:
+        inside.wait()
+        with multiplying(ON_GPU, "ieee"):
+            seen.append(module._products.fp32_precision)
+            done.set()
+
+    threads = [threading.Thread(target=work) for work in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == ["tf32", "ieee"]
+    assert module._products.fp32_precision == "ieee"

@@ -19,6 +19,7 @@ from elman.nn.compile import names
 from elman.nn.compile import operator as compiled
 from helpers import assert_close, need_engine
 from products import some_of
+from scripts import begin, finished
 
 LENGTHS = (20, 3, 7, 11)
 # what torch itself says while it compiles
@@ -372,3 +373,23 @@ def test_names():
     lost = '{"cell": ["a", "b", 1], "dims": [{}], "tape": "auto", "beside": false, "local": 7}'
     with pytest.raises(EngineError, match="lived in another process"):
         names.group_of(lost)
+
+
+IMPORTED_IN_INFERENCE = """
+import torch
+with torch.inference_mode():
+    import elman
+    import elman.nn.compile.operator
+net = elman.GRU(3, 5, engine="reference")
+called = torch.compile(net, backend="eager", fullgraph=True)
+x = torch.randn(4, 2, 3, requires_grad=True)
+grads = [torch.autograd.grad(call(x)[0].sum(), [x, *net.parameters()]) for call in (called, net)]
+for compiled, eager in zip(*grads):
+    torch.testing.assert_close(compiled, eager)
+"""
+
+
+@pytest.mark.slow
+def test_imported_in_inference_mode():
+    """The dispatch keys of compiled calls are not those of whoever imports elman."""
+    finished(begin("-W", "ignore", "-c", IMPORTED_IN_INFERENCE))

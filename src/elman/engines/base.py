@@ -184,6 +184,10 @@ class Engine(ABC):
         """A context in which kernels use all threads, for benchmarks on a busy machine too."""
         return nullcontext()
 
+    def release(self) -> None:
+        """Free memory and programs that are kept for further calls and that nobody uses now."""
+        return None
+
     def together(
         self,
         jobs: Sequence[Job],

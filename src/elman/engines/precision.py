@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 _rnn: Any = torch.backends.cudnn.rnn  # ``torch.backends.cudnn.allow_tf32`` sets it too
 _products = torch.backends.cuda.matmul
+_products_lock = threading.RLock()  # torch's switch for products is one for the process
 
 
 def precision() -> str:
@@ -22,14 +24,24 @@ def precision() -> str:
 
 @contextmanager
 def multiplying(tensor: Tensor, how: str) -> Iterator[None]:
-    """Inside, torch's products of float32 on a GPU are ``tf32`` or ``ieee``; its switch for them is
-    as it was afterwards."""
-    before = _products.fp32_precision
-    if not tensor.is_cuda or (before == "tf32") == (how == "tf32"):
+    """Run torch's products of float32 on a GPU in one precision, and restore torch's switch.
+
+    Threads take turns, so that none restores what another has set: the switch is global.
+
+    Args:
+        tensor: of the device that multiplies; on a CPU nothing is done.
+        how: ``tf32`` or ``ieee``.
+    """
+    if not tensor.is_cuda:
         yield
         return
-    _products.fp32_precision = how
-    try:
-        yield
-    finally:
-        _products.fp32_precision = before
+    with _products_lock:
+        before = _products.fp32_precision
+        if (before == "tf32") == (how == "tf32"):
+            yield
+            return
+        _products.fp32_precision = how
+        try:
+            yield
+        finally:
+            _products.fp32_precision = before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -57,6 +58,13 @@ def find(name: str) -> Engine:
     row = _ENGINES[name]
     engine: Engine = getattr(import_module(row.module), row.attribute)
     return engine
+
+
+def loaded(name: str) -> Engine | None:
+    """The engine called ``name`` if it has been imported, else None."""
+    row = _ENGINES[name]
+    module = sys.modules.get(row.module)
+    return None if module is None else getattr(module, row.attribute, None)
 
 
 def installed(name: str) -> Engine | str:

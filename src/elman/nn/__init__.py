@@ -11,6 +11,7 @@ from elman.nn.records import choices as choices
 from elman.nn.records import counters as counters
 from elman.nn.records import pin as pin
 from elman.nn.recurrent import Recurrent as Recurrent
+from elman.nn.release import release as release
 from elman.nn.streaming import Stream as Stream
 from elman.nn.swap import accelerate as accelerate
 from elman.nn.swap import report as report

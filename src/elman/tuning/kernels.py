@@ -1,7 +1,8 @@
-"""Who can run a job, and the kernels that do: each made once per process."""
+"""Who can run a job, and the kernels that do: each made once, while it is among the latest."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from elman.engines import registry
@@ -10,7 +11,9 @@ from elman.errors import EngineError
 
 EngineSchedule = tuple[str, str]  # engine, schedule
 
-_kernels: dict[tuple[Job, str, str], Kernel] = {}
+MOST_KERNELS = 1024  # that are kept here; modules and callers keep theirs, however many
+_kernels: dict[tuple[Job, str, str], Kernel] = {}  # by job, engine and schedule; oldest first
+_kernels_lock = threading.Lock()
 
 
 def label(candidate: EngineSchedule) -> str:
@@ -53,7 +56,7 @@ def refusal(name: str, job: Job) -> str | None:
 
 
 def kernel_of(job: Job, name: str, schedule: str = "") -> Kernel:
-    """The kernel of one engine and schedule, made once per process.
+    """The kernel of one engine and schedule: one that is kept, else a new one.
 
     Raises:
         EngineError: the engine cannot run the job; the text says why.
@@ -64,8 +67,22 @@ def kernel_of(job: Job, name: str, schedule: str = "") -> Kernel:
         engine = engine_for(name, job)
         if isinstance(engine, str):
             raise EngineError(f"engine {name} cannot run {job.name}: {engine}")
-        kernel = _kernels[key] = engine.compile(job, schedule or None)
+        kernel = engine.compile(job, schedule or None)
+        with _kernels_lock:
+            kernel = _kernels.setdefault(key, kernel)
+            while len(_kernels) > MOST_KERNELS:
+                del _kernels[next(iter(_kernels))]
     return kernel
+
+
+def release() -> None:
+    """Forget kernels that nobody else holds, and free what engines keep for further calls."""
+    with _kernels_lock:
+        _kernels.clear()
+    for name in registry.names():
+        engine = registry.loaded(name)
+        if engine is not None:
+            engine.release()
 
 
 def candidates(

@@ -3,6 +3,7 @@ loading."""
 
 from __future__ import annotations
 
+import _ctypes
 import contextlib
 import ctypes
 import hashlib
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any
+from weakref import finalize
 
 from elman.engines.c.calling import call_all
 from elman.engines.c.compilers import Compiler, find_compiler
@@ -273,20 +275,22 @@ class _Library(ctypes.CDLL):
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """Load a library that ``build`` made.
+    """Load a library that ``build`` made; unload it when nothing refers to it any more.
 
     Raises:
         BuildError: the system refuses it, or (from what is returned) a function that it should have
             is missing; then it is not kept.
     """
     try:
-        return _Library(str(path))
+        library = _Library(str(path))
     except OSError as error:
         if not path.exists():
             raise _GoneError(
                 f"a compiled kernel was removed before it was loaded: {path}"
             ) from error
         raise _not_kept(path, str(error)) from error
+    finalize(library, _ctypes.dlclose, library._handle).atexit = False
+    return library
 
 
 def _not_kept(path: Path, why: str) -> BuildError:

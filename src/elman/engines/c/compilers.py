@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
+import platform
 import shlex
 import shutil
 import sys
@@ -65,7 +67,13 @@ def _probe(command: tuple[str, ...]) -> Compiler | str:
 
 
 def find_compiler() -> Compiler | str:
-    """The C compiler to use (ELMAN_CC, CC, gcc, clang, cc, ziglang), or why there is none."""
+    """The C compiler to use (ELMAN_CC, CC, gcc, clang, cc, ziglang), or why there is none.
+
+    Kernels take sizes and addresses as C's ``long``: where that has 32 bits, as on Windows, none is
+    of use.
+    """
+    if ctypes.sizeof(ctypes.c_long) != ctypes.sizeof(ctypes.c_void_p):
+        return f"engine c does not run on {platform.system()}: its kernels need a C long of 64 bits"
     reasons: list[str] = []
     try:
         candidates = _candidates()

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from elman.engines.base import Engine, Job, Kernel
-from elman.engines.c import cross_entropy, scans
+from elman.engines.c import cross_entropy, memory, scans
 from elman.engines.c.build import find_compiler
 from elman.engines.c.direct import direct
 from elman.engines.c.kernel import DTYPES, CKernel
@@ -60,6 +60,10 @@ class CEngine(Engine):
     def undisturbed(self) -> AbstractContextManager[None]:
         """All workers take part, whoever else wants the cores."""
         return oversubscription.ignored()
+
+    def release(self) -> None:
+        """See :meth:`Engine.release`."""
+        memory.release()
 
     def schedules(self, job: Job, steps: int, batch: int) -> tuple[str, ...]:
         """Ways of sharing a step that the forecast does not rule out.

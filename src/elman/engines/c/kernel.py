@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from elman.engines.c.context import Frame
 from elman.engines.c.emit import Emitter
 from elman.engines.c.isa import detect
 from elman.engines.c.launches import ConcurrentLaunches, Entry
-from elman.engines.c.memory import Supply, whole
+from elman.engines.c.memory import Spares, Supply, whole
 from elman.engines.c.results import Results
 from elman.engines.c.threads import on_pool, oversubscription, threads, workers
 from elman.engines.call import Call, Cotangents, Gradients, Result
@@ -105,8 +104,7 @@ class CKernel(Kernel):
         self._rings = (*self.results.rings, *self._padding[1])
         self._all_rows = (*self.results.all_rows, *self._padding[1])
         self.destructive = made.overwrites_tape
-        self._arenas: deque[Tensor] = deque(maxlen=2)
-        self._tapes: deque[Tensor] = deque(maxlen=2)
+        self._arenas, self._tapes = Spares(), Spares()
         self._plans: dict[tuple[int, int, int], Plan] = {}
 
     def describe(self) -> dict[str, Any]:

@@ -10,10 +10,12 @@ import ctypes
 import math
 import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -21,12 +23,22 @@ from torch import Tensor
 from elman.engines.forks import own_threads
 
 LARGE = 4 << 20  # (bytes) smaller results are torch's own affair
-LIMIT = 512 << 20  # (bytes) kept at most, in use or not
+LIMIT = 512 << 20  # (bytes) of results kept at most, in use or not; and of spare buffers
 _PAGE = 2 << 20  # (bytes) of a large page
 _HUGEPAGE = 14  # MADV_HUGEPAGE of Linux
 _use_count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
-_OURS = 2  # references to a storage: a local name, and the one that is being passed
 _kept: deque[Any] = deque()  # storages, those used last at the end
+
+
+def _next_storage(storages: deque[Any]) -> tuple[Any, int]:
+    """Take the storage that was used longest ago, and count the references to it in Python."""
+    storage = storages.popleft()
+    return storage, sys.getrefcount(storage)
+
+
+# What ``_next_storage`` counts if nobody else holds a storage: Python 3.14 lends local variables
+# to calls without counting them.
+_, _SOLE_OWNER = _next_storage(deque([torch.empty(0, device="cpu").untyped_storage()]))
 
 
 @cache
@@ -80,19 +92,64 @@ def _unused(size: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor | Non
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     for _ in range(len(_kept)):
         try:
-            storage = _kept.popleft()
+            storage, references = _next_storage(_kept)
         except IndexError:  # another thread took it
             return None
         if storage.is_shared():
             continue
         tensor = None
-        held = _use_count(storage._cdata) > 1 or sys.getrefcount(storage) > _OURS
+        held = references > _SOLE_OWNER or _use_count(storage._cdata) > 1
         if size <= storage.nbytes() <= size + size // 8 and not held:
             tensor = torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides)
         _kept.append(storage)
         if tensor is not None:
             return tensor
     return None
+
+
+class Spares(deque[Tensor]):
+    """Buffers that calls of one kernel gave back: at most two, for its next calls."""
+
+    def __init__(self) -> None:
+        super().__init__(maxlen=2)
+        with _spares_lock:
+            _spares.add(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def nbytes(self) -> int:
+        """Memory of the buffers (bytes)."""
+        return sum(buffer.nbytes for buffer in tuple(self))
+
+
+_spares: WeakSet[Spares] = WeakSet()
+_spares_lock = threading.Lock()
+
+
+def _make_room(size: int, user: Spares) -> None:
+    """Free spare buffers of other kernels that with a new one (bytes) would exceed the limit."""
+    with _spares_lock:
+        everyone = list(_spares)
+    total = size + sum(spares.nbytes() for spares in everyone)
+    for spares in everyone:
+        if total <= LIMIT:
+            return
+        if spares is not user:
+            total -= spares.nbytes()
+            spares.clear()
+
+
+def release() -> None:
+    """Free the memory that is kept for further calls and that nobody uses now."""
+    _kept.clear()
+    with _spares_lock:
+        everyone = list(_spares)
+    for spares in everyone:
+        spares.clear()
 
 
 class Supply:
@@ -121,7 +178,7 @@ class Supply:
         with own_threads():
             return torch.zeros(given.shape, dtype=self.dtype, device="cpu")
 
-    def take(self, spare: deque[Tensor], count: int) -> Tensor:
+    def take(self, spare: Spares, count: int) -> Tensor:
         """A buffer that an earlier call gave back if it is large enough, else a new one.
 
         Unlike results it is nobody else's: the list is all that is kept of it.
@@ -131,6 +188,9 @@ class Supply:
         except IndexError:  # or another thread took it
             buffer = None
         if buffer is None or buffer.numel() < count:
+            size = count * self.dtype.itemsize
+            if size >= LARGE:
+                _make_room(size, spare)
             return self._filled(in_large_pages(torch.empty(count, dtype=self.dtype, device="cpu")))
         return self._filled(buffer)
 

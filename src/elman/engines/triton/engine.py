@@ -22,6 +22,7 @@ from elman.engines.triton.launch import processors
 from elman.engines.triton.newton import newton
 from elman.engines.triton.occupancy import grids, loops
 from elman.engines.triton.schedule import TritonSchedule
+from elman.engines.triton.source import defined
 from elman.engines.triton.wavefront import Wavefront, forecast
 from elman.errors import EngineError
 from elman.plan.build import program
@@ -67,6 +68,10 @@ class TritonEngine(Engine):
     def newton(self) -> Any:
         """See :meth:`Engine.newton`."""
         return newton
+
+    def release(self) -> None:
+        """See :meth:`Engine.release`."""
+        defined.cache_clear()
 
     def prune_reason(self, job: Job, steps: int, batch: int) -> str | None:
         """The interpreter is for tests."""

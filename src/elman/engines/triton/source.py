@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import linecache
-from functools import cache
+from functools import cache, lru_cache
 from importlib import util
 from pathlib import Path
 from typing import Any
+from weakref import finalize
 
 import triton
 import triton.language as tl
 from triton import knobs
+from triton.runtime import jit
 
-_made: dict[tuple[str, bool], Any] = {}
+# Every function that Triton has made; it looks here only for those that it preloads.
+_registry: dict[str, Any] = getattr(jit, "_triton_jit_function_registry", {})
 
 
 @cache
@@ -30,17 +33,21 @@ def _library(interpreted: bool) -> Any:
 
 
 def function(name: str, text: str) -> Any:
-    """The function that a text defines under a name, made once; compiled or interpreted, as
-    Triton's switch says now."""
+    """The function that a text defines under a name; compiled or interpreted, as Triton's switch
+    says now."""
+    return defined(name, text, bool(knobs.runtime.interpret))
+
+
+@lru_cache(maxsize=1024)
+def defined(name: str, text: str, interpreted: bool) -> Any:
+    """The function that a text defines under a name. Its lines are known to Python, which Triton
+    asks for them, for as long as the function lives."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    interpreted = bool(knobs.runtime.interpret)
-    key = f"{name}-{digest}"
-    found = _made.get((key, interpreted))
-    if found is None:
-        file = f"<elman {key}>"
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        lib = _library(interpreted)
-        names = {"triton": triton, "tl": tl, "lib": lib, "__name__": f"elman_{digest}"}
-        exec(compile(text, file, "exec"), names)
-        found = _made[key, interpreted] = names[name]
-    return found
+    file = f"<elman {name}-{digest}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    lib = _library(interpreted)
+    names = {"triton": triton, "tl": tl, "lib": lib, "__name__": f"elman_{digest}"}
+    exec(compile(text, file, "exec"), names)
+    _registry.pop(f"elman_{digest}:{name}", None)
+    finalize(names[name], linecache.cache.pop, file, None)
+    return names[name]

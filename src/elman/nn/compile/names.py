@@ -72,6 +72,11 @@ def group_of(name: str) -> Group:
     return found
 
 
+def release() -> None:
+    """Forget the groups that were made from their names; an exported program makes them again."""
+    _own.clear()
+
+
 def _stack(own: int) -> Stack:
     """Of a module, by its ``id``: the compiler of torch 2.11 takes no modules as constants."""
     return ctypes.cast(own, ctypes.py_object).value.stack

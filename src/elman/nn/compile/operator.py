@@ -9,9 +9,11 @@ by a ticket, and runs the forward again where there is none (in another process,
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -33,7 +35,6 @@ from elman.passes.draws import draws
 from elman.plan.checkpoint import Checkpoint
 
 _C: Any = torch._C
-_USUAL = (_C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set())
 _kept: dict[int, tuple[list[Tensor], list[Tensor]]] = {}  # ticket -> leaves, results
 _tickets = itertools.count(1)
 BELOW = "first"  # what a group hands out to one above
@@ -237,10 +238,29 @@ def _run(given: _Given) -> tuple[list[Tensor], list[Tensor]]:
     return leaves, [output, *ends]
 
 
+@cache
+def _default_dispatch_keys() -> tuple[Any, Any]:
+    """Dispatch keys that torch includes and excludes in a new thread.
+
+    This thread may be inside ``inference_mode`` or an operator, now and when elman is imported.
+    """
+    keys: list[Any] = []
+
+    def read() -> None:
+        keys.append(_C._dispatch_tls_local_include_set())
+        keys.append(_C._dispatch_tls_local_exclude_set())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reader.join()
+    included, excluded = keys
+    return included, excluded
+
+
 @contextmanager
 def _autograd(wanted: bool) -> Iterator[None]:
     """Autograd inside an operator, whose body torch runs with the keys for it excluded."""
-    with _C._ForceDispatchKeyGuard(*_USUAL), torch.set_grad_enabled(wanted):
+    with _C._ForceDispatchKeyGuard(*_default_dispatch_keys()), torch.set_grad_enabled(wanted):
         yield
 
 
