@@ -46,7 +46,6 @@ FLAGS = (
     "-ffp-contract=fast",
     "-fno-math-errno",
     "-fvisibility=hidden",
-    "-w",
 )
 _COMPILE = 600.0  # (s) for a compiler to make one kernel
 _SEGMENT = 56  # (bytes) of a segment's entry in a 64-bit ELF file

@@ -239,7 +239,7 @@ class PhaseWriter(Places):
             f"        long m = r1 - rb < {rows} ? r1 - rb : {rows};",
             *("        " + line for line in sought),
             f"        for (long v = lo[{gate_block}]; v < hi[{gate_block}]; v += {width}) {{",
-            f"            long nv = {vectors} - v < {width} ? {vectors} - v : {width};",
+            f"            UNUSED long nv = {vectors} - v < {width} ? {vectors} - v : {width};",
             *("            " + line for line in lines),
             "        }",
             "    }",

@@ -18,11 +18,17 @@ class RowAddress:
     stride: str
     offset: int
     width: int | None  # None: padded to whole vectors
+    first: str = ""  # the row that lies at the base; empty: 0
+
+    def index(self, row: str) -> str:
+        """C text of where the column begins in a row (elements behind the base)."""
+        offset = f" + {self.offset}" if self.offset else ""
+        row = f"({row} - {self.first})" if self.first else row
+        return f"{row} * {self.stride}{offset}"
 
     def at(self, row: str) -> str:
         """C text of the column's address in a row."""
-        offset = f" + {self.offset}" if self.offset else ""
-        return f"{self.base} + {row} * {self.stride}{offset}"
+        return f"{self.base} + {self.index(row)}"
 
 
 class Places:
@@ -95,13 +101,10 @@ class Places:
             self.bases["ch"] = f"c->chunk_rows + (first_row(c, t) - first_row(c, t0)) * {row}"
             return RowAddress("ch", str(row), offsets[index], None)
         if where == "scratch":
-            step = (
-                f"(t & 1) * c->B * {self.scratch_row}"
-                if self.loop
-                else f"-done * {self.scratch_row}"
-            )
-            self.bases["sr"] = f"c->scratch + {step}"
-            return RowAddress("sr", str(self.scratch_row), self.scratch[index], None)
+            step = f" + (t & 1) * c->B * {self.scratch_row}" if self.loop else ""
+            self.bases["sr"] = f"c->scratch{step}"
+            first = "" if self.loop else "done"
+            return RowAddress("sr", str(self.scratch_row), self.scratch[index], None, first)
         raise AssertionError(f"a {where} has no column")
 
     def asked(self, value: Node, buffer: Buffer | None, *, stored: bool) -> list[str]:
@@ -115,4 +118,5 @@ class Places:
         if buffer.where not in ("tape", *(() if stored else ("d_output",))):
             return []
         row = f"(r {'+' if stored else '-'} c->B)"
-        return [f"__builtin_prefetch({self.place(buffer, value).at(row)} + u, {int(stored)});"]
+        place = self.place(buffer, value)
+        return [f"PREFETCH({place.base}, {place.index(row)} + u, {int(stored)});"]

@@ -56,7 +56,7 @@ NOINLINE void pack_column(T *dst, long columns, const T *src, long unit, long in
     }
 }
 /* rows [0, K) of columns [m, m + count) of an array, as tiles [k][count] */
-NOINLINE void pack_rows(T *dst, const T *src, long stride, long K, long count) {
+UNUSED NOINLINE void pack_rows(T *dst, const T *src, long stride, long K, long count) {
     enum { WIDE = 32 / sizeof(T) };
     long k = 0;
     /* a whole vector per row: what it writes too much, the next row overwrites */

@@ -30,6 +30,9 @@ typedef Int M;
 #define UNUSED __attribute__((unused))
 /* compiled once for all kernels of an instruction set and a dtype, and linked into each */
 #define SHARED __attribute__((visibility("hidden")))
+/* ask for an element of an array, or of what lies before or behind it: no such address is formed */
+#define PREFETCH(base, index, write) \
+    __builtin_prefetch((const void *)((uintptr_t)(base) + (uintptr_t)(index) * sizeof(T)), write)
 
 INLINE V ld(const T *p) { return *(const VU *)p; }
 INLINE void st(T *p, V v) { *(VU *)p = v; }

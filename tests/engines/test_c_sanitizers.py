@@ -1,0 +1,107 @@
+"""Generated C without a warning, under AddressSanitizer and UndefinedBehaviorSanitizer."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts import TESTS, begin_anew, finished
+
+GCC = shutil.which("gcc")
+SCRIPT = """
+import os, sys
+import hypothesis, torch
+from hypothesis import HealthCheck, given, settings
+
+import elman
+from elman import cells
+from elman.engines.c import build, memory
+from elman.engines.c.threads import oversubscription
+from elman.errors import EngineError, InputError, ShapeError
+from kernels import cell_from
+from random_cells import drawn_cells, reusing_cells
+
+examples, damage = int(sys.argv[1]), sys.argv[2]
+sanitized = ("-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
+             "-fno-sanitize-recover=undefined")
+build.FLAGS = tuple("-O1" if flag == "-O2" else flag for flag in build.FLAGS) + sanitized
+torch.set_num_threads(2)
+
+if damage == "arena":  # a workspace that is too small for its kernel
+    take = memory.Supply.take
+    memory.Supply.take = lambda self, spare, count: take(self, spare, max(1, count - 64))
+
+def learn(cell, sizes, **options):
+    net = elman.Recurrent(cell, *sizes, engine="c", **options)
+    for T, B in ((1, 1), (5, 3), (9, 17)):
+        x = torch.randn(T, B, sizes[0], requires_grad=True)
+        more = [torch.randn(T, B, *map(int, own)) for _, own in net.parts.signature.inputs[1:]]
+        y, _ = net((x, *more) if more else x)
+        y.square().sum().backward()
+
+def tried(drawn):
+    cell = cell_from(drawn.text)
+    more = {"P": drawn.P} if "P" in drawn.text.split("def ")[0] else {}
+    try:
+        learn(cell, (drawn.I, drawn.H), **more)
+    except (ShapeError, InputError) as error:
+        hypothesis.reject()
+
+with oversubscription.ignored():
+    for name in ("gru", "lstm_layernorm", "rlif", "mingru"):
+        learn(getattr(cells, name), (5, 33))
+    if not damage:
+        patient = settings(max_examples=examples, deadline=None, derandomize=True, database=None,
+                           suppress_health_check=list(HealthCheck))
+        patient(given(drawn_cells())(tried))()
+        patient(given(reusing_cells())(tried))()
+print("nothing to report")
+"""
+
+
+def run_sanitized(folder: Path, examples: int, damage: str = "") -> subprocess.Popen[str]:
+    """Start the script with kernels that report what they must not do."""
+    if GCC is None or sys.platform != "linux":
+        pytest.skip("gcc's sanitizers are tried on Linux")
+    library = subprocess.run([GCC, "-print-file-name=libasan.so"], capture_output=True, text=True)
+    preloaded = Path(library.stdout.strip())
+    if not preloaded.is_absolute():
+        pytest.skip("gcc has no AddressSanitizer here")
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    environment = {
+        "LD_PRELOAD": str(preloaded.resolve()),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "ELMAN_CACHE": str(folder / "cache"),
+        "ELMAN_CFLAGS": "",
+        "CC": GCC,
+        "PYTHONPATH": f"{TESTS}:{':'.join(sys.path)}",
+    }
+    (folder / "cache").mkdir(mode=0o700)
+    return begin_anew("-W", "ignore", str(script), str(examples), damage, **environment)
+
+
+@pytest.mark.slow
+def test_library_and_random_cells(tmp_path):
+    """Cells of several kinds, and a few that hypothesis draws."""
+    assert "nothing to report" in finished(run_sanitized(tmp_path, 2))
+
+
+@pytest.mark.long
+def test_many_random_cells(tmp_path):
+    """Two hundred cells."""
+    assert "nothing to report" in finished(run_sanitized(tmp_path, 100), patience_s=3600)
+
+
+@pytest.mark.slow
+def test_damage_is_reported(tmp_path):
+    """A workspace that is too small: the sanitizer sees it."""
+    process = run_sanitized(tmp_path, 0, "arena")
+    said = "".join(process.communicate(timeout=150))
+    assert process.returncode != 0
+    assert "heap-buffer-overflow" in said
