@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from types import SimpleNamespace
-
 import pytest
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import nn
 
-from elman.train import averaging, stepper
-from elman.train.averaging import Gradients, average
+from elman.train import stepper
+from elman.train.averaging import average_gradients, average_models
 from elman.train.config import Config
 from elman.train.objective import SQUARES
-from elman.train.shared import SharedMemory
 from elman.train.stepper import make_stepper
 from elman.train.task import Batch
 from elman.train.workers import Workers
@@ -40,14 +36,14 @@ def test_gradients_and_numbers_are_one_message_per_type(sent):
     unread = nn.Parameter(torch.ones(4))
     loss = net["b"](net["a"](torch.ones(1, 3)).double()).sum()
     loss.backward()
-    want = [one.grad / 2 for one in net.parameters()]
-    gradients = Gradients([*net.parameters(), unread])
-    numbers = gradients.average((3.0, 0.0, 1.0), torch.float32)
+    want = [p.grad / 2 for p in net.parameters()]
+    numbers = torch.tensor([3.0, 0.0, 1.0])
+    average_gradients([*net.parameters(), unread], numbers)
     assert sent == [3 + 5 + 8 + 4, 3]
-    assert numbers == [1.5, 0.0, 0.5]
+    assert numbers.tolist() == [1.5, 0.0, 0.5]
     assert unread.grad is None
-    for one, half in zip(net.parameters(), want, strict=True):
-        torch.testing.assert_close(one.grad, half)
+    for parameter, half in zip(net.parameters(), want, strict=True):
+        torch.testing.assert_close(parameter.grad, half)
 
 
 @pytest.mark.parametrize("here", [True, False])
@@ -55,15 +51,16 @@ def test_gradients_and_numbers_are_one_message_per_type(sent):
 def test_weight_decay_moves_what_has_a_gradient(monkeypatch, here, elsewhere):
     """In any process: then those of others count as zero. In none: weight and moments stay."""
     other = torch.tensor([0.5, float(elsewhere), *([4.0, 2.0] if elsewhere else [0.0, 0.0])])
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda one: one.add_(other))
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda values: values.add_(other))
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     weight = nn.Parameter(torch.ones(2))
     weight.grad = torch.tensor([2.0, 2.0]) if here else None
     optimizer = torch.optim.AdamW([weight], lr=0.1, weight_decay=0.5)
-    numbers = Gradients([weight]).average((1.5,), torch.float32)
+    numbers = torch.tensor([1.5])
+    average_gradients([weight], numbers)
     optimizer.step()
 
-    assert numbers == [1.0]
+    assert numbers.tolist() == [1.0]
     if not (here or elsewhere):
         assert weight.grad is None
         assert weight.tolist() == [1.0, 1.0]
@@ -74,34 +71,22 @@ def test_weight_decay_moves_what_has_a_gradient(monkeypatch, here, elsewhere):
     assert (weight < 1).all()
 
 
-@pytest.mark.parametrize("most", [1e-3, 0.5, 1e3])
-def test_means_are_clipped_as_torch_does(sent, most):
-    """By the norm over all types, what is averaged beside them left out; so in each step."""
-    net = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(2, 1).double()})
-    gradients = Gradients(net.parameters())
-    for _ in range(3):
-        net.zero_grad()
-        net["b"](net["a"](torch.randn(4, 3)).double()).square().sum().backward()
-        want = [nn.Parameter(torch.empty_like(one)) for one in net.parameters()]
-        for one, copy in zip(net.parameters(), want, strict=True):
-            copy.grad = one.grad / 2
-        norm = torch.nn.utils.clip_grad_norm_(want, most)
-        assert gradients.average((1e6,), torch.float64) == [5e5]
-        assert gradients.clip(most) == pytest.approx(norm.item(), rel=1e-6)
-        for one, copy in zip(net.parameters(), want, strict=True):
-            torch.testing.assert_close(one.grad, copy.grad)
-
-
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_a_norm_that_is_not_finite_is_told(sent, value):
-    """Whichever vector holds it."""
-    weights = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, dtype=torch.float64))]
-    for broken in range(2):
-        for k, weight in enumerate(weights):
-            weight.grad = torch.full_like(weight, value if k == broken else 1.0)
-        gradients = Gradients(weights)
-        gradients.average((), torch.float32)
-        assert not math.isfinite(gradients.clip(1.0))
+def test_models_and_moments_are_averaged_apart_from_each_other(sent):
+    """One message; every parameter keeps memory of its own, as safetensors wants it."""
+    net = nn.Linear(3, 2)
+    net(torch.ones(1, 3)).sum().backward()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.5)
+    optimizer.step()
+    want = [p.detach() / 2 for p in net.parameters()]
+    places = [p.data_ptr() for p in net.parameters()]
+    average_models(net, optimizer)
+    assert sent == [8 + 8]
+    assert [p.data_ptr() for p in net.parameters()] == places
+    for parameter, half in zip(net.parameters(), want, strict=True):
+        torch.testing.assert_close(parameter.detach(), half)
+        torch.testing.assert_close(
+            optimizer.state[parameter]["momentum_buffer"], torch.full_like(half, 0.5)
+        )
 
 
 class Scaled(nn.Module):
@@ -118,7 +103,7 @@ class Scaled(nn.Module):
 def test_a_step_on_shared_cores_sends_one_message(sent, monkeypatch):
     """Gradient, loss and wishes; anybody's wish is a wish, a loss is the mean."""
     made = make_stepper(Fabric(accelerator="cpu", devices=1), Scaled(), Config(), SQUARES)
-    made.gathered = Gradients(made.plain.parameters())
+    made.gathers = True
     batch = Batch(torch.ones(1, 2), torch.zeros(1, 2), begins=True)
     loss, norm = made.train(batch, 0.1, wishes=lambda: (False, True))
     assert sent == [1 + stepper.WISHES + 1 + 4]
@@ -128,48 +113,12 @@ def test_a_step_on_shared_cores_sends_one_message(sent, monkeypatch):
 
 
 @pytest.mark.parametrize(("every", "gathers"), [(1, True), (4, False)])
-def test_who_shares_memory(monkeypatch, every, gathers):
-    """Processes on shared cores, whether they average gradients or models; no others."""
+def test_gradients_are_gathered_on_shared_cores(monkeypatch, every, gathers):
+    """Unless processes train apart; never by a process alone."""
     fabric, config = Fabric(accelerator="cpu", devices=1), Config(sync_every=every)
-    alone = make_stepper(fabric, Scaled(), config, SQUARES)
+    assert not make_stepper(fabric, Scaled(), config, SQUARES).gathers
     monkeypatch.setattr(stepper, "at_once", lambda fabric: True)
-    shares = make_stepper(fabric, Scaled(), config, SQUARES)
-    assert (alone.memory, alone.gathered) == (None, None)
-    assert isinstance(shares.memory, SharedMemory)
-    assert (shares.gathered is not None) == gathers
-    given = []
-
-    def mean_of(parts, memory, out=None):
-        given.append(memory)
-        return torch.cat([part.flatten() for part in parts], out=out)
-
-    monkeypatch.setattr(averaging, "mean_of", mean_of)
-    monkeypatch.setattr(stepper, "average", lambda *arguments: given.append(arguments[-1]))
-    shares.train(Batch(torch.ones(1, 2), torch.zeros(1, 2), begins=True), 0.1)
-    assert given == [shares.memory]
-
-
-def test_gradients_and_models_go_through_the_memory(monkeypatch):
-    """Sums are asked of it; where it has none they are messages."""
-    asked: list[int] = []
-
-    class Alike(SharedMemory):
-        """Of processes that have the same values."""
-
-        def mean(self, parts, out=None):
-            asked.append(sum(part.numel() for part in parts))
-            return torch.cat([part.flatten() for part in parts], out=out)
-
-    net, memory = nn.Linear(3, 2), Alike()
-    net(torch.ones(1, 3)).sum().backward()
-    want = [one.grad.clone() for one in net.parameters()]
-    assert Gradients(net.parameters(), memory).average((3.0,), torch.float32) == [3.0]
-    assert [one.grad.tolist() for one in net.parameters()] == [one.tolist() for one in want]
-    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.5)
-    optimizer.step()
-    fabric = SimpleNamespace(world_size=2)
-    average(fabric, net, optimizer, memory)
-    assert asked == [1 + 2 + 8, 8 + 8]  # with who has a gradient; weights, and momenta
+    assert make_stepper(fabric, Scaled(), config, SQUARES).gathers == gathers
 
 
 def test_where_models_are_wrapped(monkeypatch):

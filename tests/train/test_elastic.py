@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -34,7 +34,7 @@ def joined(store, world: int) -> list:
         own = torch.distributed.TCPStore(
             "127.0.0.1", store.port, wait_for_workers=False, timeout=timedelta(seconds=100)
         )
-        return elastic.own_part(own, rank, world, 20.0)
+        return elastic.attempt_store(own, rank, world, time.monotonic() + 20)
 
     with ThreadPoolExecutor(world) as threads:
         return list(threads.map(part, range(world)))
@@ -53,46 +53,55 @@ def test_one_that_does_not_come(store):
     """Those of an earlier attempt are not taken for it."""
     joined(store, 2)
     with pytest.raises(torch.distributed.DistError, match="1 of 2 processes came"):
-        elastic.own_part(store, 0, 2, 0.2)
+        elastic.attempt_store(store, 0, 2, time.monotonic() + 0.2)
 
 
-def run_of(out, *agents: str):
-    """A run folder that an attempt of these agents has begun."""
+def run_of(out, launch: str):
+    """A run folder that an attempt of a launch has begun."""
     run = create_run(out, "text")
     run.write("config", {})
-    elastic.Attempt(list(agents)).note(run.path)
+    elastic.Attempt(launch).mark_run(run.path)
     return run.path
 
 
-def test_the_run_of_any_of_the_agents(tmp_path):
-    """One machine may have been there from the beginning, another not; other torchruns' runs are
-    none of theirs."""
-    first, second = run_of(tmp_path, "a-1-7"), run_of(tmp_path, "b-1-7", "c-1-7")
-    assert elastic.begun(tmp_path, ["a-1-7"]) == first
-    assert elastic.begun(tmp_path, ["a-1-7", "c-1-7"]) == second
-    assert elastic.begun(tmp_path, ["a-1-8"]) is None
-    assert elastic.begun(None, ["a-1-7"]) is None
+def test_the_run_of_a_launch(tmp_path):
+    """The last one; other launches' runs are none of theirs."""
+    first, second = run_of(tmp_path, "a"), run_of(tmp_path, "b/../c")
+    assert elastic.run_of_launch(tmp_path, "a") == first
+    assert elastic.run_of_launch(tmp_path, "b/../c") == second
+    assert run_of(tmp_path, "a") == elastic.run_of_launch(tmp_path, "a")
+    assert elastic.run_of_launch(tmp_path, "d") is None
+    assert elastic.run_of_launch(None, "a") is None
 
 
 def test_without_torchrun_nothing_is_noted(tmp_path, monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     attempt = elastic.meet(1.0, tmp_path)
-    attempt.note(tmp_path)
+    attempt.mark_run(tmp_path)
     assert attempt == elastic.Attempt()
     assert not list(tmp_path.iterdir())
 
 
-def test_an_agent_has_one_name(monkeypatch):
-    """The same for all processes that it starts, another one for others."""
-    name = elastic.agent()
-    assert name == elastic.agent()
-    monkeypatch.setattr(os, "getppid", lambda: 1)
-    assert name != elastic.agent()
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_deadline_for_all_waits(monkeypatch, tmp_path, rank):
+    """A process that nobody joins gives up in time, also if its store answers."""
+    server = torch.distributed.TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=100)
+    )
+    monkeypatch.setattr(elastic, "started_by_torchrun", lambda: True)
+    place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(server.port)}
+    place |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    began = time.monotonic()
+    with pytest.raises(RunError, match="the processes of the run have not found one another"):
+        elastic.meet(1.0, tmp_path)
+    assert time.monotonic() - began < 60  # the store's own patience is longer
 
 
 def test_processes_that_do_not_meet(monkeypatch, tmp_path):
     """One line, within the time that is stated."""
-    monkeypatch.setattr(elastic, "started", lambda: True)
+    monkeypatch.setattr(elastic, "started_by_torchrun", lambda: True)
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_PORT", "0")

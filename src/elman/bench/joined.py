@@ -28,8 +28,7 @@ from elman.bench.processes import ProcessError, Program, run_program
 from elman.bench.times import Stack, alone
 from elman.bench.timing import time_side_by_side
 from elman.plan.allreduce import Memory
-from elman.train.averaging import Gradients
-from elman.train.shared import SharedMemory
+from elman.train.averaging import average_gradients
 from elman.train.stored import filled
 from elman.tuning.ranks import sending_after_backward
 
@@ -144,16 +143,14 @@ def _ran(what: dict[str, Any]) -> Any:
 def _sums(what: dict[str, Any]) -> dict[str, Any]:
     """Time sums of gradients, one size after another in each round."""
     weights = [nn.Parameter(torch.ones(size // 4)) for size in what["messages"]]
-    memory = SharedMemory()
-    sums = [Gradients([weight], memory) for weight in weights]
     given = [weight.detach().clone() for weight in weights]
     taken: list[list[float]] = [[] for _ in weights]
     for _ in range(MESSAGE_ROUNDS + WARM_UP):
-        for weight, own, gradients, times in zip(weights, given, sums, taken, strict=True):
+        for weight, own, times in zip(weights, given, taken, strict=True):
             weight.grad = own
             dist.barrier()
             start = time.perf_counter()
-            gradients.average((), weight.dtype)
+            average_gradients([weight], torch.empty(0))
             times.append(time.perf_counter() - start)
     steady = [median(times[WARM_UP:]) for times in taken]
     return {"seconds": dict(zip(map(str, what["messages"]), steady, strict=True))}
@@ -174,16 +171,13 @@ def _contention(what: dict[str, Any]) -> dict[str, Any]:
 def _steps(what: dict[str, Any]) -> dict[str, Any]:
     """Time training steps of processes that share one model."""
     stack: Stack = filled(Stack, what["stack"])
-    net, dtype = stack.module(), getattr(torch, stack.dtype)
-    step, gradients = (
-        alone(stack, net, what["minibatch"]),
-        Gradients(net.parameters(), SharedMemory()),
-    )
+    net = stack.module()
+    step = alone(stack, net, what["minibatch"])
 
     def run() -> None:
         with sending_after_backward():
             step()
-        gradients.average((), dtype)
+        average_gradients(net.parameters(), torch.empty(0, dtype=getattr(torch, stack.dtype)))
 
     return _timed(run, what["seconds"])
 

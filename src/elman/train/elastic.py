@@ -1,18 +1,16 @@
-"""torchrun starts all processes anew when one is gone or others join: the run goes on with them.
+"""Restarts by torchrun: its processes go on with the run that an earlier attempt of theirs began.
 
-Each process that torchrun starts is a child of the torchrun of its machine, its *agent*. The first
-attempt leaves a mark of every agent in its run folder; the processes of a later attempt look for a
-run that one of theirs took part in. Several machines need a folder for runs that all of them see.
+torchrun starts all processes anew when one is gone or others join. The first attempt leaves a mark
+with the name of torchrun's launch in its run folder, and the processes of a later attempt look for
+it. Several machines need a folder for runs that all see.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,112 +23,106 @@ from elman.train.atomic import write_file
 from elman.train.connection import joining
 from elman.train.folder import list_runs
 
-PAUSE_S = 0.01  # between looks at who has come
+PAUSE_S = 0.01  # between looks at which processes have come
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """The processes of one attempt of torchrun, before they are a group; of none without it.
+    """The processes of one attempt of torchrun, before they form a group.
 
     Attributes:
-        agents: their torchruns, one per machine.
-        begun: the run folder that one of these took part in; None if they begin one.
-        store: a part of torchrun's store that no other attempt uses; None for a single process.
+        launch: torchrun's ``--rdzv-id``, else a name in its store; empty without torchrun.
+        earlier_run: the run folder that an earlier attempt began; None if there is none.
+        store: a part of torchrun's store that no other attempt uses; None without torchrun.
     """
 
-    agents: list[str] = field(default_factory=list)
-    begun: Path | None = None
+    launch: str = ""
+    earlier_run: Path | None = None
     store: Any = None
 
-    def note(self, run: Path) -> None:
-        """Leave marks in a run folder, by which later attempts know it."""
-        for agent in self.agents:
-            write_file(run / mark(agent), b"")
+    def mark_run(self, run: Path) -> None:
+        """Leave a mark in a run folder, by which later attempts know it."""
+        if self.launch:
+            write_file(run / mark(self.launch), b"")
 
 
-def started() -> bool:
+def started_by_torchrun() -> bool:
     """Whether torchrun has started this process."""
     return dist.is_available() and dist.is_torchelastic_launched()
 
 
 def meet(timeout: float, out: Path | None = None) -> Attempt:
-    """Wait for the other processes of this one's attempt, if torchrun has started them.
+    """Wait for the other processes of this attempt, if torchrun has started them.
 
     Args:
-        timeout: how long (s).
-        out: folder of runs, where one is looked for that an earlier attempt has begun.
+        timeout: how long, for all waits together (s).
+        out: folder of runs, where that of an earlier attempt is looked for.
 
     Raises:
         RunError: if they do not come, or the folder of the runs cannot be read.
     """
-    if not started():
+    if not started_by_torchrun():
         return Attempt()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if world == 1:
-        return Attempt([agent()], begun(out, [agent()]))
+    deadline = time.monotonic() + timeout
     with joining(world, timeout):
         shared, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
-        store = own_part(shared, rank, world, timeout)
-        store.set(f"agent {rank}", agent())
+        store = attempt_store(shared, rank, world, deadline)
+        set_deadline(store, deadline)
+        launch = os.environ["TORCHELASTIC_RUN_ID"]
+        if launch == "none":  # torchrun was given no --rdzv-id
+            launch = shared.compare_set("elman launch", "", uuid.uuid4().hex).decode()
         if rank == 0:
-            agents = sorted({store.get(f"agent {one}").decode() for one in range(world)})
-            store.set("agents", json.dumps(agents))
-            path = begun(out, agents)
-            store.set("begun", "" if path is None else str(path))
-        agents, folder = json.loads(store.get("agents")), store.get("begun").decode()
-    return Attempt(agents, Path(folder) if folder else None, store)
+            path = run_of_launch(out, launch)
+            store.set("earlier run", "" if path is None else str(path))
+        folder = store.get("earlier run").decode()
+    return Attempt(launch, Path(folder) if folder else None, store)
 
 
-def begun(out: Path | None, agents: list[str]) -> Path | None:
-    """Return the last run folder that one of these agents took part in, if there is one.
+def run_of_launch(out: Path | None, launch: str) -> Path | None:
+    """The last run folder that carries the mark of a launch, or None.
 
     Raises:
         RunError: if the folder of the runs cannot be read.
     """
-    marks = [mark(one) for one in agents]
     runs = [] if out is None else [run.path for run in list_runs(out)]
-    marked = [path for path in runs if any((path / name).exists() for name in marks)]
+    marked = [path for path in runs if (path / mark(launch)).exists()]
     return marked[-1] if marked else None
 
 
-def own_part(store: Any, rank: int, world: int, timeout: float) -> Any:
-    """Return a part of a store that only these processes use.
+def attempt_store(store: Any, rank: int, world: int, deadline: float) -> Any:
+    """A part of torchrun's store that only the processes of this attempt use.
 
-    Attempts of torchrun share one store, in which processes would find addresses of those that are
-    gone, and nothing tells attempts apart: where a machine joins, restarts are not counted. So each
-    process leaves a name that nobody had before, and the first one, which cannot know an old name
-    from a new one, answers all until every process has said that it heard.
+    torch 2.13 keeps one store for all attempts: processes would find addresses of those that are
+    gone. Nothing tells attempts apart, for each agent counts restarts by itself, and none when a
+    machine joins. So each process leaves a name that is new, and the first one, which cannot know
+    an old name from a new one, answers all until every process has said that it heard.
 
     Raises:
-        DistError: if they do not come in time.
+        DistError: if they do not come before the deadline (monotonic clock).
     """
-    own = uuid.uuid4().hex
+    name = uuid.uuid4().hex
+    set_deadline(store, deadline)
     if rank:
-        store.set(f"came {rank}", own)
-        part = store.get(f"part of {own}").decode()
-        store.add(f"heard of {part}", 1)
-        return PrefixStore(part, store)
-    end = time.monotonic() + timeout
-    while (heard := store.add(f"heard of {own}", 0)) < world - 1:
-        if time.monotonic() > end:
+        store.set(f"came {rank}", name)
+        prefix = store.get(f"part of {name}").decode()
+        store.add(f"heard of {prefix}", 1)
+        return PrefixStore(prefix, store)
+    while (heard := store.add(f"heard of {name}", 0)) < world - 1:
+        if time.monotonic() > deadline:
             raise dist.DistStoreError(f"{heard + 1} of {world} processes came")
-        for name in (f"came {other}" for other in range(1, world)):
-            if store.check([name]):
-                store.set(f"part of {store.get(name).decode()}", own)
+        for key in (f"came {other}" for other in range(1, world)):
+            if store.check([key]):
+                store.set(f"part of {store.get(key).decode()}", name)
         time.sleep(PAUSE_S)
-    return PrefixStore(own, store)
+    return PrefixStore(name, store)
 
 
-def mark(agent: str) -> str:
-    """Name the file that an agent leaves in its run folder."""
-    return f".torchrun-{''.join(c if c.isalnum() or c in '-_' else '_' for c in agent)}"
+def set_deadline(store: Any, deadline: float) -> None:
+    """Let waits for keys of a store end at a deadline (monotonic clock)."""
+    store.set_timeout(timedelta(seconds=max(0.001, deadline - time.monotonic())))
 
 
-def agent() -> str:
-    """Name the torchrun that has started this process: the same for all that it starts."""
-    pid = os.getppid()
-    try:  # when it began, for process numbers come again
-        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        began = ""
-    return f"{socket.gethostname()}-{pid}-{began}"
+def mark(launch: str) -> str:
+    """Name of the file that a launch leaves in its run folder."""
+    return f".torchrun-{''.join(c if c.isalnum() or c in '-_' else '_' for c in launch)}"

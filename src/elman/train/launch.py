@@ -17,7 +17,7 @@ from elman.errors import InputError, RunError, diagnostic
 from elman.train.averaging import mean
 from elman.train.config import Config
 from elman.train.connection import joining
-from elman.train.elastic import Attempt, started
+from elman.train.elastic import Attempt, started_by_torchrun
 from elman.train.sharding import sharding
 from elman.train.workers import Workers
 
@@ -33,7 +33,7 @@ def placed(config: Configured, *, resumed: bool = False) -> Configured:
     Raises:
         InputError: if the configuration asks for others, or they cannot share a batch.
     """
-    if not started():
+    if not started_by_torchrun():
         return config
     world, here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
     if world % here or (config.workers not in (1, world) and not resumed):

@@ -49,8 +49,8 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
     """
     began = time.perf_counter()
     attempt = elastic.meet(config.timeout, out)
-    if attempt.begun is not None:
-        return resume(attempt.begun, console, comparing=comparing, attempt=attempt)
+    if attempt.earlier_run is not None:
+        return resume(attempt.earlier_run, console, comparing=comparing, attempt=attempt)
     config = placed(config)
     check_cell(config)
     fabric = launch(config, attempt)
@@ -72,7 +72,7 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
             folder.write("facts", facts)
             write_spec(folder, data, config)
             folder.write("config", config.to_json())
-            attempt.note(folder.path)
+            attempt.mark_run(folder.path)
         return carry_out(loop, data, facts, began, comparing)
 
 
@@ -107,7 +107,7 @@ def resume(
     check_formula(folder, config)
     with folder.lock() if first else nullcontext():
         if first:
-            attempt.note(folder.path)
+            attempt.mark_run(folder.path)
         data = task.prepare(config)
         with noticing_loss("see what the other processes say"):
             check_same_everywhere(fabric, same_facts(config, data))

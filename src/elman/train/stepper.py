@@ -11,12 +11,11 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from elman.train.averaging import Gradients, average, mean
+from elman.train.averaging import average_gradients, average_models, mean
 from elman.train.config import Config
 from elman.train.objective import Objective, Score, judged
 from elman.train.optimizer import OPTIMIZERS
 from elman.train.sharding import whole
-from elman.train.shared import SharedMemory
 from elman.train.task import Batch
 from elman.train.workers import at_once, backward_of
 
@@ -29,8 +28,7 @@ class Stepper:
 
     Attributes:
         apart: whether processes train by themselves and average their models when asked to.
-        gathered: the gradients of all processes, where they are averaged after the backward.
-        memory: of the processes, where all compute on the cores of one machine.
+        gathers: whether gradients are averaged after the backward, in one message.
         wished: what any process wished in the last step.
     """
 
@@ -40,8 +38,7 @@ class Stepper:
     objective: Objective
     clip: float
     apart: bool = False
-    gathered: Gradients | None = None
-    memory: SharedMemory | None = None
+    gathers: bool = False
     state: Any = field(default=None)
     wished: list[bool] = field(default_factory=list)
 
@@ -88,8 +85,8 @@ class Stepper:
         if math.isfinite(told_loss) and math.isfinite(told_norm):
             self.optimizer.step()
             self.state = detached(state)
-        if self.apart and sync:
-            average(self.fabric, self.model, self.optimizer, self.memory)
+        if self.apart and sync and self.fabric.world_size > 1:
+            average_models(self.model, self.optimizer)
         return told_loss, told_norm
 
     def exchange(self, loss: Tensor, wishes: Sequence[bool]) -> tuple[float, float]:
@@ -101,18 +98,17 @@ class Stepper:
             wishes: of this process; up to :data:`WISHES`.
         """
         votes = [float(wish) for wish in wishes] + [0.0] * (WISHES - len(wishes))
-        if self.gathered is not None:  # all in one message
-            told_loss, *votes = self.gathered.average((loss.item(), *votes), loss.dtype)
-            told_norm = self.gathered.clip(self.clip)
-        else:
-            norm = self.fabric.clip_gradients(
-                self.model, self.optimizer, max_norm=self.clip, error_if_nonfinite=False
-            )
-            assert norm is not None, "clipping by norm returns the norm"
-            told = torch.cat((loss[None], loss.new_tensor(votes), whole(norm)[None].to(loss.dtype)))
-            if self.fabric.world_size > 1:
-                mean(told)
-            told_loss, *votes, told_norm = told.tolist()
+        numbers = torch.cat((loss[None], loss.new_tensor(votes)))
+        if self.gathers:
+            average_gradients(self.model.parameters(), numbers)
+        norm = self.fabric.clip_gradients(
+            self.model, self.optimizer, max_norm=self.clip, error_if_nonfinite=False
+        )
+        assert norm is not None, "clipping by norm returns the norm"
+        numbers = torch.cat((numbers, whole(norm)[None].to(loss.dtype)))
+        if self.fabric.world_size > 1 and not self.gathers:
+            mean(numbers)
+        told_loss, *votes, told_norm = numbers.tolist()
         self.wished = [vote > 0 for vote in votes]
         return told_loss, told_norm
 
@@ -149,10 +145,8 @@ def make_stepper(fabric: Fabric, model: nn.Module, config: Config, objective: Ob
     optimizer = make(groups, config.peak_lr, config.used_momentum, config.nesterov)
     stepping = fabric.setup_optimizers(optimizer)
     apart = config.sync_every > 1
-    memory = SharedMemory(config.timeout) if at_once(fabric) else None
-    gathers = memory is not None and not apart
-    gathered = Gradients(wrapped.parameters(), memory) if gathers else None
-    return Stepper(fabric, wrapped, stepping, objective, config.clip, apart, gathered, memory)
+    gathers = at_once(fabric) and not apart
+    return Stepper(fabric, wrapped, stepping, objective, config.clip, apart, gathers)
 
 
 def detached(state: Any) -> Any:

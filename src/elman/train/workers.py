@@ -11,7 +11,6 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import nn
 
-from elman.train.averaging import alike, take_apart
 from elman.tuning.ranks import sending_after_backward
 
 
@@ -19,8 +18,8 @@ class Workers(DDPStrategy):
     """Processes with a copy of the model each.
 
     DistributedDataParallel sends gradients while the backward goes on. Processes of one machine
-    that compute on its cores have no core left that could: there it only costs, and gradients are
-    averaged at once (`averaging.Gradients`), through memory where processes can share some.
+    that compute on its cores have no core left that could: there it only costs, and all gradients
+    are averaged in one message after the backward (`averaging.average_gradients`).
     """
 
     @property
@@ -33,15 +32,13 @@ class Workers(DDPStrategy):
         if not self.at_once:
             return super().setup_module(module)
         with torch.no_grad():
-            for parts in alike([*module.parameters(), *module.buffers()]):
-                flat = torch.cat([part.flatten() for part in parts])
-                dist.broadcast(flat, src=0)
-                take_apart(flat, parts)
+            for value in (*module.parameters(), *module.buffers()):
+                dist.broadcast(value, src=0)
         return module
 
 
 def at_once(fabric: Fabric) -> bool:
-    """Whether gradients are averaged after the backward, by `averaging.Gradients`."""
+    """Whether gradients are averaged after the backward, by `averaging.average_gradients`."""
     strategy = fabric.strategy
     return fabric.world_size > 1 and isinstance(strategy, Workers) and strategy.at_once
 
