@@ -145,10 +145,10 @@ dist: $(RELEASE)
 # --- use ---------------------------------------------------------------------------------------
 
 bench: $(RUNTIME)
-	@$(BIN) -m elman bench $(ARGS)
+	@.venv/bin/elman bench $(ARGS)
 
 demo: $(RUNTIME)
-	@$(BIN) -m elman train $(ARGS)
+	@.venv/bin/elman train $(ARGS)
 
 clean:
 	@rm -rf site docs/_built .cache .hypothesis .pytest_cache .ruff_cache build dist src/*.egg-info

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 TELL = """
 import os, sys
-import elman.starting
+import elman.errors
 print(os.environ["WORD"], sys.argv, sys.path[0], __name__, os.getcwd())
 sys.stderr.write("wrong")
 sys.exit(3)

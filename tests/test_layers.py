@@ -30,7 +30,6 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "errors": "",
     "folders": "",
     "version": "",
-    "starting": "",
     "ir": "errors",
     "frontend": "errors ir",
     "autodiff": "errors ir",
@@ -59,11 +58,10 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "export": f"{MIDDLE} engines.c compiler explaining drawing nn weights",  # spells as engine c
     "bench": f"{MIDDLE} folders engines.c engines.deer engines.reference compiler explaining"
     " drawing nn train *",
-    "__init__": f"{MIDDLE} starting compiler explaining drawing nn weights train bench export"
-    " engines.deer",
+    "__init__": f"{MIDDLE} compiler explaining drawing nn weights train bench export engines.deer",
     "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report export bench __init__"
-    " starting *",
-    "__main__": "cli",
+    " *",
+    "__main__": "",
 }
 DEFERRED = {  # room -> what it may import inside a function only; the one place that does so
     "engines.registry": "engines.reference engines.aten engines.c engines.triton engines.deer",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import gc
 import inspect
 import re
 import subprocess
@@ -16,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import elman
-from elman import starting
 
 ROOT = Path(__file__).parents[1]
 
@@ -135,24 +131,3 @@ def test_import_needs_torch_and_numpy_alone():
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split() == []
-
-
-@pytest.mark.parametrize("collects", [True, False])
-def test_an_import_leaves_garbage_alone(collects):
-    """Collections while elman is imported take as long as the import; then all is as before."""
-    before = gc.isenabled()
-    try:
-        (gc.enable if collects else gc.disable)()
-        with contextlib.suppress(ZeroDivisionError), starting.no_collections():
-            assert not gc.isenabled()
-            raise ZeroDivisionError
-        assert gc.isenabled() is collects
-    finally:
-        (gc.enable if before else gc.disable)()
-    code = ast.parse(Path(elman.__file__).read_text("utf-8"))
-    outside = [
-        node.module
-        for node in code.body
-        if isinstance(node, ast.ImportFrom) and node.names[0].name != "starting"
-    ]
-    assert not [name for name in outside if name and name.startswith("elman")]

@@ -6,33 +6,29 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from elman import starting as starting  # first: it answers a Ctrl-C while the rest is imported
-
-# isort: split
-with starting.no_collections():
-    from elman import cells, ops, weights
-    from elman.drawing import draw
-    from elman.engines.deer.api import deer, linear_scan
-    from elman.frontend.cell import bound_cell, cell
-    from elman.nn import (
-        GRU,
-        LSTM,
-        RNN,
-        GRUCell,
-        LinearCrossEntropy,
-        LSTMCell,
-        Recurrent,
-        RNNCell,
-        Stream,
-        accelerate,
-        release,
-        restore,
-        using,
-    )
-    from elman.nn.explain import explain
-    from elman.nn.saving import NAMED as _NAMED
-    from elman.nn.saving import safe_globals
-    from elman.version import __version__
+from elman import cells, ops, weights
+from elman.drawing import draw
+from elman.engines.deer.api import deer, linear_scan
+from elman.frontend.cell import bound_cell, cell
+from elman.nn import (
+    GRU,
+    LSTM,
+    RNN,
+    GRUCell,
+    LinearCrossEntropy,
+    LSTMCell,
+    Recurrent,
+    RNNCell,
+    Stream,
+    accelerate,
+    release,
+    restore,
+    using,
+)
+from elman.nn.explain import explain
+from elman.nn.saving import NAMED as _NAMED
+from elman.nn.saving import safe_globals
+from elman.version import __version__
 
 if _TYPE_CHECKING:
     from elman import export

@@ -17,8 +17,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from elman import starting
 from elman.cli._printing import print_all
+from elman.cli._signals import SignalExit, ended_by_signals
 from elman.errors import ElmanError, diagnostic, on_command_line
 
 ABOUT = "Train recurrent networks as fast as the hardware allows."
@@ -33,9 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = [word for word in arguments if not word.startswith("-")]
     try:
         app = build_app(words[0] if words else "")
-        with starting.ended_by_signals(), on_command_line():
+        with ended_by_signals(), on_command_line():
             app(arguments, prog_name="elman")
-    except starting.Ended as ended:
+    except SignalExit as ended:
         Console(stderr=True).print(ended.line)
         raise
     except ElmanError as error:
