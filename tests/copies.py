@@ -7,15 +7,21 @@ block that is divided the n-th part.
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import torch
+from hypothesis import assume
 from torch import Tensor
 
+from elman.errors import ShapeError
 from elman.frontend.cell import Cell
 from elman.frontend.signature import Declared
 from elman.ir.types import gate_block_size, names_in
 from helpers import Case, Sizes, random_case, run
+from kernels import cell_from
+from random_cells import Drawn
 
 
 def _entries(cell: Cell) -> tuple[Declared, ...]:
@@ -135,3 +141,50 @@ def _joined(values: list[Tensor]) -> Tensor:
     if len(values) == 1:
         return values[0]
     return torch.cat([v if v.dim() == 3 else v.unsqueeze(-1) for v in values], -1)
+
+
+NUMBERS = re.compile(r"(\w+)\[(?:(\d+), (\S+)|(\S+), (\d+))\]")  # matrices with a number for a dim
+
+
+def written(text: str, number: Any) -> str:
+    """A cell's text in which the numbers among the dims of its matrices are others."""
+
+    def matrix(found: re.Match[str]) -> str:
+        dims = found[0][len(found[1]) + 1 : -1].split(", ")
+        return f"{found[1]}[{', '.join(number(d) if d.isdigit() else d for d in dims)}]"
+
+    head, body = text.split("\n", 1)
+    second, rest = body.split("\n", 1)
+    return "\n".join([head, NUMBERS.sub(matrix, second), rest])
+
+
+def _copies_of(drawn: Drawn, heads: int, numbers: bool) -> Copies:
+    """A drawn cell of heads; numbers among its dims stay numbers, or become names."""
+    sizes = {"I": drawn.I, "H": drawn.H, "P": drawn.P, "K": 24, "L": 2}
+    if not numbers:
+        named = written(drawn.text, lambda number: {"24": "K", "2": "L"}[number])
+        return Copies(cell_from(named), heads, sizes)
+    whole = cell_from(written(drawn.text, lambda number: str(heads * int(number))))
+
+    def of_one(number: str) -> str:
+        wide = heads * int(number)
+        return number if wide in whole.division.dims else str(wide)
+
+    return Copies(whole, heads, sizes, cell_from(written(drawn.text, of_one)))
+
+
+def drawn_copies(drawn: Drawn, heads: int, numbers: bool) -> Copies:
+    """The same, leaving aside what is refused as it should be."""
+    try:
+        return _copies_of(drawn, heads, numbers)
+    except ShapeError as error:
+        partly = "return that part as an output of its own" in str(error)
+        assume(not partly)  # an output of units of heads, and of others
+        assume(not numbers)  # groups are as many as a dim has units, and are divided like it
+        raise
+
+
+def of_inputs(drawn: Drawn) -> Drawn:
+    """The same formula whose static inputs have values of their own in every step."""
+    text = re.sub(r'(input="[^"]*)", (.*)static="([^"]*)", ', r'\1, \3", \2', drawn.text)
+    return replace(drawn, text=text)

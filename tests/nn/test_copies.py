@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,18 +12,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import elman
-from copies import Copies
+from copies import Copies, drawn_copies, of_inputs
 from elman import cells, ops
 from elman.errors import ShapeError, TraceError
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
 from elman.tuning.kernels import refusal
 from helpers import assert_all_same, assert_close, job_of, need_engine, run
-from kernels import cell_from
 from random_cells import Drawn, drawn_cells, reusing_cells
-
-PART = "return that part as an output of its own"
-NUMBERS = re.compile(r"(\w+)\[(?:(\d+), (\S+)|(\S+), (\d+))\]")  # matrices with a number for a dim
 
 
 def check(copies: Copies, engine: str, T: int = 4, B: int = 2) -> None:
@@ -33,50 +28,11 @@ def check(copies: Copies, engine: str, T: int = 4, B: int = 2) -> None:
     assert_all_same(run(copies.cell, case, engine), copies.run(case), case.dtype, T)
 
 
-def written(text: str, number: Any) -> str:
-    """A cell's text in which the numbers among the dims of its matrices are others."""
-
-    def matrix(found: re.Match[str]) -> str:
-        dims = found[0][len(found[1]) + 1 : -1].split(", ")
-        return f"{found[1]}[{', '.join(number(d) if d.isdigit() else d for d in dims)}]"
-
-    head, body = text.split("\n", 1)
-    second, rest = body.split("\n", 1)
-    return "\n".join([head, NUMBERS.sub(matrix, second), rest])
-
-
-def copies_of(drawn: Drawn, heads: int, numbers: bool) -> Copies:
-    """A drawn cell of heads; numbers among its dims stay numbers, or become names."""
-    sizes = {"I": drawn.I, "H": drawn.H, "P": drawn.P, "K": 24, "L": 2}
-    if not numbers:
-        named = written(drawn.text, lambda number: {"24": "K", "2": "L"}[number])
-        return Copies(cell_from(named), heads, sizes)
-    whole = cell_from(written(drawn.text, lambda number: str(heads * int(number))))
-
-    def of_one(number: str) -> str:
-        wide = heads * int(number)
-        return number if wide in whole.division.dims else str(wide)
-
-    return Copies(whole, heads, sizes, cell_from(written(drawn.text, of_one)))
-
-
 def check_random(drawn: Drawn, heads: int, numbers: bool, engine: str, T: int, B: int) -> None:
-    try:
-        copies = copies_of(drawn, heads, numbers)
-    except ShapeError as error:
-        partly = PART in str(error)  # an output of units of heads, and of others
-        assume(not partly)
-        assume(not numbers)  # groups are as many as a dim has units, and are divided like it
-        raise
+    copies = drawn_copies(drawn, heads, numbers)
     case = copies.case(T, B)
     assume(refusal(engine, job_of(case)) is None)
     assert_all_same(run(copies.cell, case, engine), copies.run(case), case.dtype, T)
-
-
-def of_inputs(drawn: Drawn) -> Drawn:
-    """The same formula whose static inputs have values of their own in every step."""
-    text = re.sub(r'(input="[^"]*)", (.*)static="([^"]*)", ', r'\1, \3", \2', drawn.text)
-    return replace(drawn, text=text)
 
 
 GIVEN = {
@@ -272,6 +228,15 @@ def test_random_numbers_are_each_heads_own():
     assert out.unique().numel() == 50 * 2 * 6
     assert m.shape == (1, 2, 3)
     assert m.unique().numel() == 6
+
+    need_engine("c")
+    torch.manual_seed(3)
+    want = net(torch.zeros(5, 2, 4))
+    net.engine = "c"
+    torch.manual_seed(3)
+    got = net(torch.zeros(5, 2, 4))
+    assert_close(got[0], want[0])
+    assert_close(got[1][1], want[1][1])
 
     dropping = cell_of(lambda x, h, W, R, g: W @ ops.dropout(x, 0.5) + 0 * (R @ h) * g)
     net = elman.Recurrent(dropping, 20, 2, heads=2, engine="reference")
