@@ -61,6 +61,12 @@ class Copies:
         divided = any(gate_block in self.dims for dim in entry.shape for gate_block in dim)
         return divided or self._is_repeated(entry)
 
+    @property
+    def is_partly_divided(self) -> bool:
+        """Whether an output has units of heads and others, which only a cell without heads may."""
+        inside = [[g in self.dims for dim in e.shape for g in dim] for e in self.whole.outputs]
+        return any(any(units) and not all(units) for units in inside)
+
     def _is_repeated(self, entry: Declared) -> bool:
         """Whether each head has one of its own of what has no divided dim."""
         if any(gate_block in self.dims for dim in entry.shape for gate_block in dim):
@@ -176,12 +182,14 @@ def _copies_of(drawn: Drawn, heads: int, numbers: bool) -> Copies:
 def drawn_copies(drawn: Drawn, heads: int, numbers: bool) -> Copies:
     """The same, leaving aside what is refused as it should be."""
     try:
-        return _copies_of(drawn, heads, numbers)
+        copies = _copies_of(drawn, heads, numbers)
     except ShapeError as error:
         partly = "return that part as an output of its own" in str(error)
         assume(not partly)  # an output of units of heads, and of others
         assume(not numbers)  # groups are as many as a dim has units, and are divided like it
         raise
+    assume(not copies.is_partly_divided)
+    return copies
 
 
 def of_inputs(drawn: Drawn) -> Drawn:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import elman
 from copies import Copies, drawn_copies, of_inputs
 from elman import cells, ops
-from elman.errors import ShapeError, TraceError
+from elman.errors import ShapeError
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
 from elman.tuning.kernels import refusal
@@ -274,7 +274,7 @@ def test_what_is_no_copy():
     def numbered(x, h, R):
         return R @ ops.softmax(h, groups=4) + ops.sum(x)
 
-    with pytest.raises(TraceError) as told:
+    with pytest.raises(ShapeError) as told:
         elman.Recurrent(numbered, 3, 12, heads=2)
     text = str(told.value)
     assert text.startswith("in one of 2 heads: cannot form 4 equal groups of [6]"), text

@@ -169,8 +169,9 @@ class Cell:
         each unit from its own past alone stays as it is.
 
         Raises:
-            ShapeError: a dim that is a number cannot be divided, or an output is divided in part.
-            TraceError: heads is not a positive number, or one head's size does not fit the formula.
+            ShapeError: a dim that is a number cannot be divided, an output is divided in part, or
+                one head has too few units for the formula.
+            TraceError: heads is not a positive number.
         """
         if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
             raise TraceError(f"heads must be a positive integer, got {heads!r}")
@@ -271,7 +272,7 @@ class Cell:
             except (TraceError, ShapeError) as error:
                 if self.share.heads == 1:
                     raise
-                raise type(error)(f"in one of {self.share.heads} heads: {error}") from error
+                raise ShapeError(f"in one of {self.share.heads} heads: {error}") from error
 
     @cached_property
     def fingerprint(self) -> str:
