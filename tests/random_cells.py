@@ -195,8 +195,10 @@ class _Writer:
         name = self.pick(self.any_dim())
         dim = self.values[name]
         kind = self.draw(
-            st.sampled_from(["one", "joined", "groups", "softmax", "cumsum", "hardmax"])
+            st.sampled_from(["one", "joined", "groups", "softmax", "cumsum", "hardmax", "count"])
         )
+        if kind == "count":
+            return self.let(dim, f"{name} / sqrt({name}.shape[0])", self.bound[name])
         if kind == "softmax":
             return self.let(dim, f"softmax({name})", 1)
         if kind == "cumsum":

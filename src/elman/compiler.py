@@ -9,8 +9,7 @@ from elman.autodiff.adjoint import adjoint
 from elman.engines.base import Job
 from elman.frontend.cell import Cell
 from elman.ir.build import Builder
-from elman.ir.graph import Graph, Node, walk
-from elman.ir.ops import OPS
+from elman.ir.graph import Graph, Node
 from elman.ir.pair import Pair
 from elman.ir.stand_ins import without_stand_ins
 from elman.ir.verify import verified, verified_pair
@@ -86,28 +85,18 @@ def _job(cell: Cell, spec: Spec, rules: tuple[Rule, ...]) -> Job:
 
 def _has_like_heads(cell: Cell) -> bool:
     """Whether a head is the cell itself at a smaller size: no dim that is divided is a number, all
-    states and outputs are divided, and nothing reads all units, those of other heads too, as a
-    reduction does, or a product that is not divided among heads, of a value that is; nor is there
-    a weight of all units by all units, which nothing has to read."""
-    how = cell.division
-    if any(isinstance(gate_block, int) for gate_block in how.dims):
+    states and outputs are divided, no argument is divided in part, and no random numbers are drawn,
+    which differ from head to head."""
+    dims = cell.division.dims
+    if any(isinstance(gate_block, int) for gate_block in dims):
         return False
     for value in (*cell.graph.states, *cell.graph.outputs):
-        if not value.shape or not how.dims.issuperset(value.shape[0]):
+        if not value.shape or not dims.issuperset(value.shape[0]):
             return False
-    for leaf in cell.graph.weights:
-        if leaf.name not in how.blocks and len(leaf.shape) == 2:
-            if all(how.dims.intersection(dim) for dim in leaf.shape):
-                return False
-    for value in cell.graph.walk():
-        if OPS[value.op].kind in ("reduce", "spread", "scan") or value.op in ("count", "draw"):
+    for leaf in cell.graph.leaves:
+        if any(not dims.isdisjoint(dim) and not dims.issuperset(dim) for dim in leaf.shape):
             return False
-        if value.op == "matmul":
-            matrix, vector = value.args
-            own = {leaf.name for leaf in walk((matrix,)) if leaf.op == "weight"}
-            if how.dims.intersection(vector.shape[0]) and not own <= how.blocks:
-                return False
-    return True
+    return all(value.op != "draw" for value in cell.graph.walk())
 
 
 def release() -> None:

@@ -120,6 +120,12 @@ def test_lanes_and_sizes(sizes, lanes, tmp_path):
     check(elman.LSTM(I, H), tmp_path, lanes)
 
 
+@elman.cell(input="x[I]", state="h[H], m", weights="W[H, I], R[H, H]")
+def of_heads(x, h, m, W, R):
+    h = ops.tanh(W @ x + R @ ops.softmax(h, groups=3) * ops.exp(-m)) + h / h.shape[0]
+    return ops.cumsum(0.5 * h), 0.5 * m + ops.mean(h)
+
+
 @needs_compiler
 @pytest.mark.parametrize(
     "module",
@@ -128,10 +134,21 @@ def test_lanes_and_sizes(sizes, lanes, tmp_path):
         lambda: elman.RNN(4, 9, nonlinearity="relu", bias=False),
         lambda: elman.LSTM(6, 12, proj_size=5, num_layers=2),
         lambda: elman.GRU(8, 12, heads=4),
+        lambda: elman.Recurrent(cells.lstm_layernorm, 8, 12, 2, heads=4),
+        lambda: elman.Recurrent(of_heads, 8, 12, 2, heads=4),
         lambda: elman.Recurrent(cells.slstm, 6, 6, 3, residual=True),
         lambda: elman.GRU(5, 6, dropout=0.5, num_layers=2, batch_first=True),
     ],
-    ids=["stack", "relu", "projected", "heads", "residual", "dropout"],
+    ids=[
+        "stack",
+        "relu",
+        "projected",
+        "heads",
+        "norms of heads",
+        "scalars of heads",
+        "residual",
+        "dropout",
+    ],
 )
 def test_options(module, tmp_path):
     """Layers, heads, residual connections; dropout is off."""

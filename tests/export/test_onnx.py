@@ -133,11 +133,19 @@ def test_standard_operators(name, both, scan, runtime, tmp_path):
     assert made.operators == ["Scan" if scan else name.split()[0]] * 2
 
 
+@elman.cell(input="x[I]", state="h[H], m", weights="W[H, I], R[H, H]")
+def of_heads(x, h, m, W, R):
+    h = ops.tanh(W @ x + R @ ops.softmax(h, groups=3) * ops.exp(-m)) + h / h.shape[0]
+    return ops.cumsum(0.5 * h), 0.5 * m + ops.mean(h)
+
+
 SHAPES = {
     "no bias": lambda: elman.GRU(4, 6, bias=False),
     "no bias, LSTM": lambda: elman.LSTM(4, 6, bias=False, bidirectional=True),
     "projection": lambda: elman.LSTM(4, 6, 2, proj_size=3),
     "heads": lambda: elman.GRU(4, 6, 2, heads=2),
+    "norms of heads": lambda: elman.Recurrent(cells.lstm_layernorm, 4, 6, 2, heads=2),
+    "scalars of heads": lambda: elman.Recurrent(of_heads, 4, 6, 2, heads=2),
     "batch first": lambda: elman.LSTM(4, 6, 2, batch_first=True, bidirectional=True),
     "batch first scan": lambda: elman.Recurrent(cells.mgu, 4, 6, 2, batch_first=True),
     "residual": lambda: elman.Recurrent(cells.mgu, 6, 6, 3, residual=True, bidirectional=False),

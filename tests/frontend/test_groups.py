@@ -97,8 +97,7 @@ def test_numbers_cut_elsewhere_cut_groups_too():
 
 @pytest.mark.parametrize("heads", [2, 4])
 def test_groups_of_heads(heads):
-    """Each head has its share of the groups; with more heads than groups, a group is some heads;
-    values of groups meet weights."""
+    """Each head has all of the groups; values of groups meet weights, which all heads share."""
 
     @cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], u[4]")
     def own(x, h, W, R, u):
@@ -107,17 +106,18 @@ def test_groups_of_heads(heads):
         return ops.tanh(v * scale + ops.spread(ops.amax(v, groups=2), v))
 
     torch.manual_seed(0)
-    net = elman.Recurrent(own, 3, 16, heads=heads, engine="reference", dtype=F64)
+    net = elman.Recurrent(own, 3, 32, heads=heads, engine="reference", dtype=F64)
     x = torch.randn(4, 2, 3, dtype=F64)
     W, R, u = (weight.detach() for weight in net.parameters())
-    dense = torch.block_diag(*R.split(16 // heads))
-    h, found = torch.zeros(2, 16, dtype=F64), []
+    dense = torch.block_diag(*R.split(32 // heads))
+    h, found = torch.zeros(2, 32, dtype=F64), []
     for t in range(4):
-        v = (x[t] @ W.T + h @ dense.T).unflatten(-1, (4, 4))
+        v = (x[t] @ W.T + h @ dense.T).unflatten(-1, (heads, 4, -1))
         v = (v - v.mean(-1, keepdim=True)) / (v.var(-1, correction=0, keepdim=True) + 0.1).sqrt()
-        scale = (u * (v * v).mean(-1)).repeat_interleave(4, -1)
-        largest = v.flatten(-2).unflatten(-1, (2, 8)).amax(-1).repeat_interleave(8, -1)
-        h = (v.flatten(-2) * scale + largest).tanh()
+        scaled = v * (u * (v * v).mean(-1)).unsqueeze(-1)
+        largest = v.flatten(-2).unflatten(-1, (2, -1)).amax(-1, keepdim=True)
+        scaled = scaled.flatten(-2).unflatten(-1, (2, -1))
+        h = (scaled + largest).flatten(-3).tanh()
         found.append(h)
     torch.testing.assert_close(net(x)[0].detach(), torch.stack(found))
 

@@ -27,9 +27,9 @@ def time_reversed(x, h, W, R, Q, M):
 
 @elman.cell(input="x[H]", state="h[H]", weights="W[2H, H], U[H, H]")
 def tied(x, h, W, U):
-    """One weight for input and state, one for the input; units are those of all heads."""
+    """One weight for input and state, one for the input, which is divided as the state is."""
     a, b = elman.ops.split(W @ x + W @ h, "H, H")
-    return elman.ops.tanh(a) * elman.ops.sigmoid(b) + U @ x / h.shape[0]
+    return elman.ops.tanh(a) * elman.ops.sigmoid(b) + U @ x
 
 
 @elman.cell(input="x[I]", state="h[12]", weights="W[24, I], R[24, 12], b[12]")
@@ -88,7 +88,7 @@ def test_the_same_as_dense(cell, engine):
 
 
 def test_structure():
-    """Each head is a block of its own; a norm over all units couples them again."""
+    """Each head is a block of its own, where a norm couples its units too."""
     step = compiler.pair_of(cells.gru.with_heads(4)).step
     assert structure(step).groups == ((0,), (1,), (2,), (3,))
     (bundle,) = Formula(
@@ -96,7 +96,7 @@ def test_structure():
     ).state_groups
     assert (len(bundle.groups), bundle.rows) == (4, 5)
     step = compiler.pair_of(cells.lstm_layernorm.with_heads(2)).step
-    assert len(structure(step).groups) == 1
+    assert len(structure(step).groups) == 2
 
 
 @pytest.mark.parametrize("kind", ["GRU", "LSTM", "RNN"])
@@ -170,9 +170,15 @@ def test_numbers_are_divided_as_names_are():
 
 
 def test_heads_that_are_the_cell_itself():
-    """What an engine may run head by head: names alone, nothing that reads all units."""
+    """What an engine may run head by head: names alone, and random numbers of no head's own."""
     sizes = Sizes(T=2, B=1, I=12, H=12)
-    for cell, alone in ((time_reversed, True), (tied, False), (numbered, False), (cells.gru, True)):
+    for cell, alone in (
+        (time_reversed, True),
+        (tied, True),
+        (numbered, False),
+        (cells.lstm_layernorm, True),
+        (cells.zoneout_lstm_layernorm, False),
+    ):
         job = job_of(random_case(cell.with_heads(3), sizes))
         assert (job.single is not None) == alone, cell.name
 
@@ -187,7 +193,7 @@ def test_refusals():
         with pytest.raises(ShapeError, match=match):
             elman.Recurrent(cell, size, size, heads=heads)
     with pytest.raises(
-        ShapeError, match=r"input_size=5 cannot .* 2 heads, and joined divides x: a weight"
+        ShapeError, match=r"input_size=5 cannot .* 2 heads, and joined divides x: its units"
     ):
         elman.Recurrent(joined, 5, 6, heads=2)
     with pytest.raises(ShapeError, match="H=5 cannot be divided"):

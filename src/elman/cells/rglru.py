@@ -20,7 +20,7 @@ def _slow(decay: Any) -> None:
     weights="U[H, I], W[2H, H], b[2H], decay[H]",
     init={"decay": _slow},
     source="De et al. 2024, arXiv:2402.19427v1, eq. 1 to 4; U is the projection in front of the "
-    "layer, decay the paper's Lambda, and gates see all units, not blocks of them",
+    "layer, decay the paper's Lambda, and gates see all units; with heads, blocks of them as there",
 )
 def rglru(x, h, U, W, b, decay):
     """What is kept of each unit depends on the input; the norm of the state stays what it was."""

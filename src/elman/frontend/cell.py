@@ -11,15 +11,17 @@ from typing import Any
 
 from elman.errors import PickleError, ShapeError, TraceError, diagnostic
 from elman.frontend.changes import Change, Data, change_of
-from elman.frontend.cuts import UncutError
+from elman.frontend.copies import Copies, Signature, copies, whole_entry
+from elman.frontend.cuts import Cuts, UncutError
 from elman.frontend.draws import counting
-from elman.frontend.formula import cut, traced
+from elman.frontend.formula import traced
 from elman.frontend.groups import check_groups
 from elman.frontend.heads import (
     Division,
+    Share,
     Tracing,
     check_divides,
-    divided,
+    check_parts,
     division,
     sizes_per_head,
     tracing,
@@ -69,6 +71,10 @@ class Cell:
     heads: int = 1
     changes: tuple[Change, ...] = ()
     whole: Cell | None = field(default=None, repr=False)  # the same without heads
+    share: Share = field(
+        default=Share(), repr=False
+    )  # what its function sees of the dims it writes
+    copies: Copies | None = field(default=None, repr=False)  # of one head
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
@@ -151,38 +157,68 @@ class Cell:
         return replace(self, changes=(*self.changes, *changes))
 
     def with_heads(self, heads: Any) -> Cell:
-        """The same cell with its units divided among heads that do not see each other's past.
+        """The same cell as copies of itself side by side, whose units do not see each other's past.
 
-        Every weight that multiplies a value that depends on the state becomes block-diagonal: it is
-        stored as [rows, columns / heads], head n of each gate being its rows n·H/heads … and its
-        columns the units of head n. Its transpose is block-diagonal too. If it multiplies the input
-        as well, then by blocks, and the input is divided among the heads. A cell without such a
-        weight stays as it is.
+        The formula is that of one head: reductions, ``h.shape[0]``, ``groups=`` and random numbers
+        are each head's own. The dims of states, and those of matrices that multiply a value that
+        depends on a state, are divided, and so are all arguments that have such a dim: of each gate
+        block the units n·H/heads … are head n's. A matrix of which both dims are divided is
+        block-diagonal: it is stored as [rows, columns / heads]. Inputs and weights without a
+        divided dim are shared by all heads; a scalar state, or an output without a divided dim, is
+        one for each head, side by side, if it depends on what is a head's own. A cell that computes
+        each unit from its own past alone stays as it is.
 
         Raises:
-            ShapeError: a dim that is a number cannot be divided.
+            ShapeError: a dim that is a number cannot be divided, an output is divided in part, or
+                one head has too few units for the formula.
             TraceError: heads is not a positive number.
         """
         if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
             raise TraceError(f"heads must be a positive integer, got {heads!r}")
         whole = self.whole or self
-        if heads == 1 or not whole.division.blocks:
+        if heads == 1 or whole.division.elementwise:
             return whole
-        how, cuts = whole.division, whole._traced[1].cuts
-        check_divides(whole.name, heads, how)
+        share = Share(whole._traced[1], heads, whole.division)
+        check_divides(whole.name, heads, share.how)
+        for entry in whole.outputs:
+            check_parts(whole.name, entry, share.how)
+        graph, cuts = whole._one_of_heads(share)._traced
+        signature = Signature(
+            (*whole.inputs, *whole.static), whole.states, whole.weights, whole.outputs
+        )
+        found = copies(graph, signature, share, cuts)
 
-        def each(declared: tuple[Declared, ...]) -> tuple[Declared, ...]:
-            return tuple(divided(entry, heads, how) for entry in cut(declared, cuts))
+        def each(
+            declared: tuple[Declared, ...], own: frozenset[str] = frozenset()
+        ) -> tuple[Declared, ...]:
+            return tuple(whole_entry(entry, share, entry.name in own) for entry in declared)
 
         return replace(
             whole,
             inputs=each(whole.inputs),
             static=each(whole.static),
-            states=each(whole.states),
+            states=each(whole.states, found.states),
             weights=each(whole.weights),
-            outputs=each(whole.outputs),
+            outputs=each(whole.outputs, found.outputs),
             heads=heads,
             whole=whole,
+            copies=found,
+        )
+
+    def _one_of_heads(self, share: Share) -> Cell:
+        """One head, as a cell of its own."""
+
+        def each(declared: tuple[Declared, ...]) -> tuple[Declared, ...]:
+            return tuple(share.entry(entry) for entry in declared)
+
+        return replace(
+            self,
+            inputs=each(self.inputs),
+            static=each(self.static),
+            states=each(self.states),
+            weights=each(self.weights),
+            outputs=each(self.outputs),
+            share=share,
         )
 
     @property
@@ -207,34 +243,36 @@ class Cell:
             if self.inputs[:1] != first and input_size % self.heads:
                 raise ShapeError(
                     f"input_size={input_size} cannot be divided among {self.heads} heads, and "
-                    f"{self.name} divides {first[0].name}: a weight multiplies it and the state"
+                    f"{self.name} divides {first[0].name}: its units are those of a state, or "
+                    "are multiplied by a matrix that multiplies a state"
                 )
             dims = sizes_per_head(dims, self.heads, self.whole.division)
         sized, more = self.states or self.outputs, (*self.static, *self.weights)
         known = bind_dims(self.inputs, sized, more, input_size, hidden_size, dims)
-        check_groups(self.graph, known)
+        check_groups(self.graph, known, self.heads)
         return known
 
     @cached_property
     def graph(self) -> Graph:
         """The graph as written, before any rewrite. Raises TraceError or ShapeError at the cell's
         line."""
-        return self._traced[0]
+        return self._traced[0] if self.copies is None else self.copies.graph
 
     @cached_property
-    def _traced(self) -> tuple[Graph, Tracing]:
-        """The graph, and what it was traced for: numbers are cut until every part is there."""
+    def _traced(self) -> tuple[Graph, Cuts]:
+        """The graph that the function writes, and how numbers are cut in it: until every part is
+        there."""
         cuts: dict[int, tuple[int, ...]] = {}
-        how = Tracing(cuts)
-        if self.whole is not None:
-            cuts.update(self.whole._traced[1].cuts)
-            how = Tracing(cuts, self.heads, self.whole.division)
         while True:
             try:
-                with tracing(how), counting():
-                    return traced(self, cuts), how
+                with tracing(Tracing(cuts, self.share)), counting():
+                    return traced(self, cuts), cuts
             except UncutError as found:
                 cuts.update(found.cuts)
+            except (TraceError, ShapeError) as error:
+                if self.share.heads == 1:
+                    raise
+                raise ShapeError(f"in one of {self.share.heads} heads: {error}") from error
 
     @cached_property
     def fingerprint(self) -> str:

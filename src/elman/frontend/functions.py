@@ -7,7 +7,7 @@ from typing import Any
 
 from elman.frontend.cuts import check_cut
 from elman.frontend.draws import dropout, noise, uniform, zoneout
-from elman.frontend.heads import traced_dim
+from elman.frontend.heads import cut_dim, traced_dim
 from elman.frontend.lines import mismatch, refuse, where_called
 from elman.frontend.trace import Tracer, lift, pointwise, power_of, vector_dim
 from elman.ir.graph import Node, node
@@ -341,7 +341,7 @@ def _equal_parts(dim: Dim, parts: int) -> Shape:
     """A dim of nothing but numbers as so many equal ones; the dim itself if there are none."""
     numbers = [gate_block for gate_block in dim if isinstance(gate_block, int)]
     part, left = divmod(sum(numbers), parts)
-    return (dim,) if left or len(numbers) < len(dim) else (traced_dim((part,) * parts),)
+    return (dim,) if left or len(numbers) < len(dim) else (cut_dim((part,) * parts),)
 
 
 def sum_of(dims: list[Dim]) -> Dim:

@@ -10,8 +10,15 @@ from elman.ir.ops import OPS
 from elman.ir.types import gate_block_size
 
 
-def check_groups(graph: Graph, sizes: Mapping[str, int]) -> None:
-    """Raise ShapeError, at the user's line, where a dim is not a multiple of the groups in it."""
+def check_groups(graph: Graph, sizes: Mapping[str, int], heads: int = 1) -> None:
+    """Raise ShapeError, at the user's line, where a dim is not a multiple of the groups in it.
+
+    Args:
+        graph: of all heads.
+        sizes: of the named dims; with heads, of one head's part.
+        heads: how many there are.
+    """
+    of_head = f" in each of {heads} heads" if heads > 1 else ""
     for value in graph.walk():
         kind = OPS[value.op].kind
         if kind not in ("reduce", "spread"):
@@ -23,10 +30,13 @@ def check_groups(graph: Graph, sizes: Mapping[str, int]) -> None:
             size, number = gate_block_size(gate_block, sizes), gate_block_size(count, sizes)
             if not number or size % number:
                 number_text = count if isinstance(count, int) else f"{count} = {number}"
+                what = f"{gate_block} = {size}{of_head}"
                 raise ShapeError(
                     diagnostic(
-                        f"{gate_block} = {size} is not a multiple of its {number_text} groups",
+                        f"{what} is not a multiple of its {number_text} groups",
                         [("at", value.where)],
-                        f"{gate_block} = {-(-size // number) * number} is one" if number else "",
+                        f"{gate_block} = {-(-size // number) * number}{of_head} is one"
+                        if number
+                        else "",
                     )
                 )

@@ -1,8 +1,12 @@
-"""Heads: the same formula with block-diagonal recurrent weights, decided by rate, not by name."""
+"""Heads: which weights and dims are divided among N copies of a cell; the formula is that of one.
+
+A dim is divided, not an argument: whatever has it, a weight, an input or a state, is in part each
+head's own; what has none is shared by all heads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -12,19 +16,56 @@ from elman.errors import ShapeError
 from elman.frontend.cuts import Cuts, cut
 from elman.frontend.signature import Declared
 from elman.ir.graph import Graph, Node, Rate, walk
-from elman.ir.types import Dim, GateBlock, Shape
+from elman.ir.ops import OPS
+from elman.ir.types import Dim, GateBlock
+
+_NO_CUTS: Cuts = MappingProxyType({})
 
 
 class Division(NamedTuple):
     """What heads change in a signature.
 
     Attributes:
-        blocks: names of the weights that become block-diagonal.
+        recurrent: names of the matrices that multiply a value that depends on the state.
+        blocks: names of the matrices that become block-diagonal: both of their dims are divided.
+            A matrix that multiplies what is a head's own is one of them.
         dims: the dims that are divided among the heads: names and numbers.
+        elementwise: whether each unit is computed from its own past alone, so that any division
+            changes nothing.
     """
 
+    recurrent: frozenset[str] = frozenset()
     blocks: frozenset[str] = frozenset()
     dims: frozenset[GateBlock] = frozenset()
+    elementwise: bool = True
+
+
+class Share(NamedTuple):
+    """What one of the heads has of the dims that a formula writes.
+
+    Attributes:
+        cuts: how numbers among the dims are cut before they are divided.
+        heads: how many there are.
+        how: what they divide.
+    """
+
+    cuts: Cuts = _NO_CUTS
+    heads: int = 1
+    how: Division = Division()
+
+    def gate_block(self, gate_block: GateBlock) -> GateBlock:
+        """One head's part; a name stands for the size of that part from then on."""
+        if isinstance(gate_block, str) or gate_block not in self.how.dims:
+            return gate_block
+        return gate_block // self.heads
+
+    def dim(self, dim: Dim) -> Dim:
+        """One head's part of a dim."""
+        return tuple(self.gate_block(gate_block) for gate_block in cut(dim, self.cuts))
+
+    def entry(self, entry: Declared) -> Declared:
+        """A declared argument as one head has it."""
+        return Declared(entry.name, tuple(self.dim(dim) for dim in entry.shape))
 
 
 class Tracing(NamedTuple):
@@ -32,22 +73,20 @@ class Tracing(NamedTuple):
 
     Attributes:
         cuts: how numbers among the dims are cut.
-        heads: how many there are.
-        how: what they divide.
+        share: what is traced of the dims that the formula writes.
     """
 
-    cuts: Cuts
-    heads: int = 1
-    how: Division = Division()
+    cuts: Cuts = _NO_CUTS
+    share: Share = Share()
 
 
-_PLAIN = Tracing(MappingProxyType({}))
+_PLAIN = Tracing()
 _tracing: ContextVar[Tracing] = ContextVar("elman_tracing", default=_PLAIN)
 
 
 @contextmanager
 def tracing(what: Tracing) -> Generator[None]:
-    """Formulas traced inside multiply head by head, and see numbers cut."""
+    """Formulas traced inside see numbers cut, and of dims that are divided one head's part."""
     token = _tracing.set(what)
     try:
         yield
@@ -55,53 +94,64 @@ def tracing(what: Tracing) -> Generator[None]:
         _tracing.reset(token)
 
 
-def heads_of(matrix: Node) -> int:
-    """The number of heads if a matrix is made of block-diagonal weights, else 1."""
-    what = _tracing.get()
-    blocks = what.heads > 1 and any(leaf.name in what.how.blocks for leaf in _weights(matrix))
-    return what.heads if blocks else 1
-
-
 def traced_dim(dim: Dim) -> Dim:
     """A dim as a formula writes it, as it is while the formula is traced."""
-    what = _tracing.get()
-    dim = cut(dim, what.cuts)
-    return dim if what.heads == 1 else _divided_dim(dim, what.heads, what.how)
+    return cut_dim(_tracing.get().share.dim(dim))
 
 
 def cut_dim(dim: Dim) -> Dim:
-    """A dim of numbers that heads do not divide, as it is while a formula is traced."""
+    """A dim of values that are being traced, its numbers cut."""
     return cut(dim, _tracing.get().cuts)
 
 
 def division(graph: Graph) -> Division:
-    """Which weights of a formula multiply a value that depends on the state, and what they divide.
+    """What heads divide of a formula: the dims of its states, and those of matrices that multiply
+    what depends on a state or has a divided dim, or that have one on both sides."""
+    products = [value for value in graph.walk() if value.op == "matmul"]
+    matrices = {
+        product: {leaf for leaf in walk(product.args[:1]) if _is_matrix(leaf)}
+        for product in products
+    }
+    recurrent: set[Node] = set()
+    for product in products:
+        if product.args[1].rate >= Rate.STATE:
+            recurrent |= matrices[product]
+    while any(leaves & recurrent and not leaves <= recurrent for leaves in matrices.values()):
+        recurrent = recurrent.union(*(each for each in matrices.values() if each & recurrent))
+    blocks, more = set(recurrent), set(recurrent)
+    dims = {gate_block for leaf in graph.states for dim in leaf.shape for gate_block in dim}
+    while True:
+        dims |= {gate_block for leaf in more for dim in leaf.shape for gate_block in dim}
+        more = {
+            leaf
+            for leaf in graph.weights
+            if _is_matrix(leaf) and all(not dims.isdisjoint(dim) for dim in leaf.shape)
+        }
+        for product in products:
+            if not dims.isdisjoint(product.args[1].shape[0]):
+                more |= matrices[product]
+        if more <= blocks:
+            break
+        blocks |= more
+    return Division(
+        frozenset(leaf.name for leaf in recurrent),
+        frozenset(leaf.name for leaf in blocks),
+        frozenset(dims),
+        all(_is_elementwise(value, dims) for value in graph.walk()),
+    )
 
-    Weights that are combined in one matrix are divided together; a weight that is divided is so
-    wherever it stands: what it multiplies, an input too, is divided as well.
-    """
-    matrices: list[set[Node]] = []
-    blocks: set[Node] = set()
-    for value in graph.walk():
-        if value.op == "matmul":
-            matrices.append(_weights(value.args[0]))
-            if value.args[1].rate >= Rate.STATE:
-                blocks |= matrices[-1]
-    while any(leaves & blocks and not leaves <= blocks for leaves in matrices):
-        blocks = blocks.union(*(leaves for leaves in matrices if leaves & blocks))
-    rows = [leaf.shape[0] for leaf in (*graph.states, *blocks) if leaf.shape]
-    columns = [leaf.shape[1] for leaf in blocks]
-    gate_blocks = frozenset(gate_block for dim in (*rows, *columns) for gate_block in dim)
-    return Division(frozenset(leaf.name for leaf in blocks), gate_blocks)
+
+def _is_matrix(leaf: Node) -> bool:
+    return leaf.op == "weight" and len(leaf.shape) == 2
 
 
-def _weights(matrix: Node) -> set[Node]:
-    return {leaf for leaf in walk((matrix,)) if leaf.op == "weight" and len(leaf.shape) == 2}
-
-
-def _of_head(gate_block: GateBlock, heads: int) -> GateBlock:
-    """One head's part of a gate block; a name stands for the size of that part from then on."""
-    return gate_block if isinstance(gate_block, str) else gate_block // heads
+def _is_elementwise(value: Node, dims: set[GateBlock]) -> bool:
+    """Whether a value is the same in whatever heads its units are."""
+    if value.op in ("count", "draw"):
+        return bool(value.shape) and dims.issuperset(value.shape[0])
+    if value.op == "matmul":
+        return dims.isdisjoint(value.args[1].shape[0])
+    return OPS[value.op].kind not in ("reduce", "spread", "scan")
 
 
 def check_divides(name: str, heads: int, how: Division) -> None:
@@ -111,24 +161,44 @@ def check_divides(name: str, heads: int, how: Division) -> None:
             raise ShapeError(f"{name}: a dim of {gate_block} cannot be divided among {heads} heads")
 
 
-def _divided_dim(dim: Dim, heads: int, how: Division) -> Dim:
-    gate_blocks: list[GateBlock] = []
-    for gate_block in dim:
-        gate_blocks.extend(
-            [_of_head(gate_block, heads)] * heads if gate_block in how.dims else [gate_block]
+def check_parts(name: str, entry: Declared, how: Division) -> None:
+    """Raise ShapeError if heads divide some gate blocks of what all heads return, but not all."""
+    divided = [gate_block in how.dims for dim in entry.shape for gate_block in dim]
+    if any(divided) and not all(divided):
+        whole = ", ".join(
+            str(gate_block) for gate_block in entry.shape[0] if gate_block not in how.dims
         )
-    return tuple(gate_blocks)
+        raise ShapeError(
+            f"{name}: heads divide a part of {entry} only, and not {whole}; "
+            "return that part as an output of its own"
+        )
 
 
-def divided(entry: Declared, heads: int, how: Division) -> Declared:
-    """A declared argument as it is with heads: dims repeated per head, not a block's columns."""
-    shape: Shape = tuple(
-        tuple(_of_head(gate_block, heads) for gate_block in dim)
-        if place and entry.name in how.blocks
-        else _divided_dim(dim, heads, how)
-        for place, dim in enumerate(entry.shape)
-    )
-    return Declared(entry.name, shape)
+Pieces = list[tuple[Dim, bool]]  # of a dim: one head's part, and whether each head has another one
+
+
+def pieces(dim: Dim, share: Share, cuts: Cuts) -> Pieces:
+    """The gate blocks of a declared dim as one head's formula has them.
+
+    Args:
+        dim: as the cell declares it.
+        share: what a head has of it.
+        cuts: how the numbers of one head's formula are cut.
+    """
+    return [
+        (cut((share.gate_block(gate_block),), cuts), gate_block in share.how.dims)
+        for gate_block in cut(dim, share.cuts)
+    ]
+
+
+def joined(parts: Pieces, heads: int) -> Dim:
+    """The dim of all heads: each divided gate block once per head."""
+    return tuple(_gate_blocks(parts, heads))
+
+
+def _gate_blocks(parts: Pieces, heads: int) -> Iterator[GateBlock]:
+    for part, divided in parts:
+        yield from part * heads if divided else part
 
 
 def sizes_per_head(dims: dict[str, int], heads: int, how: Division) -> dict[str, int]:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from elman.frontend.blocks import multiplied, transposed
 from elman.frontend.cuts import check_cut
 from elman.frontend.foreign_names import BUILTINS_OF_TWO, BUILTINS_OVER_UNITS, hint_for
-from elman.frontend.heads import heads_of
 from elman.frontend.lines import called, describe, mismatch, refuse, where_called
 from elman.frontend.shape_hints import elementwise_hint, product_hint
 from elman.ir.graph import Node, Rate, node
@@ -332,19 +330,15 @@ def matmul(left: Any, right: Any) -> Tracer:
     matrix, vector = lift(left), lift(right)
     if len(matrix.shape) != 2 or len(vector.shape) != 1:
         raise mismatch("multiply", matrix, vector, product_hint(matrix, vector))
-    heads, where = heads_of(matrix), where_called()
-    wanted = tuple(gate_block for gate_block in matrix.shape[1] for _ in range(heads))
-    check_cut((wanted,), vector.shape)
-    if wanted != vector.shape[0]:
+    check_cut(matrix.shape[1:], vector.shape)
+    if matrix.shape[1:] != vector.shape:
         raise mismatch(
             "multiply",
             matrix,
             vector,
             f"W @ v needs v of shape {show_shape((matrix.shape[1],))}; W.T is the transpose",
         )
-    if heads > 1:
-        return Tracer(multiplied(matrix, vector, heads, where))
-    return Tracer(node("matmul", (matrix, vector), (), (matrix.shape[0],), where))
+    return Tracer(node("matmul", (matrix, vector), (), (matrix.shape[0],), where_called()))
 
 
 def transpose(value: Any) -> Tracer:
@@ -352,10 +346,7 @@ def transpose(value: Any) -> Tracer:
     matrix = lift(value)
     if len(matrix.shape) != 2:
         refuse(f"only a weight matrix has a transpose, not {describe(matrix)}", "write W.T @ v")
-    heads, where = heads_of(matrix), where_called()
-    if heads > 1:
-        return Tracer(transposed(matrix, heads, where))
-    return Tracer(node("transpose", (matrix,), (), matrix.shape[::-1], where))
+    return Tracer(node("transpose", (matrix,), (), matrix.shape[::-1], where_called()))
 
 
 def vector_dim(value: Node, verb: str) -> Dim:

@@ -27,8 +27,9 @@ class Options(TypedDict, total=False):
 
     Attributes:
         engine: ``"auto"`` (benchmarked), or a name; ``elman.using`` and ELMAN_ENGINE override it.
-        heads: groups of units that do not see each other's past: weights that multiply a state are
-            block-diagonal, stored as [rows, columns / heads].
+        heads: so many copies of the formula side by side, each of hidden_size / heads units, that
+            do not see each other's past: weights that multiply a state are block-diagonal, stored
+            as [rows, columns / heads].
         tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``,
             ``"recompute"``.
         residual: from the second layer on, a layer's input is added to its output.

@@ -56,9 +56,13 @@ class Recurrent(SequenceModule, nn.Module):
         batch_first: x and out are [B, T, ·].
         dropout: share of values dropped after each layer but the last, in training.
         residual: from the second layer on, a layer's input is added to its output.
-        heads: groups of units that do not see each other's past: weights that multiply a state are
-            block-diagonal, stored as [rows, columns / heads], and so are their transposes; one that
-            multiplies an input too divides the input as well.
+        heads: so many copies of the cell side by side, each of its part of the units, that do not
+            see each other's past. The formula is that of one: what it reduces, counts or draws is
+            of one head's units. A matrix that multiplies what is a head's own is block-diagonal,
+            stored as [rows, columns / heads]; one that multiplies an input too divides the input as
+            well, and so does an input of as many units as a state, ``x[H]``. Inputs and weights
+            without a divided dim, ``x[I]`` or a scalar, are shared. A scalar state or output that
+            depends on a head's own is one per head, [B, heads].
         engine: ``"auto"`` (measured), or a name; ``elman.using`` and ELMAN_ENGINE override it.
         tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``, ``"recompute"``.
         without: optimizations that are left out, to measure what they gain: names of

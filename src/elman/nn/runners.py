@@ -107,5 +107,5 @@ def begins_otherwise(runner: Runner) -> bool:
 
 def multiplies_states(cell: Cell) -> list[bool]:
     """Which weights of a cell are trained matrices that multiply what depends on a state."""
-    found = (cell.whole or cell).division.blocks - cell.constants
+    found = (cell.whole or cell).division.recurrent - cell.constants
     return [entry.name in found for entry in cell.weights]

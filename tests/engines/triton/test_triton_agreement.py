@@ -322,17 +322,33 @@ def test_heads(cell: Cell, schedule: str) -> None:
     assert_all_same(call(made, case, backwards=2), oracle(case), dtype, case.T)
 
 
-def test_heads_that_see_each_other() -> None:
-    """A norm over all units is no matter of one head: the graph of all heads runs."""
-    case = random_case(cells.lstm_layernorm.with_heads(2), Sizes(T=3, B=2, I=3, H=6))
-    made = kernel(case, LOOP)
-    assert made.job.single is None
-    assert_all_same(call(made, case), oracle(case), case.dtype, case.T)
+@pytest.mark.parametrize(
+    "cell, schedule",
+    [
+        (cells.lstm_layernorm, LOOP),
+        (cells.lstm_layernorm, STEPS),
+        (cells.onlstm_chunked, STEPS),
+        (cells.gru_layernorm, "grid/8/2/2/2"),
+    ],
+    ids=named,
+)
+def test_heads_that_reduce(cell: Cell, schedule: str) -> None:
+    """A norm, a softmax, a cumulative sum and groups are over the units of each head."""
+    sizes = Sizes(T=3, B=2, I=3, H=8, more=(("M", 4),) if cell is cells.onlstm_chunked else ())
+    case = random_case(cell.with_heads(2), sizes)
+    made = any_kernel(case, schedule)
+    assert isinstance(made, HeadsKernel)
+    assert_all_same(call(made, case, backwards=2), oracle(case), case.dtype, case.T)
 
 
 @elman.cell(input="x[I]", state="h[H], n", weights="W[H, I], R[H, H]")
 def scalar_state(x, h, n, W, R):
     return tanh(W @ x + R @ h), 0.5 * n + 1.0
+
+
+@elman.cell(input="x[I]", state="h[H], n", weights="W[H, I], R[H, H]")
+def scalar_of_each(x, h, n, W, R):
+    return tanh(W @ x + R @ h * n), 0.5 * n + elman.ops.sum(h)
 
 
 @elman.cell(input="x[I]", state="h[H]", output="y[I], z[H]", weights="W[H, I], R[H, H], V[I, I]")
@@ -348,38 +364,28 @@ def divided_outputs(x, h, W, R):
 
 
 @pytest.mark.parametrize(
-    "cell", [scalar_state, shared_output, divided_outputs], ids=lambda cell: cell.name
+    "cell",
+    [scalar_state, scalar_of_each, shared_output, divided_outputs],
+    ids=lambda cell: cell.name,
 )
 def test_heads_that_share_a_result(cell: Cell) -> None:
-    """A state or an output that no head has for itself: the graph of all heads runs."""
+    """A state or an output that is not divided: the graph of all heads runs."""
     case = random_case(cell.with_heads(2), Sizes(T=3, B=2, I=3, H=6))
     assert (job_of(case).single is not None) == (cell is divided_outputs)
     assert_all_same(call(any_kernel(case, LOOP), case), oracle(case), case.dtype, case.T)
 
 
-def test_heads_that_read_all_of_the_input() -> None:
-    """An input of as many units as the state is no head's own: the graph of all heads runs."""
+def test_heads_that_divide_the_input() -> None:
+    """An input of as many units as the state is divided, and so are matrices that multiply it, and
+    those that nothing reads."""
 
-    @elman.cell(input="x[H]", state="h[H]", weights="W[H, H], R[H, H]")
-    def reading(x: Any, h: Any, W: Any, R: Any) -> Any:
+    @elman.cell(input="x[H]", state="h[H]", weights="W[H, H], R[H, H], unread[H, H]")
+    def reading(x: Any, h: Any, W: Any, R: Any, unread: Any) -> Any:
         return elman.ops.tanh(W @ x + R @ h)
 
     case = random_case(reading.with_heads(2), Sizes(T=3, B=2, I=6, H=6))
-    made = kernel(case, LOOP)
-    assert made.job.single is None
-    assert_all_same(call(made, case), oracle(case), case.dtype, case.T)
-
-
-def test_heads_with_a_weight_that_nothing_reads() -> None:
-    """A matrix of all units by all units has no part for a head: the graph of all heads runs."""
-
-    @elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], unread[H, H]")
-    def of_two(x: Any, h: Any, W: Any, R: Any, unread: Any) -> Any:
-        return elman.ops.tanh(W @ x + R @ h)
-
-    case = random_case(of_two.with_heads(2), Sizes(T=3, B=2, I=3, H=6))
-    made = kernel(case, LOOP)
-    assert made.job.single is None
+    made = any_kernel(case, LOOP)
+    assert isinstance(made, HeadsKernel)
     assert_all_same(call(made, case), oracle(case), case.dtype, case.T)
 
 

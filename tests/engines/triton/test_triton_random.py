@@ -3,6 +3,8 @@ the oracle's."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import triton
@@ -10,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calls import call
+from copies import drawn_copies
 from elman.tuning.kernels import kernel_of
-from helpers import assert_all_same, job_of, oracle
+from helpers import Case, assert_all_same, job_of, oracle
 from kernels import case_of, ill_conditioned
 from random_cells import Drawn, drawn_cells, reusing_cells
 
@@ -34,9 +37,13 @@ pytestmark = [
 ]
 
 
-def check(drawn: Drawn, T: int, B: int, schedule: str, tape: str, training: bool) -> None:
-    """A kernel of engine triton against the oracle; its backward runs twice."""
-    case = case_of(drawn, T, B, torch.float32)
+def check(drawn: Drawn, T: int, B: int, **options: Any) -> None:
+    """A kernel of engine triton against the oracle."""
+    judge(case_of(drawn, T, B, torch.float32), **options)
+
+
+def judge(case: Case, schedule: str, tape: str, training: bool) -> None:
+    """The same for a case; its backward runs twice."""
     want = oracle(case)
     bad = ill_conditioned(case, want)
     made = kernel_of(job_of(case.to(DEVICE), tape=tape, training=training), "triton", schedule)
@@ -53,6 +60,13 @@ def check(drawn: Drawn, T: int, B: int, schedule: str, tape: str, training: bool
 def test_random_cells(**drawn):
     """Cells nobody has written."""
     check(**drawn)
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=CHECKS)
+@given(heads=st.integers(2, 3), numbers=st.booleans(), **GIVEN)
+def test_heads_of_random_cells(drawn, heads, numbers, T, B, **options):
+    """The same in heads, which ``tests/nn/test_copies.py`` compares with copies of the cell."""
+    judge(drawn_copies(drawn, heads, numbers).case(T, B, torch.float32), **options)
 
 
 @pytest.mark.long

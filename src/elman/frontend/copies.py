@@ -1,0 +1,322 @@
+"""Copies of a formula side by side: the graph of all heads, made of the graph of one.
+
+Of a dim that is divided, the whole has each gate block once per head, one head after another. A
+matrix of which both dims are divided is block-diagonal: stored as its blocks, one above the other,
+with the columns of one head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from elman.frontend.cuts import Cuts
+from elman.frontend.heads import Pieces, Share, joined, pieces
+from elman.frontend.signature import Declared
+from elman.ir.graph import Graph, Node, node, with_args
+from elman.ir.ops import OPS
+from elman.ir.types import SCALAR, Dim, Shape
+
+
+class Signature(NamedTuple):
+    """What a cell declares, or what one head or all heads of it do.
+
+    Attributes:
+        inputs: per step, then static ones.
+        states, weights, outputs: as declared.
+    """
+
+    inputs: tuple[Declared, ...]
+    states: tuple[Declared, ...]
+    weights: tuple[Declared, ...]
+    outputs: tuple[Declared, ...]
+
+
+class Copies(NamedTuple):
+    """All heads of a cell.
+
+    Attributes:
+        graph: of all of them.
+        states, outputs: names of those without a divided dim that each head has its own of.
+    """
+
+    graph: Graph
+    states: frozenset[str]
+    outputs: frozenset[str]
+
+
+def copies(graph: Graph, declared: Signature, share: Share, cuts: Cuts) -> Copies:
+    """The graph of all heads.
+
+    Args:
+        graph: of one head.
+        declared: what the cell without heads declares.
+        share: what one head has of it.
+        cuts: how numbers are cut in the graph of one head.
+    """
+    states = frozenset[str]()
+    while True:  # a scalar state is one per head if what is computed for it is
+        writer = _Writer(graph, declared, share, cuts, states)
+        roots = dict(zip(declared.states, graph.next_states, strict=True))
+        more = writer.various(roots)
+        if more <= states:
+            break
+        states |= more
+    outputs = dict(zip(declared.outputs or declared.states[:1], graph.outputs, strict=True))
+    return Copies(
+        Graph(
+            writer.inputs,
+            writer.states,
+            writer.weights,
+            tuple(writer.root(entry, root) for entry, root in roots.items()),
+            tuple(writer.root(entry, root) for entry, root in outputs.items()),
+        ),
+        states,
+        writer.various(outputs) if declared.outputs else frozenset(),
+    )
+
+
+def whole_entry(entry: Declared, share: Share, own: bool = False) -> Declared:
+    """A declared argument, or a result, as all heads have it.
+
+    Args:
+        entry: of the cell without heads.
+        share: what one head has of it.
+        own: whether each head has one of its own, though no dim is divided.
+    """
+    if own:
+        return Declared(entry.name, (_times(entry.shape[0] if entry.shape else (1,), share.heads),))
+    return Declared(entry.name, _whole_shape([pieces(d, share, {}) for d in entry.shape], share))
+
+
+def _whole_shape(dims: list[Pieces], share: Share) -> Shape:
+    """A shape with dims as all heads have them; of a block-diagonal matrix the columns of one."""
+    if len(dims) == 2 and all(_is_divided(dim) for dim in dims):
+        return joined(dims[0], share.heads), joined(dims[1], 1)
+    return tuple(joined(dim, share.heads) for dim in dims)
+
+
+def _is_divided(dim: Pieces) -> bool:
+    return any(divided for _, divided in dim)
+
+
+def _times(dim: Dim, heads: int) -> Dim:
+    """Each gate block once per head."""
+    return tuple(gate_block for gate_block in dim for _ in range(heads))
+
+
+class _Value(NamedTuple):
+    """What a value of one head's formula is in all heads: the same one, or a vector or matrix of
+    all with each gate block head by head, or the values of the heads."""
+
+    shared: Node | None = None
+    whole: Node | None = None
+    each: tuple[Node, ...] = ()
+
+
+class _Writer:
+    """Writes the graph of all heads, value by value of that of one.
+
+    Attributes:
+        inputs, states, weights: leaves of all heads.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        declared: Signature,
+        share: Share,
+        cuts: Cuts,
+        own_states: frozenset[str],
+    ) -> None:
+        self.share, self.heads, self.cuts = share, share.heads, cuts
+        self.values: dict[Node, _Value] = {}
+        self.results: dict[tuple[Node, tuple[tuple[Dim, bool], ...]], Node] = {}
+
+        def leaves(entries: Iterable[Declared], nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+            pairs = zip(entries, nodes, strict=True)
+            return tuple(
+                self._leaf(e, n, n.op == "state" and e.name in own_states) for e, n in pairs
+            )
+
+        self.inputs = leaves(declared.inputs, graph.inputs)
+        self.states = leaves(declared.states, graph.states)
+        self.weights = leaves(declared.weights, graph.weights)
+        for old in graph.walk():
+            if old not in self.values:
+                self.values[old] = self._value(old)
+
+    def various(self, roots: dict[Declared, Node]) -> frozenset[str]:
+        """Names of the results without a divided dim that differ from head to head."""
+        return frozenset(
+            entry.name
+            for entry, root in roots.items()
+            if self.values[root].shared is None and not any(map(_is_divided, self._dims(entry)))
+        )
+
+    def root(self, entry: Declared, old: Node) -> Node:
+        """A result as all heads have it."""
+        value, dims = self.values[old], self._dims(entry)
+        if not any(map(_is_divided, dims)):
+            return self._whole(old) if value.shared is None else value.shared
+        (parts,) = dims
+        key = (old, tuple(parts))
+        if key not in self.results:
+            self.results[key] = self._result(old, parts)
+        return self.results[key]
+
+    def _result(self, old: Node, parts: Pieces) -> Node:
+        """A vector of which all gate blocks are divided, its pieces head by head."""
+        if all(len(part) == 1 for part, _ in parts):
+            return self._whole(old)
+        each, made, at = self._each(old), list[Node](), 0
+        for part, _ in parts:
+            made += [_cut(one, at, at + len(part)) for one in each]
+            at += len(part)
+        return _concat(made)
+
+    def _dims(self, entry: Declared) -> list[Pieces]:
+        return [pieces(dim, self.share, self.cuts) for dim in entry.shape]
+
+    def _leaf(self, entry: Declared, old: Node, own: bool) -> Node:
+        """A leaf of all heads, and what each head has of it."""
+        dims = self._dims(entry)
+        shape = (_times((1,), self.heads),) if own else _whole_shape(dims, self.share)
+        leaf = node(old.op, (), old.data, shape, old.where)
+        divided = [_is_divided(dim) for dim in dims]
+        if own:
+            self.values[old] = _Value(whole=leaf)
+        elif not any(divided):
+            self.values[old] = _Value(shared=leaf)
+        elif divided[0] and all(len(part) == 1 and each for part, each in dims[0]):
+            self.values[old] = _Value(whole=leaf)
+        elif divided[0]:
+            self.values[old] = _Value(each=self._pieces_of(leaf, dims[0]))
+        else:
+            columns = self._pieces_of(_transposed(leaf), dims[1])
+            self.values[old] = _Value(each=tuple(_transposed(rows) for rows in columns))
+        return leaf
+
+    def _pieces_of(self, leaf: Node, parts: Pieces) -> tuple[Node, ...]:
+        """What each head has of a leaf, along its rows."""
+        each: list[list[Node]] = [[] for _ in range(self.heads)]
+        at = 0
+        for part, divided in parts:
+            for of_head in each:
+                of_head.append(_cut(leaf, at, at + len(part)))
+                at += len(part) if divided else 0
+            at += 0 if divided else len(part)
+        return tuple(_concat(of_head) for of_head in each)
+
+    def _value(self, old: Node) -> _Value:
+        """A value of all heads whose arguments are there."""
+        args = [self.values[arg] for arg in old.args]
+        shared = [arg.shared for arg in args if arg.shared is not None]
+        if old.op == "draw":  # each head draws its own
+            return _Value(whole=node("draw", (), old.data, self._shape(old), old.where))
+        if len(shared) == len(args):
+            return _Value(shared=with_args(old, tuple(shared)))
+        if old.op == "matmul" and args[0].whole is not None:
+            return _Value(whole=self._product(old, args[0].whole))
+        if self._goes_side_by_side(old):
+            data = tuple(at * self.heads for at in old.data) if old.op == "split" else old.data
+            pairs = zip(old.args, args, strict=True)
+            operands = [self._whole(a) if a.shape else value.shared for a, value in pairs]
+            nodes = tuple(operand for operand in operands if operand is not None)
+            return _Value(whole=node(old.op, nodes, data, self._shape(old), old.where))
+        return _Value(each=self._copied(old))
+
+    def _copied(self, old: Node) -> tuple[Node, ...]:
+        """The same of each head's own arguments."""
+        args = [self._each(arg) for arg in old.args]
+        return tuple(
+            node(old.op, [arg[head] for arg in args], old.data, old.shape, old.where)
+            for head in range(self.heads)
+        )
+
+    def _goes_side_by_side(self, old: Node) -> bool:
+        """Whether one op on what all heads have is that op on what each has: no head's scalar meets
+        a vector, and no unit another one."""
+        moves = old.op in ("split", "concat", "training")
+        return (
+            bool(old.shape)
+            and (moves or OPS[old.op].kind == "pointwise")
+            and all(arg.shape or self.values[arg].shared is not None for arg in old.args)
+        )
+
+    def _product(self, old: Node, matrix: Node) -> Node:
+        """A product with the matrices of all heads, one above the other."""
+        vector = self.values[old.args[1]].shared
+        if vector is not None:
+            return node("matmul", (matrix, vector), (), (matrix.shape[0],), old.where)
+        each = self._each(old.args[1])
+        return _concat(
+            node(
+                "matmul",
+                (_cut(matrix, row, row + 1), each[row % self.heads]),
+                (),
+                ((part,),),
+                old.where,
+            )
+            for row, part in enumerate(matrix.shape[0])
+        )
+
+    def _shape(self, old: Node) -> Shape:
+        """The shape of a value of all heads; a scalar of each is a vector."""
+        rows, *columns = old.shape or ((1,),)
+        return (_times(rows, self.heads), *columns)
+
+    def _whole(self, old: Node) -> Node:
+        """A value of all heads as one, each gate block head by head."""
+        value = self.values[old]
+        if value.whole is not None:
+            return value.whole
+        if old.shape:
+            each = self._each(old)
+        else:
+            each = [node("spread", (one,), (), ((1,),), one.where) for one in self._each(old)]
+        rows = range(len(each[0].shape[0]))
+        made = _concat(_cut(one, row, row + 1) for row in rows for one in each)
+        self.values[old] = value._replace(whole=made)
+        return made
+
+    def _each(self, old: Node) -> tuple[Node, ...]:
+        """A value as each head has it."""
+        value = self.values[old]
+        if value.shared is not None:
+            return (value.shared,) * self.heads
+        if not value.each:
+            assert value.whole is not None, "a value of all heads"
+            value = value._replace(each=self._parts_of(value.whole, bool(old.shape)))
+            self.values[old] = value
+        return value.each
+
+    def _parts_of(self, whole: Node, is_vector: bool) -> tuple[Node, ...]:
+        count = len(whole.shape[0])
+        each = [
+            _concat(_cut(whole, row, row + 1) for row in range(head, count, self.heads))
+            for head in range(self.heads)
+        ]
+        if is_vector:
+            return tuple(each)
+        return tuple(node("sum", (one,), (), SCALAR, one.where) for one in each)
+
+
+def _cut(value: Node, start: int, end: int) -> Node:
+    """Some gate blocks of a vector, or of the rows of a matrix."""
+    if (start, end) == (0, len(value.shape[0])):
+        return value
+    shape = (value.shape[0][start:end], *value.shape[1:])
+    return node("split", (value,), (start, end), shape, value.where)
+
+
+def _concat(values: Iterable[Node]) -> Node:
+    parts = list(values)
+    if len(parts) == 1:
+        return parts[0]
+    dim = tuple(gate_block for part in parts for gate_block in part.shape[0])
+    return node("concat", parts, (), (dim, *parts[0].shape[1:]), parts[0].where)
+
+
+def _transposed(matrix: Node) -> Node:
+    return node("transpose", (matrix,), (), matrix.shape[::-1], matrix.where)
