@@ -26,3 +26,7 @@ def main() -> None:
     from elman.cli.app import main as run
 
     run()
+
+
+if __name__ == "__main__":
+    main()

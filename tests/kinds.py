@@ -179,8 +179,6 @@ def modules() -> dict[str, Any]:
 def made_with_input(name: str) -> tuple[Any, Tensor]:
     """A module and what it takes of one step of two samples."""
     x = torch.randn(1, 2, SIZES[0])
-    if name == "a step of lstm":
-        return elman.LSTMCell(*SIZES, engine="c"), x[0]
     return modules()[name](), x
 
 
@@ -238,7 +236,7 @@ def states_of(net: Any, x: Any) -> Any:
     if isinstance(net, SequenceModule):
         lead = (net.num_layers * (2 if net.bidirectional else 1), x.shape[1])
     made = torch.linspace(-1, 1, math.prod(lead) * SIZES[1]).view(*lead, -1)
-    return (made, made * 0.3) if isinstance(net, (nn.LSTM, nn.LSTMCell)) else made
+    return (made, made * 0.3) if isinstance(net, nn.LSTM) else made
 
 
 def checked_no_more(*args: Any) -> Any:

@@ -23,9 +23,9 @@ DATA = {".py", ".h", ".c", ".html", ".typed"}
 
 
 def package(root: Path) -> set[str]:
-    """The files of the package below a folder, as ``elman/…``."""
-    found = (root / "elman").rglob("*")
-    files = (p for p in found if p.is_file() and "__pycache__" not in p.parts)
+    """The files of the package below a folder, as ``elman/…``, and its command's entry point."""
+    paths = [*(root / "elman").rglob("*"), root / "elman_command.py"]
+    files = (p for p in paths if p.is_file() and "__pycache__" not in p.parts)
     return {path.relative_to(root).as_posix() for path in files}
 
 
@@ -80,7 +80,7 @@ def test_the_sdist_builds_and_cites(made):
         names = [member.name.partition("/")[2] for member in file if member.isfile()]
     outside = {name for name in names if not name.startswith("src/")}
     assert outside == {*BESIDE, *OWN}
-    inside = {name for name in names if name.startswith("src/elman/")}
+    inside = {name for name in names if name.startswith(("src/elman/", "src/elman_"))}
     assert inside == {f"src/{name}" for name in package(ROOT / "src")}
 
 

@@ -320,9 +320,8 @@ class Model(nn.Module):
 
 @pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
 def test_single_steps_are_told(name):
-    """A loop over torch's cell goes on as it was; elman's own cells are not mentioned."""
+    """A loop over torch's cell goes on as it was."""
     model = nn.ModuleDict({"torchs": getattr(nn, f"{name}Cell")(3, 4)})
-    model["ours"] = getattr(elman, f"{name}Cell")(3, 4)
     assert elman.nn.report(elman.accelerate(model)) == {
         "torchs": f"torch.nn.{name}Cell, left alone: elman.{name} takes all steps at once"
     }
@@ -389,11 +388,11 @@ def test_double_backward(kind, layers):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "RNNCell", "GRUCell", "LSTMCell"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_same_words_as_recurrent(kind):
     """x and state, or torch's input and hx; every argument has a name that help() shows."""
     net = getattr(elman, kind)(4, 5, bias=False)
-    x = torch.randn(3, 4) if kind.endswith("Cell") else torch.randn(2, 3, 4)
+    x = torch.randn(2, 3, 4)
     want = flat(net(x))
     state = want[-2:] if "LSTM" in kind else want[-1]
     for again in (net(x=x), net(input=x)):

@@ -15,7 +15,7 @@ from elman.train.metrics import read_metrics
 from forked import Forked
 from scripts import begin, finished
 
-ELMAN = ("-m", "elman", "train")
+ELMAN = ("-m", "elman_command", "train")
 OPTIONS = (
     *("--layers=1", "--hidden=8", "--embedding=8", "--batch=8", "--bptt=16", "--log-every=1"),
     *("--validate-every=1000", "--checkpoint-every=4", "--validation-chars=300"),

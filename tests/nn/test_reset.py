@@ -203,7 +203,7 @@ def test_layouts(kind, options, to):
 
 
 def test_steps_of_a_stream():
-    """One step at a time, with resets, is the whole sequence; cells of one step too."""
+    """One step at a time, with resets, is the whole sequence."""
     for net in (elman.LSTM(5, 5, 2, dtype=F64), elman.Recurrent(cells.lem, 5, 5, dtype=F64)):
         x, mask = torch.randn(6, 3, 5, dtype=F64), mask_of(6, 3)
         want, last = net(x, reset=mask)
@@ -214,15 +214,6 @@ def test_steps_of_a_stream():
         assert_close(torch.stack(outputs), want)
         for a, b in zip(state, last):
             assert_close(a, b)
-    for kind in ("RNNCell", "GRUCell", "LSTMCell"):
-        for engine in ("auto", "reference"):
-            net = getattr(elman, kind)(5, 4, engine=engine, dtype=F64)
-            x, flags = torch.randn(3, 5, dtype=F64), torch.tensor([True, False, True])
-            h = torch.randn(3, 4, dtype=F64)
-            kept = torch.where(flags.unsqueeze(1), 0.0, h)
-            state, zeroed = ((h, h), (kept, kept)) if kind == "LSTMCell" else (h, kept)
-            for got, want in zip(net(x, state, reset=flags), net(x, zeroed)):
-                assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize("to", TO)
@@ -366,8 +357,6 @@ def test_bad_masks(name):
             net.step(torch.zeros(3, 5), reset=torch.zeros(4))
         with pytest.raises(ShapeError, match=r"reset must be \[\], one flag per sample, got \[1\]"):
             net.step(torch.zeros(5), reset=torch.zeros(1))
-    with pytest.raises(ShapeError, match=r"reset must be \[3\]"):
-        elman.GRUCell(5, 2)(torch.zeros(3, 5), torch.zeros(3, 2), reset=torch.zeros(4))
 
 
 def test_torchs_own_layer_has_none():

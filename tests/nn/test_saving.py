@@ -18,7 +18,7 @@ from torch.nn.utils import parametrize, prune
 import elman
 from elman import cells, ops
 from elman.errors import PickleError
-from elman.frontend.cell import Cell, cell, find_cell
+from elman.frontend.cell import cell
 from elman.nn.compile import names
 
 X = torch.linspace(-1, 1, 30).reshape(5, 2, 3)
@@ -64,9 +64,6 @@ MADE = {
     "GRU aten": lambda: elman.GRU(3, 4, engine="aten"),
     "LSTM": lambda: ours("LSTM", 3, 4, proj_size=2, bidirectional=True),
     "LSTM cut": lambda: cut(elman.LSTM(3, 4, 2)),
-    "RNNCell": lambda: ours("RNNCell", 3, 4),
-    "GRUCell": lambda: ours("GRUCell", 3, 4),
-    "LSTMCell": lambda: ours("LSTMCell", 3, 4),
     "one state": lambda: recurrent(cells.gru, 3, 4, batch_first=True, tape="recompute"),
     "two states": lambda: recurrent(cells.lstm, 3, 4, 2, bidirectional=True, tape="save"),
     "checkpoint": lambda: recurrent(cells.gru, 3, 4, 2, checkpoint=2),
@@ -80,15 +77,13 @@ MADE = {
     "accelerated": lambda: swapped(False),
     "restored": lambda: swapped(True),
 }
-UNLIKE = {"LSTM", "GRUCell", "GRU aten", "two states", "checkpoint", "own options", "accelerated"}
+UNLIKE = {"LSTM", "GRU aten", "two states", "checkpoint", "own options", "accelerated"}
 MINE = [leaky, twice]  # what a user allows beside elman's
 TORCHS = [nn.GRU, nn.Sequential, nn.Linear]
 
 
 def given(net):
     """Arguments for a module."""
-    if isinstance(net, nn.RNNCellBase):
-        return (X[0],)
     if isinstance(net, elman.Recurrent) and len(net.cell.inputs) == 2:
         return ((X, X[..., 0]),)
     return (X,)
@@ -187,7 +182,6 @@ def test_nothing_private_in_a_pickle(kind):
 def test_files_name_public_classes_alone():
     """Layers in place of torch's name their class alone; a Recurrent its cell and its options."""
     assert names_in(elman.LSTM(3, 4, heads=2), 2) == {"elman.LSTM"}
-    assert names_in(elman.GRUCell(3, 4), 2) == {"elman.GRUCell"}
     assert names_in(MADE["two states"](), 2) == {"elman.Recurrent", "elman.cells.lstm.lstm"}
     options = {"elman.Recurrent", "elman.bound_cell", "elman.cells.rnn.rnn", "elman.ops.relu"}
     assert names_in(MADE["heads"](), 2) == options
@@ -246,54 +240,6 @@ PRUNED = (prune.RandomUnstructured,)
 def doubled(_, __, output):
     """A hook."""
     return (2 * output[0], output[1])
-
-
-def as_before(net) -> bytes:
-    """A pickle as versions wrote it that saved whatever a module had, and cells as text."""
-
-    class Before(pickle.Pickler):
-        def reducer_override(self, value):
-            if isinstance(value, Cell):
-                named = value.function
-                return find_cell, (
-                    named.__module__,
-                    named.__qualname__,
-                    dict(value.options),
-                    value.heads,
-                )
-            if isinstance(value, elman.Recurrent | elman.GRU | elman.GRUCell):
-                state = {k: v for k, v in vars(value).items() if k not in ("_parts", "_steps")}
-                if isinstance(value, elman.Recurrent):
-                    state |= {"runners": value.runners, "stack": value.stack}
-                if isinstance(value, elman.GRU):
-                    state["_stack"] = value.stack
-                state.pop("_flat_weight_refs", None)
-                return object.__reduce_ex__(value, 2)[:2] + (state,)
-            return NotImplemented
-
-    file = io.BytesIO()
-    Before(file, 2).dump(net)
-    data = file.getvalue()
-    for new, old in (
-        (elman.Recurrent, "recurrent"),
-        (elman.GRU, "modules"),
-        (elman.GRUCell, "single"),
-    ):
-        name = new.__name__
-        data = data.replace(f"celman\n{name}\n".encode(), f"celman.nn.{old}\n{name}\n".encode())
-    return data.replace(b"elman.nn.dispatch", b"elman.nn.runner")
-
-
-@pytest.mark.parametrize("kind", ["GRU", "GRUCell", "two states", "heads", "own options"])
-def test_pickles_of_earlier_versions(kind):
-    """They name what is private, and still load; saved again, they do not."""
-    net = MADE[kind]()
-    want = run(net)
-    data = as_before(net)
-    assert b"elman.nn.runner" in data
-    made = pickle.loads(data)
-    assert all(torch.equal(a, b) for a, b in zip(run(made), want, strict=True))
-    assert b"elman.nn" not in pickle.dumps(made)
 
 
 HEAD = """from elman import cell, ops

@@ -56,11 +56,11 @@ def test_arrays_of_the_library_give_its_outputs(case):
     """And are saved as they were loaded."""
     module = built(case["cell"], **case["options"]).double()
     arrays = arrays_of(case["arrays"])
-    elman.weights.load(module, arrays, case["layout"])
+    elman.weights.from_arrays(module, arrays, case["layout"])
     out, _ = module(torch.tensor(MADE["x"], dtype=torch.float64))
     np.testing.assert_allclose(out.detach().numpy(), np.array(case["out"]), atol=1e-6)
 
-    saved = elman.weights.save(module, case["layout"])
+    saved = elman.weights.to_arrays(module, case["layout"])
     if "params" in saved[0] and "params" not in arrays:
         saved = saved[0]["params"]
     again = leaves(saved[0] if isinstance(arrays, dict) and isinstance(saved, list) else saved)
@@ -97,12 +97,12 @@ def test_there_and_back(layout, kind, shape, bias):
     source, target = (built(MODULES[kind], **options).double() for _ in range(2))
     if (layout, kind) == ("nnx", "gru") and bias:
         with pytest.raises(InputError, match="has no bias for a GRU's candidate"):
-            elman.weights.save(source, layout)
+            elman.weights.to_arrays(source, layout)
         with torch.no_grad():
             for name, value in source.named_parameters():
                 value.zero_() if name.startswith("bias_hh") else None
     before = {name: value.clone() for name, value in source.state_dict().items()}
-    elman.weights.load(target, elman.weights.save(source, layout), layout)
+    elman.weights.from_arrays(target, elman.weights.to_arrays(source, layout), layout)
     x = torch.randn(4, 2, I, dtype=torch.float64)
     torch.testing.assert_close(target(x)[0], source(x)[0], rtol=0, atol=1e-14)
     for name, value in source.state_dict().items():
@@ -153,7 +153,7 @@ def test_onnx_arrays_mean_what_the_operator_says(name):
     with torch.no_grad():
         for weight in module.parameters():
             weight.normal_()
-    (node,) = elman.weights.save(module, "onnx")
+    (node,) = elman.weights.to_arrays(module, "onnx")
     x = np.random.default_rng(0).standard_normal((4, 2, I))
     before = name == "gru_before"
     want = onnx_gru(x, node, before) if "gru" in name.lower() else onnx_lstm(x, node)
@@ -164,7 +164,9 @@ def test_torchs_own_layers():
     """By torch's names; and in the order of cuDNN: all matrices, then all biases."""
     theirs = torch.nn.LSTM(I, H, 2, bidirectional=True)
     module = elman.Recurrent(cells.lstm, I, H, 2, bidirectional=True, engine="reference")
-    elman.weights.load(module, {k: v.detach() for k, v in theirs.state_dict().items()}, "torch")
+    elman.weights.from_arrays(
+        module, {k: v.detach() for k, v in theirs.state_dict().items()}, "torch"
+    )
     x = torch.randn(4, 2, I)
     torch.testing.assert_close(module(x)[0], theirs(x)[0])
 
@@ -173,31 +175,31 @@ def test_torchs_own_layers():
     groups = [theirs._flat_weights[k : k + 4] for k in range(0, 16, 4)]
     order = [g[k] for g in groups for k in (0, 1)] + [g[k] for g in groups for k in (2, 3)]
     want = torch.cat([weight.detach().reshape(-1) for weight in order]).numpy()
-    np.testing.assert_array_equal(elman.weights.save(swapped, "cudnn"), want)
+    np.testing.assert_array_equal(elman.weights.to_arrays(swapped, "cudnn"), want)
 
 
 def test_gradients_play_no_part():
     """Weights of a layer whose gradients are clipped are laid out as any."""
     plain, clipped = elman.GRU(I, H), elman.GRU(I, H, clip_gradient=1.0)
-    elman.weights.load(clipped, elman.weights.save(plain, "onnx"), "onnx")
+    elman.weights.from_arrays(clipped, elman.weights.to_arrays(plain, "onnx"), "onnx")
     assert torch.equal(clipped.weight_hh_l0, plain.weight_hh_l0)
 
 
 def test_tensors_are_arrays_too():
     """Parameters, also in half precision."""
     theirs, module = torch.nn.GRU(I, H).bfloat16(), elman.GRU(I, H)
-    elman.weights.load(module, dict(theirs.named_parameters()), "torch")
+    elman.weights.from_arrays(module, dict(theirs.named_parameters()), "torch")
     assert torch.equal(module.weight_hh_l0, theirs.weight_hh_l0.float())
 
 
 def test_types_and_memory():
     """float64 is kept, half precision is widened, nothing is shared."""
     module = elman.GRU(I, H).double()
-    kept = elman.weights.save(module, "torch")
+    kept = elman.weights.to_arrays(module, "torch")
     assert kept["weight_ih_l0"].dtype == np.float64
     kept["weight_ih_l0"][:] = 7
     assert not (module.weight_ih_l0 == 7).any()
-    assert elman.weights.save(module.bfloat16(), "keras")[0].dtype == np.float32
+    assert elman.weights.to_arrays(module.bfloat16(), "keras")[0].dtype == np.float32
 
 
 def refused(call, *texts, error=InputError):
@@ -210,7 +212,7 @@ def refused(call, *texts, error=InputError):
 
 def test_what_does_not_fit_is_named():
     """One mistake each, in the words of the library; and the module is as before."""
-    load, save = elman.weights.load, elman.weights.save
+    load, save = elman.weights.from_arrays, elman.weights.to_arrays
     module = elman.LSTM(I, H, num_layers=2)
     before = [value.clone() for value in module.parameters()]
     good = save(module, "keras")
@@ -219,7 +221,7 @@ def test_what_does_not_fit_is_named():
         lambda: load(module, wide, "keras"),
         "recurrent_kernel of l1 is [12, 3], not [3, 12]",
         "layout 'keras'",
-        "elman.weights.save(module, 'keras')",
+        "elman.weights.to_arrays(module, 'keras')",
         error=ShapeError,
     )
     refused(lambda: load(module, good[:5], "keras"), "there are 5 arrays for 2 layers")
@@ -240,7 +242,7 @@ def test_what_does_not_fit_is_named():
 
 def test_who_has_no_layout():
     """Other cells, heads, single modules of torch; a cell that one library does not have."""
-    save = elman.weights.save
+    save = elman.weights.to_arrays
     refused(lambda: save(elman.Recurrent(cells.mgu, I, H), "keras"), "for the weights of mgu")
     refused(lambda: save(elman.GRU(I, 4, heads=2), "onnx"), "gru with 2 heads")
     refused(lambda: save(elman.LSTM(I, 4, proj_size=2), "cudnn"), "lstm_projected")
@@ -251,12 +253,12 @@ def test_who_has_no_layout():
 
 def test_biases_that_nobody_has():
     """Zero biases go nowhere quietly; others are a mistake."""
-    arrays = elman.weights.save(elman.GRU(I, H), "keras")
+    arrays = elman.weights.to_arrays(elman.GRU(I, H), "keras")
     bare = elman.GRU(I, H, bias=False)
-    refused(lambda: elman.weights.load(bare, arrays, "keras"), "bias=True")
-    elman.weights.load(bare, [*arrays[:2], np.zeros((2, 3 * H))], "keras")
+    refused(lambda: elman.weights.from_arrays(bare, arrays, "keras"), "bias=True")
+    elman.weights.from_arrays(bare, [*arrays[:2], np.zeros((2, 3 * H))], "keras")
     full = elman.GRU(I, H)
-    elman.weights.load(full, arrays[:2], "keras")
+    elman.weights.from_arrays(full, arrays[:2], "keras")
     assert not full.bias_ih_l0.count_nonzero()
     assert not full.bias_hh_l0.count_nonzero()
 
@@ -271,6 +273,8 @@ def test_examples_of_the_docstrings():
 def test_a_weight_that_is_computed():
     """A parametrized weight cannot be loaded, and says so."""
     module = elman.GRU(I, H)
-    arrays = elman.weights.save(module, "onnx")
+    arrays = elman.weights.to_arrays(module, "onnx")
     torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
-    refused(lambda: elman.weights.load(module, arrays, "onnx"), "weight_hh_l0 is not a parameter")
+    refused(
+        lambda: elman.weights.from_arrays(module, arrays, "onnx"), "weight_hh_l0 is not a parameter"
+    )

@@ -1,8 +1,5 @@
 """The torch side: modules, the one autograd function, and what swaps torch's layers for ours."""
 
-from elman.nn.cells import GRUCell as GRUCell
-from elman.nn.cells import LSTMCell as LSTMCell
-from elman.nn.cells import RNNCell as RNNCell
 from elman.nn.decoder import LinearCrossEntropy as LinearCrossEntropy
 from elman.nn.layers import GRU as GRU
 from elman.nn.layers import LSTM as LSTM

@@ -87,7 +87,7 @@ class TorchLayers(SequenceModule):
         return {name: value for name, value in state.items() if name != PARTS}
 
     def __setstate__(self: Any, state: dict[str, Any]) -> None:
-        super().__setstate__({k: v for k, v in state.items() if k not in (PARTS, "_stack")})  # type: ignore[misc]
+        super().__setstate__({k: v for k, v in state.items() if k != PARTS})  # type: ignore[misc]
         self._parts = self._make_parts()
 
     def extra_repr(self: Any) -> str:

@@ -30,7 +30,6 @@ from elman.nn.using import wanted
 from elman.plan.checkpoint import Steps
 from elman.plan.spec import Tape
 
-_EARLIER = ("runners", "stack", "_names", "_arguments")  # what pickles of earlier versions have
 _FORMULA = "_formula"
 _OF_PARAMETERS = ("device", "dtype")  # they say, the module does not
 
@@ -224,9 +223,7 @@ class Recurrent(SequenceModule, nn.Module):
         return {**state, _FORMULA: [cell.fingerprint for cell, *_ in self._own]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state = {k: v for k, v in state.items() if k not in (PARTS, *_EARLIER)}
-        state.setdefault("_given", ())  # earlier pickles have no constants
-        state.setdefault("_own", None)  # and one cell for all layers
+        state = {k: v for k, v in state.items() if k != PARTS}
         formula, own = state.pop(_FORMULA, None), state["_own"]
         cells = [state["cell"]] if own is None else [cell for cell, *_ in own]
         for cell, saved in zip(cells, [formula] if own is None else formula, strict=True):

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from elman import cells, ops
 from elman.frontend.cell import bound_cell
-from elman.nn import cells as one_step
-from elman.nn import dispatch, layers
-from elman.nn.cells import GRUCell, LSTMCell, RNNCell
 from elman.nn.decoder import LinearCrossEntropy
 from elman.nn.layers import GRU, LSTM, RNN
 from elman.nn.recurrent import Recurrent
 
-# what pickles of earlier versions call these files
-sys.modules |= {
-    "elman.nn.modules": layers,
-    "elman.nn.single": one_step,
-    "elman.nn.runner": dispatch,
-}
-NAMED = (GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell, Recurrent, LinearCrossEntropy, bound_cell)
+NAMED = (GRU, LSTM, RNN, Recurrent, LinearCrossEntropy, bound_cell)
 
 
 def safe_globals() -> list[Any]:

@@ -1,10 +1,11 @@
 """Weights of RNN, GRU and LSTM as other libraries lay them out, in and out.
 
-``elman.weights.load(module, arrays, layout="keras")``, ``elman.weights.save(module, "onnx")``.
+``elman.weights.from_arrays(module, arrays, layout="keras")`` gives a module the weights of another
+library; ``elman.weights.to_arrays(module, "onnx")`` takes them out.
 """
 
 from __future__ import annotations
 
-from elman.weights.moving import load, save
+from elman.weights.moving import from_arrays, to_arrays
 
-__all__ = ["load", "save"]
+__all__ = ["from_arrays", "to_arrays"]

@@ -13,7 +13,7 @@ from elman.weights.layouts import layout_named
 from elman.weights.reading import Layer
 
 
-def save(module: Any, layout: str) -> Any:
+def to_arrays(module: Any, layout: str) -> Any:
     """The weights of a module as another library lays them out.
 
     Of ``elman.RNN``, ``GRU`` and ``LSTM``, and of :class:`elman.Recurrent` with one of these cells,
@@ -47,7 +47,7 @@ def save(module: Any, layout: str) -> Any:
         InputError: the module is no such, or the library has no such cell.
 
     Example:
-        >>> arrays = elman.weights.save(elman.LSTM(4, 8), "keras")
+        >>> arrays = elman.weights.to_arrays(elman.LSTM(4, 8), "keras")
         >>> [array.shape for array in arrays]
         [(4, 32), (8, 32), (32,)]
     """
@@ -74,7 +74,7 @@ def save_layer(module: Any, layout: str, number: int, kind: Kind) -> Any:
     return how.container.write(parts, _layers(module)[own], kind)[0]
 
 
-def load(module: Any, arrays: Any, layout: str) -> None:
+def from_arrays(module: Any, arrays: Any, layout: str) -> None:
     """Give a module the weights of another library.
 
     Biases that the arrays do not have become zero; two biases that are one in the module, or the
@@ -93,7 +93,8 @@ def load(module: Any, arrays: Any, layout: str) -> None:
 
     Example:
         >>> net = elman.GRU(4, 8, num_layers=2)
-        >>> elman.weights.load(net, elman.weights.save(elman.GRU(4, 8, 2), "onnx"), "onnx")
+        >>> arrays = elman.weights.to_arrays(elman.GRU(4, 8, 2), "onnx")
+        >>> elman.weights.from_arrays(net, arrays, "onnx")
     """
     how, kind = layout_named(layout), known_kind(module)
     how.check(kind)
@@ -115,7 +116,7 @@ def _told(error: Exception, layout: str, module: Any) -> str:
     return diagnostic(
         str(error),
         [("for", f"{type(module).__name__}({module.extra_repr()}), layout {layout!r}")],
-        f"elman.weights.save(module, {layout!r}) shows what is expected",
+        f"elman.weights.to_arrays(module, {layout!r}) shows what is expected",
     )
 
 

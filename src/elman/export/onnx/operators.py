@@ -46,7 +46,7 @@ def operated(
         kind: of the recurrence.
         x: [T, B, I].
         states: initial ones [directions, B, H].
-        arrays: W, R and maybe B, P, by :func:`elman.weights.save`.
+        arrays: W, R and maybe B, P, by :func:`elman.weights.to_arrays`.
         suffix: of the arrays' names.
         lengths [B]: steps of each sequence; None: all of them.
     """
