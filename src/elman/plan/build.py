@@ -40,8 +40,9 @@ class _PhaseDraft:
 
     @property
     def writes(self) -> Collection[Node]:
-        """What this phase computes, and what it copies: a carry kept for the epilogue."""
-        copied = [v for v in self.roots if self.given.get(v) is not None]
+        """What this phase computes, and what it copies: a carry kept for the epilogue, a value of
+        weights alone that an operand of a sum is."""
+        copied = [v for v in self.roots if self.given.get(v) is not None or loop_invariant(v)]
         return {*self.level, *copied}
 
     def written(self, value: Node) -> int:
