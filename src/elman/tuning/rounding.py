@@ -24,13 +24,14 @@ _EXACT = (
 )
 
 
-def unsteady(job: Job) -> Kernel:
+def unsteady(job: Job, seed: int = 0) -> Kernel:
     """The oracle of a job, each result of an op off by one random rounding error of its dtype.
 
     Sums that cancel, recurrences that amplify, and their derivatives, show by how much they do.
+    ``seed`` is of the errors.
     """
     eps = torch.finfo(getattr(torch, job.spec.dtype)).eps
-    source = np.random.default_rng(0)
+    source = np.random.default_rng(seed)
 
     def rounded(node: Node, value: Tensor) -> Tensor:
         if node.op in _EXACT or OPS[node.op].kind == "move":
