@@ -328,7 +328,9 @@ ONE = {  # op -> a formula of it on vectors x and h
     "one_hot": lambda x, h: (
         x * ops.hardmax(h, groups=2) + ops.split(ops.hardmax(ops.concat(x, h)), 2)[1]
     ),
-    "spread": lambda x, h: ops.spread(ops.var(h, groups=3), x) + ops.spread(ops.mean(ops.sin(x)), h),
+    "spread": lambda x, h: (
+        ops.spread(ops.var(h, groups=3), x) + ops.spread(ops.mean(ops.sin(x)), h)
+    ),
     "cumsum": lambda x, h: x - ops.cumsum(h),
 }
 
