@@ -279,10 +279,10 @@ def _forward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
 
 
 def _backward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
-    known = _leaf_buffers(pair, known_next=True).items()
+    known = _leaf_buffers(pair, known_next=True)
     available: dict[Node, Buffer | None] = {
         **dict.fromkeys(cuts.tape),
-        **{value: buffer for value, buffer in known if value not in cuts.compared},
+        **known,
         **{v: Buffer("d_output", i) for i, v in enumerate(pair.d_outputs)},
     }
     rematerialised = list(cuts.rematerialised)
