@@ -81,8 +81,9 @@ class Emitter:
         Raises:
             VerifyError: the workspace is not what the text needs, once all of it is spelled.
         """
+        segments = sweep.segments()
         run = self._forward(name, sweep) if sums is None else self._backward(sweep, sums)
-        parts = "\n\n".join([*sweep.segments(), run])
+        parts = "\n\n".join([*segments, run])
         regions = self._regions(sweep, sums)  # its places are given where they are first named
         texts = self._arena(name, regions), parts, self._entry(name)
         if regions != self._regions(sweep, sums):
