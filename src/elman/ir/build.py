@@ -179,6 +179,14 @@ class Builder:
             product = self.broadcast(product, shape)
         return product if coef == 1.0 else self.lin([(coef, product)])
 
+    def _scaled(self, value: Node, divisor: Node) -> bool:
+        """Whether a value times a reciprocal is as good as the quotient: where nothing is rounded,
+        or of a sum that is rounded in an order of its own."""
+        if abs(math.frexp(divisor.number)[0]) == 0.5:
+            return 1e-30 < abs(divisor.number) < 1e30
+        loose = value.op == "matmul" or (self.open(value) and not _is_exact(value))
+        return loose and 1e-30 < abs(divisor.number) < 1e30
+
     def apply(self, op: str, args: tuple[Node, ...], where: str = "") -> Node:
         """The canonical form of a pointwise op."""
         if op == "add":
@@ -189,6 +197,6 @@ class Builder:
             return self.lin([(-1.0, args[0])])
         if op == "mul":
             return self.mul(*args)
-        if op == "div" and args[1].op == "const" and 1e-30 < abs(args[1].number) < 1e30:
+        if op == "div" and args[1].op == "const" and self._scaled(*args):
             return self.scale(1.0 / args[1].number, args[0])
         return self.make(op, args, (), None, where)
