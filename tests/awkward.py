@@ -22,6 +22,42 @@ TWO = [0.0, -0.0, 1.0, -1.0, 0.5, 0.1, 2.5, math.nan, math.inf, -math.inf]
 
 Formula = Callable[..., Any]
 
+
+def _zeros(where: Callable[..., Any], v: Any) -> Any:
+    """Infinities of either sign, by numbers that are equal and not the same."""
+    up, down = where(v > 0, 0.0, 1.0), where(v > 0, -0.0, 1.0)
+    return 1 / down + 0 / up + v / down
+
+
+SIGNS: dict[
+    str, Formula
+] = {  # of tracers and of tensors alike: what tells zeros of two signs apart
+    "1 / v": lambda v: 1 / v,
+    "1 / -v": lambda v: 1 / -v,
+    "1 / --v": lambda v: 1 / v.__neg__().__neg__(),
+    "1 / (v + 0)": lambda v: 1 / (v + 0.0),
+    "1 / (0 + v)": lambda v: 1 / (0.0 + v),
+    "1 / (v + -0)": lambda v: 1 / (v + -0.0),
+    "1 / (v - 0)": lambda v: 1 / (v - 0.0),
+    "1 / (v - -0)": lambda v: 1 / (v - -0.0),
+    "1 / (0 - v)": lambda v: 1 / (0.0 - v),
+    "1 / (-0 - v)": lambda v: 1 / (-0.0 - v),
+    "1 / (v * 0)": lambda v: 1 / (v * 0.0),
+    "1 / (v * -0)": lambda v: 1 / (v * -0.0),
+    "1 / (v * 0 + v * -0)": lambda v: 1 / (v * 0.0 + v * -0.0),
+    "1 / (2 * v + 0)": lambda v: 1 / (2 * v + 0.0),
+    "1 / (v + 1 - 1)": lambda v: 1 / (v + 1.0 - 1.0),
+    "1 / (v / -0)": lambda v: 1 / (v / -0.0),
+    "1 / (v * 1)": lambda v: 1 / (v * 1.0),
+    "1 / (v * -1)": lambda v: 1 / (v * -1.0),
+    "v - v": lambda v: v - v,
+    "1 / (v - v)": lambda v: 1 / (v - v),
+    "v + v": lambda v: v + v,
+    "inf * v + v": lambda v: math.inf * v + v,
+    "inf * v - inf * v": lambda v: math.inf * v - math.inf * v,
+    "nan * v": lambda v: math.nan * v,
+}
+
 SINGLE: dict[str, tuple[Formula, Formula]] = {  # in the cell's language, and in torch's
     **{
         name: (getattr(ops, name), getattr(torch, name))
@@ -47,6 +83,13 @@ SINGLE: dict[str, tuple[Formula, Formula]] = {  # in the cell's language, and in
     # functional.hardsigmoid has a sixth of float32 in its backward, whatever the dtype
     "hardsigmoid": (ops.hardsigmoid, lambda v: functional.relu6(v + 3) / 6),
     "softplus twice": (lambda v: ops.softplus(v + v), lambda v: functional.softplus(v + v)),
+    **{name: (own, own) for name, own in SIGNS.items()},
+    "numbers": (lambda v: _zeros(ops.where, v), lambda v: _zeros(torch.where, v)),
+    "NaN, a number": (
+        lambda v: ops.where(v > 0, math.nan, v) + ops.where(v > 1, math.nan, v),
+        lambda v: torch.where(v > 0, math.nan, v) + torch.where(v > 1, math.nan, v),
+    ),
+    "where, equal parts": (lambda v: ops.where(v, v, v), lambda v: torch.where(v != 0, v, v)),
     "stop_gradient": (ops.stop_gradient, lambda v: v.detach() + 0 * v.nan_to_num(0, 0, 0)),
     "neg": (lambda v: -v, lambda v: -v),
     "square": (lambda v: v**2, lambda v: v**2),

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from awkward import DOUBLE, SINGLE, double, single
-from elman import ops
-from helpers import Case, job_of, need, run
+from elman import cell, ops
+from helpers import Case, Sizes, job_of, need, random_case, run
 
 pytestmark = pytest.mark.usefixtures("as_users")  # what is rounded
 
@@ -23,6 +23,21 @@ def test_functions(functions, engine, dtype):
         return run(case.cell, case, engine)
 
     functions(compute, dtype)
+
+
+@pytest.mark.parametrize("engine", ["reference", "c"])
+def test_a_quotient_is_rounded_once(engine):
+    """A number over a number is no product with a reciprocal, which floor would tell."""
+
+    @cell(input="x[H]", state="h[H]")
+    def whole(x, h):
+        return ops.floor(x / 49.0) + 0 * h
+
+    case = random_case(whole, Sizes(1, 1, 100, 100), 0, torch.float64)
+    count = torch.arange(100, dtype=torch.float64)
+    case.inputs["x"][:] = 49.0 * count
+    need(engine, job_of(case))
+    assert torch.equal(run(whole, case, engine)["out"][0, 0], count)
 
 
 def test_no_function_is_left_out():

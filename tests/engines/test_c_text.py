@@ -11,6 +11,7 @@ from elman import cells, compiler
 from elman.engines.c.emit import Emitter
 from elman.engines.c.engine import PRICES
 from elman.engines.c.isa import AVX512
+from elman.errors import VerifyError
 from elman.ops import tanh
 from elman.plan.build import program
 from specs import spec_of
@@ -89,3 +90,63 @@ def test_what_is_added_to_a_gradient_is_dealt_alike(cell):
     assert len(found) > len(turns)
     assert all(len(each) == 1 for each in turns.values())
     assert len(set(map(tuple, turns.values()))) > 1  # the largest share goes round
+
+
+@declared(input="x[H]", static="z[H]", state="h[H]", weights="W[H, H], R[H, H]")
+def gated(x, z, h, W, R):
+    """The gradient of W is summed of rows that a held state scales."""
+    return tanh(z * (W @ x) + R @ h)
+
+
+@declared(input="x[H]", static="z[H]", state="h[H]", output="y[H]", weights="V[H, H], g[H]")
+def read_out(x, z, h, V, g):
+    """An output that is computed after the loop, of a held state."""
+    return (V @ (z * h)) * z, tanh(x + g * h)
+
+
+def _emitter(cell, *, training: bool = True) -> Emitter:
+    wants = frozenset(entry.name for entry in (*cell.inputs, *cell.weights) if training)
+    more = {"S": 5} if cell is cells.ealstm else {}
+    spec = spec_of(cell.bind(32, 32, **more).items(), wants=wants, training=training)
+    return Emitter(program(compiler.pair_of(cell), spec, PRICES), AVX512)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("cell", [gated, read_out, cells.ealstm, cells.gru], ids=lambda c: c.name)
+def test_rows_of_held_states_are_known_before_anything_is_spelled(cell, training):
+    """Whether a batched phase reads them is a fact of the program: the workspace has room for all
+    that a text names."""
+    emitter = _emitter(cell, training=training)
+    ways = [("fwd", emitter.program.forward), ("bwd", emitter.program.backward)]
+    before = {name: emitter._sweep(name, way).gathers_held for name, way in ways if way}
+    text = _emitter(cell, training=training).text()
+    for name, gathers in before.items():
+        functions = re.findall(rf"NOINLINE void {name}_(?:before|after).*?\n}}", text, re.DOTALL)
+        if name == "bwd":
+            functions += re.findall(r"static void backward_run.*?\n}", text, re.DOTALL)
+        named = any(re.search(r"\(T \*\)\(c->prev\[", body) for body in functions)
+        assert named == gathers
+    if cell in (gated, read_out) and training:
+        assert any(before.values())
+
+
+@pytest.mark.parametrize("place", ["vector", "matrix"])
+def test_a_workspace_that_is_too_small_is_not_written(place, monkeypatch):
+    """Whoever names a value after the sizes are written gets no text."""
+    emitter = _emitter(cells.gru)
+    value = emitter.program.pair.step.weights[0 if place == "matrix" else -1]
+    entry = emitter._entry
+
+    def late(name):
+        emitter.layout.vectors.clear()
+        for sweep in emitter._sweeps:
+            sweep.code.matrices.clear()
+        if place == "vector":
+            emitter.layout.vector(value)
+        else:
+            emitter._sweeps[-1].code.area(value)
+        return entry(name)
+
+    monkeypatch.setattr(emitter, "_entry", late)
+    with pytest.raises(VerifyError, match="the workspace of forward was laid out before"):
+        emitter.text()

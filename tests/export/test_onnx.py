@@ -332,9 +332,13 @@ ONE = {  # op -> a formula of it on vectors x and h
     "mean": lambda x, h: x - ops.mean(ops.concat(x, h)),
     "var": lambda x, h: x * ops.var(h + 1),
     "amax": lambda x, h: ops.softmax(x + h) + ops.amax(h),
-    "argmax": lambda x, h: ops.hardmax(x, 3) + ops.hardmax(h),
-    "one_hot": lambda x, h: x * ops.hardmax(h, 2) + ops.split(ops.hardmax(ops.concat(x, h)), 2)[1],
-    "spread": lambda x, h: ops.spread(ops.var(h, 3), x) + ops.spread(ops.mean(ops.sin(x)), h),
+    "argmax": lambda x, h: ops.hardmax(x, groups=3) + ops.hardmax(h),
+    "one_hot": lambda x, h: (
+        x * ops.hardmax(h, groups=2) + ops.split(ops.hardmax(ops.concat(x, h)), 2)[1]
+    ),
+    "spread": lambda x, h: (
+        ops.spread(ops.var(h, groups=3), x) + ops.spread(ops.mean(ops.sin(x)), h)
+    ),
     "cumsum": lambda x, h: x - ops.cumsum(h),
 }
 

@@ -385,7 +385,7 @@ def subtract_pairs(x, h, W, R, b):
 
 
 def scale_by_unit(x, h, W, R, b):
-    one, _, _ = split(amax(W @ x, 3), 3)
+    one, _, _ = split(amax(W @ x, groups=3), 3)
     return one * h  # scale by unit
 
 

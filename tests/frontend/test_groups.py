@@ -14,7 +14,7 @@ from elman.errors import ShapeError, TraceError
 from elman.frontend.cell import Cell, cell
 from elman.ir.graph import walk
 from elman.plan.build import program
-from helpers import Sizes, job_of, random_case, run
+from helpers import Sizes, job_of, need, random_case, run
 
 F64 = torch.float64
 HERE = Path(__file__)
@@ -139,7 +139,8 @@ def test_what_is_no_group():
     for groups in (0, -1, 2.0, True, "2"):
         odd: Any = groups
         text = refused("H", lambda x, groups=odd: ops.softmax(x, groups=groups))
-        assert text.startswith(f"groups must be a positive integer, not {groups!r}"), text
+        assert text.startswith("groups must be a positive integer or the name of a dim"), text
+        assert f"not {groups!r}" in text
     parts = lambda x: ops.concat(*ops.split(ops.sum(x, groups=4), 2))  # noqa: E731  # [4] is cut
     assert "a dim of 4 is cut into parts elsewhere" in refused(
         "H", lambda x: ops.spread(parts(x), x)
@@ -218,3 +219,54 @@ def test_numbers_of_units_are_not_kept(tape):
     assert "argmax" in {value.op for value in walk(job.pair.step.roots)}
     kept = (*made.kept, *made.hoisted, *made.stored)
     assert all(value.op != "argmax" for value in kept)
+
+
+NAMED = {  # dims of the vector, groups, how many there are
+    "a name": ("H", "D", 3),
+    "of each part": ("2H", "2D", 6),
+}
+
+
+@pytest.mark.parametrize("engine", ["reference", "c"])
+@pytest.mark.parametrize("dims, groups, count", NAMED.values(), ids=NAMED)
+@pytest.mark.parametrize("name", EVERY)
+def test_as_many_groups_as_a_dim_has_units(name, dims, groups, count, engine):
+    """``groups="D"``: D is bound when the cell is, and values of groups meet its weights."""
+    own = call_of(name, groups)
+
+    @cell(input=f"x[{dims}]", state="h[H]", output=f"y[{dims}]", weights=f"a[{groups}]")
+    def made(x, h, a):
+        scale = ops.mean(x, groups=groups) * a
+        return own(x) + ops.spread(scale, x), 0.5 * h
+
+    wide = 12 * count // 3
+    case = random_case(made, Sizes(2, 3, wide, 12, (("D", 3),)), 3, F64)
+    x, a = case.inputs["x"].clone().requires_grad_(), case.weights["a"]
+    scale = x.unflatten(-1, (count, -1)).mean(-1) * a
+    want = by_torch(name, x, count) + scale.repeat_interleave(wide // count, -1)
+    need(engine, job_of(case))
+    got = run(made, case, engine)
+    torch.testing.assert_close(got["out"], want.detach())
+    want.backward(case.d_output)
+    torch.testing.assert_close(got["dx"], x.grad)
+
+
+@pytest.mark.parametrize("second", [8, "H", -1, 0.1, ()], ids=repr)
+@pytest.mark.parametrize("name", EVERY)
+def test_a_second_argument_by_position_is_refused(name, second):
+    """In torch it is a size or a dim: as a number of groups it would be another formula."""
+    text = refused("H", lambda x: getattr(ops, name)(x, second))
+    assert text.startswith(f"{name} takes one vector, and by position nothing else"), text
+    assert f"not {second!r}" in text
+    assert f"at    {HERE.name}:" in text
+    assert f"hint  {name}(v) is over all its units, {name}(v, groups=4) over each of 4" in text
+
+
+def test_names_that_count_no_groups():
+    """At the user's line, with what would be one."""
+    text = refused("H", lambda x: ops.spread(ops.sum(x, groups="Q"), x))
+    assert text.startswith("groups='Q': no argument of the cell has a dim Q"), text
+    assert f"at    {HERE.name}:" in text
+    text = refused("3H", lambda x: ops.softmax(x, groups="H"))
+    assert text.startswith("cannot form groups of [3H] for values [H]"), text
+    assert 'hint  groups="3D"' in text

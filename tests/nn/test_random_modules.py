@@ -217,11 +217,34 @@ def largest_state(x, h, m, W, U, V):
     return V @ p, z, ops.tanh(W @ x + z * h + m), z
 
 
+@cell(input="x[I]", state="h[H], m", weights="W[H, I], U[P, H], V[H, P]", output="y[H]")
+def largest_alone(x, h, m, W, U, V):
+    """Units that are not less than the largest one, which is a state, and those that are."""
+    p = U @ h
+    z = ops.amax(p)
+    some = ops.where(p >= z, 3 * p, 0.1 * p) + (p - z < 0) * p
+    return V @ some, ops.tanh(W @ x + 0.1 * h + m), z
+
+
+@cell(input="x[I]", state="h[H], q[P]", weights="W[H, I], U[P, H], V[H, P]", output="y[H]")
+def tied(x, h, q, W, U, V):
+    """The smaller of two values that are equal by the formula: each has half of the gradient."""
+    p = U @ h
+    c = ops.stop_gradient(2 * p) - p
+    return V @ ops.minimum(p, c) + V @ ops.maximum(c, p), ops.tanh(W @ x + 0.1 * h + V @ q), c
+
+
 @pytest.mark.parametrize("tape", ["auto", "save", "recompute"])
 @pytest.mark.parametrize(
     "one, options",
-    [(largest, {}), (largest, {"heads": 3}), (largest_state, {"P": 5})],
-    ids=["value", "heads", "state"],
+    [
+        (largest, {}),
+        (largest, {"heads": 3}),
+        (largest_state, {"P": 5}),
+        (largest_alone, {"P": 5}),
+        (tied, {"P": 5}),
+    ],
+    ids=["value", "heads", "state", "compared", "tied"],
 )
 def test_the_largest_is_found_again(tape, one, options):
     """In backwards of first and second order, though products may be computed anew there."""

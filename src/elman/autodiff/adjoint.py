@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elman.autodiff.rules import VJP
-from elman.ir.build import Builder
+from elman.ir.build import Builder, scales
 from elman.ir.graph import Node, Rate, walk
 from elman.ir.pair import Pair, Step, Sum, loop_invariant
 from elman.ir.types import Shape
@@ -22,7 +22,7 @@ def _fitted(build: Builder, part: Node, shape: Shape) -> Node:
 
 def _taken(build: Builder, part: Node) -> tuple[float, Node]:
     """A part as a number times a node."""
-    if build.open(part) and len(part.args) == 1 and not part.bias:
+    if build.open(part) and len(part.args) == 1 and not part.bias and scales(part.coefs[0]):
         return part.coefs[0], part.args[0]
     return 1.0, part
 

@@ -28,8 +28,9 @@ def _mul(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
 
 
 def _div(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:
-    over = b.apply("div", (d, n.args[1]))
-    return over, b.scale(-1.0, b.mul(over, n))
+    # as torch has it: d / y times the quotient is NaN where d / y is infinite and the quotient 0
+    by_divisor = b.mul(d, b.apply("div", (n, n.args[1])))
+    return b.apply("div", (d, n.args[1])), b.scale(-1.0, by_divisor)
 
 
 def _tanh(b: Builder, n: Node, d: Node) -> tuple[Node | None, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from elman.errors import InputError, ShapeError, TraceError, diagnostic
 from elman.frontend.cuts import Cuts, check_cut, cut_shape
+from elman.frontend.groups import check_names
 from elman.frontend.lines import describe, line_of, written_at
 from elman.frontend.products import read_by_products
 from elman.frontend.signature import Declared
@@ -74,7 +75,9 @@ def traced(cell: Cell, cuts: Cuts) -> Graph:
                 for leaf, new in zip(states, next_states, strict=True)
             ]
     next_states = tuple(next_states)
-    return Graph(inputs, states, weights, next_states, outputs or next_states[:1])
+    graph = Graph(inputs, states, weights, next_states, outputs or next_states[:1])
+    check_names(graph)
+    return graph
 
 
 def _checked_results(cell: Cell, returned: Any, cuts: Cuts) -> list[Node]:

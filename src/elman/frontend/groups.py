@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from elman.errors import ShapeError, diagnostic
+from elman.errors import ShapeError, TraceError, diagnostic
 from elman.ir.graph import Graph
 from elman.ir.ops import OPS
-from elman.ir.types import gate_block_size
+from elman.ir.types import gate_block_size, names_in
+
+
+def check_names(graph: Graph) -> None:
+    """Raise TraceError, at the user's line, where groups are counted by a dim that no argument of
+    the formula has."""
+    known = {name for leaf in graph.leaves for name in names_in(leaf.shape)}
+    for value in graph.walk():
+        for name in sorted(names_in(value.shape) - known):
+            raise TraceError(
+                diagnostic(
+                    f"groups={name!r}: no argument of the cell has a dim {name}",
+                    [("at", value.where)],
+                    f'declare what has one number for each group: weights="a[{name}]"',
+                )
+            )
 
 
 def check_groups(graph: Graph, sizes: Mapping[str, int], heads: int = 1) -> None:

@@ -2,7 +2,8 @@
 re-exported as ``elman.ops``.
 
 A vector of k gate blocks in G groups: each gate block is G / k groups, by one op whatever G is; or
-a group is k / G gate blocks, and the vector is cut into groups.
+a group is k / G gate blocks, and the vector is cut into groups. ``groups="D"`` is as many groups as
+the dim D has units, ``groups="2D"`` so many of each half of a vector [2H].
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Any
 
 from elman.frontend.cuts import UncutError, check_cut
 from elman.frontend.functions import concat, exp, split, sqrt, stop_gradient
-from elman.frontend.heads import cut_dim
+from elman.frontend.heads import cut_dim, traced_dim
 from elman.frontend.lines import refuse, where_called
 from elman.frontend.trace import Tracer, lift, vector_dim
 from elman.ir.graph import Node, node
-from elman.ir.types import Dim, Shape, show_dim
+from elman.ir.types import Dim, Shape, parse_dim, show_dim
+
+Groups = int | str  # how many groups, or the dims of which there is one for each unit
 
 __all__ = [
     "amax",
@@ -33,37 +36,41 @@ __all__ = [
 ]
 
 
-def sum(v: Any, groups: int = 1) -> Tracer:
+def sum(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
     """The sum over all units of a vector: a scalar per sample; or over each of ``groups`` equal
-    groups of neighbouring units: [G].
+    groups of neighbouring units: [G]. With the name of a dim, ``groups="D"``, there are as many as
+    it has units: [D]. So for every function that takes groups.
 
     Example:
         >>> h = h / (1 + sum(h * h))
     """
+    _check_one("sum", sizes)
     return _reduced("sum", v, groups)
 
 
-def mean(v: Any, groups: int = 1) -> Tracer:
+def mean(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
     """The mean over all units of a vector: a scalar per sample; or over each of ``groups`` equal
     groups of neighbouring units: [G].
 
     Example:
         >>> h = h - mean(h)
     """
+    _check_one("mean", sizes)
     return _reduced("mean", v, groups)
 
 
-def var(v: Any, groups: int = 1) -> Tracer:
+def var(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
     """The variance over all units of a vector, divided by n (not n - 1): a scalar per sample; or
     over each of ``groups`` equal groups of n neighbouring units: [G].
 
     Example:
         >>> h = h / (1 + var(h))
     """
+    _check_one("var", sizes)
     return _reduced("var", v, groups)
 
 
-def amax(v: Any, groups: int = 1) -> Tracer:
+def amax(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
     """The largest unit of a vector: a scalar per sample; or of each of ``groups`` equal groups of
     neighbouring units: [G].
 
@@ -72,6 +79,7 @@ def amax(v: Any, groups: int = 1) -> Tracer:
     Example:
         >>> h = h - amax(h)
     """
+    _check_one("amax", sizes)
     return _reduced("amax", v, groups)
 
 
@@ -115,7 +123,7 @@ def spread(values: Any, like: Any) -> Tracer:
     return concat(*wide)
 
 
-def layer_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
+def layer_norm(v: Any, *sizes: Any, groups: Groups = 1, eps: float = 1e-5) -> Tracer:
     """(v - mean) / sqrt(var + eps) over all units of v, or over each of ``groups`` equal groups of
     neighbouring units.
 
@@ -126,13 +134,15 @@ def layer_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
         >>> h = tanh(layer_norm(W @ x + R @ h))
     """
 
+    _check_one("layer_norm", sizes)
+
     def norm(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
         return (part - wide(over("mean", part))) * wide(1.0 / sqrt(over("var", part) + eps))
 
     return _by_groups("layer_norm", v, groups, norm)
 
 
-def rms_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
+def rms_norm(v: Any, *sizes: Any, groups: Groups = 1, eps: float = 1e-5) -> Tracer:
     """v / sqrt(mean(v²) + eps) over all units of v, or over each of ``groups`` equal groups of
     neighbouring units.
 
@@ -143,19 +153,23 @@ def rms_norm(v: Any, groups: int = 1, eps: float = 1e-5) -> Tracer:
         >>> h = tanh(rms_norm(W @ x + R @ h))
     """
 
+    _check_one("rms_norm", sizes)
+
     def norm(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
         return part * wide(1.0 / sqrt(over("mean", part * part) + eps))
 
     return _by_groups("rms_norm", v, groups, norm)
 
 
-def softmax(v: Any, groups: int = 1) -> Tracer:
+def softmax(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
     """exp(v) divided by its sum over all units, or over each of ``groups`` equal groups of
     neighbouring units; shifted by the largest unit first.
 
     Example:
         >>> h = softmax(W @ x + R @ h)
     """
+
+    _check_one("softmax", sizes)
 
     def soft(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
         shifted = exp(part - wide(stop_gradient(over("amax", part))))
@@ -164,7 +178,7 @@ def softmax(v: Any, groups: int = 1) -> Tracer:
     return _by_groups("softmax", v, groups, soft)
 
 
-def hardmax(v: Any, groups: int = 1) -> Tracer:
+def hardmax(v: Any, *sizes: Any, groups: Groups = 1) -> Tracer:
     """1 at the largest unit of v, or of each of ``groups`` equal groups of neighbouring units, else
     0: one_hot(argmax(v)).
 
@@ -173,6 +187,8 @@ def hardmax(v: Any, groups: int = 1) -> Tracer:
     Example:
         >>> h = hardmax(W @ x + R @ h)
     """
+
+    _check_one("hardmax", sizes)
 
     def hard(part: Tracer, wide: Callable[[Tracer], Tracer], over: _Over) -> Tracer:
         first = over("argmax", part).node
@@ -195,14 +211,56 @@ def cumsum(v: Any) -> Tracer:
 _Over = Callable[[str, Tracer], Tracer]  # a reduction of a part
 
 
+def _check_one(name: str, sizes: tuple[Any, ...]) -> None:
+    """Refuse what is given by position beside the vector: in torch it is a dim or a size.
+
+    Raises:
+        TraceError: there is something.
+    """
+    if sizes:
+        refuse(
+            f"{name} takes one vector, and by position nothing else, not {sizes[0]!r}",
+            f"{name}(v) is over all its units, {name}(v, groups=4) over each of 4 groups of them",
+        )
+
+
+def _named_counts(dim: Dim, groups: str) -> Dim:
+    """The dims that name the number of groups in each gate block.
+
+    Raises:
+        TraceError: they are no names, or not one for each gate block.
+    """
+    try:
+        counts = traced_dim(parse_dim(groups))
+    except ValueError:
+        counts = ()
+    if not all(isinstance(count, str) for count in counts or (0,)):
+        refuse(
+            f"groups must be a positive integer or the name of a dim, not {groups!r}",
+            'layer_norm(v, groups=4), or layer_norm(v, groups="D")',
+        )
+    if len(counts) != len(dim):
+        wanted = f"{len(dim)}D" if len(dim) > 1 else "D"
+        refuse(
+            f"cannot form groups of [{show_dim(dim)}] for values [{show_dim(counts)}]",
+            f'groups="{wanted}": a dim of groups for each dim of units',
+        )
+    return counts
+
+
 def _counts(dim: Dim, groups: Any) -> Dim | None:
     """How many of ``groups`` each gate block is; None if a group is several gate blocks, or all.
 
     Raises:
         TraceError: the groups would not be equal.
     """
+    if isinstance(groups, str):
+        return _named_counts(dim, groups)
     if type(groups) is not int or groups < 1:
-        refuse(f"groups must be a positive integer, not {groups!r}", "layer_norm(v, groups=4)")
+        refuse(
+            f"groups must be a positive integer or the name of a dim, not {groups!r}",
+            'layer_norm(v, groups=4), or layer_norm(v, groups="D")',
+        )
     if groups == 1:
         return None
     count, left = divmod(groups, len(dim))
@@ -231,8 +289,8 @@ def _met_counts(dim: Dim, groups: Any) -> Dim | None:
             elsewhere: what is grouped has to be cut alike, and is if its dims are numbers.
     """
     counts = _counts(dim, groups)
-    if counts is None:
-        return None
+    if counts is None or isinstance(groups, str):
+        return counts
     gate_block, count = dim[0], int(counts[0])
     traced = cut_dim(counts[:1])
     if len(traced) > 1:
@@ -251,7 +309,7 @@ def _over(op: str, value: Node, shape: Shape) -> Tracer:
     return Tracer(node(op, (value,), (), shape, where_called()))
 
 
-def _reduced(op: str, v: Any, groups: int) -> Tracer:
+def _reduced(op: str, v: Any, groups: Groups) -> Tracer:
     """A scalar, or a value for each group."""
     value = lift(v)
     dim = vector_dim(value, op)
@@ -260,6 +318,7 @@ def _reduced(op: str, v: Any, groups: int) -> Tracer:
         return _over(op, value, (counts,))
     if groups == 1:
         return _over(op, value, ())
+    assert isinstance(groups, int), "names of dims have counts"
     where, one = where_called(), ((1,),)
     each = [_over(op, part.node, ()).node for part in split(v, groups)]
     return concat(*(Tracer(node("spread", (value,), (), one, where)) for value in each))
@@ -268,7 +327,7 @@ def _reduced(op: str, v: Any, groups: int) -> Tracer:
 def _by_groups(
     name: str,
     v: Any,
-    groups: int,
+    groups: Groups,
     formula: Callable[[Tracer, Callable[[Tracer], Tracer], _Over], Tracer],
 ) -> Tracer:
     """A formula of a part, of what makes a value per group one per unit, and of a reduction; for
@@ -276,13 +335,15 @@ def _by_groups(
     value = lift(v)
     dim = vector_dim(value, name)
     counts = _counts(dim, groups)
-    if counts is None or len(counts) == groups:  # each group is one gate block or several
+    if isinstance(groups, int) and (counts is None or len(counts) == groups):
+        # each group is one gate block or several
         parts = [Tracer(value)] if groups == 1 else split(v, groups)
         made = [
             formula(part, lambda own: own, lambda op, own: _over(op, own.node, ()))
             for part in parts
         ]
         return made[0] if groups == 1 else concat(*made)
+    assert counts is not None, "groups are parts of gate blocks"
     shape = (counts,)
     return formula(
         Tracer(value),

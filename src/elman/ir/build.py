@@ -8,12 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable
 
-from elman.ir.graph import Node, Rate, node
+from elman.ir.graph import Node, Rate, by_bits, node
 from elman.ir.types import SCALAR, Shape
 
 Term = tuple[float, Node]
 
 _COMMUTES = ("mul", "minimum", "maximum", "eq", "ne")
+
+
+def scales(coef: float) -> bool:
+    """Whether a sum times a coefficient is the sum of its terms times it: zero, infinity and NaN
+    times the terms are something else."""
+    return math.isfinite(coef) and coef != 0.0
 
 
 def _is_broadcast(value: Node) -> bool:
@@ -69,7 +75,7 @@ class Builder:
             shape = max((arg.shape for arg in args), key=len, default=SCALAR)
         if op in _COMMUTES:
             args = tuple(sorted(args, key=self.number))
-        key = (op, args, data, shape)
+        key = (op, args, by_bits(data), shape)
         known = self._made.get(key)
         if known is None:
             known = self._made[key] = node(op, args, data, shape, where, rate)
@@ -85,31 +91,35 @@ class Builder:
 
         rewrite: W @ x + R @ h + b  ->  lin(R @ h, lin(W @ x, b)); value kept up to rounding.
         Terms of unlike sign are not cancelled, so that inf - inf stays NaN. A sum that is kept
-        (:meth:`keep`) is one term, and so is one whose coefficient is infinite or NaN, which times
-        its parts is something else.
+        (:meth:`keep`) is one term, and so is one whose coefficient is infinite, NaN or zero
+        (:func:`scales`). A zero that is added makes 0 of -0, and is a term; not beside products,
+        whose zeros have the sign that their order gives them.
         """
-        gathered: dict[tuple[Node, int], float] = {}
+        gathered: dict[tuple[Node, Hashable], float] = {}
+        numbers = [bias] if bias else []
         widest = shape or SCALAR
         pending: list[Term] = [(coef, term) for coef, term in reversed(list(terms))]
         while pending:
             coef, term = pending.pop()
             widest = max(widest, term.shape, key=len)
             if term.op == "const":
-                bias += coef * term.number
-            elif self.open(term) and math.isfinite(coef):
-                bias += coef * term.bias
+                numbers.append(coef * term.number)
+            elif self.open(term) and scales(coef):
+                numbers += [coef * term.bias] if term.bias else []
                 inner = list(zip(term.coefs, term.args, strict=True))
                 pending.extend((coef * inner_coef, arg) for inner_coef, arg in reversed(inner))
             else:
-                key = (term, (coef > 0) - (coef < 0))
-                gathered[key] = gathered.get(key, 0.0) + coef
+                key = (term, coef > 0 if scales(coef) else by_bits(coef))
+                gathered[key] = gathered[key] + coef if key in gathered else coef
         flat = [(coef, term) for (term, _), coef in gathered.items()]
-        return self._grouped(flat, bias, widest)
+        total = sum(numbers[1:], numbers[0]) if numbers else 0.0
+        adds_zero = bool(numbers) and by_bits(total) == by_bits(0.0)
+        if adds_zero and flat and not any(term.op == "matmul" for _, term in flat):
+            flat.append((1.0, self.const(0.0)))
+        return self._grouped(flat, total or 0.0, widest) if flat else self.const(total)
 
     def _grouped(self, flat: list[Term], bias: float, shape: Shape) -> Node:
         """Nest the terms of lower rates: state + (input + (weight))."""
-        if not flat:
-            return self.const(bias)
         top = max(term.rate for _, term in flat)
         upper = self._factored([(coef, term) for coef, term in flat if term.rate == top])
         lower = [(coef, term) for coef, term in flat if term.rate != top]
@@ -130,7 +140,7 @@ class Builder:
         """
         shared: dict[tuple[float, Shape], list[Node]] = {}
         for coef, term in terms:
-            if term.op == "matmul" and coef != 1.0:
+            if term.op == "matmul" and coef != 1.0 and scales(coef):
                 shared.setdefault((coef, term.shape), []).append(term)
         sums = {key: products for key, products in shared.items() if len(products) > 1}
         rest = [(c, v) for c, v in terms if v.op != "matmul" or (c, v.shape) not in sums]
@@ -169,6 +179,14 @@ class Builder:
             product = self.broadcast(product, shape)
         return product if coef == 1.0 else self.lin([(coef, product)])
 
+    def _scaled(self, value: Node, divisor: Node) -> bool:
+        """Whether a value times a reciprocal is as good as the quotient: where nothing is rounded,
+        or of a sum that is rounded in an order of its own."""
+        if abs(math.frexp(divisor.number)[0]) == 0.5:
+            return 1e-30 < abs(divisor.number) < 1e30
+        loose = value.op == "matmul" or (self.open(value) and not _is_exact(value))
+        return loose and 1e-30 < abs(divisor.number) < 1e30
+
     def apply(self, op: str, args: tuple[Node, ...], where: str = "") -> Node:
         """The canonical form of a pointwise op."""
         if op == "add":
@@ -179,6 +197,6 @@ class Builder:
             return self.lin([(-1.0, args[0])])
         if op == "mul":
             return self.mul(*args)
-        if op == "div" and args[1].op == "const" and 1e-30 < abs(args[1].number) < 1e30:
+        if op == "div" and args[1].op == "const" and self._scaled(*args):
             return self.scale(1.0 / args[1].number, args[0])
         return self.make(op, args, (), None, where)

@@ -25,8 +25,9 @@ Array = Any
 
 def _lin(xp: Any, node: Node, *terms: Array) -> Array:
     scaled = [term if coef == 1 else coef * term for coef, term in zip(node.coefs, terms)]
-    if node.bias or len(scaled) < 2:  # one term alone is added to 0, so that it is an array anew
-        scaled.insert(0, node.bias)
+    if node.bias or len(scaled) < 2:
+        # one term alone is added to what changes no number, so that it is an array anew
+        scaled.insert(0, node.bias or -0.0)
     total: Any = scaled[0]
     for term in scaled[1:]:
         total = total + term

@@ -6,10 +6,10 @@ canonical form makes them one). Arguments go by position, metadata in ``data``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, cast
 
 from elman.errors import VerifyError
 from elman.ir.ops import OPS
@@ -114,6 +114,13 @@ def node(
     if rate is None:
         rate = max((arg.rate for arg in args), default=LEAF_RATE.get(op, Rate.WEIGHT))
     return Node(op, args, data, shape, where, rate)
+
+
+def by_bits(data: Hashable) -> Hashable:
+    """Metadata as a key: equal only for the same bits, unlike 0.0 and -0.0; NaN equals NaN."""
+    if isinstance(data, tuple):
+        return tuple(map(by_bits, cast("tuple[Hashable, ...]", data)))
+    return data.hex() if isinstance(data, float) else data
 
 
 def walk(roots: Iterable[Node], stop: Callable[[Node], bool] | None = None) -> Iterator[Node]:

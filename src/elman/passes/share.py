@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elman.ir.graph import Graph, Node, with_args
+from elman.ir.graph import Graph, Node, by_bits, with_args
 
 
 def share(graph: Graph) -> Graph:
@@ -15,6 +15,6 @@ def share(graph: Graph) -> Graph:
 
     def shared(old: Node, args: tuple[Node, ...]) -> Node:
         new = with_args(old, args)
-        return seen.setdefault((new.op, new.args, new.data, new.shape), new)
+        return seen.setdefault((new.op, new.args, by_bits(new.data), new.shape), new)
 
     return graph.rebuilt(shared)

@@ -5,8 +5,14 @@ from __future__ import annotations
 from elman.ir.graph import Graph, Node, with_args
 
 
-def _number(value: Node) -> float | None:
-    return value.number if value.op == "const" else None
+def _is(number: float, value: Node) -> bool:
+    """Whether a value is a number, bit for bit."""
+    return value.op == "const" and value.number.hex() == number.hex()
+
+
+# what changes no number on the right of an op, zeros of either sign included: 0.0 added to -0.0 is
+# 0.0
+_NOTHING = {"add": -0.0, "sub": 0.0, "mul": 1.0, "div": 1.0}
 
 
 def _simpler(old: Node, args: tuple[Node, ...]) -> Node:
@@ -14,14 +20,12 @@ def _simpler(old: Node, args: tuple[Node, ...]) -> Node:
         return args[0].args[0]
     if old.op == "transpose" and args[0].op == "transpose":
         return args[0].args[0]
-    if old.op in ("add", "sub") and _number(args[1]) == 0.0 and args[0].shape == old.shape:
+    nothing = _NOTHING.get(old.op)
+    if nothing is not None and _is(nothing, args[1]) and args[0].shape == old.shape:
         return args[0]
-    if old.op == "add" and _number(args[0]) == 0.0 and args[1].shape == old.shape:
-        return args[1]
-    if old.op in ("mul", "div") and _number(args[1]) == 1.0 and args[0].shape == old.shape:
-        return args[0]
-    if old.op == "mul" and _number(args[0]) == 1.0 and args[1].shape == old.shape:
-        return args[1]
+    if nothing is not None and old.op in ("add", "mul"):
+        if _is(nothing, args[0]) and args[1].shape == old.shape:
+            return args[1]
     if old.op == "split" and args[0].shape[0] == old.shape[0]:
         return args[0]
     if old.op == "concat" and len(args) == 1:
@@ -32,7 +36,7 @@ def _simpler(old: Node, args: tuple[Node, ...]) -> Node:
 def simplify(graph: Graph) -> Graph:
     """Remove identities.
 
-    rewrite: --v -> v;  v + 0, v - 0, 1 * v, v / 1 -> v;  split(v, 1), concat(v), v.T.T -> v
-    keeps: every value, up to the sign of zero.
+    rewrite: --v -> v;  v + -0, v - 0, 1 * v, v / 1 -> v;  split(v, 1), concat(v), v.T.T -> v
+    keeps: every value, bit for bit.
     """
     return graph.rebuilt(_simpler)

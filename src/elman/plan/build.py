@@ -40,8 +40,9 @@ class _PhaseDraft:
 
     @property
     def writes(self) -> Collection[Node]:
-        """What this phase computes, and what it copies: a carry kept for the epilogue."""
-        copied = [v for v in self.roots if self.given.get(v) is not None]
+        """What this phase computes, and what it copies: a carry kept for the epilogue, a value of
+        weights alone that an operand of a sum is."""
+        copied = [v for v in self.roots if self.given.get(v) is not None or loop_invariant(v)]
         return {*self.level, *copied}
 
     def written(self, value: Node) -> int:
@@ -278,10 +279,10 @@ def _forward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
 
 
 def _backward(pair: Pair, cuts: Cuts, without: Collection[str]) -> _Direction:
-    known = _leaf_buffers(pair, known_next=True).items()
+    known = _leaf_buffers(pair, known_next=True)
     available: dict[Node, Buffer | None] = {
         **dict.fromkeys(cuts.tape),
-        **{value: buffer for value, buffer in known if value not in cuts.compared},
+        **known,
         **{v: Buffer("d_output", i) for i, v in enumerate(pair.d_outputs)},
     }
     rematerialised = list(cuts.rematerialised)

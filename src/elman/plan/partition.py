@@ -6,10 +6,12 @@ sink:  step -> batched epilogue   rematerialise: batched prologue -> backward st
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from elman.ir.graph import Node, Rate, walk
+from elman.ir.ops import COMPARISONS
 from elman.ir.pair import Pair, Sum, loop_invariant
 from elman.plan.frontier import INFINITE, frontier
 from elman.plan.prices import Prices, compute_cost, save_cost
@@ -32,8 +34,6 @@ class Cuts:
         d_inputs: wanted cotangents of input gate blocks, (index, node).
         sums: the terms of the wanted weights' gradients.
         late_outputs: indices of output gate blocks computed after the forward loop.
-        compared: values that the backward computes anew, although they lie in memory
-            (:func:`compared`).
     """
 
     tape: tuple[Node, ...]
@@ -44,7 +44,6 @@ class Cuts:
     d_inputs: tuple[tuple[int, Node], ...]
     sums: tuple[Sum, ...]
     late_outputs: tuple[int, ...]
-    compared: frozenset[Node] = frozenset()
 
 
 def below(roots: Iterable[Node], given: Collection[Node] = ()) -> list[Node]:
@@ -79,17 +78,36 @@ def drawn(values: Iterable[Node]) -> set[Node]:
     return found
 
 
-def compared(values: Iterable[Node]) -> set[Node]:
-    """Largest units that are looked for among what they are the largest of (the derivative of
-    ``amax``): a phase that has them from another one would find none, where a product that it
-    computes anew is rounded otherwise."""
-    found: set[Node] = set()
+@dataclass(frozen=True, eq=False)
+class Related:
+    """Comparisons of values that have something computed in common, as ``v == amax(v)``, which is
+    the derivative of ``amax``, and ``v - amax(v) < 0``: equal by the formula, they are so only if
+    what is common was rounded once. A phase that computes one side anew, a product above all,
+    rounds it otherwise.
+
+    Attributes:
+        comparisons: no later phase computes them again.
+        taken: what they compare beside what both sides have in common: not kept apart from it.
+    """
+
+    comparisons: frozenset[Node]
+    taken: frozenset[Node]
+
+
+def related(values: Iterable[Node]) -> Related:
+    """The comparisons among some values, and what is below them, that are so."""
+    comparisons: set[Node] = set()
+    taken: set[Node] = set()
     for value in values:
-        for arg in value.args if value.op == "eq" else ():
-            largest = arg.args[0] if arg.op == "spread" else arg
-            if largest.op == "amax":
-                found |= {arg, largest}
-    return found
+        if value.op not in COMPARISONS:
+            continue
+        sides = [side for arg in value.args for side in (arg.args if arg.op == "lin" else (arg,))]
+        count = Counter(v for side in sides for v in below([side]) if v.args)
+        common = {v for v in count if count[v] > 1}
+        if common:
+            comparisons.add(value)
+            taken |= {v for v in count if v not in common and not common.isdisjoint(below([v]))}
+    return Related(frozenset(comparisons), frozenset(taken - comparisons))
 
 
 class _Cutter:
@@ -101,9 +119,8 @@ class _Cutter:
         step = pair.step
         summed = [value for term in pair.sums for value in (term.left, term.right)]
         every = below([*step.roots, *pair.d_states, *filter(None, (*pair.d_inputs, *summed))])
-        self.drawn, self.compared = drawn(every), compared(every)
-        given = {*step.inputs, *step.states, *step.next_states, *pair.d_outputs}
-        self.given = given - self.compared
+        self.drawn, self.related = drawn(every), related(every)
+        self.given = {*step.inputs, *step.states, *step.next_states, *pair.d_outputs}
         self.sums = wanted_sums(pair, spec.wants) if spec.training else ()
         self.d_inputs = tuple(
             (index, d)
@@ -112,9 +129,17 @@ class _Cutter:
         )
 
     def save(self, value: Node) -> float:
-        if value in self.drawn or value in self.compared:
+        if value in self.drawn:
             return INFINITE
         return save_cost(value, self.sizes, self.prices)
+
+    def save_apart(self, value: Node) -> float:
+        """What it costs to keep a value beside which others may be computed anew."""
+        return INFINITE if value in self.related.taken else self.save(value)
+
+    def compute_again(self, value: Node) -> float:
+        """What it costs to compute a value in a second phase."""
+        return INFINITE if value in self.related.comparisons else self.compute(value)
 
     def compute(self, value: Node) -> float:
         return compute_cost(value, self.sizes, self.prices)
@@ -139,7 +164,7 @@ class _Cutter:
             if arg.rate <= Rate.STATE
         } | {v for v in self.late if v.rate <= Rate.STATE}
         if self.spec.options.tape == "recompute":
-            return ()
+            return tuple(value for value in primal if value in self.related.comparisons)
         forward = self.pair.primal
         factor = 0.0 if self.spec.options.tape == "save" else 1.0
 
@@ -148,7 +173,7 @@ class _Cutter:
             saved = self.save(value)
             return saved if saved == INFINITE else factor * saved + extra + 0.001
 
-        return frontier(primal, read, self.given, keep, self.compute)
+        return frontier(primal, read, self.given, keep, self.compute_again)
 
     def hoist(self, roots: list[Node], free: set[Node]) -> tuple[Node, ...]:
         """Input-rate values worth computing for all T·B at once."""
@@ -160,7 +185,7 @@ class _Cutter:
             for arg in v.args
             if arg.rate == Rate.INPUT
         } | {v for v in roots if v.rate == Rate.INPUT}
-        return frontier(nodes, read, free, self.save, self.compute)
+        return frontier(nodes, read, free, self.save_apart, self.compute_again)
 
     def sink(self, loop: list[Node], late: list[Node], free: set[Node]) -> tuple[Node, ...]:
         """Values the loop keeps for its epilogue; what only the epilogue needs is computed
@@ -180,12 +205,12 @@ class _Cutter:
         def keep(value: Node) -> float:
             if value in outside:
                 return INFINITE
-            return 0.0 if value in operands and value in in_loop else self.save(value)
+            return 0.0 if value in operands and value in in_loop else self.save_apart(value)
 
         def rematerialise(value: Node) -> float:
             if value.op in _LEAVES:
                 return INFINITE
-            return self.compute(value) if value in in_loop else 0.0
+            return self.compute_again(value) if value in in_loop else 0.0
 
         return frontier(nodes, late, free, keep, rematerialise)
 
@@ -223,7 +248,8 @@ def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:
         v for i, v in enumerate(step.outputs) if i not in late_outputs and not loop_invariant(v)
     ]
     leaves = {*step.inputs, *step.states, *step.next_states}
-    loop = [*next_states, *early, *tape]
+    compared = [v for v in below(late) if v in cutter.related.comparisons]
+    loop = [*next_states, *early, *tape, *compared]
     emitted = cutter.sink(loop, late, {*leaves, *tape}) if late else ()
     taped_inputs = {v for v in tape if v.rate == Rate.INPUT}
     hoisted: tuple[Node, ...] = ()
@@ -244,5 +270,4 @@ def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:
         cutter.d_inputs,
         cutter.sums,
         late_outputs,
-        frozenset(cutter.compared),
     )

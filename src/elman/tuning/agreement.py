@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,21 +17,31 @@ _GRADIENTS = {"float32": 1e-3, "float64": 1e-9, "float16": 1e-1, "bfloat16": 2e-
 _ROUNDED_AS = {"tf32": "float16"}  # products of float32 on a GPU: as many bits as float16 has
 _LOST = 4.0  # times what the oracle itself loses in the dtype …
 _MOST_LOST = 0.1  # … if that is no more than this share of the result, or of 1
+_FINITE, _NAN = 0.0, 2.0
 _COMPARED, _SPAN = 1 << 20, 64  # elements of a result; of a larger one spans of it
 
 Results = Mapping[str, Tensor]
 
 
 def disagreement(
-    got: Results, want: Results, dtype: str, steps: int, rounded: Sequence[Results] = ()
+    got: Results,
+    want: Results,
+    dtype: str,
+    steps: int,
+    rounded: Sequence[Results] = (),
+    sums: Collection[str] = (),
 ) -> str | None:
     """None if all values agree, else which one is off, and by how much.
+
+    NaN and infinities agree with their like alone, in the same places and of the same sign.
 
     Args:
         got, want: results by name; ``want`` may be in float64, and may name more gradients.
         dtype: of the computation; one without a row is held to float32's.
         steps: T: errors of values grow with its root.
         rounded: what ``want`` is in ``dtype``: what rounding costs there, it may cost others.
+        sums: names of results that are sums over all rows, as a weight's gradient: an infinite
+            factor may come before or after the sum, so an infinity may be where ``want`` has NaN.
     """
     if dtype == "float32" and any(value.is_cuda for value in got.values()):
         dtype = _ROUNDED_AS.get(precision(), dtype)
@@ -42,10 +52,13 @@ def disagreement(
             return f"{name} has shape {list(got[name].shape)}, not {list(want[name].shape)}"
         a, b = _thinned(got[name]), _thinned(want[name])
         near = [_thinned(other[name]) for other in rounded]
-        limits = [value.isfinite() for value in (b, *near)]
-        finite = torch.stack(limits).all(0)
-        if (a.isfinite() & ~torch.stack(limits).any(0) | finite & ~a.isfinite()).any():
-            return f"{name} is not finite in other places"
+        kind, kinds = _kind(a), torch.stack([_kind(value) for value in (b, *near)])
+        alike = (kind == kinds).any(0)
+        if name in sums:
+            alike |= ((kinds == _NAN) & ~a.isfinite()).any(0)
+        if not alike.all():
+            return f"{name} has NaN or infinities in other places"
+        finite = (kinds == _FINITE).all(0)
         a, b, near = a[finite], b[finite], [value[finite] for value in near]
         if not b.numel():
             continue
@@ -64,6 +77,12 @@ def disagreement(
 def finite(results: Results) -> bool:
     """Whether every result is, as far as it would be compared."""
     return all(bool(_thinned(value).isfinite().all()) for value in results.values())
+
+
+def _kind(value: Tensor) -> Tensor:
+    """Of each element: finite, NaN, or the sign of an infinity."""
+    odd = value.nan_to_num(_NAN, posinf=1.0, neginf=-1.0)
+    return torch.where(value.isfinite(), _FINITE, odd)
 
 
 def _distance(a: Tensor, b: Tensor, gradient: bool) -> float:

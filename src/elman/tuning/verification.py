@@ -116,21 +116,22 @@ def _settled(
 def _off(kernel: Kernel, oracle: Kernel, trial: Trial, want: dict[str, Tensor]) -> str | None:
     """What is off, if it is more than rounding and thresholds explain."""
     dtype, steps = trial.job.spec.dtype, trial.call.sizes[0]
+    sums = {f"gradient of {leaf.name}" for leaf in trial.job.graph.weights}
     got = trial.run(kernel)
-    reason = disagreement(got, want, dtype, steps)
+    reason = disagreement(got, want, dtype, steps, sums=sums)
     if reason is None:
         return None
     rounded = trial.run(oracle)
-    if disagreement(got, rounded, dtype, steps) is None:
+    if disagreement(got, rounded, dtype, steps, sums=sums) is None:
         return None  # where the formula itself rounds: (x + M) - M
     calm = _calm(trial)
     if calm is None:
         return reason
     want, rounded, got = calm.double().run(oracle), calm.run(oracle), calm.run(kernel)
-    if disagreement(got, rounded, dtype, steps) is None:
+    if disagreement(got, rounded, dtype, steps, sums=sums) is None:
         return None
     off = calm.double().run(unsteady(trial.job))
-    return disagreement(got, want, dtype, steps, (rounded, off))
+    return disagreement(got, want, dtype, steps, (rounded, off), sums)
 
 
 def _calm(trial: Trial) -> Trial | None:

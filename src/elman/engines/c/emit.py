@@ -16,6 +16,7 @@ from elman.engines.c.shared import file, head, runtime, tile_head, tiles
 from elman.engines.c.sums import SumWriter
 from elman.engines.c.sweeps import SweepWriter
 from elman.engines.c.weights import WeightArrays
+from elman.errors import VerifyError
 from elman.ir.graph import Node
 from elman.plan.program import Program, Sweep
 from elman.plan.schedule import Blocks
@@ -62,22 +63,32 @@ class Emitter:
     @cached_property
     def _body(self) -> str:
         """Workspaces, segments, drivers, entries."""
-        forward = self._sweep("fwd", self.program.forward)
-        parts = [*forward.segments(), self._forward("forward", forward)]
-        arena = [self._arena("forward", forward, None)]
-        entries = [self._entry("forward")]
+        texts = [self._direction("forward", self._sweep("fwd", self.program.forward))]
         if self.program.backward is None:
             direct = self._sweep("dir", self.program.forward, direct=True)
-            parts += [*direct.segments(), self._forward("direct", direct)]
-            arena.append(self._arena("direct", direct, None))
-            entries.append(self._entry("direct"))
-        if self.program.backward is not None:
+            texts.append(self._direction("direct", direct))
+        else:
             backward = self._sweep("bwd", self.program.backward)
-            sums = self._sums(backward)
-            parts += [*backward.segments(), self._backward(backward, sums)]
-            arena.append(self._arena("backward", backward, sums))
-            entries.append(self._entry("backward"))
-        return "\n\n".join([*arena, *parts, *entries])
+            texts.append(self._direction("backward", backward, self._sums(backward)))
+        arenas, parts, entries = zip(*texts, strict=True)
+        return "\n\n".join([*arenas, *parts, *entries])
+
+    def _direction(
+        self, name: str, sweep: SweepWriter, sums: SumWriter | None = None
+    ) -> tuple[str, str, str]:
+        """Workspace, functions and entry of one direction.
+
+        Raises:
+            VerifyError: the workspace is not what the text needs, once all of it is spelled.
+        """
+        segments = sweep.segments()
+        run = self._forward(name, sweep) if sums is None else self._backward(sweep, sums)
+        parts = "\n\n".join([*segments, run])
+        regions = self._regions(sweep, sums)  # its places are given where they are first named
+        texts = self._arena(name, regions), parts, self._entry(name)
+        if regions != self._regions(sweep, sums):
+            raise VerifyError(f"the workspace of {name} was laid out before all of it was known")
+        return texts
 
     def _sweep(self, name: str, sweep: Sweep, *, direct: bool = False) -> SweepWriter:
         writer = SweepWriter(
@@ -125,11 +136,8 @@ class Emitter:
             for gate_block in self.layout.gate_blocks
         ]
 
-    def _arena(self, name: str, sweep: SweepWriter, sums: SumWriter | None) -> str:
-        """Assign the workspace: called with no arena it only counts bytes."""
-        setup = sweep.setup()  # registers every vector and matrix
-        if sums is not None:
-            self._finish(sweep)
+    def _regions(self, sweep: SweepWriter, sums: SumWriter | None) -> list[tuple[str, str]]:
+        """The parts of a direction's workspace, and their numbers of elements as C text."""
         chunk_row = sweep.chunk[1]
         batched = max(sweep.writers[0].scratch_row, sweep.writers[2].scratch_row)
         scalars = max(writer.scalars for writer in sweep.writers)
@@ -141,13 +149,7 @@ class Emitter:
             ("scratch", f"max2(2 * c->B * {sweep.writers[1].scratch_row}, rows * {batched})"),
             ("chunk_rows", f"rows * {chunk_row}"),
             *self._gathered(sweep),
-            ("scalars", "c->workers * c->scalars_size"),
-        ]
-        lines = [
-            f"static void {name}_arena(C *c) {{",
-            "    long n = c->chunk < c->T ? c->chunk : c->T, rows = n * c->B;",
-            "    char *p = c->arena;",
-            f"    c->scalars_size = rows * {scalars} + 64 / sizeof(T);",
+            ("scalars", f"rows * {scalars} + 64 / sizeof(T)"),  # of each worker
         ]
         if sums is not None:
             regions += [
@@ -155,12 +157,23 @@ class Emitter:
                 ("right", f"rows * {sums.right_row}"),
                 *sums.regions,
             ]
+        return regions
+
+    def _arena(self, name: str, regions: list[tuple[str, str]]) -> str:
+        """Assign the workspace: called with no arena it only counts bytes."""
+        lines = [
+            f"static void {name}_arena(C *c) {{",
+            "    long n = c->chunk < c->T ? c->chunk : c->T, rows = n * c->B;",
+            "    char *p = c->arena;",
+        ]
         for region, count in regions:
+            if region == "scalars":
+                lines.append(f"    c->scalars_size = {count};")
+                count = "c->workers * c->scalars_size"
             lines.append(f"    c->{region} = (T *)p; p += bytes_of({count});")
         lines.append("    c->flags = (Flag *)p; p += c->workers * sizeof(Flag);")
         lines.append("    c->bytes = p - c->arena;")
         lines.append("}")
-        assert setup
         return "\n".join(lines)
 
     def _gathered(self, sweep: SweepWriter) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@ workspace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from elman.engines.c.isa import Isa
 from elman.engines.columns import Columns
@@ -103,6 +103,15 @@ class CLayout(Columns):
         if row and row % _CONFLICT == 0:
             row += 64 // (8 if self.program.spec.dtype == "float64" else 4)
         return offsets, row
+
+
+def reads(phase: Phase) -> Iterator[Node]:
+    """Values that a phase reads or stores; some of them again and again."""
+    for segment in phase.segments:
+        for value in (*segment.scalars, *(v for part in segment.parts for v in part.nodes)):
+            yield from value.args
+        for value, _ in (*segment.scalar_writes, *(w for p in segment.parts for w in p.writes)):
+            yield value
 
 
 def invariant_reads(phases: Iterable[Phase]) -> list[Node]:

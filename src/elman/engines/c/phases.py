@@ -46,7 +46,7 @@ class PhaseWriter(Places):
     """Spells the segments of one phase.
 
     Args:
-        layout, phase, chunk, loop: as of :class:`Places`.
+        layout, phase, chunk, loop, gathers_held: as of :class:`Places`.
         products: of the sweep.
         clock: marks how long products and pointwise code take.
         label: what the clock calls this phase.
@@ -66,8 +66,9 @@ class PhaseWriter(Places):
         clock: Clock,
         label: str,
         later: int,
+        gathers_held: bool,
     ) -> None:
-        super().__init__(layout, phase, chunk, loop=loop)
+        super().__init__(layout, phase, chunk, loop=loop, gathers_held=gathers_held)
         self.panels, self.gathering = products.panels, products.gathering
         self.row_block, self.k_block, self.direct = products.rows, products.k, products.direct
         self.later = later if loop else 0

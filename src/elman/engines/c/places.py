@@ -37,20 +37,26 @@ class Places:
     Attributes:
         bases: name of a base -> its C text, of all that were asked for.
         joined: inputs, and ``"dy"``, of which rows of T·B are read.
-        gathers_held: whether rows of T·B read states that have one row per sample.
+        gathers_held: whether rows of T·B may read states that have one row per sample.
         later: by how much t changes from one step to the next; 0 where no step follows.
     """
 
     later = 0
 
     def __init__(
-        self, layout: CLayout, phase: Phase, chunk: tuple[list[int], int], *, loop: bool
+        self,
+        layout: CLayout,
+        phase: Phase,
+        chunk: tuple[list[int], int],
+        *,
+        loop: bool,
+        gathers_held: bool,
     ) -> None:
         self.layout, self.phase, self.chunk, self.loop = layout, phase, chunk, loop
         self.scratch, self.scratch_row = layout.scratch(phase)
         self.bases: dict[str, str] = {}
         self.joined: set[int | str] = set()
-        self.gathers_held = False
+        self.gathers_held = gathers_held
 
     def place(self, buffer: Buffer, value: Node) -> RowAddress:
         """The column of a buffer; registers the declaration of its base."""
@@ -84,7 +90,8 @@ class Places:
             step, name = ("t", "st") if where == "state" else ("t + 1", "nx")
             text = f"c->st[{array}] + state_row(c, {step}, c->ring[{array}]) * {row}"
             if where == "state" and not self.loop and array in layout.held:
-                self.gathers_held, text = True, f"c->prev[{array}]"
+                assert self.gathers_held, "its rows are in no workspace"
+                text = f"c->prev[{array}]"
             elif where == "state" and not self.loop:
                 text = f"c->rows ? c->prev[{array}] : {text}"
             self.bases[f"{name}{array}"] = text

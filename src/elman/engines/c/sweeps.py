@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from elman.engines.c.clock import Clock
 from elman.engines.c.gathering import STEPS, Gathering
-from elman.engines.c.layout import CLayout, invariant_reads, product_parts
+from elman.engines.c.layout import CLayout, invariant_reads, product_parts, reads
 from elman.engines.c.phases import PhaseWriter, ProductStyle
 from elman.engines.c.products import Panels, Weights, pack_code, plan_panels
 from elman.engines.c.weights import WeightArrays, WeightCode
@@ -55,6 +57,7 @@ class SweepWriter:
                 clock=clock,
                 label=f"{_WAYS[name]}, {where}",
                 later=-1 if name == "bwd" else 1,
+                gathers_held=self.gathers_held,
             )
             for phase, where in zip(self.phases, _WHERE, strict=True)
         ]
@@ -118,10 +121,18 @@ class SweepWriter:
         phases = (self.sweep.before, self.sweep.after)
         return any(buffer.where == "state" for p in phases for buffer in p.buffers.values())
 
-    @property
+    @cached_property
     def gathers_held(self) -> bool:
-        """Whether states are among them that have one row per sample; known once all is spelled."""
-        return any(writer.gathers_held for writer in self.writers)
+        """Whether states are among them that have one row per sample."""
+        layout, batched = self.layout, (self.sweep.before, self.sweep.after)
+        rows = [p.buffers[v] for p in batched for v in reads(p) if v in p.buffers]
+        if self.name == "bwd":
+            operands = {v for term in layout.program.sums for v in (term.left, term.right)}
+            rows += [self.sweep.summed(value) for value in operands if value is not None]
+        return any(
+            buffer.where == "state" and layout.column(buffer).array in layout.held
+            for buffer in rows
+        )
 
     def gathered(self) -> list[str]:
         """Make those states rows of the chunk, where a ragged batch has no such rows, or a state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from elman.engines.triton.layout import TritonLayout, padded, power_of_2
-from elman.engines.triton.ops import number, spell, spell_sum
+from elman.engines.triton.ops import block, number, spell, spell_sum
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
 from elman.ir.pair import loop_invariant
@@ -85,7 +85,7 @@ class Body(ABC):
                 else float(dim_size(value.data, self.layout.sizes))
             )
             name = self.held[value] = self.fresh("k")
-            self.before.append(f"{name} = tl.full([1, 1], {number(known)}, tl.float32)")
+            self.before.append(f"{name} = {block(known)}")
             return name
         if not loop_invariant(value):
             return None

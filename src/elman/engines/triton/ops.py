@@ -50,19 +50,27 @@ def spell(value: Node, args: list[str], unit: str) -> str:
 
 
 def number(value: float) -> str:
-    """A constant as text."""
+    """A constant as text; for Triton -0.0 is 0.0, unlike in :func:`block`."""
     if math.isfinite(value):
         return repr(value)
     return f'float("{value}")'
 
 
+def block(value: float) -> str:
+    """A constant as a block [1, 1]."""
+    text = f"tl.full([1, 1], {number(abs(value) if value == 0.0 else value)}, tl.float32)"
+    return f"({text} * -1.0)" if value == 0.0 and math.copysign(1.0, value) < 0 else text
+
+
 def spell_sum(coefs: tuple[float, ...], bias: float, terms: list[str]) -> str:
-    """``bias + Σ coef · term``."""
+    """``bias + Σ coef · term``; ``-x`` is 0 - x in Triton, which of 0.0 is not -0.0."""
     text = ""
     for coef, term in zip(coefs, terms, strict=True):
-        sign = "-" if math.copysign(1.0, coef) < 0 else "+"
-        part = term if abs(coef) == 1.0 else f"{number(abs(coef))} * {term}"
-        text = f"{text} {sign} {part}" if text else (part if sign == "+" else f"-{part}")
+        sign = "-" if text and math.copysign(1.0, coef) < 0 else "+"
+        size = abs(coef) if sign == "-" else coef
+        factor = number(size) if size else block(size)
+        part = term if size == 1.0 else f"{factor} * {term}"
+        text = f"{text} {sign} {part}" if text else part
     if bias and text:
         return f"{text} + {number(bias)}"
-    return text or f"tl.full([1, 1], {number(bias)}, tl.float32)"
+    return text or block(bias)

@@ -14,6 +14,7 @@ from torch import Tensor
 from triton.compiler import CompiledKernel
 
 from elman.engines.triton.recording import Launch, Operation, Place, Recorder, whole
+from elman.ir.graph import by_bits
 
 _EMPTY = ("aten.new_empty.default", "aten.empty_like.default")
 _ZEROS = ("aten.new_zeros.default", "aten.zeros_like.default")
@@ -164,7 +165,7 @@ class StraightLine:
 
     def _constant(self, value: Any) -> str:
         """The name of what is the same in every call."""
-        key = id(value) if value.__hash__ is None else (type(value), value)
+        key = id(value) if value.__hash__ is None else (type(value), by_bits(value))
         if key not in self._constants:
             name = self._constants[key] = f"c{len(self._constants)}"
             self._names[name] = value

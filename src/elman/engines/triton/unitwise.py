@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from elman.engines.triton.ops import SPELL, number, spell_sum
+from elman.engines.triton.ops import SPELL, block, number, spell_sum
 from elman.ir.graph import Node, Rate, walk
 from elman.ir.ops import OPS
 from elman.ir.pair import loop_invariant
@@ -226,4 +226,4 @@ def text_of(entry: Entry, *, wide: bool = False) -> str:
     """An entry as text; a number as a block where a function wants one."""
     if isinstance(entry, str):
         return entry
-    return f"tl.full([1, 1], {number(entry)}, tl.float32)" if wide else number(entry)
+    return block(entry) if wide else number(entry)

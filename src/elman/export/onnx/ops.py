@@ -19,7 +19,7 @@ def operator(kind: str) -> Spelling:
 
 
 def _lin(w: Writer, node: Node, args: Sequence[str]) -> str:
-    total = w.constant(node.bias)
+    total = w.constant(node.bias or -0.0)  # which changes no number
     for coef, arg in zip(node.coefs, args, strict=True):
         total = w.emit("Add", total, w.emit("Mul", arg, w.constant(coef)))
     return total

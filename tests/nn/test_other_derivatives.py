@@ -1,0 +1,85 @@
+"""Values with another derivative than their own, of every pair of rates, read in every way."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from elman.frontend.cell import Cell, cell
+from elman.ops import (
+    clip_gradient,
+    round,
+    spike,
+    split,
+    spread,
+    stop_gradient,
+    straight_through,
+    sum,
+    tanh,
+)
+from helpers import Sizes, assert_all_same, job_of, need, oracle, random_case, run
+
+RATES = {  # how often a value changes -> one as it is, and one that is computed
+    "number": (lambda leaf: 0.5, lambda leaf: 0.0),
+    "weight": (lambda leaf: leaf["g"], lambda leaf: leaf["g"] > 0.1),
+    "scalar": (lambda leaf: leaf["s"], lambda leaf: 2 * leaf["s"]),
+    "input": (lambda leaf: leaf["x"], lambda leaf: round(leaf["x"] + 0.1)),
+    "state": (lambda leaf: leaf["h"], lambda leaf: leaf["h"] > 0.1),
+}
+FORMS = {
+    "straight_through": lambda leaf, a, b: straight_through(a, b),
+    "spike": lambda leaf, a, b: spike(leaf["s"] * 0 + a - b, "triangular"),
+    "stop_gradient": lambda leaf, a, b: stop_gradient(a) * b,
+    "clip_gradient": lambda leaf, a, b: clip_gradient(a + 0.5 * leaf["x"], b),
+}
+USES = {
+    "operand": lambda leaf, v: leaf["R"] @ v,
+    "operand of a transpose": lambda leaf, v: leaf["R"].T @ v + leaf["R"] @ leaf["h"],
+    "factor": lambda leaf, v: v * leaf["h"],
+    "argument": lambda leaf, v: tanh(v),
+    "reduced": lambda leaf, v: sum(v) * leaf["x"],
+    "output": lambda leaf, v: v,
+}
+_SCALARS = ("number", "scalar")
+_PAIRS = [(a, b, k % 2, k // 2 % 2) for k, (a, b) in enumerate(product(RATES, repeat=2))]
+
+
+def of_all_pairs(form: str, use: str) -> Cell:
+    """Every pair as an output of its own, with weights of its own; scalars are spread where units
+    are needed."""
+    n = len(_PAIRS)
+
+    @cell(
+        input="x[H]",
+        state="h[H]",
+        weights=f"R[{n}H, H], g[{n}H], s",
+        output=", ".join(f"y{k}[H]" for k in range(n)),
+    )
+    def drawn(x: Any, h: Any, R: Any, g: Any, s: Any) -> Any:
+        made: list[Any] = []
+        for (a, b, kind, other), R_k, g_k in zip(_PAIRS, split(R, n), split(g, n), strict=True):
+            leaf = {"x": x, "h": h, "R": R_k, "g": g_k, "s": s}
+            value = FORMS[form](leaf, RATES[a][kind](leaf), RATES[b][other](leaf))
+            if a in _SCALARS and b in _SCALARS and form != "clip_gradient":
+                value = spread(value, x)
+            made.append(0 * x + 0.5 * h + USES[use](leaf, value))
+        return (*made, 0.5 * h + 0.1 * tanh(x))
+
+    return drawn
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["c", "deer", "scan-backward"])
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_pair_of_rates(form, use, engine):
+    """The value may be one of weights alone where its derivative is not, and the other way
+    round."""
+    if form == "clip_gradient" and engine != "c":
+        pytest.skip("refused: such a backward is not linear")
+    case = random_case(of_all_pairs(form, use), Sizes(3, 2, 5, 5), 1, torch.float64)
+    need(engine, job_of(case))
+    assert_all_same(run(case.cell, case, engine), oracle(case), case.dtype, case.T)
