@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from elman.checks import check_choice, shown
 from elman.engines import registry
 from elman.engines.call import Call, DirectCall
-from elman.errors import EngineError
+from elman.errors import EngineError, InputError, VerifyError, diagnostic
 from elman.nn.arguments import named
 from elman.nn.autograd.transforms import transformed
 from elman.nn.call_cache import CallCache, Lookup
-from elman.nn.dense import is_dense
+from elman.nn.dense import as_tensor, check_states, is_dense
 from elman.nn.dispatch import Runner
 from elman.nn.flags import check_flags
 from elman.nn.formulas import FORMULAS
@@ -63,6 +64,7 @@ class _Cell:
     engine: str = "auto"
     _runner: Runner | None = None
     _steps: _Steps | None = None
+    _states: Any = Tensor  # of what type they are
 
     def forward(
         self: Any,
@@ -88,6 +90,8 @@ class _Cell:
             input, hx = named(x, state, input, hx)
         else:
             input, hx = x, state
+        if not isinstance(input, Tensor) or not (hx is None or isinstance(hx, self._states)):
+            self._refuse(input, hx)
         if reset is not None and hx is not None:
             hx = _reset(input, hx, reset)
         engine = wanted(self.engine)
@@ -99,17 +103,19 @@ class _Cell:
                     hx = input.new_zeros(input.shape[0], self.hidden_size)
                     hx, batch = (hx, hx) if mode == "LSTM" else hx, True
                 elif mode == "LSTM":
-                    batch = len(hx) == 2 and hx[0].dim() == hx[1].dim() == 2
+                    batch = _is_pair(hx) and hx[0].dim() == hx[1].dim() == 2
                 else:
                     batch = hx.dim() == 2
                 if batch:
                     return _STEPS[mode](input, hx, *weights)
+            check_states(type(self).__name__, hx, mode == "LSTM")
             return super().forward(input, hx)  # type: ignore[misc]
         if self._steps is not None:
             again = self._steps(self, input, hx)
             if again is not None:
                 return again
         if not _fits(self, input, hx):
+            check_states(type(self).__name__, hx, self._mode() == "LSTM")
             return super().forward(input, hx)  # type: ignore[misc]
         two, batched = isinstance(self, nn.LSTMCell), input.dim() == 2
         x = input if batched else input.unsqueeze(0)
@@ -131,6 +137,15 @@ class _Cell:
         self._steps.keep(self, input, hx)
         last = last if batched else tuple(state.squeeze(0) for state in last)
         return last if two else last[0]
+
+    def _refuse(self: Any, input: Any, hx: Any) -> NoReturn:
+        """Say of arguments that are no tensors what they must be. Raises InputError."""
+        name = type(self).__name__
+        if not isinstance(input, Tensor):
+            what = f"input of {name} must be a tensor, got {shown(input)}"
+            raise InputError(diagnostic(what, [], as_tensor(input, "x")))
+        check_states(name, hx, self._states is not Tensor)
+        raise VerifyError(f"the arguments of {name} were right after all")
 
     def __getstate__(self: Any) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
@@ -157,11 +172,18 @@ def _weights(parameters: dict[str, Any]) -> tuple[Any, ...] | None:
 
 
 def _reset(input: Any, hx: Any, reset: Any) -> Any:
-    """The states, zero where they are reset."""
+    """The states, zero where they are reset; what does not fit is left to be refused."""
     check_flags("reset", reset, input.shape[:-1])
     if isinstance(hx, (tuple, list)):
         return type(hx)(_reset(input, state, reset) for state in hx)
+    if not isinstance(hx, Tensor) or hx.shape[:-1] != input.shape[:-1]:
+        return hx
     return hx.masked_fill((reset != 0).unsqueeze(-1), 0)
+
+
+def _is_pair(hx: Any) -> bool:
+    """Whether states are two tensors."""
+    return len(hx) == 2 and isinstance(hx[0], Tensor) and isinstance(hx[1], Tensor)
 
 
 def _fits(module: Any, given: Any, hx: Any) -> bool:
@@ -215,6 +237,7 @@ class RNNCell(_Cell, nn.RNNCell):
         *,
         engine: str = "auto",
     ) -> None:
+        check_choice("nonlinearity", nonlinearity, ("tanh", "relu"))
         super().__init__(input_size, hidden_size, bias, nonlinearity, device=device, dtype=dtype)
         self.engine = checked(engine)
 
@@ -262,6 +285,8 @@ class LSTMCell(_Cell, nn.LSTMCell):
         >>> h, c = step(torch.randn(2, 8))  # from zeros
         >>> h, c = step(torch.randn(2, 8), (h, c))  # [B, H] each
     """
+
+    _states = (tuple, list)
 
     def __init__(
         self,
