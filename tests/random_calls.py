@@ -32,7 +32,7 @@ from elman.drawing import draw_ops
 from elman.nn.configured import Options
 
 LIMIT_S = 10.0  # of a call
-COMMAND_LIMIT_S = 120.0  # of the command line, some of which measure in processes of their own
+COMMAND_LIMIT_S = 300.0  # of the command line, some of which measure in processes of their own
 ADDRESS_SPACE = 12 << 30  # bytes: what takes more is to be refused, not to end the process
 OF_OURS = errors.VerifyError, errors.DisagreementError  # bugs, whatever was given
 WORDS = TypeError, ValueError, RuntimeError  # what torch's layers raise with a text

@@ -8,6 +8,7 @@ value and no equality, so nothing is compared before its type is known.
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 import os
 from collections.abc import Collection, Mapping, Sequence, Set
@@ -93,15 +94,16 @@ def check_share(name: str, value: Any) -> float:
     return float(value)
 
 
-def check_number(name: str, value: Any, least: float = 0.0) -> float:
-    """A finite number that is not too small.
+def check_number(name: str, value: Any, least: float = 0.0, most: float = math.inf) -> float:
+    """A finite number that is neither too small nor too large.
 
     Raises:
         InputError: it is none.
     """
-    if not (is_number(value) and least <= value < float("inf")):
-        what = f"a number of at least {least:g}" if least > -float("inf") else "a finite number"
-        raise InputError(f"{name} must be {what}, got {shown(value)}")
+    if not (is_number(value) and least <= value <= most and value < math.inf):
+        limit = "" if most == math.inf else f" and at most {most:g}"
+        text = f"{name} must be a number of at least {least:g}{limit}, got {shown(value)}"
+        raise InputError(text)
     return float(value)
 
 

@@ -28,6 +28,7 @@ from elman.tuning.waiting import waited_s
 
 ELMAN, LOOP = "elman", "loop"
 SHORT = 10  # steps over which formulas are compared that amplify rounding
+DAY_S = 86_400.0
 ROUNDS = 5
 BUSY = 0.1  # share of the time without a core from which times say little
 
@@ -169,7 +170,7 @@ def measure(
     """
     _check(cell, steps, batch, dtype)
     check_flag("training", training)
-    check_number("seconds", seconds)
+    check_number("seconds", seconds, most=DAY_S)
     size = hidden_size if input_size is None else input_size
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
