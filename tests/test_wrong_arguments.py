@@ -74,6 +74,13 @@ WRONG = {  # kind of mistake -> a call that has it, and what the error says
     "a number for a run": (lambda: elman.load(3), "path must be a path, got 3"),
     "no function": (lambda: elman.deer(3, X[0], X), "step must be a function, got 3"),
     "a function of one": (lambda: elman.deer(abs, X[0], X), r"step must take \(y, x\)|must be"),
+    "nothing to explain": (lambda: elman.explain([]), "explain takes a cell or a module"),
+    "a nested step": (
+        lambda: elman.GRUCell(3, 4)(
+            torch.nested.nested_tensor([torch.ones(3)]), torch.ones(1, 4), reset=torch.ones(1)
+        ),
+        "x is a nested tensor",
+    ),
     "static of a drop-in": (lambda: gru().step(X[0], static=X[0]), "has no static inputs"),
     "a stream of static": (lambda: elman.Stream(mgu(), static=X[0]), "has no static inputs"),
 }  # fmt: skip

@@ -29,8 +29,11 @@ def shown(value: Any) -> str:
         return text if len(text) <= _SHORT else f"{text[:_SHORT]}…"
     if isinstance(value, tuple | list | dict | set | frozenset) and not value:
         return repr(value)
-    kind = value.__name__ if isinstance(value, type) else type(value).__name__
-    return f"the class {kind}" if isinstance(value, type) else f"a {kind}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if inspect.isroutine(value):
+        return f"the function {value.__name__}"
+    return f"a {type(value).__name__}"
 
 
 def check_flag(name: str, value: Any) -> bool:

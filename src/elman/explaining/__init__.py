@@ -129,7 +129,7 @@ def explain(
         spec = Spec(tuple(sorted(sizes.items())), dtype, device, wants, training, options)
         rules = compiler.training_rules(what) if training else ()
         layers: Sequence[Layer] = [Layer(what.name, what, spec, steps, batch, engine, rules=rules)]
-    elif isinstance(what, Sequence) and all(isinstance(layer, Layer) for layer in what):
+    elif isinstance(what, Sequence) and what and all(isinstance(layer, Layer) for layer in what):
         layers = what
     else:
         raise InputError(

@@ -16,7 +16,7 @@ from elman.errors import EngineError, InputError, VerifyError, diagnostic
 from elman.nn.arguments import named
 from elman.nn.autograd.transforms import transformed
 from elman.nn.call_cache import CallCache, Lookup
-from elman.nn.dense import as_tensor, check_states, is_dense
+from elman.nn.dense import as_tensor, check_dense, check_states, is_dense
 from elman.nn.dispatch import Runner
 from elman.nn.flags import check_flags
 from elman.nn.formulas import FORMULAS
@@ -173,6 +173,7 @@ def _weights(parameters: dict[str, Any]) -> tuple[Any, ...] | None:
 
 def _reset(input: Any, hx: Any, reset: Any) -> Any:
     """The states, zero where they are reset; what does not fit is left to be refused."""
+    check_dense(input, "x")
     check_flags("reset", reset, input.shape[:-1])
     if isinstance(hx, (tuple, list)):
         return type(hx)(_reset(input, state, reset) for state in hx)

@@ -198,13 +198,12 @@ def _checked(
     for name in solvers:
         if not isinstance(name, str) or name not in METHODS:
             raise InputError(f"deer: no solver {shown(name)}; there are {', '.join(METHODS)}")
-    if not isinstance(guess, Tensor):
-        if not isinstance(guess, str) or guess not in ("first", "zeros"):
-            raise InputError(
-                f'deer: guess must be "first", "zeros" or a tensor, got {shown(guess)}'
-            )
-    elif guess.shape != (inputs[0].shape[0], *y0.shape):
-        raise ShapeError(f"deer: guess must be [T, *y0.shape], got {list(guess.shape)}")
+    if isinstance(guess, Tensor):
+        _check_tensor("deer", "guess", guess)
+        if guess.shape != (inputs[0].shape[0], *y0.shape):
+            raise ShapeError(f"deer: guess must be [T, *y0.shape], got {list(guess.shape)}")
+    elif not isinstance(guess, str) or guess not in ("first", "zeros"):
+        raise InputError(f'deer: guess must be "first", "zeros" or a tensor, got {shown(guess)}')
     return inputs, solvers, packed
 
 
