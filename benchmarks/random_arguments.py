@@ -31,8 +31,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from random_calls import (
     ADDRESS_SPACE,
-    COMMAND_LIMIT_S,
-    LIMIT_S,
     Place,
     RandomCall,
     Verdict,
@@ -82,7 +80,7 @@ class _Worker:
 
     def check(self) -> None:
         """End the process if its call takes far too long."""
-        limit = COMMAND_LIMIT_S if self.left and random_call(self.left[0]).is_command else LIMIT_S
+        limit = random_call(self.left[0]).limit_s if self.left else 0.0
         if time.monotonic() - self.since > limit + GRACE_S:
             os.kill(self.pid, signal.SIGKILL)
 

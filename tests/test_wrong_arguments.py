@@ -86,6 +86,7 @@ WRONG = {  # kind of mistake -> a call that has it, and what the error says
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("kind", WRONG)
 def test_wrong_arguments_are_told(kind):
     call, text = WRONG[kind]
