@@ -22,22 +22,23 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "elman"
 
-LANGUAGE = "errors ir frontend autodiff passes plan ops cells"
+LANGUAGE = "errors checks ir frontend autodiff passes plan ops cells"
 MIDDLE = f"{LANGUAGE} folders version engines engines.registry tuning torch numpy"
-ENGINE = "errors folders ir autodiff plan engines torch numpy"  # never another engine
+ENGINE = "errors checks folders ir autodiff plan engines torch numpy"  # never another engine
 
 BELOW = {  # room -> what it may import besides itself; one row per room, lowest first
     "errors": "",
+    "checks": "errors",  # arguments of one kind each
     "folders": "",
     "version": "",
     "ir": "errors",
-    "frontend": "errors ir",
+    "frontend": "errors checks ir",
     "autodiff": "errors ir",
     "passes": "errors ir",
-    "plan": "errors ir autodiff",
+    "plan": "errors checks ir autodiff",
     "ops": "errors ir frontend",  # what a cell author may call: names, no code
     "cells": "errors ir frontend ops",
-    "engines": "errors ir autodiff plan torch numpy",  # engines/base and the folder itself
+    "engines": "errors checks ir autodiff plan torch numpy",  # engines/base and the folder itself
     "engines.registry": "errors ir autodiff plan engines",
     "engines.reference": ENGINE,
     "engines.aten": f"{ENGINE} frontend passes",  # states torch's formulas, and their digests
@@ -52,7 +53,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "drawing": f"{MIDDLE} compiler",
     # derivatives of any order end in torch ops
     "nn": f"{MIDDLE} engines.reference compiler explaining drawing",
-    "weights": "errors frontend ops cells nn torch numpy",
+    "weights": "errors checks frontend ops cells nn torch numpy",
     "train": f"{MIDDLE} compiler explaining drawing nn *",
     "report": f"{MIDDLE} compiler explaining drawing nn *",
     "export": f"{MIDDLE} engines.c compiler explaining drawing nn weights",  # spells as engine c

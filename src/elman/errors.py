@@ -125,10 +125,15 @@ def warn_once(text: str, key: str = "") -> None:
     if (key or text) in _said:
         return
     _said.add(key or text)
+    warn(text)
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the user's line."""
     level, frame = 1, inspect.currentframe()
     while frame and str(frame.f_globals.get("__name__")).partition(".")[0] in _OWN:
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
 
 
 @contextmanager

@@ -451,7 +451,7 @@ SHAPES = {  # function -> error, what the message says first, the line's mark, t
     split_scalar: (TraceError, "cannot split ", "split takes a vector such as W @ x"),
     split_by_none: (TraceError, "split takes a number of parts or their dims, not None", "split("),
     mean_of_scalar: (TraceError, "cannot softmax ", "softmax takes a vector such as W @ x"),
-    transposed_vector: (TraceError, "only a weight matrix has a transpose", "write W.T @ v"),
+    transposed_vector: (TraceError, "only a weight matrix has a transpose", "sum(v * k)"),
     joined_unlike: (
         ShapeError,
         "cannot concat [3H, I] and [H, H]",

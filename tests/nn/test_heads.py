@@ -12,7 +12,7 @@ import elman
 from elman import cells, compiler
 from elman.autodiff.structure import structure
 from elman.engines.deer.problem import Formula
-from elman.errors import EngineError, InputError, ShapeError, TraceError
+from elman.errors import EngineError, InputError, ShapeError
 from helpers import Sizes, assert_close, job_of, need_engine, random_case, run
 
 DENSE = [cell for cell in cells.CORE if cell.division.blocks and cell is not cells.lstm_layernorm]
@@ -200,7 +200,7 @@ def test_refusals():
         elman.Recurrent(projected, 3, 4, H=5, heads=2)
     with pytest.raises(ShapeError, match="divided among 5 heads"):
         elman.GRU(3, 12, heads=5)
-    with pytest.raises(TraceError, match="positive"):
+    with pytest.raises(InputError, match="heads must be at least 1"):
         elman.GRU(3, 12, heads=0)
     with pytest.raises(InputError, match="proj_size"):
         elman.LSTM(3, 12, proj_size=4, heads=2)

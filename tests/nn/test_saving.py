@@ -320,7 +320,7 @@ def test_a_name_that_is_no_cell_any_more(module):
     with pytest.raises(PickleError, match="mine takes no option 'gain'"):
         pickle.loads(data)
     module(text="def mine(): pass")
-    with pytest.raises(PickleError, match="its name now refers to <function mine"):
+    with pytest.raises(PickleError, match="its name now refers to the function mine"):
         pickle.loads(data)
     module(text="mine = None")
     with pytest.raises(PickleError, match="its name now refers to None"):

@@ -15,6 +15,7 @@ from elman import compiler
 from elman.bench.peak import peak_gflops
 from elman.bench.plain_loop import Pairing
 from elman.bench.timing import Quartiles, quartiles, ratios, time_side_by_side
+from elman.checks import check_flag, check_number, check_size, check_text
 from elman.errors import BuildError, InputError, VerifyError
 from elman.frontend.cell import Cell
 from elman.nn.records import choices
@@ -27,6 +28,7 @@ from elman.tuning.waiting import waited_s
 
 ELMAN, LOOP = "elman", "loop"
 SHORT = 10  # steps over which formulas are compared that amplify rounding
+DAY_S = 86_400.0
 ROUNDS = 5
 BUSY = 0.1  # share of the time without a core from which times say little
 
@@ -167,6 +169,8 @@ def measure(
         True
     """
     _check(cell, steps, batch, dtype)
+    check_flag("training", training)
+    check_number("seconds", seconds, most=DAY_S)
     size = hidden_size if input_size is None else input_size
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -196,14 +200,13 @@ def measure(
     )
 
 
-def _check(cell: Any, steps: Any, batch: Any, dtype: str) -> None:
+def _check(cell: Any, steps: Any, batch: Any, dtype: Any) -> None:
     """Raise InputError for what cannot be measured."""
     if not isinstance(cell, Cell):
         raise InputError(f"measure takes a cell, not {type(cell).__name__}")
-    for name, value in (("steps", steps), ("batch", batch)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} must be a positive number, got {value!r}")
-    kind = getattr(torch, dtype, None)
+    check_size("steps", steps)
+    check_size("batch", batch)
+    kind = getattr(torch, check_text("dtype", dtype, 'dtype="float32"'), None)
     if not (isinstance(kind, torch.dtype) and kind.is_floating_point):
         raise InputError(f"torch computes in no dtype {dtype!r}: float32, float64 or bfloat16")
 

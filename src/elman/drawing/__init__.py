@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from elman import compiler
+from elman.checks import check_flag, check_path, check_size
+from elman.checks import shown as repeated
 from elman.drawing.layout import columns, dot_text, layout
 from elman.drawing.picture import Picture, picture
 from elman.drawing.svg import svg
@@ -71,9 +73,12 @@ def draw(
     Example:
         >>> picture = elman.draw(elman.cells.gru, "gru.svg", use_dot=False)
     """
+    if use_dot is not None:
+        check_flag("use_dot", use_dot)
+    check_size("layer", layer, 0)
     cell, sizes, own = _subject(what, input_size, hidden_size, dims, layer)
     target = _target(path, ".svg", ".dot", ".gv")
-    made = _picture(cell, sizes, PlanOptions(tape or own))
+    made = _picture(cell, sizes, PlanOptions(own if tape is None else tape))
     found = Drawing(svg(made, layout(made, use_dot=use_dot)), dot_text(made, columns(made)), target)
     if target is not None:
         target.write_text(found.svg if target.suffix == ".svg" else found.dot, encoding="utf-8")
@@ -101,14 +106,14 @@ def draw_ops(path: str | Path | None = None) -> Drawing:
 
 def _target(path: str | Path | None, *suffixes: str) -> Path | None:
     """Where to write. Raises InputError for a suffix that is none of these."""
-    target = None if path is None else Path(path)
+    target = None if path is None else check_path("path", path, '"graph.svg"')
     if target is not None and target.suffix not in suffixes:
         kinds = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
         raise InputError(
             diagnostic(
                 f"draw writes {kinds}, not {target.suffix or 'a file without a suffix'}",
                 [("path", str(target))],
-                str(target.with_suffix(".svg")),
+                f"{target.stem or 'graph'}.svg",
             )
         )
     return target
@@ -132,7 +137,7 @@ def _subject(
     raise InputError(
         diagnostic(
             f"draw takes a cell or a module of elman's, not {type(what).__name__}",
-            [("value", repr(what).partition("\n")[0])],
+            [("value", repeated(what))],
             'elman.draw(elman.cells.gru, "gru.svg")',
         )
     )

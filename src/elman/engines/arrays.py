@@ -27,7 +27,8 @@ class Arrays:
         key = float.__repr__(value)  # 0.0 and -0.0 are equal as keys, but not as numbers
         found = self._constants.get(key)
         if found is None:
-            found = torch.full((), value, dtype=self._dtype, device=self._device)
+            wide = torch.full((), value, dtype=torch.float64, device=self._device)
+            found = wide.to(self._dtype)  # infinite beyond its largest number, as of any engine
             self._constants[key] = found
         return found
 

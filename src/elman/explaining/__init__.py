@@ -10,6 +10,7 @@ from typing import Any
 
 from elman import compiler
 from elman.autodiff.structure import structure
+from elman.checks import check_choice, check_flag, check_size, shown
 from elman.errors import InputError, diagnostic
 from elman.explaining.engines import Candidate, candidates_of, engine_texts
 from elman.explaining.layers import WHY, Layer, Picked, choice_of, program_of
@@ -20,6 +21,7 @@ from elman.ir.pair import Step
 from elman.ir.printer import show_backward, show_graph, show_step
 from elman.passes.draws import expected
 from elman.passes.names import step_names
+from elman.plan.cost import ITEM_BYTES
 from elman.plan.printer import program_names, show_program
 from elman.plan.program import Program
 from elman.plan.spec import PlanOptions, Spec, Tape
@@ -114,20 +116,26 @@ def explain(
             that is not an optimization.
         EngineError: an engine asked for by name cannot run this; the text says why.
     """
+    check_flag("measure", measure)
     if isinstance(what, Cell):
+        check_size("steps", steps)
+        check_size("batch", batch)
+        check_choice("dtype", dtype, ITEM_BYTES)
+        check_choice("device", device, ("cpu", "cuda"))
+        check_flag("training", training)
         sizes = what.bind(hidden_size if input_size is None else input_size, hidden_size, **dims)
         wants = what.differentiated if training else frozenset[str]()
         options = PlanOptions.of(tape, without)
         spec = Spec(tuple(sorted(sizes.items())), dtype, device, wants, training, options)
         rules = compiler.training_rules(what) if training else ()
         layers: Sequence[Layer] = [Layer(what.name, what, spec, steps, batch, engine, rules=rules)]
-    elif isinstance(what, Sequence) and all(isinstance(layer, Layer) for layer in what):
+    elif isinstance(what, Sequence) and what and all(isinstance(layer, Layer) for layer in what):
         layers = what
     else:
         raise InputError(
             diagnostic(
                 f"explain takes a cell or a module of elman's, not {type(what).__name__}",
-                [("value", repr(what).partition("\n")[0])],
+                [("value", shown(what))],
                 "elman.explain(model.rnn, x); elman.accelerate(model) makes torch's layers elman's",
             )
         )

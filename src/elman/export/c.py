@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from elman import compiler
+from elman.checks import check_path, check_text
 from elman.engines.base import Job
 from elman.engines.c.ops import SPELL
 from elman.engines.c.shared import file
@@ -75,6 +76,7 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
     Example:
         >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")
     """
+    folder = check_path("folder", folder, 'elman.export.to_c(net, "gru_c")')
     runners, weights = _layers(module, name)
     layers: list[LayerText] = []
     for index, (runner, own) in enumerate(zip(runners, weights, strict=True)):
@@ -85,7 +87,6 @@ def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
         _check_ops(job.pair.step.walk(), cell.name)
         layers.append(LayerText(f"{name}_l{index}", job, own))
     project = Project(name, layers, bool(module.residual), module, runners[-1].cell.output_names)
-    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in project.files().items():
         (folder / path).write_text(text, encoding="utf-8")
@@ -109,6 +110,7 @@ def _layers(module: Any, name: str) -> tuple[list[Any], list[list[Tensor]]]:
                 "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model, its recurrent part",
             )
         )
+    check_text("name", name, 'name="model"')
     if not name.isidentifier() or not name.isascii():
         raise InputError(f"{name!r} is not a C identifier")
     if bool(getattr(module, "bidirectional", False)):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Never
 
+from elman.checks import check_list, check_mapping, check_size, check_text, shown
 from elman.errors import PickleError, ShapeError, TraceError, diagnostic
 from elman.frontend.changes import Change, Data, change_of
 from elman.frontend.copies import Copies, Signature, copies, whole_entry
@@ -27,7 +29,7 @@ from elman.frontend.heads import (
     tracing,
 )
 from elman.frontend.initial import Init, check_init
-from elman.frontend.lines import line_of, refuse
+from elman.frontend.lines import line_of, refuse, where_called
 from elman.frontend.naming import changed, look_up, nameless
 from elman.frontend.signature import (
     Declared,
@@ -171,10 +173,9 @@ class Cell:
         Raises:
             ShapeError: a dim that is a number cannot be divided, an output is divided in part, or
                 one head has too few units for the formula.
-            TraceError: heads is not a positive number.
+            InputError: heads is not a positive number.
         """
-        if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
-            raise TraceError(f"heads must be a positive integer, got {heads!r}")
+        check_size("heads", heads, 1, MOST_HEADS)
         whole = self.whole or self
         if heads == 1 or whole.division.elementwise:
             return whole
@@ -232,8 +233,14 @@ class Cell:
         return division(self.graph)
 
     def bind(self, input_size: int, hidden_size: int, **dims: int) -> dict[str, int]:
-        """Sizes of all named dims (with heads, of one head's part). Raises ShapeError where they do
-        not fit."""
+        """Sizes of all named dims (with heads, of one head's part).
+
+        Raises:
+            ShapeError: they do not fit.
+            InputError: one is no size.
+        """
+        for name, size in {"input_size": input_size, "hidden_size": hidden_size, **dims}.items():
+            check_size(name, size, 0)
         if self.whole is not None:
             if hidden_size % self.heads:
                 raise ShapeError(
@@ -323,6 +330,7 @@ def bound_cell(
 
     Raises:
         PickleError: the cell does not take them any more, or its name stands for something else.
+        InputError: they are no options, heads or changes.
 
     Example:
         >>> ready = elman.bound_cell(elman.cells.gru, {})
@@ -330,6 +338,8 @@ def bound_cell(
         'gru'
     """
     cell = same_cell(cell)
+    options = check_mapping("options", options, "elman.bound_cell(cell, {})")
+    check_list("changes", changes, 'changes=[("Zoneout", {"share": 0.1})]')
     try:
         changed_cell = cell.with_options(**options).with_changes(*map(change_of, changes))
         return changed_cell.with_heads(heads)
@@ -344,7 +354,7 @@ def same_cell(found: Any, saved: str | None = None) -> Cell:
         PickleError: it is not.
     """
     if not isinstance(found, Cell):
-        raise PickleError(f"a cell was saved, but its name now refers to {found!r}")
+        raise PickleError(f"a cell was saved, but its name now refers to {shown(found)}")
     if saved not in (None, found.fingerprint):
         how = f"its formula was {saved}, and is {found.fingerprint}"
         raise changed(found.name, found.where, how)
@@ -366,6 +376,7 @@ def find_cell(
     return bound_cell(cell, options, heads, changes)
 
 
+MOST_HEADS = 16_384
 _EXAMPLE = '@elman.cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H], b[H]")'
 
 
@@ -376,6 +387,16 @@ def _bare(function: Any) -> str:
     return diagnostic(
         "@cell does not say what the function's arguments are", [("at", where)], _EXAMPLE
     )
+
+
+def _unknown(name: str) -> str:
+    """The message about an argument of ``@cell`` that there is none of."""
+    takes = [
+        p.name for p in inspect.signature(cell).parameters.values() if p.kind is p.KEYWORD_ONLY
+    ]
+    near = get_close_matches(name, takes, 1)
+    what = f"@cell takes no argument {name!r} (it takes: {', '.join(takes)})"
+    return diagnostic(what, [("at", where_called())], f"{near[0]}=…" if near else _EXAMPLE)
 
 
 def cell(
@@ -390,6 +411,7 @@ def cell(
     output: str | None = None,
     init: Mapping[str, Init] | None = None,
     source: str = "",
+    **others: Never,
 ) -> Callable[[Callable[..., Any]], Cell]:
     """Declare the function below as a recurrent cell.
 
@@ -434,8 +456,13 @@ def cell(
 
     if bare is not None:
         raise TraceError(_bare(bare))
+    for name in others:
+        raise TraceError(_unknown(name))
 
     def decorate(function: Callable[..., Any]) -> Cell:
+        if not inspect.isfunction(function):
+            what = f"@cell decorates a function, not {shown(function)}"
+            raise TraceError(diagnostic(what, [], f"{_EXAMPLE} above def …"))
         code = function.__code__
         where = line_of(code.co_filename, code.co_firstlineno)
         parsed = (
@@ -446,13 +473,15 @@ def cell(
             parse_signature("constants", constants, 2, where),
         )
         inputs, statics, states, trained, fixed = parsed
-        outputs = parse_signature("output", output, 1, where) if output else ()
+        outputs = () if output is None else parse_signature("output", output, 1, where)
+        beginning = check_mapping("init", init, 'init={"W": "orthogonal", "b": 0.0}')
+        check_text("source", source, 'source="where the formula comes from"')
         if not states and not outputs:
             what = "a recurrent cell has at least one state"
             others = ("without one", 'output="y[H]" names what a formula returns')
             raise TraceError(diagnostic(what, [("at", where), others], _EXAMPLE))
         check_declared(function, parsed, fixed, where)
-        for name, how in (init or {}).items():
+        for name, how in beginning.items():
             check_init(name, how, (*trained, *fixed), states, where)
         cell = Cell(
             function.__name__,
@@ -462,7 +491,7 @@ def cell(
             (*trained, *fixed),
             frozenset(entry.name for entry in fixed),
             outputs,
-            MappingProxyType(dict(init or {})),
+            MappingProxyType(beginning),
             source,
             function,
             defaults_of(function),

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from elman.checks import check_choice, check_share, is_number, shown
 from elman.errors import InputError, diagnostic
 from elman.frontend.draws import Per, dropout, zoneout
 from elman.frontend.spikes import clip_gradient
@@ -63,10 +64,6 @@ class Change:
         return type(self).__name__, asdict(self)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 @dataclass(frozen=True)
 class ClippedGradient(Change):
     """What flows from a step back into the state before it is held within [-limit, limit].
@@ -78,10 +75,10 @@ class ClippedGradient(Change):
     limit: float
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.limit) and self.limit > 0):
+        if not (is_number(self.limit) and self.limit > 0):
             raise InputError(
                 diagnostic(
-                    f"clip_gradient must be a positive number, got {self.limit!r}",
+                    f"clip_gradient must be a positive number, got {shown(self.limit)}",
                     [],
                     "clip_gradient=1.0 holds every component within [-1, 1], in each step",
                 )
@@ -90,19 +87,6 @@ class ClippedGradient(Change):
     def read(self, name: str, state: Tracer) -> Tracer:
         """See :meth:`Change.read`."""
         return clip_gradient(state, self.limit)
-
-
-def check_share(value: Any, option: str) -> float:
-    """The share that an option of a module says.
-
-    Raises:
-        InputError: it is not a number in [0, 1].
-    """
-    if not (_is_number(value) and 0.0 <= value <= 1.0):
-        raise InputError(
-            diagnostic(f"{option} must be in [0, 1], got {value!r}", [], f"{option}=0.1")
-        )
-    return float(value)
 
 
 @dataclass(frozen=True)
@@ -119,10 +103,10 @@ class Zoneout(Change):
     share: float | tuple[tuple[str, float], ...]
 
     def __post_init__(self) -> None:
-        if not _is_number(self.share) and isinstance(self.share, (tuple, list)):
+        if isinstance(self.share, (tuple, list)):
             object.__setattr__(self, "share", tuple([(name, p) for name, p in self.share]))
         for share in self._shares().values():
-            check_share(share, "zoneout")
+            check_share("zoneout", share)
 
     def _shares(self) -> dict[str, float]:
         """By name; by no name that of all."""
@@ -130,7 +114,7 @@ class Zoneout(Change):
 
     def check(self, cell: str, states: Collection[str]) -> None:
         """See :meth:`Change.check`."""
-        unknown = sorted(self._shares().keys() - {*states, ""})
+        unknown = sorted(map(str, self._shares().keys() - {*states, ""}))
         if unknown:
             has, hint = ", ".join(states), ", ".join(f"{name!r}: 0.1" for name in states)
             raise InputError(
@@ -170,15 +154,8 @@ class RecurrentDropout(Change):
     per: Per = "sequence"
 
     def __post_init__(self) -> None:
-        check_share(self.share, "recurrent_dropout")
-        if self.per not in ("sequence", "step"):
-            raise InputError(
-                diagnostic(
-                    f"recurrent_dropout_per must be 'sequence' or 'step', got {self.per!r}",
-                    [],
-                    'recurrent_dropout=0.2, recurrent_dropout_per="step"',
-                )
-            )
+        check_share("recurrent_dropout", self.share)
+        check_choice("recurrent_dropout_per", self.per, ("sequence", "step"))
 
     def multiplied(self, name: str, state: Tracer) -> Tracer:
         """See :meth:`Change.multiplied`."""
@@ -190,6 +167,16 @@ CHANGES: dict[str, type[Change]] = {change.__name__: change for change in _ALL}
 
 
 def change_of(data: Data) -> Change:
-    """The change of its data."""
-    name, fields = data
-    return CHANGES[name](**fields)
+    """The change of its data.
+
+    Raises:
+        InputError: there is none.
+    """
+    try:
+        name, fields = data
+        return CHANGES[name](**fields)
+    except (TypeError, ValueError, KeyError) as error:
+        if isinstance(error, InputError):
+            raise
+        what = f"a change is a name and its numbers, not {shown(data)}"
+        raise InputError(diagnostic(what, [], '("Zoneout", {"share": 0.1})')) from None

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from difflib import get_close_matches
+from typing import Any
+
+from elman.frontend.shape_hints import OUTER
 
 _PERMUTED = 'a matrix of zeros and ones: constants="P[H, H]", P @ v'
 _CUT = (
@@ -35,6 +40,7 @@ _SPELLED = {  # the name in torch or numpy -> what to write instead
     "min": "-amax(-v) of all units, or minimum(a, b) of two values",
     "norm": "sqrt(sum(v * v))",
     "normal": _DRAWN,
+    "outer": OUTER,
     "one_hot": "hardmax(v), which is 1 at the largest unit, else 0",
     "rand_like": "uniform(v)",
     "randn_like": "noise(v)",
@@ -69,18 +75,36 @@ BUILTINS_OVER_UNITS = {  # those of all units -> what to write instead
 }
 
 
+def known_functions() -> dict[str, Callable[..., Any]]:
+    """What a cell author may call, by name."""
+    from elman.frontend import activations, functions, reductions, spikes  # which use the tracer
+
+    rooms = functions, activations, reductions, spikes
+    return {name: getattr(room, name) for room in rooms for name in room.__all__}
+
+
+def written_call(name: str) -> str:
+    """How a function that a cell author may call is called, ``dropout(v, p, per='step')``; nothing
+    if there is none of the name."""
+    found = known_functions().get(name)
+    if found is None:
+        return ""
+    parameters = [
+        one.replace(annotation=one.empty) for one in inspect.signature(found).parameters.values()
+    ]
+    return f"{name}{inspect.Signature(parameters)}"
+
+
 def hint_for(name: str) -> str:
     """The hint where a function of torch or numpy is called.
 
     It names elman's own function of that name, what to write instead, or says that there is none.
     """
-    from elman.frontend import activations, functions, reductions, spikes  # which use the tracer
-
-    known = [own for room in (functions, activations, reductions, spikes) for own in room.__all__]
+    known = [*known_functions()]
     if name in known:
         return f"from elman.ops import {name}"
     if name in _SPELLED:
-        return f"write {_SPELLED[name]}"
+        return _SPELLED[name] if name == "outer" else f"write {_SPELLED[name]}"
     near = get_close_matches(name, [*known, *_SPELLED], 1)
     meant = f"; there is {near[0]}" if near and near[0] in known else ""
     return f"elman.ops has no {name}{meant}: write it with what help(elman.ops) lists"

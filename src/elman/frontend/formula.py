@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from elman.errors import InputError, ShapeError, TraceError, diagnostic
 from elman.frontend.cuts import Cuts, check_cut, cut_shape
+from elman.frontend.foreign_names import written_call
 from elman.frontend.groups import check_names
 from elman.frontend.lines import describe, line_of, written_at
 from elman.frontend.products import read_by_products
@@ -64,7 +67,10 @@ def traced(cell: Cell, cuts: Cuts) -> Graph:
         for change in cell.changes:
             read = [change.read(leaf.name, v) for leaf, v in zip(states, read, strict=True)]
     arguments = [*map(Tracer, inputs), *read, *map(Tracer, weights)]
-    returned = cell.function(*arguments, **cell.options)
+    try:
+        returned = cell.function(*arguments, **cell.options)
+    except TypeError as error:
+        raise _refused(error) or error from None
     roots = _multiplied(cell, read, _checked_results(cell, returned, cuts))
     count = len(cell.outputs)
     outputs, next_states = tuple(roots[:count]), roots[count:]
@@ -78,6 +84,19 @@ def traced(cell: Cell, cuts: Cuts) -> Graph:
     graph = Graph(inputs, states, weights, next_states, outputs or next_states[:1])
     check_names(graph)
     return graph
+
+
+def _refused(error: TypeError) -> TraceError | None:
+    """The error of a formula that calls a function of ours with arguments that it does not take;
+    None where Python says something else."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    called = re.match(r"(\w+)\(\) ", str(error))
+    right = written_call(called[1]) if called else ""
+    if not right:
+        return None
+    return TraceError(
+        diagnostic(str(error), [("at", line_of(frame.filename, frame.lineno or 0))], right)
+    )
 
 
 def _checked_results(cell: Cell, returned: Any, cuts: Cuts) -> list[Node]:

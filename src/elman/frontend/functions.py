@@ -8,7 +8,7 @@ from typing import Any
 from elman.frontend.cuts import check_cut
 from elman.frontend.draws import dropout, noise, uniform, zoneout
 from elman.frontend.heads import cut_dim, traced_dim
-from elman.frontend.lines import mismatch, refuse, where_called
+from elman.frontend.lines import describe, mismatch, refuse, where_called
 from elman.frontend.trace import Tracer, lift, pointwise, power_of, vector_dim
 from elman.ir.graph import Node, node
 from elman.ir.types import Dim, Shape, parse_dim, show_dim
@@ -360,7 +360,10 @@ def concat(*vectors: Any) -> Tracer:
         refuse("concat of nothing", "concat(x, h)")
     for value in values:
         if not value.shape:
-            vector_dim(value, "concat")
+            refuse(
+                f"cannot concat {describe(value)}: it is not a vector",
+                "spread(s, v) is a scalar s as a vector, at each unit of v; W @ x is a vector",
+            )
         check_cut(value.shape[1:], values[0].shape[1:])
         if value.shape[1:] != values[0].shape[1:]:
             raise mismatch(

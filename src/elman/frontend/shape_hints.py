@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from elman.ir.graph import Node
 
+OUTER = (  # all products of a unit of one vector with a unit of another
+    "all pairs of units are a vector [N], N = H * H: spread(v, A) * (P @ k), A being such a "
+    'vector, and P a constant, constants="P[N, H]", P=torch.eye(H).repeat(H, 1)'
+)
+
 
 def elementwise_hint(left: Node, right: Node) -> str:
     """For operands of an elementwise op that do not broadcast."""

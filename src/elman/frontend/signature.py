@@ -15,6 +15,11 @@ _ENTRY = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[([^\]]*)\])?\s*")
 
 _SAMPLE = "a cell knows neither batch nor time: one sample, one step"
 _COLUMNS = "for a matrix per sample declare its columns"
+_MAPS = (
+    'a map of channels and pixels is one vector, "h[N]" with N = C * Y * X; what depends on x '
+    "alone is convolved before, by a layer of torch.nn over all steps, and what depends on h is a "
+    "product with weights times a constant mask, (mask * R) @ h"
+)
 _TOO_MANY = {  # kind -> what to write instead of a further dim
     "input": f'{_SAMPLE}; {_COLUMNS}, "A[4H]", and cut them: split(A, 4)',
     "output": f'{_SAMPLE}; {_COLUMNS}, "Y[4H]", and return concat(*columns)',
@@ -93,7 +98,7 @@ def parse_signature(kind: str, text: Any, rank: int, where: str) -> tuple[Declar
                 diagnostic(
                     f"{kind} {name}{show_shape(shape)} has {len(shape)} dims, at most {rank} here",
                     [("at", where)],
-                    _TOO_MANY[kind],
+                    f"{_SAMPLE}; {_MAPS}" if len(shape) > 2 > rank else _TOO_MANY[kind],
                 )
             )
         declared.append(Declared(name, shape))
@@ -202,6 +207,14 @@ def check_declared(
         lower = ", ".join(map(str, constants)).lower()
         raise TraceError(diagnostic(what, [("at", where)], f"constants={lower!r}"))
     kinds = inspect.signature(function).parameters.values()
+    for p in kinds:
+        if p.kind is p.KEYWORD_ONLY and p.default is p.empty:
+            what = f"option {p.name!r} of {function.__name__} has no default value"
+            raise TraceError(diagnostic(what, [("at", where)], f"*, {p.name}=…"))
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            what = f"{function.__name__} takes {p}: a cell's arguments are those it declares"
+            right = f"def {function.__name__}({', '.join(names)}):"
+            raise TraceError(diagnostic(what, [("at", where)], right))
     arguments = [p.name for p in kinds if p.kind is p.POSITIONAL_OR_KEYWORD]
     if arguments != names:
         options = [

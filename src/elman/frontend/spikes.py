@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from elman.checks import shown
 from elman.frontend import surrogates
 from elman.frontend.lines import describe, refuse
 from elman.frontend.trace import Tracer, lift, pointwise
@@ -49,10 +50,10 @@ def spike(
 
 def _named(name: Any, parameters: dict[str, Any]) -> Callable[..., Any]:
     """The surrogate of a name."""
-    found = surrogates.SURROGATES.get(name)
+    found = surrogates.SURROGATES.get(name) if isinstance(name, str) else None
     if found is None:
         refuse(
-            f"spike knows no surrogate {name!r}; it knows {', '.join(surrogates.SURROGATES)}",
+            f"spike knows no surrogate {shown(name)}; it knows {', '.join(surrogates.SURROGATES)}",
             "or give the derivative: spike(v, lambda v: 1 / (1 + 25 * abs(v))**2)",
         )
     takes = list(inspect.signature(found).parameters)[1:]

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from elman.frontend.cuts import check_cut
 from elman.frontend.foreign_names import BUILTINS_OF_TWO, BUILTINS_OVER_UNITS, hint_for
 from elman.frontend.lines import called, describe, mismatch, refuse, where_called
-from elman.frontend.shape_hints import elementwise_hint, product_hint
+from elman.frontend.shape_hints import OUTER, elementwise_hint, product_hint
 from elman.ir.graph import Node, Rate, node
 from elman.ir.types import Dim, show_shape
 
@@ -345,7 +345,9 @@ def transpose(value: Any) -> Tracer:
     """The transpose of a weight matrix."""
     matrix = lift(value)
     if len(matrix.shape) != 2:
-        refuse(f"only a weight matrix has a transpose, not {describe(matrix)}", "write W.T @ v")
+        what = f"only a weight matrix has a transpose, not {describe(matrix)}"
+        product = f"sum(v * k) is the product of two vectors; {OUTER}"
+        refuse(what, product if matrix.shape else "W.T @ v, of a weight matrix W")
     return Tracer(node("transpose", (matrix,), (), matrix.shape[::-1], where_called()))
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Mapping
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar, cast, get_args
 
+from elman.checks import MOST_LAYERS, check_choice, check_flag, check_share, check_size
 from elman.frontend.changes import (
     Change,
     ClippedGradient,
     RecurrentDropout,
     Zoneout,
-    check_share,
 )
 from elman.frontend.draws import Per
 from elman.nn.using import checked
@@ -96,18 +96,24 @@ class Configured:
             InputError, EngineError: one cannot be so.
         """
         plan = PlanOptions.of(options.get("tape", "auto"), options.get("without", ()))
-        self.engine, self.heads = checked(options.get("engine", "auto")), options.get("heads", 1)
+        self.engine = checked(options.get("engine", "auto"))
+        self.heads = check_size("heads", options.get("heads", 1))
         self.tape, self.without = plan.tape, tuple(sorted(plan.without))
-        self.residual = bool(options.get("residual", False))
+        self.residual = check_flag("residual", options.get("residual", False))
         self.checkpoint, self.memory_budget = checked_steps(
             options.get("checkpoint"), options.get("memory_budget")
         )
         self.clip_gradient = options.get("clip_gradient")
-        self.learn_initial = bool(options.get("learn_initial", False))
+        self.learn_initial = check_flag("learn_initial", options.get("learn_initial", False))
         self.zoneout = options.get("zoneout", 0.0)
         self.recurrent_dropout = options.get("recurrent_dropout", 0.0)
-        self.recurrent_dropout_per = options.get("recurrent_dropout_per", "sequence")
-        self.weight_dropout = check_share(options.get("weight_dropout", 0.0), "weight_dropout")
+        per = check_choice(
+            "recurrent_dropout_per",
+            options.get("recurrent_dropout_per", "sequence"),
+            get_args(Per),
+        )
+        self.recurrent_dropout_per = cast(Per, per)
+        self.weight_dropout = check_share("weight_dropout", options.get("weight_dropout", 0.0))
 
     @property
     def _changes(self) -> tuple[Change, ...]:
@@ -122,7 +128,7 @@ class Configured:
             found.append(dropped)
         if isinstance(self.zoneout, Mapping):
             found.append(Zoneout(tuple(self.zoneout.items())))
-        elif self.zoneout:
+        elif check_share("zoneout", self.zoneout):
             found.append(Zoneout(self.zoneout))
         if self.clip_gradient is not None:
             found.append(ClippedGradient(self.clip_gradient))
@@ -152,6 +158,17 @@ def signed(layers: Layers) -> Layers:
         )
     made.__signature__ = signature.replace(parameters=own)
     return layers
+
+
+def limited(num_layers: Any) -> Any:
+    """``num_layers`` for torch, which refuses what is none, and makes any number of layers.
+
+    Raises:
+        InputError: there are too many to be made.
+    """
+    if isinstance(num_layers, int) and num_layers > MOST_LAYERS:
+        check_size("num_layers", num_layers, 1, MOST_LAYERS)
+    return num_layers
 
 
 def unknown(options: Any) -> dict[str, Any]:

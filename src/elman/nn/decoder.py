@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
+from elman.checks import check_choice, check_flag, check_index, check_share, check_size
 from elman.engines.cross_entropy import Wants, accumulated
 from elman.errors import InputError, ShapeError, diagnostic
 from elman.nn.autograd.cross_entropy import (
@@ -23,8 +24,8 @@ from elman.nn.autograd.cross_entropy import (
 from elman.nn.autograd.transforms import transformed
 from elman.nn.compile.cross_entropy import run_compiled
 from elman.nn.compile.names import transforming
-from elman.nn.dense import check_dense
-from elman.nn.using import autocast_type, wanted
+from elman.nn.dense import as_tensor, check_dense, check_factory
+from elman.nn.using import autocast_type, exports_onnx, wanted
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -91,17 +92,14 @@ class LinearCrossEntropy(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, size in (("hidden", hidden), ("vocabulary", vocabulary)):
-            if not isinstance(size, int) or size < 1:
-                raise InputError(f"{name} is a positive number, got {size!r}")
-        if not 0 <= label_smoothing <= 1:
-            raise InputError(f"label_smoothing must be between 0 and 1, got {label_smoothing!r}")
-        if reduction not in get_args(Reduction):
-            known = ", ".join(map(repr, get_args(Reduction)))
-            raise InputError(f"reduction must be one of {known}, got {reduction!r}")
-        self.hidden, self.vocabulary = hidden, vocabulary
-        self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
+        self.hidden = check_size("hidden", hidden)
+        self.vocabulary = check_size("vocabulary", vocabulary)
+        self.ignore_index = check_index("ignore_index", ignore_index)
+        self.label_smoothing = check_share("label_smoothing", label_smoothing)
+        check_choice("reduction", reduction, get_args(Reduction))
         self.reduction: Reduction = reduction
+        bias = check_flag("bias", bias)
+        check_factory(device, dtype)
         self.tied = tie is not None
         if tie is None:
             self.weight = nn.Parameter(torch.empty(vocabulary, hidden, device=device, dtype=dtype))
@@ -127,7 +125,11 @@ class LinearCrossEntropy(nn.Module):
 
         Returns:
             [..., V].
+
+        Raises:
+            ShapeError, InputError: x does not fit the decoder.
         """
+        self._check_states(x)
         return F.linear(x, self.weight, self.bias)
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
@@ -164,6 +166,8 @@ class LinearCrossEntropy(nn.Module):
         targets = targets.long()
         flat = targets.reshape(-1)
         tensors = (x, weight) if bias is None else (x, weight, bias)
+        if exports_onnx():
+            return Decoding(x, weight, bias, flat, rule).plain()
         if torch.compiler.is_compiling() and not transforming():
             return run_compiled(x, weight, bias, targets, rule)
         if transformed((*tensors, targets)) is not None:
@@ -176,13 +180,8 @@ class LinearCrossEntropy(nn.Module):
 
     def _check(self, x: Any, targets: Any) -> None:
         """Raise ShapeError or InputError for arguments that do not fit."""
-        for name, value in (("x", x), ("targets", targets)):
-            if not isinstance(value, Tensor):
-                message = f"{name} of LinearCrossEntropy is a tensor, got {type(value).__name__}"
-                raise InputError(message)
-            check_dense(value, name, "LinearCrossEntropy")
-        if x.dim() == 0 or x.shape[-1] != self.hidden:
-            raise ShapeError(f"x of LinearCrossEntropy is [..., {self.hidden}], got {[*x.shape]}")
+        self._check_states(x)
+        _check_tensor("targets", targets)
         if targets.shape != x.shape[:-1]:
             raise ShapeError(
                 f"targets of LinearCrossEntropy are {[*x.shape[:-1]]} for x {[*x.shape]}, "
@@ -191,11 +190,18 @@ class LinearCrossEntropy(nn.Module):
         if targets.dtype not in _INTEGERS:
             hint = "F.cross_entropy(decoder.logits(x), targets) takes probabilities of classes"
             raise InputError(diagnostic(f"targets must be integers, got {targets.dtype}", [], hint))
-        if not x.device == targets.device == self.weight.device:
+        if targets.device != self.weight.device:
             raise InputError(
-                f"x is on {x.device}, targets on {targets.device}, the decoder on"
-                f" {self.weight.device}"
+                f"targets are on {targets.device}, the decoder on {self.weight.device}"
             )
+
+    def _check_states(self, x: Any) -> None:
+        """Raise ShapeError or InputError for hidden states that do not fit the decoder."""
+        _check_tensor("x", x)
+        if x.dim() == 0 or x.shape[-1] != self.hidden:
+            raise ShapeError(f"x of LinearCrossEntropy is [..., {self.hidden}], got {[*x.shape]}")
+        if x.device != self.weight.device:
+            raise InputError(f"x is on {x.device}, the decoder on {self.weight.device}")
         if x.dtype != self.weight.dtype and autocast_type(x.device.type) is None:
             hint = f"decoder(x.to({self.weight.dtype}), targets)"
             message = f"x is {x.dtype}, the decoder {self.weight.dtype}"
@@ -211,6 +217,14 @@ class LinearCrossEntropy(nn.Module):
             value = getattr(self, name)
             parts += [f"{name}={value!r}"] if value != getattr(usual, name) else []
         return ", ".join(parts)
+
+
+def _check_tensor(name: str, value: Any) -> None:
+    """Raise InputError for an argument of a call that is no dense tensor."""
+    if not isinstance(value, Tensor):
+        message = f"{name} of LinearCrossEntropy is a tensor, got {type(value).__name__}"
+        raise InputError(diagnostic(message, [], as_tensor(value, name)))
+    check_dense(value, name, "LinearCrossEntropy")
 
 
 def _tied(tie: Any, shape: tuple[int, int], device: Any, dtype: torch.dtype | None) -> nn.Parameter:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
+from elman.checks import shown
 from elman.errors import InputError, diagnostic
 
 
@@ -31,6 +33,84 @@ def check_dense(value: Tensor, what: str, of: str = "") -> None:
         hint = "torch.nested.to_padded_tensor(x, 0.0), and lengths=[…] of the sequences"
         raise InputError(diagnostic(f"{what} is a nested tensor", [], hint))
     raise InputError(diagnostic(f"{what} is {value.layout}, not dense", [], "give x.to_dense()"))
+
+
+_TRAINED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def check_factory(device: Any, dtype: Any) -> None:
+    """Check ``device`` and ``dtype`` of a module's parameters.
+
+    Raises:
+        InputError: no parameters can be there, or of such a type.
+    """
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype in _TRAINED):
+        got = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
+        known = ", ".join(map(str, _TRAINED))
+        raise InputError(f"dtype must be a type that weights are trained in ({known}), got {got}")
+    if device is None:
+        return
+    what = f"device={device!r}" if isinstance(device, torch.device) else f"device={shown(device)}"
+    try:
+        if isinstance(device, bool):
+            raise TypeError("it is a bool")
+        torch.empty(0, device=device)
+    except (TypeError, ValueError, RuntimeError, AssertionError, NotImplementedError) as error:
+        said = str(error).partition("\n")[0]
+        hint = 'device="cpu"; torch.cuda.is_available() says whether there is a GPU'
+        raise InputError(diagnostic(f"{what} holds no tensors", [("torch", said)], hint)) from None
+
+
+def check_model(function: str, model: Any) -> None:
+    """Refuse what is not a module with modules in it.
+
+    Args:
+        function: that takes it, for the message.
+
+    Raises:
+        InputError: it is none.
+    """
+    if not isinstance(model, nn.Module):
+        what = f"{function} takes a torch.nn.Module, not {shown(model)}"
+        raise InputError(diagnostic(what, [], f"{function}(model)"))
+
+
+def check_sequence(module: str, x: Any) -> None:
+    """Refuse what is neither a tensor nor packed rows, for a module in torch's place.
+
+    Args:
+        module: its name, for the message.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if not isinstance(x, Tensor | PackedSequence):
+        what = f"input of {module} must be a tensor or a PackedSequence, got {shown(x)}"
+        raise InputError(diagnostic(what, [], as_tensor(x, "x")))
+
+
+def check_states(module: str, state: Any, two: bool) -> None:
+    """Refuse what are no states of a module in torch's place, or of one of its steps.
+
+    Args:
+        module: its name, for the message.
+        state: as given; None for zeros.
+        two: whether it has two, h and c.
+
+    Raises:
+        InputError: it is no tensor, or no pair of these.
+    """
+    if state is None:
+        return
+    if not two:
+        if not isinstance(state, Tensor):
+            what = f"state of {module} must be a tensor, got {shown(state)}"
+            raise InputError(diagnostic(what, [], as_tensor(state, "state")))
+        return
+    pair = isinstance(state, tuple | list) and len(state) == 2
+    if not pair or not all(isinstance(part, Tensor) for part in state):
+        what = f"state of {module} must be two tensors, (h, c), got {shown(state)}"
+        raise InputError(diagnostic(what, [], "out, (h, c) = net(x); net(x, (h, c))"))
 
 
 def as_tensor(value: Any, name: str) -> str:

@@ -21,7 +21,7 @@ from elman.nn.options import Option, extended, rules_of
 from elman.nn.outputs import Outputs, checked_outputs, rules_for
 from elman.nn.sequence import SequenceModule
 from elman.nn.spans import in_spans
-from elman.nn.using import unsuitable, wanted
+from elman.nn.using import checked, unsuitable, wanted
 from elman.plan.checkpoint import EVERYTHING
 from elman.tuning.request import Request
 
@@ -73,7 +73,7 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
         if x is not None:
             meant = f"elman.explain(elman.Recurrent({what.name}, I, H), x), or steps=…, batch=…"
             raise InputError(diagnostic("explain takes no x of a cell", [], meant))
-        options["engine"] = wanted(options.get("engine", "auto"))
+        options["engine"] = wanted(checked(options.get("engine", "auto")))
         return explaining.explain(what, **options)
     if isinstance(what, nn.Module):
         call = {name: options.pop(name) for name in _OF_CALLS if name in options}

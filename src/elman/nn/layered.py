@@ -7,7 +7,8 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from elman import cells
-from elman.errors import InputError, diagnostic, spelled
+from elman.checks import MOST_LAYERS, check_size, shown
+from elman.errors import InputError, ShapeError, diagnostic, spelled
 from elman.frontend.cell import Cell
 from elman.frontend.changes import Change
 from elman.frontend.initial import Init, check_init
@@ -65,8 +66,7 @@ def layers_of(
         ShapeError: heads do not divide a cell.
     """
     check_size("heads", heads)
-    if isinstance(num_layers, bool) or not isinstance(num_layers, int) or num_layers < 1:
-        raise InputError(f"num_layers must be at least 1, got {num_layers}")
+    check_size("num_layers", num_layers, 1, MOST_LAYERS)
     count = _count(cell, hidden_size, num_layers)
     cells: list[Any] = _each("cell", cell, count)
     sizes = _each("hidden_size", hidden_size, count)
@@ -93,6 +93,8 @@ def layers_of(
         made, dims, fixed = _separated(one, own, arguments)
         for name, number in (("hidden_size", size), *dims.items()):
             check_size(name, number)
+        if heads > size:
+            raise ShapeError(f"hidden_size={size} cannot be divided among {heads} heads")
         if id(one) not in bound:
             made = made.with_heads(heads)
             bound[id(one)] = made.with_changes(*_changes_for(made, cells, changes))
@@ -155,7 +157,7 @@ def _check_cell(cell: Any) -> None:
         raise InputError(
             diagnostic(
                 f"Recurrent takes a cell, not {type(cell).__name__}",
-                [("value", repr(cell))],
+                [("value", shown(cell))],
                 f"elman.cells.{cell}"
                 if named
                 else "decorate the formula: @elman.cell(input=…, state=…, weights=…)",
@@ -224,15 +226,6 @@ def _separated(
             )
             raise InputError(diagnostic(message, [], _meant(cell, name, arguments)))
     return bound, dims, fixed
-
-
-def check_size(name: str, size: Any) -> None:
-    """Refuse what is not a size. Raises InputError."""
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise InputError(f"{name} should be of type int, got: {type(size).__name__}")
-    least = 0 if name == "input_size" else 1
-    if size < least:
-        raise InputError(f"{name} must be at least {least}, got {size}")
 
 
 def _meant(cell: Cell, name: str, arguments: Collection[str]) -> str:

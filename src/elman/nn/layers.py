@@ -14,8 +14,8 @@ from elman.frontend.cell import Cell
 from elman.nn.arguments import Marks, named
 from elman.nn.compile.dynamo import allow_compiling
 from elman.nn.compile.names import fixed_engine
-from elman.nn.configured import Options, signed, unknown
-from elman.nn.dense import is_dense
+from elman.nn.configured import Options, limited, signed, unknown
+from elman.nn.dense import check_sequence, check_states, is_dense
 from elman.nn.dispatch import Runner
 from elman.nn.formulas import FORMULAS, PROJECTED
 from elman.nn.mask import MaskedOutput
@@ -24,7 +24,7 @@ from elman.nn.packing import checked_lengths
 from elman.nn.parts import PARTS, Parts
 from elman.nn.reset import ResetTo
 from elman.nn.sequence import SequenceModule
-from elman.nn.using import compiles, unsuitable, wanted
+from elman.nn.using import check_export, compiles, unsuitable, wanted
 
 
 class TorchLayers(SequenceModule):
@@ -37,7 +37,6 @@ class TorchLayers(SequenceModule):
     def _finish(self: Any, options: Options) -> None:
         """Take the options that torch does not have."""
         self._set_options(options)
-        FORMULAS[self.mode, bool(self.bias)].with_heads(self.heads)  # refuses what is no number
         if self.heads != 1:
             self._divide()
         self._parts = self._make_parts()  # now, not while a compiler traces
@@ -237,6 +236,7 @@ class TorchLayers(SequenceModule):
             result = self._torch_forward(input, hx, lengths)
         if not more:
             return result if outputs is None or result is None else (result[0], *result)
+        check_export(type(self).__name__)
         option = ", ".join(name for name in more if name)
         raise EngineError(
             f"engine {engine} cannot run this {type(self).__name__}"
@@ -244,7 +244,13 @@ class TorchLayers(SequenceModule):
         )
 
     def _torch_forward(self: Any, input: Any, hx: Any, lengths: Any) -> Any:
-        """torch's own forward, of padded sequences too."""
+        """torch's own forward, of padded sequences too.
+
+        Raises:
+            InputError: an argument is no tensor, for which torch has no words.
+        """
+        check_sequence(type(self).__name__, input)
+        check_states(type(self).__name__, hx, self.mode == "LSTM")
         if lengths is None:
             return super().forward(input, hx)  # type: ignore[misc]
         if not isinstance(input, Tensor) or input.dim() != 3:
@@ -300,7 +306,7 @@ class RNN(TorchLayers, nn.RNN):
         super().__init__(
             input_size,
             hidden_size,
-            num_layers,
+            limited(num_layers),
             nonlinearity,
             bias,
             batch_first,
@@ -347,7 +353,7 @@ class GRU(TorchLayers, nn.GRU):
         super().__init__(
             input_size,
             hidden_size,
-            num_layers,
+            limited(num_layers),
             bias,
             batch_first,
             dropout,
@@ -395,7 +401,7 @@ class LSTM(TorchLayers, nn.LSTM):
         super().__init__(
             input_size,
             hidden_size,
-            num_layers,
+            limited(num_layers),
             bias,
             batch_first,
             dropout,

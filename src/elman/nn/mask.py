@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from elman.checks import check_choice
 from elman.engines.call import Call
 from elman.engines.packed import reversed_in_time
 from elman.errors import InputError, diagnostic
@@ -91,8 +92,8 @@ def check_mask(mask: Any, masked_output: Any) -> None:
     Raises:
         InputError: there is no mask, or no such thing.
     """
-    if masked_output not in (None, "held", "zeros"):
-        raise InputError(f"masked_output must be 'held' or 'zeros', got {masked_output!r}")
+    if masked_output is not None:
+        check_choice("masked_output", masked_output, ("held", "zeros"))
     if mask is None and masked_output is not None:
         message = f"masked_output={masked_output!r} has no effect without mask="
         hint = f"net(x, mask=known, masked_output={masked_output!r}), not 0 where a step counts"

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from elman.checks import shown
 from elman.errors import InputError, diagnostic
 from elman.frontend.cell import Cell
 from elman.ir.graph import Graph
@@ -75,10 +76,10 @@ def checked_outputs(outputs: Any) -> Outputs:
     Raises:
         InputError: it is none.
     """
-    if outputs not in (None, "states"):
+    if outputs is not None and not (isinstance(outputs, str) and outputs == "states"):
         raise InputError(
             diagnostic(
-                f'outputs must be None or "states", got {outputs!r}',
+                f'outputs must be None or "states", got {shown(outputs)}',
                 [],
                 'out, states, last = net(x, outputs="states")',
             )

@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.utils.rnn import PackedSequence
 
+from elman.checks import shown
 from elman.engines.packed import Packed, packed_of
 from elman.errors import InputError, ShapeError, diagnostic
 from elman.nn.autograd.transforms import transformed
+from elman.nn.dense import check_dense
 
 
 @dataclass(frozen=True)
@@ -122,16 +124,26 @@ def _put(rows: Tensor, index: Tensor, count: int) -> Tensor:
     return _Put.apply(rows, index, count)
 
 
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
 def checked_lengths(lengths: Any, batch: int, steps: int) -> Tensor:
     """Lengths as int64 on the CPU.
 
     Raises:
         InputError, ShapeError: they are not whole numbers between 1 and T, one per sequence.
     """
-    counts = torch.as_tensor(lengths).cpu()
+    try:
+        counts = torch.as_tensor(lengths).cpu()
+    except (TypeError, ValueError, RuntimeError, OverflowError, NotImplementedError):
+        what = f"lengths must be whole numbers, one per sequence, got {shown(lengths)}"
+        raise InputError(diagnostic(what, [], "lengths=[5, 3, 8], or a tensor of them")) from None
+    check_dense(counts, "lengths")
+    if counts.is_meta:
+        raise InputError("lengths are on meta, where they have no values")
     if not counts.numel():
         counts = counts.long()  # of an empty list, too
-    if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool:
+    if counts.dtype not in _WHOLE:
         raise InputError(f"lengths must be integers, not {counts.dtype}")
     if counts.shape != (batch,):
         message = f"lengths must be [{batch}], one per sequence, got {list(counts.shape)}"

@@ -7,6 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from elman.checks import shown
+from elman.errors import InputError, diagnostic
+from elman.nn.dense import check_model
 from elman.nn.dispatch import Runner
 from elman.nn.sequence import SequenceModule
 from elman.nn.stack import Group
@@ -29,18 +32,19 @@ def choices(model: nn.Module) -> dict[str, Any]:
         JSON-able; a layer that has not run yet has no size bucket. Layers that could run together
         have an entry of their own for whether they do.
     """
+    check_model("elman.nn.choices", model)
     found: dict[str, Any] = {}
     for name, runner in _runners(model):
         awaited = runner.awaited if isinstance(runner, Group) else {}
         if isinstance(runner, Group) and not runner.choices and not awaited:
             continue  # there was nothing to choose
-        found[name] = {shown: dict(record) for shown, record in awaited.items()} | {
-            shown: {
+        found[name] = {bucket: dict(record) for bucket, record in awaited.items()} | {
+            bucket: {
                 **choice.kernel.describe(),
                 "engine": choice.engine,
                 "schedule": choice.schedule,
             }
-            for shown, choice in runner.choices.items()
+            for bucket, choice in runner.choices.items()
         }
     return found
 
@@ -52,6 +56,7 @@ def counters(model: nn.Module) -> dict[str, int]:
         name -> number: ``fallbacks`` are calls that no solver of engine ``deer`` could solve, and
         whose steps were run sequentially; of all its ``calls``.
     """
+    check_model("elman.nn.counters", model)
     kernels = [
         choice.kernel
         for _, runner in _runners(model)
@@ -72,7 +77,14 @@ def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
 
     Returns:
         Why some records cannot be used; empty if all are.
+
+    Raises:
+        InputError: no model, or no records.
     """
+    check_model("elman.nn.pin", model)
+    if not isinstance(choices, Mapping):
+        what = f"pin takes the records of a model's layers, not {shown(choices)}"
+        raise InputError(diagnostic(what, [], "elman.nn.pin(model, elman.nn.choices(model))"))
     for module in model.modules():
         if isinstance(module, SequenceModule):
             module.parts.call_cache.forget()
@@ -83,8 +95,12 @@ def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
         if runner is None:
             reasons.append(f"{name}: no such layer")
             continue
-        for shown, record in records.items():
-            reason = runner.pin(shown, record)
+        if not isinstance(records, Mapping):
+            reasons.append(f"{name}: its records are {shown(records)}")
+            continue
+        for bucket, record in records.items():
+            reason = "a record has names" if not isinstance(record, Mapping) else None
+            reason = reason or runner.pin(bucket, record)
             if reason is not None:
                 reasons.append(f"{name}: {reason}")
     return reasons

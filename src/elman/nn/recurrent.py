@@ -12,21 +12,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter, init
 
-from elman.errors import InputError, ShapeError
+from elman.checks import check_flag, check_share, check_size
+from elman.errors import ShapeError
 from elman.frontend.cell import Cell, same_cell
 from elman.frontend.draws import Per
 from elman.frontend.initial import Init
 from elman.ir.types import shape_size
 from elman.nn.arguments import Marks
 from elman.nn.compile.names import fixed_engine
+from elman.nn.dense import check_factory
 from elman.nn.dispatch import Runner
-from elman.nn.layered import Formula, check_size, layers_of
+from elman.nn.layered import Formula, layers_of
 from elman.nn.mask import MaskedOutput
 from elman.nn.outputs import Outputs, checked_outputs
 from elman.nn.parts import PARTS
 from elman.nn.reset import ResetTo
 from elman.nn.sequence import SequenceModule
-from elman.nn.using import wanted
+from elman.nn.using import check_export, check_trace, wanted
 from elman.plan.checkpoint import Steps
 from elman.plan.spec import Tape
 
@@ -144,7 +146,8 @@ class Recurrent(SequenceModule, nn.Module):
         **more: Any,
     ) -> None:
         super().__init__()
-        check_size("input_size", input_size)
+        check_size("input_size", input_size, 0)
+        check_factory(device, dtype)
         self._set_options(
             {
                 "engine": engine,
@@ -176,10 +179,9 @@ class Recurrent(SequenceModule, nn.Module):
         self._own = None if layers.alike else layers.formulas
         sizes = [size for _, size, _ in layers.formulas]
         self.hidden_size: Any = sizes[0] if len({*sizes}) == 1 else sizes
-        self.bidirectional, self.batch_first = bool(bidirectional), bool(batch_first)
-        self.dropout = float(dropout)
-        if not 0.0 <= dropout <= 1.0:
-            raise InputError(f"dropout must be in [0, 1], got {dropout}")
+        self.bidirectional = check_flag("bidirectional", bidirectional)
+        self.batch_first = check_flag("batch_first", batch_first)
+        self.dropout = check_share("dropout", dropout)
         if dropout and self.num_layers == 1:
             warnings.warn(
                 "dropout option adds dropout after all but last recurrent layer, so non-zero "
@@ -310,6 +312,10 @@ class Recurrent(SequenceModule, nn.Module):
                 return again
         marks = Marks(reset, reset_to, mask, masked_output, draws).checked()
         compiling = torch.compiler.is_compiling()
+        if compiling:
+            check_export(type(self).__name__)
+        else:
+            check_trace(type(self).__name__)
         engine = fixed_engine(self.engine) if compiling else wanted(self.engine)
         prepared = self._prepared(x, state, lengths, marks, self._weights(), static)
         outputs = checked_outputs(outputs)

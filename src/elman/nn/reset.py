@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from elman.checks import check_choice
 from elman.engines.call import Call
 from elman.engines.packed import Packed
 from elman.errors import InputError, diagnostic
@@ -147,22 +148,20 @@ def reset_start(to: Any, learned: bool, given: bool) -> Starts:
         learned: whether that is learned.
         given: whether a state was given.
 
-    Raises:
-        InputError: there is no such ``to``.
     """
-    if to not in (None, "zeros", "initial"):
-        raise InputError(f"reset_to must be 'zeros' or 'initial', got {to!r}")
     if to is None:
         return "learned" if learned else "zeros"
     return "learned" if to == "initial" and learned and not given else to
 
 
 def check_reset(reset: Any, to: Any) -> None:
-    """Refuse ``reset_to`` of a call that resets nothing.
+    """Refuse ``reset_to`` of a call that resets nothing, and what it cannot be.
 
     Raises:
-        InputError: there is no reset.
+        InputError: there is no reset, or no such thing.
     """
+    if to is not None:
+        check_choice("reset_to", to, ("zeros", "initial"))
     if reset is None and to is not None:
         raise InputError(
             diagnostic(

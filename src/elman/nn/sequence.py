@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from elman.checks import check_size
 from elman.errors import InputError, diagnostic
 from elman.ir.types import dim_size
 from elman.nn.arguments import Marks, Prepared, cast_to, device_type
@@ -20,7 +21,7 @@ from elman.nn.dense import row_of
 from elman.nn.dispatch import Runner
 from elman.nn.draws import Draws, check_draws, draw_keys, draws_to_keep, keys_of, packed_keys
 from elman.nn.flags import check_flags
-from elman.nn.layered import Formula, check_size
+from elman.nn.layered import Formula
 from elman.nn.mask import Mask, without_masked
 from elman.nn.options import Option
 from elman.nn.outputs import Outputs, RunSettings
@@ -136,6 +137,8 @@ class SequenceModule(Configured):
             raise InputError(
                 "step: a bidirectional module needs the whole sequence, from its end as well"
             )
+        if static is not None:
+            self.parts.signature.check_static()
         several, rank = isinstance(x, (tuple, list)), self._rank - 1
         values = row_of(x, rank)
         dims = values[0].dim()

@@ -129,6 +129,11 @@ class Signature:
             return opened
         return opened._replace(inputs=(*opened.inputs, *self._fixed(static, like, opened)))
 
+    def check_static(self) -> None:
+        """Refuse static inputs of a module that has none. Raises InputError."""
+        if not self.static:
+            raise InputError(diagnostic(f"{self.cell} has no static inputs", [], "net(x)"))
+
     def _opened(
         self, x: Any, state: Any, like: Tensor | None, batch_first: bool, lengths: Any
     ) -> Opened:
@@ -307,11 +312,11 @@ class Signature:
         Raises:
             ShapeError, InputError: they are missing, or not what the module takes.
         """
-        names = ", ".join(name for name, _ in self.static)
-        if static is None or not self.static:
-            what = "has no static inputs" if static is not None else f"has static inputs: {names}"
-            hint = "net(x)" if static is not None else "net(x, static=…): one value per sequence"
-            raise InputError(diagnostic(f"{self.cell} {what}", [], hint))
+        if static is None:
+            names = ", ".join(name for name, _ in self.static)
+            hint = "net(x, static=…): one value per sequence"
+            raise InputError(diagnostic(f"{self.cell} has static inputs: {names}", [], hint))
+        self.check_static()
         values = self._numbers(self._tensors(static, self.static, "static input"), like)
         layout, first = opened.layout, opened.inputs[0]
         packing = layout.packing

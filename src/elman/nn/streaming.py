@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError, diagnostic
+from elman.nn.dense import is_dense
 from elman.nn.sequence import SequenceModule
 
 
@@ -54,6 +55,8 @@ class Stream:
             )
         if bool(getattr(module, "bidirectional", False)):
             raise InputError("a bidirectional module has no stream: it needs the whole sequence")
+        if static is not None:
+            module.parts.signature.check_static()
         self.module: Any = module
         self.static = static
         self.state = self._start = state
@@ -125,6 +128,8 @@ def _chosen(samples: Any, state: Tensor) -> Tensor:
         which = torch.as_tensor(samples, device=state.device)
     except (TypeError, ValueError, RuntimeError):
         raise _no_samples(type(samples).__name__, "", batch) from None
+    if not is_dense(which):
+        raise _no_samples(type(samples).__name__, "", batch)
     got = f"{str(which.dtype).removeprefix('torch.')} {list(which.shape)}"
     if which.dtype in (torch.bool, torch.uint8):  # torch takes both for masks
         if which.shape != (batch,):

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from torch import nn
 from torch.nn.utils import parametrize
 
+from elman.nn.dense import check_model
 from elman.nn.layers import GRU, LSTM, RNN
 from elman.nn.parts import PARTS
 from elman.nn.recurrent import Recurrent
@@ -39,6 +40,7 @@ def accelerate(model: Model) -> Model:
         >>> isinstance(model[0], elman.GRU)
         True
     """
+    check_model("elman.accelerate", model)
     for module in model.modules():
         ours = _OURS.get(type(module))
         if ours is not None:
@@ -59,6 +61,7 @@ def restore(model: Model) -> Model:
         >>> isinstance(elman.restore(model)[0], elman.GRU)
         False
     """
+    check_model("elman.restore", model)
     theirs = {ours: torch_class for torch_class, ours in _OURS.items()}
     for module in model.modules():
         if module.__dict__.pop(_MARK, False) and type(module) in theirs:
@@ -73,6 +76,7 @@ def report(model: nn.Module) -> dict[str, str]:
     Returns:
         name of the submodule (``""`` for the model itself) -> one line.
     """
+    check_model("elman.nn.report", model)
     found: dict[str, str] = {}
     for name, module in model.named_modules():
         text = _status(module)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,10 +12,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does not list it
 from torch.nn.utils.rnn import PackedSequence
 
+from elman.checks import shown
 from elman.engines import registry
-from elman.errors import EngineError
+from elman.errors import EngineError, InputError, diagnostic, warn
 from elman.nn.compile.dynamo import constant
 
 VARIABLE = "ELMAN_ENGINE"
@@ -26,8 +29,10 @@ _asked: ContextVar[str | None] = ContextVar("elman_engine", default=None)
 
 def checked(engine: str) -> str:
     """The name itself. Raises EngineError if there is no such engine, listing those that exist."""
-    if engine != "auto" and engine not in registry.names():
-        raise EngineError(f"no engine {engine!r}; there are auto, {', '.join(registry.names())}")
+    if not isinstance(engine, str) or engine not in ("auto", *registry.names()):
+        raise EngineError(
+            f"no engine {shown(engine)}; there are auto, {', '.join(registry.names())}"
+        )
     return engine
 
 
@@ -110,9 +115,55 @@ def unsuitable(input: Any, engine: str, more: bool) -> str | None:
     return unserved(data)
 
 
+@constant
+def exports_onnx() -> bool:
+    """Whether torch.onnx.export looks at what runs now."""
+    onnx = sys.modules.get("torch.onnx")
+    return onnx is not None and bool(onnx.is_in_onnx_export())
+
+
+def check_export(module: str) -> None:
+    """Refuse what torch.onnx has no operators for: a module whose formula is not that of torch's.
+
+    Args:
+        module: its name, for the message.
+
+    Raises:
+        InputError: torch.onnx.export looks at it.
+    """
+    if exports_onnx():
+        what = f"torch.onnx.export has no operator for this {module}"
+        hint = (
+            "elman.export.to_onnx(net, path) writes the recurrent part; export the rest around it"
+        )
+        raise InputError(diagnostic(what, [], hint))
+
+
+def check_trace(module: str) -> None:
+    """Say that a trace has a module's loop over time with as many steps as it was traced with, as
+    torch says of other sizes that it takes for constants.
+
+    Args:
+        module: its name.
+
+    Raises:
+        InputError: as of :func:`check_export`.
+    """
+    if torch._C._get_tracing_state() is None:
+        return
+    check_export(module)
+    text = (
+        f"torch.jit.trace records the steps of this {module} one by one: the trace is right for as "
+        "many steps as it was made with, and no others. torch.export and torch.compile keep it"
+    )
+    warn(text, TracerWarning)
+
+
 def compiles(input: Any) -> bool:
     """Whether a call that is being compiled becomes operators of elman's; else it is torch's."""
     if not isinstance(input, Tensor) or input.dim() not in (2, 3):
         return False
     kind = input.device.type
-    return kind != "meta" and serves(kind, autocast_type(kind) or input.dtype)
+    return (
+        kind != "meta" and not exports_onnx() and serves(kind, autocast_type(kind) or input.dtype)
+    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
+from elman.checks import MOST, shown
 from elman.errors import InputError, diagnostic
 
 Steps = int | Literal["auto"] | None
@@ -63,15 +64,16 @@ def checked(steps: Any, budget: Any) -> tuple[Steps, int | None]:
         InputError: they are none, or do not go together.
     """
     number = isinstance(steps, int) and not isinstance(steps, bool)
-    if not (steps is None or steps == "auto" or (number and steps > 0)):
+    auto = isinstance(steps, str) and steps == "auto"
+    if not (steps is None or auto or (number and 0 < cast(int, steps) <= MOST)):
         raise InputError(
             diagnostic(
-                f'checkpoint must be a number of steps, "auto" or None, got {steps!r}',
+                f'checkpoint must be a number of steps, "auto" or None, got {shown(steps)}',
                 [],
                 "checkpoint=100 keeps the states of every 100th step and no tape",
             )
         )
-    if steps == "auto" and budget is None:
+    if auto and budget is None:
         raise InputError(
             diagnostic(
                 'checkpoint="auto" has to know how many bytes may be kept',
@@ -80,26 +82,28 @@ def checked(steps: Any, budget: Any) -> tuple[Steps, int | None]:
             )
         )
     if budget is None:
-        return steps, None
-    if steps != "auto":
+        return cast(Steps, steps), None
+    if not auto:
         raise InputError(
             diagnostic(
-                f"memory_budget={budget!r} does not go with checkpoint={steps!r}",
+                f"memory_budget={shown(budget)} does not go with checkpoint={steps!r}",
                 [],
-                f'checkpoint="auto", memory_budget={budget!r}',
+                'checkpoint="auto", memory_budget="2GiB"',
             )
         )
-    return steps, _bytes(budget)
+    return "auto", _bytes(budget)
 
 
 def _bytes(budget: Any) -> int:
     """A number of bytes, or ``"2GiB"``, as an int."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(budget))
+    number = isinstance(budget, int | float | str) and not isinstance(budget, bool)
+    text = str(budget) if number else ""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     count = int(float(found[1]) * _UNITS.get(found[2], 0)) if found else 0
-    if not count:
+    if not 0 < count < 2**63:
         raise InputError(
             diagnostic(
-                f"memory_budget must be a number of bytes, got {budget!r}",
+                f"memory_budget must be a number of bytes, got {shown(budget)}",
                 [("units", ", ".join(filter(None, _UNITS)))],
                 'memory_budget="2GiB"',
             )

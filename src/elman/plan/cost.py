@@ -10,7 +10,7 @@ from elman.plan.prices import width
 from elman.plan.program import Phase, Program, Sweep
 from elman.plan.spec import Spec
 
-_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Work:
 
 def item_bytes(spec: Spec) -> int:
     """Bytes of one element."""
-    return _BYTES[spec.dtype]
+    return ITEM_BYTES[spec.dtype]
 
 
 def node_work(value: Node, spec: Spec) -> Work:

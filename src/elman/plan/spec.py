@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
+from elman.checks import check_names, shown
 from elman.errors import InputError, diagnostic
 
 Tape = Literal["save", "auto", "recompute"]
@@ -37,8 +38,9 @@ class PlanOptions:
     without: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        if self.tape not in get_args(Tape):
-            raise InputError(f'tape must be "save", "auto" or "recompute", got {self.tape!r}')
+        tape: Any = self.tape
+        if not isinstance(tape, str) or tape not in get_args(Tape):
+            raise InputError(f'tape must be "save", "auto" or "recompute", got {shown(tape)}')
         if unknown := self.without - {*OPTIMIZATIONS}:
             raise InputError(
                 diagnostic(
@@ -49,8 +51,12 @@ class PlanOptions:
 
     @classmethod
     def of(cls, tape: Tape, without: Collection[str]) -> Self:
-        """As modules and ``explain`` take them: one name is as good as a list of it."""
-        return cls(tape, frozenset([without] if isinstance(without, str) else without))
+        """As modules and ``explain`` take them: one name is as good as a list of it.
+
+        Raises:
+            InputError: one cannot be so.
+        """
+        return cls(tape, check_names("without", without, 'without=["fusion", "simd"]'))
 
     def to_json(self) -> dict[str, Any]:
         """All fields, JSON-able."""

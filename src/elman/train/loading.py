@@ -11,7 +11,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from elman.errors import InputError, RunError, diagnostic
+from elman.checks import check_choice, check_path
+from elman.errors import RunError, diagnostic
 from elman.train.best import read_best
 from elman.train.checkpoint import Checkpoint, newest
 from elman.train.config import Config
@@ -64,7 +65,8 @@ def load(path: str | PathLike[str], *, weights: Weights = "best") -> Trained:
         >>> run.layers(torch.randn(5, 1, 4))[0].shape
         torch.Size([5, 1, 8])
     """
-    folder = open_run(Path(path).expanduser())
+    check_choice("weights", weights, get_args(Weights))
+    folder = open_run(check_path("path", path, 'elman.load("runs/first")').expanduser())
     try:
         record = read_record(folder)
         config = record.require()[0] if record.config is None else record.config
@@ -81,8 +83,7 @@ def weights_of(folder: RunFolder, weights: Weights = "best") -> Checkpoint:
         InputError: there are no such weights.
         RunError: there is no checkpoint, or the best one is damaged.
     """
-    if weights not in get_args(Weights):
-        raise InputError(f"weights must be 'best' or 'last', got {weights!r}")
+    check_choice("weights", weights, get_args(Weights))
     try:
         best = read_best(folder.checkpoints) if weights == "best" else None
     except RunError as error:

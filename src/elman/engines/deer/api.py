@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
+from elman.checks import check_callable, check_size, shown
 from elman.engines.deer.convergence import TOLERANCES, finite
 from elman.engines.deer.equations import Rows, Trajectory, before
 from elman.engines.deer.scans import Algebra, Dense, Units, linear
 from elman.engines.deer.sequential import run_sequentially
 from elman.engines.deer.solvers import BUDGET, CHAIN, METHODS, Solution, solve
-from elman.errors import InputError, ShapeError
+from elman.errors import InputError, ShapeError, diagnostic
 
 Step = Callable[[Tensor, Any], Tensor]
 _COPIES = 6
@@ -141,6 +142,10 @@ def deer(
         torch.Size([100, 2, 4])
     """
     inputs, solvers, packed = _checked(y0, x, solver, guess)
+    check_callable("step", step, ("y", "x"), "elman.deer(lambda y, x: torch.tanh(y + x), y0, x)")
+    if report is not None:
+        check_callable("report", report, ("solved",), "report=print")
+    check_size("budget", budget, 0, 2**63)
     if not inputs[0].shape[0]:
         raise ShapeError("deer: x has no steps")
     equations = _Function(step, y0, inputs, packed)
@@ -159,13 +164,25 @@ def deer(
     return result.reshape(result.shape[0], *y0.shape)
 
 
+def _check_tensor(function: str, name: str, value: Any) -> None:
+    """Refuse what is not a dense tensor with numbers in it. Raises InputError."""
+    if not isinstance(value, Tensor):
+        many = isinstance(value, tuple | list) or hasattr(value, "__array__")
+        what = f"{function}: {name} must be a tensor, got {shown(value)}"
+        raise InputError(diagnostic(what, [], f"torch.as_tensor({name})" if many else ""))
+    if value.is_nested or value.layout is not torch.strided:
+        raise InputError(diagnostic(f"{function}: {name} is not dense", [], f"{name}.to_dense()"))
+
+
 def _checked(
     y0: Tensor, x: Any, solver: str | tuple[str, ...], guess: str | Tensor
 ) -> tuple[tuple[Tensor, ...], tuple[str, ...], bool]:
     packed = isinstance(x, (tuple, list))
     inputs = tuple(x) if packed else (x,)
-    if not isinstance(y0, Tensor) or not inputs or not all(isinstance(p, Tensor) for p in inputs):
-        raise InputError("deer: y0 must be a tensor, x a tensor or a tuple of tensors")
+    if not inputs:
+        raise InputError("deer: x must be a tensor or a tuple of tensors, got an empty one")
+    for name, value in (("y0", y0), *(("x", part) for part in inputs)):
+        _check_tensor("deer", name, value)
     if y0.dtype not in TOLERANCES:
         raise InputError(f"deer: y0 is {y0.dtype}; it must be float32 or float64")
     if y0.dim() not in (1, 2):
@@ -177,15 +194,16 @@ def _checked(
                 f"deer: x is [T, {', '.join(map(str, lead))}{', ' if lead else ''}…] beside y0 "
                 f"{list(y0.shape)}, got {list(part.shape)}"
             )
-    solvers = (solver,) if isinstance(solver, str) else tuple(solver)
+    solvers = tuple(solver) if isinstance(solver, tuple | list) else (solver,)
     for name in solvers:
-        if name not in METHODS:
-            raise InputError(f"deer: no solver {name!r}; there are {', '.join(METHODS)}")
-    if isinstance(guess, str):
-        if guess not in ("first", "zeros"):
-            raise InputError(f'deer: guess must be "first", "zeros" or a tensor, got {guess!r}')
-    elif guess.shape != (inputs[0].shape[0], *y0.shape):
-        raise ShapeError(f"deer: guess must be [T, *y0.shape], got {list(guess.shape)}")
+        if not isinstance(name, str) or name not in METHODS:
+            raise InputError(f"deer: no solver {shown(name)}; there are {', '.join(METHODS)}")
+    if isinstance(guess, Tensor):
+        _check_tensor("deer", "guess", guess)
+        if guess.shape != (inputs[0].shape[0], *y0.shape):
+            raise ShapeError(f"deer: guess must be [T, *y0.shape], got {list(guess.shape)}")
+    elif not isinstance(guess, str) or guess not in ("first", "zeros"):
+        raise InputError(f'deer: guess must be "first", "zeros" or a tensor, got {shown(guess)}')
     return inputs, solvers, packed
 
 
@@ -245,6 +263,8 @@ def linear_scan(a: Tensor, b: Tensor, y0: Tensor | None = None) -> Tensor:
         >>> elman.linear_scan(torch.tensor([0.5, 0.5]), torch.tensor([1.0, 1.0]))
         tensor([1.0000, 1.5000])
     """
+    for name, value in (("a", a), ("b", b), ("y0", b if y0 is None else y0)):
+        _check_tensor("linear_scan", name, value)
     if y0 is None:
         y0 = torch.zeros_like(b[0]) if b.dim() and b.shape[0] else b.new_zeros(b.shape[1:])
     for other in (a, y0):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from elman.checks import check_flag, check_path
 from elman.errors import InputError, diagnostic
 from elman.export.onnx.operators import KINDS, operated
 from elman.export.onnx.step import Spelled, scanned, step_of
@@ -91,14 +92,15 @@ def to_onnx(
                 "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model, its recurrent part",
             )
         )
-    model = _Model(module, lengths, scan)
+    path = check_path("path", path, 'elman.export.to_onnx(net, "net.onnx")')
+    model = _Model(module, check_flag("lengths", lengths), check_flag("scan", scan))
     with torch.no_grad():
         model.build()
     written(model.w, path, module.parts.signature.cell)
     inputs, outputs = (
         {slot.name: slot.shape for slot in side} for side in (model.w.inputs, model.w.outputs)
     )
-    return OnnxModel(Path(path), inputs, outputs, model.operators)
+    return OnnxModel(path, inputs, outputs, model.operators)
 
 
 class _Model:

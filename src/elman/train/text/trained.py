@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from elman.checks import check_index, check_number, check_size, check_text
 from elman.errors import InputError, diagnostic
 from elman.train.text.sample import generate
 from elman.train.text.vocabulary import Vocabulary
@@ -71,10 +72,9 @@ class TrainedText(Trained):
         config, vocabulary = self.config, self.vocabulary
         heat: float = config.temperature if temperature is None else temperature
         count: int = SAMPLES[config.level] if length is None else length
-        drawn_by: int = config.seed if seed is None else seed
-        if not len(vocabulary.encode(prompt)):
+        drawn_by = check_index("seed", config.seed if seed is None else seed)
+        heat = check_number("temperature", heat)
+        check_size("length", count, 0)
+        if not len(vocabulary.encode(check_text("prompt", prompt, r'prompt="\n"'))):
             raise InputError(diagnostic("the prompt is empty", [], hint=r'prompt="\n"'))
-        for name, value in (("temperature", heat), ("length", count)):
-            if not value >= 0:
-                raise InputError(f"{name} must not be negative, not {value}")
         return generate(self.model, vocabulary, count, heat, drawn_by, prompt)
