@@ -95,6 +95,11 @@ def _unused(size: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor | Non
     return None
 
 
+def release() -> None:
+    """Free the memory that is kept for further calls and that nobody uses now."""
+    _kept.clear()
+
+
 class Supply:
     """Uninitialised memory for what a kernel writes.
 
