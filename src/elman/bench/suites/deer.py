@@ -84,6 +84,7 @@ DEER = Suite(
         _engines("lru", 10_000, 1, 16),
         _engines("sru", 10_000, 1, 16),
         _engines("paragru", 10_000, 1, 16, quick=True),
+        _engines("gru", 10_000, 1, 16, quick=True),
         _engines("paralstm", 10_000, 1, 16),
         _engines("indrnn", 10_000, 1, 16),
         _engines("lstm", 10_000, 1, 4),
