@@ -121,12 +121,12 @@ def test_table_between_markers():
         in table
     )
     text = "before\n<!-- bench:small -->\nold\n<!-- /bench -->\nafter\n"
-    new = rewritten(text, SUITE, table)
+    new = rewritten(text, SUITE.name, table)
     assert new.startswith("before\n<!-- bench:small -->\n| case")
     assert new.endswith("commit 0123.\n<!-- /bench -->\nafter\n")
-    assert rewritten(new, SUITE, table) == new
+    assert rewritten(new, SUITE.name, table) == new
     with pytest.raises(InputError, match="no place for the table"):
-        rewritten("<!-- bench:other --><!-- /bench -->", SUITE, table)
+        rewritten("<!-- bench:other --><!-- /bench -->", SUITE.name, table)
 
 
 def test_only_whole_results_are_shown():
