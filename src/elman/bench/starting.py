@@ -97,4 +97,5 @@ def _summary(found: list[dict[str, Any]]) -> dict[str, Any]:
         "facts": {OURS: found[-1]["facts"]},
         "wants": ["x", "all weights"],
         "dy": "dense",
+        "waited": max(one["waited"] for one in found),
     }

@@ -131,7 +131,8 @@ def _timed(case: Case, effort: Effort, entered: Entered) -> dict[str, Any]:
     far = {name: one.sample for name, one in present.items() if one.sample is not None}
     waiting = Waiting()
     samples = time_side_by_side(runs, effort.seconds, effort.rounds, far)
-    waited = waiting.share()
+    # contestants of kind "beside" take each other's cores, as they are meant to
+    waited = 0.0 if case.kind == "beside" else waiting.share()
     steady = {name: taken.steady for name, taken in samples.items()}
     for contestant in present.values():
         contestant.close()
