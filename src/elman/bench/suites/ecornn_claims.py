@@ -151,8 +151,8 @@ def _first(rows: Rows) -> Verdict:
         facts=facts,
         reasons=Reasons(
             "a few calls of each candidate tell the fastest",
-            "candidates are called in turn, for 0.2 s unless one is clearly the fastest before, so "
-            "that noise does not choose",
+            "candidates are called interleaved, for 0.2 s unless one is clearly the fastest "
+            "before, so that noise does not choose",
         ),
     )
 
