@@ -16,7 +16,7 @@ def threads(tmp_path, monkeypatch):
     def write(**times: tuple[int, int]) -> None:
         for name, (ran, waited) in times.items():
             (tmp_path / name).mkdir(exist_ok=True)
-            (tmp_path / name / "schedstat").write_text(f"{ran} {waited} 7\n")
+            (tmp_path / name / "schedstat").write_text(f"{ran}000000000 {waited}000000000 7\n")
 
     return write
 
@@ -28,7 +28,7 @@ def test_the_share_of_what_was_wanted(threads):
     assert since.share() == 0.0
     threads(a=(160, 900), b=(20, 20))
     assert since.share() == pytest.approx(20 / 100)
-    assert waited_s() == pytest.approx(920e-9)
+    assert waited_s() == pytest.approx(920)
 
 
 def test_a_thread_that_ends_takes_its_times_along(threads, tmp_path):
@@ -37,6 +37,16 @@ def test_a_thread_that_ends_takes_its_times_along(threads, tmp_path):
     (tmp_path / "b" / "schedstat").unlink()
     threads(a=(190, 10))
     assert since.share() == pytest.approx(0.1)
+
+
+def test_threads_that_hardly_wanted_a_core_say_nothing(threads, monkeypatch):
+    """As where others compute, and this process waits for them."""
+    clock = iter([0.0, 1000.0])
+    monkeypatch.setattr(waiting.time, "perf_counter", lambda: next(clock))
+    threads(a=(0, 0))
+    since = Waiting()
+    threads(a=(10, 90))
+    assert since.share() == 0.0
 
 
 def test_where_the_system_does_not_say(monkeypatch, tmp_path):

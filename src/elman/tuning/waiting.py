@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
-BUSY = 0.1  # share of the time that threads want a core, from which times say little
+# Share of the time that threads want a core, from which times say little. On a quiet machine
+# libraries' threads, which spin while they wait for work, take less of it from each other.
+BUSY = 0.15
+_HARDLY = 0.1  # of the time that passed
 _THREADS = Path("/proc/self/task")
 
 
@@ -23,16 +27,19 @@ class Waiting:
     """Waits of this process's threads for a core, from when this is made."""
 
     def __init__(self) -> None:
-        self._before = _threads() or {}
+        self._before, self._began = _threads() or {}, time.perf_counter()
 
     def share(self) -> float:
         """Of the time for which threads wanted a core, the part in which they had none; 0 where the
-        system does not say."""
+        system does not say, or threads hardly wanted one: then others computed, or have ended."""
         ran = waited = 0
         for thread, (after_ran, after_waited) in (_threads() or {}).items():
             before_ran, before_waited = self._before.get(thread, (0, 0))
             ran, waited = ran + after_ran - before_ran, waited + after_waited - before_waited
-        return min(1.0, max(0.0, waited / (ran + waited))) if ran + waited > 0 else 0.0
+        wanted = ran + waited
+        if wanted * 1e-9 <= _HARDLY * (time.perf_counter() - self._began):
+            return 0.0
+        return min(1.0, max(0.0, waited / wanted))
 
 
 def waiting_in_words(share: float) -> str:

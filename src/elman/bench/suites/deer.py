@@ -78,7 +78,7 @@ DEER = Suite(
         Case(OVER_LENGTHS, "lengths", "gru", *(1, 1, 8)),
         *(_grid(n, T) for T in LENGTHS for n in UNITS),
         *map(_memory, MEMORY),
-        *(_engines("gru", 10_000, BATCH, n, "forward", quick=n == 1) for n in (1, 4, 16)),
+        *(_engines("gru", 10_000, BATCH, n, "forward") for n in (1, 4, 16)),
         _engines("mingru", 10_000, 8, 256),
         _engines("mingru", 10_000, 1, 16),
         _engines("lru", 10_000, 1, 16),
