@@ -1,29 +1,174 @@
-"""Write README.md's measured tables from the committed results: python benchmarks/readme.py."""
+"""Write what pages show of the committed results: python benchmarks/readme.py.
+
+README.md has tables of suites; pages of the documentation have figures, each by its name in
+:data:`FIGURES`, between the same markers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from elman.bench.readme import markdown, rewritten, section
+from elman.bench.cases import OURS
+from elman.bench.claims import Rows
+from elman.bench.contestants import CHECKPOINT
+from elman.bench.readme import markdown, names_in, rewritten
 from elman.bench.results import read_rows
 from elman.bench.suites import SUITES
-from elman.errors import ElmanError
+from elman.errors import ElmanError, InputError
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = ("README.md", "docs/language_models.md", "docs/long_sequences.md")
+LAYERS = ("loop", "torch", OURS, "elman-c")  # of suite ecornn
+SMALL_RUN = 30_200 * 20 * 20  # words of 13 epochs of the Penn Treebank: steps, rows, segments
+LONG = "gru 100000,1,32 every {}"
+POINTS = (
+    *("1 lstm 35,20,200", "1 lstm 35,64,200", "1 lstm 35,128,200", "2 lstm 35,20,200"),
+    *("2 lstm 35,64,200", "2 lstm 35,128,200", "1 lstm 35,20,512", "1 lstm 35,64,512"),
+    *("2 lstm 35,20,512", "2 lstm 35,64,512", "1 lstm 35,128,512", "2 lstm 35,20,650"),
+    *("1 lstm 35,32,1024", "2 gru 35,20,200"),
+)
+
+
+def rows_of(suite: str) -> Rows:
+    """The committed rows of a suite."""
+    return Rows(read_rows(RESULTS / f"{suite}.jsonl").values())
+
+
+def rounded(value: float) -> str:
+    """Three digits, thousands apart."""
+    digits = max(0, len(f"{value:.0f}") - 3)
+    return f"{round(value, -digits):,.0f}".replace(",", " ")
+
+
+def words_per_second(rows: Rows, case: str, who: str) -> float:
+    """Of a training step of T x B words."""
+    asked = rows[case]["asked"]
+    return asked["T"] * asked["B"] / rows.seconds(case, who)
+
+
+def layers() -> str:
+    """A table of suite ecornn: each way to run the layers."""
+    rows = rows_of("ecornn")
+    lines = [
+        "| layers | torch.nn, words/s | elman, words/s | elman | engine c | loop |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for case in POINTS:
+        count, cell, sizes = case.split()
+        _, B, H = sizes.split(",")
+        speeds = [rounded(words_per_second(rows, case, who)) for who in ("torch", OURS)]
+        ratios = [f"{rows.faster(case, who, 'torch'):.2f}x" for who in (OURS, "elman-c", "loop")]
+        name = f"{cell.upper()} {count} x {H}, {B} rows"
+        lines.append(f"| {' | '.join([name, *speeds, *ratios])} |")
+    return "\n".join(lines)
+
+
+def model(cell: str) -> str:
+    """How many times as fast a whole model trains as one of torch.nn's layers."""
+    return f"{rows_of('ecornn').faster(f'model 2 {cell} 35,20,200', OURS, 'torch'):.2f}"
+
+
+def model_speed() -> float:
+    """Words a second of the whole model with LSTM."""
+    return words_per_second(rows_of("ecornn"), "model 2 lstm 35,20,200", OURS)
+
+
+def perplexities() -> str:
+    """Of both models at the end."""
+    found = rows_of("ecornn")["perplexities 35,20,200"]["perplexities"]
+    return " and ".join(f"{found[who][-1]:.2f}" for who in (OURS, "torch"))
+
+
+def products() -> str:
+    """Shares of the time: engine c's, and the loop's."""
+    rows = rows_of("ecornn")
+    phases = rows["phases 35,64,512"]["phases"]
+    ours = sum(v for k, v in phases.items() if k.endswith(("products", "weight gradients")))
+    seconds = rows["operators 35,64,512"]["operators"]["loop"]["seconds"]
+    share = seconds["products"] / sum(seconds.values())
+    return f"{ours:.0%} of engine c's time ({share:.0%} of the loop's)".replace("%", " %")
+
+
+def launches() -> str:
+    """What operators cost where nothing is computed."""
+    rows = rows_of("ecornn")
+    counts = {k: v["operators"] for k, v in rows["operators 35,64,512"]["operators"].items()}
+    times = rows.faster("launches 35,1,1", "torch", "loop")
+    loop, torch = counts["loop"], counts["torch"]
+    return f"{loop} operators a step cost {times:.0f} times what torch.nn's {torch} do"
+
+
+def megabytes(cell: str, who: str) -> str:
+    """The peak of a training step."""
+    return f"{rows_of('memory')[f'{cell} 500,16,128']['memory'][who]['peak'] / 1e6:.0f}"
+
+
+def checkpointed() -> str:
+    """The least and the most times as long that steps with kept states take, at usual spans."""
+    rows = rows_of("memory")
+    cases = [case.name for case in SUITES["memory"].cases if CHECKPOINT in case.contestants]
+    usual = [case for case in cases if "every" not in case]
+    times = [rows.faster(case, OURS, CHECKPOINT) for case in usual]
+    return f"{min(times):.1f} to {max(times):.1f}"
+
+
+def spans(every: int) -> str:
+    """The same of a very long sequence."""
+    return f"{rows_of('memory').faster(LONG.format(every), 'elman-c', CHECKPOINT):.1f}"
+
+
+def step_us(who: str) -> str:
+    """A step of one sample of a GRU of 64 units (µs)."""
+    return f"{rows_of('foundation').seconds('gru 1000,1,64', who) / 1000 * 1e6:.2g}"
+
+
+FIGURES: dict[str, Callable[[], str]] = {
+    "layers of words": layers,
+    "model of lstm": lambda: model("lstm"),
+    "model of gru": lambda: model("gru"),
+    "words a second": lambda: rounded(model_speed()),
+    "minutes of small": lambda: f"{SMALL_RUN / model_speed() / 60:.0f}",
+    "the speed of small": lambda: rounded(model_speed()),
+    "perplexities": perplexities,
+    "products": products,
+    "launches": launches,
+    "peak of gru": lambda: megabytes("gru", OURS),
+    "peak of gru, torch": lambda: megabytes("gru", "torch"),
+    "peak of lstm": lambda: megabytes("lstm", OURS),
+    "peak of lstm, torch": lambda: megabytes("lstm", "torch"),
+    "time of kept states": checkpointed,
+    "time of short spans": lambda: spans(32),
+    "time of long spans": lambda: spans(3162),
+    "step": lambda: step_us(OURS),
+    "step, torch": lambda: step_us("torch"),
+}
+
+
+def content(name: str) -> str:
+    """What stands behind a marker.
+
+    Raises:
+        InputError: it is neither a suite nor a figure.
+        RunError: the rows of a suite make no table.
+    """
+    if name in FIGURES:
+        return FIGURES[name]()
+    if name not in SUITES:
+        raise InputError(f"bench:{name} is neither a suite nor a figure of benchmarks/readme.py")
+    return markdown(SUITES[name], read_rows(RESULTS / f"{name}.jsonl"))
 
 
 def main() -> None:
-    """Rewrite the table of each suite that README.md has markers for."""
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    for suite in SUITES.values():
-        if section(text, suite) is None:
-            print(f"{suite.name}: README.md has no markers for it")
-            continue
-        rows = read_rows(ROOT / "benchmarks" / "results" / f"{suite.name}.jsonl")
-        text = rewritten(text, suite, markdown(suite, rows))
-        print(f"{suite.name}: {len(rows)} rows")
-    readme.write_text(text, encoding="utf-8", newline="\n")
+    """Rewrite everything that a page has markers for."""
+    for page in PAGES:
+        path = ROOT / page
+        text = path.read_text(encoding="utf-8")
+        for name in names_in(text):
+            text = rewritten(text, name, content(name))
+            print(f"{page}: {name}")
+        path.write_text(text, encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench_rows import steady
 from elman.bench.cases import Case, Effort
 from elman.bench.claims import Rows, judged
 from elman.bench.contestants import draw_problem, enter
@@ -80,7 +81,7 @@ def rows_of(seconds, **more):
     """Rows of all cases of the suite, each contestant's time told by a function of both."""
     rows = []
     for case in CMU.cases:
-        names = {name: {"median": seconds(case, name)} for name in case.contestants}
+        names = {name: steady(seconds(case, name)) for name in case.contestants}
         found = {"asked": case.to_json(), "seconds": names, "flop": 1e9 * case.B, **more}
         rows.append({"case": case.name, **found})
     return Rows(rows)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench_rows import steady
 from elman.bench.cases import OURS, Case, Effort
 from elman.bench.claims import Rows, judged
 from elman.bench.decoding import DECODERS
@@ -48,7 +49,7 @@ def test_logits_never_stand_in_memory():
 def rows_of(seconds: dict[str, float], peaks: dict[str, float]) -> Rows:
     row: dict[str, Any] = {
         "case": name_of(WORDS),
-        "seconds": {name: {"median": value} for name, value in seconds.items()},
+        "seconds": {name: steady(value) for name, value in seconds.items()},
         "memory": {name: {"peak": value * MIB} for name, value in peaks.items()},
     }
     return Rows([row])

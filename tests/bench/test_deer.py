@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench_rows import steady
 from elman.bench.claims import Rows, judged
 from elman.bench.limits import REFUSED
 from elman.bench.suites.deer import DEER
@@ -29,7 +30,7 @@ def row(case, time, iterations: dict[Any, Any], grows: int, power: int) -> dict[
             for name in ("newton", "picard")
         }
         return {**told, "solvers": solvers, "solved_by": "windowed"}
-    told["seconds"] = {name: {"median": time(case, name)} for name in case.contestants}
+    told["seconds"] = {name: steady(time(case, name)) for name in case.contestants}
     told["error"] = dict.fromkeys(case.contestants, 1e-6)
     told["memory"] = {AT_ONCE: {"peak": case.H**power << 20}}
     return told
@@ -79,7 +80,7 @@ def test_nothing_is_judged_that_was_not_measured():
     assert {line[4] for line in judged(CLAIMS, Rows([]))} == {"not measured"}
     why = f"{REFUSED}a call would take about 9 s"
     cells = [
-        {"case": cell_of_grid(1, T), "seconds": {LOOP: {"median": 1.0}}, "absent": {AT_ONCE: why}}
+        {"case": cell_of_grid(1, T), "seconds": {LOOP: steady(1.0)}, "absent": {AT_ONCE: why}}
         for T in (1000, 10_000)
     ]
     lines = judged(CLAIMS, Rows(cells))

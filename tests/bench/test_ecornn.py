@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench_rows import steady
 from elman.bench import contestants, language, learning_studies, operators, products
 from elman.bench.cases import OURS, Effort
 from elman.bench.claims import Rows, judged
@@ -16,6 +17,7 @@ from elman.bench.problem import Contestant
 from elman.bench.suites.ecornn import ECORNN
 from elman.bench.suites.ecornn_claims import (
     AGAIN,
+    CHOOSING,
     CURVES,
     FIRST,
     GRID,
@@ -136,9 +138,9 @@ def timed(name: str, **seconds: float) -> dict:
         "case": name,
         "asked": case.to_json(),
         "flop": 10**9,
-        "seconds": {who.replace("_", "-"): {"median": value} for who, value in seconds.items()},
+        "seconds": {who.replace("_", "-"): steady(value) for who, value in seconds.items()},
         "ratio": {
-            who.replace("_", "-"): {"median": base / value}
+            who.replace("_", "-"): steady(base / value)
             for who, value in seconds.items()
             if who != case.baseline
         },
@@ -156,6 +158,7 @@ def rows(ours: float, cold: float, loop: float, columns: float, off: float) -> l
         *(timed(layout_name(sizes), rows=1.0, columns=columns, elman_c=0.5) for sizes in LAYOUTS),
         timed(FIRST, elman=cold),
         timed(AGAIN, elman=0.05),
+        timed(CHOOSING, elman=cold),
         {"case": OPERATORS, "operators": dict.fromkeys(("loop", "torch", OURS), one)},
         {
             "case": PHASES,

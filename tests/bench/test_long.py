@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bench_rows import steady
 from elman.bench.cases import Effort
 from elman.bench.claims import Rows, judged
 from elman.bench.suites.long import AT_ONCE, GRU, HALF, HEADS, LEM, LONG, LOOP, WHOLE
@@ -20,7 +21,7 @@ def row(case: str, accuracy: float, **seconds: float) -> dict:
     return {
         "case": case,
         "asked": {"steps": 100, "B": 4, "H": 16},
-        "seconds": {name: {"median": value} for name, value in times.items()},
+        "seconds": {name: steady(value) for name, value in times.items()},
         "off": {name: seconds.get("off", 1e-7) for name in times},
         "scores": [[50, 2.0, accuracy / 2], [100, 1.0, accuracy]],
         "accuracy": accuracy,
@@ -53,7 +54,7 @@ def test_claims_are_judged(rows, verdict):
 def test_what_is_not_measured_is_told():
     """Without a row, or without a contestant in it."""
     assert {line[4] for line in judged(LONG.claims, Rows([]))} == {"not measured"}
-    slow = {**HERE[2], "seconds": {"torch": {"median": 1.0}}}
+    slow = {**HERE[2], "seconds": {"torch": steady(1.0)}}
     lines = judged(LONG.claims, Rows([slow]))
     assert f"{AT_ONCE} was not measured in {GRU}" in {line[5] for line in lines}
 
@@ -80,6 +81,9 @@ def test_without_data_a_row_names_the_file(monkeypatch):
     for kind in KINDS.values():
         monkeypatch.delenv(kind.variable, raising=False)
     for case in LONG.cases:
-        failed = measure(case, LEAST)["failed"]
-        assert failed.startswith(f"no data: set {KINDS[case.kind].variable} to an .npz with")
-        assert "\n" not in failed
+        row = measure(case, LEAST)
+        assert "failed" not in row
+        assert row["skipped"].startswith(
+            f"no data: set {KINDS[case.kind].variable} to an .npz with"
+        )
+        assert "\n" not in row["skipped"]

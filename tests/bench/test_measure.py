@@ -126,10 +126,9 @@ def test_result_as_text_and_as_json():
 
 def test_a_busy_machine_is_told(monkeypatch):
     """Times mean little then."""
-    seconds = iter([0.0, 1e6])
-    monkeypatch.setattr(measure_module, "waited_s", lambda: next(seconds))
-    assert "no core was free for 100% of the time" in str(small())
-    monkeypatch.setattr(measure_module, "waited_s", lambda: None)
+    monkeypatch.setattr(measure_module.Waiting, "share", lambda waiting: 0.5)
+    assert "beware     Other programs took the cores for 50% of the time" in str(small())
+    monkeypatch.setattr(measure_module.Waiting, "share", lambda waiting: 0.05)
     assert "beware" not in str(small())
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 import torch
 
+from bench_rows import steady
 from elman.bench.cases import Case, Effort
 from elman.bench.claims import Rows, judged
 from elman.bench.contestants import CHECKPOINT, draw_problem, module_of
 from elman.bench.memory import measure_memory, take_peak
 from elman.bench.problem import Problem
+from elman.bench.processes import Program, run_program
 from elman.bench.suites.memory import EVERY, LONG, MEMORY, MIB
+from elman.engines.c.memory import LARGE
 from helpers import need_engine
 
 STEP = Case("step", "memory", "gru", 16, 1, 8, contestants=("torch",), baseline="torch")
@@ -40,6 +44,19 @@ def test_a_known_step():
     assert found["held"] == pytest.approx(32 * MIB, abs=2 * MIB)
     assert found["peak"] >= 48 * MIB - 2 * MIB
     assert found["weights"] == 4
+
+
+@pytest.mark.slow
+def test_results_that_are_kept_count_as_taken():
+    """Engine c has memory of earlier results for further ones of their size, those of a forecast
+    too: a step takes it."""
+    need_engine("c")
+    case = Case("c", "memory", "gru", 4000, 4, 128, contestants=("elman-c",), baseline="elman-c")
+    asked = {"case": case.to_json(), "contestant": "elman-c", "choices": {}}
+    words = ("-m", "elman.bench.memory")
+    found = json.loads(run_program(Program(words, text=json.dumps(asked)), 300))
+    assert found["forecast"] > 4 * LARGE
+    assert found["peak"] == pytest.approx(found["forecast"], rel=0.1)
 
 
 def test_modules():
@@ -93,7 +110,7 @@ def test_forecasts(sizes, checkpoint):
 
 
 def row(case: str, **memory: dict[str, int]) -> dict[str, Any]:
-    seconds = {name: {"median": 1.0 + k} for k, name in enumerate(("elman-c", CHECKPOINT))}
+    seconds = {name: steady(1.0 + k) for k, name in enumerate(("elman-c", CHECKPOINT))}
     named = {name.replace("_", "-"): value for name, value in memory.items()}
     return {"case": case, "memory": named, "seconds": seconds}
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bench_rows import steady
 from elman.bench import weight_residency
 from elman.bench.cases import Effort
 from elman.bench.claims import Rows, judged
@@ -80,7 +81,7 @@ def rows(gain_of_minibatch: float, waiting: float) -> list[dict]:
     for H in UNITS:
         for B in SIZES:
             seconds = {
-                way: {"median": B * (1.0 if way == RESIDENT else taken / B**gain_of_minibatch)}
+                way: steady(B * (1.0 if way == RESIDENT else taken / B**gain_of_minibatch))
                 for way, taken in FASTER.items()
             }
             found.append({"case": name_of(H, B), "flop": B * 10**9, "seconds": seconds})

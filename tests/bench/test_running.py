@@ -131,6 +131,9 @@ def test_reached():
     assert reached(replace(STEP, ratio=None, seconds=0.9), row) is False
     assert reached(STEP, {"failed": "no"}) is False
     assert reached(replace(STEP, ratio=None), row) is None
+    assert reached(STEP, {**row, "waited": 0.3}) is None
+    assert reached(STEP, {**row, "waited": 0.03}) is True
+    assert reached(STEP, {"skipped": "no data"}) is None
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from elman.bench.cases import Case, Effort
 from elman.bench.first_step import first_step
 from elman.bench.processes import ProcessError, Program, environment, run_program
 from elman.bench.random_cell import unseen_cell
-from elman.bench.starting import measure_import, measure_warm
+from elman.bench.starting import measure_choosing, measure_import, measure_warm
 from elman.nn import using
 
 
@@ -72,3 +73,17 @@ def test_starts_are_measured(monkeypatch):
     assert found["seconds"]["elman"]["samples"] == 1
     (chosen,) = found["facts"]["elman"]["l0"].values()
     assert chosen["engine"] in {"c", "reference"}
+
+
+CHOICE = SimpleNamespace(engine="c", schedule="units")
+
+
+def test_choosing_alone(monkeypatch):
+    """Kernels are compiled and verified before the clock starts; each round chooses anew."""
+    asked = []
+    monkeypatch.setattr(starting, "choose", lambda *_, **more: asked.append(more) or CHOICE)
+    case = Case("choosing", "choosing", "lstm", 5, 3, 8, layers=2)
+    found = measure_choosing(case, Effort(1.0, 3, 1))
+    assert asked == [{}, *[{"again": True}] * 3]
+    assert found["seconds"]["elman"]["samples"] == 3
+    assert found["facts"] == {"elman": {"engine": "c", "schedule": "units"}}

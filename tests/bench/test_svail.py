@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench_rows import steady
 from elman.bench import learning_studies
 from elman.bench.cases import Effort
 from elman.bench.claims import Rows, judged
@@ -23,9 +24,9 @@ BY_NAME = {case.name: case for case in SVAIL.cases}
 
 def rows(seconds: Iterable[float]) -> list[dict]:
     """A row for every place, with these seconds of the variants."""
-    timed = {name: {"median": value} for name, value in zip(VARIANTS, seconds, strict=True)}
+    timed = {name: steady(value) for name, value in zip(VARIANTS, seconds, strict=True)}
     best = timed[CHOSEN]["median"]
-    ratio = {name: {"median": best / one["median"]} for name, one in timed.items()}
+    ratio = {name: steady(best / one["median"]) for name, one in timed.items()}
     row = {"flop": 10**9, "seconds": timed, "ratio": ratio}
     return [{"case": case_name(place), **row} for place in PLACES]
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
 from elman.bench.cases import Case, Effort, Suite
 from elman.bench.readme import complaints, markdown, rewritten
-from elman.bench.table import CASE, COLUMNS, NOTHING, filled, words
+from elman.bench.table import (
+    CASE,
+    COLUMNS,
+    NOTHING,
+    filled,
+    share_of_peak,
+    warnings_of,
+    words,
+)
 from elman.bench.timing import Quartiles
 from elman.errors import InputError, RunError
 
@@ -80,6 +88,36 @@ def test_words():
     assert peak == {CASE: "peak", "speed": "50 on 1; 100 on 2"}
 
 
+def test_a_busy_machine_is_marked():
+    """In the row's line, in a line about all rows, and in no table of pages; a quiet one is not."""
+    found = measured()
+    step, start = found["gru 10,1,64"], found["import elman"]
+    step["waited"], start["waited"] = 0.3, 0.05
+    assert words(step)["busy"] == "busy (30%)"
+    assert "busy" not in words(start)
+    (line,) = warnings_of([step, start])
+    assert line.startswith("Other programs took the cores for 30% of the time")
+    assert "gru 10,1,64, the worst of 1 busy rows" in line
+    assert warnings_of([start]) == []
+    (complaint,) = complaints(SUITE, found)
+    assert complaint.startswith("gru 10,1,64: Other programs")
+
+
+@pytest.mark.parametrize("cell, told", [("gru", True), ("rlif", False), ("rleaky", False)])
+def test_products_with_spikes_are_no_share_of_the_peak(cell, told):
+    """Rows are added up where a spike is: they would be more than the processor can do."""
+    found = row(replace(STEP, cell=cell), seconds={"elman": times(20e-6)}, ratio={}, flop=6_000_000)
+    assert ("speed" in words(found)) == told
+    assert (share_of_peak(found) is not None) == told
+
+
+def test_data_that_nobody_named():
+    """Why a row has no times; nothing failed."""
+    found = row(STEP, skipped="no data: set A")
+    assert words(found) == {CASE: STEP.name, "refused": "no data: set A"}
+    assert f"{STEP.name}: no data: set A" in complaints(SUITE, measured() | {STEP.name: found})
+
+
 def test_memory():
     """Peak beside what was forecast; who has no forecast has the peak alone."""
     step = measured()["gru 10,1,64"]
@@ -121,12 +159,12 @@ def test_table_between_markers():
         in table
     )
     text = "before\n<!-- bench:small -->\nold\n<!-- /bench -->\nafter\n"
-    new = rewritten(text, SUITE, table)
+    new = rewritten(text, SUITE.name, table)
     assert new.startswith("before\n<!-- bench:small -->\n| case")
     assert new.endswith("commit 0123.\n<!-- /bench -->\nafter\n")
-    assert rewritten(new, SUITE, table) == new
+    assert rewritten(new, SUITE.name, table) == new
     with pytest.raises(InputError, match="no place for the table"):
-        rewritten("<!-- bench:other --><!-- /bench -->", SUITE, table)
+        rewritten("<!-- bench:other --><!-- /bench -->", SUITE.name, table)
 
 
 def test_only_whole_results_are_shown():

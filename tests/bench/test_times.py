@@ -50,17 +50,14 @@ def test_minibatches_double(clock):
 
 def test_what_others_took_is_told(clock, monkeypatch):
     """A share of the time that samples were taken in."""
-    waits = iter([1.0, 1.25])
 
     def side_by_side(runs, *_):
         next(iter(runs.values()))()
         return {name: Samples([1.0], []) for name in runs}
 
     monkeypatch.setattr(times, "time_side_by_side", side_by_side)
-    monkeypatch.setattr(times, "waited_s", lambda: next(waits))
+    monkeypatch.setattr(times.Waiting, "share", lambda waiting: 0.25)
     assert measure_times(STACK, 1, 9.0).waited == 0.25
-    monkeypatch.setattr(times, "waited_s", lambda: None)
-    assert measure_times(STACK, 1, 9.0).waited == 0.0
 
 
 @pytest.mark.parametrize("seconds", [30.0, 100.0, 1000.0])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench_rows import steady
 from elman.bench.cases import OURS, Case, Effort
 from elman.bench.claims import Rows, UnmeasuredError, judged
 from elman.bench.contestants import draw_problem, enter
@@ -119,7 +120,7 @@ def rows_of(ratio: float, padded: float = 10.0) -> Rows:
         row["machine"] = {"cores": 2, "peak_gflops": {"2": 200.0}}
         ratios = {name: seconds[LOOP] / value for name, value in seconds.items() if name != LOOP}
         for key, values in (("seconds", seconds), ("ratio", ratios)):
-            row[key] = {name: {"median": value} for name, value in values.items()}
+            row[key] = {name: steady(value) for name, value in values.items()}
         rows.append(row)
     return Rows(rows)
 

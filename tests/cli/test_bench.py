@@ -121,8 +121,10 @@ def test_wrong_calls(elman, tmp_path):
 
 def test_claims_and_plots_of_several_rows(elman, fail, tmp_path, monkeypatch):
     """In the terminal and on the page; a bracket is text."""
-    never = Claim("2", "memory [GB] falls", "", lambda rows: Verdict(False, "0x", "<no> reason"))
-    never_measured = Claim("3", "b", "", lambda rows: Verdict(True, str(rows["b"]), ""))
+    never = Claim(
+        "2", "memory [GB] falls", "", lambda rows: Verdict(False, "0x", facts="<no> reason")
+    )
+    never_measured = Claim("3", "b", "", lambda rows: Verdict(True, str(rows["b"])))
 
     def plots(rows: Rows) -> list[dict]:
         places = [(1.0, rows["peak"]["peak_gflops"]["2"])]

@@ -111,6 +111,7 @@ def test_comparison_with_torch(small_config, train):
     for name in ("elman", "torch"):
         assert 0 < speed["items_per_s"][name]["q1"] <= speed["items_per_s"][name]["q3"]
     assert speed["ratio"] > 0
+    assert 0.0 <= speed["waited"] <= 1.0
     assert plain.result["sample"] == compared.result["sample"]
 
 

@@ -11,6 +11,11 @@ from typing import Any
 from elman.bench.claims import Claim, Rows
 from elman.errors import InputError, diagnostic
 
+
+class NoDataError(InputError):
+    """A case wants data that nobody has named: it is left out, and has not failed."""
+
+
 OURS = "elman"  # the contestant that a suite judges: engine auto
 
 
@@ -85,7 +90,7 @@ class Effort:
     Attributes:
         seconds: of interleaved timing (s), warming up and agreement apart.
         rounds: at least so many, however long one takes.
-        starts: fresh processes, where a start is what is measured.
+        starts: fresh processes, where a start is what is measured; seeds, where learning is.
     """
 
     seconds: float = 6.0

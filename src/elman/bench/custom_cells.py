@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import elman.cells
+from elman.compiler import pair_of
 from elman.errors import InputError
 from elman.frontend.cell import Cell, cell
-from elman.ops import relu, sigmoid, split, tanh
+from elman.ops import relu, sigmoid, spike, split, tanh, where
+from elman.plan.two_valued import two_valued
 
 
 @cell(input="x[I]", state="h[H], m[H]", weights="W[3H, I], R[3H, H], b[3H]")
@@ -37,7 +41,35 @@ def projected(x, h, W):
     return W @ x
 
 
-OWN = {"leaky_memory": leaky_memory, "tanh_readout": tanh_readout, "projected": projected}
+# Neurons alone: cells.lif and rlif have the layer that makes the current in them, in every step.
+@cell(input="x[H]", state="s[H], m[H]", weights="V[H, H], c[H]", source="snnTorch 0.9, RLeaky")
+def rleaky(x, s, m, V, c, *, beta=0.5, threshold=1.0):
+    """Leaky neurons whose spikes return through a matrix; the threshold is subtracted."""
+    reset = where(m > threshold, threshold, 0.0)
+    m = beta * m + x + (V @ s + c) - reset
+    return spike(m - threshold), m
+
+
+@cell(input="x[H]", state="m[H]", output="s[H]", source="snnTorch 0.9, Leaky")
+def leaky(x, m, *, beta=0.5, threshold=1.0):
+    """Leaky neurons; the threshold is subtracted a step after the spike."""
+    m = beta * m + x - where(m > threshold, threshold, 0.0)
+    return spike(m - threshold), m
+
+
+OWN = {each.name: each for each in (leaky_memory, tanh_readout, projected, rleaky, leaky)}
+
+
+@cache
+def spiking(name: str) -> bool:
+    """Whether a cell gives values that are 0 or 1 alone: products with them are sums of few rows,
+    and no measure of arithmetic. False for a name that is none of ours."""
+    try:
+        step = pair_of(find_cell(name)).step
+    except InputError:
+        return False
+    known = two_valued(step)
+    return any(value in known for value in step.roots)
 
 
 def find_cell(name: str) -> Cell:

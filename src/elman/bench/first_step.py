@@ -16,10 +16,12 @@ import torch
 
 import elman.nn
 from elman.frontend.cell import Cell
+from elman.tuning.waiting import Waiting
 
 
 def first_step(path: Path, T: int, B: int, H: int) -> dict[str, Any]:
-    """Read the cell, make a module of it and train one step; (s) and what ran.
+    """Read the cell, make a module of it and train one step; (s), what ran, and for which share of
+    the time threads waited for a core.
 
     torch's own first backward, which loads half of sympy whatever is differentiated, is over when
     the clock starts.
@@ -27,12 +29,13 @@ def first_step(path: Path, T: int, B: int, H: int) -> dict[str, Any]:
     x = torch.randn(T, B, H, requires_grad=True)
     dy = torch.randn(T, B, H)
     x.tanh().backward(dy)
+    waiting = Waiting()
     start = time.perf_counter()
     module = elman.nn.Recurrent(read_cell(path), H, H)
     output, _ = module(x)
     output.backward(dy)
     taken = time.perf_counter() - start
-    return {"seconds": taken, "facts": elman.nn.choices(module)}
+    return {"seconds": taken, "facts": elman.nn.choices(module), "waited": waiting.share()}
 
 
 def read_cell(path: Path) -> Cell:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from elman.bench.cases import OURS, Case, Effort
 from elman.bench.claims import curve
+from elman.bench.results import study
 from elman.bench.timing import quartiles
 from elman.errors import EngineError, InputError, VerifyError
 
@@ -43,7 +44,8 @@ def measure_learning(case: Case, effort: Effort) -> dict[str, Any]:
         effort: how long each contestant is timed (s); one step at least, after one untimed.
 
     Raises:
-        InputError: there are no data, or of another length.
+        NoDataError: there are no data.
+        InputError: they are of another length.
         VerifyError: a contestant learns something else.
         EngineError: the baseline cannot run the case.
     """
@@ -146,16 +148,16 @@ def _row(case: Case, entered: Entered, off: dict[str, float], chance: float) -> 
         if name in off
     }
     title = f"{case.name}: accuracy by time of training"
-    return {
-        "seconds": {name: asdict(one) for name, one in seconds.items()},
-        "first": {name: one.seconds[0] for name, one in present.items()},
-        "losses": {name: one.losses[: MOST + 1] for name, one in present.items()},
-        "off": off,
-        "scores": [list(score) for score in scores],
-        "accuracy": accuracy,
-        "chance": chance,
-        "absent": entered.absent,
-        "told": f"accuracy {accuracy:.1%} after {case.steps} steps ({chance:.1%} by chance); "
+    return study(
+        f"accuracy {accuracy:.1%} after {case.steps} steps ({chance:.1%} by chance); "
         f"losses within {max(off.values()):.1e}; a step: {took}",
-        "plots": [curve(title, "seconds of training steps", "accuracy", "x", lines)],
-    }
+        seconds={name: asdict(one) for name, one in seconds.items()},
+        first={name: one.seconds[0] for name, one in present.items()},
+        losses={name: one.losses[: MOST + 1] for name, one in present.items()},
+        off=off,
+        scores=[list(score) for score in scores],
+        accuracy=accuracy,
+        chance=chance,
+        absent=entered.absent,
+        plots=[curve(title, "seconds of training steps", "accuracy", "x", lines)],
+    )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
-from statistics import mean
+from dataclasses import replace
+from statistics import mean, median_low
 from typing import Any
 
 from elman.bench.cases import OURS, Case, Effort
 from elman.bench.claims import curve
+from elman.bench.results import study
 
 CELLS = ("gru_before", "gru")  # the reset gate before and after the recurrent product
 SEEDS = (0, 1, 2)
 STEPS, WORD_STEPS = 300, 100
-TEXT = "ELMAN_BENCH_TEXT"  # names the text that models of words learn; else Python's own sources
+TEXT = "ELMAN_BENCH_TEXT"  # names the text that models learn; else Python's own sources
 TARGET = 3.0  # bits per character: above a trigram's, far below the alphabet's
 WINDOW, STEP_SIZE = 512.0, 1 / 16  # samples that momentum remembers; learning rate per sample
 _MEAN = 8  # steps whose mean loss is held against the target
@@ -31,7 +34,7 @@ def measure_characters(case: Case, effort: Effort, data: str | None = None) -> d
     Args:
         case: T characters per segment, B rows, H units.
         effort: nothing here.
-        data: a text; None: the one that the trainer finds by itself.
+        data: a text; None: what :data:`TEXT` names, or the one that the trainer finds by itself.
 
     Raises:
         RunError: there is no text.
@@ -39,7 +42,9 @@ def measure_characters(case: Case, effort: Effort, data: str | None = None) -> d
     del effort
 
     def one(cell: str, seed: int) -> Curve:
-        return learned({**_sizes(case), "data": data, "cell": cell, "seed": seed, "engine": "c"})
+        return learned(
+            {**_sizes(case), "data": _text(data), "cell": cell, "seed": seed, "engine": "c"}
+        )
 
     curves = {name: [one(name, seed) for seed in SEEDS] for name in CELLS}
     bits = {name: [line[-1][1] for line in lines] for name, lines in curves.items()}
@@ -53,11 +58,11 @@ def measure_characters(case: Case, effort: Effort, data: str | None = None) -> d
         for name, values in bits.items()
     ]
     title = f"Validation of a character model, {case.H} units"
-    return {
-        "bits": bits,
-        "told": f"bits per character after {STEPS} steps: {', '.join(texts)}",
-        "plots": [curve(title, "training steps", "bits per character", "", lines)],
-    }
+    return study(
+        f"bits per character after {STEPS} steps: {', '.join(texts)}",
+        bits=bits,
+        plots=[curve(title, "training steps", "bits per character", "", lines)],
+    )
 
 
 def measure_perplexities(case: Case, effort: Effort, data: str | None = None) -> dict[str, Any]:
@@ -66,7 +71,7 @@ def measure_perplexities(case: Case, effort: Effort, data: str | None = None) ->
     Args:
         case: T words per segment, B rows, H units, layers and cell.
         effort: nothing here.
-        data: a text, or a folder of its parts; None: what :data:`TEXT` names.
+        data: a text, or a folder of its parts; None as of :func:`measure_characters`.
 
     Raises:
         RunError: there is no text.
@@ -77,7 +82,7 @@ def measure_perplexities(case: Case, effort: Effort, data: str | None = None) ->
         "level": "word",
         "steps": WORD_STEPS,
         "validation_chars": _WORDS,
-        "data": data or os.environ.get(TEXT) or None,
+        "data": _text(data),
         "vocabulary": _WORDS,
         "cell": case.cell,
         "embedding": case.H,
@@ -86,11 +91,11 @@ def measure_perplexities(case: Case, effort: Effort, data: str | None = None) ->
     last = {name: line[-1][1] for name, line in curves.items()}
     texts = [f"{name} {value:.2f}" for name, value in last.items()]
     title = f"Validation of a word model, {case.layers} x {case.H} units"
-    return {
-        "perplexities": {name: [value for _, value in line] for name, line in curves.items()},
-        "told": f"perplexity after {WORD_STEPS} steps: {', '.join(texts)}",
-        "plots": [curve(title, "training steps", "perplexity", "y", curves)],
-    }
+    return study(
+        f"perplexity after {WORD_STEPS} steps: {', '.join(texts)}",
+        perplexities={name: [value for _, value in line] for name, line in curves.items()},
+        plots=[curve(title, "training steps", "perplexity", "y", curves)],
+    )
 
 
 def measure_residual(case: Case, effort: Effort, data: str | None = None) -> dict[str, Any]:
@@ -99,13 +104,19 @@ def measure_residual(case: Case, effort: Effort, data: str | None = None) -> dic
     Args:
         case: T characters per segment, B rows, H units, layers, cell and training steps.
         effort: nothing here.
-        data: a text; None: the one that the trainer finds by itself.
+        data: a text; None: what :data:`TEXT` names, or the one that the trainer finds by itself.
 
     Raises:
         RunError: there is no text.
     """
     del effort
-    sizes = {**_sizes(case), "data": data, "cell": case.cell, "engine": "c", "steps": case.steps}
+    sizes = {
+        **_sizes(case),
+        "data": _text(data),
+        "cell": case.cell,
+        "engine": "c",
+        "steps": case.steps,
+    }
     sizes |= {"validation_chars": _FEW}
     sizes |= {"embedding": case.H}  # so that the first layer's input is as wide as the others'
     curves = {
@@ -114,44 +125,54 @@ def measure_residual(case: Case, effort: Effort, data: str | None = None) -> dic
     bits = {name: line[-1][1] for name, line in curves.items()}
     texts = [f"{name} {value:.3f}" for name, value in bits.items()]
     title = f"Validation of a character model of {case.layers} layers"
-    return {
-        "bits": bits,
-        "told": f"bits per character after {case.steps} steps: {', '.join(texts)}",
-        "plots": [curve(title, "training steps", "bits per character", "", curves)],
-    }
+    return study(
+        f"bits per character after {case.steps} steps: {', '.join(texts)}",
+        bits=bits,
+        plots=[curve(title, "training steps", "bits per character", "", curves)],
+    )
 
 
 def measure_samples(case: Case, effort: Effort, data: str | None = None) -> dict[str, Any]:
     """Samples (segments of a row) that a character model reads until its training loss is at
-    :data:`TARGET`, by SGD whose momentum and learning rate follow the minibatch.
+    :data:`TARGET`, by SGD whose momentum and learning rate follow the minibatch: of each seed, None
+    for one that does not come to it, and their median.
 
     Args:
         case: T characters per segment, B rows: the minibatch, H units, layers and cell; at most
             so many training steps.
-        effort: nothing here.
-        data: a text; None: the one that the trainer finds by itself.
+        effort: as many seeds as starts, all of :data:`SEEDS` at most.
+        data: a text; None: what :data:`TEXT` names, or the one that the trainer finds by itself.
 
     Raises:
         RunError: there is no text.
     """
-    del effort
     # deferred: the worker of every other case should not pay for the trainer
     from elman.bench.trainer_models import losses_until
     from elman.train.text.config import TextConfig
 
     rule = {"optimizer": "sgd", "window": WINDOW, "step_size": STEP_SIZE, "schedule": "constant"}
-    given = {**_sizes(case), **rule, "data": data, "cell": case.cell, "steps": case.steps}
+    given = {**_sizes(case), **rule, "data": _text(data), "cell": case.cell, "steps": case.steps}
     config = TextConfig.of({**given, "weight_decay": 0.0, "warmup": 0.0, "engine": "c"})
-    losses = losses_until(config, TARGET, _MEAN)
-    reached = len(losses) < case.steps or sum(losses[-_MEAN:]) / _MEAN <= TARGET
-    samples = len(losses) * case.B if reached else None
-    text = f"{samples} samples" if reached else f"not within {len(losses) * case.B} samples"
-    return {
-        "samples": samples,
-        "rate": {"momentum": config.used_momentum, "lr": config.peak_lr},
-        "told": f"{text} to {TARGET} bits per character: {len(losses)} steps, momentum "
-        f"{config.used_momentum:.3f}, learning rate {config.peak_lr:.3g}",
-    }
+    each: list[int | None] = []
+    for seed in SEEDS[: effort.starts]:
+        losses = losses_until(replace(config, seed=seed), TARGET, _MEAN)
+        reached = len(losses) < case.steps or sum(losses[-_MEAN:]) / _MEAN <= TARGET
+        each.append(len(losses) * case.B if reached else None)
+    middle = median_low(math.inf if count is None else count for count in each)
+    samples = None if middle == math.inf else int(middle)
+    found = ", ".join("none" if count is None else str(count) for count in each)
+    return study(
+        f"samples to {TARGET} bits per character: {found} (of {case.steps * case.B} at most); "
+        f"momentum {config.used_momentum:.3f}, learning rate {config.peak_lr:.3g}",
+        samples=samples,
+        each=each,
+        rate={"momentum": config.used_momentum, "lr": config.peak_lr},
+    )
+
+
+def _text(data: str | None) -> str | None:
+    """The text that models learn; None: the one that the trainer finds by itself."""
+    return data or os.environ.get(TEXT) or None
 
 
 def _sizes(case: Case) -> dict[str, Any]:

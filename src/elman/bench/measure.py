@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -24,13 +23,12 @@ from elman.plan.build import program
 from elman.plan.cost import backward_work, forward_work
 from elman.plan.spec import PlanOptions, Spec
 from elman.tuning.agreement import disagreement
-from elman.tuning.waiting import waited_s
+from elman.tuning.waiting import Waiting, waiting_in_words
 
 ELMAN, LOOP = "elman", "loop"
 SHORT = 10  # steps over which formulas are compared that amplify rounding
 DAY_S = 86_400.0
 ROUNDS = 5
-BUSY = 0.1  # share of the time without a core from which times say little
 
 
 @dataclass(frozen=True)
@@ -95,10 +93,8 @@ class Measured:
             f"({self.ratio.q1:.2f} to {self.ratio.q3:.2f})",
             f"products   {self.gflops:.1f} GFLOP/s{self._share()}",
         ]
-        if self.waited > BUSY:
-            lines.append(
-                f"beware     no core was free for {self.waited:.0%} of the time: measure again"
-            )
+        if text := waiting_in_words(self.waited):
+            lines.append(f"beware     {text}")
         return "\n".join(lines)
 
     def _runs(self) -> str:
@@ -213,11 +209,9 @@ def _check(cell: Any, steps: Any, batch: Any, dtype: Any) -> None:
 
 def _timed(pairing: Pairing, seconds: float) -> tuple[dict[str, list[float]], float]:
     """Seconds of each, round by round, and the share of the time without a core."""
-    began, before = time.perf_counter(), waited_s()
+    waiting = Waiting()
     taken = time_side_by_side({ELMAN: pairing.own, LOOP: pairing.loop}, seconds, ROUNDS)
-    waited, passed = (waited_s() or 0.0) - (before or 0.0), time.perf_counter() - began
-    share = waited / passed / torch.get_num_threads()
-    return {name: samples.steady for name, samples in taken.items()}, min(1.0, max(0.0, share))
+    return {name: samples.steady for name, samples in taken.items()}, waiting.share()
 
 
 def _products(pairing: Pairing, dtype: str) -> int:

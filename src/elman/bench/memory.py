@@ -27,6 +27,7 @@ from elman.bench.decoding import decoded, few
 from elman.bench.problem import Contestant, Problem
 from elman.bench.processes import Program, run_program
 from elman.bench.training import measure_steps
+from elman.engines.c.memory import release
 from elman.errors import EngineError
 from elman.nn.explain import explain
 
@@ -95,8 +96,10 @@ def take_peak(problem: Problem, module: nn.Module, engine: str) -> dict[str, int
 
 
 def _settled() -> int:
-    """Bytes in memory, now that all that is free was given back; the most since begins anew."""
+    """Bytes in memory, now that all that is free was given back, what engine c keeps for further
+    results included; the most since begins anew."""
     gc.collect()
+    release()
     if hasattr(_C, "malloc_trim"):
         _C.malloc_trim(0)
     now, _ = resident()

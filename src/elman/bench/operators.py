@@ -9,6 +9,7 @@ from torch.autograd.profiler import profile
 
 from elman.bench.cases import Case, Effort
 from elman.bench.contestants import draw_problem, enter
+from elman.bench.results import study
 from elman.errors import EngineError
 
 PRODUCTS, POINTWISE, LAYER, MOVING, REST = "products", "pointwise", "layer", "moving", "rest"
@@ -41,7 +42,7 @@ def measure_operators(case: Case, effort: Effort) -> dict[str, Any]:
     del effort
     found = {name: _profiled(name, case) for name in case.contestants}
     texts = [f"{name} {_shares(one['seconds'])}" for name, one in found.items()]
-    return {"operators": found, "told": "; ".join(texts)}
+    return study("; ".join(texts), operators=found)
 
 
 def _profiled(name: str, case: Case) -> dict[str, Any]:

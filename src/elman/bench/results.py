@@ -8,8 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from elman.errors import RunError, diagnostic
+from elman.tuning.waiting import waiting_in_words
 
 Row = dict[str, Any]
+STUDY = "told"  # the field of what a study says of itself, which tables show
+
+
+def study(text: str, **found: Any) -> Row:
+    """The row of a study: what tables show of it, and its figures."""
+    return {**found, STUDY: text}
+
+
+def busy_in_words(row: Row) -> str:
+    """That other programs took the cores from a row's measurement; "" if none did."""
+    return waiting_in_words(row.get("waited", 0.0))
 
 
 def read_rows(path: Path) -> dict[str, Row]:

@@ -15,7 +15,7 @@ from typing import Any
 from elman.bench.cases import OURS, Case, Effort, Suite
 from elman.bench.machine import code
 from elman.bench.processes import ProcessError, Program, run_program
-from elman.bench.results import Row, append_row, read_rows
+from elman.bench.results import Row, append_row, busy_in_words, read_rows
 from elman.folders import VARIABLE
 
 LIMIT_S = 600.0  # of one case
@@ -50,7 +50,9 @@ def run_suite(
 
 def _counts(row: Row, case: Case, effort: Effort, digest: str) -> bool:
     same = json.loads(json.dumps([case.to_json(), asdict(effort), digest]))
-    return "failed" not in row and same == [row.get(k) for k in ("asked", "effort", "code")]
+    return not {"failed", "skipped"} & row.keys() and same == [
+        row.get(k) for k in ("asked", "effort", "code")
+    ]
 
 
 def _measured(case: Case, effort: Effort, cache: Path | None) -> dict[str, Any]:
@@ -79,8 +81,9 @@ def _row(
 
 
 def reached(case: Case, row: Row) -> bool | None:
-    """Whether the median is what the suite asks for; None if it asks for nothing."""
-    if case.ratio is None and case.seconds is None:
+    """Whether the median is what the suite asks for; None if it asks for nothing, or nothing was
+    measured that says it."""
+    if (case.ratio is None and case.seconds is None) or "skipped" in row or busy_in_words(row):
         return None
     if "failed" in row:
         return False

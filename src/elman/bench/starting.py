@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import random
 import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from elman import compiler
 from elman.bench.cases import OURS, Case, Effort
+from elman.bench.custom_cells import find_cell
 from elman.bench.processes import Program, run_program
 from elman.bench.random_cell import unseen_cell
 from elman.bench.timing import quartiles
+from elman.plan.spec import Spec
+from elman.tuning.choose import choose
 
 LIMIT_S = 120.0  # of one fresh process
 _IMPORTS = """\
@@ -50,6 +55,28 @@ def measure_warm(case: Case, effort: Effort) -> dict[str, Any]:
     return _summary(_starts(case, 1 + effort.starts)[1:])
 
 
+def measure_choosing(case: Case, effort: Effort) -> dict[str, Any]:
+    """Choosing among the candidates for a training step, whose kernels are compiled and verified:
+    all of it, the random data that they are called on included.
+
+    Raises:
+        EngineError: no engine but the reference can run the case.
+    """
+    cell = find_cell(case.cell)
+    dims = tuple(sorted(cell.bind(case.input_size, case.H).items()))
+    job = compiler.job(cell, Spec(dims, case.dtype, wants=cell.differentiated))
+    choose(job, case.T, case.B)
+    times: list[float] = []
+    for _ in range(effort.rounds):
+        start = time.perf_counter()
+        choice = choose(job, case.T, case.B, again=True)
+        times.append(time.perf_counter() - start)
+    return {
+        "seconds": {OURS: asdict(quartiles(times))},
+        "facts": {OURS: {"engine": choice.engine, "schedule": choice.schedule}},
+    }
+
+
 def _starts(case: Case, count: int) -> list[dict[str, Any]]:
     """First steps of one unseen cell in processes that share a cache, empty at first."""
     with tempfile.TemporaryDirectory(prefix="elman-bench-") as folder_name:
@@ -70,4 +97,5 @@ def _summary(found: list[dict[str, Any]]) -> dict[str, Any]:
         "facts": {OURS: found[-1]["facts"]},
         "wants": ["x", "all weights"],
         "dy": "dense",
+        "waited": max(one["waited"] for one in found),
     }

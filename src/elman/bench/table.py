@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from elman.bench.cases import OURS
+from elman.bench.custom_cells import spiking
 from elman.bench.limits import REFUSED
-from elman.bench.results import Row
+from elman.bench.results import STUDY, Row, busy_in_words
 
 CASE = "case"
 COLUMNS = {  # name -> header, and the name for a line about one row
@@ -24,6 +25,7 @@ COLUMNS = {  # name -> header, and the name for a line about one row
     "memory": ("memory of a step (forecast)", "memory"),
     "phases": ("where the time goes", "time in"),
     "refused": ("not measured", "not measured:"),
+    "busy": ("machine", "machine"),
 }
 NOTHING = "–"
 PHASES = 4  # shown, of all
@@ -32,19 +34,23 @@ LARGE = 32  # units from which on GFLOP/s say something about the arithmetic
 
 def words(row: Row) -> dict[str, str]:
     """The texts of a row that are not empty, by name of :data:`COLUMNS`."""
-    texts = {CASE: row[CASE]} | _told(row)
+    texts = {CASE: row[CASE]} | _measured(row)
+    if busy_in_words(row):
+        texts["busy"] = f"busy ({row['waited']:.0%})"
     return {name: text for name, text in texts.items() if text != NOTHING}
 
 
-def _told(row: Row) -> dict[str, str]:
+def _measured(row: Row) -> dict[str, str]:
     if "failed" in row:
         return {OURS: "failed"}
+    if "skipped" in row:
+        return {"refused": row["skipped"]}
     if "bandwidth_gbs" in row:
         return {"speed": f"{row['bandwidth_gbs']:.1f} GB/s"}
     if "solvers" in row or "lengths" in row:
         return {"study": _iterations(row)}
-    if "told" in row:
-        return {"study": row["told"]}
+    if STUDY in row:
+        return {"study": row[STUDY]}
     if "phases" in row:
         return {"phases": _phases(row["phases"])}
     if "peak_gflops" in row:
@@ -150,12 +156,21 @@ def machine_line(row: Row) -> str:
     )
 
 
+def warnings_of(rows: list[Row]) -> list[str]:
+    """What a reader of rows has to know of the machine that measured them: a line, or none."""
+    busy = [row for row in rows if busy_in_words(row)]
+    if not busy:
+        return []
+    worst = max(busy, key=lambda row: row["waited"])
+    return [f"{busy_in_words(worst)} That is {worst[CASE]}, the worst of {len(busy)} busy rows."]
+
+
 def share_of_peak(row: Row) -> tuple[float, float | None] | None:
     """GFLOP/s of elman's median (of engine c's where it alone runs) and, if the peak is known,
-    their share of it."""
+    their share of it; None where products are not counted, or have spikes for operands."""
     seconds = row.get("seconds", {})
     ours = seconds.get(OURS) or seconds.get(f"{OURS}-c")
-    if not row.get("flop") or ours is None:
+    if not row.get("flop") or ours is None or spiking(row["asked"]["cell"]):
         return None
     gflops = row["flop"] / ours["median"] / 1e9
     peaks = row["machine"].get("peak_gflops", {})

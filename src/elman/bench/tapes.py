@@ -7,6 +7,7 @@ from typing import Any, get_args
 from elman import compiler
 from elman.bench.cases import Case, Effort
 from elman.bench.custom_cells import find_cell
+from elman.bench.results import study
 from elman.plan.build import program
 from elman.plan.cost import backward_work, state_bytes, tape_bytes
 from elman.plan.spec import PlanOptions, Spec, Tape
@@ -23,7 +24,7 @@ def measure_tapes(case: Case, effort: Effort) -> dict[str, Any]:
         for tape in get_args(Tape):
             found[f"{name} {tape}"] = _kept(name, tape, case)
     texts = [f"{name} {one['bytes']} bytes" for name, one in found.items()]
-    return {"kept": found, "texts": f"kept per step and sample: {', '.join(texts)}"}
+    return study(f"kept per step and sample: {', '.join(texts)}", kept=found)
 
 
 def _kept(name: str, tape: Tape, case: Case) -> dict[str, int]:

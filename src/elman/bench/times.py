@@ -21,7 +21,7 @@ from elman.train.atomic import write_file
 from elman.train.config import Config
 from elman.train.layers import recurrent
 from elman.train.stored import DamageError, Positive, Range, Share, filled, read_object
-from elman.tuning.waiting import waited_s
+from elman.tuning.waiting import Waiting
 
 FORMAT = "elman scale 1"
 BUDGET_S = 30.0  # for all minibatches
@@ -94,7 +94,7 @@ class Measured:
         seconds: medians of forward and backward, by minibatch.
         machine: where.
         sharing_s: what each of several workers does beside that, sums aside: see `Times`.
-        waited: share of the time for which the process wanted a core and had none.
+        waited: share of the time for which threads wanted a core and had none.
         contention: by processes at once: see `Machine`.
         format: of the file.
     """
@@ -188,13 +188,12 @@ def measure_times(
         if (round_s + 2 * took) * (BEFORE + LEAST_ROUNDS) > seconds:
             break
     left = max(0.0, seconds - BEFORE * round_s)
-    start, before = time.perf_counter(), waited_s()
+    waiting = Waiting()
     taken = time_side_by_side(runs, left, LEAST_ROUNDS)
-    passed, after = time.perf_counter() - start, waited_s()
-    waited = 0.0 if before is None or after is None or not passed else (after - before) / passed
+    waited = waiting.share()
     medians = {size: quartiles(samples.steady).median for size, samples in taken.items()}
     gradients = gradient_bytes(module, stack.layers)
-    return Measured(stack, gradients, medians, facts(), sharing_s, min(waited, 1.0), FORMAT)
+    return Measured(stack, gradients, medians, facts(), sharing_s, waited, FORMAT)
 
 
 def gradient_bytes(module: nn.Module, layers: int) -> list[float]:

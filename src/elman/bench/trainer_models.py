@@ -12,10 +12,9 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from elman.bench.cases import Case
+from elman.bench.cases import Case, NoDataError
 from elman.bench.contestants import BUILT_IN, MODULES
 from elman.bench.loops import PLAIN, Loop
-from elman.errors import InputError
 from elman.train.config import Config
 from elman.train.launch import launch, rows_of
 from elman.train.schedule import learning_rate
@@ -62,12 +61,12 @@ def config_of(case: Case) -> SequenceConfig:
     """The run of a case of the trainer's.
 
     Raises:
-        InputError: nobody has named the file of its data.
+        NoDataError: nobody has named the file of its data.
     """
     study = STUDIES[case.kind]
     named = os.environ.get(study.variable)
     if not named:
-        raise InputError(f"no data: set {study.variable} to {study.wanted}")
+        raise NoDataError(f"no data: set {study.variable} to {study.wanted}")
     joined = {"join": case.T} if study.config is SeriesConfig else {}
     return study.config(
         data=named,

@@ -11,10 +11,12 @@ from elman.bench.cases import Case, Effort
 from elman.bench.contestants import draw_problem, enter
 from elman.bench.limits import judged_steps, refusals
 from elman.bench.problem import Contestant, Problem, Results
+from elman.bench.results import study
 from elman.bench.scans import scanned_bytes
 from elman.bench.timing import quartiles, ratios, time_side_by_side
 from elman.errors import EngineError, VerifyError
 from elman.tuning.agreement import disagreement
+from elman.tuning.waiting import Waiting
 
 # Measures whose contestants are given a cotangent of every output.
 _DENSE = ("train", "memory", "fit", "variants", "users")
@@ -80,7 +82,7 @@ def measure_products(case: Case, effort: Effort) -> dict[str, Any]:
     row = measure_steps(case, effort)
     speeds = {name: row["flop"] / taken["median"] / 1e9 for name, taken in row["seconds"].items()}
     texts = [f"{name} {speed:.0f}" for name, speed in speeds.items()]
-    return {**row, "told": f"GFLOP/s: {', '.join(texts)}"}
+    return study(f"GFLOP/s: {', '.join(texts)}", **row)
 
 
 def _entered(case: Case) -> Entered:
@@ -127,7 +129,10 @@ def _timed(case: Case, effort: Effort, entered: Entered) -> dict[str, Any]:
         return {"seconds": {}, "ratio": {}, "error": {}, "absent": entered.absent}
     runs = {name: contestant.run for name, contestant in present.items()}
     far = {name: one.sample for name, one in present.items() if one.sample is not None}
+    waiting = Waiting()
     samples = time_side_by_side(runs, effort.seconds, effort.rounds, far)
+    # contestants of kind "beside" take each other's cores, as they are meant to
+    waited = 0.0 if case.kind == "beside" else waiting.share()
     steady = {name: taken.steady for name, taken in samples.items()}
     for contestant in present.values():
         contestant.close()
@@ -142,6 +147,7 @@ def _timed(case: Case, effort: Effort, entered: Entered) -> dict[str, Any]:
         "error": entered.errors,
         **({"compared": entered.steps} if entered.steps < case.T else {}),
         "facts": {name: facts for name, one in present.items() if (facts := one.facts())},
+        "waited": waited,
         "absent": entered.absent,
     }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from elman.bench.cases import Case, Effort
+from elman.bench.cases import Case, Effort, NoDataError
 from elman.bench.convergence import measure_convergence, measure_lengths
 from elman.bench.learning_by_engine import measure_learning
 from elman.bench.learning_studies import (
@@ -27,10 +27,16 @@ from elman.bench.operators import measure_operators
 from elman.bench.peak import peak_gflops
 from elman.bench.phases import measure_phases
 from elman.bench.scans import measure_bandwidth
-from elman.bench.starting import measure_cold, measure_import, measure_warm
+from elman.bench.starting import (
+    measure_choosing,
+    measure_cold,
+    measure_import,
+    measure_warm,
+)
 from elman.bench.tapes import measure_tapes
 from elman.bench.training import measure_products, measure_steps, measure_variants
 from elman.errors import ElmanError
+from elman.tuning.waiting import Waiting
 
 
 def measure_peak(case: Case, effort: Effort) -> dict[str, Any]:
@@ -63,6 +69,7 @@ MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
     "operators": measure_operators,
     "cold": measure_cold,
     "warm": measure_warm,
+    "choosing": measure_choosing,
     "import": measure_import,
     "peak": measure_peak,
     "memory": measure_memory,
@@ -71,13 +78,17 @@ MEASURES: dict[str, Callable[[Case, Effort], dict[str, Any]]] = {
 
 
 def measure(case: Case, effort: Effort) -> dict[str, Any]:
-    """What was measured, and on which machine; a failure stands under ``failed``."""
+    """What was measured, and on which machine; why it failed stands under ``failed``, which data
+    are not there under ``skipped``."""
     torch.set_num_threads(case.threads)
-    machine = facts()
+    machine, waiting = facts(), Waiting()
     try:
-        return {**MEASURES[case.measure](case, effort), "machine": machine}
+        row = MEASURES[case.measure](case, effort)
+    except NoDataError as error:
+        row = {"skipped": str(error)}
     except ElmanError as error:
-        return {"failed": str(error), "machine": machine}
+        row = {"failed": str(error)}
+    return {"waited": waiting.share(), **row, "machine": machine}
 
 
 def main() -> None:

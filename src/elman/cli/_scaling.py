@@ -9,6 +9,7 @@ from elman.bench.times import Measured
 from elman.plan.allreduce import Interconnect, Link, Nodes
 from elman.plan.scaling import Machine, Point, paying
 from elman.report import BenchPage, Plot
+from elman.tuning.waiting import waiting_in_words
 
 HEADERS = (
     *("workers", "minibatch of each", "compute", "exposed all-reduce", "step"),
@@ -18,7 +19,6 @@ CHECKED = (
     *("processes", "minibatch of each", "forecast", "measured", "measured / forecast"),
     "its work over the cores",
 )
-QUIET = 0.1  # share of the time for which a process may wait for a core
 QUESTION = "Up to how many workers does it pay to share a minibatch?"
 
 
@@ -131,11 +131,8 @@ class Scaling:
                 f"≈: a minibatch of {largest} is the largest that was measured; beyond it a step "
                 "is taken to grow in proportion."
             )
-        if self.measured.waited > QUIET:
-            notes.append(
-                f"Other programs took the cores for {self.measured.waited:.0%} of the time that "
-                "measuring took: repeat it on a quiet machine."
-            )
+        if text := waiting_in_words(self.measured.waited):
+            notes.append(text)
         if self.most > self.batch:
             notes.append(f"More than {self.batch} workers would not have a sample each.")
         return notes

@@ -13,13 +13,22 @@ from rich.table import Table
 
 from elman import cells
 from elman.bench.cases import OURS, Case, Effort, Suite
+from elman.bench.claims import FAILS, Rows, judged
 from elman.bench.claims import HEADERS as CLAIM_HEADERS
-from elman.bench.claims import Rows, judged
 from elman.bench.measure_process import MeasureRequest, measure_in_process
-from elman.bench.results import Row, read_rows
+from elman.bench.results import Row, busy_in_words, read_rows
 from elman.bench.running import run_suite
 from elman.bench.suites import SUITES, find_suite
-from elman.bench.table import CASE, COLUMNS, LARGE, filled, machine_line, share_of_peak, words
+from elman.bench.table import (
+    CASE,
+    COLUMNS,
+    LARGE,
+    filled,
+    machine_line,
+    share_of_peak,
+    warnings_of,
+    words,
+)
 from elman.cli._arguments import Dims, DType, Hidden, Inputs
 from elman.cli._options import named, option, sized
 from elman.cli._printing import wide_console
@@ -153,9 +162,14 @@ def tell(console: Console, chosen: Suite, found: list[Row]) -> None:
     console.print(table_of(chosen, found))
     if chosen.claims:
         console.print(claims_of(chosen, found))
-    machines = [machine_line(row) for row in found if "cpu" in row.get("machine", {})]
-    for line in dict.fromkeys(machines):
+    for line in (*machines_of(found), *warnings_of(found)):
         say(console, line)
+
+
+def machines_of(found: list[Row]) -> list[str]:
+    """A line for each machine that rows were measured on."""
+    lines = [machine_line(row) for row in found if "cpu" in row.get("machine", {})]
+    return list(dict.fromkeys(lines))
 
 
 def measure(
@@ -193,7 +207,7 @@ def claims_of(suite: Suite, found: list[Row]) -> Table:
     """What the source of a suite says beside what was measured; what does not hold is red."""
     table = Table(*CLAIM_HEADERS, title=suite.source, title_justify="left")
     for line in judged(suite.claims, Rows(found)):
-        table.add_row(*map(escape, line), style="red" if line[4] == "does not hold" else None)
+        table.add_row(*map(escape, line), style="red" if line[4] == FAILS else None)
     return table
 
 
@@ -203,24 +217,30 @@ def page_of(suite: Suite, found: list[Row]) -> BenchPage:
     steps = [row for row in found if OURS in row.get("ratio", {})]
     large = [row for row in steps if row["asked"]["H"] >= LARGE]
     shares = {row["case"]: share_of_peak(row) for row in large}
+    missing = {
+        row["case"]: row[key] for row in found for key in ("failed", "skipped") if key in row
+    }
     absent = {
         f"{row['case']}: {name}": reason
         for row in found
         for name, reason in row.get("absent", {}).items()
     }
-    machines = [machine_line(row) for row in found if "cpu" in row.get("machine", {})]
     plots = [*suite.plots(Rows(found)), *(p for row in found for p in row.get("plots", ()))]
     return BenchPage(
         f"elman bench {suite.name}",
         suite.question,
-        list(dict.fromkeys(machines)),
+        [*machines_of(found), *warnings_of(found)],
         headers,
         lines,
         {row["case"]: row["ratio"][OURS] for row in steps},
-        {row["case"]: row["asked"]["ratio"] for row in steps if row["asked"]["ratio"]},
+        {
+            row["case"]: row["asked"]["ratio"]
+            for row in steps
+            if row["asked"]["ratio"] and not busy_in_words(row)
+        },
         {name: share[1] for name, share in shares.items() if share and share[1]},
         [Plot(**plot) for plot in plots],
-        absent | {row["case"]: row["failed"] for row in found if "failed" in row},
+        absent | missing,
         suite.source,
         CLAIM_HEADERS,
         judged(suite.claims, Rows(found)),

@@ -30,6 +30,9 @@ def runs(
     summaries = [summarise(record, record.config) for record in found if record.config is not None]
     if summaries:
         console.print(table_of(summaries))
+    for summary in summaries:
+        if summary.busy:
+            console.print(plain(f"{summary.name}: {summary.busy}"), soft_wrap=True)
     if folders and len(summaries) > 1:
         console.print(table_of_differences(summaries))
     for record in found:
@@ -67,7 +70,7 @@ def table_of(summaries: list[Summary]) -> Table:
             score_of(summary, summary.valid_score),
             baseline_of(summary),
             f"{number(summary.items_per_s, ',.0f')} {summary.words.items}",
-            number(summary.ratio, ".2f"),
+            number(summary.ratio, ".2f") + " (busy)" * bool(summary.busy),
             plain(summary.engine),
         )
     return table

@@ -14,6 +14,7 @@ from elman.train.layers import without_twin
 from elman.train.pace import Timing, next_step, time_interleaved
 from elman.train.stepper import Stepper, make_stepper
 from elman.train.task import Data, Task
+from elman.tuning.waiting import Waiting
 
 BUDGET_SHARE = 0.06  # of the whole time
 
@@ -24,8 +25,9 @@ def compare(stepper: Stepper, task: Task, config: Config, data: Data) -> dict[st
     Both start from the trained weights; the trained model itself stays as it is.
 
     Returns:
-        Items per second (median, quartiles) of both, the ratio of the medians, and by how much
-        the two models' outputs differ; or a text under "skipped".
+        Items per second (median, quartiles) of both, the ratio of the medians, the share of the
+        time that threads waited for a core, and by how much the two models' outputs differ; or a
+        text under "skipped".
     """
     if reason := without_twin(config):
         return {"skipped": reason}
@@ -42,11 +44,14 @@ def compare(stepper: Stepper, task: Task, config: Config, data: Data) -> dict[st
     runs = {
         name: next_step(twin, data, slice(0, config.batch), 0.0) for name, twin in twins.items()
     }
+    waiting = Waiting()
     timings = time_interleaved(runs, budget_s=min(10.0, BUDGET_SHARE * 60 * config.minutes))
+    waited = waiting.share()
     return {
         "items_per_s": {name: speed(config, timing) for name, timing in timings.items()},
         "timings": {name: asdict(timing) for name, timing in timings.items()},
         "ratio": timings["torch"].median_s / timings["elman"].median_s,
+        "waited": waited,
         "largest_logit_difference": float((outputs[0] - outputs[1]).abs().max()),
     }
 

@@ -19,6 +19,7 @@ from elman.train.stored import filled, typed
 from elman.train.tally import Tally
 from elman.train.task import Baseline, Words
 from elman.train.tasks import task_of
+from elman.tuning.waiting import waiting_in_words
 
 
 @dataclass(frozen=True)
@@ -143,9 +144,10 @@ def speed_in_words(speed: Skipped | Compared, cell: str, words: Words) -> str:
     if isinstance(speed, Skipped):
         return f"not compared with torch.nn: {speed.skipped}"
     ours, other = speed.items_per_s.elman, speed.items_per_s.torch
+    busy = waiting_in_words(speed.waited)
     return (
         f"{ours.median:,.0f} {words.items}/s ({ours.q1:,.0f} to {ours.q3:,.0f}) beside "
         f"torch.nn.{cell.upper()}'s {other.median:,.0f} ({other.q1:,.0f} to "
         f"{other.q3:,.0f}): {speed.ratio:.2f}x, "
-        f"outputs within {speed.largest_logit_difference:.1e}"
+        f"outputs within {speed.largest_logit_difference:.1e}{busy and f'. {busy}'}"
     )

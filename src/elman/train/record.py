@@ -59,11 +59,17 @@ class Both:
 
 @dataclass(frozen=True)
 class Compared:
-    """The speed beside torch.nn."""
+    """The speed beside torch.nn.
+
+    Attributes:
+        waited: share of the time for which threads wanted a core and had none; runs of an older
+            elman do not know.
+    """
 
     items_per_s: Both
     ratio: Positive
     largest_logit_difference: float
+    waited: Share = 0.0
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,13 @@ from elman.train.config import Config
 from elman.train.record import Compared, Record
 from elman.train.task import Baseline, Words
 from elman.train.tasks import words_of
+from elman.tuning.waiting import waiting_in_words
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a list of runs shows; None where it is not known (yet)."""
+    """What a list of runs shows; None where it is not known (yet). `busy` says what has to be known
+    of the ratio."""
 
     name: str
     config: Config
@@ -28,6 +30,7 @@ class Summary:
     baseline: Baseline | None
     items_per_s: float | None
     ratio: float | None
+    busy: str
     engine: str
 
 
@@ -50,6 +53,7 @@ def summarise(record: Record, config: Config) -> Summary:
         baseline=facts.baseline if facts else None,
         items_per_s=last.items / last.train_seconds if last else None,
         ratio=speed.ratio if isinstance(speed, Compared) else None,
+        busy=waiting_in_words(speed.waited) if isinstance(speed, Compared) else "",
         engine=", ".join(engines(result.choices) if result else []) or config.engine,
     )
 

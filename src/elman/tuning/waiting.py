@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
+# Share of the time that threads want a core, from which times say little. On a quiet machine
+# libraries' threads, which spin while they wait for work, take less of it from each other.
+BUSY = 0.15
+_HARDLY = 0.1  # of the time that passed
 _THREADS = Path("/proc/self/task")
 
 
@@ -14,16 +19,52 @@ def waited_s() -> float | None:
     Returns:
         None where the system does not say (other than Linux): then nothing is known about load.
     """
-    total = 0
+    threads = _threads()
+    return None if threads is None else sum(waited for _, waited in threads.values()) * 1e-9
+
+
+class Waiting:
+    """Waits of this process's threads for a core, from when this is made."""
+
+    def __init__(self) -> None:
+        self._before, self._began = _threads() or {}, time.perf_counter()
+
+    def share(self) -> float:
+        """Of the time for which threads wanted a core, the part in which they had none; 0 where the
+        system does not say, or threads hardly wanted one: then others computed, or have ended."""
+        ran = waited = 0
+        for thread, (after_ran, after_waited) in (_threads() or {}).items():
+            before_ran, before_waited = self._before.get(thread, (0, 0))
+            ran, waited = ran + after_ran - before_ran, waited + after_waited - before_waited
+        wanted = ran + waited
+        if wanted * 1e-9 <= _HARDLY * (time.perf_counter() - self._began):
+            return 0.0
+        return min(1.0, max(0.0, waited / wanted))
+
+
+def waiting_in_words(share: float) -> str:
+    """What has to be known of times that were taken with such a share; "" if nothing has."""
+    if share <= BUSY:
+        return ""
+    return (
+        f"Other programs took the cores for {share:.0%} of the time that measuring took: repeat it "
+        "on a quiet machine."
+    )
+
+
+def _threads() -> dict[str, tuple[int, int]] | None:
+    """How long each thread of this process has had a core and waited for one (ns)."""
+    found: dict[str, tuple[int, int]] = {}
     try:
         threads = os.listdir(_THREADS)
     except OSError:
         return None
     for thread in threads:
         try:
-            total += int((_THREADS / thread / "schedstat").read_bytes().split()[1])
+            ran, waited = (_THREADS / thread / "schedstat").read_bytes().split()[:2]
+            found[thread] = int(ran), int(waited)
         except FileNotFoundError:  # it has ended
             continue
-        except (OSError, ValueError, IndexError):
+        except (OSError, ValueError):
             return None
-    return total * 1e-9
+    return found

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from elman.bench.claims import Claim, Rows, UnmeasuredError, Verdict
+from elman.bench.claims import (
+    SAME,
+    Claim,
+    Reasons,
+    Rows,
+    Trend,
+    UnmeasuredError,
+    Verdict,
+    fit_trend,
+)
 
 COMBINED = "switches 10,16,1000"
 COMBINED_QUICK = "switches 10,16,256"
@@ -20,6 +29,7 @@ CALLS = "calls 10,100,1000"
 PARTS = "parts 10,100,1000"
 PHASES = "phases 10,1000,1000"
 PHASES_QUICK = "phases 10,100,256"
+_BETWEEN = 1.5  # power of T
 _SLIGHT = 1.25  # times as fast at most, for a gain that is called marginal
 
 
@@ -52,34 +62,48 @@ def _total(rows: Rows) -> Verdict:
     gain = rows.faster(case, "elman-c", "serial")
     text = f"{gain:.0f}x on {rows[case]['asked']['threads']} cores"
     slow, fast = (_speed(rows, case, who) for who in ("serial", "elman-c"))
-    why = (
-        f"serial code does {slow:.2g} GFLOP/s, each addition waiting for the one before, all three "
-        f"together {fast:.2g}, both at a batch of {rows[case]['asked']['B']}"
+    facts = (
+        f"serial code {slow:.2g} GFLOP/s, all three together {fast:.2g}, both at a batch of "
+        f"{rows[case]['asked']['B']}"
     )
     if PEERS in rows:
         full = _speed(rows, PEERS, "elman") / _speed(rows, case, "serial")
-        why += f"; a batch of 1000 gives {full:.0f}x per FLOP"
-    return Verdict(gain >= 39, text, why)
+        facts += f"; a batch of 1000 gives {full:.0f}x per FLOP"
+    reasons = Reasons(
+        "in serial code each addition waits for the one before",
+        "there are few cores for the third of them to use",
+    )
+    return Verdict(gain >= 39, text, facts=facts, reasons=reasons)
 
 
 def _batches(rows: Rows) -> Verdict:
-    times = [per_sample(rows, case, "elman") for case in BATCHES]
-    gain = times[0] / times[-1]
+    times = {rows[case]["asked"]["B"]: per_sample(rows, case, "elman") for case in BATCHES}
+    trend = fit_trend(times.items())
+    least, most = min(times), max(times)
+    gain = (most / least) ** -trend.power
     return Verdict(
-        gain > 1.05,
-        f"{gain:.2f}x per sample from 100 to 1000",
-        "weights are packed once per call and reused by all rows; 100 rows pay for most of that",
+        trend.falls and gain > 1 + SAME,
+        f"{gain:.2f}x per sample from {least} to {most}",
+        facts=f"by the fit B^({trend}) of the time per sample through {len(times)} batches",
+        reasons=Reasons(
+            "weights are packed once per call, which more samples share",
+            "100 samples pay for most of what is done once per call: packing the weights",
+        ),
     )
 
 
 def _tiling(rows: Rows) -> Verdict:
     case = _combined(rows)
-    alone = rows.faster(case, "tiling", "serial")
-    with_vectors = rows.faster(case, "tiling+simd", "simd")
+    alone = rows.ratio(case, "tiling", "serial")
+    with_vectors = rows.ratio(case, "tiling+simd", "simd")
     return Verdict(
-        alone > 1 and with_vectors > 1,
-        f"{alone:.1f}x alone, {with_vectors:.1f}x with vectors",
-        "a tile loads an element once for all of its rows or columns, and its sums are independent",
+        alone.gains and with_vectors.gains,
+        f"{alone.median:.1f}x alone, {with_vectors.median:.1f}x with vectors",
+        reasons=Reasons(
+            "a tile loads an element once for all of its rows or columns, and its sums are "
+            "independent",
+            "at this size operands are in a cache however they are gone through",
+        ),
     )
 
 
@@ -92,30 +116,45 @@ def _simd(rows: Rows) -> Verdict:
         "with both": ("tiling+threads", "elman-c"),
     }
     gains = {name: rows.faster(case, new, old) for name, (old, new) in pairs.items()}
-    best = max(gains.values())
     text = ", ".join(f"{gain:.1f}x {name}" for name, gain in gains.items())
     return Verdict(
-        best >= 8, text, "products and tanh alike are vector code here; theirs left tanh scalar"
+        max(gains.values()) >= 8,
+        text,
+        reasons=Reasons(
+            "products and tanh alike are vector code here; theirs left tanh scalar",
+            "a vector of this processor has fewer than 16 lanes, or what it loads comes too slowly",
+        ),
     )
 
 
 def _threads(rows: Rows) -> Verdict:
     case = _combined(rows)
-    gain = rows.faster(case, "simd+threads", "tiling+threads")
-    tiles = rows.faster(case, "tiling+threads", "threads")
+    gain = rows.ratio(case, "simd+threads", "tiling+threads")
+    tiles = rows.ratio(case, "tiling+threads", "threads")
     return Verdict(
-        gain > 1 and tiles < 1,
-        f"vectors and threads {gain:.1f}x tiles and threads; tiles gain {tiles:.1f}x under threads",
-        "a worker here takes one share of all rows or units, not tiles from here and there",
+        gain.gains and tiles.loses,
+        f"vectors and threads {gain.median:.1f}x tiles and threads; "
+        f"tiles gain {tiles.median:.1f}x under threads",
+        reasons=Reasons(
+            "threads that share tiles wait for each other's operands",
+            "a worker here takes one share of all rows or units, not tiles from here and there",
+        ),
     )
 
 
 def _special(rows: Rows) -> Verdict:
-    gain = rows.faster(PARTS, "elman-c", "without specialization")
+    gain = rows.ratio(PARTS, "elman-c", "without specialization")
     return Verdict(
-        1 < gain <= _SLIGHT,
-        f"{gain:.2f}x",
-        "tanh is a small part of a step whose products have a thousand terms",
+        gain.gains and gain.median <= _SLIGHT,
+        f"{gain.median:.2f}x",
+        facts=f"slight is {_SLIGHT:g}x at most",
+        reasons=Reasons(
+            "tanh is a small part of a step whose products have a thousand terms",
+            "without it each tanh is a call of the C library beside products at the speed of "
+            "vectors: no small part of a step"
+            if gain.gains
+            else "the calls of the C library that it replaces take next to nothing of a step",
+        ),
     )
 
 
@@ -126,7 +165,8 @@ def _ahead(rows: Rows) -> Verdict:
     return Verdict(
         gain >= 3,
         f"{gain:.1f}x over compiling in each run, {steps:.2f}x over a call per step",
-        f"compiling takes {(gain - 1) * alone:.1f} s, a training step of this size {alone:.2g} s",
+        facts=f"compiling takes {(gain - 1) * alone:.1f} s, a training step of this size "
+        f"{alone:.2g} s",
     )
 
 
@@ -135,7 +175,10 @@ def _fusion(rows: Rows) -> Verdict:
     return Verdict(
         gain >= 1.8,
         f"{gain:.2f}x",
-        "pointwise work is a small part of a step, whether its values stay in cache or not",
+        reasons=Reasons(
+            "values of one loop are read by the next one from memory",
+            "pointwise work is a small part of a step, whether its values stay in cache or not",
+        ),
     )
 
 
@@ -144,24 +187,31 @@ def _powers(rows: Rows) -> Verdict:
     return Verdict(
         loss > 1.1,
         f"1024 takes {loss:.2f}x the time of 1000 per FLOP",
-        "rows of x and of states that are 4096 bytes apart meet in the same cache sets"
-        if loss > 1.1
-        else "weights are packed, and a tile reads no more than eight rows that lie so far apart",
+        reasons=Reasons(
+            "rows of x and of states that are 4096 bytes apart meet in the same cache sets",
+            "weights are packed, and a tile reads no more than eight rows that lie so far apart",
+        ),
     )
 
 
 def _linear(rows: Rows) -> Verdict:
-    first, last = LENGTHS[0], LENGTHS[-1]
-    growth = {
-        who: rows.seconds(last, who) / rows.seconds(first, who) for who in ("elman", "quadratic")
-    }
-    steps = rows[last]["asked"]["T"] / rows[first]["asked"]["T"]
+    found = {who: _growth(rows, who) for who in ("elman", "quadratic")}
     return Verdict(
-        growth["elman"] <= 1.3 * steps < growth["quadratic"],
-        f"{steps:.0f} times the steps: {growth['elman']:.1f}x the time, "
-        f"quadratic {growth['quadratic']:.1f}x",
-        "one derived step back per step, whose cotangent the next one reads",
+        found["elman"].power < _BETWEEN < found["quadratic"].power,
+        f"T^({found['elman']}), quadratic T^({found['quadratic']})",
+        facts=f"fits of the time through {len(LENGTHS)} lengths; what a call costs besides its "
+        f"steps "
+        f"makes powers less than they are, so that {_BETWEEN:g} parts linear from quadratic",
+        reasons=Reasons(
+            "one derived step back per step, whose cotangent the next one reads",
+            "the lengths are too short for what grows with them to show",
+        ),
     )
+
+
+def _growth(rows: Rows, who: str) -> Trend:
+    """How the time grows with the steps."""
+    return fit_trend((rows[case]["asked"]["T"], rows.seconds(case, who)) for case in LENGTHS)
 
 
 def _numpy(rows: Rows) -> Verdict:
@@ -172,15 +222,16 @@ def _numpy(rows: Rows) -> Verdict:
     return Verdict(
         gain >= 2.5,
         f"NumPy {gain:.2f}x Halide; elman {ours:.2f}x NumPy",
-        "BLAS also cuts along k, and packs both operands"
-        if gain >= 2.5
-        else "this schedule keeps sums in registers and a panel in cache, as BLAS does",
+        reasons=Reasons(
+            "BLAS also cuts along k, and packs both operands",
+            "this schedule keeps sums in registers and a panel in cache, as BLAS does",
+        ),
     )
 
 
 def _fastest(rows: Rows) -> Verdict:
     gains = {
-        (case, who): rows.faster(case, "elman", who)
+        (case, who): rows.ratio(case, "elman", who)
         for case in SIZES
         if case in rows
         for who in rows[case]["seconds"]
@@ -188,13 +239,15 @@ def _fastest(rows: Rows) -> Verdict:
     }
     if not gains:
         raise UnmeasuredError("no size was measured")
-    (case, who), least = min(gains.items(), key=lambda item: item[1])
+    (case, who), least = min(gains.items(), key=lambda item: item[1].median)
     return Verdict(
-        least > 1,
-        f"{least:.2f}x {who} in {case}, the least of {len(gains)}",
-        "all steps are one call, and what follows a product finds its result in the first cache"
-        if least > 1
-        else f"there the products of {who} are faster, or it minds other processes less",
+        all(gain.gains for gain in gains.values()),
+        f"{least.median:.2f}x {who} in {case}, the least of {len(gains)}",
+        reasons=Reasons(
+            "all steps are one call, and what follows a product finds its result in the first "
+            "cache",
+            f"there the products of {who} are as fast, and they are most of the work",
+        ),
     )
 
 
@@ -207,7 +260,10 @@ def _phases(rows: Rows) -> Verdict:
     return Verdict(
         multiplied >= 0.7,
         f"{multiplied:.0%} in products, {summed:.0%} of all for the weights' gradients",
-        "nothing is saved by a pass of its own: a tape is written by the code that computed it",
+        reasons=Reasons(
+            "nothing is saved by a pass of its own: a tape is written by the code that computed it",
+            "few units make products that are no more work than what is done to their results",
+        ),
     )
 
 

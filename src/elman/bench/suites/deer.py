@@ -18,7 +18,7 @@ from elman.bench.suites.deer_claims import (
 )
 
 MOST_S = 2.0  # of a call in the grid
-_QUICK = ((1, 1000), (1, 10_000), (16, 1000))  # of the grid
+_QUICK = ((1, 1000), (1, 10_000), (4, 1000), (16, 1000))  # of the grid
 STUDIES = {  # name -> cell, T, H, weights
     INITIAL: ("gru", 10_000, 8, "untrained"),
     TRAINED: ("gru", 10_000, 8, "trained"),
@@ -83,7 +83,8 @@ DEER = Suite(
         _engines("mingru", 10_000, 1, 16),
         _engines("lru", 10_000, 1, 16),
         _engines("sru", 10_000, 1, 16),
-        _engines("paragru", 10_000, 1, 16, quick=True),
+        _engines("paragru", 10_000, 1, 16),
+        _engines("gru", 10_000, 1, 16),
         _engines("paralstm", 10_000, 1, 16),
         _engines("indrnn", 10_000, 1, 16),
         _engines("lstm", 10_000, 1, 4),

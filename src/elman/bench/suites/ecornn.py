@@ -10,6 +10,7 @@ from elman.bench.language import LANGUAGES
 from elman.bench.products import COLUMNS, PANELS, ROWS
 from elman.bench.suites.ecornn_claims import (
     AGAIN,
+    CHOOSING,
     CLAIMS,
     CURVES,
     DEFAULT,
@@ -152,6 +153,7 @@ ECORNN = Suite(
         *map(_product, LAYOUTS),
         Case(FIRST, "cold", T=T, B=PTB[1], H=PTB[2]),
         Case(AGAIN, "warm", T=T, B=PTB[1], H=PTB[2]),
+        Case(CHOOSING, "choosing", "lstm", T, *PTB[1:], quick=True),
         Case(CURVES, "perplexities", "lstm", T, *PTB[1:], layers=PTB[0]),
     ),
     seconds=1.0,

@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from elman.bench.cases import Case, Suite
-from elman.bench.claims import Claim, Rows, UnmeasuredError, Verdict, curve
+from elman.bench.claims import (
+    SAME,
+    Claim,
+    Reasons,
+    Rows,
+    Spread,
+    UnmeasuredError,
+    Verdict,
+    curve,
+)
 
 T, FEW = 16, 4  # the post does not tell its own; few steps where one takes 0.1 s
 LARGE = 2048
@@ -32,7 +41,7 @@ THERE = {
     1024: (1.153, 1.275, 1.395),
     2048: (1.035, 1.114, 1.195),
 }
-_SAME = 0.02  # a difference of less is none
+_ADDED_UP = "what each step gains adds up"
 Place = tuple[int, int]
 
 
@@ -55,19 +64,14 @@ def _case(place: Place) -> Case:
     )
 
 
-def _seconds(rows: Rows, variant: str, place: Place) -> float:
-    return rows.seconds(case_name(place), variant)
-
-
-def _faster(rows: Rows, later: str, earlier: str, place: Place) -> float:
+def _faster(rows: Rows, later: str, earlier: str, place: Place) -> Spread:
     """How many times as fast one variant is as another, round by round beside the baseline."""
-    ratios = {CHOSEN: {"median": 1.0}, **rows[case_name(place)]["ratio"]}
-    return ratios[later]["median"] / ratios[earlier]["median"]
+    return rows.ratio(case_name(place), later, earlier)
 
 
 def _everywhere(
     rows: Rows, later: str, earlier: str, places: Iterable[Place]
-) -> dict[Place, float]:
+) -> dict[Place, Spread]:
     """How many times as fast one variant is as another, wherever they were measured.
 
     Raises:
@@ -81,8 +85,14 @@ def _everywhere(
     return found
 
 
-def _list(found: dict[Place, float]) -> str:
-    return ", ".join(f"{ratio:.2f} ({H}, {B})" for (H, B), ratio in found.items())
+def _list(found: dict[Place, Spread]) -> str:
+    return ", ".join(f"{ratio.median:.2f} ({H}, {B})" for (H, B), ratio in found.items())
+
+
+def _gaining(found: dict[Place, Spread]) -> str:
+    """In how many places it is a gain."""
+    gains = sum(ratio.gains for ratio in found.values())
+    return f"a gain in {gains} of {len(found)} places"
 
 
 def _there(step: int) -> str:
@@ -96,20 +106,22 @@ def _there(step: int) -> str:
 
 def _whole(rows: Rows) -> Verdict:
     found = _everywhere(rows, CHOSEN, ORIGINAL, PLACES)
-    best = max(found, key=found.__getitem__)
+    best = max(found, key=lambda place: found[place].median)
     return Verdict(
-        found[best] >= THERE[1024][2] - _SAME,
+        found[best].median >= THERE[1024][2] * (1 - SAME),
         _list({best: found[best]}),
-        "the best of all sizes; one compiled loop has no launches of kernels to save",
+        facts="the best of all sizes",
+        reasons=Reasons(_ADDED_UP, "one compiled loop has no launches of kernels to save"),
     )
 
 
 def _ladder(rows: Rows) -> Verdict:
     found = _everywhere(rows, CHOSEN, ORIGINAL, BARS)
     return Verdict(
-        min(found.values()) >= 1.2,
+        min(ratio.median for ratio in found.values()) >= 1.2,
         _list(found),
-        "the whole ladder, variant 4 beside variant 1",
+        facts="the whole ladder, variant 4 beside variant 1",
+        reasons=Reasons(_ADDED_UP, "one compiled loop has no launches of kernels to save"),
     )
 
 
@@ -117,10 +129,14 @@ def _concatenate(rows: Rows) -> Verdict:
     found = _everywhere(rows, CONCATENATED, ORIGINAL, BARS)
     hoisted = _everywhere(rows, UNMERGED, ORIGINAL, found)
     return Verdict(
-        min(found.values()) > 1 + _SAME,
+        all(ratio.gains for ratio in found.values()),
         _list(found),
-        "single products are tiles of the same loop over rows and units, no launches; of it by "
-        f"the inputs' products for all steps at once: {_list(hoisted)}",
+        facts=f"{_gaining(found)}; of it by the inputs' products for all steps at once: "
+        f"{_list(hoisted)}",
+        reasons=Reasons(
+            "an operand is loaded once for all products that read it",
+            "single products are tiles of the same loop over rows and units, and no launches",
+        ),
     )
 
 
@@ -128,10 +144,13 @@ def _reset(rows: Rows) -> Verdict:
     found = _everywhere(rows, CHOSEN, CONCATENATED, BARS)
     smaller = _everywhere(rows, CHOSEN, CONCATENATED, PLACES)
     return Verdict(
-        min(found.values()) >= 1.05,
+        all(ratio.gains and ratio.median >= 1.05 for ratio in found.values()),
         _list(smaller),
-        "one product a step instead of two that wait for each other, both with the tape that the "
-        "plan chooses; judged at minibatch 128",
+        facts="both with the tape that the plan chooses; judged at minibatch 128",
+        reasons=Reasons(
+            "one product a step instead of two that wait for each other",
+            "at minibatch 128 two products that wait for each other keep two cores as busy as one",
+        ),
     )
 
 
@@ -139,10 +158,15 @@ def _activations(rows: Rows) -> Verdict:
     found = _everywhere(rows, CHOSEN, MOVED, BARS)
     again = _everywhere(rows, CHOSEN, RECOMPUTED, found)
     return Verdict(
-        min(found.values()) > 1 - _SAME and max(found.values()) > 1 + _SAME,
+        all(ratio.gains for ratio in found.values()),
         _list(found),
-        'tape="auto" beside "save", which recomputes no product either; beside "recompute", which '
-        f"recomputes it as variant 3 does: {_list(again)}",
+        facts=f'{_gaining(found)}, tape="auto" beside "save"; beside "recompute", which '
+        f"recomputes a "
+        f"product as variant 3 does: {_list(again)}",
+        reasons=Reasons(
+            "what is kept is less, and what is recomputed is elementwise",
+            'tape="save" recomputes no product either',
+        ),
     )
 
 
@@ -153,23 +177,30 @@ def _memory(rows: Rows) -> Verdict:
         auto["bytes"] <= save["bytes"] and auto["products"] <= save["products"],
         f"{auto['bytes']} bytes beside {save['bytes']} per step and sample, "
         f"H = {row['asked']['H']}",
-        "the minimum cut keeps the recurrent product and recomputes what is elementwise; "
-        "no product is recomputed",
+        reasons=Reasons(
+            "the minimum cut keeps the recurrent product and recomputes what is elementwise",
+            "the cut trades a product for memory, or memory for a product",
+        ),
     )
 
 
 def _minibatch(rows: Rows) -> Verdict:
-    found: dict[Place, float] = {}
+    found: dict[Place, Spread] = {}
     for H in (512, 1024):
         if all(case_name((H, B)) in rows for B in (64, 128)):
-            half, whole = _seconds(rows, CHOSEN, (H, 64)), _seconds(rows, ORIGINAL, (H, 128))
-            found[H, 64] = whole / (2 * half)
+            half, whole = (case_name((H, B)) for B in (64, 128))
+            ratio = rows.time(whole, ORIGINAL).over(rows.time(half, CHOSEN))
+            found[H, 64] = Spread(ratio.median / 2, ratio.q1 / 2, ratio.q3 / 2)
     if not found:
         raise UnmeasuredError("minibatches of 64 and 128 were not measured")
     return Verdict(
-        min(found.values()) >= 1 - 0.05,
+        not any(ratio.loses for ratio in found.values()),
         _list(found),
-        "samples per second of variant 4 at 64 beside those of variant 1 at 128",
+        facts="samples per second of variant 4 at 64 beside those of variant 1 at 128",
+        reasons=Reasons(
+            "what the ladder gains is more than what a smaller product loses",
+            "what the ladder gains is less than what a smaller product loses",
+        ),
     )
 
 
@@ -181,7 +212,7 @@ def _accuracy(rows: Rows) -> Verdict:
     return Verdict(
         off <= spread,
         f"{off:+.3f} bits per character",
-        f"means over {len(after)} seeds of equal steps; seeds differ by up to {spread:.3f}",
+        facts=f"means over {len(after)} seeds of equal steps; seeds differ by up to {spread:.3f}",
     )
 
 
@@ -193,13 +224,13 @@ def _plots(rows: Rows) -> list[dict[str, Any]]:
     ):
         lines[f"{name}, TitanX"] = [(H, bars[index]) for H, bars in THERE.items()]
         lines[f"{name}, here"] = [
-            (place[0], _faster(rows, variant, ORIGINAL, place))
+            (place[0], _faster(rows, variant, ORIGINAL, place).median)
             for place in BARS
             if case_name(place) in rows
         ]
     rates = {
         f"variant {number}": [
-            (place[0], rows[name]["flop"] / _seconds(rows, variant, place) / 1e9)
+            (place[0], rows[name]["flop"] / rows.seconds(name, variant) / 1e9)
             for place in BARS
             if (name := case_name(place)) in rows
         ]

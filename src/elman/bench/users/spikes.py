@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 import elman.nn
 from elman.bench.cases import Case
+from elman.bench.custom_cells import leaky, rleaky
 from elman.bench.users.project import Project, Weights
 from elman.cells import lif
-from elman.frontend.cell import cell
-from elman.ops import spike, where
 
 CLASSES = 10
 BETA, SLOPE = 0.5, 25.0
@@ -89,22 +88,6 @@ class SpikingLoop(nn.Module):
             spk2, mem2 = self.lif2(self.fc2(spk1), spk2, mem2)
             outputs.append(spk2)
         return torch.stack(outputs), (mem1, mem2)
-
-
-# Neurons alone: cells.lif and rlif have the layer that makes the current in them, in every step.
-@cell(input="x[H]", state="s[H], m[H]", weights="V[H, H], c[H]", source="snnTorch 0.9, RLeaky")
-def rleaky(x, s, m, V, c, *, beta=0.5, threshold=1.0):
-    """Leaky neurons whose spikes return through a matrix; the threshold is subtracted."""
-    reset = where(m > threshold, threshold, 0.0)
-    m = beta * m + x + (V @ s + c) - reset
-    return spike(m - threshold), m
-
-
-@cell(input="x[H]", state="m[H]", output="s[H]", source="snnTorch 0.9, Leaky")
-def leaky(x, m, *, beta=0.5, threshold=1.0):
-    """Leaky neurons; the threshold is subtracted a step after the spike."""
-    m = beta * m + x - where(m > threshold, threshold, 0.0)
-    return spike(m - threshold), m
 
 
 class Spiking(nn.Module):
