@@ -23,11 +23,12 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "elman"
 
 LANGUAGE = "errors ir frontend autodiff passes plan ops cells"
-MIDDLE = f"{LANGUAGE} folders version engines engines.registry tuning torch numpy"
-ENGINE = "errors folders ir autodiff plan engines torch numpy"  # never another engine
+MIDDLE = f"{LANGUAGE} files folders version engines engines.registry tuning torch numpy"
+ENGINE = "errors files folders ir autodiff plan engines torch numpy"  # never another engine
 
 BELOW = {  # room -> what it may import besides itself; one row per room, lowest first
     "errors": "",
+    "files": "",
     "folders": "",
     "version": "",
     "starting": "",
@@ -46,7 +47,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "engines.triton": f"{ENGINE} triton",
     "engines.deer": f"{ENGINE} engines.registry",  # finds scans, and who falls back
     # the oracle judges all kernels, and shows where thresholds lie
-    "tuning": "errors folders version ir autodiff passes plan engines engines.registry"
+    "tuning": "errors files folders version ir autodiff passes plan engines engines.registry"
     " engines.reference torch numpy",
     "compiler": MIDDLE,
     "explaining": f"{MIDDLE} compiler",

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from elman.errors import InputError, RunError, diagnostic
+from elman.files import open_file, read_file
 from elman.train.folder import RunFolder
 from elman.train.loading import Weights, weights_of
 
@@ -88,8 +89,9 @@ def _read(path: Path, weights: Weights) -> Mapping[str, Tensor]:
         if path.is_dir():
             return weights_of(RunFolder(path), weights).tensors
         if path.suffix == ".safetensors":
-            return load_file(path)
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+            return load_tensors(read_file(path))
+        with open_file(path) as file:
+            found: Any = torch.load(file, map_location="cpu", weights_only=True)
     except (OSError, SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
         text = str(error).partition("\n")[0]
         details = [("path", str(path)), ("error", text)]

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from elman.files import read_file
 from elman.folders import cache_folder, private_folder
 
 FORMAT = 1
@@ -35,8 +36,7 @@ def recall(key: Key) -> dict[str, Any] | None:
         path = _path(key)
         if not private_folder(path.parent):
             return None
-        with path.open("rb") as file:
-            entry = json.loads(file.read(_LARGEST))
+        entry = json.loads(read_file(path, _LARGEST))
     except (OSError, ValueError, RuntimeError):  # RuntimeError: no home, or JSON nested too deeply
         return None
     if not isinstance(entry, dict) or entry.get("format") != FORMAT or entry.get("key") != key:
