@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from elman import cells
@@ -22,7 +21,7 @@ from elman.bench.suites import SUITES, find_suite
 from elman.bench.table import CASE, COLUMNS, LARGE, filled, machine_line, share_of_peak, words
 from elman.cli._arguments import Dims, DType, Hidden, Inputs
 from elman.cli._options import named, option, sized
-from elman.cli._printing import wide_console
+from elman.cli._printing import plain, say, wide_console
 from elman.report import BenchPage, Plot, write_benchmark, write_benchmarks
 from elman.train.layers import find_cell
 
@@ -179,21 +178,21 @@ def summary(row: Row) -> str:
 
 def table_of(suite: Suite, found: list[Row]) -> Table:
     """Lay rows out; what was asked for and not reached is red."""
-    table = Table(title=suite.question, title_justify="left")
+    table = Table(title=plain(suite.question), title_justify="left")
     headers, texts = filled(found)
     for header in headers:
         table.add_column(header, justify="left" if header == COLUMNS[CASE][0] else "right")
     for row, line in zip(found, texts, strict=True):
         missed = "failed" in row or row.get("met") is False
-        table.add_row(*line, style="red" if missed else None)
+        table.add_row(*map(plain, line), style="red" if missed else None)
     return table
 
 
 def claims_of(suite: Suite, found: list[Row]) -> Table:
     """What the source of a suite says beside what was measured; what does not hold is red."""
-    table = Table(*CLAIM_HEADERS, title=suite.source, title_justify="left")
+    table = Table(*CLAIM_HEADERS, title=plain(suite.source), title_justify="left")
     for line in judged(suite.claims, Rows(found)):
-        table.add_row(*map(escape, line), style="red" if line[4] == "does not hold" else None)
+        table.add_row(*map(plain, line), style="red" if line[4] == "does not hold" else None)
     return table
 
 
@@ -225,8 +224,3 @@ def page_of(suite: Suite, found: list[Row]) -> BenchPage:
         CLAIM_HEADERS,
         judged(suite.claims, Rows(found)),
     )
-
-
-def say(console: Console, text: str) -> None:
-    """Print a line as it is."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
