@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -34,7 +36,7 @@ def joined(store, world: int) -> list:
         own = torch.distributed.TCPStore(
             "127.0.0.1", store.port, wait_for_workers=False, timeout=timedelta(seconds=100)
         )
-        return elastic.own_part(own, rank, world, 20.0)
+        return elastic.own_part(own, rank, world, time.monotonic() + 20.0)
 
     with ThreadPoolExecutor(world) as threads:
         return list(threads.map(part, range(world)))
@@ -53,7 +55,7 @@ def test_one_that_does_not_come(store):
     """Those of an earlier attempt are not taken for it."""
     joined(store, 2)
     with pytest.raises(torch.distributed.DistError, match="1 of 2 processes came"):
-        elastic.own_part(store, 0, 2, 0.2)
+        elastic.own_part(store, 0, 2, time.monotonic() + 0.2)
 
 
 def run_of(out, *agents: str):
@@ -99,6 +101,54 @@ def test_processes_that_do_not_meet(monkeypatch, tmp_path):
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     with pytest.raises(RunError, match="the processes of the run have not found one another"):
         elastic.meet(0.5, tmp_path)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_workers_of_a_torchrun_that_is_gone(monkeypatch, tmp_path, rank):
+    """Nobody listens at its store any more: torch is not asked, whose attempts to connect take
+    twice the time."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setattr(elastic, "started", lambda: True)
+    monkeypatch.setattr(elastic, "rendezvous", lambda *_, **__: pytest.fail("torch was asked"))
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for name, value in {"RANK": str(rank), "WORLD_SIZE": "2", **place, **agent}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        RunError, match=rf"not found one another(.|\n)*no store at 127.0.0.1:{port}"
+    ):
+        elastic.meet(0.2, tmp_path)
+
+
+def test_all_waits_of_a_meeting_have_one_end(monkeypatch, tmp_path):
+    """What one wait took, the next one has not: the store's own waits too."""
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    given: list[float] = []
+
+    class Slow:
+        def set_timeout(self, timeout):
+            given.append(timeout.total_seconds())
+
+    def rendezvous(place, timeout):
+        given.append(timeout.total_seconds())
+        clock[0] += 3.0
+        return iter([(Slow(), 1, 2)])
+
+    def own_part(store, rank, world, end):
+        given.append(end - clock[0])
+        raise torch.distributed.DistStoreError("1 of 2 processes came")
+
+    monkeypatch.setattr(elastic, "started", lambda: True)
+    monkeypatch.setattr(elastic, "await_store", lambda end: clock.__setitem__(0, clock[0] + 1.0))
+    monkeypatch.setattr(elastic, "rendezvous", rendezvous)
+    monkeypatch.setattr(elastic, "own_part", own_part)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RunError, match="not found one another"):
+        elastic.meet(10.0, tmp_path)
+    assert given == [9.0, 6.0, 6.0]
 
 
 @pytest.mark.parametrize("address", ["127.0.1.1", "::1", "10.77.0.2"])

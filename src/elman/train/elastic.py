@@ -68,9 +68,13 @@ def meet(timeout: float, out: Path | None = None) -> Attempt:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world == 1:
         return Attempt([agent()], begun(out, [agent()]))
+    end = time.monotonic() + timeout
     with joining(world, timeout):
-        shared, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
-        store = own_part(shared, rank, world, timeout)
+        if rank or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            await_store(end)
+        shared, _, _ = next(rendezvous("env://", timeout=left(end)))
+        shared.set_timeout(left(end))
+        store = own_part(shared, rank, world, end)
         store.set(f"agent {rank}", agent())
         if rank == 0:
             agents = sorted({store.get(f"agent {one}").decode() for one in range(world)})
@@ -78,7 +82,33 @@ def meet(timeout: float, out: Path | None = None) -> Attempt:
             path = begun(out, agents)
             store.set("begun", "" if path is None else str(path))
         agents, folder = json.loads(store.get("agents")), store.get("begun").decode()
+        shared.set_timeout(timedelta(seconds=timeout))
     return Attempt(agents, Path(folder) if folder else None, store)
+
+
+def left(end: float) -> timedelta:
+    """The time to a moment of the monotonic clock; never none, which torch takes for no limit."""
+    return timedelta(seconds=max(PAUSE_S, end - time.monotonic()))
+
+
+def await_store(end: float) -> None:
+    """Wait until somebody listens where the store should be: torch's own attempts to connect take
+    up to twice their timeout where nobody does, as behind a torchrun that was killed.
+
+    Raises:
+        DistNetworkError: if nobody does until then.
+    """
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    while True:
+        try:
+            socket.create_connection(place, timeout=left(end).total_seconds()).close()
+        except OSError as error:
+            if time.monotonic() + PAUSE_S > end:
+                text = f"no store at {place[0]}:{place[1]}: {error.strerror or error}"
+                raise dist.DistNetworkError(text) from error
+            time.sleep(PAUSE_S)
+        else:
+            return
 
 
 def begun(out: Path | None, agents: list[str]) -> Path | None:
@@ -93,13 +123,16 @@ def begun(out: Path | None, agents: list[str]) -> Path | None:
     return marked[-1] if marked else None
 
 
-def own_part(store: Any, rank: int, world: int, timeout: float) -> Any:
+def own_part(store: Any, rank: int, world: int, end: float) -> Any:
     """Return a part of a store that only these processes use.
 
     Attempts of torchrun share one store, in which processes would find addresses of those that are
     gone, and nothing tells attempts apart: where a machine joins, restarts are not counted. So each
     process leaves a name that nobody had before, and the first one, which cannot know an old name
     from a new one, answers all until every process has said that it heard.
+
+    Args:
+        end: of the wait (monotonic clock).
 
     Raises:
         DistError: if they do not come in time.
@@ -110,7 +143,6 @@ def own_part(store: Any, rank: int, world: int, timeout: float) -> Any:
         part = store.get(f"part of {own}").decode()
         store.add(f"heard of {part}", 1)
         return PrefixStore(part, store)
-    end = time.monotonic() + timeout
     while (heard := store.add(f"heard of {own}", 0)) < world - 1:
         if time.monotonic() > end:
             raise dist.DistStoreError(f"{heard + 1} of {world} processes came")
