@@ -77,6 +77,15 @@ def test_wrong_draws(options):
         run.sample(**options)
 
 
+def test_outputs_that_are_not_finite(folder):
+    """Nothing can be drawn from them, which is said."""
+    run = elman.load(folder)
+    with torch.no_grad():
+        run.weight.fill_(torch.nan)
+    with pytest.raises(RunError, match="no token can be drawn"):
+        run.sample(3)
+
+
 def wrong(folder, file, content):
     """Why a folder cannot be loaded whose file has another content, or is gone."""
     path = folder / file

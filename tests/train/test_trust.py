@@ -176,6 +176,16 @@ def test_restarts_by_torchrun_name_the_file(begun, small_config, console, file, 
     assert running.start(config, begun.parent, console, comparing=False).complete
 
 
+@pytest.mark.parametrize("spell", ["{}", "{}:", "mine", "os.path"])
+def test_cells_that_no_run_names(begun, file, mark, resume, spell):
+    """A file without its cell would be run to list the cells that it has."""
+    changed(begun / "config.json", "cell", spell.format(file))
+    for way in (elman.load, resume):
+        with pytest.raises(RunError, match=r"the run is damaged|not run unasked"):
+            way(begun)
+    assert not mark.exists()
+
+
 @pytest.mark.parametrize("name", ["checkpoints", "tensorboard"])
 def test_folders_that_are_elsewhere(begun, resume, tmp_path, name):
     """A link in a run folder does not lead its writes into other folders."""

@@ -29,7 +29,7 @@ def read_rows(path: Path) -> dict[str, Row]:
     for line in text.splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict) and isinstance(row.get("case"), str):
             rows[row["case"]] = row

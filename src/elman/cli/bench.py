@@ -22,6 +22,7 @@ from elman.bench.table import CASE, COLUMNS, LARGE, filled, machine_line, share_
 from elman.cli._arguments import Dims, DType, Hidden, Inputs
 from elman.cli._options import named, option, sized
 from elman.cli._printing import plain, say, wide_console
+from elman.errors import RunError, diagnostic
 from elman.report import BenchPage, Plot, write_benchmark, write_benchmarks
 from elman.train.layers import find_cell
 
@@ -141,10 +142,28 @@ def present(suite: Suite, names: tuple[str, ...], quick: bool, path: Path) -> li
     """The rows that a file has of a suite, whatever code measured them, in the suite's order.
 
     Raises:
-        RunError: it cannot be read.
+        RunError: it cannot be read, or a row is not what is measured of its case.
     """
     rows = read_rows(path)
-    return [rows[case.name] for case in suite.select(names, quick) if case.name in rows]
+    found = [rows[case.name] for case in suite.select(names, quick) if case.name in rows]
+    for row in found:
+        check_row(suite, row, path)
+    return found
+
+
+def check_row(suite: Suite, row: Row, path: Path) -> None:
+    """Refuse a row that cannot be shown. Suites measure each their own: what shows it is asked.
+
+    Raises:
+        RunError: a field is missing, or of another kind.
+    """
+    try:
+        table_of(suite, [row])
+        page_of(suite, [row])
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        details = [("path", str(path)), ("row", row["case"]), ("found", f"{error!r}")]
+        text = "a row of the file is not what elman bench writes"
+        raise RunError(diagnostic(text, details, "measure it again")) from error
 
 
 def tell(console: Console, chosen: Suite, found: list[Row]) -> None:

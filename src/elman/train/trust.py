@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from elman import cells
 from elman.errors import InputError, RunError, diagnostic, spelled
 from elman.files import read_file
 from elman.folders import cache_folder, private_folder
@@ -56,6 +57,9 @@ def permit_cell(
         RunError: the cell is in a file of which nobody here has said that it may be run.
         InputError: the call names a cell, and that of the run is in no file.
     """
+    if ":" not in config.cell and config.cell not in {one.name for one in cells.ALL}:
+        details = [("path", str(folder.path)), ("found", f"config.json: cell: {config.cell!r}")]
+        raise RunError(diagnostic("the run is damaged", details))
     if cell is not None:
         if ":" not in config.cell:
             details = [("cell", config.cell), ("path", str(folder.path))]
