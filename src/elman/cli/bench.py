@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -159,7 +160,9 @@ def check_row(suite: Suite, row: Row, path: Path) -> None:
     """
     try:
         table_of(suite, [row])
-        page_of(suite, [row])
+        for ratio in page_of(suite, [row]).ratios.values():
+            if not 0 < ratio["q1"] <= ratio["median"] <= ratio["q3"] < math.inf:
+                raise ValueError("the quartiles of a ratio are not in their order")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         details = [("path", str(path)), ("row", row["case"]), ("found", f"{error!r}")]
         text = "a row of the file is not what elman bench writes"
