@@ -27,6 +27,8 @@ PROBE = """<script>{
 const errors = [];
 addEventListener("error", event => errors.push(
   event.message || `${event.target.src || event.target.href} does not load`), true);
+addEventListener("securitypolicyviolation", event => errors.push(
+  `${event.violatedDirective} forbids ${event.blockedURI} at line ${event.lineNumber}`));
 const before = console.error;
 console.error = (...words) => { errors.push(words.join(" ")); before(...words); };
 addEventListener("load", () => {

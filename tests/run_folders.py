@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from torch import Tensor
 
+from elman.train import checkpoint
 from elman.train import run as running
 from elman.train.text.config import TextConfig
 
@@ -32,6 +35,14 @@ def small_run(root: Path) -> Path:
     config = TextConfig(data=str(text), validation_chars=100, **sizes, **place)
     console = Console(file=io.StringIO())
     return running.start(config, root, console, comparing=False).folder.path
+
+
+def forge(folder: Path, change: Callable[[dict[str, Tensor], dict[str, Any]], object]) -> None:
+    """Change tensors and facts of a run's checkpoints, and write them with the hashes of that."""
+    for path in (folder / "checkpoints").glob("*-*"):
+        point = checkpoint.read(path)
+        change(point.tensors, point.facts)
+        checkpoint.written(path.parent, path.name.partition("-")[0], point)
 
 
 def row_of(said: str, name: str) -> str:

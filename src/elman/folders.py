@@ -26,9 +26,14 @@ def private_folder(folder: Path) -> bool:
     write."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        facts = folder.stat()
+        return not open_to_others(folder)
     except OSError:
         return False
+
+
+def open_to_others(folder: Path) -> bool:
+    """Whether others may write to a folder. Raises OSError if that cannot be told."""
     if sys.platform == "win32":
-        return True
-    return facts.st_uid == os.getuid() and not facts.st_mode & 0o022
+        return False
+    facts = folder.stat()
+    return facts.st_uid != os.getuid() or bool(facts.st_mode & 0o022)

@@ -143,3 +143,22 @@ def test_claims_and_plots_of_several_rows(elman, fail, tmp_path, monkeypatch):
     assert "<no> reason" in out
     assert "&lt;no&gt; reason" in page
     assert "Peaks by threads" in page
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"case": "peak", "machine": 7}',
+        '{"case": "peak", "ratio": {"elman": 1}, "asked": []}',
+        '{"case": "peak", "ratio": {"aten": {"q1": 3, "median": 2, "q3": 1}}, "asked": 7}',
+        '{"case": "peak", "absent": "x", "plots": [{}]}',
+    ],
+)
+def test_rows_of_another_kind(elman, tmp_path, line):
+    """Told with file and case; lines that are no rows are left out."""
+    out = tmp_path / "rows.jsonl"
+    out.write_text(f"{'[' * 100_000}\n{line}\n")
+    code, _, err = elman("bench", "--report", f"--out={out}")
+    assert code == 1
+    assert "a row of the file is not what elman bench writes" in err
+    assert str(out) in err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import shutil
 from pathlib import Path
@@ -168,14 +167,14 @@ def test_json_of_another_form(elman, root, file, content, reason):
 @pytest.mark.parametrize("file", FILES)
 def test_files_that_may_not_be_read(elman, root, file, monkeypatch):
     """Root may read all, so the refusal is made up."""
-    plain = builtins.open
+    plain = os.open
 
     def refusing(path, *args, **options):
         if str(path) == str(root / "bad" / file):
             raise PermissionError(13, "Permission denied", str(path))
         return plain(path, *args, **options)
 
-    monkeypatch.setattr("io.open", refusing)
+    monkeypatch.setattr("os.open", refusing)
     code, said, err = elman("runs", f"--out={root}")
     assert (code, err) == (0, "")
     check(said, f"{file}: it cannot be read: Permission denied")

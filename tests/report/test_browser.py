@@ -98,3 +98,18 @@ def test_points_say_their_values_and_tables_sort(tmp_path):
 def test_light_and_dark(report, light):
     """As the reader's system has it."""
     assert look(report, 1000, DARK)["ground"] != light[1000]["ground"]
+
+
+def test_a_page_runs_its_own_script_alone(report):
+    """Should a name of somebody else's stand in it as it is, the policy forbids what it does."""
+    text = report.read_text("utf-8")
+    evil = (
+        "<script>document.title = 'evil'</script><img src=x onerror='document.title = \"evil\"'>"
+        "<a href='javascript:document.title = 1'>x</a><base href='https://example.org/'>"
+    )
+    page = report.with_name("evil.html")
+    page.write_text(text.replace("<h1>", f"{evil}<h1>", 1), "utf-8")
+    told = look(page, 1000)
+    forbidden = {error.partition(" ")[0] for error in told["errors"]}
+    assert {"script-src-elem", "script-src-attr", "img-src", "base-uri"} <= forbidden
+    assert told["sorted"]["1"] == look(report, 1000)["sorted"]["1"]

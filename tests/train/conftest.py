@@ -85,8 +85,8 @@ def train(tmp_path, console):
 def resume(console):
     """Go on with a run: resume(path) -> Outcome."""
 
-    def run(path: Path) -> Outcome:
-        return running.resume(path, console, comparing=False)
+    def run(path: Path, **options) -> Outcome:
+        return running.resume(path, console, comparing=False, **options)
 
     return run
 

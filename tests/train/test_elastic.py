@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -82,23 +83,6 @@ def test_without_torchrun_nothing_is_noted(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_one_deadline_for_all_waits(monkeypatch, tmp_path, rank):
-    """A process that nobody joins gives up in time, also if its store answers."""
-    server = torch.distributed.TCPStore(
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=100)
-    )
-    monkeypatch.setattr(elastic, "started_by_torchrun", lambda: True)
-    place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(server.port)}
-    place |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    for name, value in place.items():
-        monkeypatch.setenv(name, value)
-    began = time.monotonic()
-    with pytest.raises(RunError, match="the processes of the run have not found one another"):
-        elastic.meet(1.0, tmp_path)
-    assert time.monotonic() - began < 60  # the store's own patience is longer
-
-
 def test_processes_that_do_not_meet(monkeypatch, tmp_path):
     """One line, within the time that is stated."""
     monkeypatch.setattr(elastic, "started_by_torchrun", lambda: True)
@@ -108,6 +92,56 @@ def test_processes_that_do_not_meet(monkeypatch, tmp_path):
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     with pytest.raises(RunError, match="the processes of the run have not found one another"):
         elastic.meet(0.5, tmp_path)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_workers_of_a_torchrun_that_is_gone(monkeypatch, tmp_path, rank):
+    """Nobody listens at its store any more: torch is not asked, whose attempts to connect take
+    twice the time."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setattr(elastic, "started_by_torchrun", lambda: True)
+    monkeypatch.setattr(elastic, "rendezvous", lambda *_, **__: pytest.fail("torch was asked"))
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for name, value in {"RANK": str(rank), "WORLD_SIZE": "2", **place, **agent}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        RunError, match=rf"not found one another(.|\n)*no store at 127.0.0.1:{port}"
+    ):
+        elastic.meet(0.2, tmp_path)
+
+
+def test_all_waits_of_a_meeting_have_one_end(monkeypatch, tmp_path):
+    """What one wait took, the next one has not: the store's own waits too."""
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    given: list[float] = []
+
+    class Slow:
+        def set_timeout(self, timeout):
+            given.append(timeout.total_seconds())
+
+    def rendezvous(place, timeout):
+        given.append(timeout.total_seconds())
+        clock[0] += 3.0
+        return iter([(Slow(), 1, 2)])
+
+    def attempt_store(store, rank, world, deadline):
+        given.append(deadline - clock[0])
+        raise torch.distributed.DistStoreError("1 of 2 processes came")
+
+    monkeypatch.setattr(elastic, "started_by_torchrun", lambda: True)
+    monkeypatch.setattr(
+        elastic, "await_store", lambda deadline: clock.__setitem__(0, clock[0] + 1.0)
+    )
+    monkeypatch.setattr(elastic, "rendezvous", rendezvous)
+    monkeypatch.setattr(elastic, "attempt_store", attempt_store)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RunError, match="not found one another"):
+        elastic.meet(10.0, tmp_path)
+    assert given == [9.0, 6.0, 6.0]
 
 
 @pytest.mark.parametrize("address", ["127.0.1.1", "::1", "10.77.0.2"])

@@ -26,6 +26,35 @@ for engine in ("auto", "c"):
 """
 
 
+TRAINING = """
+import os, torch, elman
+torch.set_num_threads(2)
+x = torch.randn(40, 64, 256)
+net = elman.GRU(256, 256, engine="c")
+def train():
+    out = net(x)[0]
+    out.sum().backward()
+    return (out + out).mean()
+train()
+child = os.fork()
+if not child:
+    with torch.no_grad():
+        net(x)
+    torch.set_num_threads(1)
+    train()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_trains(nothing_known):
+    """As docs/workers.md says: calls of ours need nothing, operations of torch's one thread."""
+    need_engine("c")
+    finished(begin("-W", "ignore", "-c", TRAINING))
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize("before", ["used", "new"])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from elman.errors import RunError, diagnostic
+from elman.files import missing, read_file
 from elman.tuning.waiting import waiting_in_words
 
 Row = dict[str, Any]
@@ -31,14 +32,16 @@ def read_rows(path: Path) -> dict[str, Row]:
         RunError: the file cannot be read.
     """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        text = read_file(path).decode("utf-8", errors="replace")
     except OSError as error:
+        if missing(path, error):
+            return {}
         raise RunError(_told("results cannot be read", path, error)) from error
     rows: dict[str, Row] = {}
     for line in text.splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict) and isinstance(row.get("case"), str):
             rows[row["case"]] = row

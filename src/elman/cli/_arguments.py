@@ -9,6 +9,11 @@ import torch
 import typer
 
 CellName = Annotated[str, typer.Argument(help="A cell: gru, lstm, another one, or file.py:cell.")]
+CellOfRun = Annotated[
+    str | None, typer.Option("--cell", help="file.py:cell, in place of the file that a run names.")
+]
+TRUST = "Run the file of the cell that a run folder names, which can be anybody's."
+Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
 Hidden = Annotated[int, typer.Option(help="Hidden size: units of the cell's first state.")]
 Inputs = Annotated[
     int | None, typer.Option(help="Size of the cell's first input; the hidden size by default.")

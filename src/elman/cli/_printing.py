@@ -7,13 +7,19 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
+from elman.escaping import printable
+
 PIPED_WIDTH = 160
 
 
 def plain(text: object) -> Text:
     """Return a text as it stands: brackets are not markup, what cannot be printed is escaped."""
-    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
-    return Text("".join(shown))
+    return Text(printable(str(text), ""))
+
+
+def say(console: Console, text: str) -> None:
+    """Print lines as they are."""
+    console.print(Text(printable(text)), soft_wrap=True)
 
 
 def print_all() -> None:

@@ -15,11 +15,12 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from elman.cli._printing import print_all
 from elman.cli._signals import SignalExit, ended_by_signals
 from elman.errors import ElmanError, diagnostic, on_command_line
+from elman.escaping import printable
 
 ABOUT = "Train recurrent networks as fast as the hardware allows."
 ROOM = Path(__file__).parent
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with ended_by_signals(), on_command_line():
             app(arguments, prog_name="elman")
     except SignalExit as ended:
-        Console(stderr=True).print(ended.line)
+        Console(stderr=True).print(ended.line, markup=False)
         raise
     except ElmanError as error:
         complain(str(error))
@@ -61,7 +62,9 @@ def of_memory(error: Exception) -> bool:
 
 def complain(text: str) -> None:
     """Print an error and exit with 1."""
-    Console(stderr=True).print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True)
+    Console(stderr=True).print(
+        Text.assemble(("error:", "bold red"), " ", printable(text)), soft_wrap=True
+    )
     raise SystemExit(1)
 
 

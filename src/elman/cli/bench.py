@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from elman import cells
@@ -31,7 +31,8 @@ from elman.bench.table import (
 )
 from elman.cli._arguments import Dims, DType, Hidden, Inputs
 from elman.cli._options import named, option, sized
-from elman.cli._printing import wide_console
+from elman.cli._printing import plain, say, wide_console
+from elman.errors import RunError, diagnostic
 from elman.report import BenchPage, Plot, write_benchmark, write_benchmarks
 from elman.train.layers import find_cell
 
@@ -151,10 +152,30 @@ def present(suite: Suite, names: tuple[str, ...], quick: bool, path: Path) -> li
     """The rows that a file has of a suite, whatever code measured them, in the suite's order.
 
     Raises:
-        RunError: it cannot be read.
+        RunError: it cannot be read, or a row is not what is measured of its case.
     """
     rows = read_rows(path)
-    return [rows[case.name] for case in suite.select(names, quick) if case.name in rows]
+    found = [rows[case.name] for case in suite.select(names, quick) if case.name in rows]
+    for row in found:
+        check_row(suite, row, path)
+    return found
+
+
+def check_row(suite: Suite, row: Row, path: Path) -> None:
+    """Refuse a row that cannot be shown. Suites measure each their own: what shows it is asked.
+
+    Raises:
+        RunError: a field is missing, or of another kind.
+    """
+    try:
+        table_of(suite, [row])
+        for ratio in page_of(suite, [row]).ratios.values():
+            if not 0 < ratio["q1"] <= ratio["median"] <= ratio["q3"] < math.inf:
+                raise ValueError("the quartiles of a ratio are not in their order")
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        details = [("path", str(path)), ("row", row["case"]), ("found", f"{error!r}")]
+        text = "a row of the file is not what elman bench writes"
+        raise RunError(diagnostic(text, details, "measure it again")) from error
 
 
 def tell(console: Console, chosen: Suite, found: list[Row]) -> None:
@@ -193,21 +214,21 @@ def summary(row: Row) -> str:
 
 def table_of(suite: Suite, found: list[Row]) -> Table:
     """Lay rows out; what was asked for and not reached is red."""
-    table = Table(title=suite.question, title_justify="left")
+    table = Table(title=plain(suite.question), title_justify="left")
     headers, texts = filled(found)
     for header in headers:
         table.add_column(header, justify="left" if header == COLUMNS[CASE][0] else "right")
     for row, line in zip(found, texts, strict=True):
         missed = "failed" in row or row.get("met") is False
-        table.add_row(*line, style="red" if missed else None)
+        table.add_row(*map(plain, line), style="red" if missed else None)
     return table
 
 
 def claims_of(suite: Suite, found: list[Row]) -> Table:
     """What the source of a suite says beside what was measured; what does not hold is red."""
-    table = Table(*CLAIM_HEADERS, title=suite.source, title_justify="left")
+    table = Table(*CLAIM_HEADERS, title=plain(suite.source), title_justify="left")
     for line in judged(suite.claims, Rows(found)):
-        table.add_row(*map(escape, line), style="red" if line[4] == FAILS else None)
+        table.add_row(*map(plain, line), style="red" if line[4] == FAILS else None)
     return table
 
 
@@ -245,8 +266,3 @@ def page_of(suite: Suite, found: list[Row]) -> BenchPage:
         CLAIM_HEADERS,
         judged(suite.claims, Rows(found)),
     )
-
-
-def say(console: Console, text: str) -> None:
-    """Print a line as it is."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import torch
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from elman import cells, compiler
-from elman.cli._printing import wide_console
+from elman.cli._printing import plain, wide_console
 from elman.engines import registry
 from elman.engines.base import Job
 from elman.engines.c.compilers import Compiler, find_compiler
@@ -72,7 +71,7 @@ def doctor() -> None:
     table = Table("", "found", "how to mend it", title="machine", title_justify="left")
     for finding in findings:
         colour = "red" if finding.broken else "yellow" if finding.mend else "green"
-        table.add_row(f"[{colour}]{finding.name}[/]", escape(finding.found), escape(finding.mend))
+        table.add_row(f"[{colour}]{finding.name}[/]", plain(finding.found), plain(finding.mend))
     console.print(table)
     console.print(engines())
     console.print(packages())
@@ -210,7 +209,7 @@ def engines() -> Table:
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     table = Table("engine", *devices, title="engines", title_justify="left")
     for name in registry.names():
-        table.add_row(name, *(escape(answer(name, device)) for device in devices))
+        table.add_row(name, *(plain(answer(name, device)) for device in devices))
     return table
 
 
@@ -236,7 +235,7 @@ def packages() -> Table:
     for name, (use, extra) in EXTRAS.items():
         here = importlib.util.find_spec(name) is not None
         version = installed(name) if here else f"pip install 'elman[{extra}]'"
-        table.add_row(name, escape(version), use)
+        table.add_row(name, plain(version), use)
     return table
 
 

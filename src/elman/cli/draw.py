@@ -10,6 +10,7 @@ from rich.console import Console
 
 from elman.cli._arguments import Dims, Hidden, Inputs, Tape, TapeOption
 from elman.cli._options import sized
+from elman.cli._printing import say
 from elman.drawing import draw as drawn
 from elman.drawing import draw_ops
 from elman.errors import RunError, diagnostic
@@ -49,4 +50,4 @@ def draw(
             made = drawn(found, path, hidden_size=hidden_size, input_size=input_size, **options)
     except OSError as error:
         raise RunError(diagnostic("cannot write the picture", [("error", str(error))])) from error
-    Console().print(str(made.path), highlight=False, markup=False, soft_wrap=True)
+    say(Console(), str(made.path))

@@ -22,7 +22,7 @@ from elman.cli._arguments import (
     measurable,
 )
 from elman.cli._options import sized
-from elman.cli._printing import wide_console
+from elman.cli._printing import say, wide_console
 from elman.nn.explain import explain as explained
 from elman.plan.spec import OPTIMIZATIONS
 from elman.train.layers import find_cell
@@ -74,4 +74,4 @@ def explain(
     if stage is not None and stage not in found.stages:
         raise typer.BadParameter(f"there are {', '.join(found.stages)}", param_hint="--stage")
     text = str(found) if stage is None else found.stages[stage]
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    say(console, text)

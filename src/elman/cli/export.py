@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from elman.cli._arguments import Dims, Hidden, Inputs
+from elman.cli._arguments import CellOfRun, Dims, Hidden, Inputs, Trust
 from elman.cli._options import named, option, sized
 from elman.cli._printing import plain
 from elman.errors import InputError, RunError, diagnostic
@@ -17,6 +17,7 @@ from elman.nn import GRU, LSTM, RNN, Recurrent
 from elman.train.folder import is_run
 from elman.train.layers import BUILT_IN, find_cell
 from elman.train.loading import Weights, load
+from elman.train.trained import Trained
 from elman.train.weights import load_weights
 
 _LAYERS = {"GRU": GRU, "LSTM": LSTM, "RNN": RNN}
@@ -49,6 +50,8 @@ def export(
     last: Annotated[
         bool, typer.Option("--last", help="A run's last weights, not the best in validation.")
     ] = False,
+    file: CellOfRun = None,
+    trust: Trust = False,
     name: Annotated[str, typer.Option(help="Name of the files, types and functions.")] = "model",
 ) -> None:
     """Write a trained cell as C99: one step function, weights as arrays, no library; or as ONNX.
@@ -64,7 +67,9 @@ def export(
         if given := [*filter(SHAPING.__contains__, named(context))]:
             text = f"a run folder has them: leave {' '.join(map(option, given))} out"
             raise typer.BadParameter(text)
-        module = _layers_of(Path(cell), chosen)
+        module = _layers_of(load(Path(cell), weights=chosen, cell=file, trust=trust))
+    elif file or trust:
+        raise typer.BadParameter("--cell and --trust are for run folders, and this is none")
     else:
         options: dict[str, Any] = {"num_layers": layers, "heads": heads, "residual": residual}
         found = find_cell(cell)
@@ -91,17 +96,17 @@ def _names_a_run(text: str) -> bool:
     return is_run(path) or ("/" in text and ":" not in text and not path.is_file())
 
 
-def _layers_of(path: Path, weights: Weights) -> Any:
+def _layers_of(run: Trained) -> Any:
     """The recurrent layers of a run, as trained.
 
     Raises:
         InputError: each of them is a part of a larger one.
     """
-    layers = load(path, weights=weights).layers
+    layers = run.layers
     if not isinstance(layers, (*_LAYERS.values(), Recurrent)):
         title = "the run has layer norms between its recurrent layers"
-        hint = f'elman.export.to_c(elman.load("{path}").layers.layers[0], "layer_0")'
-        raise InputError(diagnostic(title, [("path", str(path))], hint))
+        hint = f'elman.export.to_c(elman.load("{run.path}").layers.layers[0], "layer_0")'
+        raise InputError(diagnostic(title, [("path", str(run.path))], hint))
     return layers
 
 

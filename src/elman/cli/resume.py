@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from elman.cli._arguments import CellOfRun, Trust
 from elman.cli.train import COMMON, finish
 from elman.train import run
 
@@ -15,7 +16,10 @@ from elman.train import run
 def resume(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
     compare: Annotated[bool, typer.Option(help=COMMON["compare"][2])] = True,
+    cell: CellOfRun = None,
+    trust: Trust = False,
 ) -> None:
     """Go on with a run that was stopped, bit for bit: elman train --resume."""
     console = Console()
-    finish(run.resume(folder, console, comparing=compare), console)
+    outcome = run.resume(folder, console, comparing=compare, cell=cell, trust=trust)
+    finish(outcome, console)

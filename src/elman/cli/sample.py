@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from elman.cli._arguments import CellOfRun, Trust
 from elman.cli._printing import plain
 from elman.errors import InputError, diagnostic
 from elman.train.loading import load
@@ -30,9 +31,11 @@ def sample(
     last: Annotated[
         bool, typer.Option("--last", help="The last weights, not the best in validation.")
     ] = False,
+    cell: CellOfRun = None,
+    trust: Trust = False,
 ) -> None:
     """Let a trained language model write."""
-    found = load(run, weights="last" if last else "best")
+    found = load(run, weights="last" if last else "best", cell=cell, trust=trust)
     if not isinstance(found, TrainedText):
         details = [("path", str(run)), ("task", found.config.TASK)]
         title = "only models of the task text write"

@@ -23,7 +23,7 @@ from elman.bench.joined import (
 )
 from elman.bench.times import BUDGET_S, Measured, Stack, measure_times, read_times, write_times
 from elman.cli._arguments import DType, DTypeOption
-from elman.cli._printing import wide_console
+from elman.cli._printing import plain, say, wide_console
 from elman.cli._scaling import CHECKED, HEADERS, Checked, Scaling, page_of
 from elman.cli.tune import LINKS, find_link
 from elman.errors import InputError, RunError, diagnostic
@@ -260,14 +260,9 @@ def tell(console: Console, found: Scaling) -> None:
 
 def table(headers: tuple[str, ...], lines: list[list[str]], title: str) -> Table:
     """Lay lines out."""
-    made = Table(*headers, title=title, title_justify="left")
+    made = Table(*headers, title=plain(title), title_justify="left")
     for column in made.columns:
         column.justify = "right"
     for line in lines:
-        made.add_row(*line)
+        made.add_row(*map(plain, line))
     return made
-
-
-def say(console: Console, text: str) -> None:
-    """Print a line as it is."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

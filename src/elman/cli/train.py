@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.console import Console
 
+from elman.cli._arguments import TRUST
 from elman.cli._options import named, option
 from elman.cli._printing import plain
 from elman.cli._reporting import report_run
@@ -21,11 +22,12 @@ from elman.train.record import read_record
 from elman.train.task import Task
 from elman.train.tasks import TASKS
 
-FREE = {"resume", "compare"}  # what may be said beside --resume
+FREE = {"resume", "compare", "cell", "trust"}  # what may be said beside --resume
 COMMON = {  # options of every task that are not part of a run's configuration
     "resume": (Path | None, None, "Go on with this run folder."),
     "out": (Path, Path("runs"), "Folder that a folder of this run is made in."),
     "compare": (bool, True, "Measure torch.nn beside it."),
+    "trust": (bool, False, f"With --resume: {TRUST[0].lower()}{TRUST[1:]}"),
 }
 ABOUT = """Train a model on real data and write a run folder.
 
@@ -59,7 +61,13 @@ def command(task: Task, about: str) -> Callable[..., None]:
         console, common = Console(), {name: values.pop(name) for name in COMMON}
         if common["resume"] is not None:
             refuse_others(context)
-            outcome = run.resume(common["resume"], console, comparing=common["compare"])
+            outcome = run.resume(
+                common["resume"],
+                console,
+                comparing=common["compare"],
+                cell=values["cell"] if "cell" in named(context) else None,
+                trust=common["trust"],
+            )
         else:
             config = task.config.of({n: values[n] for n in named(context) if n in values})
             outcome = run.start(config, common["out"], console, comparing=common["compare"])

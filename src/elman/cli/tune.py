@@ -22,7 +22,7 @@ from elman.cli._arguments import (
     measurable,
 )
 from elman.cli._options import sized
-from elman.cli._printing import wide_console
+from elman.cli._printing import plain, wide_console
 from elman.engines.base import Job
 from elman.engines.together import Arrangement
 from elman.errors import InputError
@@ -139,12 +139,14 @@ def stack_table(
     choice = choose_together(jobs, choices, steps, batch, Arrangement(*own, False, 0))
     title = f"{len(jobs)} layers of {jobs[0].name} T={steps} B={batch}"
     title += f": {workers} workers, {name} (forecast)" if workers > 1 else ""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=plain(title), title_justify="left")
     for column in ("schedule", "a training step", "with all-reduce", ""):
         table.add_column(column, justify="left" if column in ("schedule", "") else "right")
     if choice is None or not choice.medians_s:
         refusal = choice.refusals.get(AT_ONCE) if choice else "autograd sees through some layers"
-        table.add_row("one after another", "not timed", "", refusal or "nothing else is offered")
+        table.add_row(
+            "one after another", "not timed", "", plain(refusal or "nothing else is offered")
+        )
         return table
     whole = with_workers(choice, jobs, steps, workers, link)
     best = APART if choice.schedule == APART else min(whole, key=whole.__getitem__)
@@ -167,7 +169,7 @@ def shape_of(text: str) -> tuple[int, int]:
 
 def table_of(title: str, choice: Choice) -> Table:
     """Candidates by time, then those that cannot run, with the reason."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=plain(title), title_justify="left")
     table.add_column("engine:schedule")
     table.add_column("times the best", justify="right")
     table.add_column("a step", justify="right")
@@ -179,7 +181,7 @@ def table_of(title: str, choice: Choice) -> Table:
         seconds = medians.get(name)
         ratio = f"{seconds / best:.2f}x" if seconds and best else "not benchmarked"
         time = f"{seconds * 1e6:.0f} µs" if seconds else ""
-        table.add_row(name, ratio, time, "runs" if name == chosen else "")
+        table.add_row(plain(name), ratio, time, "runs" if name == chosen else "")
     for name, reason in choice.refusals.items():
-        table.add_row(name, "no", "", reason)
+        table.add_row(plain(name), "no", "", plain(reason))
     return table

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from elman.drawing.picture import AFTER, BEFORE, Line, Mark, Picture
+from elman.escaping import dot_string
 
 Point = tuple[float, float]
 
@@ -118,7 +119,7 @@ def dot_text(picture: Picture, column: Mapping[str, int]) -> str:
     for key, mark in picture.marks.items():
         wide, above, below = _room(mark)
         size = f"width={wide / _INCH:.3f}, height={2 * max(above, below) / _INCH:.3f}"
-        text = f"{mark.label}\\n{mark.name}" if mark.name else mark.label
+        text = dot_string(f"{mark.label}\n{mark.name}" if mark.name else mark.label)
         colour = ', color="red"' * mark.needed + ', style="filled", fillcolor="pink"' * mark.taped
         lines.append(f'  "{key}" [label="{text}", {size}{colour}];')
     for line in picture.lines:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from xml.sax.saxutils import escape
 
 from elman.drawing.layout import HEIGHT, NAME, TAG, Layout, Point, tag_width, width_of
 from elman.drawing.picture import AFTER, BEFORE, Line, Mark, Picture
+from elman.escaping import xml_text
 
 _MARGIN = 36.0
 _HEAD = 104.0
@@ -63,7 +63,7 @@ class _Writer:
         )
         parts = [
             head,
-            f"<title>{escape(self.picture.title)}</title>",
+            f"<title>{xml_text(self.picture.title)}</title>",
             f"<style>{STYLE}</style>",
             '<defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" '
             'markerHeight="7" orient="auto"><path d="M0,0.6 L8,4 L0,7.4 z" fill="#52606d"/>'
@@ -91,8 +91,9 @@ class _Writer:
         return (x, 2 * self.axis - y) if back else (x, y)
 
     def _head(self) -> Iterator[str]:
-        yield f'<text class="title" x="{_MARGIN}" y="26">{escape(self.picture.title)}</text>'
-        yield f'<text class="subtitle" x="{_MARGIN}" y="48">{escape(self.picture.subtitle)}</text>'
+        title, subtitle = xml_text(self.picture.title), xml_text(self.picture.subtitle)
+        yield f'<text class="title" x="{_MARGIN}" y="26">{title}</text>'
+        yield f'<text class="subtitle" x="{_MARGIN}" y="48">{subtitle}</text>'
 
     def _bands(self) -> Iterator[str]:
         words = {
@@ -178,7 +179,7 @@ class _Writer:
             'rx="3" fill="#ffffff"/>'
         )
         yield f'<text class="factor{colour}" x="{x:.1f}" y="{y:.1f}" {_MIDDLE}>'
-        yield f"{escape(text)}</text>"
+        yield f"{xml_text(text)}</text>"
 
     def _last(self, line: Line, back: bool) -> list[Point]:
         """The segment of a line next to its reader, as a cubic."""
@@ -200,7 +201,7 @@ class _Writer:
         elif mark.kind in ("sum", "times"):
             yield f'<circle class="shape{marked}" cx="{x:.1f}" cy="{y:.1f}" r="{half}"/>'
             yield f'<text x="{x:.1f}" y="{y:.1f}" {_MIDDLE} style="font-size: 16px">'
-            yield f"{escape(label)}</text>"
+            yield f"{xml_text(label)}</text>"
         else:
             own = {"input": "leaf", "state": "state", "next": "state", "product": "product"}
             name = f"shape {own.get(mark.kind, '')}".rstrip() + marked
@@ -211,7 +212,8 @@ class _Writer:
                 f'<rect class="{name}" x="{x - wide / 2:.1f}" y="{y - half:.1f}" '
                 f'width="{wide:.1f}" height="{HEIGHT}" rx="{round_}"/>'
             )
-            yield f'<text class="{inner}" x="{x:.1f}" y="{y:.1f}" {_MIDDLE}>{escape(label)}</text>'
+            text = xml_text(label)
+            yield f'<text class="{inner}" x="{x:.1f}" y="{y:.1f}" {_MIDDLE}>{text}</text>'
         yield from self._hanging(mark, back, x, y)
 
     def _hanging(self, mark: Mark, back: bool, x: float, y: float) -> Iterator[str]:
@@ -231,12 +233,12 @@ class _Writer:
                 (left, at + 8),
             ]
             yield f'<polygon class="tag" points="{" ".join(_xy(point) for point in points)}"/>'
-            yield f'<text class="intag" x="{x - tip / 4:.1f}" y="{at:.1f}" {_MIDDLE}>{escape(tag)}'
-            yield "</text>"
+            yield f'<text class="intag" x="{x - tip / 4:.1f}" y="{at:.1f}" {_MIDDLE}>'
+            yield f"{xml_text(tag)}</text>"
         if name:
             at = y - down * (HEIGHT / 2 + NAME / 2)
             colour = " red" if mark.needed and not back else ""
-            yield f'<text class="name{colour}" x="{x:.1f}" y="{at:.1f}" {_MIDDLE}>{escape(name)}'
+            yield f'<text class="name{colour}" x="{x:.1f}" y="{at:.1f}" {_MIDDLE}>{xml_text(name)}'
             yield "</text>"
 
     def _legend(self) -> Iterator[str]:

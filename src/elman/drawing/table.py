@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
 
 from elman.autodiff.rules import VJP, Row
 from elman.drawing.picture import spoken
 from elman.drawing.svg import STYLE
+from elman.escaping import xml_text
 from elman.ir.build import Builder
 from elman.ir.graph import Node, Rate, walk
 from elman.ir.ops import OPS
@@ -211,4 +211,6 @@ def _colour(rule: Rule, name: str, back: bool) -> str:
 
 
 def _text(x: float, y: float, text: str, name: str = "", style: str = "") -> str:
-    return f'<text class="{name}" x="{x}" y="{y}" dy="0.35em" style="{style}">{escape(text)}</text>'
+    return (
+        f'<text class="{name}" x="{x}" y="{y}" dy="0.35em" style="{style}">{xml_text(text)}</text>'
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from elman import compiler
 from elman.autodiff.structure import structure
 from elman.checks import check_choice, check_flag, check_size, shown
 from elman.errors import InputError, diagnostic
+from elman.escaping import xml_text
 from elman.explaining.engines import Candidate, candidates_of, engine_texts
 from elman.explaining.layers import WHY, Layer, Picked, choice_of, program_of
 from elman.explaining.memory import all_kept, around, peak, step_bytes
@@ -68,7 +68,7 @@ class Explanation:
         return "\n\n".join([self.title, *texts])
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return f"<pre>{xml_text(str(self))}</pre>"
 
 
 _TITLES = {

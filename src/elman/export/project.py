@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
@@ -10,12 +11,27 @@ from typing import Any
 from torch import Tensor
 
 from elman.engines.c.shared import file
+from elman.escaping import c_comment, c_names
 from elman.export.checking import check
 from elman.export.step import MOST_LANES, LayerText, tiled
 from elman.ir.types import shape_size
 from elman.plan.build import output_is_state
 
-_TAKEN = ("state", "y", "steps", "row")  # parameters and variables of the functions themselves
+_KEYWORDS = """
+auto break case char const continue default do double else enum extern float for goto if inline int
+long register restrict return short signed sizeof static struct switch typedef union unsigned void
+volatile while asm bool catch class compl const_cast constexpr delete explicit export false friend
+mutable namespace new not operator or private protected public template this throw true try typeid
+typename using virtual wchar_t and xor typeof
+"""  # of C and of C++, which reads the header too
+_TAKEN = {"state", "y", "steps", "row", "T", *_KEYWORDS.split()}  # what functions have themselves
+_CAPITALS = ("H", "Y")  # what the header says of itself: NAME_H, NAME_Y
+
+
+def shared_texts() -> list[str]:
+    """All C that is the same in every project."""
+    engine = [file(f"{name}.h") for name in ("functions", "reductions", "groups")]
+    return [own_file("portable.h"), own_file("mathematics.h"), *engine]
 
 
 def own_file(name: str) -> str:
@@ -57,11 +73,8 @@ class Project:
         self.name, self.layers, self.residual, self.module = name, layers, residual, module
         signature = module.parts.signature
         every = (*signature.inputs, *signature.static)
-        self.names: list[str] = []
-        for own, _ in every:
-            while own in _TAKEN or own in self.names:
-                own += "_"
-            self.names.append(own)
+        macros = set(re.findall(r"#\s*define\s+(\w+)", "".join(shared_texts())))
+        self.names = c_names([own for own, _ in every], _TAKEN | macros, _CAPITALS)
         widths = [math.prod(sizes) for _, sizes in every]
         self.inputs = dict(zip(self.names, widths, strict=True))
         self.takes = signature.takes
@@ -72,7 +85,7 @@ class Project:
         self.outputs = [layer.layout.output_width for layer in layers]
         values = layers[-1].job.graph.outputs
         widths = [math.prod(shape_size(v.shape, layers[-1].job.spec.sizes)) for v in values]
-        parts = [f"{own} [{width}]" for own, width in zip(outputs, widths)]
+        parts = [f"{c_comment(own)} [{width}]" for own, width in zip(outputs, widths)]
         self.y = f"y [{self.outputs[-1]}]" + bool(parts) * f": {', '.join(parts)}"
 
     def arrays(self) -> dict[str, Tensor]:
@@ -129,9 +142,8 @@ class Project:
         members: list[str] = []
         for layer, own in zip(self.layers, self.members(), strict=True):
             states = list(dict.fromkeys(str(s.data[0]) for s in layer.job.pair.step.states))
-            members.append(
-                f"    /* {layer.job.name}: {', '.join(states)}, those that change twice */"
-            )
+            about = c_comment(f"{layer.job.name}: {', '.join(states)}")
+            members.append(f"    /* {about}, those that change twice */")
             members += [f"    float {member}[{size}];" for member, size in own]
         shapes = ", ".join(f"{n} [{size}]" for n, size in self.inputs.items())
         return f"""/* {name}, written by elman: C99, float32, no library, no allocation. */
@@ -192,7 +204,7 @@ void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps)
             lines.append(f"for (long u = 0; u < {width}; u++) y[u] = {last}[u];")
         body = "\n".join("    " + line for line in lines)
         head = f"static void {layer.name}({self.name}_state *state, {inputs}, T *y) {{"
-        return f"/* {layer.job.name} */\n{head}\n{body}\n}}\n"
+        return f"/* {c_comment(layer.job.name)} */\n{head}\n{body}\n}}\n"
 
     def _code(self) -> str:
         name = self.name

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from elman.errors import RunError, diagnostic
+from elman.files import read_file
 from elman.train.atomic import remove_folder, remove_leftovers, write_folder
-from elman.train.stored import DamageError, read_object
+from elman.train.stored import Count, DamageError, filled, read_object
 
 FORMAT = 1
 KEPT = 2
@@ -45,6 +47,14 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
     metrics: str
+
+
+@dataclass(frozen=True)
+class Body:
+    """What checkpoint.json says of a checkpoint."""
+
+    step: Count
+    facts: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -178,7 +188,8 @@ def read(path: Path) -> Checkpoint:
             raise damaged(path, FACTS, f"format {stored['format']}; this elman reads {FORMAT}")
         if hashes["body"] != hashed(stored):
             raise damaged(path, FACTS, "changed")
-        content = {name: (path / name).read_bytes() for name in (TENSORS, METRICS)}
+        body = filled(Body, stored)
+        content = {name: read_file(path / name) for name in (TENSORS, METRICS)}
     except DamageError as error:
         raise damaged(path, FACTS, str(error)) from error
     except OSError as error:
@@ -188,10 +199,15 @@ def read(path: Path) -> Checkpoint:
     for name, held in content.items():
         if sha256(held) != hashes.get(name):
             raise damaged(path, name, f"cut short or changed ({len(held)} bytes)")
-    # Copies, because a tensor lies in a safetensors file at any address, not an aligned one.
-    tensors = {name: value.clone() for name, value in load_tensors(content[TENSORS]).items()}
-    metrics = content[METRICS].decode()
-    return Checkpoint(stored["step"], tensors, stored["facts"], metrics)
+    try:  # copies, because a tensor lies in a safetensors file at any address, not an aligned one
+        held = load_tensors(content[TENSORS])
+        tensors = {name: value.clone() for name, value in held.items()}
+    except (SafetensorError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise damaged(path, TENSORS, str(error).partition("\n")[0]) from error
+    try:
+        return Checkpoint(body.step, tensors, body.facts, content[METRICS].decode())
+    except UnicodeDecodeError as error:
+        raise damaged(path, METRICS, f"it is not text: {error.reason}") from error
 
 
 def damaged(path: Path, name: str, found: str) -> RunError:

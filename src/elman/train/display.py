@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
+from elman.escaping import printable
 from elman.train.task import Words
 
 PLAIN_EVERY_S = 10.0
@@ -31,7 +33,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """Print a line (or several) beside the bar."""
-        self.console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
+        self.console.print(Text(printable(text)), soft_wrap=True)
 
     def start(self, done: int, total: int) -> None:
         """Begin to show steps `done` … `total`."""

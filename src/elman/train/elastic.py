@@ -8,6 +8,7 @@ it. Several machines need a folder for runs that all see.
 from __future__ import annotations
 
 import os
+import socket
 import time
 import uuid
 from dataclasses import dataclass
@@ -66,9 +67,11 @@ def meet(timeout: float, out: Path | None = None) -> Attempt:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     deadline = time.monotonic() + timeout
     with joining(world, timeout):
-        shared, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
+        if rank or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            await_store(deadline)
+        shared, _, _ = next(rendezvous("env://", timeout=time_left(deadline)))
+        shared.set_timeout(time_left(deadline))
         store = attempt_store(shared, rank, world, deadline)
-        set_deadline(store, deadline)
         launch = os.environ["TORCHELASTIC_RUN_ID"]
         if launch == "none":  # torchrun was given no --rdzv-id
             launch = shared.compare_set("elman launch", "", uuid.uuid4().hex).decode()
@@ -76,7 +79,33 @@ def meet(timeout: float, out: Path | None = None) -> Attempt:
             path = run_of_launch(out, launch)
             store.set("earlier run", "" if path is None else str(path))
         folder = store.get("earlier run").decode()
+        shared.set_timeout(timedelta(seconds=timeout))
     return Attempt(launch, Path(folder) if folder else None, store)
+
+
+def time_left(deadline: float) -> timedelta:
+    """The time to a deadline (monotonic clock); never zero, which torch takes for no limit."""
+    return timedelta(seconds=max(PAUSE_S, deadline - time.monotonic()))
+
+
+def await_store(deadline: float) -> None:
+    """Wait until somebody listens where the store should be: torch's own attempts to connect take
+    up to twice their timeout where nobody does, as behind a torchrun that was killed.
+
+    Raises:
+        DistNetworkError: if nobody does before the deadline (monotonic clock).
+    """
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    while True:
+        try:
+            socket.create_connection(place, timeout=time_left(deadline).total_seconds()).close()
+        except OSError as error:
+            if time.monotonic() + PAUSE_S > deadline:
+                text = f"no store at {place[0]}:{place[1]}: {error.strerror or error}"
+                raise dist.DistNetworkError(text) from error
+            time.sleep(PAUSE_S)
+        else:
+            return
 
 
 def run_of_launch(out: Path | None, launch: str) -> Path | None:
@@ -102,7 +131,6 @@ def attempt_store(store: Any, rank: int, world: int, deadline: float) -> Any:
         DistError: if they do not come before the deadline (monotonic clock).
     """
     name = uuid.uuid4().hex
-    set_deadline(store, deadline)
     if rank:
         store.set(f"came {rank}", name)
         prefix = store.get(f"part of {name}").decode()
@@ -116,11 +144,6 @@ def attempt_store(store: Any, rank: int, world: int, deadline: float) -> Any:
                 store.set(f"part of {store.get(key).decode()}", name)
         time.sleep(PAUSE_S)
     return PrefixStore(name, store)
-
-
-def set_deadline(store: Any, deadline: float) -> None:
-    """Let waits for keys of a store end at a deadline (monotonic clock)."""
-    store.set_timeout(timedelta(seconds=max(0.001, deadline - time.monotonic())))
 
 
 def mark(launch: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import linecache
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -24,6 +27,7 @@ from elman.frontend.lines import line_of
 from elman.train.config import DRAWN, Config
 
 _DECORATE = "decorate the formula: @elman.cell(input=…, state=…, weights=…)"
+_registered: dict[str, ModuleType] = {}  # of users' files, by name
 BUILT_IN = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
 
 
@@ -110,8 +114,8 @@ def find_sequence_cell(name: str) -> Cell:
 def find_cell(name: str) -> Cell:
     """Find a cell: a name of elman.cells, or file.py:cell of the user's.
 
-    As when Python runs the file, its folder comes first on the path from then on, so that it can
-    import its neighbours.
+    As when Python runs the file, its folder comes first on the path, so that it can import its
+    neighbours; only while it runs.
 
     Raises:
         InputError: if the library has no such cell.
@@ -164,17 +168,16 @@ def _run_file(file: Path) -> ModuleType:
 def _module_of(file: Path, resolved: Path, changed_ns: int, size: int) -> ModuleType:
     """Run a user's file, its folder first on the path; ``changed_ns`` and ``size`` tell its text
     from others."""
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    name = _module_name(resolved)
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise RunError(
             diagnostic("the file of the cell is not a Python file", [("path", str(file))])
         )
     module = importlib.util.module_from_spec(spec)
-    folder = str(resolved.parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
     try:
-        spec.loader.exec_module(module)
+        with _importable(module, str(resolved.parent)):
+            spec.loader.exec_module(module)
     except ElmanError:
         raise
     except (Exception, SystemExit) as error:
@@ -184,6 +187,39 @@ def _module_of(file: Path, resolved: Path, changed_ns: int, size: int) -> Module
         title = "the file of the cell does not run"
         raise RunError(diagnostic(title, details, _import_of(error))) from error
     return module
+
+
+def _module_name(resolved: Path) -> str:
+    """The name of a file's module: the file's own, unless another module has that one."""
+    name = resolved.stem
+    if name.isidentifier():
+        there = sys.modules.get(name)
+        spec = importlib.util.find_spec(name) if there is None else None
+        file = getattr(there, "__file__", None) if spec is None else spec.origin
+        if (there is None and spec is None) or (file and Path(file).resolve() == resolved):
+            return name
+    mark = hashlib.sha256(str(resolved).encode(errors="surrogateescape")).hexdigest()[:8]
+    return f"{name}_{mark}"
+
+
+@contextmanager
+def _importable(module: ModuleType, folder: str) -> Iterator[None]:
+    """Inside, a module imports its neighbours, and is there for who looks it up by name: later
+    too, if it has run. A module that the user has imported is not replaced."""
+    name = module.__name__
+    before = sys.modules.get(name)
+    if before is None or before is _registered.get(name):
+        sys.modules[name] = _registered[name] = module
+    sys.path.insert(0, folder)
+    try:
+        yield
+    except BaseException:
+        if sys.modules.get(name) is module:
+            del sys.modules[name], _registered[name]
+        raise
+    finally:
+        if folder in sys.path:  # which the file may have changed
+            sys.path.remove(folder)
 
 
 def _raised_at(file: Path, error: BaseException) -> str:

@@ -17,13 +17,14 @@ from elman.train.best import read_best
 from elman.train.checkpoint import Checkpoint, newest
 from elman.train.config import Config
 from elman.train.folder import RunFolder, open_run
+from elman.train.forms import FLOATS, check_sizes, check_weights, grouped
 from elman.train.layers import own_formula
 from elman.train.record import needed, read_record
-from elman.train.snapshot import grouped
 from elman.train.stored import DamageError, filled
 from elman.train.task import Data
 from elman.train.tasks import task_of
 from elman.train.trained import Trained
+from elman.train.trust import permit_cell
 from elman.version import __version__
 
 SPEC = "model"
@@ -31,7 +32,13 @@ FORMULA = "formula"  # in the same file
 Weights = Literal["best", "last"]
 
 
-def load(path: str | PathLike[str], *, weights: Weights = "best") -> Trained:
+def load(
+    path: str | PathLike[str],
+    *,
+    weights: Weights = "best",
+    cell: str | None = None,
+    trust: bool = False,
+) -> Trained:
     """Load the trained model of a run folder, as ``elman train`` writes them.
 
     The weights are those that did best in validation, by the measure that the task tells first
@@ -44,14 +51,21 @@ def load(path: str | PathLike[str], *, weights: Weights = "best") -> Trained:
     - `series`, `images`: ``classes`` and ``predict(values)``, [N, C] chances of N sequences;
     - `regression`: ``predict(x)`` of x [N, T, I], in the units of the data.
 
+    A run whose cell is in a Python file has that file run if you began the run on this machine and
+    neither the file nor the run's configuration has changed since; else ``cell`` or ``trust`` has
+    to say so.
+
     Args:
         path: the run folder.
         weights: ``"last"`` for those of the last checkpoint.
+        cell: ``"file.py:cell"``, in place of the file that the run names.
+        trust: whether the file that the run names may be run.
 
     Raises:
-        InputError: there are no such weights.
+        InputError: there are no such weights, or the run's cell is in no file.
         RunError: it is no run folder, has no checkpoint, is damaged, a newer elman wrote it in a
-            way that this one cannot read, or its cell's file has another formula by now.
+            way that this one cannot read, or its cell is in a file that is not trusted or has
+            another formula by now.
 
     Example:
         >>> run = elman.load("runs/first")
@@ -70,6 +84,7 @@ def load(path: str | PathLike[str], *, weights: Weights = "best") -> Trained:
     try:
         record = read_record(folder)
         config = record.require()[0] if record.config is None else record.config
+        config = permit_cell(folder, config, cell, trust)
         check_formula(folder, config)
         return _built(folder, config, weights_of(folder, weights))
     except RunError as error:
@@ -134,6 +149,7 @@ def _built(folder: RunFolder, config: Config, point: Checkpoint) -> Trained:
     except DamageError as error:
         details = [("path", str(folder.path)), ("found", f"{SPEC}.json: {error}")]
         raise RunError(diagnostic("the run is damaged", details)) from error
+    check_sizes(config, weights)
     with torch.random.fork_rng(devices=[]):
         model = task.build(config, spec).to(_dtype(weights))
     _fill(model, weights, folder.path)
@@ -142,7 +158,7 @@ def _built(folder: RunFolder, config: Config, point: Checkpoint) -> Trained:
 
 def _dtype(weights: dict[str, Tensor]) -> torch.dtype:
     """What the weights are stored in."""
-    floats = (value.dtype for value in weights.values() if value.is_floating_point())
+    floats = (value.dtype for value in weights.values() if value.dtype in FLOATS)
     return next(floats, torch.get_default_dtype())
 
 
@@ -153,11 +169,12 @@ def _fill(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
         RunError: they are another model's.
     """
     try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        details = [("path", str(path)), ("error", str(error).splitlines()[-1].strip())]
+        check_weights(weights, model)
+    except RunError as error:
+        details = [("path", str(path)), ("error", str(error).partition("found ")[2])]
         hint = "the cell's file as it was when the run began"
         raise RunError(diagnostic("the weights are of another model", details, hint)) from error
+    model.load_state_dict(weights)
 
 
 def _of_newer(folder: RunFolder, error: RunError) -> RunError:

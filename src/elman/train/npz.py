@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from elman.files import open_file
 from elman.train.sequences.source import unreadable
 
 
@@ -21,9 +22,11 @@ def load_npz(path: Path, hint: str) -> dict[str, np.ndarray]:
         RunError: if it is no such file; with the array's name, if one cannot be read.
     """
     try:
-        if not zipfile.is_zipfile(path):
-            raise unreadable(path, "it is not an .npz", hint)
-        with np.load(path, allow_pickle=False) as file:
+        with open_file(path) as raw:
+            if not zipfile.is_zipfile(raw):
+                raise unreadable(path, "it is not an .npz", hint)
+            raw.seek(0)
+            file = np.load(raw, allow_pickle=False)
             return {name: member(path, file, name, hint) for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise unreadable(path, error, hint) from error

@@ -139,6 +139,8 @@ class Record:
             RunError: if something of it is damaged.
         """
         bad = {name: why for name, why in self.damages.items() if name != "metrics.csv"}
+        if self.config is not None and self.config.steps is None:
+            bad["config.json"] = "steps: expected an integer, got None"
         if bad or self.config is None or self.facts is None:
             details = [("path", str(self.folder.path))]
             details += [("found", f"{name}: {why}") for name, why in bad.items()]

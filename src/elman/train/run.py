@@ -15,13 +15,14 @@ from rich.console import Console
 
 import elman.nn
 from elman.errors import RunError, diagnostic
-from elman.train import checkpoint, elastic, snapshot
+from elman.train import checkpoint, elastic, forms, snapshot
 from elman.train.best import best_of
 from elman.train.comparison import compare
 from elman.train.config import Config
 from elman.train.connection import noticing_loss
 from elman.train.display import Display
 from elman.train.folder import RunFolder, create_run, open_run
+from elman.train.forms import check_sizes, check_weights, grouped, misfit
 from elman.train.interrupt import heeding_interrupts
 from elman.train.launch import agreed, check_same_everywhere, launch, placed, rows_of
 from elman.train.layers import check_cell, without_twin
@@ -33,9 +34,10 @@ from elman.train.outcome import Outcome, conclude, in_words
 from elman.train.pace import next_step, settle, time_interleaved
 from elman.train.record import Facts, read_record
 from elman.train.stepper import make_stepper
-from elman.train.tally import Tally
+from elman.train.stored import DamageError, filled
 from elman.train.task import Baseline, Data
 from elman.train.tasks import task_of, words_of
+from elman.train.trust import check_inner, note_run, permit_cell
 
 PACE_SHARE = 0.02  # of the whole time, spent on measuring the time of a step
 
@@ -50,7 +52,8 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
     began = time.perf_counter()
     attempt = elastic.meet(config.timeout, out)
     if attempt.earlier_run is not None:
-        return resume(attempt.earlier_run, console, comparing=comparing, attempt=attempt)
+        cell = config.absolute().cell if ":" in config.cell else None
+        return resume(attempt.earlier_run, console, comparing=comparing, attempt=attempt, cell=cell)
     config = placed(config)
     check_cell(config)
     fabric = launch(config, attempt)
@@ -72,6 +75,7 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
             folder.write("facts", facts)
             write_spec(folder, data, config)
             folder.write("config", config.to_json())
+            note_run(folder, config)
             attempt.mark_run(folder.path)
         return carry_out(loop, data, facts, began, comparing)
 
@@ -82,20 +86,29 @@ def resume(
     *,
     comparing: bool = True,
     attempt: elastic.Attempt | None = None,
+    cell: str | None = None,
+    trust: bool = False,
 ) -> Outcome:
     """Go on with a run from its last checkpoint, with the run's own configuration.
 
     Args:
         attempt: of the processes that torchrun has started, if they have met.
+        cell: file.py:cell, in place of the file that the run names.
+        trust: whether the file that the run names may be run, and links in its folder followed.
 
     Raises:
-        RunError: if the folder is not a run, its data or its cell have changed, or no checkpoint is
-            whole.
+        RunError: if the folder is not a run, its data or its cell have changed, its cell is in a
+            file that is not trusted, or no checkpoint is whole.
+        InputError: if a cell is named and the run's is in no file.
     """
     began = time.perf_counter()
     folder = open_run(path)
     record = read_record(folder)
     config, facts = record.require()
+    if record.result is None:  # else nothing is run
+        config = permit_cell(folder, config, cell, trust).absolute()
+        check_inner(folder, trust)
+        check_formula(folder, config)
     config = placed(config, resumed=True)
     attempt = attempt or elastic.meet(config.timeout)
     fabric = launch(config, attempt)
@@ -104,16 +117,20 @@ def resume(
     if record.result is not None:
         display.say(f"the run is complete: {record.result.steps} of {config.steps} steps")
         return Outcome(folder, True, first, signal=None, result=record.result.content)
-    check_formula(folder, config)
     with folder.lock() if first else nullcontext():
         if first:
             attempt.mark_run(folder.path)
+        point, complaints = checkpoint.load_latest(folder.checkpoints)
+        if point is not None:
+            check_sizes(config, grouped(point.tensors).get("model", {}))
         data = task.prepare(config)
         with noticing_loss("see what the other processes say"):
             check_same_everywhere(fabric, same_facts(config, data))
         check_same(data, facts)
         loop = assemble(config, fabric, data, folder, display)
-        take_up(loop, facts.machine)
+        for complaint in complaints:
+            display.say(f"{complaint}\n  so    an older checkpoint is used")
+        take_up(loop, point, facts.machine)
         return carry_out(loop, data, facts.content, began, comparing)
 
 
@@ -190,33 +207,57 @@ def assemble(
     )
 
 
-def take_up(loop: Loop, was: dict[str, Any]) -> None:
-    """Put a loop where the last whole checkpoint of its run, on some machine, was taken."""
+def take_up(loop: Loop, point: checkpoint.Checkpoint | None, was: dict[str, Any]) -> None:
+    """Put a loop where a checkpoint of its run was taken, on a machine of which facts are told.
+
+    Raises:
+        RunError: the checkpoint is not of this run.
+    """
     say = loop.display.say
-    point, complaints = checkpoint.load_latest(loop.folder.checkpoints)
-    for complaint in complaints:
-        say(f"{complaint}\n  so    an older checkpoint is used")
     if point is None:
         say("no checkpoint yet: the run starts from its first step")
         return
-    then = snapshot.restore(loop.stepper, point.tensors, point.facts)
+    facts = facts_of(point, loop.steps)
+    then = snapshot.restore(loop.stepper, point.tensors, facts, loop.config)
     if then != loop.stepper.fabric.world_size:
         say(f"{then} processes then, {loop.stepper.fabric.world_size} now: dropout draws anew")
-    for reason in elman.nn.pin(loop.stepper.plain, point.facts["choices"]):
+    for reason in elman.nn.pin(loop.stepper.plain, facts.choices):
         say(f"the recorded plan cannot be used, so results may differ in rounding: {reason}")
     now = machine_facts()
     for name in ("processor", "torch", "elman"):
         if was.get(name) != now[name]:
             say(f"{name} was {was.get(name)}, is {now[name]}: results may differ in rounding")
-    loop.tally = Tally(**point.facts["tally"])
+    loop.tally = facts.tally
     try:
         loop.best = best_of(loop.folder.checkpoints)
+        if loop.best is not None:
+            check_weights(grouped(loop.best.weights).get("model", {}), loop.stepper.plain)
     except RunError as error:
+        loop.best = None
         say(f"{error}\n  so    the best weights are those of a validation to come")
     loop.metrics = resumed(loop.folder.metrics, point.metrics)
     if error := loop.metrics.rewrite():
         say(f"metrics.csv not written: {error.strerror}; tried again later")
     say(f"resumed at step {point.step} of {loop.steps}")
+
+
+def facts_of(point: checkpoint.Checkpoint, steps: int) -> forms.Facts:
+    """Read what a checkpoint holds besides tensors.
+
+    Args:
+        steps: of the whole run.
+
+    Raises:
+        RunError: it is not what a run writes there.
+    """
+    try:
+        facts = filled(forms.Facts, point.facts)
+    except DamageError as error:
+        raise misfit(str(error)) from error
+    step = facts.tally.step
+    if step != point.step or step > steps or (step == steps and facts.tally.valid_loss is None):
+        raise misfit(f"step {step} of {steps}, in the checkpoint of step {point.step}")
+    return facts
 
 
 def carry_out(

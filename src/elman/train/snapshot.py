@@ -8,7 +8,8 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from elman.errors import RunError, diagnostic
+from elman.train.config import Config
+from elman.train.forms import Facts, check_state, check_weights, grouped, misfit
 from elman.train.sharding import divided_as, whole
 from elman.train.stepper import Stepper
 
@@ -48,7 +49,7 @@ def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: whole(value.detach()).cpu().clone() for name, value in ordered}
 
 
-def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: dict[str, Any]) -> int:
+def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: Facts, config: Config) -> int:
     """Put back what `capture` copied, by as many processes or others that share the same batch.
 
     Returns:
@@ -57,21 +58,25 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: dict[str, Any])
     Raises:
         RunError: if the tensors are not those of this model.
     """
+    check_state(tensors, facts, config, stepper.plain, stepper.optimizer)
     groups = grouped(tensors)
     restore_weights(stepper, tensors)
-    remember(stepper.optimizer, groups.get("optimizer", {}) | facts["optimizer"])
+    remember(stepper.optimizer, groups.get("optimizer", {}) | facts.optimizer)
     rank, device = stepper.fabric.global_rank, stepper.fabric.device
     then, now = len(groups["random"]["cpu"]), stepper.fabric.world_size
     carried = [value for _, value in sorted(groups.get("carried", {}).items())]
     mine = [rows_of_process(value, rank, now).to(device) for value in carried]
-    stepper.state = put_together(facts["carried"], mine)
+    stepper.state = put_together(facts.carried, mine)
     if then != now:
         return then
     # Copies, because a row of a tensor is not aligned as torch wants a generator's state to be.
     random = {name: value[rank].clone() for name, value in groups["random"].items()}
-    torch.set_rng_state(random["cpu"])
-    if "cuda" in random and torch.cuda.is_available():
-        torch.cuda.set_rng_state(random["cuda"])
+    try:
+        torch.set_rng_state(random["cpu"])
+        if "cuda" in random and torch.cuda.is_available():
+            torch.cuda.set_rng_state(random["cuda"])
+    except RuntimeError as error:
+        raise misfit(f"the random numbers: {error}") from error
     return then
 
 
@@ -82,11 +87,8 @@ def restore_weights(stepper: Stepper, tensors: dict[str, Tensor]) -> None:
         RunError: if the tensors are not those of this model.
     """
     weights = grouped(tensors).get("model", {})
-    try:
-        stepper.plain.load_state_dict(divided(weights, stepper.plain))
-    except RuntimeError as error:
-        details = [("error", str(error).splitlines()[-1].strip())]
-        raise RunError(diagnostic("the checkpoint is of another model", details)) from error
+    check_weights(weights, stepper.plain)
+    stepper.plain.load_state_dict(divided(weights, stepper.plain))
 
 
 def divided(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
@@ -119,15 +121,6 @@ def rows_of_process(value: Tensor, rank: int, processes: int) -> Tensor:
     if len(value) == processes:
         return value[rank].clone()
     return torch.cat(list(value), dim=1).chunk(processes, dim=1)[rank].clone()
-
-
-def grouped(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Sort tensors by the first part of their names."""
-    groups: dict[str, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        group, _, rest = name.partition(".")
-        groups.setdefault(group, {})[rest] = value
-    return groups
 
 
 def random_numbers() -> dict[str, Tensor]:

@@ -7,9 +7,7 @@ one line what is wrong.
 from __future__ import annotations
 
 import json
-import os
 import reprlib
-import stat
 import sys
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
@@ -18,6 +16,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from elman.errors import RunError
+from elman.files import missing, read_file
 
 LARGEST = 1 << 27  # bytes of a file of a run
 DEEPEST = 50  # objects and lists of JSON inside one another
@@ -62,14 +61,9 @@ def read_bytes(path: Path) -> bytes | None:
         DamageError: if it cannot be read, or is not a file that a run would write.
     """
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise DamageError("it is not a regular file")
-        if status.st_size > LARGEST:
-            raise DamageError(f"it has {status.st_size} bytes; at most {LARGEST} are read")
-        return path.read_bytes()
+        return read_file(path, LARGEST)
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and not os.path.islink(path):
+        if missing(path, error):
             return None
         raise DamageError(f"it cannot be read: {error.strerror}") from error
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from elman.train.objective import Score
+from elman.train.stored import Count, Range
+
+Seconds = Annotated[float, Range(0, 1e18)]
 
 
 @dataclass(frozen=True)
@@ -24,19 +28,19 @@ class Tally:
         skipped_in_a_row: the last of them, if no other came since.
     """
 
-    step: int = 0
-    seconds: float = 0.0
+    step: Count = 0
+    seconds: Seconds = 0.0
     loss: float = 0.0
     norm: float = 0.0
-    since_s: float = 0.0
-    count: int = 0
+    since_s: Seconds = 0.0
+    count: Count = 0
     valid_loss: float | None = None
     valid_accuracy: float | None = None
     valid_r2: float | None = None
-    fallbacks: int = 0
-    all_fallbacks: int = 0
-    skipped: int = 0
-    skipped_in_a_row: int = 0
+    fallbacks: Count = 0
+    all_fallbacks: Count = 0
+    skipped: Count = 0
+    skipped_in_a_row: Count = 0
 
     def add(self, seconds: float, fallbacks: int) -> Tally:
         """Count one more step."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Collection, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from elman.errors import InputError, RunError, diagnostic
+from elman.files import open_file, read_file
 from elman.train.folder import RunFolder
 from elman.train.loading import Weights, weights_of
 
@@ -88,16 +87,20 @@ def _read(path: Path, weights: Weights) -> Mapping[str, Tensor]:
         if path.is_dir():
             return weights_of(RunFolder(path), weights).tensors
         if path.suffix == ".safetensors":
-            return load_file(path)
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+            return load_tensors(read_file(path))
+        with open_file(path) as file:
+            found: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except RunError:
+        raise
+    except Exception as error:  # bytes that are no pickle raise anything
         text = str(error).partition("\n")[0]
         details = [("path", str(path)), ("error", text)]
         hint = "a run folder, or a state_dict: torch.save(net.state_dict(), …), .safetensors"
         raise RunError(diagnostic("no weights can be read", details, hint)) from error
     if not isinstance(found, Mapping):
         raise RunError(diagnostic("the file holds no state_dict", [("path", str(path))]))
-    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    named = {name: value for name, value in found.items() if isinstance(name, str)}
+    return {name: value for name, value in named.items() if isinstance(value, Tensor)}
 
 
 def _sizes(path: Path) -> str:

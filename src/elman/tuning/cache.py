@@ -15,7 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from elman.folders import cache_folder, private_folder
+from elman.errors import warn_once
+from elman.files import read_file
+from elman.folders import cache_folder, open_to_others, private_folder
 
 FORMAT = 1
 _LARGEST = 1 << 20  # (bytes) no honest entry is larger
@@ -29,14 +31,25 @@ def _path(key: Key) -> Path:
     return cache_folder() / "tuning" / f"{name}.json"
 
 
+def _usable(folder: Path) -> bool:
+    """Whether records can be kept in a folder; what others could have written is not used, which is
+    said once."""
+    if private_folder(folder):
+        return True
+    with contextlib.suppress(OSError):
+        if open_to_others(folder):
+            text = f"elman uses no records of benchmarks in {folder}: others can write to it"
+            warn_once(f"{text}. Each process measures anew; chmod 700 it, or set ELMAN_CACHE.")
+    return False
+
+
 def recall(key: Key) -> dict[str, Any] | None:
     """The value stored under a key, or None; the caller checks what is in it."""
     try:
         path = _path(key)
-        if not private_folder(path.parent):
+        if not _usable(path.parent):
             return None
-        with path.open("rb") as file:
-            entry = json.loads(file.read(_LARGEST))
+        entry = json.loads(read_file(path, _LARGEST))
     except (OSError, ValueError, RuntimeError):  # RuntimeError: no home, or JSON nested too deeply
         return None
     if not isinstance(entry, dict) or entry.get("format") != FORMAT or entry.get("key") != key:
@@ -51,7 +64,7 @@ def remember(key: Key, value: dict[str, Any]) -> None:
         path = _path(key)
     except RuntimeError:  # no home folder
         return
-    if not private_folder(path.parent):
+    if not _usable(path.parent):
         return
     text = json.dumps({"format": FORMAT, "key": key, "value": value}, sort_keys=True)
     temporary = ""

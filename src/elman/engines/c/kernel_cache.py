@@ -16,6 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from elman.errors import BuildError
+from elman.files import open_file, read_file
 from elman.folders import cache_folder, private_folder
 
 _PATIENCE = 120.0  # (s) to wait for another process that compiles the same kernel
@@ -89,7 +90,7 @@ def check_room(folder: Path) -> None:
 def stored(path: Path) -> bytes | None:
     """A file of the cache if it is whole: its last bytes are the hash of the rest."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError:
         return None
     if len(data) < 64 or hashlib.sha256(data[:-HASH]).digest() != data[-HASH:]:
@@ -141,6 +142,6 @@ def alone(path: Path):
 
 def fingerprint(path: Path) -> str:
     """The hash of a library that ``build`` made, as it stands behind it."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         file.seek(-HASH, os.SEEK_END)
         return file.read().hex()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from elman.errors import InputError, diagnostic
+from elman.escaping import printable
 
 OPSET, IR = 18, 8  # the pair of ONNX 1.13
 FLOAT, INT32, INT64, BOOL = 1, 6, 7, 9  # of onnx.TensorProto
@@ -68,7 +69,7 @@ class Writer:
 
     def name(self, wanted: str) -> str:
         """A name that nothing else has."""
-        names = self.root._names
+        names, wanted = self.root._names, printable(wanted, "")
         count = names[wanted] = names.get(wanted, -1) + 1
         return self.name(f"{wanted}_{count}") if count else wanted
 
@@ -123,7 +124,10 @@ def written(writer: Writer, path: str | Path, title: str) -> None:
         ) from None
     opsets = [onnx.helper.make_opsetid("", OPSET)]
     model = onnx.helper.make_model(
-        _graph(onnx, writer, title), opset_imports=opsets, ir_version=IR, producer_name="elman"
+        _graph(onnx, writer, printable(title, "")),
+        opset_imports=opsets,
+        ir_version=IR,
+        producer_name="elman",
     )
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, str(path))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from elman.files import read_file
 from elman.train.sequences.source import unreadable
 
 TRAIN, TEST, INNER = "data_batch_", "test_batch", "cifar-10-batches-py"
@@ -70,7 +71,7 @@ def read_cifar(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 def read_batch(path: Path) -> np.ndarray:
     """Read one file, uint8 [N, 32, 32, 3]."""
     try:
-        content = ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        content = ArraysOnly(io.BytesIO(read_file(path)), encoding="bytes").load()
     except Exception as error:  # a damaged pickle raises anything
         raise unreadable(path, f"{type(error).__name__}: {error}", HINT) from error
     content = content if isinstance(content, dict) else {}

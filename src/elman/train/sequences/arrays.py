@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from elman.files import read_file
 from elman.train.npz import load_npz
 from elman.train.sequences.source import Half, Source, Values, unreadable
 
@@ -105,7 +106,7 @@ def idx_file(folder: Path, name: str) -> Path:
 def idx_array(path: Path) -> np.ndarray:
     """Read one idx file."""
     try:
-        raw = path.read_bytes()
+        raw = read_file(path)
         raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
     except (OSError, EOFError, zlib.error) as error:
         raise unreadable(path, error) from error

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from elman.files import read_file
 from elman.train.sequences.source import Half, Source, unreadable
 
 ENDINGS = (".ts", ".tsv", ".txt")
@@ -31,7 +32,7 @@ def read_half(path: Path) -> Half:
         RunError: with the line, if the file does not keep to its format.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_file(path).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise unreadable(path, error) from error
     numbered = ((k, line.strip()) for k, line in enumerate(lines, 1))

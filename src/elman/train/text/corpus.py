@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elman.errors import RunError, diagnostic
+from elman.files import read_file
 from elman.train.text.download import NAMED
 
 VALIDATION_SHARE = 0.1
@@ -169,7 +170,7 @@ def read_text(path: Path) -> str:
         RunError: if it cannot be read, is empty, or is no UTF-8 text.
     """
     try:
-        raw = path.read_bytes()
+        raw = read_file(path)
     except OSError as error:
         details = [("path", str(path)), ("error", str(error.strerror))]
         raise RunError(diagnostic("the data file cannot be read", details)) from error

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from elman.errors import RunError, diagnostic
 from elman.train.text.vocabulary import Vocabulary
 
 
@@ -45,7 +46,16 @@ def generate(
 
 
 def pick(logits: torch.Tensor, temperature: float, draws: torch.Generator) -> torch.Tensor:
-    """Draw one number, [1], from logits [V]."""
+    """Draw one number, [1], from logits [V].
+
+    Raises:
+        RunError: some are not finite, or not when the temperature divides them.
+    """
     if temperature == 0:
         return logits.argmax()[None]
-    return torch.multinomial(torch.softmax(logits / temperature, 0), 1, generator=draws)
+    chances = torch.softmax(logits / temperature, 0)
+    if not chances.isfinite().all():
+        details = [("temperature", f"{temperature:g}")]
+        text = "no token can be drawn: the model's outputs are not finite"
+        raise RunError(diagnostic(text, details, "weights of an earlier checkpoint"))
+    return torch.multinomial(chances, 1, generator=draws)
