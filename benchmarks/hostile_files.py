@@ -565,6 +565,7 @@ class Outcome:
 def tried(case: Case, way: str, clean: Path, root: Path, seed: str, patience_s: float) -> Outcome:
     """Do one case in a process of its own, and judge it."""
     shutil.rmtree(root, ignore_errors=True)
+    (root.parent / "mine ran").unlink(missing_ok=True)
     shutil.copytree(clean, root, symlinks=True)
     place = Place(root)
     (place.run / "evil.py").write_text(EVIL.format(mark=str(place.mark)))
@@ -655,7 +656,6 @@ def campaign(root: Path, chosen: list[Case], seed: int, patience_s: float) -> Co
     warnings.simplefilter("ignore")
     root.mkdir(parents=True, exist_ok=True)
     clean, counts, slowest = prepared(root), Counter[str](), 0.0
-    (root / "mine ran").unlink(missing_ok=True)
     for number, case in enumerate(chosen):
         way = case.ways[random.Random(f"{seed} {number}").randrange(len(case.ways))]
         found = tried(case, way, clean, root / "case", f"{seed} {case.name}", patience_s)
