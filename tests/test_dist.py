@@ -19,7 +19,7 @@ import elman
 ROOT = Path(__file__).parents[1]
 BESIDE = ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "CHANGELOG.md", "CITATION.cff")
 OWN = {"PKG-INFO", "setup.cfg"}  # that setuptools adds to a sdist
-DATA = {".py", ".h", ".c", ".html", ".typed"}
+DATA = {".py", ".h", ".c", ".html", ".js", ".typed"}
 
 
 def package(root: Path) -> set[str]:

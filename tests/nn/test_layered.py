@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import elman
 from elman import cells, ops
 from elman.errors import InputError, ShapeError, TraceError
-from elman.weights import load, save
+from elman.weights import from_arrays, to_arrays
 from helpers import assert_close
 from products import some_of
 
@@ -419,12 +419,12 @@ def test_weights_of_other_libraries():
     """Of one cell in several sizes; of several cells none has a layout."""
     net, other, x = made("sizes"), made("sizes"), drawn()
     other.reset_parameters()
-    arrays = save(net, "keras")
+    arrays = to_arrays(net, "keras")
     assert [a.shape for a in arrays[::3]] == [(5, 18), (6, 12), (4, 9)]
-    load(other, arrays, "keras")
+    from_arrays(other, arrays, "keras")
     assert_close(other(x)[0], net(x)[0])
     with pytest.raises(InputError, match="of one cell for all layers, not of gru, lstm"):
-        save(made("cells"), "keras")
+        to_arrays(made("cells"), "keras")
 
 
 def test_explained_and_drawn():

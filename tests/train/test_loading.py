@@ -73,7 +73,7 @@ def test_the_file_is_left_as_it_is(folder):
 def test_wrong_draws(options):
     """What cannot be drawn is said, before the model is asked."""
     run = TrainedText(Path(), TextConfig(), 0, nn.Identity(), TextSpec(["a", "\n"]))
-    with pytest.raises(InputError, match=r"empty|must not be negative"):
+    with pytest.raises(InputError, match=r"empty|at least 0"):
         run.sample(**options)
 
 

@@ -14,6 +14,10 @@ def release() -> None:
     and up to 1024 compiled kernels, most of them of modules that are gone. Modules keep the kernels
     that they have chosen, compiled kernels stay in the cache on disk, and what has been measured
     remains known. The next call allocates and loads again what it needs.
+
+    Example:
+        >>> out, h = elman.GRU(8, 16)(torch.randn(5, 2, 8))
+        >>> elman.release()
     """
     names.release()
     kernels.release()
