@@ -289,7 +289,7 @@ class Emitter:
         start, end = self._carried()
         summed = [
             "{",
-            "    long t = t0, rows = first_row(c, t0 + n) - first_row(c, t0); (void)t;",
+            "    UNUSED long t = t0, rows = first_row(c, t0 + n) - first_row(c, t0);",
             "    int first = t0 + n == c->T; (void)first;",
             *bases,
             *("    " + line for line in pack),
