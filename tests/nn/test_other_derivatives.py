@@ -83,3 +83,20 @@ def test_every_pair_of_rates(form, use, engine):
     case = random_case(of_all_pairs(form, use), Sizes(3, 2, 5, 5), 1, torch.float64)
     need(engine, job_of(case))
     assert_all_same(run(case.cell, case, engine), oracle(case), case.dtype, case.T)
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), 1.0])
+@pytest.mark.parametrize("engine", ["reference", "c"])
+def test_nothing_flows_to_a_value_within_a_value(engine, weight):
+    """Not even a zero, which times a derivative that is not finite would be NaN."""
+    need_engine(engine)
+
+    @cell(input="x[H]", state="h[H]", weights="g[H]")
+    def nested(x, h, g):
+        inner = ops.straight_through(x, ops.elu(g) + ops.elu(g))
+        return ops.straight_through(inner, x)
+
+    net = elman.Recurrent(nested, 3, 3, engine=engine, dtype=torch.float64)
+    torch.nn.init.constant_(net.g_l0, weight)
+    net(torch.ones(2, 1, 3, dtype=torch.float64, requires_grad=True))[0].sum().backward()
+    assert net.g_l0.grad is None or not net.g_l0.grad.any()

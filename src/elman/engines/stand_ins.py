@@ -25,14 +25,16 @@ class Surrogate(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keep the slope."""
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(inputs[2])
         ctx.save_for_forward(inputs[2])
 
     @staticmethod
-    def backward(ctx: Any, d: Tensor) -> Any:  # type: ignore[override]
-        """To ``of`` alone."""
+    def backward(ctx: Any, d: Tensor | None) -> Any:  # type: ignore[override]
+        """To ``of`` alone; nothing where nothing flows back, not even a zero, which is NaN times an
+        infinite derivative."""
         (slope,) = ctx.saved_tensors
-        return None, d * slope, None
+        return None, None if d is None else d * slope, None
 
     @staticmethod
     def jvp(ctx: Any, _: Any, of: Tensor | None, __: Any) -> Any:
@@ -54,13 +56,16 @@ class ClipGradient(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keep the limit."""
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(inputs[1])
 
     @staticmethod
-    def backward(ctx: Any, d: Tensor) -> Any:  # type: ignore[override]
-        """Clipped."""
+    def backward(ctx: Any, d: Tensor | None) -> Any:  # type: ignore[override]
+        """Clipped; nothing where nothing flows back."""
         (limit,) = ctx.saved_tensors
-        return torch.clamp(d, -limit.detach(), limit.detach()), None
+        return (
+            (None, None) if d is None else (torch.clamp(d, -limit.detach(), limit.detach()), None)
+        )
 
     @staticmethod
     def jvp(ctx: Any, v: Tensor, _: Any) -> Tensor:
