@@ -83,7 +83,7 @@ define install
 endef
 
 $(RUNTIME): $(PINS) | $(BIN)
-	$(call install,.)
+	$(call install,.[train])
 	@touch $@
 
 $(DEV): $(PINS) | $(BIN)

@@ -1,6 +1,6 @@
 """One step of exported C beside ONNX Runtime's, both called from Python, alternating.
 
-    python benchmarks/export.py [--rounds 15]      needs pip install 'elman[export]' onnxruntime
+    python benchmarks/export.py [--rounds 15]      needs pip install "elman[export]" onnxruntime
 
 A module's step as C99 (`elman.export.to_c`, gcc -O3 -march=native, loaded by ctypes), and its
 ONNX model (`elman.export.to_onnx`), T = 1, B = 1, one thread: called with arrays, as most do, and

@@ -141,8 +141,8 @@ PLACES = {
     ),
     "step": Place("elman.train.stepper:Stepper", "train", Strike.within, calls=60, most_s=0.02),
     "validate": Place("elman.train.stepper:Stepper", "validate", Strike.within, 4, most_s=0.05),
-    "write": Place("elman.train.atomic", "write_through", Strike.in_file, calls=50, first=True),
-    "rename": Place("elman.train.atomic", "sync_folder", Strike.before, calls=35, first=True),
+    "write": Place("elman.files", "write_through", Strike.in_file, calls=50, first=True),
+    "rename": Place("elman.files", "sync_folder", Strike.before, calls=35, first=True),
     "remove": Place("shutil", "rmtree", Strike.before, calls=12, first=True),
     "metrics": Place("elman.train.metrics:MetricsFile", "append", Strike.in_line, 14, first=True),
 }

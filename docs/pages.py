@@ -94,7 +94,7 @@ def _cell(cell: Cell) -> Iterator[str]:
     yield f"```python\n{source}```\n"
     yield f"Recurrence: {_structure(cell)}.\n"
     yield "Forward above, backward below. Outlined in red: the backward reads it; filled: kept.\n"
-    yield notebooks.drawing(elman.draw(cell, use_dot=False, **_sizes(cell)).svg) + "\n"
+    yield notebooks.drawing(elman.draw(cell, **_sizes(cell)).svg) + "\n"
 
 
 def _sizes(cell: Cell) -> dict[str, int]:

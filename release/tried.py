@@ -2,8 +2,8 @@
 
     some-environment/bin/python release/tried.py [release/tried.jsonl]
 
-Needs nothing but the package: the first example of the README comes from its metadata. The rows
-make the table of docs/compatibility.md.
+Needs nothing but the package with its extra `train`: the first example of the README comes from
+its metadata. The rows make the table of docs/compatibility.md.
 """
 
 from __future__ import annotations

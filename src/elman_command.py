@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
 from typing import NoReturn
 
@@ -23,6 +24,14 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end_at_once)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # read when torch is imported
+    from elman.errors import MissingPackageError
+    from elman.extras import require
+
+    try:
+        for package in ("rich", "typer"):
+            require(package, "the command elman")
+    except MissingPackageError as error:
+        sys.exit(str(error))
     from elman.cli.app import main as run
 
     run()

@@ -209,7 +209,7 @@ def _targets() -> tuple[Target, ...]:
                          'engine?="reference"|"c"; measure?=False; S?=2'), ("str(made)",)),
         Target("elman.draw", (_NET,), "elman.draw",
                arguments(f'what=net|{_CELLS}; path?="net.svg"|"net.dot"; {_SIZES}; tape?="save"; '
-                         "use_dot?=False; layer?=0; S?=2"), ("made.svg, made.dot",)),
+                         "layer?=0; S?=2"), ("made.svg, made.dot",)),
         Target("drawing.draw_ops", (), "draw_ops", arguments('path?="ops.svg"')),
         Target("export.to_c", (_NET,), "elman.export.to_c",
                arguments('module=net; folder="c"; name?="model"')),

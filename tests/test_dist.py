@@ -94,6 +94,11 @@ def test_metadata(made):
     assert told["License-Expression"] == "Apache-2.0"
     assert told["Requires-Python"] == ">=3.11"
     assert "# elman" in str(told.get_payload())
+    needed = [line for line in told.get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert sorted(re.split(r"[<>=]", line)[0] for line in needed) == [
+        *("filelock", "numpy", "platformdirs", "torch")
+    ]
+    assert {"train", "data", "export", "compiler"} <= set(told.get_all("Provides-Extra", []))
 
 
 def test_the_published_readme_has_no_link_that_leads_nowhere():

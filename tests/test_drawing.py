@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import xml.etree.ElementTree as ElementTree
 from xml.sax.saxutils import escape
 
@@ -22,16 +21,6 @@ from elman.plan.spec import PlanOptions
 
 SVG = "{http://www.w3.org/2000/svg}"
 by_name = pytest.mark.parametrize("of", cells.CORE, ids=lambda of: of.name)
-both = pytest.mark.parametrize(
-    "use_dot",
-    [
-        False,
-        pytest.param(
-            True, marks=pytest.mark.skipif(not shutil.which("dot"), reason="no graphviz here")
-        ),
-    ],
-    ids=["own", "dot"],
-)
 
 
 def made(of, size: int = 128):
@@ -166,11 +155,10 @@ def test_hoisted_values_stand_in_the_band():
 
 
 @by_name
-@both
-def test_nothing_overlaps(of, use_dot):
+def test_nothing_overlaps(of):
     """No shape, tag, name or factor covers another; lines run from left to right."""
     picture = made(of)
-    placed = layout(picture, use_dot=use_dot)
+    placed = layout(picture)
     for line in picture.lines:
         left = placed.centre[line.tail][0] + width_of(picture.marks[line.tail]) / 2
         right = placed.centre[line.head][0] - width_of(picture.marks[line.head]) / 2
@@ -185,10 +173,9 @@ def test_nothing_overlaps(of, use_dot):
 
 
 @by_name
-@both
-def test_svg_is_well_formed(of, use_dot):
+def test_svg_is_well_formed(of):
     """It parses, everything lies on the page, and it is the same every time."""
-    text = draw(of, use_dot=use_dot).svg
+    text = draw(of).svg
     root = ElementTree.fromstring(text)
     width, height = float(root.get("width", 0)), float(root.get("height", 0))
     for rect in root.iter(f"{SVG}rect"):
@@ -196,7 +183,7 @@ def test_svg_is_well_formed(of, use_dot):
             assert 0 <= float(rect.get("x", 0)) <= width - float(rect.get("width", 0))
             assert 0 <= float(rect.get("y", 0)) <= height - float(rect.get("height", 0))
     compiler._pair_of.cache_clear()
-    assert draw(of, use_dot=use_dot).svg == text
+    assert draw(of).svg == text
 
 
 def test_columns_follow_the_reading_order():
@@ -224,11 +211,10 @@ def test_unusual_cells():
         h = where(m > 0, tanh(W @ x + R @ (m * h)), h - g * layer_norm(h))
         return V @ h, h, s + mean(h)
 
-    for use_dot in (None, False):
-        text = draw(odd, input_size=3, hidden_size=5, P=2, use_dot=use_dot).svg
-        ElementTree.fromstring(text)
-        for word in ("out", "dout", "∂V", "where", "no gradient", "after the loop"):
-            assert word in text
+    text = draw(odd, input_size=3, hidden_size=5, P=2).svg
+    ElementTree.fromstring(text)
+    for word in ("out", "dout", "∂V", "where", "no gradient", "after the loop"):
+        assert word in text
 
 
 def test_modules_and_files(tmp_path):

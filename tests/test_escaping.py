@@ -124,7 +124,7 @@ def test_exported_c_compiles(tmp_path, inputs):
 @pytest.mark.parametrize("name", NASTY, ids=ascii)
 def test_pictures(name):
     """XML that can be read, with the title as its text; strings of graphviz that end at quotes."""
-    drawing = elman.draw(cell_called(name), use_dot=False)
+    drawing = elman.draw(cell_called(name))
     tree = Tree.fromstring(drawing.svg)
     assert tree.findtext("{http://www.w3.org/2000/svg}title") == printable(name)
     assert not [tag for tag in tree.iter() if "script" in tag.tag]

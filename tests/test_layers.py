@@ -23,13 +23,16 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "elman"
 
 LANGUAGE = "errors checks ir frontend autodiff passes plan ops cells"
-MIDDLE = f"{LANGUAGE} escaping files folders version engines engines.registry tuning torch numpy"
+MIDDLE = (
+    f"{LANGUAGE} escaping extras files folders version engines engines.registry tuning torch numpy"
+)
 ENGINE = "errors checks files folders ir autodiff plan engines torch numpy"  # no other engine
 
 BELOW = {  # room -> what it may import besides itself; one row per room, lowest first
     "errors": "",
     "checks": "errors",  # arguments of one kind each
     "escaping": "",
+    "extras": "errors",
     "files": "",
     "folders": "",
     "version": "",
@@ -64,7 +67,7 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "__init__": f"{MIDDLE} compiler explaining drawing nn weights train bench export engines.deer",
     "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report export bench __init__"
     " *",
-    "__main__": "cli",
+    "__main__": "elman_command",
 }
 DEFERRED = {  # room -> what it may import inside a function only; the one place that does so
     "engines.registry": "engines.reference engines.aten engines.c engines.triton engines.deer",

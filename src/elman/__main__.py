@@ -1,6 +1,6 @@
 """`python -m elman` is the command `elman`."""
 
-from elman.cli.app import main
+from elman_command import main
 
 if __name__ == "__main__":
     main()

@@ -9,7 +9,8 @@ ElmanError
 │   ├── BuildError        the C compiler is missing or failed
 │   └── DisagreementError a kernel does not compute what the oracle does: a bug of ours
 ├── PickleError           a cell cannot be saved by name, or is not the one that was saved
-└── RunError              a run folder, a checkpoint or a data file that cannot be used
+├── RunError              a run folder, a checkpoint or a data file that cannot be used
+└── MissingPackageError   a package is not installed that an extra brings (also an ImportError)
 """
 
 from __future__ import annotations
@@ -71,6 +72,10 @@ class PickleError(ElmanError, pickle.PickleError):
 
 class RunError(ElmanError):
     """A run folder, a checkpoint or a data file cannot be used."""
+
+
+class MissingPackageError(ElmanError, ImportError):
+    """A package that an extra of elman brings is not installed; the text names the extra."""
 
 
 def diagnostic(what: str, details: Iterable[tuple[str, str]], hint: str = "") -> str:

@@ -1,13 +1,18 @@
-"""Files that others may have touched: opened where they are regular files, and without waiting."""
+"""Files that others may touch: opened where they are regular files, and without waiting; written so
+that nobody sees half of one.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import BinaryIO
 
+INCOMPLETE = ".incomplete-"  # how the name of what is not whole yet begins
 IRREGULAR = "it is not a regular file"
 _FLAGS = ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")  # of which no system has all
 
@@ -53,6 +58,54 @@ def read_file(path: str | os.PathLike[str], most: int | None = None) -> bytes:
 def missing(path: Path, error: OSError) -> bool:
     """Whether an error of reading says that there is nothing: not even a link to nothing."""
     return isinstance(error, FileNotFoundError) and not os.path.islink(path)
+
+
+def write_atomically(path: Path, data: bytes, durable: bool = False, private: bool = False) -> None:
+    """Put a file in the place of an older one, whole or not at all.
+
+    Args:
+        durable: whether to wait until the disk has it, so that it is there after a loss of power.
+        private: whether nobody else may read it.
+
+    Raises:
+        OSError: it cannot be written, as on a full disk; the older one stays.
+    """
+    temporary = temporary_path(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        os.close(os.open(temporary, flags, 0o600 if private else 0o666))
+        (write_through if durable else Path.write_bytes)(temporary, data)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def temporary_path(path: Path) -> Path:
+    """A name beside a path that no process takes twice, on this machine or on another one."""
+    return path.with_name(f"{INCOMPLETE}{path.name}-{secrets.token_hex(8)}")
+
+
+def write_through(path: Path, data: bytes) -> None:
+    """Write a file and wait until the disk has it."""
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the disk has a folder's list of names."""
+    if os.name == "nt":
+        return  # Windows cannot open folders and keeps their order by itself
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _check(status: os.stat_result, path: str | os.PathLike[str]) -> None:

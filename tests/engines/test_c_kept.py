@@ -262,7 +262,7 @@ def test_a_process_killed_in_the_middle(empty_cache, tmp_path, monkeypatch):
     process.kill()
     process.communicate()
     folder = empty_cache / "kernels"
-    (folder / ".new-half").write_bytes(b"half")
+    (folder / ".incomplete-half").write_bytes(b"half")
     assert not [path for path in folder.iterdir() if path.suffix in (".so", ".o")]
     compiler(tmp_path, monkeypatch, f'exec {cc} "$@"', "mended")
     left = [path for path in folder.iterdir() if path.suffix != ".lock"]

@@ -330,7 +330,7 @@ def test_mistakes_are_told_at_their_line(what):
 
 def test_spikes_are_drawn():
     """What flows back through a spike is what the surrogate says, not nothing."""
-    told = elman.draw(spiking, input_size=3, hidden_size=5, use_dot=False).svg
+    told = elman.draw(spiking, input_size=3, hidden_size=5).svg
     assert "× d1<" in told  # as the backward step that explain prints calls it
     assert "no gradient" not in told
 

@@ -1,4 +1,4 @@
-"""The minimum cut, beside networkx (which torch brings along)."""
+"""The minimum cut, beside networkx."""
 
 import networkx as nx
 from hypothesis import given

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import elman
+from elman import files
 from elman.errors import InputError, RunError
-from elman.train import atomic, checkpoint
+from elman.train import checkpoint
 from elman.train.best import best_of, read_best, save_best
 from elman.train.checkpoint import Checkpoint
 from elman.train.objective import Score
@@ -102,14 +103,14 @@ def test_a_later_best_takes_its_place(short, train, resume, finds, interrupt_at)
 
 def test_a_full_disk_costs_no_best(short, train, finds, monkeypatch, console):
     """Told, and written with the next checkpoint."""
-    plain, calls = atomic.write_through, count()
+    plain, calls = files.write_through, count()
 
     def full(path, content):
         if "best-" in str(path) and next(calls) == 0:
             raise OSError(errno.ENOSPC, "No space left on device")
         plain(path, content)
 
-    monkeypatch.setattr(atomic, "write_through", full)
+    monkeypatch.setattr(files, "write_through", full)
     finds(1.0, 2.0, 3.0)
     folder = train(short).folder
 

@@ -9,8 +9,9 @@ from contextlib import suppress
 import pytest
 import torch
 
+from elman import files
 from elman.errors import RunError
-from elman.train import atomic, checkpoint
+from elman.train import checkpoint
 from elman.train.best import read_best, save_best
 from elman.train.checkpoint import Checkpoint, load_latest, save
 
@@ -100,7 +101,7 @@ def test_full_disk_leaves_what_was(tmp_path, monkeypatch, call):
         if left[0] < 0:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(atomic.os, "fsync", fsync)
+    monkeypatch.setattr(files.os, "fsync", fsync)
     with suppress(OSError):
         save(tmp_path, made(2))
         assert left[0] >= 0, "the error was swallowed"
@@ -134,7 +135,7 @@ def test_kill_anywhere_leaves_a_whole_checkpoint(tmp_path, save, call):
 
             return run
 
-        atomic.os.fsync, atomic.os.rename = dying("fsync"), dying("rename")
+        files.os.fsync, files.os.rename = dying("fsync"), dying("rename")
         save(tmp_path, made(3))
         os._exit(0)
     os.waitpid(child, 0)
@@ -147,21 +148,3 @@ def test_kill_anywhere_leaves_a_whole_checkpoint(tmp_path, save, call):
     assert not list(tmp_path.glob(".incomplete*"))
     save(tmp_path, made(4))
     assert same(read_best(tmp_path) if save is save_best else load_latest(tmp_path)[0], made(4))
-
-
-def test_write_file_replaces_or_leaves(tmp_path, monkeypatch):
-    """A file has its old content or its new one."""
-    path = tmp_path / "config.json"
-    atomic.write_file(path, b"old")
-    monkeypatch.setattr(atomic, "write_through", failing)
-    with pytest.raises(OSError, match="No space left"):
-        atomic.write_file(path, b"new")
-
-    assert path.read_bytes() == b"old"
-    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
-
-
-def failing(path, content):
-    """Write half, then fail as a full disk does."""
-    path.write_bytes(content[: len(content) // 2])
-    raise OSError(errno.ENOSPC, "No space left on device")

@@ -13,8 +13,9 @@ import os
 import pytest
 from rich.console import Console
 
+from elman import files
 from elman.errors import InputError, RunError
-from elman.train import atomic, checkpoint, loop
+from elman.train import checkpoint, loop
 from elman.train import run as running
 from elman.train.display import Display, clock
 from elman.train.metrics import read_metrics
@@ -126,7 +127,7 @@ def test_minutes_fix_the_steps(small_config, train):
 
 def test_full_disk_on_the_way_costs_no_run(small_config, train, monkeypatch, console):
     """Checkpoints in the middle fail: told, and the run goes on to a good last one."""
-    plain = atomic.write_through
+    plain = files.write_through
     failed = []
 
     def full(path, content):
@@ -135,7 +136,7 @@ def test_full_disk_on_the_way_costs_no_run(small_config, train, monkeypatch, con
             raise OSError(errno.ENOSPC, "No space left on device")
         plain(path, content)
 
-    monkeypatch.setattr(atomic, "write_through", full)
+    monkeypatch.setattr(files, "write_through", full)
     outcome = train(small_config)
 
     assert outcome.complete
@@ -151,14 +152,14 @@ def test_full_disk_on_the_way_costs_no_run(small_config, train, monkeypatch, con
 )
 def test_disk_at_the_end_is_an_error(number, hint, small_config, train, monkeypatch):
     """The last checkpoint must be there; the one before is as it was."""
-    plain = atomic.write_through
+    plain = files.write_through
 
     def refused(path, content):
         if "step-000000014" in str(path):
             raise OSError(number, os.strerror(number))
         plain(path, content)
 
-    monkeypatch.setattr(atomic, "write_through", refused)
+    monkeypatch.setattr(files, "write_through", refused)
     told = rf"step 14 could not be written(.|\n)*{os.strerror(number)}"
     with pytest.raises(RunError, match=told) as error:
         train(small_config)

@@ -21,6 +21,7 @@ from elman.cli._printing import print_all
 from elman.cli._signals import SignalExit, ended_by_signals
 from elman.errors import ElmanError, diagnostic, on_command_line
 from elman.escaping import printable
+from elman.extras import missing_package
 
 ABOUT = "Train recurrent networks as fast as the hardware allows."
 ROOM = Path(__file__).parent
@@ -44,7 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "elman":
             raise
-        complain(f"this command needs a package\n  name  {error.name}\n  hint  elman doctor")
+        found = missing_package(error, f"elman {words[0]}" if words else "elman")
+        details = [("name", error.name)]
+        complain(str(found or diagnostic("this command needs a package", details, "elman doctor")))
     except (MemoryError, RuntimeError) as error:
         if not of_memory(error):
             raise

@@ -25,6 +25,7 @@ from elman.engines.c.isa import detect
 from elman.engines.c.kernel_cache import kernel_folder
 from elman.engines.c.threads import pool, workers
 from elman.errors import ElmanError
+from elman.extras import EXTRAS, install_line
 from elman.folders import cache_folder, private_folder
 from elman.plan.spec import Spec
 from elman.tuning.choose import Choice, choose
@@ -33,19 +34,19 @@ from elman.tuning.kernels import kernel_of, refusal
 from elman.tuning.trial import make_trial
 
 BROKEN = 1
+TRAIN = "train"  # the extra of training and of this command line
 SIZES = (("H", 8), ("I", 4))
 STEPS, BATCH = 4, 2
-EXTRAS = {  # package -> what it is for, the extra that brings it
-    "ziglang": ("a C compiler", "compiler"),
+OPTIONAL = {  # package -> what it is for, the extra that brings it
+    "ziglang": ("a C compiler", EXTRAS["ziglang"]),
+    "onnx": ("exported models", EXTRAS["onnx"]),
+    "datasets": ("data sets", EXTRAS["datasets"]),
+    "aeon": ("data sets of time series", EXTRAS["aeon"]),
     "triton": ("kernels on a GPU", "gpu-dev"),
     "jax": ("a peer in benchmarks", "bench"),
     "onnxruntime": ("a peer in benchmarks", "bench"),
-    "datasets": ("data sets", "data"),
-    "aeon": ("data sets of time series", "data"),
     "sphinx": ("the documentation", "docs"),
 }
-NEEDED = ("filelock", "jinja2", "lightning_fabric", "matplotlib", "networkx", "platformdirs")
-NEEDED += ("rich", "safetensors", "tensorboard", "typer")
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def compilation() -> Iterator[Finding]:
     if isinstance(found, Compiler):
         yield Finding("compiler", f"{' '.join(found.command)}: {found.version}")
     else:
-        how = "apt install gcc (xcode-select --install), or pip install 'elman[compiler]'"
+        how = "apt install gcc (xcode-select --install), or " + install_line("compiler")
         asked = next((name for name in ("ELMAN_CC", "CC") if os.environ.get(name)), "")
         how = f"unset {asked}, or set it to a compiler; or {how}" if asked else how
         yield Finding("compiler", f"{found.partition(': install')[0]}; aten and reference run", how)
@@ -137,7 +138,7 @@ def zig(found: Compiler | str) -> Finding:
     if isinstance(found, Compiler) and "ziglang" in found.command:
         return Finding("ziglang", "used; its kernels share torch's pool like any other's")
     if not here:
-        mend = "" if isinstance(found, Compiler) else "pip install 'elman[compiler]'"
+        mend = "" if isinstance(found, Compiler) else install_line("compiler")
         return Finding("ziglang", "not installed", mend)
     if isinstance(found, Compiler):
         command = f"ELMAN_CC='{sys.executable} -m ziglang cc'"
@@ -227,14 +228,14 @@ def answer(name: str, device: str) -> str:
 
 
 def packages() -> Table:
-    """Packages: the needed ones that are missing, and all optional ones."""
+    """Those of training that are missing, and all optional ones."""
     table = Table("package", "version", "for", title="optional packages", title_justify="left")
-    for name in NEEDED:
+    for name in (name for name, extra in EXTRAS.items() if extra == TRAIN):
         if importlib.util.find_spec(name) is None:
-            table.add_row(f"[red]{name}[/]", "missing", "training, command line: pip install elman")
-    for name, (use, extra) in EXTRAS.items():
+            table.add_row(f"[red]{name}[/]", plain(install_line(TRAIN)), "training, this command")
+    for name, (use, extra) in OPTIONAL.items():
         here = importlib.util.find_spec(name) is not None
-        version = installed(name) if here else f"pip install 'elman[{extra}]'"
+        version = installed(name) if here else install_line(extra)
         table.add_row(name, plain(version), use)
     return table
 

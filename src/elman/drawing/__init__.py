@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from elman import compiler
-from elman.checks import check_flag, check_path, check_size
+from elman.checks import check_path, check_size
 from elman.checks import shown as repeated
 from elman.drawing.layout import columns, dot_text, layout
 from elman.drawing.picture import Picture, picture
@@ -46,7 +46,6 @@ def draw(
     input_size: int | None = None,
     hidden_size: int = 128,
     tape: Tape | None = None,
-    use_dot: bool | None = None,
     layer: int = 0,
     **dims: int,
 ) -> Drawing:
@@ -63,7 +62,6 @@ def draw(
         input_size, hidden_size: of a cell; they decide what is taped and what is hoisted.
         tape: how much is kept, ``"save"``, ``"auto"`` or ``"recompute"``; None: as the module does,
             or ``"auto"``.
-        use_dot: whether graphviz lays it out; None: if it is installed.
         layer: which of a module's layers, from 0 on.
         dims: sizes of a cell's other dims.
 
@@ -71,15 +69,13 @@ def draw(
         InputError: nothing that can be drawn, no such layer, or a file of another kind.
 
     Example:
-        >>> picture = elman.draw(elman.cells.gru, "gru.svg", use_dot=False)
+        >>> picture = elman.draw(elman.cells.gru, "gru.svg")
     """
-    if use_dot is not None:
-        check_flag("use_dot", use_dot)
     check_size("layer", layer, 0)
     cell, sizes, own = _subject(what, input_size, hidden_size, dims, layer)
     target = _target(path, ".svg", ".dot", ".gv")
     made = _picture(cell, sizes, PlanOptions(own if tape is None else tape))
-    found = Drawing(svg(made, layout(made, use_dot=use_dot)), dot_text(made, columns(made)), target)
+    found = Drawing(svg(made, layout(made)), dot_text(made, columns(made)), target)
     if target is not None:
         target.write_text(found.svg if target.suffix == ".svg" else found.dot, encoding="utf-8")
     return found

@@ -1,15 +1,12 @@
 """Where everything goes: columns from left to right, few crossings, short lines.
 
-graphviz' ``dot`` does it if it is installed; otherwise columns are ordered by barycentres and rows
-moved as near to their neighbours as they fit. Only the forward is laid out; the backward mirrors
-it.
+Columns are ordered by barycentres, and rows moved as near to their neighbours as they fit. Only the
+forward is laid out; the backward mirrors it.
 """
 
 from __future__ import annotations
 
 import itertools
-import shutil
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,13 +31,12 @@ class Layout:
 
     Attributes:
         centre: of every shape.
-        route: per line, the points it passes; ``curved``: they are control points of cubics.
+        route: per line, the points it passes.
         bands: left and right edge of what runs before, and after, the loop.
     """
 
     centre: Mapping[str, Point]
     route: Mapping[Line, Sequence[Point]]
-    curved: bool
     bands: Mapping[int, tuple[float, float]]
     width: float
     height: float
@@ -68,46 +64,29 @@ def _room(mark: Mark) -> tuple[float, float, float]:
 
 def columns(picture: Picture) -> dict[str, int]:
     """The column of each shape: after all it reads; what runs before the loop stands left of it."""
-    import networkx as nx  # deferred: comes with torch, and `import elman` should not pay for it
-
-    marks = picture.marks
-    graph = nx.DiGraph()
-    graph.add_nodes_from(marks)
-    graph.add_edges_from((line.tail, line.head) for line in picture.lines)
-    order = list(nx.lexicographical_topological_sort(graph, key=list(marks).index))
+    marks = picture.marks  # each behind those that it reads
+    tails: dict[str, set[str]] = {key: set() for key in marks}
+    heads: dict[str, set[str]] = {key: set() for key in marks}
+    for line in picture.lines:
+        tails[line.head].add(line.tail)
+        heads[line.tail].add(line.head)
     column: dict[str, int] = {}
     first = 0
     last: dict[int, int] = {}
     for zone in sorted({mark.zone for mark in marks.values()}):
-        inside = [key for key in order if marks[key].zone == zone]
+        inside = [key for key, mark in marks.items() if mark.zone == zone]
         for key in inside:
-            column[key] = max([first, *(column[tail] + 1 for tail in graph.predecessors(key))])
+            column[key] = max([first, *(column[tail] + 1 for tail in tails[key])])
         first = max(column[key] for key in inside) + 1
         last[zone] = first - 1
-    for key in reversed(order):
-        heads = [column[head] - 1 for head in graph.successors(key)]
+    for key in reversed(marks):
+        before = [column[head] - 1 for head in heads[key]]
         if marks[key].kind == "next":
             column[key] = last[marks[key].zone]
-        elif marks[key].kind not in ("input", "state") and heads:
-            if graph.in_degree(key) <= graph.out_degree(key):
-                column[key] = max(column[key], min([*heads, last[marks[key].zone]]))
+        elif marks[key].kind not in ("input", "state") and before:
+            if len(tails[key]) <= len(heads[key]):
+                column[key] = max(column[key], min([*before, last[marks[key].zone]]))
     return column
-
-
-def layout(picture: Picture, *, use_dot: bool | None = None) -> Layout:
-    """Place a picture.
-
-    Args:
-        picture: what to place.
-        use_dot: whether graphviz does it; None: if its program is there.
-    """
-    column = columns(picture)
-    program = shutil.which("dot") if use_dot in (None, True) else None
-    if program is not None:
-        found = _by_dot(picture, column, program)
-        if found is not None:
-            return found
-    return _by_rows(picture, column)
 
 
 def dot_text(picture: Picture, column: Mapping[str, int]) -> str:
@@ -131,50 +110,6 @@ def dot_text(picture: Picture, column: Mapping[str, int]) -> str:
         )
     chain = " -> ".join(f"column{number}" for number in sorted(set(column.values())))
     return "\n".join([*lines, f"  {chain} [style=invis];", "}"])
-
-
-def _by_dot(picture: Picture, column: Mapping[str, int], program: str) -> Layout | None:
-    text = dot_text(picture, column)
-    try:
-        ran = subprocess.run(
-            [program, "-Tplain"], input=text, capture_output=True, text=True, timeout=60, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    height = width = 0.0
-    centre: dict[str, Point] = {}
-    routes: dict[tuple[str, str], list[list[Point]]] = {}
-    for line in ran.stdout.replace("\\\n", "").splitlines():
-        words = _words(line)
-        if words[0] == "graph":
-            width, height = (float(word) * _INCH for word in words[2:4])
-        elif words[0] == "node":
-            centre[words[1]] = (float(words[2]) * _INCH, height - float(words[3]) * _INCH)
-        elif words[0] == "edge":
-            count = int(words[3])
-            numbers = [float(word) * _INCH for word in words[4 : 4 + 2 * count]]
-            points = [(x, height - y) for x, y in zip(numbers[::2], numbers[1::2], strict=True)]
-            routes.setdefault((words[1], words[2]), []).append(points)
-    if not picture.marks.keys() <= centre.keys():
-        return None
-    route = {}
-    for line in picture.lines:
-        points = routes[line.tail, line.head].pop(0)
-        # dot ends a line at the box of everything that hangs on a shape: go on to the shape itself
-        (x1, y1), (x2, y2) = centre[line.tail], centre[line.head]
-        start = (x1 + width_of(picture.marks[line.tail]) / 2, y1)
-        stop = (x2 - width_of(picture.marks[line.head]) / 2, y2)
-        route[line] = [start, *points[1:-1], stop]
-    own = {key: centre[key] for key in picture.marks}
-    return Layout(own, route, True, _bands(picture, own), width, height)
-
-
-def _words(line: str) -> list[str]:
-    """Words of a line; quoted ones may contain spaces."""
-    found: list[str] = []
-    for index, part in enumerate(line.split('"')):
-        found.extend([part] if index % 2 else part.split())
-    return found
 
 
 def _bands(picture: Picture, centre: Mapping[str, Point]) -> dict[int, tuple[float, float]]:
@@ -306,8 +241,9 @@ def _spread(wishes: Sequence[float], steps: Iterable[float]) -> list[float]:
     return [base + offset for base, offset in zip(flat, offsets, strict=False)]
 
 
-def _by_rows(picture: Picture, column: Mapping[str, int]) -> Layout:
-    rows = _Rows(picture, column)
+def layout(picture: Picture) -> Layout:
+    """Place a picture."""
+    rows = _Rows(picture, columns(picture))
     rows.order()
     y = rows.heights()
     marks = picture.marks
@@ -328,4 +264,4 @@ def _by_rows(picture: Picture, column: Mapping[str, int]) -> Layout:
         lanes = [(x[lane], y[lane] - top) for lane in rows.via[line]]
         start = (x1 + width_of(marks[line.tail]) / 2, y1)
         route[line] = [start, *lanes, (x2 - width_of(marks[line.head]) / 2, y2)]
-    return Layout(centre, route, False, _bands(picture, centre), edge - _GAP_X, bottom - top)
+    return Layout(centre, route, _bands(picture, centre), edge - _GAP_X, bottom - top)

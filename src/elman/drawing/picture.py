@@ -78,7 +78,13 @@ class Line:
 
 @dataclass
 class Picture:
-    """Everything to be drawn, before anything has a place."""
+    """Everything to be drawn, before anything has a place.
+
+    Attributes:
+        title, subtitle: written above.
+        marks: by key, each behind those that it reads.
+        lines: between them.
+    """
 
     title: str
     subtitle: str

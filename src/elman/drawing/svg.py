@@ -141,14 +141,7 @@ class _Writer:
 
     def _line(self, line: Line, back: bool) -> str:
         points = self._points(line, back)
-        if self.placed.curved:
-            rest = points[1:]
-            curves = [rest[i : i + 3] for i in range(0, len(rest) - len(rest) % 3, 3)]
-        else:
-            curves = []
-            for (x1, y1), (x2, y2) in itertools.pairwise(points):
-                middle = (x1 + x2) / 2
-                curves.append([(middle, y1), (middle, y2), (x2, y2)])
+        curves = [_cubic(*ends)[1:] for ends in itertools.pairwise(points)]
         path = f"M{_xy(points[0])} " + " ".join(
             "C" + " ".join(_xy(point) for point in curve) for curve in curves
         )
@@ -184,11 +177,7 @@ class _Writer:
     def _last(self, line: Line, back: bool) -> list[Point]:
         """The segment of a line next to its reader, as a cubic."""
         points = [self._at(point, back) for point in self.placed.route[line]]
-        if self.placed.curved:
-            return points[-4:]
-        (x1, y1), (x2, y2) = points[-2:]
-        middle = (x1 + x2) / 2
-        return [(x1, y1), (middle, y1), (middle, y2), (x2, y2)]
+        return _cubic(*points[-2:])
 
     def _mark(self, mark: Mark, back: bool) -> Iterator[str]:
         x, y = self._at(self.placed.centre[mark.key], back)
@@ -280,6 +269,13 @@ class _Writer:
             yield shape.format(x=x, t=y - 8)
             yield f'<text class="note" x="{x + wide + 6}" y="{y}" {_MIDDLE}>{words}</text>'
             x += wide + 26 + 6.6 * len(words)
+
+
+def _cubic(start: Point, stop: Point) -> list[Point]:
+    """The control points of a curve that leaves and arrives horizontally."""
+    (x1, y1), (x2, y2) = start, stop
+    middle = (x1 + x2) / 2
+    return [(x1, y1), (middle, y1), (middle, y2), (x2, y2)]
 
 
 def _bezier(points: Sequence[Point], t: float) -> Point:

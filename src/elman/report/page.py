@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from elman.errors import RunError, diagnostic
+from elman.files import write_atomically
 from elman.report.charts import Curves, Level, Quartiles, Scale, draw_charts
 from elman.report.predictions import Pairs, Pictures, draw_shown
 
@@ -93,12 +93,9 @@ def write_page(path: Path, template: str, **values: Any) -> Path:
         RunError: if the disk does not take it.
     """
     text = PAGES.get_template(template).render(**values)
-    temporary = path.with_name(f".incomplete-{os.getpid()}-{path.name}")
     try:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-        os.replace(temporary, path)
+        write_atomically(path, text.encode("utf-8", "backslashreplace"))
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         details = [("path", str(path)), ("error", str(error.strerror))]
         raise RunError(diagnostic("the report cannot be written", details)) from error
     return path

@@ -1,4 +1,4 @@
-"""Files and folders that appear complete or not at all, whenever the machine stops."""
+"""Folders that appear complete or not at all, whenever the machine stops."""
 
 from __future__ import annotations
 
@@ -7,76 +7,46 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-TEMPORARY = ".incomplete-"
+from elman import files
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Replace a file's content in one step.
-
-    Raises:
-        OSError: if it cannot be written, as on a full disk; the old content stays.
-    """
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
-    try:
-        write_through(temporary, content)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
+def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
     """Make a new folder with these files in one step; an older one of that name gives way.
 
     Raises:
         OSError: if it cannot be written, as on a full disk; nothing of it stays.
     """
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    temporary = files.temporary_path(path)
     try:
         temporary.mkdir(parents=True)
-        for name, content in files.items():
-            write_through(temporary / name, content)
-        sync_folder(temporary)
+        for name, content in contents.items():
+            files.write_through(temporary / name, content)
+        files.sync_folder(temporary)
         if path.exists():
             remove_folder(path)
         os.rename(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    sync_folder(path.parent)
+    files.sync_folder(path.parent)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replace a file's content in one step: see :func:`elman.files.write_atomically`."""
+    files.write_atomically(path, content, durable=True)
 
 
 def remove_folder(path: Path) -> None:
     """Remove a folder so that no half-removed one is ever seen under its name."""
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-old-{path.name}")
+    temporary = files.temporary_path(path)
     os.rename(path, temporary)
     shutil.rmtree(temporary, ignore_errors=True)
 
 
 def remove_leftovers(folder: Path) -> None:
     """Remove what a killed process left half-written below a folder."""
-    for path in folder.glob(f"{TEMPORARY}*"):
+    for path in folder.glob(f"{files.INCOMPLETE}*"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-def write_through(path: Path, content: bytes) -> None:
-    """Write a file and wait until the disk has it."""
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the disk has a folder's list of names."""
-    if os.name == "nt":
-        return  # Windows cannot open folders and keeps their order by itself
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

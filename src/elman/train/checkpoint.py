@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from elman.errors import RunError, diagnostic
 from elman.files import read_file
 from elman.train.atomic import remove_folder, remove_leftovers, write_folder
 from elman.train.stored import Count, DamageError, filled, read_object
+from elman.train.tensors import decode_tensors, encode_tensors
 
 FORMAT = 1
 KEPT = 2
@@ -131,7 +129,7 @@ def written(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
         OSError: if it cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    files = {TENSORS: save_tensors(checkpoint.tensors), METRICS: checkpoint.metrics.encode()}
+    files = {TENSORS: encode_tensors(checkpoint.tensors), METRICS: checkpoint.metrics.encode()}
     body = {"format": FORMAT, "step": checkpoint.step, "facts": checkpoint.facts}
     hashes = {name: sha256(content) for name, content in files.items()} | {"body": hashed(body)}
     files[FACTS] = json.dumps(body | {"sha256": hashes}, indent=1).encode()
@@ -199,11 +197,10 @@ def read(path: Path) -> Checkpoint:
     for name, held in content.items():
         if sha256(held) != hashes.get(name):
             raise damaged(path, name, f"cut short or changed ({len(held)} bytes)")
-    try:  # copies, because a tensor lies in a safetensors file at any address, not an aligned one
-        held = load_tensors(content[TENSORS])
-        tensors = {name: value.clone() for name, value in held.items()}
-    except (SafetensorError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise damaged(path, TENSORS, str(error).partition("\n")[0]) from error
+    try:
+        tensors = decode_tensors(content[TENSORS])
+    except ValueError as error:
+        raise damaged(path, TENSORS, str(error)) from error
     try:
         return Checkpoint(body.step, tensors, body.facts, content[METRICS].decode())
     except UnicodeDecodeError as error:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from elman.train.atomic import write_file
+from elman.files import write_atomically
 from elman.train.connection import joining
 from elman.train.folder import list_runs
 
@@ -44,7 +44,7 @@ class Attempt:
     def mark_run(self, run: Path) -> None:
         """Leave a mark in a run folder, by which later attempts know it."""
         if self.launch:
-            write_file(run / mark(self.launch), b"")
+            write_atomically(run / mark(self.launch), b"", durable=True)
 
 
 def started_by_torchrun() -> bool:

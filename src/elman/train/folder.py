@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from elman.errors import RunError, diagnostic
-from elman.train.atomic import write_file
+from elman.files import write_atomically
 from elman.train.stored import read_object
 
 
@@ -45,7 +45,8 @@ class RunFolder:
         """
         path = self.path / f"{name}.json"
         try:
-            write_file(path, (json.dumps(content, indent=1) + "\n").encode())
+            text = json.dumps(content, indent=1) + "\n"
+            write_atomically(path, text.encode(), durable=True)
         except OSError as error:
             details = [("path", str(path)), ("error", str(error.strerror))]
             raise RunError(diagnostic("a file of the run cannot be written", details)) from error

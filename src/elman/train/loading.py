@@ -63,6 +63,7 @@ def load(
 
     Raises:
         InputError: there are no such weights, or the run's cell is in no file.
+        MissingPackageError: without the package ``safetensors`` (``pip install "elman[train]"``).
         RunError: it is no run folder, has no checkpoint, is damaged, a newer elman wrote it in a
             way that this one cannot read, or its cell is in a file that is not trusted or has
             another formula by now.

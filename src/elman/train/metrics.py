@@ -7,7 +7,7 @@ import io
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 
-from elman.train.atomic import write_file
+from elman.files import write_atomically
 from elman.train.stored import Count, DamageError, Positive, Share, filled, number, read_bytes
 
 
@@ -69,7 +69,7 @@ class MetricsFile:
     def rewrite(self) -> OSError | None:
         """Write all rows afresh; returns the error if the disk did not take them."""
         try:
-            write_file(self.path, self.text.encode())
+            write_atomically(self.path, self.text.encode(), durable=True)
         except OSError as error:
             return error
         self.complete = True

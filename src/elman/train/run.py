@@ -15,6 +15,7 @@ from rich.console import Console
 
 import elman.nn
 from elman.errors import RunError, diagnostic
+from elman.extras import require
 from elman.train import checkpoint, elastic, forms, snapshot
 from elman.train.best import best_of
 from elman.train.comparison import compare
@@ -55,6 +56,7 @@ def start(config: Config, out: Path, console: Console, *, comparing: bool = True
         cell = config.absolute().cell if ":" in config.cell else None
         return resume(attempt.earlier_run, console, comparing=comparing, attempt=attempt, cell=cell)
     config = placed(config)
+    check_packages(config)
     check_cell(config)
     fabric = launch(config, attempt)
     task, config = task_of(config), config.absolute()
@@ -105,6 +107,7 @@ def resume(
     folder = open_run(path)
     record = read_record(folder)
     config, facts = record.require()
+    check_packages(config)
     if record.result is None:  # else nothing is run
         config = permit_cell(folder, config, cell, trust).absolute()
         check_inner(folder, trust)
@@ -132,6 +135,17 @@ def resume(
             display.say(f"{complaint}\n  so    an older checkpoint is used")
         take_up(loop, point, facts.machine)
         return carry_out(loop, data, facts.content, began, comparing)
+
+
+def check_packages(config: Config) -> None:
+    """Refuse to train without a package that is first needed when training is under way.
+
+    Raises:
+        MissingPackageError: it is not installed.
+    """
+    require("safetensors", "a run")
+    if config.tensorboard:
+        require("tensorboard", "--tensorboard")
 
 
 def all_facts(config: Config, data: Data) -> dict[str, Any]:

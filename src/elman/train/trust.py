@@ -18,9 +18,8 @@ from typing import TypeVar
 
 from elman import cells
 from elman.errors import InputError, RunError, diagnostic, spelled
-from elman.files import read_file
+from elman.files import read_file, write_atomically
 from elman.folders import cache_folder, private_folder
-from elman.train.atomic import write_file
 from elman.train.config import Config
 from elman.train.folder import RunFolder
 
@@ -39,7 +38,7 @@ def note_run(folder: RunFolder, config: Config) -> None:
         path = _record(folder)
         if private_folder(path.parent):
             content = {"cell": config.cell, "sha256": _hash(_file(config.cell))}
-            write_file(path, json.dumps(content).encode())
+            write_atomically(path, json.dumps(content).encode(), durable=True)
     except (OSError, RuntimeError):  # RuntimeError: no home folder
         return
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
-from elman.errors import InputError, RunError, diagnostic
+from elman.errors import ElmanError, InputError, RunError, diagnostic
 from elman.files import open_file, read_file
 from elman.train.folder import RunFolder
 from elman.train.loading import Weights, weights_of
+from elman.train.tensors import decode_tensors
 
 _AS_TRAINED = "the cell, --layers and --heads as they were trained"
 _OF_LAYER = re.compile(r"_l(?P<layer>\d+)(?P<reverse>_reverse)?$")
@@ -87,10 +87,10 @@ def _read(path: Path, weights: Weights) -> Mapping[str, Tensor]:
         if path.is_dir():
             return weights_of(RunFolder(path), weights).tensors
         if path.suffix == ".safetensors":
-            return load_tensors(read_file(path))
+            return decode_tensors(read_file(path))
         with open_file(path) as file:
             found: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except RunError:
+    except ElmanError:
         raise
     except Exception as error:  # bytes that are no pickle raise anything
         text = str(error).partition("\n")[0]

@@ -10,13 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from elman.errors import warn_once
-from elman.files import read_file
+from elman.files import read_file, write_atomically
 from elman.folders import cache_folder, open_to_others, private_folder
 
 FORMAT = 1
@@ -67,13 +65,5 @@ def remember(key: Key, value: dict[str, Any]) -> None:
     if not _usable(path.parent):
         return
     text = json.dumps({"format": FORMAT, "key": key, "value": value}, sort_keys=True)
-    temporary = ""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except OSError:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+    with contextlib.suppress(OSError):
+        write_atomically(path, text.encode(), private=True)

@@ -10,7 +10,7 @@ import types
 import numpy as np
 import pytest
 
-from elman.errors import InputError, RunError
+from elman.errors import InputError, MissingPackageError, RunError
 from elman.train.sequences.finding import find_images, find_series
 from elman.train.sequences.source import Half, Source, by_group, holding_out, joined
 
@@ -239,7 +239,7 @@ def test_archive_by_name(monkeypatch):
 def test_hub_by_name(monkeypatch):
     """Images through datasets; without the package a hint how to get it."""
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(RunError, match=r"need a package(.|\n)*elman\[data\]"):
+    with pytest.raises(MissingPackageError, match=r"not of a file .* needs .*\"elman\[data\]"):
         find_images("someone/mnist")
 
     class Part(dict):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
-from elman.errors import RunError
+from elman.errors import MissingPackageError, RunError
 from elman.train.metrics import read_metrics
 from elman.train.objective import CLASSES, cross_entropy, judged
 from elman.train.record import read_record
@@ -201,7 +201,7 @@ def test_texts_by_name(monkeypatch):
     with pytest.raises(RunError, match=r"ptb\.train\.txt, ptb\.valid\.txt and ptb\.test\.txt"):
         load("ptb")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(RunError, match=r"pip install 'elman\[data\]'"):
+    with pytest.raises(MissingPackageError, match=r"pip install \"elman\[data\]\""):
         load("wikitext-2")
     parts = {part: {"text": [f" = {part} =\n", ""]} for part in ("train", "validation", "test")}
     fetched = []

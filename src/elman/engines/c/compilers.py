@@ -17,7 +17,7 @@ from elman.engines.c.calling import call, printable
 
 _PROBE = 30.0  # (s) for a compiler to say its version
 _MOST = 200  # characters of that
-_HOW = "install gcc or clang, or pip install 'elman[compiler]' (ziglang); CC names another compiler"
+_HOW = 'install gcc or clang, or pip install "elman[compiler]" (ziglang); CC names another compiler'
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from elman.errors import BuildError
-from elman.files import open_file, read_file
+from elman.files import INCOMPLETE, open_file, read_file, write_atomically
 from elman.folders import cache_folder, private_folder
 
 _PATIENCE = 120.0  # (s) to wait for another process that compiles the same kernel
@@ -24,7 +24,6 @@ _LEFT = 1800.0  # (s) after which nobody works in a folder of a build any more
 _ROOM = 4 << 20  # (bytes) more than a build writes
 HASH = 32  # (bytes) of the hash behind what is kept
 BUILD = "build-"  # how the name of such a folder begins
-_NEW = ".new-"  # and that of a file that is not whole yet
 
 
 @cache
@@ -100,7 +99,7 @@ def stored(path: Path) -> bytes | None:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove what killed processes left of their builds."""
-    for path in (*folder.glob(f"{BUILD}*"), *folder.glob(f"{_NEW}*")):
+    for path in (*folder.glob(f"{BUILD}*"), *folder.glob(f"{INCOMPLETE}*")):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _LEFT:
                 if path.is_dir():
@@ -111,17 +110,8 @@ def remove_leftovers(folder: Path) -> None:
 
 def store(path: Path, data: bytes) -> None:
     """Write a library with its hash behind it, whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=_NEW)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data + hashlib.sha256(data).digest())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    whole = data + hashlib.sha256(data).digest()
+    write_atomically(path, whole, durable=True, private=True)
 
 
 @contextlib.contextmanager

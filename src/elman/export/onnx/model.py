@@ -77,8 +77,8 @@ def to_onnx(
         What was written.
 
     Raises:
-        InputError: no such module, an operation that ONNX has no text for, or the package ``onnx``
-            is missing (``pip install elman[export]``).
+        InputError: no such module, or an operation that ONNX has no text for.
+        MissingPackageError: without the package ``onnx`` (``pip install "elman[export]"``).
         OSError: the file cannot be written.
 
     Example:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from elman.errors import InputError, diagnostic
 from elman.escaping import printable
+from elman.extras import require
 
 OPSET, IR = 18, 8  # the pair of ONNX 1.13
 FLOAT, INT32, INT64, BOOL = 1, 6, 7, 9  # of onnx.TensorProto
@@ -114,14 +113,9 @@ def written(writer: Writer, path: str | Path, title: str) -> None:
     """Write the graph, checked, to a file.
 
     Raises:
-        InputError: the package onnx is not installed.
+        MissingPackageError: the package onnx is not installed.
     """
-    try:
-        onnx: Any = import_module("onnx")
-    except ImportError:
-        raise InputError(
-            diagnostic("to_onnx needs the package onnx", [], "pip install elman[export]")
-        ) from None
+    onnx = require("onnx", "to_onnx")
     opsets = [onnx.helper.make_opsetid("", OPSET)]
     model = onnx.helper.make_model(
         _graph(onnx, writer, printable(title, "")),

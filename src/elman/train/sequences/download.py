@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
 
 from elman.errors import RunError, diagnostic
+from elman.extras import require
 from elman.train.sequences.arrays import flat
 from elman.train.sequences.source import Half, Source
 
@@ -16,7 +16,8 @@ def archive_series(name: str) -> Source:
     """Fetch a data set of the UCR/UEA archive (EigenWorms, …); aeon keeps it for the next time.
 
     Raises:
-        RunError: if aeon is not installed, knows no such name, or has no network.
+        MissingPackageError: aeon is not installed.
+        RunError: it knows no such name, or has no network.
     """
     load = package("aeon.datasets").load_classification
     halves = []
@@ -31,7 +32,8 @@ def hub_images(name: str) -> Source:
     """Fetch an image data set from the Hugging Face hub ("ylecun/mnist", "uoft-cs/cifar10").
 
     Raises:
-        RunError: if datasets is not installed, knows no such name, or has no network.
+        MissingPackageError: datasets is not installed.
+        RunError: it knows no such name, or has no network.
     """
     whole = fetched(name, package("datasets").load_dataset, name)
     halves = []
@@ -50,14 +52,12 @@ def hub_images(name: str) -> Source:
 
 
 def package(name: str) -> Any:
-    """Import an optional package."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        hint = "pip install 'elman[data]', or name a file or folder"
-        details = [("package", name.partition(".")[0])]
-        text = diagnostic("data sets by name need a package that is not installed", details, hint)
-        raise RunError(text) from error
+    """Import a module that fetches data sets.
+
+    Raises:
+        MissingPackageError: its package is not installed.
+    """
+    return require(name, "a data set by its name, not of a file or folder,")
 
 
 def fetched(name: str, load: Any, *words: Any, **options: Any) -> Any:

@@ -15,7 +15,8 @@ def wikitext() -> tuple[str, str, int, int, tuple[str, ...], str]:
     """Fetch WikiText-2, words as they are tokenized there; datasets keeps it for the next time.
 
     Raises:
-        RunError: if datasets is not installed, or has no network.
+        MissingPackageError: datasets is not installed.
+        RunError: there is no network.
     """
     whole = fetched("wikitext-2", package("datasets").load_dataset, *WIKITEXT)
     train, valid, test = (lines_of(whole[part]) for part in ("train", "validation", "test"))
