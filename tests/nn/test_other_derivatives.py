@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+import elman
+from elman import ops
 from elman.frontend.cell import Cell, cell
 from elman.ops import (
     clip_gradient,
@@ -20,7 +22,7 @@ from elman.ops import (
     sum,
     tanh,
 )
-from helpers import Sizes, assert_all_same, job_of, need, oracle, random_case, run
+from helpers import Sizes, assert_all_same, job_of, need, need_engine, oracle, random_case, run
 
 RATES = {  # how often a value changes -> one as it is, and one that is computed
     "number": (lambda leaf: 0.5, lambda leaf: 0.0),
