@@ -38,8 +38,6 @@ STEPS, BATCH = 4, 2
 EXTRAS = {  # package -> what it is for, the extra that brings it
     "ziglang": ("a C compiler", "compiler"),
     "triton": ("kernels on a GPU", "gpu-dev"),
-    "jax": ("a peer in benchmarks", "bench"),
-    "onnxruntime": ("a peer in benchmarks", "bench"),
     "datasets": ("data sets", "data"),
     "aeon": ("data sets of time series", "data"),
     "sphinx": ("the documentation", "docs"),
