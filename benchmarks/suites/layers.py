@@ -43,7 +43,6 @@ LAYERS = Suite(
         _layers("stacked packed", "gru", 100, 32, 256, None, ("elman-lengths",)),
         _layers("stacked", "gru", 100, 32, 256, 2.5),
         _layers("stacked", "lstm", 100, 32, 256, None),
-        _layers("step", "gru", 1, 1, 128, 0.97, ("elman-c",)),
         _layers("samples", "gru", 50, 32, 64, 5.0, ("loop",)),
         _layers("samples", "lstm", 50, 32, 64, None, ("loop",)),
         _layers("penalty", "gru", 50, 32, 64, None, ("elman-reference",)),

@@ -23,7 +23,7 @@ SHORTEST = 0.2  # of T: lengths are drawn from there to T
 _STACK = {"num_layers": 2, "bidirectional": True}
 _KINDS: dict[str, Any] = {"stacked": _STACK, "stacked packed": _STACK}
 _TIMES: dict[str, int] = dict.fromkeys(
-    ("penalty", "samples", "step", "stream", "acting"), 0
+    ("penalty", "samples", "stream", "acting"), 0
 )  # their products are not counted
 Module = Callable[..., Any]
 
@@ -52,8 +52,7 @@ def _lengths(case: Case) -> Tensor:
 
 def _module(case: Case, where: Any, **options: Any) -> nn.Module:
     """A layer of torch's, or of elman's with an engine."""
-    name = case.cell.upper() + ("Cell" if case.kind == "step" else "")
-    module: nn.Module = getattr(where, name)(
+    module: nn.Module = getattr(where, case.cell.upper())(
         case.input_size, case.H, **_KINDS.get(case.kind, {}), **options
     )
     return module
@@ -69,7 +68,7 @@ def layered(name: str, problem: Problem) -> Contestant | str:
     ours = {} if name == "torch" else {"engine": engine}
     module = _module(case, nn if name == "torch" else elman.nn, **ours)
     module.to(problem.x.dtype).load_state_dict(dict(problem.weights))
-    facts = dict if name == "torch" or case.kind == "step" else partial(elman.nn.choices, module)
+    facts = dict if name == "torch" else partial(elman.nn.choices, module)
     if case.kind == "samples":
         names = tuple(dict(module.named_parameters()))
         each = (_one_by_one if name in ("torch", "loop") else _mapped)(module, problem.x)
@@ -119,16 +118,6 @@ def _dense(case: Case, module: Module, dy: Tensor, name: str) -> Any:
     def call(x: Tensor) -> Any:
         output, last = module(x)
         return (output, *_states(last)), output, dy
-
-    return call
-
-
-def _step(case: Case, module: Module, dy: Tensor, name: str) -> Any:
-    """One step of a cell, from a state of zeros."""
-
-    def call(x: Tensor) -> Any:
-        states = _states(module(x[0]))
-        return states, states[0], dy[0]
 
     return call
 
@@ -210,7 +199,6 @@ _CALLS: dict[str, Callable[[Case, Module, Tensor, str], Any]] = {
     "stacked packed": _packed,
     "stacked": _dense,
     "beside": _dense,
-    "step": _step,
     "stream": _stream,
     "penalty": _penalty,
 }
