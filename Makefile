@@ -5,7 +5,8 @@
 #   make test PYTHON=python3.13     another interpreter for a new .venv
 #   make test CC=clang              another compiler for the generated kernels
 #   make check PYTEST='-k gru -x'   further arguments for pytest
-#   make demo ARGS='--data FILE'    further arguments for `elman train` (or bench)
+#   make demo ARGS='--data FILE'    further arguments for `elman train`
+#   make bench SUITE=cpu            a suite of benchmarks/README.md; ARGS='--quick' as for demo
 
 SHELL := /bin/sh
 comma := ,
@@ -15,6 +16,7 @@ comma := ,
 PYTHON ?=
 PYTEST ?=
 ARGS ?=
+SUITE ?= foundation
 
 BIN := .venv/bin/python
 PIP := $(BIN) -m pip --disable-pip-version-check
@@ -55,7 +57,7 @@ help:
 	@echo "make docs       the documentation as a site that needs no network, in site/"
 	@echo "make notebook   run the documentation's notebooks anew, with their outputs"
 	@echo "make dist       what a release consists of, in dist/: sdist and wheel, checked"
-	@echo "make bench      measure against torch, side by side"
+	@echo "make bench      measure against torch, side by side: SUITE=foundation, or another"
 	@echo "make clean      remove caches and build output; distclean also removes .venv"
 
 # --- environment -------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ dist: $(RELEASE)
 # --- use ---------------------------------------------------------------------------------------
 
 bench: $(RUNTIME)
-	@.venv/bin/elman bench $(ARGS)
+	@$(BIN) -m benchmarks $(SUITE) $(ARGS)
 
 demo: $(RUNTIME)
 	@.venv/bin/elman train $(ARGS)

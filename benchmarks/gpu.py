@@ -737,7 +737,7 @@ def proven() -> None:
 
 def main() -> None:
     """Measure what is missing, then print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=480.0, help="no case begins after so long")
     parser.add_argument("--out", type=Path, default=Path("gpu.jsonl"))
     parser.add_argument("--only", default="*", help="cases whose names fit this pattern")

@@ -1,4 +1,4 @@
-"""Write what pages show of the committed results: python benchmarks/readme.py.
+"""Write what pages show of the committed results: python -m benchmarks.readme.
 
 README.md has tables of suites; pages of the documentation have figures, each by its name in
 :data:`FIGURES`, between the same markers.
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from elman.bench.cases import OURS
-from elman.bench.claims import Rows
-from elman.bench.contestants import CHECKPOINT
-from elman.bench.readme import markdown, names_in, rewritten
-from elman.bench.results import read_rows
-from elman.bench.suites import SUITES
+from benchmarks.cases import OURS
+from benchmarks.claims import Rows
+from benchmarks.contestants import CHECKPOINT
+from benchmarks.pages import markdown, names_in, rewritten
+from benchmarks.rows import read_rows
+from benchmarks.suites import SUITES
 from elman.errors import ElmanError, InputError
 
 ROOT = Path(__file__).resolve().parents[1]

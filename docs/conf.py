@@ -10,7 +10,7 @@ from typing import Any
 _SHAPE = re.compile(r"^(\s+)(\w+) (\[[^:]*\]\)?):")
 _RESULT = re.compile(r"\s+\w+( \([^:]*\))?: ")  # one of several, by its name
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "src"), str(HERE.parent)]  # benchmarks, for their rows
 
 import pages  # noqa: E402  # beside this file
 

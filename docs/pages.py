@@ -12,14 +12,14 @@ from typing import Any
 import notebooks  # beside this file
 
 import elman
+from benchmarks.cases import Suite
+from benchmarks.claims import HEADERS, Rows, judged
+from benchmarks.rows import read_rows
+from benchmarks.suites import SUITES
+from benchmarks.suites.cells import CELLS, B, H, T, times_as_fast
+from benchmarks.table import filled, machine_line
 from elman import cells, ops
 from elman.autodiff.structure import structure
-from elman.bench.cases import Suite
-from elman.bench.claims import HEADERS, Rows, judged
-from elman.bench.results import read_rows
-from elman.bench.suites import SUITES
-from elman.bench.suites.cells import CELLS, B, H, T, times_as_fast
-from elman.bench.table import filled, machine_line
 from elman.compiler import pair_of
 from elman.drawing import draw_ops
 from elman.frontend.cell import Cell
@@ -73,8 +73,8 @@ def _table() -> Iterator[str]:
         yield f"| {name} | {_states(cell)} | {_structure(cell)} | {faster} |"
     yield ""
     yield "*Beside its loop*: how many times as fast a training step is as the loop that one writes"
-    yield f"for the cell in torch, on a CPU, T = {T}, B = {B}, H = {H} (`elman bench cells`;"
-    yield "[how it is measured](../results.md)).\n"
+    yield f"for the cell in torch, on a CPU, T = {T}, B = {B}, H = {H}"
+    yield "(`python -m benchmarks cells`; [how it is measured](../results.md)).\n"
 
 
 def _states(cell: Cell) -> str:
@@ -168,7 +168,7 @@ def _suite(suite: Suite) -> Iterator[str]:
     present = [rows[case.name] for case in suite.cases if case.name in rows]
     missing = [case.name for case in suite.cases if case.name not in rows]
     yield f"### {suite.name}\n"
-    yield f"{suite.question} (`elman bench {suite.name}`)\n"
+    yield f"{suite.question} (`python -m benchmarks {suite.name}`)\n"
     if not present:
         yield "Not measured: no rows are kept.\n"
         return

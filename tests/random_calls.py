@@ -316,12 +316,9 @@ _COMMANDS = {
     "resume": ("RUN --no-compare", ""),
     "export": ("gru --c=c --hidden=4", "c onnx hidden inputs layers heads dim weights name last"),
     "bench": ("gru --steps=2 --batch=1 --hidden=4 --seconds=0.01 --engine=reference",
-              "steps batch hidden inputs dim dtype engine threads seconds out rows"),
+              "steps batch hidden inputs dim dtype engine threads seconds"),
     "tune": ("gru --shape=2x1 --hidden=4 --engine=reference",
              "shape hidden inputs dim dtype device engine layers workers interconnect"),
-    "scale": ("gru --hidden=4 --steps=2 --batch=2 --workers=2 --seconds=0.1",
-              "hidden layers steps batch workers interconnect per-node inside times most-batch "
-              "least-saved check dtype threads seconds out"),
     "draw": ("gru gru.svg --hidden=4", "hidden inputs dim tape ops"),
     "explain": ("gru --hidden=4 --steps=2 --batch=1 --no-measure",
                 "hidden inputs steps batch dim dtype device tape without engine stage"),

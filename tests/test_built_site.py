@@ -13,9 +13,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import elman
+from benchmarks.rows import read_rows
+from benchmarks.suites import SUITES
 from browser import DARK, needs_browser, seen
-from elman.bench.results import read_rows
-from elman.bench.suites import SUITES
 
 ROOT = Path(__file__).parents[1]
 WIDTHS = (400, 1400)  # a telephone, a desk

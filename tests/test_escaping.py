@@ -14,10 +14,10 @@ import torch
 from rich.console import Console
 
 import elman
+from benchmarks.scaling.__main__ import table
 from elman import compiler, ops
 from elman.cli import main
 from elman.cli._printing import plain, say
-from elman.cli.scale import table
 from elman.engines.c.emit import Emitter
 from elman.engines.c.engine import PRICES as C_PRICES
 from elman.engines.c.isa import AVX512

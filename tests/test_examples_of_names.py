@@ -51,7 +51,7 @@ def test_public_names(name, tmp_path, monkeypatch):
         (tmp_path / "runs").mkdir()
         small_run(tmp_path).rename("runs/first")
     if name == "measure":
-        monkeypatch.setattr("elman.bench.measure._peak", lambda threads: None)
+        monkeypatch.setattr("elman.measuring.measure._peak", lambda threads: None)
     with elman.using(engine="reference"):
         _run(name, thing, {"elman": elman, "torch": torch})
 

@@ -62,17 +62,17 @@ BELOW = {  # room -> what it may import besides itself; one row per room, lowest
     "train": f"{MIDDLE} compiler explaining drawing nn *",
     "report": f"{MIDDLE} compiler explaining drawing nn *",
     "export": f"{MIDDLE} engines.c compiler explaining drawing nn weights",  # spells as engine c
-    "bench": f"{MIDDLE} folders engines.c engines.deer engines.reference compiler explaining"
-    " drawing nn train *",
-    "__init__": f"{MIDDLE} compiler explaining drawing nn weights train bench export engines.deer",
-    "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report export bench __init__"
-    " *",
+    "measuring": f"{MIDDLE} engines.c engines.reference compiler nn train",
+    "__init__": f"{MIDDLE} compiler explaining drawing nn weights train measuring export"
+    " engines.deer",
+    "cli": f"{MIDDLE} engines.c compiler explaining drawing nn train report export measuring"
+    " __init__ *",
     "__main__": "elman_command",
 }
 DEFERRED = {  # room -> what it may import inside a function only; the one place that does so
     "engines.registry": "engines.reference engines.aten engines.c engines.triton engines.deer",
 }
-POLICED = {"elman", "torch", "triton", "numpy"}  # wherever in a file the import stands
+POLICED = {"elman", "torch", "triton", "numpy", "benchmarks"}  # wherever in a file it stands
 
 
 class Import(NamedTuple):
@@ -206,6 +206,10 @@ BROKEN = {  # a file of a made-up package -> what the law says about it
         "import elman\nif True:\n    from elman.train import loop\n",
         ["nn/modules.py:1: room 'nn' may not import '__init__'"]
         + ["nn/modules.py:3: room 'nn' may not import 'train'"],
+    ),
+    "measuring/timing.py": (
+        "def suites():\n    from benchmarks.suites import SUITES\n",
+        ["measuring/timing.py:2: room 'measuring' may not import 'benchmarks'"],
     ),
     "utils.py": ("", ["utils.py:1: room 'utils' has no row in the table"]),
 }

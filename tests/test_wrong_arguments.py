@@ -1,6 +1,6 @@
 """Wrong arguments of everything public: elman's own errors, which name the argument.
 
-Kinds of mistakes are written out; benchmarks/random_arguments.py draws thousands, some here.
+Kinds of mistakes are written out; robustness/random_arguments.py draws thousands, some here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from elman.ops import *  # noqa: F403
 from random_calls import TARGETS, random_call
 from scripts import begin, finished
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "random_arguments.py"
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "robustness" / "random_arguments.py"
 X = torch.ones(5, 2, 3)
 
 

@@ -4,7 +4,7 @@
 
 CleanRL 1.0, ``ppo_atari_lstm.py``, ``Agent.get_states``: an LSTM called for each step of a rollout,
 its states multiplied by 1 - done. Here a training step of the agent on a minibatch of frames: 128
-steps of 2 environments. What it is in the whole update is measured by ``elman bench users``.
+steps of 2 environments. What it is in the whole update, ``python -m benchmarks users`` measures.
 """
 
 from __future__ import annotations

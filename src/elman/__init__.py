@@ -29,7 +29,7 @@ from elman.version import __version__
 
 if _TYPE_CHECKING:
     from elman import export
-    from elman.bench.measure import measure
+    from elman.measuring.measure import measure
     from elman.train.loading import load
 
 for _public in _NAMED:
@@ -38,7 +38,7 @@ for _public in _NAMED:
 
 _LAZY = {  # functions of rooms that need more than torch
     "load": "elman.train.loading",
-    "measure": "elman.bench.measure",
+    "measure": "elman.measuring.measure",
 }
 
 

@@ -12,10 +12,7 @@ import torch
 from torch import Tensor
 
 import elman
-from calls import call
-from elman import cells, compiler
-from elman.autodiff.structure import structure
-from elman.bench.published import (
+from benchmarks.peers.published import (
     STEPS,
     cfc,
     cfc_pure,
@@ -28,6 +25,9 @@ from elman.bench.published import (
     slstm,
     synaptic,
 )
+from calls import call
+from elman import cells, compiler
+from elman.autodiff.structure import structure
 from elman.cells.t_lstm import fast
 from elman.errors import TraceError
 from elman.frontend.cell import Cell

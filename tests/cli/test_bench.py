@@ -4,70 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elman.bench import running
-from elman.bench.cases import Case, Suite
-from elman.bench.claims import Claim, Rows, Verdict, curve
-from elman.bench.measure_process import MeasureRequest
-from elman.bench.results import read_rows
-from elman.bench.suites import SUITES
-
-MACHINE = {
-    "cpu": "a",
-    "cores": 2,
-    "threads": 2,
-    "torch": "2",
-    "compiler": "cc",
-    "kernel_isa": "scalar",
-    "blas": "none",
-}
-
-
-@pytest.fixture
-def fail(monkeypatch):
-    """Every case but the peak fails."""
-
-    def measure(case, effort, cache):
-        told = {"peak_gflops": {"2": 7.0}} if case.measure == "peak" else {"failed": "cannot"}
-        return {**told, "machine": MACHINE}
-
-    monkeypatch.setattr(running, "_measured", measure)
-
-
-def test_table_and_rows(elman, tmp_path, fail):
-    """The chosen case is measured, its row is in the file and in the table."""
-    out = tmp_path / "rows.jsonl"
-    code, said, _ = elman("bench", "--quick", f"--out={out}", "--rows=peak")
-    assert code == 0
-    assert list(read_rows(out)) == ["peak"]
-    for word in ("[1/1] peak", "GFLOP/s", "7 on 2", "2 threads, scalar", str(out)):
-        assert word in said
-    code, said, _ = elman("bench", "--quick", f"--out={out}", "--rows=peak")
-    assert code == 0
-    assert "in the file already" in said
-
-
-def test_every_suite_on_one_page(elman, tmp_path):
-    """Of rows that are there: nothing is measured, and claims without rows say so."""
-    (tmp_path / "cmu.jsonl").write_text('{"case": "elsewhere"}\n')
-    code, said, _ = elman("bench", "all", f"--out={tmp_path}", "--report")
-    assert code == 0
-    assert f"page: {tmp_path / 'report.html'}" in said
-    page = (tmp_path / "report.html").read_text()
-    for suite in SUITES.values():
-        assert f'<h1 id="elman-bench-{suite.name}">' in page
-    assert "not measured" in page
-    code, _, said = elman("bench", "all", "--report")
-    assert code == 2
-    assert "say where the rows are: --out" in said
-
-
-def test_failures_are_told(elman, tmp_path, fail):
-    """A case that fails says why, the others go on, and the exit code is 1."""
-    out = tmp_path / "rows.jsonl"
-    code, said, _ = elman("bench", f"--out={out}", "--rows=lstm*")
-    assert code == 1
-    assert "lstm_peephole 100,4,128: cannot" in said
-    assert len(read_rows(out)) == 3
+from elman.measuring.measure_process import MeasureRequest
 
 
 def test_a_cell_beside_its_loop(elman, monkeypatch, tmp_path):
@@ -91,74 +28,18 @@ def test_a_cell_beside_its_loop(elman, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, status, said",
     [
-        (("gru", "--quick", "--rows=x"), "--quick --rows: that is said of suites, not of gru"),
-        (("cpu", "--steps=3"), "--steps: that is said of cells, not of cpu"),
-        (("gru", "--steps=0"), "--steps"),
+        (("lsmt",), 1, "lstm, or my_file.py:my_cell for a cell of your own"),
+        (("cpu",), 1, "suites are run in a checkout of elman: python -m benchmarks cpu"),
+        (("gru", "--seconds=-1"), 2, "--seconds"),
+        (("gru", "--steps=0"), 2, "--steps"),
+        (("gru", "--quick"), 2, "No such option: --quick"),
+        ((), 2, "Missing argument"),
     ],
 )
-def test_options_of_the_other_kind(elman, words, said):
-    """They would mean nothing."""
+def test_wrong_calls(elman, words, status, said):
+    """A cell that there is not, or a suite, and numbers that are none."""
     code, _, err = elman("bench", *words)
-    assert code == 2
+    assert code == status
     assert said in " ".join(err.replace("│", " ").split())
-
-
-def test_wrong_calls(elman, tmp_path):
-    """An unknown suite, an unknown case, no time: told, and nothing written."""
-    out = tmp_path / "rows.jsonl"
-    for words, text in (
-        (["fly"], "no suite 'fly'"),
-        (["--rows=fly"], "has no case 'fly'"),
-        (["--seconds=0"], "must be positive"),
-    ):
-        code, _, err = elman("bench", f"--out={out}", *words)
-        assert code == 1
-        assert text in err
-    assert not out.exists()
-
-
-def test_claims_and_plots_of_several_rows(elman, fail, tmp_path, monkeypatch):
-    """In the terminal and on the page; a bracket is text."""
-    never = Claim(
-        "2", "memory [GB] falls", "", lambda rows: Verdict(False, "0x", facts="<no> reason")
-    )
-    never_measured = Claim("3", "b", "", lambda rows: Verdict(True, str(rows["b"])))
-
-    def plots(rows: Rows) -> list[dict]:
-        places = [(1.0, rows["peak"]["peak_gflops"]["2"])]
-        return [curve("Peaks by threads", "threads", "GFLOP/s", "", {"here": places, "none": []})]
-
-    cases = (Case("peak", "peak"), Case("b", "cold"))
-    claims = (never, never_measured)
-    suite = Suite("probe", "?", cases, 1.0, "A Report, 2016", claims, plots)
-    monkeypatch.setitem(SUITES, "probe", suite)
-    rows = tmp_path / "rows.jsonl"
-    _, out, _ = elman("bench", "probe", f"--out={rows}")
-    page = rows.with_suffix(".html").read_text()
-    for text in ("A Report, 2016", "memory [GB] falls", "does not hold", "b was not measured"):
-        assert text in out
-        assert text in page
-    assert "<no> reason" in out
-    assert "&lt;no&gt; reason" in page
-    assert "Peaks by threads" in page
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"case": "peak", "machine": 7}',
-        '{"case": "peak", "ratio": {"elman": 1}, "asked": []}',
-        '{"case": "peak", "ratio": {"aten": {"q1": 3, "median": 2, "q3": 1}}, "asked": 7}',
-        '{"case": "peak", "absent": "x", "plots": [{}]}',
-    ],
-)
-def test_rows_of_another_kind(elman, tmp_path, line):
-    """Told with file and case; lines that are no rows are left out."""
-    out = tmp_path / "rows.jsonl"
-    out.write_text(f"{'[' * 100_000}\n{line}\n")
-    code, _, err = elman("bench", "--report", f"--out={out}")
-    assert code == 1
-    assert "a row of the file is not what elman bench writes" in err
-    assert str(out) in err

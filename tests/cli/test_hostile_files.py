@@ -1,4 +1,4 @@
-"""benchmarks/hostile_files.py: what it sees, and a case of each kind."""
+"""benchmarks/robustness/hostile_files.py: what it sees, and a case of each kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [
 @pytest.fixture
 def script(monkeypatch):
     """The file, as Python runs it."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks" / "robustness"))
     return importlib.import_module("hostile_files")
 
 

@@ -7,9 +7,9 @@ import time
 import pytest
 import torch
 
+from benchmarks.workloads.custom_cells import tanh_readout
 from calls import call, call_of, given_of
 from elman import cells, compiler
-from elman.bench.custom_cells import tanh_readout
 from elman.engines.c.emit import Emitter
 from elman.engines.c.engine import ENGINE, PRICES
 from elman.engines.c.isa import detect

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import elman
+from benchmarks.users.spikes import rleaky
 from calls import call
 from elman import cell
-from elman.bench.users.spikes import rleaky
 from elman.cells import rlif
 from elman.engines.c.kernel import CKernel
 from elman.engines.c.sweeps import SweepWriter

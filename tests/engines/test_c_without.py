@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import elman
+from benchmarks.workloads.custom_cells import tanh_readout
 from calls import call
 from elman import cells, compiler
-from elman.bench.custom_cells import tanh_readout
 from elman.engines.c.build import build
 from elman.engines.c.emit import Emitter
 from elman.engines.c.engine import ENGINE, PRICES

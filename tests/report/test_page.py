@@ -11,14 +11,11 @@ import pytest
 
 from elman.errors import RunError
 from elman.report import (
-    BenchPage,
     Level,
     Pairs,
     Pictures,
-    Plot,
     RunPage,
     Scale,
-    write_benchmark,
     write_report,
 )
 from elman.report.predictions import GAP, row_of_images
@@ -204,39 +201,3 @@ def test_page_that_cannot_be_written(tmp_path):
     """A missing folder is told with the path."""
     with pytest.raises(RunError, match="the report cannot be written"):
         write_report(tmp_path / "none" / "report.html", made())
-
-
-def bench_page(**changes) -> BenchPage:
-    """A page of two cases, one of them short of its aim."""
-    ratio = {"q1": 1.0, "median": 2.0, "q3": 3.0}
-    fields = {
-        "name": "elman bench small",
-        "question": "How fast <is> it?",
-        "machines": ["A processor"],
-        "headers": ["case", "times as fast"],
-        "lines": [["gru", "2.0x"], ["lstm", "2.0x"]],
-        "ratios": {"gru": ratio, "lstm": ratio},
-        "asked": {"gru": 5.0},
-        "shares": {"gru": 0.5},
-        "plots": [Plot("a <study>", "T", "n", "xy", {"newton": ([1, 10], [3, None])})],
-        "absent": {"lstm: jax": "jax is not installed"},
-    }
-    return BenchPage(**{**fields, **changes})
-
-
-def test_a_suite_as_a_page(tmp_path):
-    """Table, both plots, who was absent; texts are escaped; nothing is fetched."""
-    text = write_benchmark(tmp_path / "rows.html", bench_page()).read_text()
-    assert text.count("<svg") == 3
-    assert "a &lt;study&gt;" in text
-    for told in ("How fast &lt;is&gt; it?", "A processor", "jax is not installed", "2.0x"):
-        assert told in text
-    assert not re.search(r'(src|href)="http', text)
-
-
-def test_a_suite_without_ratios(tmp_path):
-    """Starts alone: no plots, but a page."""
-    empty = bench_page(ratios={}, asked={}, shares={}, plots=[], absent={})
-    text = write_benchmark(tmp_path / "rows.html", empty).read_text()
-    assert "<svg" not in text
-    assert "Not measured" not in text

@@ -1,4 +1,4 @@
-"""benchmarks/kills.py: it strikes where it says, and sees what differs; a kill of two processes."""
+"""robustness/kills.py: it strikes where it says, and sees what differs; a kill of two processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from elman.train import checkpoint
 from scripts import begin, finished
 
 TWO = ("torchrun", "devices")  # how kills.py starts two processes
-SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "robustness"
 if not Path("/proc/self/task").exists():
     pytest.skip("the scripts find processes in /proc", allow_module_level=True)
 

@@ -31,12 +31,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 for success, 1 for an error, 2 for a wrong call, 130 and
     143 where Ctrl-C or a SIGTERM ended it."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    print_all()
     words = [word for word in arguments if not word.startswith("-")]
+    run(lambda: build_app(words[0] if words else ""), arguments, "elman")
+
+
+def run(build: Callable[[], typer.Typer], arguments: Sequence[str], program: str) -> None:
+    """Run an application and exit as :func:`main` does.
+
+    Args:
+        build: makes the application; what it imports may be missing.
+        program: its name in messages.
+    """
+    print_all()
     try:
-        app = build_app(words[0] if words else "")
+        app = build()
         with ended_by_signals(), on_command_line():
-            app(arguments, prog_name="elman")
+            app(list(arguments), prog_name=program)
     except SignalExit as ended:
         Console(stderr=True).print(ended.line, markup=False)
         raise
@@ -45,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "elman":
             raise
-        found = missing_package(error, f"elman {words[0]}" if words else "elman")
+        words = [word for word in arguments if not word.startswith("-")]
+        found = missing_package(error, " ".join((program, *words[:1])))
         details = [("name", error.name)]
         complain(str(found or diagnostic("this command needs a package", details, "elman doctor")))
     except (MemoryError, RuntimeError) as error:
@@ -54,6 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = [("said", str(error).partition("\n")[0])]
         hint = "fewer samples at once, shorter sequences or a smaller model"
         complain(diagnostic("there is not enough memory", found, hint))
+
+
+def run_command(command: Callable[..., Any], program: str) -> None:
+    """Run one function as a program of its own, whose arguments are those of this process."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(command)
+    run(lambda: app, sys.argv[1:], program)
 
 
 def of_memory(error: Exception) -> bool:

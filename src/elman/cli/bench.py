@@ -1,268 +1,66 @@
-"""Measure elman against its peers, side by side."""
+"""Measure a cell beside its plain loop."""
 
 from __future__ import annotations
 
-import math
-from datetime import datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from elman import cells
-from elman.bench.cases import OURS, Case, Effort, Suite
-from elman.bench.claims import FAILS, Rows, judged
-from elman.bench.claims import HEADERS as CLAIM_HEADERS
-from elman.bench.measure_process import MeasureRequest, measure_in_process
-from elman.bench.results import Row, busy_in_words, read_rows
-from elman.bench.running import run_suite
-from elman.bench.suites import SUITES, find_suite
-from elman.bench.table import (
-    CASE,
-    COLUMNS,
-    LARGE,
-    filled,
-    machine_line,
-    share_of_peak,
-    warnings_of,
-    words,
+from elman.cli._arguments import (
+    CellName,
+    Dims,
+    DType,
+    DTypeOption,
+    Engine,
+    Hidden,
+    Inputs,
+    Training,
 )
-from elman.cli._arguments import Dims, DType, Hidden, Inputs
-from elman.cli._options import named, option, sized
-from elman.cli._printing import plain, say, wide_console
-from elman.errors import RunError, diagnostic
-from elman.report import BenchPage, Plot, write_benchmark, write_benchmarks
+from elman.cli._options import sized
+from elman.cli._printing import say
+from elman.errors import InputError
+from elman.frontend.cell import Cell
+from elman.measuring.measure_process import MeasureRequest, measure_in_process
 from elman.train.layers import find_cell
-
-FAILED = 1
-ALL = "all"
-CELL_S = 2.0  # of timing
-OF_SUITES = {"quick", "out", "rows", "measuring"}
-OF_CELLS = {
-    *("steps", "batch", "hidden", "inputs", "dim", "dtype", "engine", "training", "threads"),
-}
 
 
 def bench(
-    context: typer.Context,
-    suite: Annotated[
-        str,
-        typer.Argument(
-            help=f"A suite: {', '.join(SUITES)}, or {ALL}; or a cell: gru, or file.py:cell."
-        ),
-    ] = "foundation",
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, under a minute.")] = False,
-    seconds: Annotated[
-        float | None, typer.Option(help="Seconds of timing per case, instead of the suite's own.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of the rows (for all: a folder); cases that it has are not measured again."
-        ),
-    ] = None,
-    rows: Annotated[
-        list[str] | None, typer.Option(help="Only cases whose names match, such as 'gru*'.")
-    ] = None,
-    measuring: Annotated[
-        bool, typer.Option("--measure/--report", help="Measure, or only show the rows in --out.")
-    ] = True,
-    steps: Annotated[int, typer.Option(help="For a cell: steps of a sequence, T.", min=1)] = 100,
-    batch: Annotated[int, typer.Option(help="For a cell: samples of a batch, B.", min=1)] = 32,
+    cell: CellName,
+    steps: Annotated[int, typer.Option(help="Steps of a sequence, T.", min=1)] = 100,
+    batch: Annotated[int, typer.Option(help="Samples of a batch, B.", min=1)] = 32,
     hidden: Hidden = 128,
     inputs: Inputs = None,
     dim: Dims = None,
-    dtype: Annotated[DType, typer.Option(help="For a cell: type of its values.")] = DType.FLOAT32,
-    engine: Annotated[str, typer.Option(help="For a cell: auto, or an engine's name.")] = "auto",
-    training: Annotated[bool, typer.Option(help="For a cell: with the backward pass.")] = True,
+    dtype: DTypeOption = DType.FLOAT32,
+    engine: Engine = "auto",
+    training: Training = True,
     threads: Annotated[
-        int | None, typer.Option(help="For a cell: threads; torch's number by default.", min=1)
+        int | None, typer.Option(help="Threads; torch's number by default.", min=1)
     ] = None,
+    seconds: Annotated[float, typer.Option(help="Seconds of timing.", min=0)] = 2.0,
 ) -> None:
-    """Measure elman against its peers, side by side; or a cell beside its plain loop.
+    """Measure a cell beside its plain loop.
 
-    Each case runs in a process of its own; its row is in the file as soon as it is measured.
-    `all` is every suite, with one page of all of them.
-
-    Of a cell: the loop is its formula, step by step, in torch's operations. Both agree first, in
-    every output and gradient.
+    The loop is the cell's formula, step by step, in torch's operations. Both agree first, in
+    every output and gradient; then they are timed in alternating rounds, in a process of its own.
     """
-    check_given(context, suite)
-    if is_cell(suite):
-        found = find_cell(suite)
-        asked = MeasureRequest(
-            suite,
-            *sized(found, hidden, inputs, dim),
-            *(steps, batch, str(dtype), training, engine),
-            seconds=CELL_S if seconds is None else Effort.of(False, seconds).seconds,
-            threads=threads,
-        )
-        say(Console(), str(measure_in_process(asked)))
-        return
-    console = wide_console()
-    if out is None and not measuring:
-        raise typer.BadParameter("say where the rows are: --out", param_hint="--report")
-    path = out or Path("bench-out") / f"{suite}-{datetime.now():%Y%m%d-%H%M%S}"
-    if suite != ALL:
-        path = out or path.with_suffix(".jsonl")
-    pages, failed = [], False
-    for chosen in SUITES.values() if suite == ALL else (find_suite(suite),):
-        own = path / f"{chosen.name}.jsonl" if suite == ALL else path
-        if measuring:
-            effort = Effort.of(quick, seconds, chosen.seconds, chosen.rounds)
-            cases = chosen.select(tuple(rows or ()), quick)
-            found = measure(console, chosen, cases, effort, own)
-        else:
-            found = present(chosen, tuple(rows or ()), quick, own)
-        tell(console, chosen, found)
-        say(console, f"rows: {own}")
-        pages.append(page_of(chosen, found))
-        failed |= any("failed" in row for row in found)
-    if suite == ALL:
-        page = write_benchmarks(path / "report.html", "elman: every suite", pages)
-    else:
-        page = write_benchmark(path.with_suffix(".html"), pages[0])
-    say(console, f"page: {page}")
-    if failed and measuring:
-        raise typer.Exit(FAILED)
+    request = MeasureRequest(
+        cell,
+        *sized(cell_of(cell), hidden, inputs, dim),
+        *(steps, batch, str(dtype), training, engine, seconds, threads),
+    )
+    say(Console(), str(measure_in_process(request)))
 
 
-def is_cell(name: str) -> bool:
-    """Whether a suite's place is taken by a cell."""
-    own = {known.name for known in cells.ALL}
-    return name not in SUITES and (":" in name or name in own or Path(name).is_file())
-
-
-def check_given(context: typer.Context, name: str) -> None:
-    """Refuse what is said of a cell beside a suite, and the other way round.
+def cell_of(name: str) -> Cell:
+    """Find a cell; where there is none, say also how suites are run, which are no part of elman.
 
     Raises:
-        BadParameter: an option that means nothing.
-    """
-    other, what = (OF_SUITES, "suites") if is_cell(name) else (OF_CELLS, "cells")
-    if given := [option(each) for each in named(context) if each in other]:
-        raise typer.BadParameter(
-            f"that is said of {what}, not of {name}", param_hint=" ".join(given)
-        )
-
-
-def present(suite: Suite, names: tuple[str, ...], quick: bool, path: Path) -> list[Row]:
-    """The rows that a file has of a suite, whatever code measured them, in the suite's order.
-
-    Raises:
-        RunError: it cannot be read, or a row is not what is measured of its case.
-    """
-    rows = read_rows(path)
-    found = [rows[case.name] for case in suite.select(names, quick) if case.name in rows]
-    for row in found:
-        check_row(suite, row, path)
-    return found
-
-
-def check_row(suite: Suite, row: Row, path: Path) -> None:
-    """Refuse a row that cannot be shown. Suites measure each their own: what shows it is asked.
-
-    Raises:
-        RunError: a field is missing, or of another kind.
+        InputError, RunError: as :func:`find_cell`.
     """
     try:
-        table_of(suite, [row])
-        for ratio in page_of(suite, [row]).ratios.values():
-            if not 0 < ratio["q1"] <= ratio["median"] <= ratio["q3"] < math.inf:
-                raise ValueError("the quartiles of a ratio are not in their order")
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        details = [("path", str(path)), ("row", row["case"]), ("found", f"{error!r}")]
-        text = "a row of the file is not what elman bench writes"
-        raise RunError(diagnostic(text, details, "measure it again")) from error
-
-
-def tell(console: Console, chosen: Suite, found: list[Row]) -> None:
-    """Print a suite's tables."""
-    console.print(table_of(chosen, found))
-    if chosen.claims:
-        console.print(claims_of(chosen, found))
-    for line in (*machines_of(found), *warnings_of(found)):
-        say(console, line)
-
-
-def machines_of(found: list[Row]) -> list[str]:
-    """A line for each machine that rows were measured on."""
-    lines = [machine_line(row) for row in found if "cpu" in row.get("machine", {})]
-    return list(dict.fromkeys(lines))
-
-
-def measure(
-    console: Console, suite: Suite, cases: tuple[Case, ...], effort: Effort, path: Path
-) -> list[Row]:
-    """Run the cases and tell each as it is done."""
-    found: list[Row] = []
-    with console.status("measuring"):
-        for case, row, measured in run_suite(suite, cases, effort, path):
-            found.append(row)
-            text = summary(row) if measured else "in the file already"
-            say(console, f"[{len(found)}/{len(cases)}] {case.name}: {text}")
-    return found
-
-
-def summary(row: Row) -> str:
-    """A row in a few words."""
-    texts = [f"{COLUMNS[name][1]} {text}" for name, text in words(row).items() if name != CASE]
-    return row["failed"] if "failed" in row else ", ".join(texts)
-
-
-def table_of(suite: Suite, found: list[Row]) -> Table:
-    """Lay rows out; what was asked for and not reached is red."""
-    table = Table(title=plain(suite.question), title_justify="left")
-    headers, texts = filled(found)
-    for header in headers:
-        table.add_column(header, justify="left" if header == COLUMNS[CASE][0] else "right")
-    for row, line in zip(found, texts, strict=True):
-        missed = "failed" in row or row.get("met") is False
-        table.add_row(*map(plain, line), style="red" if missed else None)
-    return table
-
-
-def claims_of(suite: Suite, found: list[Row]) -> Table:
-    """What the source of a suite says beside what was measured; what does not hold is red."""
-    table = Table(*CLAIM_HEADERS, title=plain(suite.source), title_justify="left")
-    for line in judged(suite.claims, Rows(found)):
-        table.add_row(*map(plain, line), style="red" if line[4] == FAILS else None)
-    return table
-
-
-def page_of(suite: Suite, found: list[Row]) -> BenchPage:
-    """What the report shows of a suite's rows."""
-    headers, lines = filled(found)
-    steps = [row for row in found if OURS in row.get("ratio", {})]
-    large = [row for row in steps if row["asked"]["H"] >= LARGE]
-    shares = {row["case"]: share_of_peak(row) for row in large}
-    missing = {
-        row["case"]: row[key] for row in found for key in ("failed", "skipped") if key in row
-    }
-    absent = {
-        f"{row['case']}: {name}": reason
-        for row in found
-        for name, reason in row.get("absent", {}).items()
-    }
-    plots = [*suite.plots(Rows(found)), *(p for row in found for p in row.get("plots", ()))]
-    return BenchPage(
-        f"elman bench {suite.name}",
-        suite.question,
-        [*machines_of(found), *warnings_of(found)],
-        headers,
-        lines,
-        {row["case"]: row["ratio"][OURS] for row in steps},
-        {
-            row["case"]: row["asked"]["ratio"]
-            for row in steps
-            if row["asked"]["ratio"] and not busy_in_words(row)
-        },
-        {name: share[1] for name, share in shares.items() if share and share[1]},
-        [Plot(**plot) for plot in plots],
-        absent | missing,
-        suite.source,
-        CLAIM_HEADERS,
-        judged(suite.claims, Rows(found)),
-    )
+        return find_cell(name)
+    except InputError as error:
+        text = f"{error}\n  suites are run in a checkout of elman: python -m benchmarks {name}"
+        raise InputError(text) from error

@@ -8,12 +8,6 @@ each:
 - two trees: 2 ceil(log2 P) latencies, and each byte goes up and down once (P. Sanders, J. Speck,
   J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
   Computing 2009).
-
-Nodes of D devices: a ring inside each node leaves the node's sum of n / D bytes with each device,
-these are summed over nodes by one of the above, through the node's own link, and a ring inside the
-node hands the parts round.
-
-Processes of one machine write n bytes each where all can read them, wait, and add n bytes of each.
 """
 
 from __future__ import annotations
@@ -21,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from elman.errors import InputError, diagnostic
 
@@ -28,9 +23,17 @@ BUCKET = 25 << 20  # bytes that torch's DistributedDataParallel sends at once �
 FIRST_BUCKET = 1 << 20  # … and those of its first message
 
 
+class Link(Protocol):
+    """What connects workers with a device each."""
+
+    def allreduce_s(self, size: float, workers: int) -> float:
+        """Seconds of an all-reduce of so many bytes."""
+        ...
+
+
 @dataclass(frozen=True)
 class Interconnect:
-    """What connects workers.
+    """A network.
 
     Attributes:
         latency_s: of a message (s).
@@ -40,43 +43,20 @@ class Interconnect:
     latency_s: float
     bytes_per_s: float
 
+    def ring_s(self, size: float, workers: int) -> float:
+        """Seconds of a ring all-reduce of so many bytes."""
+        messages = 2 * (workers - 1)
+        return messages * (self.latency_s + size / workers / self.bytes_per_s)
 
-@dataclass(frozen=True)
-class Nodes:
-    """What connects devices that share nodes, as many in each.
-
-    Attributes:
-        devices: of a node.
-        inside: what connects the devices of a node.
-        across: what connects nodes.
-    """
-
-    devices: int
-    inside: Interconnect
-    across: Interconnect
-
-
-Link = Interconnect | Nodes
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What processes of one machine write gradients to, and read them from.
-
-    Attributes:
-        wait_s: of two processes for each other (s).
-        bytes_per_s: that a process writes and reads on a core of its own (bytes/s).
-    """
-
-    wait_s: float
-    bytes_per_s: float
-
-    def sum_s(self, size: float, workers: int) -> float:
-        """Seconds of a sum of so many bytes by processes with a core each."""
+    def trees_s(self, size: float, workers: int) -> float:
+        """Seconds of an all-reduce along two trees."""
         if workers == 1:
             return 0.0
-        moved = (workers + 1) * size / self.bytes_per_s
-        return math.ceil(math.log2(workers)) * self.wait_s + moved
+        return 2 * (math.ceil(math.log2(workers)) * self.latency_s + size / self.bytes_per_s)
+
+    def allreduce_s(self, size: float, workers: int) -> float:
+        """Seconds of the faster of both, as communication libraries choose."""
+        return min(self.ring_s(size, workers), self.trees_s(size, workers))
 
 
 # Bandwidths as their makers state them; latencies of a message between two programs, roughly.
@@ -108,27 +88,6 @@ def find_interconnect(text: str) -> Interconnect:
     raise InputError(diagnostic(f"no interconnect is called {text!r}", details, hint))
 
 
-def ring_s(size: float, workers: int, link: Interconnect) -> float:
-    """Seconds of a ring all-reduce of so many bytes."""
-    messages = 2 * (workers - 1)
-    return messages * (link.latency_s + size / workers / link.bytes_per_s)
-
-
-def trees_s(size: float, workers: int, link: Interconnect) -> float:
-    """Seconds of an all-reduce along two trees."""
-    if workers == 1:
-        return 0.0
-    return 2 * (math.ceil(math.log2(workers)) * link.latency_s + size / link.bytes_per_s)
-
-
-def allreduce_s(size: float, workers: int, link: Link) -> float:
-    """Seconds of the faster of both, as communication libraries choose; of nodes see above."""
-    if isinstance(link, Nodes):
-        inside = ring_s(size, min(workers, link.devices), link.inside)
-        return inside + allreduce_s(size, math.ceil(workers / link.devices), link.across)
-    return min(ring_s(size, workers, link), trees_s(size, workers, link))
-
-
 def buckets(
     ready: Iterable[tuple[float, float]], size: float = BUCKET, first: float = FIRST_BUCKET
 ) -> list[tuple[float, float]]:
@@ -156,7 +115,7 @@ def done_s(messages: Iterable[tuple[float, float]], workers: int, link: Link) ->
     """When the last of some messages is summed, sent one after another as each can be (s)."""
     end = 0.0
     for at, size in messages:
-        end = max(end, at) + allreduce_s(size, workers, link)
+        end = max(end, at) + link.allreduce_s(size, workers)
     return end
 
 

@@ -1,9 +1,5 @@
 """Reports: self-contained HTML pages of numbers and plots. What they tell is given to them."""
 
-from elman.report.benchmark import BenchPage as BenchPage
-from elman.report.benchmark import Plot as Plot
-from elman.report.benchmark import write_benchmark as write_benchmark
-from elman.report.benchmark import write_benchmarks as write_benchmarks
 from elman.report.charts import Level as Level
 from elman.report.charts import Scale as Scale
 from elman.report.page import RunPage as RunPage

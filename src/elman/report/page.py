@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from elman.errors import RunError, diagnostic
@@ -83,16 +83,16 @@ def write_report(path: Path, page: RunPage) -> Path:
     """
     charts = draw_charts(page.curves, page.baseline, page.speeds, page.items, page.loss, page.score)
     shown = [draw_shown(part) for part in page.shown]
-    return write_page(path, "run.html", page=page, charts=charts, shown=shown)
+    return write_page(path, PAGES.get_template("run.html"), page=page, charts=charts, shown=shown)
 
 
-def write_page(path: Path, template: str, **values: Any) -> Path:
+def write_page(path: Path, template: Template, **values: Any) -> Path:
     """Fill a template and put the page in the place of an older one, whole or not at all.
 
     Raises:
         RunError: if the disk does not take it.
     """
-    text = PAGES.get_template(template).render(**values)
+    text = template.render(**values)
     try:
         write_atomically(path, text.encode("utf-8", "backslashreplace"))
     except OSError as error:

@@ -31,11 +31,6 @@ def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
     files.sync_folder(path.parent)
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Replace a file's content in one step: see :func:`elman.files.write_atomically`."""
-    files.write_atomically(path, content, durable=True)
-
-
 def remove_folder(path: Path) -> None:
     """Remove a folder so that no half-removed one is ever seen under its name."""
     temporary = files.temporary_path(path)

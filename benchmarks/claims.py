@@ -1,0 +1,275 @@
+"""What a paper or report says, beside what was measured here: one sentence each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from statistics import linear_regression
+from typing import Any
+
+from benchmarks.rows import Row, busy_in_words
+from elman.errors import ElmanError
+
+HOLDS, FAILS = "holds", "does not hold"
+UNMEASURED, BUSY = "not measured", "not measured (busy)"
+SAME = 0.02  # share by which the median has to differ from 1, or there is no difference
+_CLEAR = 2.0  # standard errors that a trend has to be off zero
+
+
+class UnmeasuredError(ElmanError):
+    """A claim needs a row that there is not, or that failed."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles of a time, or of how many times as fast one contestant is as another."""
+
+    median: float
+    q1: float
+    q3: float
+
+    @property
+    def gains(self) -> bool:
+        """Of a ratio: whether the one is faster, in three rounds of four and by more than
+        :data:`SAME`."""
+        return self.q1 > 1 and self.median > 1 + SAME
+
+    @property
+    def loses(self) -> bool:
+        """Of a ratio: whether the one is slower, by the same rule."""
+        return self.inverse.gains
+
+    @property
+    def inverse(self) -> Spread:
+        """The other one beside this one."""
+        return Spread(1 / self.median, 1 / self.q3, 1 / self.q1)
+
+    def over(self, other: Spread) -> Spread:
+        """This beside the other, both being beside the same third: their deviations in the
+        logarithm are taken as independent."""
+        down = math.hypot(*(math.log(one.median / one.q1) for one in (self, other.inverse)))
+        up = math.hypot(*(math.log(one.q3 / one.median) for one in (self, other.inverse)))
+        median = self.median / other.median
+        return Spread(median, median * math.exp(-down), median * math.exp(up))
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A power law y ~ x^power through points, by least squares in the logarithms.
+
+    Attributes:
+        power: the exponent.
+        error: its standard error.
+    """
+
+    power: float
+    error: float
+
+    @property
+    def rises(self) -> bool:
+        """Whether y grows with x, clearly."""
+        return self.power > _CLEAR * self.error
+
+    @property
+    def falls(self) -> bool:
+        """Whether y falls with x, clearly."""
+        return -self.power > _CLEAR * self.error
+
+    def __str__(self) -> str:
+        return f"{self.power:+.2f} ± {self.error:.2f}"
+
+
+def fit_trend(points: Iterable[tuple[float, float]]) -> Trend:
+    """The power law through pairs of x and y.
+
+    Raises:
+        UnmeasuredError: fewer than three of them, or one x alone.
+    """
+    pairs = [(math.log(x), math.log(y)) for x, y in points]
+    if len(pairs) < 3 or len({x for x, _ in pairs}) < 2:
+        raise UnmeasuredError("a trend needs three points, of which there are fewer")
+    xs, ys = zip(*pairs, strict=True)
+    power, at_zero = linear_regression(xs, ys)
+    left = sum((y - at_zero - power * x) ** 2 for x, y in pairs) / (len(pairs) - 2)
+    mean = sum(xs) / len(xs)
+    return Trend(power, math.sqrt(left / sum((x - mean) ** 2 for x in xs)))
+
+
+class Rows:
+    """The rows of a suite, for statements about several of them.
+
+    Args:
+        rows: as measured.
+
+    Attributes:
+        read: the cases whose rows were asked for.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = {row["case"]: row for row in rows}
+        self.read: set[str] = set()
+
+    def __contains__(self, case: str) -> bool:
+        return case in self._rows and not {"failed", "skipped"} & self._rows[case].keys()
+
+    def __getitem__(self, case: str) -> Row:
+        """The row of a case.
+
+        Raises:
+            UnmeasuredError: there is none.
+        """
+        if case not in self:
+            why = self._rows.get(case, {}).get("skipped")
+            raise UnmeasuredError(f"{case} was not measured{_because(why)}")
+        self.read.add(case)
+        return self._rows[case]
+
+    def anew(self) -> Rows:
+        """The same rows, of which none was read."""
+        return Rows(self._rows.values())
+
+    def busy(self) -> list[Row]:
+        """Rows that were read, and measured while other programs took the cores."""
+        return [row for case, row in self._rows.items() if case in self.read and busy_in_words(row)]
+
+    def seconds(self, case: str, contestant: str) -> float:
+        """The median of :meth:`time`."""
+        return self.time(case, contestant).median
+
+    def faster(self, case: str, contestant: str, other: str) -> float:
+        """How many times as fast one contestant is as another in the same case."""
+        return self.ratio(case, contestant, other).median
+
+    def ratio(self, case: str, contestant: str, other: str) -> Spread:
+        """The same with its quartiles: round by round where one of both is the baseline, which all
+        others of a row are beside; else by the ratios to it or by times, whichever spread less.
+
+        Raises:
+            UnmeasuredError: one of both was not timed.
+        """
+        ours, theirs = self.time(case, contestant), self.time(case, other)
+        row = self[case]
+        beside, baseline = row.get("ratio", {}), row.get("asked", {}).get("baseline")
+        if contestant == baseline and other in beside:
+            return _spread(beside[other]).inverse
+        if other == baseline and contestant in beside:
+            return _spread(beside[contestant])
+        ways = [theirs.over(ours)]
+        if contestant in beside and other in beside:
+            ways.append(_spread(beside[contestant]).over(_spread(beside[other])))
+        return min(ways, key=lambda way: way.q3 / way.q1)
+
+    def time(self, case: str, contestant: str) -> Spread:
+        """The time of a call (s).
+
+        Raises:
+            UnmeasuredError: it was not timed.
+        """
+        times = self[case].get("seconds", {})
+        if contestant not in times:
+            why = self[case].get("absent", {}).get(contestant)
+            raise UnmeasuredError(f"{contestant} was not measured in {case}{_because(why)}")
+        return _spread(times[contestant])
+
+
+def _because(why: str | None) -> str:
+    return "" if why is None else f": {why}"
+
+
+def _spread(one: Mapping[str, float]) -> Spread:
+    """Quartiles of a row, of times or of ratios."""
+    return Spread(one["median"], one["q1"], one["q3"])
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """What makes a claim hold, and what makes it fail: one sentence each, both or none."""
+
+    holds: str
+    fails: str
+
+    def __post_init__(self) -> None:
+        assert self.holds, "a verdict of either kind has its reason"
+        assert self.fails, "a verdict of either kind has its reason"
+        assert self.holds != self.fails, "what makes a claim hold does not make it fail"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a claim stands here.
+
+    Attributes:
+        holds: whether what was measured agrees.
+        figure: ours, with its unit.
+        facts: what else was measured, and how it was judged: nothing that speaks for either side.
+        reasons: what makes the agreement or the difference, where that is known.
+    """
+
+    holds: bool
+    figure: str
+    _: KW_ONLY
+    facts: str = ""
+    reasons: Reasons | None = None
+
+    @property
+    def why(self) -> str:
+        """The reason of this verdict, and the facts."""
+        reason = ""
+        if self.reasons is not None:
+            reason = self.reasons.holds if self.holds else self.reasons.fails
+        return "; ".join(text for text in (reason, self.facts) if text)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement that rows can be held against.
+
+    Attributes:
+        where: section or figure of the source.
+        says: the statement.
+        figure: its number there, with its unit and machine; "" if it has none.
+        judge: looks at the rows of the suite.
+    """
+
+    where: str
+    says: str
+    figure: str
+    judge: Callable[[Rows], Verdict]
+
+
+HEADERS = ("where", "what it says", "there", "here", "", "why")
+
+
+def judged(claims: Sequence[Claim], rows: Rows) -> list[tuple[str, ...]]:
+    """Each claim under :data:`HEADERS`: holds, does not hold, or why that was not measured."""
+    return [_line(claim, rows.anew()) for claim in claims]
+
+
+def _line(claim: Claim, rows: Rows) -> tuple[str, ...]:
+    said = (claim.where, claim.says, claim.figure)
+    try:
+        found = claim.judge(rows)
+    except UnmeasuredError as error:
+        return (*said, "", UNMEASURED, str(error))
+    if busy := rows.busy():
+        row = max(busy, key=lambda row: row["waited"])
+        return (*said, "", BUSY, f"{row['case']}: {busy_in_words(row)}")
+    return (*said, found.figure, HOLDS if found.holds else FAILS, found.why)
+
+
+def curve(title: str, x: str, y: str, log: str, lines: Mapping[str, Any]) -> dict[str, Any]:
+    """A plot over several rows, as rows of studies bring theirs (``report.benchmark.Plot``).
+
+    Args:
+        title, x, y: of the plot, of its axes.
+        log: the names of the axes that are logarithmic, as "xy".
+        lines: by name, pairs of place and value.
+    """
+    return {
+        "title": title,
+        "x": x,
+        "y": y,
+        "log": log,
+        "lines": {name: [*map(list, zip(*pairs))] for name, pairs in lines.items() if pairs},
+    }

@@ -1,0 +1,227 @@
+"""Who runs a case: each contestant gets the same weights, the same x and the same cotangent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import elman.nn
+from benchmarks.cases import OURS, Case
+from benchmarks.peers.libraries import compile_step, compiled_step, jax_scan, onnxruntime
+from benchmarks.peers.loops import PLAIN, TUNED, Loop, looped, stepwise
+from benchmarks.peers.published import STEPS as PUBLISHED
+from benchmarks.peers.remote import beside, remote
+from benchmarks.peers.steps import STEPS
+from benchmarks.problem import Contestant, Problem, Results, named
+from benchmarks.users import draw_user, used
+from benchmarks.users.ppo import draw_update, updated
+from benchmarks.workloads.custom_cells import find_cell
+from benchmarks.workloads.decoding import decoded, draw_decoder
+from benchmarks.workloads.fitting import fitted
+from benchmarks.workloads.language import draw_language, predicted
+from benchmarks.workloads.layer_features import draw_layers, layered
+from benchmarks.workloads.products import draw_product, multiplied
+from benchmarks.workloads.scans import (
+    draw_scan,
+    jax_associative,
+    loop_scan,
+    own_scan,
+    torch_associative,
+)
+from benchmarks.workloads.weight_residency import stepped
+
+BUILT_IN: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
+    "rnn": (nn.RNN, elman.nn.RNN),
+    "gru": (nn.GRU, elman.nn.GRU),
+    "lstm": (nn.LSTM, elman.nn.LSTM),
+}
+CHECKPOINT = f"{OURS}-checkpoint"  # keeps the states of every case.checkpoint steps
+MODULES: dict[str, dict[str, Any]] = {  # elman's, by their options
+    OURS: {},
+    CHECKPOINT: {},
+    **{f"{OURS}-{e}": {"engine": e} for e in ("c", "aten", "deer", "scan-backward")},
+    f"{OURS}-unmerged": {"engine": "c", "without": ("merging",)},
+    f"{OURS}-apart": {"engine": "c", "without": ("merging", "hoisting")},
+    f"{OURS}-save": {"engine": "c", "tape": "save"},
+    f"{OURS}-recompute": {"engine": "c", "tape": "recompute"},
+}
+Call = Callable[[Tensor], tuple[Tensor, Any]]
+
+
+def draw_problem(case: Case, seed: int = 0) -> Problem:
+    """Draw x and dy from N(0, 1), weights as their module draws them."""
+    if case.measure in _DRAWN:
+        return _DRAWN[case.measure](case, seed)
+    dtype = getattr(torch, case.dtype)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = _torch_layer(case) if case.cell in BUILT_IN else _own(case)
+        x = torch.randn(case.T, case.B, case.input_size, dtype=dtype)
+        dy = torch.randn(case.T, case.B, case.H, dtype=dtype)
+    weights = {name: _tamed(w.detach()).to(dtype) for name, w in module.state_dict().items()}
+    return Problem(case, x, dy, weights, case.T * case.B)
+
+
+def _tamed(weight: Tensor) -> Tensor:
+    """Gains of 1 become 1/2: with 1 a normalised LSTM of random weights is chaotic.
+
+    Rounding then grows with every step (a relative error of 1e-3 after 100, in torch as in elman),
+    and agreement would tell nothing.
+    """
+    return weight / 2 if bool((weight == 1).all()) else weight
+
+
+def enter(name: str, problem: Problem) -> Contestant | str:
+    """A contestant for a problem, or why it is absent."""
+    if name in _ELSEWHERE:
+        return remote(name, problem)
+    if problem.case.kind == "beside" and problem.x.dtype == torch.float32:
+        return beside(name, problem)
+    return local(name, problem)
+
+
+def local(name: str, problem: Problem) -> Contestant | str:
+    """A contestant in this process, or why it is absent."""
+    own = _OWN.get(problem.case.measure)
+    return own(name, problem) if own else CONTESTANTS[name](problem)
+
+
+def _torch_layer(case: Case) -> nn.Module:
+    return BUILT_IN[case.cell][0](case.input_size, case.H, case.layers)
+
+
+def _own(case: Case, **options: Any) -> nn.Module:
+    sizes = (case.input_size, case.H, case.layers)
+    if case.cell in BUILT_IN:
+        return BUILT_IN[case.cell][1](*sizes, **options)
+    return elman.nn.Recurrent(find_cell(case.cell), *sizes, **options)
+
+
+def module_of(name: str, problem: Problem) -> nn.Module | str:
+    """torch's own layers, or elman's on one engine or on the one that measures best, with the
+    problem's weights; or why there are none.
+
+    Args:
+        name: ``torch``, or a contestant of elman's.
+    """
+    case = problem.case
+    if name == "torch" and case.cell not in BUILT_IN:
+        return f"torch.nn has no {case.cell}"
+    if name == "torch":
+        module = _torch_layer(case)
+    else:
+        checkpoint = {"checkpoint": case.checkpoint} if name == CHECKPOINT else {}
+        module = _own(case, **MODULES[name], **checkpoint)
+    module.to(problem.x.dtype).load_state_dict(dict(problem.weights))
+    return module
+
+
+def _named(problem: Problem, name: str) -> Contestant | str:
+    """A contestant that is a module."""
+    module = module_of(name, problem)
+    if isinstance(module, str):
+        return module
+    facts = dict if name == "torch" else partial(elman.nn.choices, module)
+    return _contestant(problem, module, dict(module.named_parameters()), facts)
+
+
+def _loop(problem: Problem, loops: Mapping[str, Loop]) -> Contestant | str:
+    """A loop over torch ops."""
+    cell = problem.case.cell
+    loop = loops.get(cell)
+    weights = {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
+    if loop is None and loops is PLAIN and cell in STEPS:
+        return _contestant(problem, lambda x: stepwise(cell, x, weights), weights, dict)
+    if loop is None and loops is PLAIN and cell in PUBLISHED:
+        found = find_cell(cell)
+        loop = partial(looped, found, found.bind(problem.case.input_size, problem.case.H))
+    if loop is None:
+        return f"no loop is written for {cell}"
+    short = {name.removesuffix("_l0"): w for name, w in weights.items()}
+    return _contestant(problem, lambda x: loop(x, short), weights, dict)
+
+
+def _compiled(problem: Problem) -> Contestant | str:
+    """torch.compile of a step, called in a loop."""
+    cell = problem.case.cell
+    if cell not in STEPS:
+        return f"no step is written for {cell}"
+    weights = {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
+    step = compile_step(cell)
+    return _contestant(problem, lambda x: compiled_step(x, weights, cell, step), weights, dict)
+
+
+def _stepped(problem: Problem, cold: bool = False) -> Contestant | str:
+    """A product per step, forward alone."""
+    return _forward(problem, stepped(problem, cold), dict)
+
+
+def _contestant(
+    problem: Problem, call: Call, weights: Mapping[str, Tensor], facts: Callable[[], dict[str, Any]]
+) -> Contestant:
+    if problem.case.measure == "forward":
+        return _forward(problem, call, facts)
+    x = problem.x.clone().requires_grad_()
+    wants, leaves, dy = ("x", *weights), (x, *weights.values()), problem.dy
+
+    def run() -> tuple[Tensor, Any, tuple[Tensor, ...]]:
+        output, last = call(x)
+        return output, last, torch.autograd.grad(output, leaves, dy)
+
+    def results() -> Results:
+        output, last, grads = run()
+        by_name = {f"gradient of {name}": grad for name, grad in zip(wants, grads, strict=True)}
+        return named(output, last) | by_name
+
+    return Contestant(run, results, wants, facts)
+
+
+def _forward(problem: Problem, call: Call, facts: Callable[[], dict[str, Any]]) -> Contestant:
+    def run() -> tuple[Tensor, Any]:
+        with torch.no_grad():
+            return call(problem.x)
+
+    return Contestant(run, lambda: named(*run()), (), facts)
+
+
+CONTESTANTS: dict[str, Callable[[Problem], Contestant | str]] = {
+    "torch": partial(_named, name="torch"),
+    "loop": partial(_loop, loops=PLAIN),
+    "tuned-loop": partial(_loop, loops=TUNED),
+    "compiled": _compiled,
+    "jax": jax_scan,
+    "onnxruntime": onnxruntime,
+    "stepped": _stepped,
+    "reloaded": partial(_stepped, cold=True),
+    **{name: partial(_named, name=name) for name in MODULES},
+}
+SCANS: dict[str, Callable[[Problem], Contestant | str]] = {
+    "loop": loop_scan,
+    "jax": jax_associative,
+    "torch": torch_associative,
+    "elman": own_scan,
+}
+_DRAWN: dict[str, Callable[[Case, int], Problem]] = {
+    "scan": draw_scan,
+    "layers": draw_layers,
+    "decoder": draw_decoder,
+    "product": draw_product,
+    "language": draw_language,
+    "users": draw_user,
+    "update": draw_update,
+}
+_OWN: dict[str, Callable[[str, Problem], Contestant | str]] = {
+    "scan": lambda name, problem: SCANS[name](problem),
+    "layers": layered,
+    "fit": fitted,
+    "decoder": decoded,
+    "product": multiplied,
+    "language": predicted,
+    "users": used,
+    "update": updated,
+}
+_ELSEWHERE = ("jax", "onnxruntime", "numpy", "quadratic", "numba", "halide")

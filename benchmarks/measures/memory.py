@@ -1,0 +1,159 @@
+"""Peak memory of a training step, in a process of its own: beside torch's, and as forecast.
+
+``python -m benchmarks.measures.memory`` reads a case and a contestant as one JSON object and prints
+what it took. What is counted are resident pages, by the system (VmRSS, and VmHWM, which is reset
+before the step): whatever torch, kernels or threads allocate is in it. So that pages are those of
+tensors that are alive, glibc is told to give back at once what is freed from 64 KiB on, and before
+the step all that is free, and the system to use no large pages. What is left is noise of small
+allocations and of first uses, up to a MiB.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import elman.nn
+from benchmarks.cases import OURS, Case, Effort
+from benchmarks.contestants import draw_problem, module_of
+from benchmarks.measures.training import measure_steps
+from benchmarks.problem import Contestant, Problem
+from benchmarks.programs import program
+from benchmarks.workloads.decoding import decoded, few
+from elman.engines.c.memory import release
+from elman.errors import EngineError
+from elman.measuring.process import run_program
+from elman.nn.explain import explain
+
+LIMIT_S = 300.0  # of one contestant
+_MMAP_THRESHOLD, _PER_CALL = -3, 1 << 16  # glibc's mallopt
+_THP_DISABLE = 41  # Linux's prctl
+_WARM_UP = 8  # steps
+_C = ctypes.CDLL(None)
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def measure_memory(case: Case, effort: Effort) -> dict[str, Any]:
+    """Bytes of a training step of each contestant; times and agreement as of any case.
+
+    Raises:
+        VerifyError, EngineError: as :func:`measure_steps`.
+        ProcessError: a contestant failed.
+        EngineError: the system does not count peaks.
+    """
+    if not _CLEAR.exists():
+        raise EngineError("only Linux counts the peak of resident memory anew")
+    row = measure_steps(case, effort)
+    memory: dict[str, Any] = {}
+    for name in row["seconds"]:
+        chosen = row["facts"].get(name, {})
+        text = json.dumps({"case": case.to_json(), "contestant": name, "choices": chosen})
+        child = program("measures.memory", threads=case.threads, text=text)
+        memory[name] = json.loads(run_program(child, LIMIT_S))
+    return {**row, "memory": memory}
+
+
+def resident() -> tuple[int, int]:
+    """Bytes of this process in memory now, and the most since that was last forgotten."""
+    lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    now, most = (int(lines[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
+    return now, most
+
+
+def take_peak(problem: Problem, module: nn.Module, engine: str) -> dict[str, int]:
+    """What a training step takes beside weights, x, dy and the process itself (bytes).
+
+    The first step of its size in the process, so that no kernel has memory of an earlier one; a few
+    steps were run before, so that all code is there.
+
+    Args:
+        problem: of which shape.
+        module: what runs it.
+        engine: which one has to run the few steps before.
+
+    Returns:
+        ``held``: between forward and backward; ``peak``: the most; ``weights``: of the parameters.
+    """
+    x, leaves = problem.x.clone().requires_grad_(), list(module.parameters())
+    few = x[:_WARM_UP].detach().requires_grad_()
+    with elman.nn.using(engine=engine):
+        torch.autograd.grad(module(few)[0], [few, *leaves], problem.dy[: few.shape[0]])
+    del few
+    before = _settled()
+    output, last = module(x)
+    held, _ = resident()
+    gradients = torch.autograd.grad(output, [x, *leaves], problem.dy)
+    _, most = resident()
+    del output, last, gradients
+    weights = sum(weight.numel() * weight.itemsize for weight in leaves)
+    return {"held": held - before, "peak": most - before, "weights": weights}
+
+
+def _settled() -> int:
+    """Bytes in memory, now that all that is free was given back, what engine c keeps for further
+    results included; the most since begins anew."""
+    gc.collect()
+    release()
+    if hasattr(_C, "malloc_trim"):
+        _C.malloc_trim(0)
+    now, _ = resident()
+    _CLEAR.write_text("5")  # VmHWM begins anew
+    return now
+
+
+def take_step(contestant: Contestant, before: Contestant) -> dict[str, int | None]:
+    """What the first step of a contestant takes beside gradients, its arguments and the process
+    itself (bytes), after one of ``before``."""
+    before.run()
+    settled = _settled()
+    _, gradients = contestant.run()
+    _, most = resident()
+    taken = sum(gradient.numel() * gradient.itemsize for gradient in gradients)
+    return {"peak": most - settled - taken, "forecast": None}
+
+
+def forecast(name: str, problem: Problem, module: nn.Module) -> int | None:
+    """What ``explain`` says of the same step, or None for another's module."""
+    if not name.startswith(OURS):
+        return None
+    x: Tensor = problem.x.clone().requires_grad_()
+    return explain(module, x).step_bytes
+
+
+def main() -> None:
+    """Read, measure, print."""
+    asked = json.load(sys.stdin)
+    case = Case.from_json(asked["case"])
+    torch.set_num_threads(case.threads)
+    if hasattr(_C, "mallopt"):
+        _C.mallopt(_MMAP_THRESHOLD, _PER_CALL)
+    _C.prctl(_THP_DISABLE, 1, 0, 0, 0)
+    problem = draw_problem(case)
+    if case.measure == "decoder":
+        whole, part = (decoded(asked["contestant"], one) for one in (problem, few(problem)))
+        if isinstance(whole, str) or isinstance(part, str):
+            raise EngineError(f"{asked['contestant']} is absent: {whole}")
+        sys.stdout.write(json.dumps(take_step(whole, part)) + "\n")
+        return
+    module = module_of(asked["contestant"], problem)
+    if isinstance(module, str):
+        raise EngineError(module)
+    engine = "auto"
+    for chosen in asked["choices"].values():
+        engine = next(iter(chosen.values()))["engine"]
+    if complaints := elman.nn.pin(module, asked["choices"]) if asked["choices"] else []:
+        raise EngineError("; ".join(complaints))
+    expected = forecast(asked["contestant"], problem, module)
+    found = {**take_peak(problem, module, engine), "forecast": expected}
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Where the time of a training step goes, phase by phase."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.cases import Case, Effort
+from benchmarks.workloads.custom_cells import find_cell
+from elman import compiler
+from elman.engines.base import Job
+from elman.errors import EngineError
+from elman.plan.spec import Spec
+from elman.tuning.kernels import refusal
+from elman.tuning.phases import phases, shares
+
+
+def fitting_job(case: Case) -> Job:
+    """A training step of a case that wants the gradients of the weights alone."""
+    cell = find_cell(case.cell)
+    names = frozenset(entry.name for entry in cell.weights)
+    dims = tuple(sorted(cell.bind(case.input_size, case.H).items()))
+    return compiler.job(cell, Spec(dims, case.dtype, wants=names))
+
+
+def measure_phases(case: Case, effort: Effort) -> dict[str, Any]:
+    """Shares of engine c's time by phase (``tuning.phases.shares``).
+
+    Raises:
+        EngineError: engine c cannot run the case.
+    """
+    del effort
+    job = fitting_job(case)
+    reason = refusal("c", job)
+    if reason is not None:
+        raise EngineError(reason)
+    return {
+        "phases": shares(phases(job, "c", "", case.T, case.B)),
+        "wants": sorted(job.spec.wants),
+        "dy": "dense",
+    }

@@ -1,0 +1,101 @@
+"""What a user waits for: the import, and the first training step of a cell nobody has seen."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import OURS, Case, Effort
+from benchmarks.measures.random_cell import unseen_cell
+from benchmarks.programs import program
+from benchmarks.workloads.custom_cells import find_cell
+from elman import compiler
+from elman.measuring.process import Program, run_program
+from elman.measuring.timing import quartiles
+from elman.plan.spec import Spec
+from elman.tuning.choose import choose
+
+LIMIT_S = 120.0  # of one fresh process
+_IMPORTS = """\
+import time
+start = time.perf_counter()
+import torch
+between = time.perf_counter()
+import elman
+end = time.perf_counter()
+import json
+print(json.dumps({"torch": between - start, "elman": end - between}))
+"""
+
+
+def measure_import(case: Case, effort: Effort) -> dict[str, Any]:
+    """The time of ``import elman`` beyond that of ``import torch``, in fresh processes."""
+    del case
+    imports = Program(("-c", _IMPORTS))
+    run_program(imports, LIMIT_S)  # the files are in memory from now on
+    times = [json.loads(run_program(imports, LIMIT_S)) for _ in range(effort.starts)]
+    return {
+        "seconds": {
+            name: asdict(quartiles([one[name] for one in times])) for name in ("torch", OURS)
+        }
+    }
+
+
+def measure_cold(case: Case, effort: Effort) -> dict[str, Any]:
+    """The first training step of an unseen cell with an empty cache: compile, choose, run."""
+    return _summary([_starts(case, 1)[0] for _ in range(effort.starts)])
+
+
+def measure_warm(case: Case, effort: Effort) -> dict[str, Any]:
+    """The first training step in a fresh process, once another process has compiled and chosen."""
+    return _summary(_starts(case, 1 + effort.starts)[1:])
+
+
+def measure_choosing(case: Case, effort: Effort) -> dict[str, Any]:
+    """Choosing among the candidates for a training step, whose kernels are compiled and verified:
+    all of it, the random data that they are called on included.
+
+    Raises:
+        EngineError: no engine but the reference can run the case.
+    """
+    cell = find_cell(case.cell)
+    dims = tuple(sorted(cell.bind(case.input_size, case.H).items()))
+    job = compiler.job(cell, Spec(dims, case.dtype, wants=cell.differentiated))
+    choose(job, case.T, case.B)
+    times: list[float] = []
+    for _ in range(effort.rounds):
+        start = time.perf_counter()
+        choice = choose(job, case.T, case.B, again=True)
+        times.append(time.perf_counter() - start)
+    return {
+        "seconds": {OURS: asdict(quartiles(times))},
+        "facts": {OURS: {"engine": choice.engine, "schedule": choice.schedule}},
+    }
+
+
+def _starts(case: Case, count: int) -> list[dict[str, Any]]:
+    """First steps of one unseen cell in processes that share a cache, empty at first."""
+    with tempfile.TemporaryDirectory(prefix="elman-bench-") as folder_name:
+        folder = Path(folder_name)
+        (folder / "cache").mkdir(mode=0o700)
+        path = folder / "unseen.py"
+        path.write_text(unseen_cell(random.SystemRandom()), encoding="utf-8")
+        words = [str(path), *map(str, (case.T, case.B, case.H, case.threads))]
+        settings = {"cache": folder / "cache", "threads": case.threads}
+        first = program("measures.first_step", *words, **settings)
+        return [json.loads(run_program(first, LIMIT_S)) for _ in range(count)]
+
+
+def _summary(found: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "seconds": {OURS: asdict(quartiles([one["seconds"] for one in found]))},
+        "facts": {OURS: found[-1]["facts"]},
+        "wants": ["x", "all weights"],
+        "dy": "dense",
+        "waited": max(one["waited"] for one in found),
+    }

@@ -1,0 +1,86 @@
+"""What pages show of committed rows, written between two marker comments: tables, and figures."""
+
+from __future__ import annotations
+
+import re
+
+from benchmarks.cases import Suite
+from benchmarks.rows import Row, busy_in_words
+from benchmarks.table import filled, machine_line
+from elman.errors import InputError, RunError, diagnostic
+
+END = "<!-- /bench -->"
+
+
+def start_of(name: str) -> str:
+    """The comment that something stands behind: a suite's table, or a figure."""
+    return f"<!-- bench:{name} -->"
+
+
+def names_in(text: str) -> list[str]:
+    """What has a place in a text, in its order."""
+    return re.findall(r"<!-- bench:(.+?) -->", text)
+
+
+def section(text: str, name: str) -> tuple[int, int] | None:
+    """Where something stands in a text, or None without both markers."""
+    start = text.find(start_of(name))
+    end = text.find(END, max(start, 0))
+    return None if start < 0 or end < 0 else (start + len(start_of(name)), end)
+
+
+def rewritten(text: str, name: str, content: str) -> str:
+    """The text with something else between the markers, on lines of its own if it was before.
+
+    Raises:
+        InputError: there are no markers.
+    """
+    span = section(text, name)
+    if span is None:
+        raise InputError(
+            diagnostic("no place for the table", [("need", f"{start_of(name)} … {END}")])
+        )
+    apart = "\n" if text[slice(*span)].startswith("\n") else ""
+    return f"{text[: span[0]]}{apart}{content}{apart}{text[span[1] :]}"
+
+
+def markdown(suite: Suite, measured: dict[str, Row]) -> str:
+    """All cases of a suite as a table, and the machine with its peak below it.
+
+    Raises:
+        RunError: a case is missing, failed, or was measured elsewhere or in a hurry.
+    """
+    present = [measured[case.name] for case in suite.cases if case.name in measured]
+    reasons = complaints(suite, measured)
+    if reasons:
+        raise RunError(
+            diagnostic("these rows make no table", [("row", reason) for reason in reasons])
+        )
+    headers, texts = filled([row for row in present if "peak_gflops" not in row])
+    lines = [f"| {' | '.join(headers)} |", "|---" + "|---:" * (len(headers) - 1) + "|"]
+    lines += [f"| {' | '.join(line)} |" for line in texts]
+    return "\n".join([*lines, "", f"{machine_line(present[-1])}."])
+
+
+def complaints(suite: Suite, measured: dict[str, Row]) -> list[str]:
+    """Why rows are not fit to be shown: every case must be there, by one code on one machine."""
+    reasons = [f"{case.name}: missing" for case in suite.cases if case.name not in measured]
+    present = [measured[case.name] for case in suite.cases if case.name in measured]
+    reasons += [
+        f"{row['case']}: {row[key]}"
+        for row in present
+        for key in ("failed", "skipped")
+        if key in row
+    ]
+    reasons += [f"{row['case']}: {words}" for row in present if (words := busy_in_words(row))]
+    usual = max((row["effort"]["starts"] for row in present), default=1)
+    reasons += [f"{row['case']}: by --quick" for row in present if row["effort"]["starts"] < usual]
+    reasons += ["all rows: by --quick"] if present and usual == 1 else []
+    sources = {
+        (row["code"], _machine(row)) for row in present if not {"failed", "skipped"} & row.keys()
+    }
+    return reasons + (["rows of several machines or versions"] if len(sources) > 1 else [])
+
+
+def _machine(row: Row) -> tuple[str, ...]:
+    return tuple(str(row["machine"][key]) for key in ("cpu", "cores", "torch", "compiler"))

@@ -1,0 +1,162 @@
+"""Backpropagation through time of ``custom_cells.tanh_readout`` by hand: NumPy, and Numba."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.peers.libraries import facts_of, library
+from benchmarks.problem import Contestant, Problem, Results, named
+
+Array = Any
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A problem as arrays: x [T, B, I], target [T, B, H], W [H, I], R [H, H], V [H, H]."""
+
+    x: Array
+    target: Array
+    W: Array
+    R: Array
+    V: Array
+
+    @staticmethod
+    def of(problem: Problem) -> Given:
+        """The same memory."""
+        tensors = (problem.x, problem.dy, *problem.weights.values())
+        return Given(*(value.numpy() for value in tensors))
+
+
+Step = Callable[[], tuple[Array, ...]]  # y, the last h, gradients of W, R and V
+
+
+def contestant(problem: Problem, step: Step, facts: dict[str, Any]) -> Contestant:
+    """A training step that gives arrays."""
+
+    def results() -> Results:
+        output, last, *grads = (torch.from_numpy(np.array(value)) for value in step())
+        names = [f"gradient of {name}" for name in problem.weights]
+        return named(output, last) | dict(zip(names, grads, strict=True))
+
+    return Contestant(step, results, tuple(problem.weights), lambda: facts)
+
+
+def forward(given: Given) -> tuple[Array, Array, Array]:
+    """All states h [T + 1, B, H] from zero, y, and the loss's derivative by V h [T, B, H]."""
+    x, W, R, V = given.x, given.W, given.R, given.V
+    T, B, _ = x.shape
+    h = np.zeros((T + 1, B, len(R)), x.dtype)
+    p = _flat(x) @ W.T
+    for t, row in enumerate(p.reshape(T, B, -1)):
+        row += h[t] @ R.T
+        np.tanh(row, out=h[t + 1])
+    y = _flat(h[1:]) @ V.T
+    np.tanh(y, out=y)
+    y = y.reshape(T, B, -1)
+    np.square(y - given.target).sum()
+    return h, y, 2 * (y - given.target) * (1 - y * y)
+
+
+def _flat(value: Array) -> Array:
+    """[T·B, n] of [T, B, n]."""
+    return value.reshape(-1, value.shape[-1])
+
+
+def linear(given: Given) -> tuple[Array, ...]:
+    """A step back per time step, batched; what the weights gather is one product each."""
+    h, y, d = forward(given)
+    R, V = given.R, given.V
+    dV = _flat(d).T @ _flat(h[1:])
+    dh = (_flat(d) @ V).reshape(d.shape)
+    for t in reversed(range(len(dh))):
+        if t + 1 < len(dh):
+            dh[t] += dh[t + 1] @ R
+        dh[t] *= 1 - h[t + 1] * h[t + 1]
+    return y, h[-1], _flat(dh).T @ _flat(given.x), _flat(dh).T @ _flat(h[:-1]), dV
+
+
+def quadratic(given: Given) -> tuple[Array, ...]:
+    """From every step back to the first one, as the tutorial does it that the report began with."""
+    h, y, d = forward(given)
+    R, V, x = given.R, given.V, given.x
+    dW, dR, dV = np.zeros_like(given.W), np.zeros_like(R), np.zeros_like(V)
+    for last in range(len(d)):
+        dV += d[last].T @ h[last + 1]
+        delta = (d[last] @ V) * (1 - h[last + 1] ** 2)
+        for t in reversed(range(last + 1)):
+            dR += delta.T @ h[t]
+            dW += delta.T @ x[t]
+            if t:
+                delta = (delta @ R) * (1 - h[t] ** 2)
+    return y, h[-1], dW, dR, dV
+
+
+def numpy_bptt(problem: Problem) -> Contestant:
+    """Batched NumPy, linear in T."""
+    return contestant(problem, partial(linear, Given.of(problem)), facts_of("numpy"))
+
+
+def quadratic_bptt(problem: Problem) -> Contestant:
+    """Batched NumPy, quadratic in T."""
+    return contestant(problem, partial(quadratic, Given.of(problem)), facts_of("numpy"))
+
+
+def numba_bptt(problem: Problem) -> Contestant | str:
+    """Numba: loops over rows in parallel, products by the BLAS that SciPy brings."""
+    found = library("numba", "scipy.linalg")
+    if isinstance(found, str):
+        return found
+    numba, _ = found
+    numba.set_num_threads(min(problem.case.threads, numba.config.NUMBA_NUM_THREADS))
+    jit = numba.njit(parallel=True, fastmath=True)
+    given = Given.of(problem)
+    step = jit(_loops(numba.prange))
+    return contestant(
+        problem,
+        lambda: step(given.x, given.target, given.W, given.R, given.V),
+        facts_of("numba"),
+    )
+
+
+def _loops(prange: Any) -> Callable[..., Any]:
+    """The same in the subset that Numba compiles."""
+
+    def step(x: Array, target: Array, W: Array, R: Array, V: Array) -> Any:
+        T, B, n = x.shape
+        H = R.shape[0]
+        h = np.zeros((T + 1, B, H), x.dtype)
+        rows = x.reshape(T * B, n)
+        p = (rows @ W.T).reshape(T, B, H)
+        right = np.ascontiguousarray(R.T)
+        for t in range(T):
+            a = h[t] @ right
+            for b in prange(B):
+                h[t + 1, b] = np.tanh(p[t, b] + a[b])
+        states = h[1:].reshape(T * B, H)
+        y = states @ V.T
+        d = np.empty_like(y)
+        wanted = target.reshape(T * B, H)
+        for r in prange(T * B):
+            for i in range(H):
+                out = np.tanh(y[r, i])
+                y[r, i] = out
+                d[r, i] = 2 * (out - wanted[r, i]) * (1 - out * out)
+        dh = (d @ V).reshape(T, B, H)
+        for t in range(T - 1, -1, -1):
+            if t + 1 < T:
+                a = dh[t + 1] @ R
+                for b in prange(B):
+                    dh[t, b] += a[b]
+            for b in prange(B):
+                dh[t, b] *= 1 - h[t + 1, b] * h[t + 1, b]
+        back = np.ascontiguousarray(dh.reshape(T * B, H).T)
+        before = h[:T].reshape(T * B, H)
+        return y.reshape(T, B, H), h[T], back @ rows, back @ before, d.T @ states
+
+    return step

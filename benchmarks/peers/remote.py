@@ -1,0 +1,155 @@
+"""A contestant in a process of its own, for libraries with threads of their own.
+
+Two pools of threads in one process, or one that spins while the other computes, would measure
+neither. ``python -m benchmarks.peers.remote`` reads a case and a contestant's name as JSON, says
+where its results are, and then times so many calls as each line of its input asks for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from benchmarks.cases import Case
+from benchmarks.problem import Contestant, Problem, Results
+from benchmarks.programs import program
+from elman.measuring.process import ProcessError, environment
+
+_OVERLAP = 20  # times the calls of a sample: what begins and ends alone is a small part of it
+
+
+class Remote:
+    """The near end: starts the process, asks it, ends it."""
+
+    def __init__(self, name: str, problem: Problem) -> None:
+        self.name, self.folder = name, tempfile.TemporaryDirectory(prefix="elman-peer-")
+        far = program("peers.remote", threads=problem.case.threads)
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", *far.words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(far),
+        )
+        asked = {"case": problem.case.to_json(), "name": name, "folder": self.folder.name}
+        self.answer: dict[str, Any] = self.ask(asked)
+
+    def ask(self, question: Any) -> Any:
+        """One question, one answer.
+
+        Raises:
+            ProcessError: the process has ended.
+        """
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(question) + "\n")
+            self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            self.close()
+            raise ProcessError(f"the process of {self.name} ended with {self.process.returncode}")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        """End the process."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            self.process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.folder.cleanup()
+
+
+def remote(name: str, problem: Problem) -> Contestant | str:
+    """A contestant elsewhere, or why it is absent."""
+    if problem.x.dtype != torch.float32:
+        return "it runs in float32"
+    far = Remote(name, problem)
+    if "absent" in far.answer:
+        far.close()
+        return str(far.answer["absent"])
+
+    def results() -> Results:
+        return torch.load(Path(far.folder.name) / "results.pt", weights_only=True)
+
+    return Contestant(
+        lambda: far.ask(1),
+        results,
+        tuple(far.answer["wants"]),
+        lambda: dict(far.answer["facts"]),
+        far.ask,
+        far.close,
+    )
+
+
+def beside(name: str, problem: Problem) -> Contestant | str:
+    """A contestant that trains twice at once, in two processes on the same cores."""
+    both = [Remote(name, problem) for _ in range(2)]
+    absent = both[0].answer.get("absent")
+    if absent:
+        for one in both:
+            one.close()
+        return str(absent)
+
+    def results() -> Results:
+        return torch.load(Path(both[0].folder.name) / "results.pt", weights_only=True)
+
+    def sample(calls: int) -> float:
+        with ThreadPoolExecutor(2) as threads:
+            return fmean(threads.map(lambda one: one.ask(_OVERLAP * calls), both))
+
+    def close() -> None:
+        for one in both:
+            one.close()
+
+    answer = both[0].answer
+    wants, facts = tuple(answer["wants"]), dict(answer["facts"])
+    return Contestant(lambda: sample(1), results, wants, lambda: facts, sample, close)
+
+
+def main() -> None:
+    """The far end."""
+    from benchmarks.contestants import draw_problem, local  # they import this module
+
+    asked = json.loads(sys.stdin.readline())
+    case = Case.from_json(asked["case"])
+    torch.set_num_threads(case.threads)
+    made = local(asked["name"], draw_problem(case))
+    if isinstance(made, str):
+        answer({"absent": made})
+        return
+    torch.save(made.results(), Path(asked["folder"]) / "results.pt")
+    answer({"wants": made.wants, "facts": made.facts()})
+    for line in sys.stdin:
+        calls = int(line)
+        if calls > 1:
+            made.run()  # threads that slept are awake then
+        start = time.perf_counter()
+        for _ in range(calls):
+            made.run()
+        answer((time.perf_counter() - start) / calls)
+
+
+def answer(value: Any) -> None:
+    """One line of JSON."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

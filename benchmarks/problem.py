@@ -1,0 +1,84 @@
+"""What contestants share: the problem that each is given, and what each has to offer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from benchmarks.cases import Case
+
+Results = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Random numbers for a case.
+
+    Attributes:
+        x [T, B, I]: input.
+        dy [T, B, H]: cotangent of the output, dense.
+        weights: by name.
+        rows: steps of all samples; 0 if products are not counted.
+        once: names of weights that do not multiply in every step: not counted.
+    """
+
+    case: Case
+    x: Tensor
+    dy: Tensor
+    weights: Mapping[str, Tensor]
+    rows: int = 0
+    once: frozenset[str] = frozenset()
+
+    def double(self) -> Problem:
+        """The same numbers in float64."""
+        weights = {name: value.double() for name, value in self.weights.items()}
+        return replace(self, x=self.x.double(), dy=self.dy.double(), weights=weights)
+
+    def first(self, steps: int) -> Problem:
+        """The same weights and no more than the first steps."""
+        case = replace(self.case, T=steps)
+        rows = steps * self.rows // self.case.T
+        return replace(self, case=case, x=self.x[:steps], dy=self.dy[:steps], rows=rows)
+
+    @property
+    def flop(self) -> int:
+        """Of the products, two per multiplication; a backward step has two for each forward one,
+        but for x where its gradient is not wanted."""
+        elements = [
+            w.numel() for k, w in self.weights.items() if w.dim() == 2 and k not in self.once
+        ]
+        each = 2 if self.case.measure in ("forward", "product") else 6
+        unwanted = 2 * elements[0] if self.case.measure == "fit" else 0
+        return (each * sum(elements) - unwanted) * self.rows
+
+
+@dataclass(frozen=True, eq=False)
+class Contestant:
+    """Ready to run.
+
+    Attributes:
+        run: one training step, or one forward; what is timed.
+        results: run once, and name what came out: ``output``, ``last 0``, ``gradient of x`` …
+        wants: what gradients are asked for.
+        facts: what ran, after it has run; JSON-able.
+        sample: seconds per call over so many calls, where it is timed elsewhere.
+        close: to be called at the end.
+    """
+
+    run: Callable[[], Any]
+    results: Callable[[], Results]
+    wants: tuple[str, ...]
+    facts: Callable[[], dict[str, Any]]
+    sample: Callable[[int], float] | None = None
+    close: Callable[[], None] = lambda: None
+
+
+def named(output: Tensor, last: Any) -> Results:
+    """Output and last states by name; torch's leading axis of layers is not an axis of its own."""
+    states = last if isinstance(last, tuple) else (last,)
+    named = {f"last {k}": state.detach() for k, state in enumerate(states)}
+    flat = {name: state.reshape(-1, state.shape[-1]) for name, state in named.items()}
+    return {"output": output.detach(), **flat}

@@ -1,0 +1,555 @@
+"""Random cells on engine c, by ``auto`` and in deterministic mode, against engine reference.
+
+    python benchmarks/robustness/random_cells.py --seeds 0:5000 --record cells.jsonl
+
+A cell is twenty formulas (``--formulas``) that have nothing in common, of three kinds: elementwise
+ones on zeros of both signs, infinities, NaN and subnormal numbers; smooth ones, of products,
+reductions with and without groups, and weights that are used three times; values with another
+derivative than their own, of every pair of rates. Output, last states and every gradient are
+compared; no engine may refuse or fail. A cell that does is run again formula by formula, and what
+is wrong is printed with the seed and the text. Processes of some cells each do the work; with
+``--record`` each adds a row of what it has done, and a second run goes on after these. Kernels are
+kept in ELMAN_CACHE if that is set, else for this run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import linecache
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman import cell, compiler, ops
+from elman.engines.base import Job
+from elman.engines.call import Call, Cotangents
+from elman.errors import ShapeError, TraceError
+from elman.frontend.cell import Cell
+from elman.ir.types import shape_size
+from elman.plan.spec import Spec
+from elman.tuning.choose import choose
+from elman.tuning.kernels import kernel_of
+from elman.tuning.rounding import unsteady
+from elman.tuning.trial import Trial
+
+CELLS = 25  # of a process
+STEPS, BATCH = 3, 5
+SIZES = (4, 8, 12, 20)  # H: groups of 2 and 4 divide all of them
+AUTO = 10  # of so many cells one is run by ``auto`` as well, which times its candidates
+RELATIVE = {"float64": 1e-9, "float32": 2e-4}  # of a result's largest finite element
+UNSTEADY = 6  # runs of the reference with rounding errors, where a result is off by more
+LOST = 30.0  # times what these are off by
+
+SPECIAL = (0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1.0, -1.0, 0.5, -2.0, 3.25)
+TINY = {"float64": (1e-310, -3e-310), "float32": (1e-40, -2e-40)}  # subnormal
+NUMBERS = ("0.0", "-0.0", "inf", "-inf", "nan", "1.0", "-1.0", "0.5", "-2.0", "0", "3")
+
+Results = dict[str, Tensor]
+
+
+@dataclass
+class Formula:
+    """A formula, its leaves and its lines.
+
+    Attributes:
+        number: what its names end in.
+        special: whether its arguments are zeros, infinities, NaN … too.
+        leaves: what it reads -> dims.
+        lines: Python; the last line's name is its output ``y``.
+        after: its next state.
+    """
+
+    number: int
+    special: bool = False
+    leaves: dict[str, str] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    after: str = ""
+
+    def leaf(self, name: str) -> str:
+        """A leaf: input ``x`` or ``k``, state ``h``, weight ``g`` [H], ``s``, ``A`` or ``B``."""
+        text = f"{name}{self.number}"
+        self.leaves[text] = {"s": "", "A": "H, H", "B": "H, H"}.get(name, "H")
+        return text
+
+    def let(self, text: str) -> str:
+        """Give a value a name."""
+        name = f"v{self.number}_{len(self.lines)}"
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    @property
+    def last(self) -> str:
+        """The name of the last line's value."""
+        return self.lines[-1].split(" = ")[0]
+
+    @property
+    def text(self) -> str:
+        """What is printed of it."""
+        return "; ".join([*self.lines, f"h{self.number} = {self.after}"])
+
+
+class Draw:
+    """Draws formulas from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.source = random.Random(seed)
+
+    def formula(self, number: int) -> Formula:
+        """A formula of any kind, drawn again where it is none: of numbers alone, of unlike
+        shapes."""
+        kinds = (self._elementwise, self._elementwise, self._smooth, self._rates)
+        while True:
+            made = Formula(number)
+            made.leaf("h")
+            self.source.choice(kinds)(made)
+            try:
+                cell_of([made])
+            except (TraceError, ShapeError, ArithmeticError):
+                continue
+            return made
+
+    def _elementwise(self, f: Formula) -> None:
+        """Functions of one, two and three values, on special numbers."""
+        f.special = True
+        for _ in range(self.source.randint(1, 3)):
+            f.let(self._special(f, self.source.randint(1, 3)))
+        y = f.let(f"where({f.leaf('x')} > -1.5, {f.last}, {f.leaf('k')})")
+        h = f.leaf("h")
+        f.after = self.source.choice((y, f.leaf("x"), h, f"where({h} > 0, {y}, 0.5)"))
+
+    def _special(self, f: Formula, depth: int) -> str:
+        """An expression on special numbers."""
+        if not depth:
+            names = [line.split(" = ")[0] for line in f.lines]
+            kind = self.source.choice(("x", "x", "k", "h", "g", "s", "number", "number", "name"))
+            if kind == "number":
+                return self.source.choice(NUMBERS)
+            if kind == "name":
+                return self.source.choice(names) if names else f.leaf("x")
+            return f.leaf(kind)
+
+        def part() -> str:
+            return self._special(f, self.source.randint(0, depth - 1))
+
+        form = self.source.choice(_ELEMENTWISE)
+        return "(" + form.format(*(part() for _ in range(3))) + ")"
+
+    def _smooth(self, f: Formula) -> None:
+        """Products, reductions and functions of normal numbers."""
+        names = [f.leaf("x"), f.leaf("h")]
+        left = {"A": 3, "B": 3, "g": 3}
+
+        def matrix() -> str:
+            name = self.source.choice("AAB")
+            if not left[name]:
+                return ""
+            left[name] -= 1
+            form = self.source.choice(("{0}", "{0}", "{0}.T", "(0.5 * {0})", "tanh({0})"))
+            return form.format(f.leaf(name))
+
+        def value() -> str:
+            if left["g"] and self.source.random() < 0.2:
+                left["g"] -= 1
+                return f"({f.leaf('g')} * {self.source.choice(names)})"
+            if self.source.random() < 0.1:
+                return f.leaf("k")
+            return self.source.choice(names[-3:])
+
+        for _ in range(self.source.randint(2, 5)):
+            kind, G = self.source.random(), self.source.choice(("", ", groups=2", ", groups=4"))
+            if kind < 0.4:
+                terms = [f"{m} @ {value()}" for m in (matrix(), matrix()) if m] + [value()]
+                text = self.source.choice(("tanh({})", "sigmoid({})", "0.3 * ({})"))
+                text = text.format(self.source.choice((" + ", " - ", " - 0.5 * ")).join(terms))
+            elif kind < 0.6:
+                text = self.source.choice(_REDUCED).format(value(), value(), G=G)
+            else:
+                form = self.source.choice(_SMOOTH)
+                text = form.format(value(), value(), value())
+            names.append(f.let(text))
+        f.after = f"0.5 * h{f.number} + 0.5 * tanh({names[-1]})"
+
+    def _rates(self, f: Formula) -> None:
+        """A value with another derivative, of any pair of rates, read in any way."""
+
+        def of_rate(rate: str) -> str:
+            name = {"weight": "g", "scalar": "s", "input": "x", "state": "h"}.get(rate)
+            if name is None:
+                return self.source.choice(("0.5", "-1.0", "0.0"))
+            forms = ("{}", "{}", "tanh({})", "({} > 0.1234)", "round({} + 0.1234)", "(2 * {})")
+            return self.source.choice(forms).format(f.leaf(name))
+
+        rates = ("number", "weight", "scalar", "input", "state")
+        hard, soft = of_rate(self.source.choice(rates)), of_rate(self.source.choice(rates))
+        if self.source.random() < 0.2:
+            soft = f"(0.5 * {soft} + {of_rate(self.source.choice(rates))})"
+        value = f.let(self.source.choice(_OTHER).format(hard, soft))
+        if self.source.random() < 0.3:
+            value = f.let(f"{value} + 0 * {f.leaf('x')}")
+        A, wide = f.leaf("A"), f"({value} + 0.5 * {f.leaf('k')})"
+        uses = (
+            f"{A} @ {value}",
+            f"{A} @ {value}",
+            f"{A} @ ({value} * {f.leaf('h')})",
+            f"{A}.T @ {wide} + {value}",
+            f"{value} * {f.leaf('h')}",
+            f"tanh({value}) + {f.leaf('x')}",
+            f"sum({wide}) * {f.leaf('h')}",
+            f"where({value} > 0.1234, {f.leaf('x')}, {value})",
+            f"spread(mean({wide}, groups=2), {f.leaf('h')})",
+            f"{A} @ {value} + {A} @ {f.leaf('h')} + {value}",
+        )
+        f.let(self.source.choice(uses))
+        f.let(
+            self.source.choice(
+                (f"{f.last} + 0 * {f.leaf('x')}", f"where({f.leaf('x')} > 9, 0, {f.last})")
+            )
+        )
+        f.after = f"0.5 * {f.leaf('h')} + 0.5 * tanh({f.last})"
+
+
+_ELEMENTWISE = (
+    *("{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / {1}", "-{0}", "1.0 / {0}", "{0} - {0}"),
+    *("{0} * 0.0", "{0} * -0.0", "{0} + 0.0", "{0} - 0.0", "0.0 - {0}", "-0.0 - {0}", "-(-{0})"),
+    *("{0} + -0.0", "{0} * 1.0", "{0} / {0}", "{0} + {0}", "0.0 / {0}", "{0} * -1.0", "{0} / -0.0"),
+    *("where({0} > 0, {1}, {2})", "where({0}, {1}, {1})", "where({0} == {1}, {1}, {0})"),
+    *("where({0} > 0, 0.0, {1})", "where({0} > 0, -0.0, {1})", "where({0} < 0, {1}, nan)"),
+    *("where({0} >= 0, -0.0, 0.0)", "where({0} != {0}, 1.0, {0})", "where({0} <= {1}, inf, {2})"),
+    *("0.0 + minimum({0}, {1})", "0.0 + maximum({0}, {1})", "0.0 + relu({0})"),
+    *("0.0 + minimum({0}, 0.0)", "0.0 + maximum({0}, -0.0)", "0.0 + clip({0}, -1.0, 2.0)"),
+    *("0.0 + hardtanh({0})", "elu({0})", "leaky_relu({0}, 0.1)", "abs({0})", "tanh({0})"),
+    *(
+        "sigmoid({0})",
+        "straight_through(floor({0}), {0})",
+        "sqrt({0})",
+        "exp({0})",
+        "{0} ** 2",
+        "stop_gradient({0})",
+    ),
+    *("straight_through({0}, {1})", "straight_through(round({0}), {0})", "spike({0})"),
+    *("clip_gradient({0}, 1.0)", "sin({0})", "atan({0})", "expm1({0})", "erf({0})"),
+)
+_SMOOTH = (
+    *("{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / (1.5 + abs({1}))", "{0} * {1} + {0} * {2}"),
+    *("tanh({0})", "sigmoid({0})", "softplus({0})", "exp(-abs({0}))", "silu({0})", "gelu({0})"),
+    *("elu({0})", "hardsigmoid({0})", "clip({0}, -0.75, 1.25)", "sin({0})", "{0} ** 3"),
+    *("where({0} > 0.1234, {1}, {2})", "minimum({0}, {1})", "maximum({0}, {1})"),
+    *("log(1.5 + {0} * {0})", "(0.5 + {0} * {0}) ** -1.5", "({0} + 0.1234) % 0.7"),
+)
+_REDUCED = (
+    "spread(sum({0}{G}), {0})",
+    "spread(mean({0} * {1}{G}), {0})",
+    "spread(var({0}{G}), {0})",
+    "spread(amax({0}{G}), {0}) - {1}",
+    "layer_norm({0}{G}, eps=0.1)",
+    "rms_norm({0}{G}, eps=0.1)",
+    "softmax({0}{G})",
+    "hardmax({0}{G}) * {1}",
+    "cumsum(softmax({0}{G}))",
+    "straight_through(hardmax({0}{G}), softmax({0}{G}))",
+    "{0} / (1 + sum({1} * {1}))",
+    "amax({0}) * {1}",
+)
+_OTHER = (
+    *("straight_through({0}, {1})", "straight_through({0}, {1})", "straight_through({0}, {1})"),
+    *("straight_through({0}, {0} * {1})", "spike({0} - {1}, 'triangular')", "spike({0} * {1})"),
+    *("stop_gradient({0}) + {1}", "stop_gradient({0}) * {1}", "{1} - stop_gradient({0} * {1})"),
+)
+
+
+def cell_of(formulas: list[Formula]) -> Cell:
+    """The cell that formulas make, side by side."""
+
+    def declared(*kinds: str) -> str:
+        leaves = [(n, d) for f in formulas for n, d in f.leaves.items() if n[0] in kinds]
+        return ", ".join(f"{name}[{dims}]" if dims else name for name, dims in leaves)
+
+    outputs = {f"y{f.number}": f.last for f in formulas}
+    inputs, states, weights = declared("x", "k"), declared("h"), declared("g", "s", "A", "B")
+    names = [
+        n for kinds in ("xk", "h", "gsAB") for f in formulas for n in f.leaves if n[0] in kinds
+    ]
+    lines = [
+        f'@cell(input="{inputs}", state="{states}", weights="{weights}",',
+        f'      output="{", ".join(f"{name}[H]" for name in outputs)}")',
+        f"def drawn({', '.join(names)}):",
+        *(f"    {line}" for f in formulas for line in f.lines),
+        f"    return {', '.join([*outputs.values(), *(f.after for f in formulas)])}",
+        "",
+    ]
+    text, file = "\n".join(lines), "<drawn>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    scope: dict[str, Any] = {name: getattr(ops, name) for name in ops.__all__}
+    scope |= {"cell": cell, "inf": float("inf"), "nan": float("nan")}
+    exec(compile(text, file, "exec"), scope)
+    return scope["drawn"]
+
+
+def trial_of(formulas: list[Formula], seed: int) -> Trial:
+    """Arguments for the cell of some formulas; those of each are the same whatever stands beside
+    it."""
+    source = random.Random(seed)
+    dtype, H = source.choice(("float64", "float64", "float32")), source.choice(SIZES)
+    own = cell_of(formulas)
+    dims = own.bind(H, H)
+    wants = frozenset(leaf.name for leaf in (*own.inputs, *own.weights))
+    job = compiler.job(own, Spec(tuple(sorted(dims.items())), dtype, wants=wants))
+    special = {f"{f.number}" for f in formulas if f.special}
+
+    def values(name: str, *shape: int) -> Tensor:
+        drawn = torch.Generator().manual_seed(seed * 1000 + sum(map(ord, name)) * 7 + len(name))
+        made = torch.randn(shape, generator=drawn, dtype=torch.float64)
+        if len(shape) == 2 and name[0] in "AB":
+            made *= 0.7 / shape[1] ** 0.5
+        if name[1:] in special:
+            pool = torch.tensor([*SPECIAL, *TINY[dtype]], dtype=torch.float64)
+            odd = pool[torch.randint(len(pool), shape, generator=drawn)]
+            made = torch.where(torch.rand(shape, generator=drawn) < 0.7, odd, made)
+        return made.to(getattr(torch, dtype))
+
+    inputs = (values(x.name, STEPS, BATCH, *shape_size(x.shape, dims)) for x in own.inputs)
+    states = (values(h.name, BATCH, H) for h in own.states)
+    weights = (values(w.name, *shape_size(w.shape, dims)) for w in own.weights)
+    call = Call(tuple(inputs), tuple(states), tuple(weights))
+    d_output = torch.cat([values(f"dy{f.number}", STEPS, BATCH, H) for f in formulas], -1)
+    d_last = tuple(values(f"d{h.name}", BATCH, H) for h in own.states)
+    return Trial(job, call, Cotangents(d_output, d_last))
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """torch's deterministic algorithms."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def by(job: Job, engine: str) -> Any:
+    """The kernel that ``c``, ``auto`` or ``deterministic`` would run.
+
+    Raises:
+        RuntimeError: it is engine reference, for the others refused.
+    """
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if engine == "deterministic":
+            with deterministic():
+                chosen = choose(job, STEPS, BATCH)
+        else:
+            chosen = choose(job, STEPS, BATCH, engine)
+    if chosen.engine == "reference":
+        raise RuntimeError("; ".join(str(one.message) for one in said))
+    return chosen.kernel
+
+
+def off(got: Tensor, want: Tensor, allowed: Tensor) -> Tensor:
+    """Where two results disagree: NaN or an infinity in one place or of one sign, or a number
+    that is off by more than is allowed."""
+    same = (got == want) | (got.isnan() & want.isnan())
+    return ~(same | ((got - want).abs() <= allowed))
+
+
+def differences(got: Results, want: Results, trial: Trial) -> dict[str, str]:
+    """By name of a result: what is wrong with it.
+
+    Cotangents of a value are summed, those of one of weights alone over all rows, before they are
+    multiplied with its derivative; the reference multiplies those of each way that leads to it.
+    Where the derivative is infinite it has NaN for a cotangent of 0, the sum may be infinite.
+    """
+    wrong: dict[str, Tensor] = {}
+    relative = RELATIVE[trial.job.spec.dtype]
+    for name in got.keys() | want.keys():
+        if name not in got or name not in want:
+            there = got.get(name, want.get(name))
+            if there is not None and bool(there.count_nonzero()):
+                wrong[name] = torch.ones_like(there, dtype=torch.bool)
+            continue
+        a, b = got[name].double(), want[name].double()
+        size = (
+            b.abs().where(b.isfinite(), torch.zeros(())).reshape(-1, b.shape[-1] if b.dim() else 1)
+        )
+        allowed = relative * size.amax(0).expand_as(size).reshape(b.shape).clamp(1.0)
+        bad = off(a, b, torch.minimum(allowed, relative * (1e3 + b.abs())))
+        if name.startswith("gradient"):
+            bad &= ~(b.isnan() & ~a.isfinite())
+        if bad.any():
+            wrong[name] = bad
+    if wrong:
+        wrong = unexplained(wrong, got, want, trial)
+    return {
+        name: f"{int(bad.sum())} of {bad.numel()}"
+        + (
+            f": {got[name][bad][0].item()}, not {want[name][bad][0].item()}"
+            if name in got and name in want
+            else " missing"
+        )
+        for name, bad in wrong.items()
+    }
+
+
+def unexplained(
+    wrong: dict[str, Tensor], got: Results, want: Results, trial: Trial
+) -> dict[str, Tensor]:
+    """What no rounding error of the reference explains: it is near no threshold, and cancels
+    nothing."""
+    spread: dict[str, Tensor] = {
+        name: torch.zeros(bad.shape).double() for name, bad in wrong.items()
+    }
+    loose = {name: torch.zeros_like(bad) for name, bad in wrong.items()}
+    for seed in range(UNSTEADY):
+        other = trial.run(unsteady(trial.job, seed))
+        for name in wrong:
+            if name not in other or name not in want:
+                continue
+            a, b = other[name].double(), want[name].double()
+            loose[name] |= off(a, b, torch.full_like(a, float("inf")))
+            spread[name] = torch.maximum(spread[name], (a - b).abs().nan_to_num())
+    left: dict[str, Tensor] = {}
+    for name, bad in wrong.items():
+        if name in got and name in want:
+            a, b = got[name].double(), want[name].double()
+            bad = bad & ~loose[name] & off(a, b, LOST * spread[name])
+        if bad.any():
+            left[name] = bad
+    return left
+
+
+def failures(formulas: list[Formula], seed: int, engines: tuple[str, ...]) -> list[str]:
+    """What is wrong with the cell of some formulas, on each engine."""
+    trial = trial_of(formulas, seed)
+    want = trial.run(kernel_of(trial.job, "reference"))
+    said: list[str] = []
+    for engine in engines:
+        try:
+            wrong = differences(trial.run(by(trial.job, engine)), want, trial)
+        except Exception as error:  # whatever it is, it is a failure
+            said.append(f"{engine}: {type(error).__name__}: {error}")
+            continue
+        said += [f"{engine}: {name}: {what}" for name, what in wrong.items()]
+    return said
+
+
+def checked(seed: int, count: int) -> list[dict[str, Any]]:
+    """The failures of one cell of so many formulas: each one that fails alone, else the cell."""
+    draw = Draw(seed)
+    formulas = [draw.formula(number) for number in range(count)]
+    engines = ("c", "deterministic", *(["auto"] if seed % AUTO == 0 else []))
+    whole = failures(formulas, seed, engines)
+    if not whole:
+        return []
+    rows: list[dict[str, Any]] = []
+    for formula in formulas:
+        alone = failures([formula], seed, engines)
+        if alone:
+            rows.append({"seed": seed, "formula": formula.text, "wrong": alone})
+    return rows or [{"seed": seed, "formula": "all together", "wrong": whole}]
+
+
+def done(record: Path | None) -> tuple[set[int], int]:
+    """The seeds of a record, and how many failures it has."""
+    if record is None or not record.exists():
+        return set(), 0
+    rows = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
+    seeds = {seed for row in rows for seed in range(row["first"], row["last"])}
+    return seeds, sum(len(row["failures"]) for row in rows)
+
+
+def run(first: int, last: int, formulas: int, cache: str) -> dict[str, Any]:
+    """The cells of some seeds, in a process of their own; a row of what it has done."""
+    words = ["--seeds", f"{first}:{last}", "--formulas", str(formulas), "--inside"]
+    settings = {"ELMAN_CACHE": cache, "ELMAN_POISON": "1", "OMP_WAIT_POLICY": "passive"}
+    settings |= {"ELMAN_CFLAGS": os.environ.get("ELMAN_CFLAGS", "-O0")}
+    ended = subprocess.run(
+        [sys.executable, __file__, *words],
+        env={"ELMAN_CACHE_SIZE": "100 MiB", **os.environ, **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    rows = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+    failed = [row for row in rows if "formula" in row]
+    if ended.returncode:  # of the seed that follows the last one that is finished
+        at = max((row["finished"] for row in rows if "finished" in row), default=first - 1) + 1
+        said = (ended.stderr.strip().splitlines() or [""])[-1]
+        wrong = [f"ended with {ended.returncode}: {said}"]
+        failed.append({"seed": at, "formula": "the process", "wrong": wrong})
+        last = at + 1
+    return {
+        "first": first,
+        "last": last,
+        "formulas": (last - first) * formulas,
+        "failures": failed,
+    }
+
+
+def inside(first: int, last: int, formulas: int) -> None:
+    """What such a process does: a row for each failure and each seed."""
+    torch.set_num_threads(1)
+    for seed in range(first, last):
+        for row in checked(seed, formulas):
+            print(json.dumps(row), flush=True)
+        print(json.dumps({"finished": seed}), flush=True)
+
+
+def main() -> int:
+    """Run; 1 if anything failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", default="0:50", help="first:last, the last one not included")
+    parser.add_argument("--formulas", type=int, default=20, help="of a cell")
+    parser.add_argument("--record", type=Path, help="rows of what is done; a second run goes on")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    first, last = (int(text) for text in options.seeds.split(":"))
+    if options.inside:
+        inside(first, last, options.formulas)
+        return 0
+    with tempfile.TemporaryDirectory(prefix="random-cells-") as folder:
+        failed = campaign(first, last, options.formulas, options.record, folder)
+    count = (last - first) * options.formulas
+    print(f"done: {count} formulas of seeds {first}:{last}, {failed} failed")
+    return bool(failed)
+
+
+def campaign(first: int, last: int, formulas: int, record: Path | None, folder: str) -> int:
+    """All seeds that a record lacks; how many failures there are, those of the record too."""
+    known, failed = done(record)
+    cache = os.environ.get("ELMAN_CACHE") or folder
+    count, begin, at = 0, time.perf_counter(), first
+    while at < last:
+        if at in known:
+            at += 1
+            continue
+        row = run(at, min(last, at + CELLS, *(s for s in known if s > at)), formulas, cache)
+        if record is not None:
+            with record.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        for failure in row["failures"]:
+            print(f"seed {failure['seed']}: {failure['formula']}")
+            for what in failure["wrong"]:
+                print(f"    {what}")
+        at, count, failed = row["last"], count + row["formulas"], failed + len(row["failures"])
+        hourly = count / (time.perf_counter() - begin) * 3600
+        print(
+            f"seeds {first}:{at}: {count} formulas, {failed} failed, {hourly:.0f} an hour",
+            flush=True,
+        )
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""Training steps of a stack over its minibatch: measured here, or stored by another machine."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from torch import nn
+
+from benchmarks.machine import facts
+from benchmarks.scaling.forecast import Machine, Times
+from benchmarks.scaling.links import Memory
+from elman.errors import RunError, diagnostic
+from elman.files import write_atomically
+from elman.measuring.timing import WARM_UP, quartiles, time_side_by_side
+from elman.train.config import Config
+from elman.train.layers import recurrent
+from elman.train.stored import DamageError, Positive, Range, Share, filled, read_object
+from elman.tuning.waiting import Waiting
+
+FORMAT = "elman scale 1"
+BUDGET_S = 30.0  # for all minibatches
+LEAST_ROUNDS = 3
+BEFORE = 2 + WARM_UP  # calls of each minibatch before the rounds begin
+
+Size = Annotated[int, Range(1, 2**31)]
+Bytes = Annotated[float, Range(0, 1e18)]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What is computed: layers of a cell, each as wide as its input.
+
+    Attributes:
+        cell: a name of ``elman.cells``, or file.py:cell.
+        hidden: units per layer.
+        layers: of the stack.
+        steps: T.
+        dtype: of the computation.
+        threads: of the process.
+    """
+
+    cell: str
+    hidden: Size
+    layers: Size
+    steps: Size
+    dtype: str
+    threads: Size
+
+    def __post_init__(self) -> None:
+        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+            raise ValueError(f"torch has no dtype {self.dtype!r}")
+
+    def module(self, seed: int = 0) -> nn.Module:
+        """The layers, their weights drawn from a generator of their own."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            config = Config(cell=self.cell, hidden=self.hidden)
+            module = recurrent(config, self.hidden, self.layers)
+        return module.to(getattr(torch, self.dtype))
+
+    def step(self, module: Callable[..., Any], minibatch: int) -> Callable[[], None]:
+        """A forward and backward of the stack on random data [T, B, H].
+
+        Args:
+            module: of :meth:`module`, or what wraps it.
+            minibatch: B.
+        """
+        source, dtype = torch.Generator().manual_seed(minibatch), getattr(torch, self.dtype)
+        shape = (self.steps, minibatch, self.hidden)
+        x = torch.randn(shape, generator=source).to(dtype)
+        with torch.no_grad():
+            dy = torch.randn(module(x)[0].shape, generator=source).to(dtype)
+
+        def run() -> None:
+            output, _ = module(x)
+            torch.autograd.backward(output, dy)
+
+        return run
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Steps of a stack by its minibatch, on the machine that measured them.
+
+    Attributes:
+        stack: what was computed.
+        gradients: bytes of each layer's gradients, the first layer first.
+        seconds: medians of forward and backward, by minibatch.
+        machine: where.
+        sharing_s: what each of several workers does beside that, sums aside: see `Times`.
+        waited: share of the time for which threads wanted a core and had none.
+        contention: by processes at once: see `Machine`.
+        format: of the file.
+    """
+
+    stack: Stack
+    gradients: list[Bytes]
+    seconds: dict[str, Positive]
+    machine: dict[str, Any]
+    sharing_s: Annotated[float, Range(0, 1e9)] = 0.0
+    waited: Share = 0.0
+    format: str = ""
+    contention: dict[str, Positive] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise ValueError(f"the format is {self.format!r}, not {FORMAT!r}")
+        if not self.gradients:
+            raise ValueError("gradients: there are none")
+        wrong = [size for size in self.seconds if not (size.isdecimal() and int(size))]
+        if wrong or not self.seconds:
+            raise ValueError(f'seconds: by minibatch, as in "1", not {", ".join(wrong) or "{}"}')
+        wrong = [count for count in self.contention if not (count.isdecimal() and int(count) > 1)]
+        if wrong:
+            raise ValueError(f'contention: by processes, as in "2", not {", ".join(wrong)}')
+
+    @property
+    def times(self) -> Times:
+        """As a forecast takes them."""
+        by_size = {int(size): seconds for size, seconds in self.seconds.items()}
+        return Times(by_size, tuple(self.gradients), self.sharing_s)
+
+    def shared(self, cores: int, memory: Memory) -> Machine:
+        """The machine that measured, if all workers share it, and its memory."""
+        contention = {int(count): times for count, times in self.contention.items()}
+        return Machine(cores, self.stack.threads, memory, contention)
+
+
+def read_times(path: Path) -> Measured:
+    """The times that another call has stored.
+
+    Raises:
+        RunError: there is no such file, or it is another one.
+    """
+    try:
+        content = read_object(path)
+        if content is None:
+            raise DamageError("there is no such file")
+        measured: Measured = filled(Measured, content)
+    except DamageError as error:
+        details = [("path", str(path)), ("found", str(error))]
+        hint = "times.json of a call of python -m benchmarks.scaling without --times"
+        raise RunError(diagnostic("times cannot be read", details, hint)) from error
+    return measured
+
+
+def write_times(path: Path, measured: Measured) -> None:
+    """Store times for calls on other machines.
+
+    Raises:
+        RunError: the disk does not take them.
+    """
+    try:
+        text = json.dumps(asdict(measured), indent=1)
+        write_atomically(path, text.encode() + b"\n", durable=True)
+    except OSError as error:
+        details = [("path", str(path)), ("error", str(error.strerror))]
+        raise RunError(diagnostic("times cannot be written", details)) from error
+
+
+def measure_times(
+    stack: Stack, batch: int, seconds: float = BUDGET_S, sharing_s: float = 0.0
+) -> Measured:
+    """Time steps of minibatches 1, 2, 4, … in alternating rounds; the median of each counts.
+
+    A minibatch whose step would take more than its share of the time ends the row.
+
+    Args:
+        stack: what is computed.
+        batch: the largest minibatch.
+        seconds: for all of them, compiling aside (s).
+        sharing_s: to be noted beside them.
+    """
+    module = stack.module()
+    runs: dict[str, Callable[[], object]] = {}
+    round_s = 0.0
+    for minibatch in [2**power for power in range(batch.bit_length())]:
+        runs[str(minibatch)] = run = alone(stack, module, minibatch)
+        run()
+        took = _took(run)
+        round_s += took
+        # The next one takes twice as long, or less.
+        if (round_s + 2 * took) * (BEFORE + LEAST_ROUNDS) > seconds:
+            break
+    left = max(0.0, seconds - BEFORE * round_s)
+    waiting = Waiting()
+    taken = time_side_by_side(runs, left, LEAST_ROUNDS)
+    waited = waiting.share()
+    medians = {size: quartiles(samples.steady).median for size, samples in taken.items()}
+    gradients = gradient_bytes(module, stack.layers)
+    return Measured(stack, gradients, medians, facts(), sharing_s, waited, FORMAT)
+
+
+def gradient_bytes(module: nn.Module, layers: int) -> list[float]:
+    """Bytes of each layer's parameters, the first layer first."""
+    sizes = [0.0] * layers
+    for name, parameter in module.named_parameters():
+        sizes[int(name.rpartition("_l")[2])] += parameter.numel() * parameter.element_size()
+    return sizes
+
+
+def alone(stack: Stack, module: nn.Module, minibatch: int) -> Callable[[], None]:
+    """A step that begins without gradients, as every training step does."""
+    step = stack.step(module, minibatch)
+
+    def run() -> None:
+        module.zero_grad()
+        step()
+
+    return run
+
+
+def _took(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start

@@ -1,0 +1,1 @@
+"""Questions that are no suite: a program each."""

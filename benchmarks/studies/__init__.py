@@ -1,0 +1,1 @@
+"""What models learn, by which engine, and how the solvers of engine deer converge."""

@@ -1,0 +1,163 @@
+"""Do all engines learn alike, and how long do they take? A model of the trainer by each: a study.
+
+Each contestant does a few training steps from the same weights on the same batches, interleaved;
+elman then goes on to the last step. As all losses are the same, what the others would need for the
+same accuracy follows from the time of their steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.cases import OURS, Case, Effort
+from benchmarks.claims import curve
+from benchmarks.rows import study
+from elman.errors import EngineError, InputError, VerifyError
+from elman.measuring.timing import quartiles
+
+if TYPE_CHECKING:
+    from benchmarks.studies.trainer_models import Learner
+
+DIFFERENT = "torch"  # has no heads: of equal size in one head, its losses are others
+MOST = 10  # timed steps of each contestant
+VALIDATIONS = 10
+# Relative difference of a loss from the float64 run's. The first step's is rounding; an update by
+# Adam divides by the gradient's own size, so that later ones grow with every step.
+FIRST, LATER = 1e-5, 1e-2
+
+
+@dataclass(frozen=True)
+class Entered:
+    """Who learns, by name; why others do not."""
+
+    present: dict[str, Learner]
+    absent: dict[str, str]
+
+
+def measure_learning(case: Case, effort: Effort) -> dict[str, Any]:
+    """Train by all contestants a few interleaved steps, by elman all.
+
+    Args:
+        case: a kind of ``trainer_models.STUDIES``; T steps per sequence, B sequences, H units in
+            heads.
+        effort: how long each contestant is timed (s); one step at least, after one untimed.
+
+    Raises:
+        NoDataError: there are no data.
+        InputError: they are of another length.
+        VerifyError: a contestant learns something else.
+        EngineError: the baseline cannot run the case.
+    """
+    # deferred: the worker of every other case should not pay for the trainer
+    from benchmarks.studies.trainer_models import config_of
+    from elman.train.tasks import task_of
+
+    config = config_of(case)
+    data = task_of(config).prepare(config)
+    longest = data.facts()["steps"]
+    if longest != [case.T, case.T]:
+        raise InputError(f"{case.name}: the sequences of {config.data} have {longest} steps")
+    entered = _entered(case, effort, config, data)
+    off = _agreed(case, entered.present, config, data)
+    ours = entered.present[OURS]
+    ours.learn(max(1, case.steps // VALIDATIONS))
+    return _row(case, entered, off, data.baseline().accuracy or 0.0)
+
+
+def _entered(case: Case, effort: Effort, config: Any, data: Any) -> Entered:
+    """All contestants, after their first steps."""
+    from benchmarks.studies.trainer_models import learner, model_of
+    from elman.train.launch import launch
+    from elman.train.tasks import task_of
+
+    fabric = launch(config)
+    weights = task_of(config).build(config, data).state_dict()
+    present: dict[str, Learner] = {}
+    absent: dict[str, str] = {}
+    for name in case.contestants:
+        model = model_of(name, config, data, weights)
+        if isinstance(model, str):
+            absent[name] = model
+            continue
+        one = learner(config, data, model, fabric)
+        try:
+            one.step()
+        except EngineError as refused:
+            absent[name] = str(refused)
+        else:
+            present[name] = one
+    if case.baseline not in present:
+        raise EngineError(absent[case.baseline])
+    _time(case, effort, list(present.values()))
+    return Entered(present, absent)
+
+
+def _time(case: Case, effort: Effort, learners: list[Learner]) -> None:
+    """Further interleaved steps: one of each, then those of which another one is affordable."""
+    for done in range(min(MOST, case.steps - 1)):
+        for one in learners:
+            spent = sum(one.seconds[1:])
+            if not done or (
+                len(one.losses) == done + 1 and spent + one.seconds[-1] <= effort.seconds
+            ):
+                one.step()
+
+
+def _agreed(case: Case, present: dict[str, Learner], config: Any, data: Any) -> dict[str, float]:
+    """The largest relative difference of each contestant's losses from the baseline's in float64.
+
+    Raises:
+        VerifyError: it is not a rounding error.
+    """
+    from benchmarks.studies.trainer_models import learner, model_of
+    from elman.train.launch import launch
+    from elman.train.tasks import task_of
+
+    double = replace(config, precision="64-true")
+    weights = task_of(config).build(config, data).state_dict()
+    model = model_of(case.baseline, double, data, weights)
+    assert not isinstance(model, str), "the baseline has run"
+    oracle = learner(double, data, model, launch(double))
+    alike = {n: one for n, one in present.items() if case.heads == 1 or n != DIFFERENT}
+    for _ in range(max(len(one.losses) for one in alike.values())):
+        oracle.step()
+    found = {}
+    for name, one in alike.items():
+        pairs = zip(one.losses, oracle.losses)
+        off = [abs(loss - want) / max(abs(want), 1e-12) for loss, want in pairs]
+        if not (off[0] <= FIRST and max(off) <= LATER):
+            texts = ", ".join(f"{value:.1e}" for value in off)
+            raise VerifyError(
+                f"{case.name}: {name} learns other than {case.baseline} in float64: losses differ "
+                f"by {texts}"
+            )
+        found[name] = max(off)
+    return found
+
+
+def _row(case: Case, entered: Entered, off: dict[str, float], chance: float) -> dict[str, Any]:
+    present = entered.present
+    scores = present[OURS].scores
+    seconds = {name: quartiles(one.seconds[1:]) for name, one in present.items()}
+    accuracy = scores[-1][2]
+    took = ", ".join(f"{name} {one.median:.3g} s" for name, one in seconds.items())
+    lines = {
+        name: [(step * one.median, score) for step, _, score in scores]
+        for name, one in seconds.items()
+        if name in off
+    }
+    title = f"{case.name}: accuracy by time of training"
+    return study(
+        f"accuracy {accuracy:.1%} after {case.steps} steps ({chance:.1%} by chance); "
+        f"losses within {max(off.values()):.1e}; a step: {took}",
+        seconds={name: asdict(one) for name, one in seconds.items()},
+        first={name: one.seconds[0] for name, one in present.items()},
+        losses={name: one.losses[: MOST + 1] for name, one in present.items()},
+        off=off,
+        scores=[list(score) for score in scores],
+        accuracy=accuracy,
+        chance=chance,
+        absent=entered.absent,
+        plots=[curve(title, "seconds of training steps", "accuracy", "x", lines)],
+    )

@@ -1,0 +1,63 @@
+"""Suite ``cells``: cells of the library beside the loops that one writes for them in torch.
+
+Those that read one input and have neither static inputs nor constants.
+"""
+
+from __future__ import annotations
+
+from benchmarks.cases import OURS, Case, Suite
+from benchmarks.claims import Rows, UnmeasuredError
+from benchmarks.peers.loops import PLAIN
+from benchmarks.peers.published import STEPS as PUBLISHED
+from benchmarks.peers.steps import STEPS as TORCHS
+from elman import cells
+from elman.frontend.cell import Cell
+
+T, B, H = 100, 32, 128
+LOOP = "loop"
+_EXACT = 10  # steps in which no rounding moves a spike
+_SPIKING = ("lif", "rlif", "synaptic", "alif")
+_QUICK = ("gru", "lem", "rlif")
+
+
+def case_name(cell: Cell) -> str:
+    """Of a cell's case."""
+    return f"{cell.name} {T},{B},{H}"
+
+
+def _case(cell: Cell) -> Case:
+    units = H * len(cell.inputs[0].shape[0])
+    return Case(
+        case_name(cell),
+        "train",
+        cell.name,
+        *(T, B, H, units),
+        contestants=(LOOP, OURS),
+        baseline=LOOP,
+        ratio=1.0,
+        quick=cell.name in _QUICK,
+        judged=_EXACT if cell.name in _SPIKING else 0,
+    )
+
+
+def _written(cell: Cell) -> bool:
+    """Whether there is a loop for it, over one input and weights alone."""
+    alone = len(cell.inputs) == 1 and not cell.static and not cell.constants
+    return alone and any(cell.name in known for known in (PLAIN, PUBLISHED, TORCHS))
+
+
+def times_as_fast(rows: Rows, cell: Cell) -> float | None:
+    """How many times as fast as its loop a cell trains; None where that was not measured."""
+    try:
+        case = case_name(cell)
+        return rows.seconds(case, LOOP) / rows.seconds(case, OURS)
+    except UnmeasuredError:
+        return None
+
+
+CELLS = Suite(
+    "cells",
+    "How fast do cells of the library train beside a loop over torch ops?",
+    tuple(_case(cell) for cell in cells.ALL if _written(cell)),
+    seconds=2.0,
+)

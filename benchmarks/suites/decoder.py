@@ -1,0 +1,94 @@
+"""Suite ``decoder``: what do a decoder and its loss cost as one operation?"""
+
+from __future__ import annotations
+
+from benchmarks.cases import OURS, Case, Suite
+from benchmarks.claims import Claim, Reasons, Rows, UnmeasuredError, Verdict
+from benchmarks.workloads.decoding import DECODERS
+
+MIB = 1 << 20
+WORDS, FEW_WORDS, WIDE, WIKI, CHARACTERS, ROW = SHAPES = (
+    (700, 200, 10_000),  # 20 samples of 35 steps; the Penn Treebank's words
+    (150, 200, 10_000),  # the same where that takes too long
+    (700, 650, 10_000),
+    (3500, 200, 33_278),  # 100 samples; those of WikiText-2
+    (3200, 256, 65),
+    (1, 200, 10_000),
+)
+_FASTER, _LESS = 1.4, 10.0  # asked of WORDS
+_LONG = 10_000_000  # logits
+
+
+def name_of(shape: tuple[int, int, int]) -> str:
+    """What the case of N rows, H and V is called."""
+    N, H, V = shape
+    return f"{N} rows, {H} to {V}"
+
+
+def _case(shape: tuple[int, int, int]) -> Case:
+    N, H, V = shape
+    slow = ("torch-chunks", f"{OURS}-reference") if N * V >= _LONG else ()  # seconds per step
+    return Case(
+        name_of(shape),
+        "decoder",
+        *("rnn", 1, N, H, V),
+        contestants=tuple(name for name in DECODERS if name not in slow),
+        baseline="torch",
+        ratio=_FASTER if shape == WORDS else None,
+        quick=shape in (FEW_WORDS, CHARACTERS),
+    )
+
+
+def _words(rows: Rows) -> str:
+    """The case that is judged."""
+    return next(
+        (name for shape in (WORDS, FEW_WORDS) if (name := name_of(shape)) in rows), name_of(WORDS)
+    )
+
+
+def _faster(rows: Rows) -> Verdict:
+    figure = rows.faster(_words(rows), OURS, "torch")
+    return Verdict(
+        figure >= _FASTER,
+        f"{figure:.2f}x",
+        reasons=Reasons(
+            "its products run at the speed of generated tiles, and softmax on blocks that are in "
+            "cache",
+            "torch's products are as fast there, and products are most of the work",
+        ),
+    )
+
+
+def _less(rows: Rows) -> Verdict:
+    """Bytes beside x, weights and their gradients."""
+    memory = rows[_words(rows)].get("memory", {})
+    if not {"torch", OURS} <= set(memory):
+        raise UnmeasuredError("the memory of torch or elman was not measured")
+    theirs, ours = (memory[name]["peak"] for name in ("torch", OURS))
+    return Verdict(
+        theirs >= _LESS * ours,
+        f"{ours / MIB:.1f} MiB instead of {theirs / MIB:.1f} MiB",
+        reasons=Reasons(
+            "logits of 128 rows at a time, no copies of them",
+            "there are few logits, or torch has the memory of one step for the next",
+        ),
+    )
+
+
+DECODER = Suite(
+    "decoder",
+    "What do a decoder and its loss cost as one operation, beside torch's two?",
+    tuple(map(_case, SHAPES)),
+    seconds=3.0,
+    source="Cut your losses in large-vocabulary language models"
+    " (Wijmans et al., arXiv 2411.09009v2)",
+    claims=(
+        Claim("our aim", "as one operation they are faster on a CPU", f"{_FASTER:g}x", _faster),
+        Claim(
+            "abstract",
+            "the loss takes a fraction of the memory",
+            "24 GB to 1 MB, Gemma 2 (2B), GPU",
+            _less,
+        ),
+    ),
+)

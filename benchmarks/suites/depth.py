@@ -1,0 +1,94 @@
+"""Suite ``depth``: do residual layers let deep recurrent networks learn?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.cases import Case, Suite
+from benchmarks.claims import Claim, Reasons, Rows, UnmeasuredError, Verdict, curve
+
+LAYERS = (1, 3, 10, 30, 100)
+STEPS = 150
+_DEEP = 10  # layers from which a stack is deep
+_HARDLY = 0.05  # bits per character that seeds differ by
+
+
+def name_of(layers: int) -> str:
+    """The case of a depth."""
+    return f"{layers} layers"
+
+
+def bits(rows: Rows) -> dict[int, dict[str, float]]:
+    """Bits per character by layers, plain and residual.
+
+    Raises:
+        UnmeasuredError: no deep stack was trained.
+    """
+    found = {n: rows[name_of(n)]["bits"] for n in LAYERS if name_of(n) in rows}
+    if not any(n >= _DEEP for n in found):
+        raise UnmeasuredError("no deep stack was trained")
+    return found
+
+
+def _applies(rows: Rows) -> Verdict:
+    deep = {n: both for n, both in bits(rows).items() if n >= _DEEP}
+    gains = {n: both["plain"] - both["residual"] for n, both in deep.items()}
+    texts = ", ".join(f"{gain:+.2f} at {n}" for n, gain in gains.items())
+    worse = [n for n, gain in gains.items() if gain <= _HARDLY]
+    return Verdict(
+        not worse,
+        f"{texts} layers (bits per character)",
+        facts=f"gained over plain stacks; seeds differ by {_HARDLY:g}",
+        reasons=Reasons(
+            "with its input added, the gradient of a layer's output reaches the layers below whole",
+            f"at {_listed(worse)} layers the sum of all layers' outputs grows with their number, "
+            "and nothing in these stacks brings it back",
+        ),
+    )
+
+
+def _listed(numbers: list[int]) -> str:
+    return " and ".join(map(str, numbers))
+
+
+def _deeper(rows: Rows) -> Verdict:
+    found = {n: both["residual"] for n, both in bits(rows).items()}
+    if 1 not in found:
+        raise UnmeasuredError("one layer was not trained")
+    worse = [n for n in found if n >= _DEEP and found[n] > found[1] + _HARDLY]
+    texts = ", ".join(f"{value:.2f} at {n}" for n, value in found.items())
+    return Verdict(
+        not worse,
+        f"{texts} (bits per character)",
+        facts=f"after {STEPS} steps of the same optimizer; possible is what learns at least as "
+        f"well as "
+        "one layer",
+        reasons=Reasons(
+            "each layer begins as hardly more than what it adds to its input",
+            f"{_listed(worse)} layers have not learned as much after as many steps",
+        ),
+    )
+
+
+def _plots(rows: Rows) -> list[dict[str, Any]]:
+    """Final loss by depth."""
+    found = {n: rows[name_of(n)]["bits"] for n in LAYERS if name_of(n) in rows}
+    lines = {name: [(n, both[name]) for n, both in found.items()] for name in ("plain", "residual")}
+    plot = curve("after equal steps", "layers", "bits per character", "x", lines)
+    return [plot] if plot["lines"] else []
+
+
+DEPTH = Suite(
+    "depth",
+    "Do residual layers let deep recurrent networks learn?",
+    tuple(
+        Case(name_of(n), "residual", "gru", 32, 8, 64, layers=n, steps=STEPS, quick=n in (1, 10))
+        for n in LAYERS
+    ),
+    source="Diamos, Persistent RNNs: 30 times faster RNN layers at small minibatches (Baidu, 2016)",
+    claims=(
+        Claim("residual", "residual skip connections apply to RNNs", "", _applies),
+        Claim("residual", "models with more layers become possible", "", _deeper),
+    ),
+    plots=_plots,
+)

@@ -1,0 +1,146 @@
+"""Suite ``minibatch``: how many samples does learning take as the minibatch grows?"""
+
+from __future__ import annotations
+
+import math
+from statistics import mean, median
+from typing import Any
+
+from benchmarks.cases import Case, Suite
+from benchmarks.claims import (
+    Claim,
+    Reasons,
+    Rows,
+    UnmeasuredError,
+    Verdict,
+    curve,
+    fit_trend,
+)
+from benchmarks.rows import Row
+from benchmarks.studies.learning_studies import STEP_SIZE, TARGET, WINDOW
+
+SIZES = (4, 8, 16, 32, 64, 128, 256, 512)
+BUDGET = 40_000  # samples in all, at most
+_TWICE = 2.0  # times the fewest samples from which a minibatch is too large
+
+
+def name_of(minibatch: int) -> str:
+    """The case of a minibatch."""
+    return f"minibatch {minibatch}"
+
+
+def samples(rows: Rows) -> dict[int, list[int]]:
+    """Samples to the target by minibatch, of the seeds that came to it.
+
+    Raises:
+        UnmeasuredError: none did.
+    """
+    found = {B: counts(rows[name_of(B)]) for B in SIZES if name_of(B) in rows}
+    if not any(found.values()):
+        raise UnmeasuredError("no minibatch came to the target")
+    return found
+
+
+def counts(row: Row) -> list[int]:
+    """Samples of the seeds that came to the target."""
+    each = row.get("each", [row["samples"]])  # rows of one seed have no more than that
+    return [count for count in each if count is not None]
+
+
+def fitted(rows: Rows) -> dict[int, float]:
+    """Samples by minibatch, of those to which most seeds came: the curve that never falls and is
+    closest to all seeds in the logarithm. Minibatches between which it would fall share a value."""
+    blocks: list[tuple[list[int], list[float]]] = []
+    for B, found in samples(rows).items():
+        if 2 * len(found) < _seeds(rows, B) or not found:
+            continue
+        sizes, values = [B], [math.log(count) for count in found]
+        while blocks and mean(blocks[-1][1]) > mean(values):
+            sizes, values = blocks[-1][0] + sizes, blocks[-1][1] + values
+            blocks.pop()
+        blocks.append((sizes, values))
+    return {B: math.exp(mean(values)) for sizes, values in blocks for B in sizes}
+
+
+def _seeds(rows: Rows, B: int) -> int:
+    return len(rows[name_of(B)].get("each", [0]))
+
+
+def bound(rows: Rows) -> int:
+    """The largest minibatch for which the fitted curve is below twice its least value.
+
+    Raises:
+        UnmeasuredError: most seeds came to the target with no minibatch.
+    """
+    fit = fitted(rows)
+    if not fit:
+        raise UnmeasuredError("most seeds came to the target with no minibatch")
+    return max(B for B, count in fit.items() if count < _TWICE * min(fit.values()))
+
+
+def _bounded(rows: Rows) -> Verdict:
+    most, tried = bound(rows), [B for B in SIZES if name_of(B) in rows]
+    if len(tried) < 3:
+        raise UnmeasuredError("fewer than three minibatches were measured")
+    return Verdict(
+        most < max(tried),
+        f"{most} samples",
+        facts=f"beyond it a loss of {TARGET} bits per character takes at least {_TWICE:g} times "
+        f"as many samples as at best, or is not reached, by the rising curve through "
+        f"{_seeds(rows, most)} of each minibatch; {max(tried)} tried",
+        reasons=Reasons(
+            "larger steps are fewer, and no step makes up for two",
+            "no minibatch that was tried is large enough",
+        ),
+    )
+
+
+def _followed(rows: Rows) -> Verdict:
+    found, most = samples(rows), bound(rows)
+    points = [(float(B), float(count)) for B in found if most >= B for count in found[B]]
+    least = min(B for B, _ in points)
+    facts = (
+        f"momentum 1 - minibatch / {WINDOW:g}, learning rate {STEP_SIZE:g} (1 - momentum) "
+        "minibatch, nothing else tuned; asked for is a minibatch four times as large that needs no "
+        "more samples"
+    )
+    reasons = Reasons(
+        "a sample moves the weights by as much in every minibatch",
+        "a sample moves the weights by as much in every minibatch, but small ones move them in "
+        "directions that the next sample corrects",
+    )
+    if most < 4 * least:
+        return Verdict(False, f"alike from {least:g} to {most} alone", facts=facts, reasons=reasons)
+    trend = fit_trend(points)
+    text = f"samples grow with B^({trend}) over minibatches {least:g} to {most}"
+    return Verdict(not trend.rises, text, facts=facts, reasons=reasons)
+
+
+def _plots(rows: Rows) -> list[dict[str, Any]]:
+    """Samples and steps by minibatch, and the fitted curve."""
+    try:
+        found = {B: median(each) for B, each in samples(rows).items() if each}
+    except UnmeasuredError:
+        return []
+    steps = {B: count / B for B, count in found.items()}
+    lines = {"median of seeds": [*found.items()], "rising fit": [*fitted(rows).items()]}
+    return [
+        curve("to the same loss", "minibatch", "samples", "xy", lines),
+        curve("to the same loss", "minibatch", "training steps", "xy", {"steps": [*steps.items()]}),
+    ]
+
+
+MINIBATCH = Suite(
+    "minibatch",
+    "How many samples does learning take as the minibatch grows?",
+    tuple(
+        Case(name_of(B), "samples", "lstm", 32, B, 128, steps=BUDGET // B, quick=B in (16, 64, 256))
+        for B in SIZES
+    ),
+    source="Diamos, Persistent RNNs: 30 times faster RNN layers at small minibatches (Baidu, 2016)",
+    claims=(
+        Claim("minibatch", "optimization sets an upper bound, found empirically", "", _bounded),
+        Claim("minibatch", "momentum and learning rate follow the minibatch", "", _followed),
+    ),
+    plots=_plots,
+)

@@ -1,0 +1,36 @@
+"""Recurrent models as published projects run them today, a step at a time, and the same on elman.
+
+Each project's loop is written here anew, as that project writes it: the same operations in the same
+order on the same shapes, none of its lines. ``Case.kind`` names the project.
+"""
+
+from __future__ import annotations
+
+from benchmarks.cases import Case
+from benchmarks.problem import Contestant, Problem
+from benchmarks.users.lstms import EALSTM_MODEL, HASTE_MODEL
+from benchmarks.users.models import CFC, LIGRU
+from benchmarks.users.project import ENGINES, Project, draw_project, entered
+from benchmarks.users.resets import DREAMER, RESETS
+from benchmarks.users.spikes import SPIKING
+
+PROJECTS: dict[str, Project] = {
+    "resets": RESETS,
+    "dreamer": DREAMER,
+    "speechbrain": LIGRU,
+    "ncps": CFC,
+    "snntorch": SPIKING,
+    "neuralhydrology": EALSTM_MODEL,
+    "haste": HASTE_MODEL,
+}
+USERS = {*ENGINES, *(way for project in PROJECTS.values() for way in project.ways)}
+
+
+def draw_user(case: Case, seed: int = 0) -> Problem:
+    """Draw x and dy from N(0, 1), weights as the project's loop initialises them."""
+    return draw_project(PROJECTS[case.kind], case, seed)
+
+
+def used(name: str, problem: Problem) -> Contestant | str:
+    """A contestant, or why it is absent: one of the project's ways, or elman on an engine."""
+    return entered(PROJECTS[problem.case.kind], name, problem)

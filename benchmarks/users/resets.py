@@ -1,0 +1,163 @@
+"""Recurrent layers whose states begin anew within a sequence, as agents' libraries part episodes.
+
+- CleanRL 1.0 (``cleanrl/ppo_atari_lstm.py``, ``Agent.get_states``) and stable-baselines3-contrib
+  2.4 (``common/recurrent/policies.py``, ``_process_sequence``): torch's layer called for each step,
+  states multiplied by 1 - done before it. CleanRL has done before every call; stable-baselines3
+  does so wherever any flag is set.
+- pytorch-a2c-ppo-acktr-gail (``model.py``, ``_forward_gru``): torch's layer called for all steps
+  between two at which any sample is reset.
+- TorchRL 0.5 (``modules/tensordict_module/rnn.py``): episodes cut out, padded to the longest one
+  and put back; of its own benchmark (``benchmarks/bench_gru_reset_backends.py``) are the sizes.
+- dreamerv3-torch (``networks.py``, ``RSSM.obs_step`` and ``GRUCell``): a GRU with layer norm over
+  all three gates, the state multiplied by 1 - is_first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+import elman.nn
+from benchmarks.cases import Case
+from benchmarks.users.project import Project, Weights
+from elman.cells import gru_layernorm
+
+LAYERS: dict[str, tuple[Callable[[int, int], nn.GRU | nn.LSTM], Callable[..., nn.Module]]] = {
+    "gru": (nn.GRU, elman.nn.GRU),
+    "lstm": (nn.LSTM, elman.nn.LSTM),
+}
+SHARE = 0.03  # of the steps begin an episode
+State = Any  # a tensor, or a tuple of them
+
+
+def flags(case: Case, source: torch.Generator) -> tuple[Tensor]:
+    """[T, B]: 1 where an episode begins."""
+    return ((torch.rand(case.T, case.B, generator=source) < SHARE).float(),)
+
+
+def masked(state: State, flag: Tensor) -> State:
+    """States [1, B, H], zero where a flag [B] is set."""
+    keep = (1.0 - flag).view(1, -1, 1)
+    return state * keep if isinstance(state, Tensor) else tuple(s * keep for s in state)
+
+
+class Stepwise(nn.Module):
+    """torch's layer for each step, its states masked before."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.layer = LAYERS[case.cell][0](case.input_size, case.H)
+
+    def start(self, x: Tensor) -> State:
+        """Zeros."""
+        zeros = x.new_zeros(1, x.shape[1], self.layer.hidden_size)
+        return (zeros, zeros) if isinstance(self.layer, nn.LSTM) else zeros
+
+    def forward(self, x: Tensor, done: Tensor, state: State = None) -> tuple[Tensor, Any]:
+        """Outputs [T, B, H] and the last state."""
+        state = self.start(x) if state is None else state
+        outputs = []
+        for row, flag in zip(x, done, strict=True):
+            output, state = self.layer(row.unsqueeze(0), masked(state, flag))
+            outputs.append(output)
+        return torch.cat(outputs), state
+
+
+class Split(Stepwise):
+    """torch's layer for all steps between two at which any sample is reset."""
+
+    def forward(self, x: Tensor, done: Tensor, state: State = None) -> tuple[Tensor, Any]:
+        """See :class:`Stepwise`."""
+        state = self.start(x) if state is None else state
+        outputs = []
+        cuts = [0, *((done[1:].any(1)).nonzero().flatten() + 1).tolist(), len(x)]
+        for first, end in pairwise(cuts):
+            output, state = self.layer(x[first:end], masked(state, done[first]))
+            outputs.append(output)
+        return torch.cat(outputs), state
+
+
+class Padded(Stepwise):
+    """Episodes of a GRU as sequences of their own, padded to the longest one."""
+
+    def forward(self, x: Tensor, done: Tensor, state: State = None) -> tuple[Tensor, Any]:
+        """See :class:`Stepwise`; from zeros alone."""
+        T, B = done.shape
+        begins = done.bool().index_fill(0, torch.tensor([0]), True)
+        starts = begins.T.reshape(-1).nonzero().flatten()  # of rows by sample, then by step
+        lengths = torch.diff(starts, append=starts.new_tensor([T * B]))
+        episodes = x.transpose(0, 1).reshape(T * B, -1).split(lengths.tolist())
+        output = self.layer(pad_sequence([*episodes]))[0].transpose(0, 1)
+        inside = torch.arange(output.shape[1]) < lengths.unsqueeze(1)
+        rows = output[inside].view(B, T, -1).transpose(0, 1)
+        return rows, rows[-1]  # padding went on from the states
+
+
+class Fused(nn.Module):
+    """elman's layer."""
+
+    def __init__(self, case: Case, engine: str) -> None:
+        super().__init__()
+        self.layer = LAYERS[case.cell][1](case.input_size, case.H, engine=engine)
+
+    def forward(self, x: Tensor, done: Tensor, state: State = None) -> tuple[Tensor, Any]:
+        """See :class:`Stepwise`."""
+        return self.layer(x, state, reset=done)
+
+
+class DreamerLoop(nn.Module):
+    """A step of dreamerv3-torch's GRU, for each step."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.size = case.H
+        self.layer = nn.Linear(case.input_size + case.H, 3 * case.H, bias=False)
+        self.norm = nn.LayerNorm(3 * case.H, eps=1e-3)
+
+    def forward(self, x: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs [T, B, H] and the last state."""
+        state, outputs = x.new_zeros(x.shape[1], self.size), []
+        for row, flag in zip(x, first, strict=True):
+            state = state * (1.0 - flag).unsqueeze(-1)
+            parts = self.norm(self.layer(torch.cat((row, state), -1)))
+            reset, candidate, update = parts.split(self.size, -1)
+            candidate = torch.tanh(torch.sigmoid(reset) * candidate)
+            update = torch.sigmoid(update - 1)
+            state = update * candidate + (1 - update) * state
+            outputs.append(state)
+        return torch.stack(outputs), state
+
+
+class Dreamer(nn.Module):
+    """The same on elman."""
+
+    def __init__(self, case: Case, engine: str) -> None:
+        super().__init__()
+        self.layer = elman.nn.Recurrent(gru_layernorm, case.input_size, case.H, engine=engine)
+        self.layer.a_l0.requires_grad_(False)  # no bias before the norm
+
+    def forward(self, x: Tensor, first: Tensor) -> tuple[Tensor, Any]:
+        """See :class:`DreamerLoop`."""
+        return self.layer(x, reset=first)
+
+
+def _dreamers(weights: Weights) -> dict[str, Tensor]:
+    W = weights["layer.weight"]
+    units = len(W) // 3
+    return {
+        "layer.W_l0": W[:, :-units],
+        "layer.R_l0": W[:, -units:],
+        "layer.g_l0": weights["norm.weight"],
+        "layer.b_l0": weights["norm.bias"],
+    }
+
+
+Ways = dict[str, Callable[[Case], nn.Module]]
+_WAYS: Ways = {"loop": Stepwise, "split": Split, "padded": Padded}
+RESETS = Project(_WAYS, Fused, flags)
+DREAMER = Project({"loop": DreamerLoop}, Dreamer, flags, moved=_dreamers)

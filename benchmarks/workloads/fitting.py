@@ -1,0 +1,193 @@
+"""Contestants of a whole training step: forward, squared error, gradients of the weights alone.
+
+The model of all of them is ``custom_cells.tanh_readout``: h[t] = tanh(W x[t] + R h[t-1]) from
+h[-1] = 0, y[t] = tanh(V h[t]); the loss is the sum of (y - target)² over all elements,
+``Problem.dy`` the target.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  # torch's own habit
+
+import elman.nn
+from benchmarks.measures.phases import fitting_job
+from benchmarks.peers.halide_bptt import halide_bptt
+from benchmarks.peers.numpy_bptt import numba_bptt, numpy_bptt, quadratic_bptt
+from benchmarks.problem import Contestant, Problem, Results, named
+from benchmarks.workloads.custom_cells import find_cell
+from elman.engines.c.kernel import CKernel
+from elman.engines.call import Call
+from elman.folders import VARIABLE
+from elman.nn.autograd.function import run as through_autograd
+from elman.plan.build import program
+from elman.tuning.kernels import kernel_of
+
+SWITCHES = ("tiling", "simd", "threads")
+Forward = Callable[[Tensor], tuple[Tensor, Tensor]]  # x to outputs and the last state
+
+
+def combination(used: tuple[str, ...]) -> str:
+    """The name of engine c with some of :data:`SWITCHES`: ``serial``, ``tiling+simd`` …"""
+    return "elman-c" if used == SWITCHES else "+".join(used) or "serial"
+
+
+COMBINATIONS = {  # name -> what is left out
+    combination(tuple(s for s, on in zip(SWITCHES, chosen, strict=True) if on)): tuple(
+        s for s, on in zip(SWITCHES, chosen, strict=True) if not on
+    )
+    for chosen in product((False, True), repeat=len(SWITCHES))
+}
+WITHOUT = {f"without {name}": (name,) for name in ("specialization", "fusion")}
+
+
+def fitted(name: str, problem: Problem) -> Contestant | str:
+    """A contestant of a measure ``fit``, or why it is absent."""
+    return FITTERS[name](problem)
+
+
+def _weights(problem: Problem) -> dict[str, Tensor]:
+    return {name: value.clone().requires_grad_() for name, value in problem.weights.items()}
+
+
+def _trained(
+    problem: Problem,
+    forward: Forward,
+    weights: Mapping[str, Tensor],
+    facts: Callable[[], dict[str, Any]] = dict,
+) -> Contestant:
+    """Whatever autograd differentiates."""
+    x, target, leaves = problem.x, problem.dy, tuple(weights.values())
+
+    def run() -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        output, last = forward(x)
+        loss = (output - target).square().sum()
+        return output, last, torch.autograd.grad(loss, leaves)
+
+    def results() -> Results:
+        output, last, grads = run()
+        return named(output, last) | {
+            f"gradient of {name}": grad for name, grad in zip(weights, grads, strict=True)
+        }
+
+    return Contestant(run, results, tuple(weights), facts)
+
+
+def _module(problem: Problem, engine: str, without: tuple[str, ...] = ()) -> nn.Module:
+    case = problem.case
+    made = elman.nn.Recurrent(
+        find_cell(case.cell),
+        case.input_size,
+        case.H,
+        engine=engine,
+        without=without,
+        dtype=problem.x.dtype,
+    )
+    made.load_state_dict(dict(problem.weights))
+    return made
+
+
+def _own(problem: Problem, engine: str, without: tuple[str, ...] = ()) -> Contestant:
+    """elman's, on an engine, all optimizations used or some left out."""
+    module = _module(problem, engine, without)
+    facts = partial(elman.nn.choices, module)
+    return _trained(problem, module, dict(module.named_parameters()), facts)
+
+
+def _called_per_step(problem: Problem) -> Contestant:
+    """Engine c called once for each time step."""
+    module = _module(problem, "c")
+
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        outputs, state = [], None
+        for step in x.split(1):
+            output, state = module(step, state)
+            outputs.append(output)
+        assert isinstance(state, Tensor)
+        return torch.cat(outputs), state
+
+    return _trained(problem, forward, dict(module.named_parameters()))
+
+
+@contextmanager
+def _empty_cache() -> Iterator[None]:
+    """Nothing that was compiled before is found."""
+    before = os.environ.get(VARIABLE)
+    with tempfile.TemporaryDirectory(prefix="elman-bench-") as folder:
+        os.environ[VARIABLE] = folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[VARIABLE]
+            else:
+                os.environ[VARIABLE] = before
+
+
+def _compiled_per_run(problem: Problem) -> Contestant:
+    """Engine c, compiled anew for each run, as by a compiler that keeps nothing."""
+    case, weights, job = problem.case, _weights(problem), fitting_job(problem.case)
+    start = problem.x.new_zeros(case.B, case.H)
+    oracle = partial(kernel_of, job, "reference")
+
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        with _empty_cache():
+            kernel = CKernel(job, program(job.pair, job.spec))
+        called = Call((x,), (start,), tuple(weights.values()))
+        output, last = through_autograd(kernel, oracle, called, True).values
+        return output, last
+
+    return _trained(problem, forward, weights)
+
+
+def _loop(step: Callable[..., Tensor], read: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Outputs and the last state, by a loop over torch ops; all products of x are one."""
+
+    def forward(x: Tensor, weights: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        W, R, V = weights.values()
+        h, states = x.new_zeros(x.shape[1], R.shape[0]), []
+        for row in F.linear(x, W).unbind(0):
+            h = step(row, h, R)
+            states.append(h)
+        return read(torch.stack(states), V), h
+
+    return forward
+
+
+def _step(row: Tensor, h: Tensor, R: Tensor) -> Tensor:
+    return torch.tanh(torch.addmm(row, h, R.t()))
+
+
+def _read(states: Tensor, V: Tensor) -> Tensor:
+    return torch.tanh(F.linear(states, V))
+
+
+def _torch(problem: Problem, compiled: bool = False) -> Contestant:
+    """A loop over torch ops, eager or its step and its readout by torch.compile."""
+    weights = _weights(problem)
+    step, read = (torch.compile(_step), torch.compile(_read)) if compiled else (_step, _read)
+    forward = _loop(step, read)
+    return _trained(problem, lambda x: forward(x, weights), weights)
+
+
+FITTERS: dict[str, Callable[[Problem], Contestant | str]] = {
+    "torch": _torch,
+    "compiled": partial(_torch, compiled=True),
+    "numpy": numpy_bptt,
+    "quadratic": quadratic_bptt,
+    "numba": numba_bptt,
+    "halide": halide_bptt,
+    "elman": partial(_own, engine="auto"),
+    **{n: partial(_own, engine="c", without=out) for n, out in (COMBINATIONS | WITHOUT).items()},
+    "per-step": _called_per_step,
+    "per-run": _compiled_per_run,
+}

@@ -1,0 +1,204 @@
+"""What torch.nn's layers do beside a dense batch: packed sequences, stacks, steps, transforms.
+
+``Case.kind`` says which. Every contestant computes the same: outputs, last states, all gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import elman.nn
+from benchmarks.cases import Case
+from benchmarks.problem import Contestant, Problem, Results
+
+LAYERED = ("elman-lengths", "elman-reference", "loop")  # beside torch, elman and elman-c
+SHORTEST = 0.2  # of T: lengths are drawn from there to T
+_STACK = {"num_layers": 2, "bidirectional": True}
+_KINDS: dict[str, Any] = {"stacked": _STACK, "stacked packed": _STACK}
+_TIMES: dict[str, int] = dict.fromkeys(
+    ("penalty", "samples", "stream", "acting"), 0
+)  # their products are not counted
+Module = Callable[..., Any]
+
+
+def draw_layers(case: Case, seed: int = 0) -> Problem:
+    """Draw x and dy from N(0, 1), weights as torch draws them."""
+    dtype = getattr(torch, case.dtype)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = _module(case, nn)
+        directions = 2 if "stacked" in case.kind else 1
+        x = torch.randn(case.T, case.B, case.input_size, dtype=dtype)
+        dy = torch.randn(case.T, case.B, case.H * directions, dtype=dtype)
+    weights = {name: w.detach().to(dtype) for name, w in module.state_dict().items()}
+    rows = int(_lengths(case).sum()) if "packed" in case.kind else case.T * case.B
+    return Problem(case, x, dy, weights, _TIMES.get(case.kind, rows))
+
+
+def _lengths(case: Case) -> Tensor:
+    """Lengths uniform between ``SHORTEST`` of T and T, longest first; the longest is T."""
+    source = torch.Generator().manual_seed(case.B)
+    drawn = torch.randint(int(SHORTEST * case.T), case.T + 1, (case.B,), generator=source)
+    drawn[0] = case.T
+    return drawn.sort(descending=True).values
+
+
+def _module(case: Case, where: Any, **options: Any) -> nn.Module:
+    """A layer of torch's, or of elman's with an engine."""
+    module: nn.Module = getattr(where, case.cell.upper())(
+        case.input_size, case.H, **_KINDS.get(case.kind, {}), **options
+    )
+    return module
+
+
+def layered(name: str, problem: Problem) -> Contestant | str:
+    """A contestant: ``torch``, ``elman``, ``elman-c``, and what a kind adds.
+
+    ``elman-lengths``: padded, with ``lengths=``. ``loop``: elman's module, called for each sample.
+    """
+    case = problem.case
+    engine = name.removeprefix("elman-") if name in ("elman-c", "elman-reference") else "auto"
+    ours = {} if name == "torch" else {"engine": engine}
+    module = _module(case, nn if name == "torch" else elman.nn, **ours)
+    module.to(problem.x.dtype).load_state_dict(dict(problem.weights))
+    facts = dict if name == "torch" else partial(elman.nn.choices, module)
+    if case.kind == "samples":
+        names = tuple(dict(module.named_parameters()))
+        each = (_one_by_one if name in ("torch", "loop") else _mapped)(module, problem.x)
+        return Contestant(each, lambda: _samples(names, each()), names, facts)
+    if case.kind == "acting":
+        act = partial(_acted, module, problem.x)
+        return Contestant(act, lambda: dict(zip(("output", "last"), act(), strict=True)), (), facts)
+    x = problem.x.clone().requires_grad_()
+    wanted = {"x": x, **dict(module.named_parameters())}
+    call = _CALLS[case.kind](case, module, problem.dy, name)
+
+    def step() -> tuple[Any, tuple[Tensor, ...]]:
+        results, roots, ds = call(x)
+        return results, torch.autograd.grad(roots, list(wanted.values()), ds)
+
+    def results() -> Results:
+        outputs, grads = step()
+        named = {f"output {k}": value.detach() for k, value in enumerate(outputs)}
+        by_name = zip(wanted, grads, strict=True)
+        return named | {f"gradient of {name}": value for name, value in by_name}
+
+    return Contestant(step, results, tuple(wanted), facts)
+
+
+def _states(last: Any) -> tuple[Tensor, ...]:
+    return tuple(last) if isinstance(last, tuple) else (last,)
+
+
+def _packed(case: Case, module: Module, dy: Tensor, name: str) -> Any:
+    """Packed rows in and out; or a padded batch with its lengths."""
+    lengths = _lengths(case)
+    d_rows = pack_padded_sequence(dy, lengths).data
+    d_padded = pad_packed_sequence(pack_padded_sequence(dy, lengths))[0]
+
+    def call(x: Tensor) -> Any:
+        if name == "elman-lengths":
+            padded, last = module(x, lengths=lengths)
+            rows = pack_padded_sequence(padded.detach(), lengths).data
+            return (rows, *_states(last)), padded, d_padded
+        output, last = module(pack_padded_sequence(x, lengths))
+        return (output.data, *_states(last)), output.data, d_rows
+
+    return call
+
+
+def _dense(case: Case, module: Module, dy: Tensor, name: str) -> Any:
+    def call(x: Tensor) -> Any:
+        output, last = module(x)
+        return (output, *_states(last)), output, dy
+
+    return call
+
+
+def _stepped(module: Module, x: Tensor) -> tuple[Tensor, Any]:
+    """All steps by a call of the layer each, as character models and agents do it."""
+    outputs: list[Tensor] = []
+    last = None
+    for row in x.split(1):
+        output, last = module(row, last)
+        outputs.append(output)
+    return torch.cat(outputs), last
+
+
+def _stream(case: Case, module: Module, dy: Tensor, name: str) -> Any:
+    def call(x: Tensor) -> Any:
+        output, last = _stepped(module, x)
+        return (output, *_states(last)), output, dy
+
+    return call
+
+
+def _acted(module: Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The same without gradients."""
+    with torch.no_grad():
+        output, last = _stepped(module, x)
+    return output, torch.cat(_states(last))
+
+
+def _penalty(case: Case, module: Module, dy: Tensor, name: str) -> Any:
+    """The gradient of a loss plus the squared norm of its gradient by x."""
+
+    def call(x: Tensor) -> Any:
+        output, _ = module(x)
+        loss = (output * dy).sum()
+        (dx,) = torch.autograd.grad(loss, x, create_graph=True)
+        return (output, dx), loss + dx.square().sum(), None
+
+    return call
+
+
+def _loss(module: nn.Module) -> Callable[[dict[str, Tensor], Tensor], Tensor]:
+    """The squared norm of one sequence's output, of parameters and x [T, I]."""
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        output, _ = functional_call(module, parameters, (x.unsqueeze(1),))
+        return output.square().sum()
+
+    return loss
+
+
+def _mapped(module: nn.Module, x: Tensor) -> Callable[[], tuple[Tensor, ...]]:
+    """Gradients of every sample: ``vmap(grad(loss))``."""
+    parameters = {name: value.detach() for name, value in module.named_parameters()}
+    gradients = vmap(grad(_loss(module)), in_dims=(None, 1))
+    return lambda: tuple(gradients(parameters, x).values())
+
+
+def _one_by_one(module: nn.Module, x: Tensor) -> Callable[[], tuple[Tensor, ...]]:
+    """The same by a loop over samples."""
+    parameters = list(module.parameters())
+
+    def run() -> tuple[Tensor, ...]:
+        each: list[tuple[Tensor, ...]] = []
+        for sample in x.split(1, 1):
+            output, _ = module(sample)
+            each.append(torch.autograd.grad(output.square().sum(), parameters))
+        return tuple(torch.stack(values) for values in zip(*each, strict=True))
+
+    return run
+
+
+def _samples(names: tuple[str, ...], found: tuple[Tensor, ...]) -> Results:
+    return {f"gradient of {name}": value for name, value in zip(names, found, strict=True)}
+
+
+_CALLS: dict[str, Callable[[Case, Module, Tensor, str], Any]] = {
+    "packed": _packed,
+    "stacked packed": _packed,
+    "stacked": _dense,
+    "beside": _dense,
+    "stream": _stream,
+    "penalty": _penalty,
+}

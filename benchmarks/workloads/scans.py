@@ -1,0 +1,144 @@
+"""Linear recurrences as a contest, and the memory bandwidth that bounds them."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.cases import Case, Effort
+from benchmarks.peers.libraries import facts_of, library, tensor_of
+from benchmarks.problem import Contestant, Problem, Results
+from elman.engines.deer.api import linear_scan
+
+_VECTORS, _FACTORS = 5, 3  # arrays like b: b y; y dy db. Like a: a; a da. Each counted once
+_ELEMENTS = 1 << 26  # of each array of the bandwidth's measurement, far beyond all caches
+_TRIES = 9
+
+
+def draw_scan(case: Case, seed: int = 0) -> Problem:
+    """Factors sigmoid(N(0, 1)), or matrices of norm 1 at most; b and dy from N(0, 1)."""
+    source = torch.Generator().manual_seed(seed)
+    dtype = getattr(torch, case.dtype)
+
+    size = (case.T, case.B, case.H, *([case.I] if case.I else []))
+
+    def normal(*more: int) -> Tensor:
+        return torch.randn(*size, *more, dtype=dtype, generator=source)
+
+    if not case.I:
+        return Problem(case, normal(), normal(), {"a": torch.sigmoid(normal())})
+    a = normal(case.I)
+    norm = torch.linalg.matrix_norm(a, ord="fro", keepdim=True)
+    return Problem(case, normal(), normal(), {"a": a / norm})
+
+
+def _contestant(problem: Problem, scan: Any) -> Contestant:
+    a = problem.weights["a"].clone().requires_grad_()
+    b = problem.x.clone().requires_grad_()
+
+    def run() -> tuple[Tensor, tuple[Tensor, ...]]:
+        y = scan(a, b)
+        return y, torch.autograd.grad(y, (a, b), problem.dy)
+
+    return Contestant(run, lambda: _named(*run()), ("a", "b"), dict)
+
+
+def _named(y: Tensor, grads: tuple[Tensor, ...]) -> Results:
+    return {"output": y.detach(), "gradient of a": grads[0], "gradient of b": grads[1]}
+
+
+def scanned_bytes(case: Case) -> int:
+    """What a forward and a backward read and write, each array counted once (bytes)."""
+    values = case.T * case.B * case.H * max(1, case.I)
+    factors = values * max(1, case.I)
+    return (_VECTORS * values + _FACTORS * factors) * getattr(torch, case.dtype).itemsize
+
+
+def own_scan(problem: Problem) -> Contestant:
+    """elman's."""
+    return _contestant(problem, linear_scan)
+
+
+def loop_scan(problem: Problem) -> Contestant:
+    """A loop over torch ops, a step at a time."""
+
+    def loop(a: Tensor, b: Tensor) -> Tensor:
+        y, found = torch.zeros_like(b[0]), []
+        for scale, rest in zip(a.unbind(0), b.unbind(0), strict=True):
+            y = applied(scale, y) + rest
+            found.append(y)
+        return torch.stack(found)
+
+    return _contestant(problem, loop)
+
+
+def applied(a: Tensor, y: Tensor) -> Tensor:
+    """A factor per channel times y, or a matrix times its last axis."""
+    return a * y if a.dim() == y.dim() else (a @ y.unsqueeze(-1)).squeeze(-1)
+
+
+def torch_associative(problem: Problem) -> Contestant | str:
+    """torch's own associative scan (a prototype in 2.13), eager, any joining function."""
+    try:
+        from torch._higher_order_ops.associative_scan import associative_scan
+    except ImportError:
+        return "this torch has no associative scan"
+
+    def join(first: Any, second: Any) -> Any:
+        a, b = second
+        product = a * first[0] if not problem.case.I else a @ first[0]
+        return product, applied(a, first[1]) + b
+
+    def scan(a: Tensor, b: Tensor) -> Tensor:
+        return associative_scan(join, (a, b), 0, combine_mode="generic")[1]
+
+    return _contestant(problem, scan)
+
+
+def jax_associative(problem: Problem) -> Contestant | str:
+    """``jax.lax.associative_scan``, jitted with its gradient."""
+    found = library("jax", "jax.numpy")
+    if isinstance(found, str):
+        return found
+    jax, jnp = found
+
+    def join(first: Any, second: Any) -> Any:
+        if not problem.case.I:
+            return second[0] * first[0], second[0] * first[1] + second[1]
+        return second[0] @ first[0], (second[0] @ first[1][..., None])[..., 0] + second[1]
+
+    def forward(a: Any, b: Any) -> Any:
+        return jax.lax.associative_scan(join, (a, b))[1]
+
+    def training(a: Any, b: Any, dy: Any) -> Any:
+        y, pull = jax.vjp(forward, a, b)
+        return y, pull(dy)
+
+    compiled = jax.jit(training)
+    given = [jnp.asarray(v.numpy()) for v in (problem.weights["a"], problem.x, problem.dy)]
+
+    def run() -> Any:
+        return jax.block_until_ready(compiled(*given))
+
+    def results() -> Results:
+        y, grads = run()
+        return _named(tensor_of(y), tuple(map(tensor_of, grads)))
+
+    return Contestant(run, results, ("a", "b"), partial(facts_of, "jax"))
+
+
+def measure_bandwidth(case: Case, effort: Effort) -> dict[str, Any]:
+    """What memory gives at most: c = a + b over arrays beyond all caches (GB/s, each counted
+    once)."""
+    del effort
+    a, b, c = (torch.ones(_ELEMENTS) for _ in range(3))
+    best = float("inf")
+    for _ in range(_TRIES):
+        start = time.perf_counter()
+        torch.add(a, b, out=c)
+        best = min(best, time.perf_counter() - start)
+    return {"bandwidth_gbs": round(3 * 4 * _ELEMENTS / best / 1e9, 2), "threads": case.threads}

@@ -1,0 +1,257 @@
+"""One cell beside its plain loop: agreement, then times in alternating rounds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.linalg import vector_norm
+
+from elman import compiler
+from elman.checks import check_flag, check_number, check_size, check_text
+from elman.errors import BuildError, InputError, VerifyError
+from elman.frontend.cell import Cell
+from elman.measuring.peak import peak_gflops
+from elman.measuring.plain_loop import Pairing
+from elman.measuring.timing import Quartiles, quartiles, ratios, time_side_by_side
+from elman.nn.records import choices
+from elman.nn.recurrent import Recurrent
+from elman.plan.build import program
+from elman.plan.cost import backward_work, forward_work
+from elman.plan.spec import PlanOptions, Spec
+from elman.tuning.agreement import disagreement
+from elman.tuning.waiting import Waiting, waiting_in_words
+
+ELMAN, LOOP = "elman", "loop"
+SHORT = 10  # steps over which formulas are compared that amplify rounding
+DAY_S = 86_400.0
+ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cell beside its plain loop; ``print`` it.
+
+    Attributes:
+        cell: its name.
+        sizes: of its dims.
+        steps, batch: T and B.
+        dtype, threads, training: of the computation; training: with a backward.
+        seconds: of a call, ``"elman"`` and ``"loop"``.
+        ratio: how many times as fast as the loop, round by round.
+        errors: of each result and gradient, relative to the loop in float64.
+        compared: steps over which that was.
+        engine, schedule: what elman runs.
+        waited: share of the time for which threads wanted a core and had none.
+        flop: of a call's products.
+        peak_gflops: what the machine can do in float32 on so many threads; None if that is not
+            known, or another dtype is computed.
+    """
+
+    cell: str
+    sizes: dict[str, int]
+    steps: int
+    batch: int
+    dtype: str
+    threads: int
+    training: bool
+    seconds: dict[str, Quartiles]
+    ratio: Quartiles
+    errors: dict[str, float]
+    compared: int
+    engine: str
+    schedule: str
+    waited: float
+    flop: int
+    peak_gflops: float | None
+
+    @property
+    def gflops(self) -> float:
+        """GFLOP/s of the products."""
+        return self.flop / self.seconds[ELMAN].median / 1e9
+
+    @property
+    def share_of_peak(self) -> float | None:
+        """Of what the machine can do."""
+        return None if self.peak_gflops is None else self.gflops / self.peak_gflops
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name} = {size}" for name, size in sorted(self.sizes.items()))
+        passes = "forward and backward" if self.training else "forward"
+        over = "" if self.compared == self.steps else f", over {self.compared} steps"
+        lines = [
+            f"{self.cell}: T = {self.steps}, B = {self.batch}, {sizes}; {self.dtype}, "
+            f"{self.threads} threads, {passes}",
+            f"agrees with the loop in float64{over} (relative error):",
+            *(f"  {name:<20} {error:.1e}" for name, error in self.errors.items()),
+            f"elman      {self._time(ELMAN)}; engine {self._runs()}",
+            f"plain loop {self._time(LOOP)}",
+            f"ratio      {self.ratio.median:.2f} times as fast "
+            f"({self.ratio.q1:.2f} to {self.ratio.q3:.2f})",
+            f"products   {self.gflops:.1f} GFLOP/s{self._share()}",
+        ]
+        if text := waiting_in_words(self.waited):
+            lines.append(f"beware     {text}")
+        return "\n".join(lines)
+
+    def _runs(self) -> str:
+        return self.engine + (f", schedule {self.schedule}" if self.schedule else "")
+
+    def _share(self) -> str:
+        share = self.share_of_peak
+        return "" if share is None else f", {share:.0%} of the peak ({self.peak_gflops:.0f})"
+
+    def _time(self, name: str) -> str:
+        """Microseconds per step, with quartiles."""
+        found = self.seconds[name]
+        median, q1, q3 = (value / self.steps * 1e6 for value in (found.median, found.q1, found.q3))
+        return f"{median:8.1f} µs a step ({q1:.1f} to {q3:.1f})"
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, JSON-able."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Measured:
+        """What `to_json` gave."""
+        seconds = {name: Quartiles(**taken) for name, taken in fields["seconds"].items()}
+        return cls(**{**fields, "seconds": seconds, "ratio": Quartiles(**fields["ratio"])})
+
+
+def measure(
+    cell: Cell,
+    input_size: int | None = None,
+    hidden_size: int = 128,
+    *,
+    steps: int = 100,
+    batch: int = 32,
+    dtype: str = "float32",
+    training: bool = True,
+    engine: str = "auto",
+    seconds: float = 2.0,
+    **more: Any,
+) -> Measured:
+    """Time a cell beside its plain loop: the formula, step by step, in torch's operations.
+
+    First both must agree with the loop in float64, in outputs, last states and every gradient; then
+    they are timed in alternating rounds, in this process, on the CPU. ``elman bench file.py:cell``
+    does it in a process of its own. Random numbers inside a cell are their expected values.
+
+    Args:
+        cell: what is timed.
+        input_size, hidden_size: as of :class:`elman.Recurrent`; input_size is hidden_size if
+            omitted.
+        steps, batch: T and B.
+        dtype: of the computation.
+        training: forward and backward, with all gradients; else the forward.
+        engine: a name, or ``auto``.
+        seconds: of timing.
+        more: what :class:`elman.Recurrent` takes: sizes of other dims, options of the cell,
+            constants.
+
+    Raises:
+        InputError: no cell, sizes that are none, or a dtype that torch lacks.
+        VerifyError: elman computes something else than the loop: a bug of ours.
+        EngineError: the engine asked for by name cannot run this; the text says why.
+
+    Example:
+        >>> found = elman.measure(elman.cells.mgu, 4, 8, steps=5, batch=2, seconds=0.01)
+        >>> sorted(found.errors)
+        ['gradient of Rf', ..., 'gradient of x', 'last h', 'output']
+        >>> found.ratio.median > 0
+        True
+    """
+    _check(cell, steps, batch, dtype)
+    check_flag("training", training)
+    check_number("seconds", seconds, most=DAY_S)
+    size = hidden_size if input_size is None else input_size
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = Recurrent(cell, size, hidden_size, engine=engine, **more)
+        pairing = Pairing(net.to(getattr(torch, dtype)).eval(), steps, batch, training)
+    errors, compared = _agreed(pairing, dtype)
+    taken, waited = _timed(pairing, seconds)
+    ran = next(iter(next(iter(choices(net).values())).values()))
+    threads = torch.get_num_threads()
+    return Measured(
+        cell=cell.name,
+        sizes=pairing.dims,
+        steps=steps,
+        batch=batch,
+        dtype=dtype,
+        threads=threads,
+        training=training,
+        seconds={name: quartiles(samples) for name, samples in taken.items()},
+        ratio=ratios(taken, LOOP)[ELMAN],
+        errors=errors,
+        compared=compared,
+        engine=ran["engine"],
+        schedule=ran["schedule"] or "",
+        waited=waited,
+        flop=steps * batch * _products(pairing, dtype),
+        peak_gflops=_peak(threads) if dtype == "float32" else None,
+    )
+
+
+def _check(cell: Any, steps: Any, batch: Any, dtype: Any) -> None:
+    """Raise InputError for what cannot be measured."""
+    if not isinstance(cell, Cell):
+        raise InputError(f"measure takes a cell, not {type(cell).__name__}")
+    check_size("steps", steps)
+    check_size("batch", batch)
+    kind = getattr(torch, check_text("dtype", dtype, 'dtype="float32"'), None)
+    if not (isinstance(kind, torch.dtype) and kind.is_floating_point):
+        raise InputError(f"torch computes in no dtype {dtype!r}: float32, float64 or bfloat16")
+
+
+def _timed(pairing: Pairing, seconds: float) -> tuple[dict[str, list[float]], float]:
+    """Seconds of each, round by round, and the share of the time without a core."""
+    waiting = Waiting()
+    taken = time_side_by_side({ELMAN: pairing.own, LOOP: pairing.loop}, seconds, ROUNDS)
+    return {name: samples.steady for name, samples in taken.items()}, waiting.share()
+
+
+def _products(pairing: Pairing, dtype: str) -> int:
+    """Operations in the products of one step of one sample, none of them computed again."""
+    cell, training = pairing.cell, pairing.training
+    wants = cell.differentiated if training else frozenset[str]()
+    sizes = tuple(sorted(pairing.dims.items()))
+    spec = Spec(sizes, dtype, "cpu", wants, training, PlanOptions.of("save", ()))
+    planned = program(compiler.pair_of(cell), spec)
+    return forward_work(planned).products + backward_work(planned).products
+
+
+def _agreed(pairing: Pairing, dtype: str) -> tuple[dict[str, float], int]:
+    """The relative error of each result, and over how many steps: over a few where a formula
+    amplifies rounding, or has thresholds.
+
+    Raises:
+        VerifyError: elman computes something else.
+    """
+    steps = len(pairing.dy[0])
+    for compared in dict.fromkeys((steps, min(SHORT, steps))):
+        part = pairing.first(compared)
+        want, rounded = part.double(), part.results(part.loop)
+        got = part.results(part.own)
+        reason = disagreement(got, want, dtype, compared, [rounded])
+        if reason is None:
+            return {name: _error(got[name], value) for name, value in want.items()}, compared
+    raise VerifyError(f"{pairing.cell.name}: elman disagrees with its plain loop: {reason}")
+
+
+def _error(got: Tensor, want: Tensor) -> float:
+    """The root of the mean square of what is off, relative to that of what is wanted."""
+    off = float(vector_norm(got.double() - want.double()))
+    return off / max(float(vector_norm(want.double())), 1e-30)
+
+
+@cache
+def _peak(threads: int) -> float | None:
+    """GFLOP/s in float32 on so many threads; None where no compiler is there to ask it."""
+    try:
+        return peak_gflops((threads,))[str(threads)]
+    except BuildError:
+        return None

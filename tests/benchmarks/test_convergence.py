@@ -1,0 +1,66 @@
+"""The study of solvers: its numbers are those of the solvers, and its plots can be drawn."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from benchmarks.cases import Case, Effort
+from benchmarks.report import Plot
+from benchmarks.studies import convergence
+
+EFFORT = Effort(1e-9, 1, 1)
+
+
+def study(kind: str, cell: str = "gru", T: int = 40) -> dict:
+    """What is found of a small case, as the file holds it."""
+    case = Case("a study", "convergence", cell, T, 2, 3, kind=kind)
+    return json.loads(json.dumps(convergence.measure_convergence(case, EFFORT)))
+
+
+def test_untrained():
+    """Newton's method ends fast; errors fall to rounding; the module needs no way back."""
+    found = study("untrained")
+    newton, picard = (found["solvers"][name] for name in ("newton", "picard"))
+
+    assert newton["iterations"] < 10 < picard["iterations"] <= 40
+    assert len(newton["errors"]) == newton["iterations"] + 1
+    assert newton["errors"][-1] < 1e-5 < newton["errors"][0]
+    assert found["solved_by"] == "newton"
+    assert found["returned"]["fallbacks"] == 0
+    assert found["returned"]["residual"] < 1e-6
+    assert len([Plot(**plot) for plot in found["plots"]]) == 3
+
+
+def test_chaos_is_told():
+    """No solver ends; the module warns once, and every step of its answer is right."""
+    found = study("chaotic", "rnn", 300)
+
+    assert found["solvers"]["newton"]["iterations"] is None
+    assert found["solvers"]["newton"]["refused"]
+    assert found["returned"]["residual"] < 1e-5
+    if found["solved_by"] == "steps in turn":
+        assert found["returned"]["fallbacks"] == 1
+        assert len(found["plots"]) == 1
+
+
+def test_lengths(monkeypatch):
+    """One count per length, for weights as drawn and as trained."""
+    monkeypatch.setattr(convergence, "LENGTHS", (5, 20))
+    monkeypatch.setitem(convergence.WEIGHTS, "trained", (1.0, 2))
+    found = convergence.measure_lengths(Case("n", "lengths", "gru", 1, 1, 3), EFFORT)
+    assert set(found["lengths"]) == {"untrained", "trained"}
+    for lengths, counts in found["lengths"].values():
+        assert list(lengths) == [5, 20]
+        assert all(0 < count < 10 for count in counts)
+
+
+def test_training_changes_the_weights():
+    """The trained study is of other weights than the untrained one."""
+    case = Case("n", "convergence", "gru", 10, 1, 3, kind="untrained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(convergence.WEIGHTS, "trained", (1.0, 2))
+        before, after = convergence.drawn(case), convergence.drawn(case, "trained")
+    assert not torch.equal(before["R"], after["R"])

@@ -1,0 +1,43 @@
+"""A suite's page: self-contained, whole with little data, safe with any text."""
+
+from __future__ import annotations
+
+import re
+
+from benchmarks.report import BenchPage, Plot, write_benchmark
+
+
+def bench_page(**changes) -> BenchPage:
+    """A page of two cases, one of them short of its aim."""
+    ratio = {"q1": 1.0, "median": 2.0, "q3": 3.0}
+    fields = {
+        "name": "benchmarks small",
+        "question": "How fast <is> it?",
+        "machines": ["A processor"],
+        "headers": ["case", "times as fast"],
+        "lines": [["gru", "2.0x"], ["lstm", "2.0x"]],
+        "ratios": {"gru": ratio, "lstm": ratio},
+        "asked": {"gru": 5.0},
+        "shares": {"gru": 0.5},
+        "plots": [Plot("a <study>", "T", "n", "xy", {"newton": ([1, 10], [3, None])})],
+        "absent": {"lstm: jax": "jax is not installed"},
+    }
+    return BenchPage(**{**fields, **changes})
+
+
+def test_a_suite_as_a_page(tmp_path):
+    """Table, both plots, who was absent; texts are escaped; nothing is fetched."""
+    text = write_benchmark(tmp_path / "rows.html", bench_page()).read_text()
+    assert text.count("<svg") == 3
+    assert "a &lt;study&gt;" in text
+    for told in ("How fast &lt;is&gt; it?", "A processor", "jax is not installed", "2.0x"):
+        assert told in text
+    assert not re.search(r'(src|href)="http', text)
+
+
+def test_a_suite_without_ratios(tmp_path):
+    """Starts alone: no plots, but a page."""
+    empty = bench_page(ratios={}, asked={}, shares={}, plots=[], absent={})
+    text = write_benchmark(tmp_path / "rows.html", empty).read_text()
+    assert "<svg" not in text
+    assert "Not measured" not in text

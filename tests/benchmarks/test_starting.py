@@ -1,0 +1,60 @@
+"""Fresh processes that meet a cell which no cache has."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.cases import Case, Effort
+from benchmarks.measures import starting
+from benchmarks.measures.first_step import first_step
+from benchmarks.measures.random_cell import unseen_cell
+from benchmarks.measures.starting import measure_choosing, measure_import, measure_warm
+from elman.measuring.process import run_program
+from elman.nn import using
+
+
+def test_unseen_cells_differ_and_train(tmp_path):
+    """Each draw is another formula; it is written as a user would, and trains."""
+    texts = {unseen_cell(random.Random(seed)) for seed in range(20)}
+    assert len(texts) == 20
+    path = tmp_path / "unseen.py"
+    path.write_text(sorted(texts)[0])
+    with using(engine="reference"):
+        found = first_step(path, 2, 2, 3)
+    assert found["seconds"] > 0
+    (chosen,) = found["facts"]["l0"].values()
+    assert chosen["engine"] == "reference"
+
+
+@pytest.mark.slow
+def test_starts_are_measured(monkeypatch):
+    """Import and warm first step, once each, in real processes."""
+    least = Effort(starts=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(starting, "run_program", cache(run_program))  # the first import counts
+        found = measure_import(Case("import", "import"), least)["seconds"]
+    assert found["elman"]["median"] > 0
+    assert found["torch"]["median"] > 0
+
+    found = measure_warm(Case("warm", "warm", T=3, B=2, H=5, threads=1), least)
+    assert found["seconds"]["elman"]["samples"] == 1
+    (chosen,) = found["facts"]["elman"]["l0"].values()
+    assert chosen["engine"] in {"c", "reference"}
+
+
+CHOICE = SimpleNamespace(engine="c", schedule="units")
+
+
+def test_choosing_alone(monkeypatch):
+    """Kernels are compiled and verified before the clock starts; each round chooses anew."""
+    asked = []
+    monkeypatch.setattr(starting, "choose", lambda *_, **more: asked.append(more) or CHOICE)
+    case = Case("choosing", "choosing", "lstm", 5, 3, 8, layers=2)
+    found = measure_choosing(case, Effort(1.0, 3, 1))
+    assert asked == [{}, *[{"again": True}] * 3]
+    assert found["seconds"]["elman"]["samples"] == 3
+    assert found["facts"] == {"elman": {"engine": "c", "schedule": "units"}}

@@ -1,0 +1,193 @@
+"""Every suite to its end in tiny sizes: its rows, its table, claims and page."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import contestants, report, running, worker
+from benchmarks.cases import Case, Effort, Suite
+from benchmarks.claims import BUSY, FAILS, HOLDS, UNMEASURED, Rows, judged
+from benchmarks.measures import memory, starting
+from benchmarks.rows import Row, read_rows
+from benchmarks.studies import learning_studies
+from benchmarks.suites import SUITES
+from benchmarks.table import CASE, words
+from benchmarks.workloads import fitting, language
+from elman.measuring.process import Program, environment
+from scripts import begin, finished
+
+T = 12  # pixels of an image, 3 x 4
+LEAST = Effort(1e-9, 1, 1)
+QUIET = "repeat it on a quiet machine"
+# Why a claim is not judged in tiny: a peer that is not there, and a step that is too small.
+KNOWN = ("did not run", "a process of its own", "no row has a step of 10 MiB", "not installed")
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+def tiny(case: Case) -> Case:
+    """The same in sizes that take no time."""
+    return replace(
+        case,
+        T=min(case.T, T),
+        B=min(case.B, 4),
+        H=min(case.H, 8),
+        I=min(case.I, 5),
+        layers=min(case.layers, 2),
+        heads=min(case.heads, 2),
+        steps=min(case.steps, 6),
+        checkpoint=min(case.checkpoint, 4),
+        judged=min(case.judged, T),
+        threads=1,
+    )
+
+
+_said: dict[tuple[str, ...], str] = {}
+
+
+def run_forked(program: Program, limit_s: float) -> str:
+    """The last line of a process that had torch imported, and compiles as tests do: of one for all
+    that differ in their sizes alone."""
+    who = json.loads(program.text)["contestant"] if program.text else ""
+    key = (*program.words[:2], who)
+    if key not in _said:
+        _said[key] = _run_forked(program, limit_s)
+    return _said[key]
+
+
+def _run_forked(program: Program, limit_s: float) -> str:
+    first, script, *words = program.words
+    if first == "-m":
+        words = [script, *words]
+        script = f"""
+import io, runpy, sys
+sys.argv, sys.stdin = {words!r}, io.StringIO({program.text!r})
+runpy.run_module({script!r}, run_name="__main__")
+"""
+    env = environment(program) | {"ELMAN_CFLAGS": "-O0"}
+    return finished(begin("-c", script, **env), patience_s=limit_s).strip().splitlines()[-1]
+
+
+_measured: dict[str, Row] = {}
+
+
+def measure(case: Case, effort: Effort, cache: Path | None) -> Row:
+    """A tiny case in this process, once for all that differ in name, size or cell alone."""
+    del effort, cache
+    kind = replace(case, name="", cell="", quick=False, ratio=None, seconds=None)
+    key = json.dumps(tiny(kind).to_json())
+    if key not in _measured:
+        threads = torch.get_num_threads()
+        row = worker.measure(tiny(case), LEAST)
+        torch.set_num_threads(threads)
+        _measured[key] = json.loads(json.dumps(row)) | {"waited": 0.0}  # whatever else runs
+    return copy.deepcopy(_measured[key])
+
+
+def absent(*_: Any) -> str:
+    """Why some are left out."""
+    return "it takes a process of its own"
+
+
+@pytest.fixture
+def in_tiny(monkeypatch, tmp_path) -> None:
+    """Suites measure tiny cases in this process, on data of two classes; what is always in a
+    process of its own is forked from one that has torch."""
+    monkeypatch.setattr(running, "_measured", measure)
+    monkeypatch.setattr(contestants, "remote", absent)
+    monkeypatch.setattr(contestants, "beside", contestants.local)
+    for known in (contestants.CONTESTANTS, fitting.FITTERS):
+        monkeypatch.setitem(known, "compiled", absent)
+    for module in (memory, starting):
+        monkeypatch.setattr(module, "run_program", run_forked)
+    monkeypatch.setattr(report, "_charts", lambda page: [])  # most of the time; see below
+    monkeypatch.setattr(language, "WORDS", 11)
+    for name, value in (("STEPS", 10), ("WORD_STEPS", 10), ("_TOKENS", 300), ("_WORDS", 300)):
+        monkeypatch.setattr(learning_studies, name, value)
+    monkeypatch.setattr(learning_studies, "_FEW", 300)
+    monkeypatch.setattr(learning_studies, "TARGET", 9.0)
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"line {k % 7} of {k % 5}\n" for k in range(900)))
+    monkeypatch.setenv("ELMAN_BENCH_TEXT", str(text))
+    for name, arrays in (("IMAGES", images()), ("AUDIO", voices())):
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        monkeypatch.setenv(f"ELMAN_BENCH_{name}", str(tmp_path / f"{name}.npz"))
+
+
+def images() -> dict[str, np.ndarray]:
+    """Of two classes."""
+    x = np.random.default_rng(0).integers(0, 255, (20, 3, 4, 3)).astype(np.uint8)
+    return halved({"x": x, "y": np.arange(20) % 2})
+
+
+def voices() -> dict[str, np.ndarray]:
+    """Of two speakers."""
+    y = np.arange(20) % 2
+    audio = np.concatenate([np.sin(np.arange(9) * (1 + who)) * 999 for who in y]).astype(np.int16)
+    parts = {"audio": audio, "length": np.full(20, 9), "digit": y, "speaker": y}
+    return {"speaker_names": np.array(["high", "low"]), **halved(parts)}
+
+
+def halved(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same to train and to test on."""
+    return {f"{name}_{half}": a for name, a in arrays.items() for half in ("train", "test")}
+
+
+def shown(suite: Suite, path: Path) -> str:
+    """The page of a suite, which has a line for each claim."""
+    page = unescape(path.read_text())
+    for claim in suite.claims:
+        assert claim.says in page
+    return page
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_tiny")
+@pytest.mark.parametrize("suite", SUITES.values(), ids=lambda suite: suite.name)
+def test_a_suite_runs_to_its_end(suite, benchmarks, tmp_path):
+    """No row fails, each says something, each claim has its verdict, and the page has them; the
+    same from the file alone. Measured on a busy machine, all is shown but the verdicts."""
+    out = tmp_path / f"{suite.name}.jsonl"
+    code, told, _ = benchmarks(suite.name, f"--out={out}")
+    rows = read_rows(out)
+    assert [row.get("failed") for row in rows.values()] == [None] * len(suite.cases)
+    assert code == 0
+    assert f"page: {out.with_suffix('.html')}" in told
+    assert not [name for name, row in rows.items() if not words(row).keys() - {CASE}]
+    lines = judged(suite.claims, Rows(rows.values()))
+    unmeasured = [line[5] for line in lines if line[4] not in (HOLDS, FAILS)]
+    assert not [why for why in unmeasured if not any(known in why for known in KNOWN)]
+    page = shown(suite, out.with_suffix(".html"))
+    assert QUIET not in page
+    code, again, _ = benchmarks(suite.name, f"--out={out}", "--report")
+    assert (code, again.splitlines()[-2:]) == (0, told.splitlines()[-2:])
+
+    out.write_text("".join(json.dumps(row | {"waited": 0.6}) + "\n" for row in rows.values()))
+    code, told, _ = benchmarks(suite.name, f"--out={out}", "--report")
+    assert code == 0
+    assert QUIET in told
+    page = shown(suite, out.with_suffix(".html"))
+    assert QUIET in page
+    assert page.count("busy (60%)") >= len(rows)
+    lines = judged(suite.claims, Rows(read_rows(out).values()))
+    assert {line[4] for line in lines} <= {BUSY, UNMEASURED}
+
+
+@pytest.mark.long
+def test_committed_rows_are_shown(benchmarks, tmp_path):
+    """All suites on one page with their charts, to its end."""
+    rows = shutil.copytree(RESULTS, tmp_path / "rows")
+    code, told, _ = benchmarks("all", f"--out={rows}", "--report")
+    assert code == 0
+    assert "page: " in told
+    page = (rows / "report.html").read_text()
+    assert all(f'id="benchmarks-{suite}"' in page for suite in SUITES)

@@ -1,0 +1,190 @@
+"""A cell beside its plain loop: agreement by name, times of both, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import elman
+from elman import cells
+from elman.errors import EngineError, InputError, RunError, ShapeError, VerifyError
+from elman.measuring import measure as measure_module
+from elman.measuring import measure_process
+from elman.measuring.measure import Measured, measure
+from elman.measuring.measure_process import MeasureRequest, measure_in_process
+from elman.measuring.plain_loop import Pairing
+from elman.ops import sum, tanh
+
+
+@elman.cell(
+    input="x[I], m",
+    static="s[S]",
+    state="h[H], n",
+    output="y[H], u",
+    weights="W[H, I], R[H, H], V[H, S]",
+    constants="mask[H]",
+    init={"n": 2.0, "R": "eye", "mask": 0.5},
+)
+def everything(x, m, s, h, n, W, R, V, mask):
+    """Scalars, static inputs, constants, several outputs, a start that is no zero."""
+    h = tanh(W @ x + mask * (R @ h) + V @ s + m)
+    return h * n, sum(h), h, 0.9 * n + m
+
+
+CELLS = [
+    (cells.mgu, {}, {"x", "Wf", "Rf", "bf", "Wn", "Rn", "bn"}),
+    (everything, {"S": 2}, {"x", "m", "W", "R", "V"}),
+    (cells.zoneout_lstm_layernorm, {}, {"x", "W", "R", "b", "gx", "gh", "gc", "bc"}),
+]
+
+
+@pytest.fixture(autouse=True)
+def peak(monkeypatch):
+    """Known, and not measured; one thread, so that other tests' do not matter."""
+    monkeypatch.setattr(measure_module, "_peak", lambda threads: 100.0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def small(cell=cells.mgu, **more) -> Measured:
+    """A measurement that takes no time."""
+    given = {"steps": 12, "batch": 3, "seconds": 1e-3, "engine": "reference"} | more
+    return measure(cell, 4, 6, **given)
+
+
+@pytest.mark.parametrize("cell, dims, leaves", CELLS, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize("training", [True, False])
+def test_agreement_by_name(cell, dims, leaves, training):
+    """Output, every last state and every gradient but those of constants; compared in full."""
+    found = small(cell, training=training, **dims)
+    last = {f"last {state.name}" for state in cell.states}
+    gradients = {f"gradient of {name}" for name in leaves} if training else set()
+    assert set(found.errors) == {"output", *last, *gradients}
+    assert max(found.errors.values()) < 1e-5
+    assert max(found.errors.values()) > 0
+    assert found.compared == 12
+    assert found.ratio.median > 0
+    assert found.engine == "reference"
+    assert found.sizes == {"I": 4, "H": 6, **dims}
+
+
+def test_flop_are_the_products():
+    """W [3H, I] and R [3H, H] forward; three times that with both gradients."""
+    forward = 2 * (18 * 4 + 18 * 6) * 12 * 3
+    assert small(cells.gru, training=False).flop == forward
+    assert small(cells.gru).flop == 3 * forward
+
+
+@pytest.mark.parametrize("what", ["output", "gradient of Wf", "last h"])
+def test_a_wrong_result_is_named(monkeypatch, what):
+    """Of elman's alone: the loop is the judge."""
+    own = Pairing.results
+
+    def off(self, who):
+        made = own(self, who)
+        return made | {what: made[what] * 1.1} if who.__name__ == "own" else made
+
+    monkeypatch.setattr(Pairing, "results", off)
+    with pytest.raises(VerifyError, match=rf"mgu: elman disagrees .*: {what} is off by"):
+        small()
+
+
+def test_chaos_is_compared_over_a_few_steps(monkeypatch):
+    """What a formula does with rounding after many steps is no disagreement."""
+    own = Pairing.results
+
+    def off(self, who):
+        made = own(self, who)
+        late = len(self.dy[0]) > 10 and who.__name__ == "own"
+        return made | {"output": made["output"] + 1} if late else made
+
+    monkeypatch.setattr(Pairing, "results", off)
+    found = small()
+    assert found.compared == 10
+    assert "over 10 steps" in str(found)
+
+
+def test_result_as_text_and_as_json():
+    """Sizes, agreement, who runs, the ratio and the share of the peak; and back from JSON."""
+    found = small()
+    told = str(found)
+    for text in (
+        "mgu: T = 12, B = 3, H = 6, I = 4; float32",
+        "gradient of Wn",
+        "engine reference",
+        "times as fast",
+        "of the peak (100)",
+    ):
+        assert text in told
+    assert Measured.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert "of the peak" not in str(small(dtype="float64"))
+
+
+def test_a_busy_machine_is_told(monkeypatch):
+    """Times mean little then."""
+    monkeypatch.setattr(measure_module.Waiting, "share", lambda waiting: 0.5)
+    assert "beware     Other programs took the cores for 50% of the time" in str(small())
+    monkeypatch.setattr(measure_module.Waiting, "share", lambda waiting: 0.05)
+    assert "beware" not in str(small())
+
+
+def test_random_numbers_are_left_alone():
+    """What is drawn here is drawn apart."""
+    before = torch.get_rng_state()
+    small()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    "wrong, error, said",
+    [
+        ({"steps": 0}, InputError, "steps must be at least 1, got 0"),
+        ({"batch": 2.5}, InputError, r"batch should be of type int"),
+        ({"dtype": "int8"}, InputError, "no dtype 'int8'"),
+        ({"engine": "fly"}, EngineError, "fly"),
+        ({"cell": torch.nn.GRU}, InputError, "measure takes a cell, not type"),
+        ({"cell": cells.ealstm}, ShapeError, "unknown dim S"),
+    ],
+)
+def test_wrong_calls(wrong, error, said):
+    """Each with what was given."""
+    with pytest.raises(error, match=said):
+        small(**wrong)
+
+
+def test_what_another_process_is_asked(monkeypatch):
+    """Everything arrives there, and what it says comes back: numbers, or why there are none."""
+    made = small()
+    asked = MeasureRequest("mgu", 4, 6, {}, steps=7, engine="reference", threads=3)
+    programs = []
+
+    def run(program, limit_s):
+        programs.append(program)
+        return json.dumps(made.to_json())
+
+    monkeypatch.setattr(measure_process, "run_program", run)
+    assert measure_in_process(asked) == made
+    assert json.loads(programs[0].text)["steps"] == 7
+    assert programs[0].threads == 3
+    monkeypatch.setattr(measure_process, "run_program", lambda *given: '{"failed": "cannot"}')
+    with pytest.raises(RunError, match="cannot"):
+        measure_in_process(asked)
+
+
+@pytest.mark.slow
+def test_another_process(tmp_path):
+    """A user's file that prints, in a process of its own."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from elman import cell\nprint('hello')\n"
+        "@cell(input='x[I]', state='h[H]', weights='W[H, I]')\n"
+        "def leaky(x, h, W):\n    return 0.9 * h + W @ x\n"
+    )
+    given = {"steps": 4, "batch": 2, "engine": "reference", "seconds": 1e-3, "dtype": "float64"}
+    found = measure_in_process(MeasureRequest(f"{path}:leaky", 3, 5, {}, threads=1, **given))
+    assert set(found.errors) == {"output", "last h", "gradient of x", "gradient of W"}
+    assert found.threads == 1

@@ -1,0 +1,27 @@
+"""The peak of a machine: what its loop is, and what it gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from elman.engines.c.build import Compiler, find_compiler
+from elman.engines.c.isa import ISAS
+from elman.measuring.peak import CHAINS, peak_gflops, peak_text
+
+
+@pytest.mark.parametrize("isa", ISAS.values(), ids=lambda isa: isa.name)
+def test_peak_text(isa):
+    """Independent chains of one multiplication and one addition, in vectors of the ISA."""
+    text = peak_text(isa)
+    assert f"vector_size({isa.vector_bytes})" in text
+    assert text.count("* m + a;") == CHAINS
+
+
+@pytest.mark.slow
+def test_peak():
+    """It compiles, runs on every number of threads, and gives a speed that a processor can have."""
+    if not isinstance(find_compiler(), Compiler):
+        pytest.skip(str(find_compiler()))
+    found = peak_gflops((1,))
+    assert "1" in found
+    assert all(0.1 < gflops < 1e6 for gflops in found.values())
