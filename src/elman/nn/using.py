@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from elman.checks import shown
 from elman.engines import registry
 from elman.errors import EngineError, InputError, diagnostic, warn
-from elman.nn.compile.dynamo import constant
+from elman.torch_internals import autocast_enabled, constant, tracing_state
 
 VARIABLE = "ELMAN_ENGINE"
 HALVES = (torch.bfloat16, torch.float16)
@@ -104,9 +104,9 @@ def wanted(own: str) -> str:
 def unsuitable(input: Any, engine: str, more: bool) -> str | None:
     """Why torch's own layers compute this, or None; ``more``: they could not do all of it."""
     data = cast(Tensor, input.data if isinstance(input, PackedSequence) else input)
-    if torch._C._get_tracing_state() is not None or torch.compiler.is_compiling():
+    if tracing_state() is not None or torch.compiler.is_compiling():
         return "torch.compile or torch.jit.trace"
-    if torch._C._is_any_autocast_enabled():
+    if autocast_enabled():
         half = autocast_type(data.device.type)
         if half is not None:
             return None if more or serves(data.device.type, half) else "autocast"
@@ -149,7 +149,7 @@ def check_trace(module: str) -> None:
     Raises:
         InputError: as of :func:`check_export`.
     """
-    if torch._C._get_tracing_state() is None:
+    if tracing_state() is None:
         return
     check_export(module)
     text = (
