@@ -65,7 +65,8 @@ def pytest_configure(config):
         folder = Path(tempfile.mkdtemp(prefix="elman-tests-"))
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     os.environ["ELMAN_CACHE"] = str(folder)
-    os.environ.pop("ELMAN_ENGINE", None)  # a user's setting would choose the engine under test
+    for name in ("ELMAN_ENGINE", "ELMAN_FORCE_ENGINE"):
+        os.environ.pop(name, None)  # a user's setting would choose the engine under test
 
 
 @pytest.hookimpl(wrapper=True)

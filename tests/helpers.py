@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -274,6 +277,14 @@ def assert_all_same(
         assert not present.count_nonzero(), f"{name} is missing, and not zero"
     for name in got.keys() & want.keys():
         assert_same(name, got[name], want[name], dtype, T)
+
+
+@contextmanager
+def forced(engine: str) -> Iterator[None]:
+    """Every module runs on one engine, those too that name another: as by ELMAN_FORCE_ENGINE."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_module("elman.nn.using"), "_forced", engine)
+        yield
 
 
 class OwnBackwardKernel(Kernel):

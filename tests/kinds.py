@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 import elman
 from elman import cells
 from elman.nn.sequence import SequenceModule
-from helpers import assert_close
+from helpers import assert_close, forced
 
 SIZES = (5, 7)  # of x and h
 
@@ -133,7 +133,7 @@ AROUND = {
     "inference": torch.inference_mode,
     "deterministic": deterministic,
     "threads": one_thread_more,
-    "reference": lambda: elman.using(engine="reference"),
+    "reference": lambda: forced("reference"),
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "functions": Functions,
     "dispatched": Dispatched,

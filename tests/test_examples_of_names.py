@@ -15,6 +15,7 @@ import torch
 
 import elman
 from elman import export, ops, weights
+from helpers import forced
 from run_folders import small_run
 
 SIGNATURE = {
@@ -52,7 +53,7 @@ def test_public_names(name, tmp_path, monkeypatch):
         small_run(tmp_path).rename("runs/first")
     if name == "measure":
         monkeypatch.setattr("elman.measuring.measure._peak", lambda threads: None)
-    with elman.using(engine="reference"):
+    with forced("reference"):
         _run(name, thing, {"elman": elman, "torch": torch})
 
 

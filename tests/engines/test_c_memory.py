@@ -18,7 +18,7 @@ SHAPE = (3, LARGE // 4)
 @pytest.fixture(autouse=True)
 def empty(monkeypatch):
     monkeypatch.setattr(memory, "_kept", type(memory._kept)())
-    if memory._use_count is None:
+    if not memory.COUNTS_USERS:
         pytest.skip("this torch does not tell who holds a storage")
 
 

@@ -21,6 +21,7 @@ from elman.export import to_c
 from elman.export.step import tiled
 from elman.train import weights
 from elman.train.weights import load_weights
+from helpers import forced
 from library_sizes import DIMS
 from products import some_of
 from unseen import UNSEEN
@@ -69,7 +70,7 @@ def expected(module, inputs):
     given = tuple(x.unsqueeze(1) for x in inputs[:count])
     once = tuple(x.unsqueeze(0) for x in inputs[count:])
     more = {"static": once if len(once) > 1 else once[0]} if once else {}
-    with torch.no_grad(), elman.using(engine="reference"):
+    with torch.no_grad(), forced("reference"):
         out = module.eval()(given if len(given) > 1 else given[0], **more)[0]
     outputs = out if isinstance(out, tuple) else (out,)
     return torch.cat([value.reshape(len(value), -1) for value in outputs], -1)

@@ -22,7 +22,7 @@ from elman.frontend.cell import cell
 from elman.ir.graph import walk
 from elman.ir.ops import OPS
 from elman.ir.types import names_in
-from helpers import assert_same
+from helpers import assert_same, forced
 from kernels import cell_from
 from library_sizes import DIMS
 from random_cells import drawn_cells
@@ -69,7 +69,7 @@ def check(runtime, module, folder, T=5, B=3, states=False, lengths=None, **optio
     wide = [tuple(v.double() for v in group) for group in (inputs, starts, static)]
     given = {"static": wide[2]} if static else {}
     start = signature.form.closed(wide[1]) if states else None
-    with torch.no_grad(), elman.using(engine="reference"):
+    with torch.no_grad(), forced("reference"):
         x = wide[0] if len(inputs) > 1 else wide[0][0]
         out, last = exact(x, start, lengths=lengths, **given)
     outs = out if isinstance(out, tuple) else (out,)

@@ -1,8 +1,9 @@
-"""Who is asked: using before the environment before the module; records, and pinning them."""
+"""Which engine runs a module: argument, using, environment, in this order; records and pinning."""
 
 from __future__ import annotations
 
 import json
+from importlib import import_module
 
 import pytest
 import torch
@@ -11,7 +12,10 @@ import elman
 import elman.nn
 from elman import cells
 from elman.errors import EngineError
-from helpers import OwnBackwardEngine, stand_in
+from helpers import OwnBackwardEngine, forced, need_engine, stand_in
+from scripts import begin, finished
+
+USING = import_module("elman.nn.using")
 
 
 def ran(net) -> set[str]:
@@ -20,30 +24,105 @@ def ran(net) -> set[str]:
 
 
 def test_precedence(monkeypatch):
-    """using > ELMAN_ENGINE > the module's own."""
+    """The module's argument > using > ELMAN_ENGINE; ELMAN_FORCE_ENGINE before all, of calls that
+    came before too."""
     x = torch.zeros(2, 2, 3)
-    net = elman.Recurrent(cells.gru, 3, 4, engine="aten")
-    net(x)
-    assert ran(net) == {"aten"}
-    monkeypatch.setenv("ELMAN_ENGINE", "reference")
-    net = elman.Recurrent(cells.gru, 3, 4, engine="aten")
-    net(x)
-    assert ran(net) == {"reference"}
+
+    def engine_of(argument: str) -> str:
+        net = elman.Recurrent(cells.gru, 3, 4, engine=argument)
+        with torch.no_grad():
+            net(x), net(x), net(x)  # checked, kept, and by the cache of calls
+        (engine,) = ran(net)
+        return engine
+
+    monkeypatch.setattr(USING, "_environment", "aten")
+    assert engine_of("auto") == "aten"
+    assert engine_of("reference") == "reference"
+    with elman.using(engine="reference"):
+        assert engine_of("auto") == "reference"
+        assert engine_of("aten") == "aten"
+        with elman.using(engine="aten"):
+            assert engine_of("auto") == "aten"
+        assert engine_of("auto") == "reference"
+        with forced("aten"):
+            assert engine_of("auto") == engine_of("reference") == "aten"
+    net = elman.GRU(3, 4, engine="aten")
+    for _ in range(3):
+        net(x)
+    with forced("reference"):
+        net(x)
+    assert "reference" in ran(net)
+
+
+def test_explained_in_the_same_order(monkeypatch):
+    """explain names the engine that a call would run on."""
+    x = torch.zeros(2, 2, 3)
+
+    def engines(argument: str) -> str:
+        return elman.explain(elman.GRU(3, 4, engine=argument), x).stages["engines"]
+
+    monkeypatch.setattr(USING, "_environment", "reference")
+    assert "engine reference, asked for by name" in engines("auto")
+    assert "engine aten, asked for by name" in engines("aten")
     with elman.using(engine="aten"):
-        net = elman.Recurrent(cells.gru, 3, 4)
-        net(x)
-        with elman.using(engine="reference"):
-            pass
-        net(x)
-    assert ran(net) == {"aten"}
-    monkeypatch.setenv("ELMAN_ENGINE", "cudnn")
-    with pytest.raises(
-        EngineError,
-        match="no engine 'cudnn'; there are auto, c, triton, aten, deer, scan-backward, reference",
+        assert "engine aten, asked for by name" in engines("auto")
+        assert "engine reference, asked for by name" in engines("reference")
+    with forced("reference"):
+        assert "engine reference, asked for by name" in engines("aten")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_compiled_in_the_same_order(monkeypatch):
+    """A compiled call runs on the engine that the eager one would."""
+    x = torch.zeros(2, 2, 3)
+
+    def engine_of(kind: str, argument: str) -> str:
+        torch._dynamo.reset()
+        sizes = (3, 4) if kind == "GRU" else (cells.mgu, 3, 4)
+        net = getattr(elman, kind)(*sizes, engine=argument)
+        torch.compile(net, backend="eager", fullgraph=True)(x)
+        (engine,) = ran(net)
+        return engine
+
+    need_engine("c")
+    monkeypatch.setattr(USING, "_environment", "reference")
+    for kind in ("GRU", "Recurrent"):
+        assert engine_of(kind, "auto") == "reference"
+        assert engine_of(kind, "c") == "c"
+    with elman.using(engine="c"):
+        assert engine_of("GRU", "auto") == "c"
+        assert engine_of("GRU", "reference") == "reference"
+        with forced("reference"):
+            assert engine_of("GRU", "c") == "reference"
+    torch._dynamo.reset()
+
+
+def test_unknown_names(monkeypatch):
+    """Of a block, of either variable: what is wrong, where, and what there is."""
+    known = "there are auto, c, triton, aten, deer, scan-backward, reference"
+    net, x = elman.GRU(3, 4), torch.zeros(2, 2, 3)
+    with (
+        pytest.raises(EngineError, match=f"^no engine 'fast'; {known}"),
+        elman.using(engine="fast"),
     ):
-        net(x)
-    with pytest.raises(EngineError, match="no engine 'fast'"), elman.using(engine="fast"):
         pass
+    for name, variable in (("_environment", "ELMAN_ENGINE"), ("_forced", "ELMAN_FORCE_ENGINE")):
+        with monkeypatch.context() as patch:
+            patch.setattr(USING, name, "cudnn")
+            with pytest.raises(EngineError, match=f"^{variable}: no engine 'cudnn'; {known}"):
+                net(x)
+
+
+@pytest.mark.slow
+def test_variables_are_read_at_import():
+    """Of the process's environment."""
+    environment = {"ELMAN_ENGINE": "aten", "ELMAN_FORCE_ENGINE": "reference"}
+    for names in (["ELMAN_ENGINE"], ["ELMAN_ENGINE", "ELMAN_FORCE_ENGINE"]):
+        code = "import elman; print(elman.explain(elman.GRU(3, 4), T).stages['engines'])".replace(
+            "T", "__import__('torch').zeros(2, 2, 3)"
+        )
+        text = finished(begin("-c", code, **{name: environment[name] for name in names}))
+        assert f"engine {environment[names[-1]]}, asked for by name" in text
 
 
 def test_choices_are_recorded_and_pinned(monkeypatch):

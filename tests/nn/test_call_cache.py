@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 import elman
 from elman.nn.call_cache import LayerCallCache
 from elman.nn.sequence import SequenceModule
-from helpers import need_engine
+from helpers import forced, need_engine
 from kinds import (
     AROUND,
     CHANGES,
@@ -96,7 +96,7 @@ def test_the_third_call_is_checked_no_more(name, monkeypatch):
         for x in (whole, whole[:1], whole[:, 0]):
             with AROUND[around]():
                 out, state = net(x)
-                with elman.using(engine="reference"):
+                with forced("reference"):
                     want = [net(x), net(x, state)]
                 for _ in range(2):
                     net(x), net(x, state)
@@ -234,7 +234,7 @@ def test_random_numbers_are_those_of_the_long_way(layers, reset, monkeypatch):
         flags = None if reset is None else reset.expand(steps, 2)
         with AROUND[around]():
             torch.default_generator.manual_seed(5)
-            with elman.using(engine="reference"):
+            with forced("reference"):
                 want = [copy.deepcopy(net)(x, state, reset=flags) for _ in range(4)]
                 whole = outcome(net, x, state, flags)
             torch.default_generator.manual_seed(5)

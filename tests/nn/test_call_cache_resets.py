@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 import elman
-from helpers import need_engine
+from helpers import forced, need_engine
 from kinds import (
     AROUND,
     CHANGES,
@@ -153,7 +153,7 @@ def test_the_third_call_is_checked_no_more(name, monkeypatch):
         calls = [(s, f) for s in (state, None) for f in (first, ~first, first & False, None)]
         for around in ("no_grad", "usual"):
             with AROUND[around]():
-                with elman.using(engine="reference"):
+                with forced("reference"):
                     want = [outcome(net, x, *call) for call in calls]
                 for _ in range(2):
                     for call in calls:
@@ -190,7 +190,7 @@ def test_batch_first(monkeypatch):
     for part in (x, x[:, :1], x[:1]):
         state = tuple(torch.randn(1, len(part), SIZES[1]).double() for _ in range(2))
         flags = NEW.t()[2 - len(part) :, : part.shape[1]]
-        with elman.using(engine="reference"):
+        with forced("reference"):
             want = outcome(net, part, state, flags)
         net(part, state, reset=flags), net(part, state, reset=flags)
         with served_without_checks(monkeypatch):
@@ -201,7 +201,7 @@ def test_streams_come_again(monkeypatch):
     """``step`` and ``Stream`` with flags, which change from step to step."""
     need_engine("c")
     net, xs = modules()["lstm of two layers"]().double(), torch.randn(3, 2, SIZES[0]).double()
-    with elman.using(engine="reference"), torch.no_grad():
+    with forced("reference"), torch.no_grad():
         want = net(xs, reset=NEW)[0]
     with torch.no_grad():
         for _ in range(3):

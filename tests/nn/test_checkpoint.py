@@ -18,7 +18,7 @@ import elman.nn
 from elman import cells
 from elman.errors import EngineError, InputError
 from elman.plan.checkpoint import Checkpoint, Sizes, checked, fitting, held, least
-from helpers import assert_close, need_engine
+from helpers import assert_close, forced, need_engine
 from products import some_of
 
 F64 = torch.float64
@@ -73,7 +73,7 @@ def agree(net: Any, T: int = 7, B: int = 3, **call: Any) -> None:
     x, states, steps = x_of(T, B), states_of(net, B), net.checkpoint
     got = step(net, x, states, **call)
     net.checkpoint = None
-    with elman.using(engine="reference"):
+    with forced("reference"):
         want = step(net, x, states, **call)
     net.checkpoint = steps
     assert got.keys() == want.keys()

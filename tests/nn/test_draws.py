@@ -19,7 +19,7 @@ from elman.errors import InputError, ShapeError, TraceError
 from elman.frontend.cell import cell
 from elman.ir.draws import BITS, SCALE, drawn, stream
 from elman.plan.build import program
-from helpers import assert_close, need_engine
+from helpers import assert_close, forced, need_engine
 from specs import spec_of
 
 F64 = torch.float64
@@ -357,7 +357,7 @@ def test_half_precision(dtype):
         half(x.float())
     with torch.autocast("cpu", torch.bfloat16):
         assert net(x.float())[0].dtype == half(x)[0].dtype == torch.bfloat16
-    with elman.using(engine="reference"):
+    with forced("reference"):
         assert half.eval()(x)[0].dtype == dtype
 
 

@@ -116,7 +116,7 @@ def test_packed_sequences_and_projections():
 
 
 def test_the_engine_that_is_asked_for():
-    """``using`` overrides a module's own, for cells too."""
+    """``using`` says who runs a module that names no engine, and a cell."""
     with elman.using(engine="reference"):
         for found in (
             explain(elman.GRU(3, 5), x_of(4, 2, 3)),

@@ -16,7 +16,7 @@ import elman
 from elman import cells, ops
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import cell
-from helpers import assert_close, need_engine
+from helpers import assert_close, forced, need_engine
 from kinds import served_without_checks
 
 F64 = torch.float64
@@ -224,7 +224,7 @@ def test_calls_that_came_before(name, steps, resets, layout, monkeypatch):
     flags = {"reset": torch.arange(x[..., 0].numel()).reshape(lead) % 2 == 0} if resets else {}
     _, state = net(x)
     several = [net.draws(steps, batch) for _ in range(5)]
-    with elman.using(engine="reference"):
+    with forced("reference"):
         want = [parts_of(copy.deepcopy(net)(x, state, draws=d, **flags)) for d in several]
     got = [parts_of(net(x, state, draws=d, **flags)) for d in several[:2]]
     with served_without_checks(monkeypatch):

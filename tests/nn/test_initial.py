@@ -17,7 +17,7 @@ import elman
 from elman import cells
 from elman.errors import InputError, ShapeError
 from elman.ops import mean, tanh
-from helpers import assert_close
+from helpers import assert_close, forced
 
 F64 = torch.float64
 I, H, T, B = 5, 6, 7, 3
@@ -97,7 +97,7 @@ def test_what_is_learned_is_what_could_be_given(kind, stack):
     shapes = {name: tuple(v.shape) for name, v in net.state_dict().items() if "initial" in name}
     assert shapes["initial_h"] == (len(net.runners), H)
     assert kind is not with_scalar or shapes["initial_n"] == (len(net.runners),)
-    with elman.using(engine="reference"):
+    with forced("reference"):
         want = results(net, x, given(net, B))
         packed = results(net, x, given(net, B), lengths=[7, 2, 5])
     same(results(net, x), want)
@@ -105,7 +105,7 @@ def test_what_is_learned_is_what_could_be_given(kind, stack):
     rows = pack_padded_sequence(x, [7, 2, 5], enforce_sorted=False)
     same(results(net, rows)[1:], packed[1:])
     alone = results(net, x[:, 0])
-    with elman.using(engine="reference"):
+    with forced("reference"):
         state = given(net, 1)
         state = state[:, 0] if isinstance(state, Tensor) else tuple(s[:, 0] for s in state)
         same(alone, results(net, x[:, 0], state))
@@ -219,7 +219,7 @@ def test_resets(kind, stack, carried, reset_to):
         out, last = net(x, *tensors, reset=mask, **call, **more)
         return [out, *(last if isinstance(last, tuple) else (last,))]
 
-    with elman.using(engine="reference"):
+    with forced("reference"):
         # every sample's own start: initial is that of the sample
         want = [
             torch.cat(parts, 1)
@@ -287,7 +287,7 @@ def test_stream(kind):
 def test_torchs_layers_have_none():
     """Where torch's own layer would run, nothing begins with zeros."""
     net, x = made("GRU"), torch.ones(T, B, I, dtype=F64)
-    with elman.using(engine="aten"):
+    with forced("aten"):
         want = net(x)[0]
         assert_close(want[0], net.step(x[0])[0])
     with pytest.warns(UserWarning, match="step by step on engine reference"):

@@ -15,7 +15,7 @@ import elman
 from elman import cells, ops
 from elman.errors import InputError, ShapeError, TraceError
 from elman.weights import from_arrays, to_arrays
-from helpers import assert_close
+from helpers import assert_close, forced
 from products import some_of
 
 F64 = torch.float64
@@ -368,7 +368,7 @@ def test_random_numbers_of_each_layer():
     found = []
     for engine in ("reference", "auto"):
         torch.manual_seed(1)
-        with elman.using(engine=engine):
+        with forced(engine):
             found.append(both(x)[0])
     assert_close(found[1], found[0])
     assert not torch.equal(found[0], both(x)[0])

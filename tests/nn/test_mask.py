@@ -17,7 +17,7 @@ import elman
 import elman.nn
 from elman import cells, ops
 from elman.errors import EngineError, InputError, ShapeError
-from helpers import assert_close, need_engine
+from helpers import assert_close, forced, need_engine
 from kinds import deterministic
 
 F64 = torch.float64
@@ -65,7 +65,7 @@ def step_by_step(net: Any, x: torch.Tensor, states: Any, mask: torch.Tensor) -> 
     """One layer in one direction: a call of each step on engine reference, selected after it."""
     outputs, states = [], [state[0] for state in states]
     for now, keep in zip(x, mask):
-        with elman.using(engine="reference"):
+        with forced("reference"):
             out, after = net(now.unsqueeze(0), one_or_all([state[None] for state in states]))
         after = after if isinstance(after, tuple) else (after,)
         made = [selected(keep, new[0], old) for new, old in zip(after, states)]
@@ -296,7 +296,7 @@ def test_beside_other_options(name):
     found = []
     for engine in ("c", "reference"):
         torch.manual_seed(0)
-        with elman.using(engine=engine):
+        with forced(engine):
             found.append(results(net, *net(x, mask=mask, reset=~mask), [x]))
     for what, value in found[0].items():
         assert_close(value, found[1][what])
@@ -344,7 +344,7 @@ def test_transforms():
         return [*sample.values(), *moved, twice]
 
     got = every()
-    with elman.using(engine="reference"):
+    with forced("reference"):
         same(got, every())
     hidden = vmap(lambda mask: net(x, mask=mask)[0])(torch.stack([mask, ~mask]))
     same(hidden, [net(x, mask=own)[0] for own in (mask, ~mask)])

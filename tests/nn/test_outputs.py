@@ -15,7 +15,7 @@ import elman.nn
 from elman import cells
 from elman.errors import EngineError, InputError
 from elman.ops import mean, tanh
-from helpers import assert_close
+from helpers import assert_close, forced
 
 F64 = torch.float64
 I, H = 5, 7  # P = I: layers can be stacked, and residual
@@ -416,7 +416,7 @@ def test_states_of_any_cell(cell):
     _, ends = net(x[:3])
     for state, end in zip(states, (ends,) if one else ends, strict=True):
         assert_close(state[2:3], end)
-    with elman.using(engine="reference"):
+    with forced("reference"):
         _, again, _ = net(x, outputs="states")
     for state, other in zip(states, (again,) if one else again, strict=True):
         assert_close(state, other)
@@ -445,7 +445,7 @@ def test_static_inputs(stack, outputs):
     x, s = drawn(), torch.randn(3, 3, dtype=F64, requires_grad=True)
     found = []
     for engine in ("reference", "auto"):
-        with elman.using(engine=engine):
+        with forced(engine):
             parts = net(x, static=s, outputs=outputs)
         values = [value for part in parts for value in part]
         loss = sum((value * (k + 1)).sin().sum() for k, value in enumerate(values))

@@ -17,7 +17,7 @@ import elman
 import elman.nn
 from elman import cells
 from elman.errors import EngineError, InputError, ShapeError
-from helpers import assert_close, need_engine
+from helpers import assert_close, forced, need_engine
 
 KINDS = ("RNN", "GRU", "LSTM")
 TO = ("zeros", "initial")
@@ -66,7 +66,7 @@ def in_episodes(
                     goes_on = first == 0 and not mask[0, b] if not back else end == T
                     rows.append(own if goes_on or to == "initial" else torch.zeros_like(own))
                 begin.append(torch.stack(rows).unsqueeze(1))
-            with elman.using(engine="reference"):
+            with forced("reference"):
                 out, last = net(x[first:end, b : b + 1], packed_up(tuple(begin)))
             min_chunks.append(out)
             lasts.append(last if isinstance(last, tuple) else (last,))
@@ -257,7 +257,7 @@ def test_transforms(to):
         return [*sample.values(), *moved, twice]
 
     got = every()
-    with elman.using(engine="reference"):
+    with forced("reference"):
         want = every()
     for a, b in zip(got, want):
         assert_close(a, b)

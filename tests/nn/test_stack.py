@@ -21,14 +21,14 @@ from elman.engines.c.together import Teams
 from elman.engines.call import Call, Cotangents, Gradients, Result
 from elman.engines.together import Arrangement, Together
 from elman.tuning import decisions, together
-from helpers import DIFFERENCES, assert_close, assert_same, need_engine
+from helpers import DIFFERENCES, assert_close, assert_same, forced, need_engine
 
 
 def results(net, x, state, engine, dy, ends):
     """Output, last states and every gradient by name."""
     x = x.clone().requires_grad_(x.requires_grad)
     start = tuple(part.clone().requires_grad_() for part in state)
-    with elman.using(engine=engine):
+    with forced(engine):
         out, last = net(x, start if len(start) > 1 else start[0])
     last = last if isinstance(last, tuple) else (last,)
     loss = (out * dy).sum() + sum((a * b).sum() for a, b in zip(last, ends))
@@ -125,7 +125,7 @@ def test_further_inputs_go_to_all_layers(schedule):
         m = torch.randn(8, 3, dtype=torch.float64, requires_grad=True)
         found = []
         for engine in ("reference", "c"):
-            with elman.using(engine=engine):
+            with forced(engine):
                 loss = net((x, m))[0].square().sum()
             found.append(torch.autograd.grad(loss, [x, m, *net.parameters()]))
         for a, b in zip(*found):

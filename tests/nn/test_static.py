@@ -16,7 +16,7 @@ from elman import cell, compiler, ops
 from elman.engines.deer.problem import Formula
 from elman.errors import InputError, ShapeError
 from elman.plan.spec import Spec
-from helpers import assert_close, need_engine
+from helpers import assert_close, forced, need_engine
 
 F64 = torch.float64
 ENGINES = ("reference", "c", "deer", "scan-backward")
@@ -190,7 +190,7 @@ def test_transforms():
         return [*by_sample[0].values(), by_sample[1], *tangent]
 
     got = asked()
-    with elman.using(engine="reference"):
+    with forced("reference"):
         want = asked()
     for a, b in zip(got, want, strict=True):
         assert_close(a, b)

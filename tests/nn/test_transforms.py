@@ -19,7 +19,7 @@ from elman import cells
 from elman.engines.reference.engine import ReferenceKernel
 from elman.errors import EngineError
 from elman.nn.dispatch import Runner
-from helpers import Case, Sizes, need_engine, random_case
+from helpers import Case, Sizes, forced, need_engine, random_case
 from kernels import case_of
 from random_cells import drawn_cells
 from unseen import UNSEEN
@@ -45,12 +45,12 @@ def same(got: Any, want: Any, tolerance: float = 1e-9) -> None:
 
 def both(monkeypatch: pytest.MonkeyPatch, compute: Any) -> None:
     """The same from engine reference, and without it."""
-    with elman.using(engine="reference"):
+    with forced("reference"):
         want = compute()
     with monkeypatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         patch.setattr(ReferenceKernel, "forward", only_to_verify)
-        with elman.using(engine="c"):
+        with forced("c"):
             same(compute(), want)
 
 
@@ -317,7 +317,7 @@ def test_cotangents_of_a_later_transform(more):
     def gradient(cotangent: torch.Tensor, **options: bool) -> torch.Tensor:
         return torch.autograd.grad(module(x)[0], x, cotangent, **options)[0]
 
-    with elman.using(engine="c"):
+    with forced("c"):
         d = torch.randn(3, *module(x)[0].shape, dtype=F64)
         each = torch.stack([gradient(one) for one in d])
         same(gradient(d, is_grads_batched=True), each)

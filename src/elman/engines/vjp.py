@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import torch
 from torch import Tensor
 
-_run_backward: Any = getattr(torch.autograd.graph, "_engine_run_backward", None)
+from elman.torch_internals import differentiate
 
 
 def vjp(
@@ -35,25 +33,10 @@ def vjp(
     if pairs and wanted:
         roots, ds = zip(*pairs, strict=True)
         inputs = [leaves[k] for k in wanted]
-        grads = _grad(roots, inputs, ds, create_graph)
+        grads = differentiate(roots, inputs, ds, create_graph)
         for k, grad in zip(wanted, grads, strict=True):
             gradients[k] = grad
     return tuple(gradients)
-
-
-def _grad(
-    roots: Sequence[Tensor], inputs: Sequence[Tensor], ds: Sequence[Tensor], create_graph: bool
-) -> Sequence[Tensor | None]:
-    """``torch.autograd.grad``, None for an input that nothing reads.
-
-    To compare the shapes of cotangents, that one imports a computer algebra system: 0.2 s of the
-    first training step. Here they fit.
-    """
-    if _run_backward is None:
-        return torch.autograd.grad(roots, inputs, ds, create_graph=create_graph, allow_unused=True)
-    return _run_backward(
-        tuple(roots), tuple(ds), create_graph, create_graph, tuple(inputs), True, False
-    )
 
 
 def leaves_of(tensors: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor]:

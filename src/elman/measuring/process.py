@@ -14,6 +14,7 @@ SOURCES = Path(__file__).parents[2]  # the folder that the package lies in
 DROPPED = (
     "ELMAN_CFLAGS",
     "ELMAN_ENGINE",
+    "ELMAN_FORCE_ENGINE",
     "ELMAN_POISON",
 )  # they would change who runs, or how fast
 

@@ -26,7 +26,8 @@ class Options(TypedDict, total=False):
     """What all modules take beside sizes, and torch's do not.
 
     Attributes:
-        engine: ``"auto"`` (benchmarked), or a name; ``elman.using`` and ELMAN_ENGINE override it.
+        engine: a name; or ``"auto"``: what ``elman.using`` or ELMAN_ENGINE says, else the engine
+            that benchmarks fastest.
         heads: so many copies of the formula side by side, each of hidden_size / heads units, that
             do not see each other's past: weights that multiply a state are block-diagonal, stored
             as [rows, columns / heads].

@@ -12,7 +12,6 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import Cell
 from elman.nn.arguments import Marks, named
-from elman.nn.compile.dynamo import allow_compiling
 from elman.nn.compile.names import fixed_engine
 from elman.nn.configured import Options, limited, signed, unknown
 from elman.nn.dense import check_sequence, check_states, is_dense
@@ -25,6 +24,7 @@ from elman.nn.parts import PARTS, Parts
 from elman.nn.reset import ResetTo
 from elman.nn.sequence import SequenceModule
 from elman.nn.using import check_export, compiles, unsuitable, wanted
+from elman.torch_internals import allow_compiling
 
 
 class TorchLayers(SequenceModule):
@@ -57,10 +57,9 @@ class TorchLayers(SequenceModule):
             raise ShapeError(f"hidden_size={size} cannot be divided among {heads} heads")
         if self.proj_size:
             raise InputError(f"proj_size={self.proj_size} has no heads")
-        for name in self._flat_weights_names:
-            if name.startswith("weight_hh"):
-                whole = getattr(self, name)
-                setattr(self, name, nn.Parameter(whole.new_empty(whole.shape[0], size // heads)))
+        for name in [name for name, _ in self.named_parameters() if name.startswith("weight_hh")]:
+            whole = getattr(self, name)
+            setattr(self, name, nn.Parameter(whole.new_empty(whole.shape[0], size // heads)))
         super().reset_parameters()  # type: ignore[misc]
 
     def _make_parts(self) -> Parts:
@@ -78,8 +77,9 @@ class TorchLayers(SequenceModule):
 
     def _parameter_names(self: Any, runners: Mapping[str, Runner]) -> list[list[str]]:
         """See :meth:`SequenceModule._parameter_names`."""
-        names, count = self._flat_weights_names, len(self._flat_weights_names) // len(runners)
-        return [names[k : k + count] for k in range(0, len(names), count)]
+        roles = ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * bool(self.bias)
+        roles += ["weight_hr"] * bool(self.proj_size)
+        return [[f"{role}_{suffix}" for role in roles] for suffix in runners]
 
     def __getstate__(self: Any) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]

@@ -19,6 +19,7 @@ class Parts(NamedTuple):
         runners: one per layer and direction, by the suffix of its weights' names: ``l0``,
             ``l0_reverse`` …
         stack: of them.
+        stack_key: of the stack, for torch's compiler.
         names: of the parameters of each.
         signature: what the module takes.
         draws: how often cells draw random numbers anew: per ``step``, per ``sequence``.
@@ -31,6 +32,7 @@ class Parts(NamedTuple):
 
     runners: dict[str, Runner]
     stack: Stack
+    stack_key: str
     names: list[list[str]]
     signature: Signature
     call_cache: LayerCallCache

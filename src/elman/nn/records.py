@@ -73,7 +73,8 @@ def counters(model: nn.Module) -> dict[str, int]:
 def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
     """Make a model's layers use exactly what :func:`choices` recorded, whatever is benchmarked now.
 
-    ``using`` and ELMAN_ENGINE still override it. Size buckets without a record choose as usual.
+    Of a module that names no engine, ``using`` and ELMAN_ENGINE still come first. Size buckets
+    without a record choose as usual.
 
     Returns:
         Why some records cannot be used; empty if all are.

@@ -64,7 +64,8 @@ class Recurrent(SequenceModule, nn.Module):
             well, and so does an input of as many units as a state, ``x[H]``. Inputs and weights
             without a divided dim, ``x[I]`` or a scalar, are shared. A scalar state or output that
             depends on a head's own is one per head, [B, heads].
-        engine: ``"auto"`` (measured), or a name; ``elman.using`` and ELMAN_ENGINE override it.
+        engine: a name; or ``"auto"``: what ``elman.using`` or ELMAN_ENGINE says, else the engine
+            that benchmarks fastest.
         tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``, ``"recompute"``.
         without: optimizations that are left out, to measure what they gain: names of
             ``elman.plan.spec.OPTIMIZATIONS``.

@@ -15,6 +15,7 @@ from elman.ir.types import dim_size
 from elman.nn.arguments import Marks, Prepared, cast_to, device_type
 from elman.nn.autograd.transforms import transformed
 from elman.nn.call_cache import LayerCallCache
+from elman.nn.compile.names import key_of
 from elman.nn.compile.traced import run_compiled
 from elman.nn.configured import Configured
 from elman.nn.dense import row_of
@@ -35,6 +36,7 @@ from elman.nn.using import HALVES, autocast_type, serves
 from elman.passes.draws import draws_of
 from elman.plan.checkpoint import EVERYTHING
 from elman.plan.spec import PlanOptions
+from elman.torch_internals import autocast_enabled
 
 
 class SequenceModule(Configured):
@@ -71,7 +73,9 @@ class SequenceModule(Configured):
         begins = self.learn_initial or any(map(begins_otherwise, runners.values()))
         call_cache = LayerCallCache(stack, signature, names, draws, not begins)
         recurrent = [multiplies_states(runner.cell) for runner in runners.values()]
-        return Parts(runners, stack, names, signature, call_cache, recurrent, draws, begins)
+        return Parts(
+            runners, stack, key_of(stack), names, signature, call_cache, recurrent, draws, begins
+        )
 
     @property
     def parts(self) -> Parts:
@@ -281,7 +285,7 @@ class SequenceModule(Configured):
         """
         like = weights[0][0] if weights[0] else None
         cast: torch.dtype | None = None
-        if torch._C._is_any_autocast_enabled():
+        if autocast_enabled():
             kind = device_type(x if like is None else like)
             half = autocast_type(kind)
             if half is not None:
@@ -348,7 +352,8 @@ class SequenceModule(Configured):
         inputs, states, layout, weights, *_ = prepared
         settings = RunSettings(engine, share, self.residual, self._checkpoint, outputs)
         if torch.compiler.is_compiling() and layout.packing is None:
-            made, last = run_compiled(self, prepared, settings, per if self.training else ())
+            drawn, key = per if self.training else (), parts.stack_key
+            made, last = run_compiled(key, prepared, settings, drawn)
             return signature.closed(made, last, layout)
         every = (*inputs, *states, *[weight for group in weights for weight in group])
         if transformed(every) is not None:  # kernels that every transform goes through

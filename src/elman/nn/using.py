@@ -1,4 +1,4 @@
-"""Which engine is asked for: ``using(engine=…)`` before ELMAN_ENGINE before the module's own."""
+"""Which engine runs a module: its argument, or else :func:`using`, or else ELMAN_ENGINE."""
 
 from __future__ import annotations
 
@@ -18,30 +18,34 @@ from torch.nn.utils.rnn import PackedSequence
 from elman.checks import shown
 from elman.engines import registry
 from elman.errors import EngineError, InputError, diagnostic, warn
-from elman.nn.compile.dynamo import constant
+from elman.torch_internals import autocast_enabled, constant, tracing_state
 
-VARIABLE = "ELMAN_ENGINE"
 HALVES = (torch.bfloat16, torch.float16)
-_KEY = os.environ.encodekey(VARIABLE)
+_VARIABLE, _FORCING = "ELMAN_ENGINE", "ELMAN_FORCE_ENGINE"
 
-_asked: ContextVar[str | None] = ContextVar("elman_engine", default=None)
+# Read once: os.environ.get takes a tenth of the time of a small step.
+_environment: str | None = os.environ.get(_VARIABLE) or None
+_forced: str | None = os.environ.get(_FORCING) or None  # runs every module, for debugging
+_block: ContextVar[str | None] = ContextVar("elman_engine", default=None)
 
 
-def checked(engine: str) -> str:
-    """The name itself. Raises EngineError if there is no such engine, listing those that exist."""
+def checked(engine: str, where: str = "") -> str:
+    """The name itself; ``where`` it stands, for the message. Raises EngineError if there is no such
+    engine, listing those that exist."""
     if not isinstance(engine, str) or engine not in ("auto", *registry.names()):
         raise EngineError(
-            f"no engine {shown(engine)}; there are auto, {', '.join(registry.names())}"
+            f"{where}no engine {shown(engine)}; there are auto, {', '.join(registry.names())}"
         )
     return engine
 
 
 @contextmanager
 def using(*, engine: str) -> Iterator[None]:
-    """Run every module inside the ``with`` block on one engine, whatever it was made with.
+    """Run the modules that name no engine on one engine, inside the ``with`` block.
 
-    It overrides the environment variable ELMAN_ENGINE, which overrides a module's own ``engine=``.
-    ``engine="auto"`` gives the choice back to measurement. Other threads are not affected.
+    A module that was made with ``engine=`` keeps its engine. The block comes before the environment
+    variable ELMAN_ENGINE; ``engine="auto"`` gives the choice back to measurement. Other threads are
+    not affected.
 
     Raises:
         EngineError: there is no engine of that name; inside the block, whatever that engine cannot
@@ -51,11 +55,11 @@ def using(*, engine: str) -> Iterator[None]:
         >>> with elman.using(engine="reference"):
         ...     out, h = elman.GRU(8, 16)(torch.randn(5, 2, 8))
     """
-    token = _asked.set(checked(engine))
+    token = _block.set(checked(engine))
     try:
         yield
     finally:
-        _asked.reset(token)
+        _block.reset(token)
 
 
 def unserved(like: Tensor) -> str | None:
@@ -85,28 +89,31 @@ def autocast_type(kind: str) -> torch.dtype | None:
     return torch.get_autocast_dtype(kind)
 
 
-def wanted(own: str) -> str:
-    """The engine that a module made with ``engine=own`` has to use now.
+def wanted(argument: str) -> str:
+    """The engine that a module made with ``engine=argument`` has to use now.
+
+    Its argument, unless that is ``auto``; else what :func:`using` says; else ELMAN_ENGINE. The
+    variable ELMAN_FORCE_ENGINE comes before all. Both variables are read when elman is imported.
 
     Raises:
-        EngineError: ELMAN_ENGINE names an engine that does not exist.
+        EngineError: a variable names an engine that does not exist.
     """
-    asked = _asked.get()
-    if asked is not None:
-        return asked
-    set_here = getattr(os.environ, "_data", None)  # os.environ.get takes longer than a small step
-    if set_here is not None and _KEY not in set_here:
-        return own
-    from_environment = os.environ.get(VARIABLE)
-    return checked(from_environment) if from_environment else own
+    if _forced is not None:
+        return checked(_forced, f"{_FORCING}: ")
+    if argument != "auto":
+        return argument
+    block = _block.get()
+    if block is not None:
+        return block
+    return argument if _environment is None else checked(_environment, f"{_VARIABLE}: ")
 
 
 def unsuitable(input: Any, engine: str, more: bool) -> str | None:
     """Why torch's own layers compute this, or None; ``more``: they could not do all of it."""
     data = cast(Tensor, input.data if isinstance(input, PackedSequence) else input)
-    if torch._C._get_tracing_state() is not None or torch.compiler.is_compiling():
+    if tracing_state() is not None or torch.compiler.is_compiling():
         return "torch.compile or torch.jit.trace"
-    if torch._C._is_any_autocast_enabled():
+    if autocast_enabled():
         half = autocast_type(data.device.type)
         if half is not None:
             return None if more or serves(data.device.type, half) else "autocast"
@@ -149,7 +156,7 @@ def check_trace(module: str) -> None:
     Raises:
         InputError: as of :func:`check_export`.
     """
-    if torch._C._get_tracing_state() is None:
+    if tracing_state() is None:
         return
     check_export(module)
     text = (

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from elman.errors import warn_once
 from elman.plan.allreduce import INTERCONNECTS, Interconnect
+from elman.torch_internals import default_store
 from elman.tuning.cache import Key
 
 WAIT_S = 600.0  # then a process benchmarks by itself
@@ -84,8 +85,7 @@ def _store() -> Any:
     """The store of the default process group; None if there is no other process to share with."""
     if workers() == 1 or dist.get_backend() == "fake":
         return None
-    # Torch has no public name for it; its own checkpoints and launchers use this one.
-    return dist.distributed_c10d._get_default_store()
+    return default_store()
 
 
 def _awaited(store: Any, place: str) -> Any:

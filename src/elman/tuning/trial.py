@@ -20,12 +20,11 @@ from elman.engines.call import Call, Cotangents, Result
 from elman.engines.vjp import leaves_of, vjp
 from elman.errors import nothing_said
 from elman.ir.types import shape_size
+from elman.torch_internals import saved_tensors_are_hooked
 
 Maker = Callable[[Tensor], Tensor]
 
 _DRAWN = 1_000_003  # numbers drawn for one tensor; a larger one repeats them, in no step with rows
-_C: Any = torch._C
-_top_hooks: Any = getattr(_C._autograd, "_top_saved_tensors_default_hooks", None)
 
 
 def _same(value: Any) -> Any:
@@ -37,7 +36,7 @@ def apart(device: str) -> Iterator[None]:
     """No autocast, and none of the user's hooks on saved tensors (checkpointing, offloading)."""
     with ExitStack() as stack:
         stack.enter_context(torch.autocast(device, enabled=False))
-        if _top_hooks is None or _top_hooks(False) is not None:
+        if saved_tensors_are_hooked():
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
         yield
 

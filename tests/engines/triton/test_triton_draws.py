@@ -16,7 +16,7 @@ from elman.nn.autograd.function import run
 from elman.nn.draws import Draws, draw_keys
 from elman.passes.draws import draws
 from elman.tuning.kernels import kernel_of
-from helpers import Sizes, assert_close, job_of, random_case
+from helpers import Sizes, assert_close, forced, job_of, random_case
 
 pytestmark = [pytest.mark.interpreted]
 
@@ -67,6 +67,6 @@ def test_modules():
             torch.manual_seed(0)
             got, _ = net(x, lengths=lengths)
             torch.manual_seed(0)
-            with elman.using(engine="reference"):
+            with forced("reference"):
                 want, _ = net(x, lengths=lengths)
             assert_close(got, want)

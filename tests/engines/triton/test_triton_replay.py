@@ -20,7 +20,7 @@ from elman.engines.triton import replay as replay_module
 from elman.engines.triton.engine import TritonEngine
 from elman.engines.triton.kernel import TritonKernel
 from elman.ops import sigmoid, tanh
-from helpers import Case, Sizes, assert_all_same, job_of, oracle, random_case
+from helpers import Case, Sizes, assert_all_same, forced, job_of, oracle, random_case
 
 LOOP, GRID, SLICED = "loop/16/4/1", "grid/16/2/3/1", "grid/2/2/3/2"
 SIZES = Sizes(T=3, B=3, I=3, H=5)
@@ -240,7 +240,7 @@ def test_modules() -> None:
         x = torch.randn(4, 3, 3, requires_grad=True)
         found = []
         for engine in ("triton", "reference"):
-            with elman.using(engine=engine):
+            with forced(engine):
                 out, last = net(x)
             leaves = [x, *net.parameters()]
             grads = torch.autograd.grad(out.sin().sum() + last.cos().sum(), leaves)

@@ -13,7 +13,7 @@ from elman.engines.call import Call
 from elman.nn.autograd.function import run
 from elman.nn.reset import RESETS, Reset
 from elman.tuning.kernels import kernel_of
-from helpers import Sizes, assert_close, job_of, random_case
+from helpers import Sizes, assert_close, forced, job_of, random_case
 from products import some_of
 
 pytestmark = [pytest.mark.interpreted]
@@ -58,7 +58,7 @@ def test_modules():
     x, mask = torch.randn(4, 3, 3), torch.rand(4, 3) < 0.4
     for options in ({"num_layers": 2}, {"bidirectional": True}):
         net = elman.GRU(3, 5, engine="triton", **options)
-        with elman.using(engine="reference"):
+        with forced("reference"):
             want = net(x, reset=mask)
         for got, value in zip(net(x, reset=mask), want):
             assert_close(got, value)
@@ -75,7 +75,7 @@ def test_heads(to):
         x = torch.randn(5, 3, 4, requires_grad=True)
         found = []
         for engine in ("triton", "reference"):
-            with elman.using(engine=engine):
+            with forced(engine):
                 out, last = net(x, reset=mask, reset_to=to, lengths=lengths)
             loss = out.sin().sum() + sum(end.cos().sum() for end in last)
             found.append([out, *last, *torch.autograd.grad(loss, [x, *net.parameters()])])
@@ -89,7 +89,7 @@ def test_masks():
     net = elman.GRU(3, 5, engine="triton", bidirectional=True)
     found = []
     for engine in ("triton", "reference"):
-        with elman.using(engine=engine):
+        with forced(engine):
             out, last = net(x, mask=mask, reset=~mask)
             loss = out.sin().sum() + last.cos().sum()
             found.append([out, last, *torch.autograd.grad(loss, [x, *net.parameters()])])

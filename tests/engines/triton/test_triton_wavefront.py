@@ -29,7 +29,7 @@ from elman.frontend.cell import Cell
 from elman.tuning import together
 from elman.tuning.choose import Choice
 from elman.tuning.kernels import kernel_of
-from helpers import Case, Sizes, assert_all_same, assert_close, job_of, oracle, random_case
+from helpers import Case, Sizes, assert_all_same, assert_close, forced, job_of, oracle, random_case
 from products import some_of
 
 LOOP, GRID = "loop/16/4/1", "grid/2/2/3/2"
@@ -181,7 +181,7 @@ def test_further_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     x, m = torch.randn(8, 2, 3, requires_grad=True), torch.randn(8, 2, requires_grad=True)
     found: list[tuple[torch.Tensor, ...]] = []
     for engine in ("reference", "triton"):
-        with elman.using(engine=engine):
+        with forced(engine):
             loss = net((x, m))[0].square().sum()
         found.append(torch.autograd.grad(loss, [x, m, *net.parameters()]))
     for want, got in zip(*found, strict=True):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
-from torch import _VF
 
 from elman.engines.aten.binding import Binding, bind
 from elman.engines.aten.formulas import Formula, formulas
@@ -22,7 +21,7 @@ class AtenKernel(DifferentiableKernel):
     engine = "aten"
 
     def __init__(self, formula: Formula, binding: Binding, training: bool) -> None:
-        self._run = getattr(_VF, formula.function)
+        self._run = getattr(torch, formula.function)
         self._two_states = formula.function == "lstm"
         self._binding = binding
         self._training = training

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from elman.engines.forks import own_threads
+from elman.torch_internals import COUNTS_USERS, count_users
 
 LARGE = 4 << 20  # (bytes) smaller results are torch's own affair
 LIMIT = 512 << 20  # (bytes) of results kept at most, in use or not; and of spare buffers
 _PAGE = 2 << 20  # (bytes) of a large page
 _HUGEPAGE = 14  # MADV_HUGEPAGE of Linux
-_use_count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 _kept: deque[Any] = deque()  # storages, those used last at the end
 
 
@@ -74,7 +74,7 @@ def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     if again is not None:
         return again
     tensor = in_large_pages(torch.empty(shape, dtype=dtype, device="cpu"))
-    if _use_count is not None and size <= LIMIT:
+    if COUNTS_USERS and size <= LIMIT:
         _kept.append(tensor.untyped_storage())
         while sum(storage.nbytes() for storage in tuple(_kept)) > LIMIT:
             _kept.popleft()
@@ -87,7 +87,7 @@ def _unused(size: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor | Non
     A storage that was moved into shared memory may be read by another process: it is let go. While
     one is looked at it is in nobody else's hands, so that two threads never get the same.
     """
-    if _use_count is None:
+    if not COUNTS_USERS:
         return None
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     for _ in range(len(_kept)):
@@ -98,7 +98,7 @@ def _unused(size: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor | Non
         if storage.is_shared():
             continue
         tensor = None
-        held = references > _SOLE_OWNER or _use_count(storage._cdata) > 1
+        held = references > _SOLE_OWNER or count_users(storage) > 1
         if size <= storage.nbytes() <= size + size // 8 and not held:
             tensor = torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides)
         _kept.append(storage)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from elman.torch_internals import DispatchMode, writes_arguments
 
 _current = threading.local()
 
@@ -78,7 +79,7 @@ class Launch:
     options: Mapping[str, Any]
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(DispatchMode):
     """Inside, whatever is computed from some tensors is written down.
 
     Args:
@@ -134,7 +135,9 @@ class Recorder(TorchDispatchMode):
             else:
                 self._places[id(value)] = self._within(base, value)
                 self._alive.append(value)
-        writes = any(a.alias_info and a.alias_info.is_write for a in op._schema.arguments)
+        writes = writes_arguments(op)
+        if writes is None:
+            raise UnrecordableError(f"{op} does not say what it writes")
         if len(new) + writes > 1:
             raise UnrecordableError(f"{op} makes several tensors")
         if new or writes:

@@ -13,10 +13,8 @@ from weakref import finalize
 import triton
 import triton.language as tl
 from triton import knobs
-from triton.runtime import jit
 
-# Every function that Triton has made; it looks here only for those that it preloads.
-_registry: dict[str, Any] = getattr(jit, "_triton_jit_function_registry", {})
+from elman.torch_internals import forget_triton_function
 
 
 @cache
@@ -48,6 +46,6 @@ def defined(name: str, text: str, interpreted: bool) -> Any:
     lib = _library(interpreted)
     names = {"triton": triton, "tl": tl, "lib": lib, "__name__": f"elman_{digest}"}
     exec(compile(text, file, "exec"), names)
-    _registry.pop(f"elman_{digest}:{name}", None)
+    forget_triton_function(f"elman_{digest}:{name}")
     finalize(names[name], linecache.cache.pop, file, None)
     return names[name]

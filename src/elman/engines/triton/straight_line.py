@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from triton.compiler import CompiledKernel
 
 from elman.engines.triton.recording import Launch, Operation, Place, Recorder, whole
 from elman.ir.graph import by_bits
+from elman.torch_internals import compiled_kernel_classes
 
 _EMPTY = ("aten.new_empty.default", "aten.empty_like.default")
 _ZEROS = ("aten.new_zeros.default", "aten.zeros_like.default")
@@ -108,7 +108,7 @@ class StraightLine:
 
     def _launch(self, line: Launch) -> None:
         """Text of a launch: of views in the interpreter, else of addresses."""
-        if not isinstance(line.compiled, CompiledKernel):
+        if not isinstance(line.compiled, compiled_kernel_classes()):
             args = [self._value(arg) for arg in line.args]
             options = self._constant(line.options)
             run = self._constant(line.kernel[line.grid])

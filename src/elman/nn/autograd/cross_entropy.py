@@ -20,8 +20,9 @@ from elman.errors import (
     diagnostic,
     warn_once,
 )
-from elman.nn.autograd.function import kept, through_torch_ops
+from elman.nn.autograd.function import through_torch_ops
 from elman.nn.autograd.transforms import late_cotangents
+from elman.torch_internals import backward_keeps_graph
 
 Reduction = Literal["mean", "sum", "none"]
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -146,7 +147,7 @@ class Decoded(Function):
         if ctx.gradients is None:
             return (None, *decoding(x, weight, bias).computed(ctx.wants, d_loss)[1])
         gradients = ctx.gradients
-        if kept():
+        if backward_keeps_graph():
             return (None, *scaled(gradients, d_loss))
         ctx.gradients = None  # nobody else has them: they may become the leaves' own
         if d_loss.device.type == "cpu" and d_loss.item() == 1:  # looking costs nothing there

@@ -23,6 +23,7 @@ from elman.ir.graph import Graph
 from elman.ir.pair import Pair
 from elman.nn.autograd.per_sample import PerSampleKernel
 from elman.plan.spec import Spec
+from elman.torch_internals import is_view
 from elman.tuning.kernels import first_engine
 from elman.tuning.request import Rule
 from elman.tuning.verification import verified
@@ -216,7 +217,7 @@ class Pass:
         if any(self.wants):
             self.kept.put(self._place(tensors), kernel, saved)
         # what is kept shares memory with the output, which the caller may write to
-        return (output.clone() if output._is_view() else output, *last)
+        return (output.clone() if is_view(output) else output, *last)
 
     def saved(self, tensors: Sequence[Tensor]) -> tuple[Kernel, tuple[Tensor, ...]]:
         """A kernel for the backward of plain tensors, and what its forward saved."""

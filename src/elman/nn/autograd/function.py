@@ -13,16 +13,7 @@ from elman.engines.base import Kernel
 from elman.engines.call import Call, Cotangents, Form, Result
 from elman.engines.vjp import leaves_of, vjp
 from elman.nn.autograd.transforms import in_func, late_cotangents, torch_ops_alone
-
-_C: Any = torch._C
-_keep_graph: Callable[[], bool] | None = getattr(
-    _C._autograd, "_get_current_graph_task_keep_graph", None
-)
-
-
-def kept() -> bool:
-    """Whether a second backward may follow the one that is under way."""
-    return True if _keep_graph is None else _keep_graph()
+from elman.torch_internals import backward_keeps_graph, is_view
 
 
 class Sweep(Function):
@@ -41,7 +32,7 @@ class Sweep(Function):
         ctx.save_for_backward(*tensors, *saved)
         ctx.set_materialize_grads(False)
         ctx.kernel, ctx.oracle, ctx.form, ctx.total = kernel, oracle, call.form, len(tensors)
-        if output._is_view():
+        if is_view(output):
             # the output of a function must not be a view, or it could not be detached in place; it
             # still shares its version with the tape, so that writing to it is detected
             output = output.detach()
@@ -56,7 +47,10 @@ class Sweep(Function):
         if late or torch.is_grad_enabled():
             return (None, None, None, *_through_oracle(ctx, tensors, (d_output, *d_last), late))
         d_inputs, d_states, d_weights = ctx.kernel.backward(
-            ctx.form.call(tensors), saved[ctx.total :], Cotangents(d_output, d_last), kept()
+            ctx.form.call(tensors),
+            saved[ctx.total :],
+            Cotangents(d_output, d_last),
+            backward_keeps_graph(),
         )
         return (None, None, None, *d_inputs, *d_states, *d_weights)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
 from elman.engines.base import DifferentiableKernel, Kernel
 from elman.engines.call import Call, Cotangents, Result
@@ -25,10 +25,13 @@ from elman.nn.autograd.torch_ops import (
     gradients_by_torch_ops,
     second_derivatives_by_torch_ops,
 )
-from elman.nn.autograd.transforms import DUAL, FUNC, batched, forward_levels, sampled, transformed
+from elman.nn.autograd.transforms import DUAL, FUNC, batched, transformed
 from elman.nn.autograd.vmap import folded, picked, stacked
-
-_forward_ad: Any = forward_ad
+from elman.torch_internals import (
+    count_forward_levels,
+    differentiated_in_vmap,
+    forward_gradients,
+)
 
 
 class Differentiable(DifferentiableKernel):
@@ -61,7 +64,7 @@ class Differentiable(DifferentiableKernel):
                     f"run through engine reference, step by step"
                 )
             return for_layout(self._reference, call.packed).forward(call)
-        forward = Pass(self._of, call.packed, _flags(tensors), sampled(call.weights))
+        forward = Pass(self._of, call.packed, _flags(tensors), differentiated_in_vmap(call.weights))
         output, *last = Forward.apply(forward, *tensors)
         return Result(output, tuple(last))
 
@@ -287,10 +290,10 @@ class PerSample(Function):
         Raises:
             EngineError: forward mode is nested.
         """
-        if forward_levels() > 1:
+        if count_forward_levels() > 1:
             raise EngineError(
                 "per-sample gradients do not support nested forward mode; engine reference does: "
-                'with elman.using(engine="reference")'
+                'net.engine = "reference"'
             )
         given = tuple(
             torch.zeros_like(value) if move is None else move
@@ -321,6 +324,5 @@ def _of_tangent(d: Some) -> list[Tensor | None]:
 def _sum(a: Tensor | None, b: Tensor | None, like: Tensor) -> Tensor:
     if a is None:
         return torch.zeros_like(like) if b is None else b
-    # torch turns this off in a jvp: an outer level would be lost.
-    with _forward_ad._set_fwd_grad_enabled(True):
+    with forward_gradients():
         return a if b is None else a + b

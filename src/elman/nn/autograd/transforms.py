@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
-from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-_C: Any = torch._C
+from elman.torch_internals import (
+    autocast_enabled,
+    count_dispatch_modes,
+    count_function_modes,
+    forward_mode,
+    innermost_transform,
+    is_batched_cotangent,
+    tracing_state,
+)
+
 _PLAIN = (Tensor, Parameter)
 FUNC, DUAL = "torch.func", "forward-mode differentiation"  # what ``second_order`` goes through
 
@@ -41,9 +47,9 @@ def transformed(tensors: Iterable[Tensor]) -> str | None:
         return "torch.compile"
     if _alone.get():
         return "a transform that began after the forward"
-    if _C._len_torch_dispatch_stack() > 0:
+    if count_dispatch_modes():
         return "a torch dispatch mode"
-    if _C._get_tracing_state() is not None:
+    if tracing_state() is not None:
         return "torch.jit.trace"
     for tensor in tensors:
         if type(tensor) not in _PLAIN:
@@ -54,7 +60,7 @@ def transformed(tensors: Iterable[Tensor]) -> str | None:
             return "a view that negates its memory"
     if in_func():
         return FUNC
-    return DUAL if forward_ad._current_level >= 0 else None
+    return DUAL if forward_mode() else None
 
 
 def plain() -> bool:
@@ -62,12 +68,12 @@ def plain() -> bool:
     tracer, compiler or autocast. Tensors may still be of classes that hide their memory."""
     return not (
         torch.compiler.is_compiling()
-        or _C._is_any_autocast_enabled()
-        or _C._len_torch_dispatch_stack()
-        or _C._len_torch_function_stack()
-        or in_func()
-        or forward_ad._current_level >= 0
-        or _C._get_tracing_state() is not None
+        or autocast_enabled()
+        or count_dispatch_modes()
+        or count_function_modes()
+        or innermost_transform() is not None
+        or forward_mode()
+        or tracing_state() is not None
         or _alone.get()
     )
 
@@ -75,38 +81,14 @@ def plain() -> bool:
 def late_cotangents(cotangents: Iterable[Tensor | None]) -> bool:
     """Whether cotangents are of a transform that began after the forward: only torch ops may see
     them."""
-    return in_func() or forward_ad._current_level >= 0 or batched(cotangents)
+    return in_func() or forward_mode() or batched(cotangents)
 
 
 def in_func() -> bool:
     """Whether a transform of torch.func is under way."""
-    return _C._functorch.peek_interpreter_stack() is not None
+    return innermost_transform() is not None
 
 
 def batched(cotangents: Iterable[Tensor | None]) -> bool:
     """Whether autograd's own batching (``is_grads_batched``) is what cotangents are of."""
-    found = _C._functorch.is_legacy_batchedtensor
-    return any(d is not None and found(d) for d in cotangents)
-
-
-def sampled(weights: Iterable[Tensor]) -> bool:
-    """Whether weights are differentiated inside a vmap: their gradients may be asked for by sample.
-
-    Only speed depends on it.
-    """
-    func = _C._functorch
-    if not in_func():
-        return False
-    stack = retrieve_all_functorch_interpreters()
-    batched = [level.level() for level in stack if level.key().name == "Vmap"]
-    return bool(batched) and any(
-        func.is_gradtrackingtensor(weight) and func.maybe_get_level(weight) > batched[0]
-        for weight in weights
-    )
-
-
-def forward_levels() -> int:
-    """How many levels of ``torch.func.jvp`` are nested here."""
-    if not in_func():
-        return 0
-    return sum(level.key().name == "Jvp" for level in retrieve_all_functorch_interpreters())
+    return any(d is not None and is_batched_cotangent(d) for d in cotangents)

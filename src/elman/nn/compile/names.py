@@ -5,18 +5,13 @@ An operator takes tensors, numbers and texts, so it finds a group of layers by n
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import weakref
 from copy import copy
-from typing import Any
-
-import torch
 
 from elman.errors import EngineError
 from elman.frontend.cell import find_cell, same_cell
-from elman.nn.compile.dynamo import constant
 from elman.nn.dispatch import Runner
 from elman.nn.outputs import OutputLayout, Outputs
 from elman.nn.stack import Group, Stack
@@ -24,11 +19,13 @@ from elman.nn.states import StateForm
 from elman.nn.using import wanted
 from elman.passes.draws import draws
 from elman.plan.spec import PlanOptions
+from elman.torch_internals import constant, innermost_transform
 
-_C: Any = torch._C
 _groups: weakref.WeakValueDictionary[str, Group] = weakref.WeakValueDictionary()
 _own: dict[str, Group] = {}  # those that were made from their names, for exported programs
 _local = itertools.count(1)
+_stacks: weakref.WeakValueDictionary[str, Stack] = weakref.WeakValueDictionary()
+_keys = itertools.count(1)
 
 
 def name_of(group: Group) -> str:
@@ -77,47 +74,48 @@ def release() -> None:
     _own.clear()
 
 
-def _stack(own: int) -> Stack:
-    """Of a module, by its ``id``: the compiler of torch 2.11 takes no modules as constants."""
-    return ctypes.cast(own, ctypes.py_object).value.stack
+def key_of(stack: Stack) -> str:
+    """A new key of a stack in this process, while it lives: the compiler takes texts for constants,
+    and guards them, but neither stacks nor modules (torch 2.11)."""
+    key = str(next(_keys))
+    _stacks[key] = stack
+    return key
 
 
 @constant
-def names_of(own: int, between: bool) -> list[tuple[str, int]]:
-    """Names of a module's groups that run one after another, and how many members each has.
-
-    The module by its ``id``, which is guarded.
-    """
-    return [(name_of(group), count) for group, count in _stack(own).groups_for(between)]
+def names_of(key: str, between: bool) -> list[tuple[str, int]]:
+    """Names of a stack's groups that run one after another, and how many members each has."""
+    return [(name_of(group), count) for group, count in _stacks[key].groups_for(between)]
 
 
 @constant
-def output_layout_of(own: int, outputs: Outputs) -> OutputLayout:
-    """What the output of a module's last layer consists of; the module by its ``id``."""
-    layout = _stack(own).output_layout(outputs)
+def output_layout_of(key: str, outputs: Outputs) -> OutputLayout:
+    """What the output of a stack's last layer consists of."""
+    layout = _stacks[key].output_layout(outputs)
     return copy(layout)  # a constant that nobody else holds, so that the compiler guards nothing
 
 
 @constant
-def form_of(own: int) -> StateForm:
-    """How the states of a module lie; the module by its ``id``."""
-    return copy(_stack(own).form)
+def form_of(key: str) -> StateForm:
+    """How the states of a stack lie."""
+    return copy(_stacks[key].form)
 
 
 @constant
-def read_by(own: int, first: int) -> tuple[list[int], list[str]]:
-    """Which inputs a layer of a module reads, and what it draws by; the module by its ``id``."""
-    stack = _stack(own)
+def read_by(key: str, first: int) -> tuple[list[int], list[str]]:
+    """Which inputs a layer of a stack reads, and what it draws by."""
+    stack = _stacks[key]
     return list(stack.takes[first]), list(draws(stack.runners[first].cell.graph))
 
 
 @constant
 def transforming() -> bool:
     """Whether a transform of torch.func surrounds what is being compiled."""
-    return _C._functorch.peek_interpreter_stack() is not None
+    return innermost_transform() is not None
 
 
 @constant
-def fixed_engine(own: str) -> str:
-    """The engine that a module whose own is this has to use; fixed when it is compiled."""
-    return wanted(own)
+def fixed_engine(argument: str) -> str:
+    """The engine of a module that is made with ``engine=argument``, as of :func:`wanted`; fixed
+    when its call is compiled."""
+    return wanted(argument)

@@ -9,9 +9,9 @@ by a ticket, and runs the forward again where there is none (in another process,
 from __future__ import annotations
 
 import itertools
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
@@ -33,8 +33,8 @@ from elman.nn.reset import Reset
 from elman.nn.stack import Group
 from elman.passes.draws import draws
 from elman.plan.checkpoint import Checkpoint
+from elman.torch_internals import DispatchKeys, dispatch_keys, dispatching
 
-_C: Any = torch._C
 _kept: dict[int, tuple[list[Tensor], list[Tensor]]] = {}  # ticket -> leaves, results
 _tickets = itertools.count(1)
 BELOW = "first"  # what a group hands out to one above
@@ -239,28 +239,19 @@ def _run(given: _Given) -> tuple[list[Tensor], list[Tensor]]:
 
 
 @cache
-def _default_dispatch_keys() -> tuple[Any, Any]:
+def _default_dispatch_keys() -> DispatchKeys:
     """Dispatch keys that torch includes and excludes in a new thread.
 
     This thread may be inside ``inference_mode`` or an operator, now and when elman is imported.
     """
-    keys: list[Any] = []
-
-    def read() -> None:
-        keys.append(_C._dispatch_tls_local_include_set())
-        keys.append(_C._dispatch_tls_local_exclude_set())
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    reader.join()
-    included, excluded = keys
-    return included, excluded
+    with ThreadPoolExecutor(1) as reader:
+        return reader.submit(dispatch_keys).result()
 
 
 @contextmanager
 def _autograd(wanted: bool) -> Iterator[None]:
     """Autograd inside an operator, whose body torch runs with the keys for it excluded."""
-    with _C._ForceDispatchKeyGuard(*_default_dispatch_keys()), torch.set_grad_enabled(wanted):
+    with dispatching(_default_dispatch_keys()), torch.set_grad_enabled(wanted):
         yield
 
 

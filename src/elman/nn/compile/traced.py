@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -16,12 +14,12 @@ from elman.nn.outputs import RunSettings, run_layers
 
 
 def run_compiled(
-    module: Any, prepared: Prepared, settings: RunSettings, per: tuple[str, ...]
+    stack_key: str, prepared: Prepared, settings: RunSettings, per: tuple[str, ...]
 ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
     """:meth:`Stack.run` as the compiler traces it.
 
     Args:
-        module: whose layers they are.
+        stack_key: of the stack of the layers, as of :func:`key_of`.
         prepared: the call.
         settings: of the call; an engine is named, or ``auto``.
         per: how often random numbers are drawn anew.
@@ -38,9 +36,9 @@ def run_compiled(
         between = True
     counts = None if lengths is None else torch.as_tensor(lengths)
     reset, to = marks.reset, "" if marks.reset is None else marks.reset_to
-    form = form_of(id(module))
+    form = form_of(stack_key)
     starts = form.rows(states)
-    groups = names_of(id(module), between)
+    groups = names_of(stack_key, between)
     memory = [checkpoint.steps, checkpoint.budget, len(groups)]
     like = inputs[0]
     keys: list[Tensor] = []
@@ -56,7 +54,7 @@ def run_compiled(
         flat = [state for each in starts[first:end] for state in each]
         matrices = [weight for each in weights[first:end] for weight in each]
         needs = torch.is_grad_enabled()
-        takes, drawn = read_by(id(module), first)
+        takes, drawn = read_by(stack_key, first)
         given = tuple([given[k] for k in takes])
         wants = [needs and tensor.requires_grad for tensor in (*given, *flat, *matrices)]
         handed = BELOW if end < len(starts) else outputs or ""
@@ -78,6 +76,6 @@ def run_compiled(
         )
         return made, last
 
-    layout = output_layout_of(id(module), outputs)
+    layout = output_layout_of(stack_key, outputs)
     made, ends = run_layers(groups, run_group, inputs, settings, layout)
     return made, form.joined(ends)

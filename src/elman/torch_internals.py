@@ -1,0 +1,497 @@
+"""What elman asks of torch, and of Triton, that they do not promise to keep; with a way without it.
+
+All of it is here and nowhere else. Names are looked up once, when elman is imported: where there is
+one, it is bound as it is, so that calls go straight to torch's C. Where this torch lacks one, what
+takes its place is public and slower, or more cautious, or an error that says so; ``LACKING`` lists
+these names. ``tests/test_torch_internals.py`` tests each of both ways.
+
+All names are in torch 2.13 and Triton 3.7.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportAttributeAccessIssue=false
+# (what is private has no types)
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import cache
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function, forward_ad
+
+from elman.errors import EngineError
+
+LACKING: list[str] = []  # private names that this torch, or this Triton, does not have
+
+
+def _private(owner: str, name: str, instead: Any) -> Any:
+    """A name of a module or a class of torch's; ``instead`` where there is none."""
+    value: Any = torch
+    for part in owner.split(".")[1:]:
+        value = getattr(value, part, None)
+    value = getattr(value, name, None)
+    if value is not None:
+        return value
+    LACKING.append(f"{owner}.{name}")
+    return instead
+
+
+def _imported(module: str) -> None:
+    """Import a module of torch's that may not be there."""
+    if importlib.util.find_spec(module) is not None:
+        importlib.import_module(module)
+
+
+def _unavailable(what: str, name: str) -> EngineError:
+    return EngineError(f"{what} needs {name}, which torch {torch.__version__} does not have")
+
+
+# ---- modes that change what torch's operations do
+
+
+def _one() -> int:
+    return 1
+
+
+count_dispatch_modes: Callable[[], int] = _private("torch._C", "_len_torch_dispatch_stack", _one)
+"""How many modes of class TorchDispatchMode surround a call.
+
+Without it: always one, so that layers run on torch's operations, which modes see.
+"""
+
+
+def _function_modes() -> int:
+    return int(torch.overrides.has_torch_function((_plain,)))
+
+
+_plain = torch.empty(0, device="cpu")
+count_function_modes: Callable[[], int] = _private(
+    "torch._C", "_len_torch_function_stack", _function_modes
+)
+"""How many modes of class TorchFunctionMode surround a call.
+
+Without it: one if there are any, as torch's overrides say of a plain tensor.
+"""
+
+
+def _tracing() -> bool | None:
+    jit: Any = torch.jit  # torch does not list it
+    return jit.is_tracing() or None
+
+
+tracing_state: Callable[[], Any] = _private("torch._C", "_get_tracing_state", _tracing)
+"""What torch.jit.trace knows of the trace that is being made; None outside of it.
+
+Without it: True, or None.
+"""
+
+_DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla", "ipu", "maia")
+
+
+def _autocast() -> bool:
+    return any(
+        torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+        for kind in _DEVICES
+    )
+
+
+autocast_enabled: Callable[[], bool] = _private("torch._C", "_is_any_autocast_enabled", _autocast)
+"""Whether autocast is on for any kind of device.
+
+Without it: each kind is asked.
+"""
+
+
+# ---- torch.func and forward-mode differentiation
+
+
+class _Probe(Function):
+    """Torch refuses it inside torch.func, as it has no ``setup_context``."""
+
+    @staticmethod
+    def forward(ctx: Any) -> None:
+        """Nothing."""
+
+
+def _innermost() -> bool | None:
+    try:
+        _Probe.apply()
+    except RuntimeError:
+        return True
+    return None
+
+
+innermost_transform: Callable[[], Any] = _private(
+    "torch._C._functorch", "peek_interpreter_stack", _innermost
+)
+"""The innermost transform of torch.func that surrounds a call; None where there is none.
+
+Without it: True, or None, as an autograd function tells that no transform takes.
+"""
+
+
+_imported("torch._functorch.pyfunctorch")
+_transforms: Callable[[], list[Any]] | None = _private(
+    "torch._functorch.pyfunctorch", "retrieve_all_functorch_interpreters", None
+)
+_has_gradient: Callable[[Tensor], bool] | None = _private(
+    "torch._C._functorch", "is_gradtrackingtensor", None
+)
+_level: Callable[[Tensor], int] | None = _private("torch._C._functorch", "maybe_get_level", None)
+
+
+def count_forward_levels() -> int:
+    """How many levels of ``torch.func.jvp`` are nested around a call.
+
+    Raises:
+        EngineError: this torch does not list its transforms.
+    """
+    if innermost_transform() is None:
+        return 0
+    if _transforms is None:
+        raise _unavailable("jvp of gradients by sample", "retrieve_all_functorch_interpreters")
+    return sum(one.key().name == "Jvp" for one in _transforms())
+
+
+def differentiated_in_vmap(tensors: Iterable[Tensor]) -> bool:
+    """Whether torch.func differentiates by one of some tensors inside of a vmap.
+
+    Without its names: False; only the speed of gradients by sample depends on it.
+    """
+    if innermost_transform() is None:
+        return False
+    if _transforms is None or _has_gradient is None or _level is None:
+        return False
+    levels = [one.level() for one in _transforms() if one.key().name == "Vmap"]
+    return bool(levels) and any(_has_gradient(t) and _level(t) > levels[0] for t in tensors)
+
+
+def _any_batched(value: Tensor) -> bool:
+    return True
+
+
+is_batched_cotangent: Callable[[Tensor], bool] = _private(
+    "torch._C._functorch", "is_legacy_batchedtensor", _any_batched
+)
+"""Whether a cotangent is of autograd's own batching (``is_grads_batched``).
+
+Without it: always, so that backwards run on torch's operations.
+"""
+
+
+def _level_entered() -> bool:
+    try:
+        level = forward_ad.enter_dual_level()
+    except RuntimeError:
+        return True
+    forward_ad.exit_dual_level(level=level)
+    return False
+
+
+def _level_open() -> bool:
+    return forward_ad._current_level >= 0
+
+
+_known = _private("torch.autograd.forward_ad", "_current_level", None) is not None
+forward_mode: Callable[[], bool] = _level_open if _known else _level_entered
+"""Whether a call is inside a level of forward-mode differentiation (``dual_level``).
+
+Without ``_current_level``: by entering one, as torch refuses to nest them.
+"""
+
+_forward_gradients: Callable[[bool], AbstractContextManager[None]] | None = _private(
+    "torch.autograd.forward_ad", "_set_fwd_grad_enabled", None
+)
+
+
+def forward_gradients() -> AbstractContextManager[None]:
+    """A context in which outer levels of forward mode see what is computed: torch turns them off in
+    the ``jvp`` of an autograd function.
+
+    Raises:
+        EngineError: this torch has no such switch.
+    """
+    if _forward_gradients is None:
+        raise _unavailable("forward-mode differentiation of a gradient", "_set_fwd_grad_enabled")
+    return _forward_gradients(True)
+
+
+# ---- autograd
+
+
+def _graph_kept() -> bool:
+    return True
+
+
+backward_keeps_graph: Callable[[], bool] = _private(
+    "torch._C._autograd", "_get_current_graph_task_keep_graph", _graph_kept
+)
+"""Whether a second backward may follow the one that is under way (``retain_graph``).
+
+Without it: always, so that a backward writes over nothing that was saved.
+"""
+
+_top_hooks: Callable[[bool], Any] | None = _private(
+    "torch._C._autograd", "_top_saved_tensors_default_hooks", None
+)
+
+
+def saved_tensors_are_hooked() -> bool:
+    """Whether hooks of the user's get the tensors that autograd saves (checkpointing, offloading).
+
+    Without its name: True.
+    """
+    return _top_hooks is None or _top_hooks(False) is not None
+
+
+_run_backward: Callable[..., Any] | None = _private(
+    "torch.autograd.graph", "_engine_run_backward", None
+)
+
+
+def differentiate(
+    roots: Sequence[Tensor], leaves: Sequence[Tensor], ds: Sequence[Tensor], create_graph: bool
+) -> Sequence[Tensor | None]:
+    """What ``torch.autograd.grad`` returns, without its checks.
+
+    To compare the shapes of cotangents, that one imports a computer algebra system: 0.2 s of the
+    first training step. Without the private name: torch.autograd.grad.
+    """
+    if _run_backward is None:
+        return torch.autograd.grad(roots, leaves, ds, create_graph=create_graph, allow_unused=True)
+    return _run_backward(
+        tuple(roots), tuple(ds), create_graph, create_graph, tuple(leaves), True, False
+    )
+
+
+def _any_view(value: Tensor) -> bool:
+    return True
+
+
+is_view: Callable[[Tensor], bool] = _private("torch.Tensor", "_is_view", _any_view)
+"""Whether autograd takes a tensor for a view of another one.
+
+Without it: always.
+"""
+
+
+# ---- memory
+
+_count_users: Callable[[int], int] | None = _private("torch._C", "_storage_Use_Count", None)
+_address: Any = _private("torch.UntypedStorage", "_cdata", None)
+COUNTS_USERS = _count_users is not None and _address is not None
+"""Whether :func:`count_users` knows; without its names no memory is taken again."""
+
+
+def count_users(storage: Any) -> int:
+    """How many hold a storage in C++, tensors for instance; its object in Python is one of them."""
+    assert _count_users is not None, "COUNTS_USERS says so"
+    return _count_users(storage._cdata)
+
+
+# ---- processes
+
+
+def default_store() -> Any:
+    """The store of the default process group, which processes pass texts through.
+
+    Raises:
+        EngineError: this torch does not hand it out.
+    """
+    groups: Any = getattr(torch.distributed, "distributed_c10d", None)
+    store = getattr(groups, "_get_default_store", None)
+    if store is None:
+        raise _unavailable("one choice of engines for all processes", "_get_default_store")
+    return store()
+
+
+# ---- torch.compile and operators
+
+
+class DispatchKeys(NamedTuple):
+    """What a thread's operations go through.
+
+    Attributes:
+        included, excluded: dispatch keys.
+    """
+
+    included: Any
+    excluded: Any
+
+
+_included: Callable[[], Any] | None = _private("torch._C", "_dispatch_tls_local_include_set", None)
+_excluded: Callable[[], Any] | None = _private("torch._C", "_dispatch_tls_local_exclude_set", None)
+_forced_keys: Callable[[Any, Any], AbstractContextManager[None]] | None = _private(
+    "torch._C", "_ForceDispatchKeyGuard", None
+)
+_COMPILED = "a recurrent layer inside torch.compile or torch.export"
+
+
+def dispatch_keys() -> DispatchKeys:
+    """Those of this thread, now.
+
+    Raises:
+        EngineError: this torch does not tell.
+    """
+    if _included is None or _excluded is None:
+        raise _unavailable(_COMPILED, "_dispatch_tls_local_include_set")
+    return DispatchKeys(_included(), _excluded())
+
+
+def dispatching(keys: DispatchKeys) -> AbstractContextManager[None]:
+    """A context in which this thread's operations go through other dispatch keys.
+
+    Raises:
+        EngineError: this torch has no such switch.
+    """
+    if _forced_keys is None:
+        raise _unavailable(_COMPILED, "_ForceDispatchKeyGuard")
+    return _forced_keys(*keys)
+
+
+def constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let torch's compiler call a function and take what it returns for a constant.
+
+    What torch.compiler.assume_constant_result does, which would import the compiler now: a second.
+    A compiler that does not know the mark looks into the function.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+# Torch's compiler refuses every nn.RNN, nn.GRU and nn.LSTM, subclasses too, unless its option
+# ``allow_rnn`` is set (torch 2.13 has it still, and no other way in); with that it would unroll
+# torch's own layers over time. So the option is set for a class of ours alone, while the compiler
+# looks at a module of it; and only once the compiler has been imported.
+_BUILDER = "torch._dynamo.variables.builder"
+
+
+@cache
+def allow_compiling(kind: type) -> None:
+    """Let torch's compiler look into modules of a class that is a subclass of torch's layers.
+
+    Where the compiler has another form, nothing is done: it takes them, or breaks its graph there,
+    and they run as without it.
+    """
+    if _BUILDER in sys.modules:
+        _allow(sys.modules[_BUILDER], kind)
+    else:
+        sys.meta_path.insert(0, _BuilderFinder(kind))
+
+
+def _allow(builder: Any, kind: type) -> None:
+    variables = getattr(builder, "VariableBuilder", None)
+    wrap = getattr(variables, "wrap_module", None)
+    config: Any = sys.modules.get("torch._dynamo.config")
+    if wrap is None or not hasattr(config, "allow_rnn"):
+        LACKING.append(f"{_BUILDER}.VariableBuilder.wrap_module")
+        return
+
+    def wrap_module(self: Any, value: Any) -> Any:
+        if not isinstance(value, kind):
+            return wrap(self, value)
+        with config.patch(allow_rnn=True):
+            return wrap(self, value)
+
+    variables.wrap_module = wrap_module  # type: ignore[union-attr]
+
+
+class _BuilderFinder(MetaPathFinder):
+    """Finds one module of the compiler, once, and has its class allowed after it has run."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The usual spec, with a loader that does more."""
+        if fullname != _BUILDER:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _BuilderLoader(spec.loader, self._kind)
+        return spec
+
+
+class _BuilderLoader(Loader):
+    """Another loader, and what comes after it."""
+
+    def __init__(self, loader: Any, kind: type) -> None:
+        self._loader, self._kind = loader, kind
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As the other one."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """As the other one; then the class is allowed."""
+        self._loader.exec_module(module)
+        _allow(module, self._kind)
+
+
+# ---- recording of operations
+
+
+class _NoMode:
+    """In place of a mode that sees operations."""
+
+    def __enter__(self) -> Any:
+        raise _unavailable("recording a call", "TorchDispatchMode")
+
+    def __exit__(self, *_: Any) -> None:
+        """Nothing."""
+
+
+_imported("torch.utils._python_dispatch")
+DispatchMode: Any = _private("torch.utils._python_dispatch", "TorchDispatchMode", _NoMode)
+"""The class of modes that see each operation of torch's that runs inside of them."""
+SEES_OPERATIONS = DispatchMode is not _NoMode
+"""Whether there are such modes; without them no call is recorded, each one does all its work."""
+
+
+def writes_arguments(operation: Any) -> bool | None:
+    """Whether an operation of torch's writes to tensors that it is given; None: it does not say."""
+    arguments = getattr(getattr(operation, "_schema", None), "arguments", None)
+    if arguments is None:
+        return None
+    return any(one.alias_info and one.alias_info.is_write for one in arguments)
+
+
+# ---- Triton
+
+
+def forget_triton_function(name: str) -> None:
+    """Have Triton let go of a function that it was handed under a name.
+
+    Triton looks there only for functions that it preloads. Without its list: nothing is done.
+    """
+    from triton.runtime import jit
+
+    getattr(jit, "_triton_jit_function_registry", {}).pop(name, None)
+
+
+@cache
+def compiled_kernel_classes() -> tuple[type, ...]:
+    """The classes of Triton's compiled kernels, ``kernel[grid](*addresses and numbers)``.
+
+    Without them: none, so that each launch goes through Triton's own checks.
+    """
+    import triton.compiler
+
+    compiled: Any = getattr(triton.compiler, "CompiledKernel", None)
+    return (compiled,) if hasattr(compiled, "__getitem__") else ()
