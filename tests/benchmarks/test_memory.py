@@ -87,12 +87,12 @@ def test_forecasts_of_all_steps_at_once(sizes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes, checkpoint", [((400, 16, 64), 20), ((30_000, 1, 32), 75)])
+@pytest.mark.parametrize("sizes, checkpoint", [((1600, 16, 64), 40), ((30_000, 1, 32), 75)])
 def test_forecasts(sizes, checkpoint):
     """Measured in processes of their own: explain is within a tenth, with and without kept states,
     which take less; also where there are many spans, of many small tensors."""
     need_engine("c")
-    torchs = ("torch",) * (sizes[0] < 1000)
+    torchs = ("torch",) * (sizes[0] < 10_000)
     case = Case(
         *("case", "memory", "gru", *sizes),
         contestants=(*torchs, "elman-c", CHECKPOINT),

@@ -80,6 +80,10 @@ class Kernel(ABC):
             keep: whether ``saved`` must survive (a second backward may follow).
         """
 
+    def discard(self, saved: Sequence[Tensor]) -> None:
+        """Take back the memory of what ``forward`` saved, where no backward reads it."""
+        return None
+
     def fingerprint(self) -> str | None:
         """A hash of the program that runs, the same in every process; None if there is none."""
         return None

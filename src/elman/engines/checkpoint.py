@@ -56,7 +56,9 @@ class Checkpointed(Kernel):
 
     def _tapeless(self, call: Call) -> Result:
         with torch.no_grad():
-            return self.kernel.forward(call)._replace(saved=())
+            result = self.kernel.forward(call)
+        self.kernel.discard(result.saved)
+        return result._replace(saved=())
 
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool

@@ -284,6 +284,11 @@ class CKernel(Kernel):
         saved = () if tape is None else (*sequences, tape)
         return Result(self.results.shaped(call, output), last, saved)
 
+    def discard(self, saved: Sequence[Tensor]) -> None:
+        """See :meth:`Kernel.discard`: the tape is the last of it."""
+        if saved:
+            self._tapes.append(whole(saved[-1]))
+
     def backward(
         self, call: Call, saved: Sequence[Tensor], cotangents: Cotangents, keep: bool
     ) -> Gradients:
