@@ -226,7 +226,7 @@ def answer(name: str, device: str) -> str:
 
 
 def packages() -> Table:
-    """Those of training that are missing, and all optional ones."""
+    """Packages of training that are missing, and all optional packages."""
     table = Table("package", "version", "for", title="optional packages", title_justify="left")
     for name in (name for name, extra in EXTRAS.items() if extra == TRAIN):
         if importlib.util.find_spec(name) is None:

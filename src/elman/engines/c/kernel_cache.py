@@ -110,8 +110,8 @@ def remove_leftovers(folder: Path) -> None:
 
 def store(path: Path, data: bytes) -> None:
     """Write a library with its hash behind it, whole or not at all."""
-    whole = data + hashlib.sha256(data).digest()
-    write_atomically(path, whole, durable=True, private=True)
+    content = data + hashlib.sha256(data).digest()
+    write_atomically(path, content, durable=True, private=True)
 
 
 @contextlib.contextmanager
