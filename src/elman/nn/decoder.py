@@ -22,9 +22,9 @@ from elman.nn.autograd.cross_entropy import (
     decoding_of,
 )
 from elman.nn.autograd.transforms import transformed
+from elman.nn.call.dense import as_tensor, check_dense, check_factory
 from elman.nn.compile.cross_entropy import run_compiled
 from elman.nn.compile.names import transforming
-from elman.nn.dense import as_tensor, check_dense, check_factory
 from elman.nn.using import autocast_type, exports_onnx, wanted
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from elman import explaining
-from elman.engines.call import Call
 from elman.errors import InputError, diagnostic
 from elman.explaining import Explanation, Layer
 from elman.frontend.cell import Cell
-from elman.nn.arguments import Marks, Prepared
-from elman.nn.dispatch import Rules, sizes_for_choosing
-from elman.nn.draws import no_keys
+from elman.nn.call.plan import plan_call
+from elman.nn.execute.layer import sizes_for_choosing
 from elman.nn.layers import TorchLayers
-from elman.nn.options import Option, extended, rules_of
-from elman.nn.outputs import Outputs, checked_outputs, rules_for
+from elman.nn.options.draws import no_keys
+from elman.nn.options.registry import NAMES, CallOptions, given_options
 from elman.nn.sequence import SequenceModule
-from elman.nn.spans import in_spans
 from elman.nn.using import checked, unsuitable, wanted
 from elman.plan.checkpoint import EVERYTHING
-from elman.tuning.request import Request
-
-_OF_CALLS = (
-    "state",
-    "lengths",
-    "reset",
-    "reset_to",
-    "mask",
-    "masked_output",
-    "draws",
-    "static",
-    "outputs",
-)
 
 
 def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanation:
@@ -76,7 +60,8 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
         options["engine"] = wanted(checked(options.get("engine", "auto")))
         return explaining.explain(what, **options)
     if isinstance(what, nn.Module):
-        call = {name: options.pop(name) for name in _OF_CALLS if name in options}
+        arguments = ("state", *NAMES)
+        call = {name: options.pop(name) for name in arguments if name in options}
         unknown = sorted(options.keys() - {"measure"})
         if unknown:
             raise InputError(
@@ -88,21 +73,13 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
 
 
 def layers_of(
-    module: nn.Module,
-    x: Any,
-    *,
-    state: Any = None,
-    lengths: Any = None,
-    static: Any = None,
-    outputs: Outputs = None,
-    **marks: Any,
+    module: nn.Module, x: Any, state: Any = None, **options: Unpack[CallOptions]
 ) -> list[Layer]:
     """The layers of a module, as they would run on x now.
 
     Args:
         module: an elman.RNN, GRU, LSTM or Recurrent.
-        x, state, lengths, static, outputs: as its ``forward`` takes them.
-        marks: :class:`elman.nn.arguments.Marks`, by name.
+        x, state, options: as its ``forward`` takes them.
 
     Raises:
         InputError: another module, or x is not an input.
@@ -119,74 +96,22 @@ def layers_of(
                 "elman.explain(net, x), x being what net(x) takes",
             )
         )
-    engine, outputs = wanted(module.engine), checked_outputs(outputs)
-    given = Marks(**marks).checked()
-    elsewhere = _elsewhere(module, x, engine, given, outputs)
-    prepared = module._prepared(x, state, lengths, given, module._weights(), static)
-    prepared = module._begun(prepared)
-    options = module._options(prepared, no_keys)
-    calls, every = _calls(module, prepared, options, outputs)
-    sizes = sizes_for_choosing(calls[0])
-    requests = _requests(module, calls, every, engine)
-    layers: list[Layer] = []
-    checkpoint = EVERYTHING if elsewhere else module._checkpoint
-    groups = module.stack.groups_for(bool(module.residual or (module.training and module.dropout)))
-    for number, (group, count) in enumerate(groups):
-        members = slice(len(layers), len(layers) + count)
-        own, between = requests[members], 0
-        if checkpoint and any(request.training for request in own):
-            limits = checkpoint._replace(groups=len(groups))
-            own, between = in_spans(group.runners, own, (*sizes, 0), limits)
-        names, each = [*module.runners][members], every[members]
-        for name, runner, request, rules in zip(names, group.runners, own, each, strict=True):
-            spec = request.spec(runner.dims, runner.names(rules), runner.options)
+    engine, given = wanted(module.engine), given_options(options)
+    elsewhere = _elsewhere(module, x, engine, given)
+    planned = plan_call(module, x, state, given, engine)
+    settings, call = planned.plan.settings, planned.enter(module, no_keys)
+    if elsewhere:
+        settings = settings._replace(checkpoint=EVERYTHING)
+    names, layers = [*module.runners], list[Layer]()
+    for number, asked in enumerate(module.stack.ask(call, settings)):
+        sizes = sizes_for_choosing(asked.calls[0])
+        for runner, request in zip(asked.group.runners, asked.requests.members, strict=True):
+            spec = request.spec(runner.dims, runner.names(request.rules), runner.options)
             choice = None if elsewhere else runner.chosen(request)
-            where = (name, runner.cell, spec, *sizes, request.engine)
-            layers.append(Layer(*where, elsewhere, choice, between, number, rules))
+            where = (names[len(layers)], runner.cell, spec, *sizes, request.engine)
+            between = asked.requests.between
+            layers.append(Layer(*where, elsewhere, choice, between, number, request.rules))
     return layers
-
-
-def _calls(
-    module: SequenceModule, prepared: Prepared, options: Sequence[Option], outputs: Outputs
-) -> tuple[list[Call], list[Rules]]:
-    """What each layer and direction is given, and how its step changes. The output of a layer below
-    is not there yet: the module's input stands for it."""
-    stack, packing = module.stack, prepared.layout.packing
-    calls: list[Call] = []
-    every: list[Rules] = []
-    starts = stack.form.rows(prepared.states)
-    count, directions = len(stack.runners), stack.directions
-    for index, runner in enumerate(stack.runners):
-        first = index - index % directions
-        seen = [o for own in options if (o := own.above(first, runner.cell)) is not None]
-        given = tuple([prepared.inputs[k] for k in stack.takes[index]])
-        packed = None if packing is None else packing.packed
-        call = Call(given, tuple(starts[index]), tuple(prepared.weights[index]), packed)
-        calls.append(extended(call, seen, bool(index - first), index - first))
-        every.append(rules_for(runner.cell, first + directions == count, outputs) + rules_of(seen))
-    return calls, every
-
-
-def _requests(
-    module: SequenceModule, calls: Sequence[Call], every: Sequence[Rules], engine: str
-) -> list[Request]:
-    """What is asked of each layer and direction."""
-    requests: list[Request] = []
-    below = trained = calls[0].inputs[0].requires_grad
-    for index, (runner, call, rules) in enumerate(
-        zip(module.stack.runners, calls, every, strict=True)
-    ):
-        if index % module.stack.directions == 0:
-            below = trained
-        first, fixed = len(runner.cell.inputs), len(runner.cell.static)
-        static = call.inputs[first : first + fixed]  # further states of the step, see Runner.held
-        inputs = (*call.inputs[:first], *call.inputs[first + fixed :])
-        call = call._replace(inputs=inputs, states=(*call.states, *static))
-        flows = [below, *[part.requires_grad for part in inputs[1:]]]
-        request = runner.request(call, flows, engine, rules)
-        trained = trained or request.training
-        requests.append(request)
-    return requests
 
 
 def _no_layers(module: nn.Module) -> str:
@@ -201,12 +126,12 @@ def _no_layers(module: nn.Module) -> str:
 
 
 def _elsewhere(
-    module: SequenceModule, x: Any, engine: str, marks: Marks, outputs: Outputs
+    module: SequenceModule, x: Any, engine: str, options: Mapping[str, Any]
 ) -> str | None:
     """Why torch's own layers run a module whatever its engines could do, or None."""
     if not isinstance(module, TorchLayers):
         return None
-    more = module._beyond_torch(engine, marks, outputs)
+    more = module._beyond_torch(engine, options)
     if engine == "aten" and not more:
         return "engine aten, asked for by name"
     return unsuitable(x, engine, bool(more))

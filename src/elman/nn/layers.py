@@ -11,17 +11,15 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import Cell
-from elman.nn.arguments import Marks, named
+from elman.nn.call.dense import check_sequence, check_states, is_dense
+from elman.nn.call.packing import checked_lengths
+from elman.nn.call.parts import PARTS, Parts
+from elman.nn.call.plan import plan_call
 from elman.nn.compile.names import fixed_engine
 from elman.nn.configured import Options, limited, signed, unknown
-from elman.nn.dense import check_sequence, check_states, is_dense
-from elman.nn.dispatch import Runner
+from elman.nn.execute.layer import Runner
 from elman.nn.formulas import FORMULAS, PROJECTED
-from elman.nn.mask import MaskedOutput
-from elman.nn.outputs import Outputs, checked_outputs
-from elman.nn.packing import checked_lengths
-from elman.nn.parts import PARTS, Parts
-from elman.nn.reset import ResetTo
+from elman.nn.options.registry import CallOptions, given_options, step_options
 from elman.nn.sequence import SequenceModule
 from elman.nn.using import check_export, compiles, unsuitable, wanted
 from elman.torch_internals import allow_compiling
@@ -98,86 +96,53 @@ class TorchLayers(SequenceModule):
                 text += f", {name}={value!r}"
         return text
 
-    def forward(
-        self: Any,
-        x: Any = None,
-        state: Any = None,
-        *,
-        lengths: Any = None,
-        reset: Any = None,
-        reset_to: ResetTo | None = None,
-        mask: Any = None,
-        masked_output: MaskedOutput | None = None,
-        draws: Any = None,
-        outputs: Outputs = None,
-        input: Any = None,
-        hx: Any = None,
-    ) -> Any:
+    def forward(self: Any, input: Any, hx: Any = None, **options: Unpack[CallOptions]) -> Any:
         """Run all layers; arguments and results are torch's.
 
         Args:
-            x: [T, B, I], [B, T, I] with ``batch_first``, [T, I] unbatched, or a PackedSequence;
-                ``input=`` as torch calls it.
-            state: initial states; zeros if omitted; ``hx=`` as torch calls it.
-            lengths [B]: steps of each sequence of a padded batch, in any order. The output is zero
-                behind each end, the last states are those after each own last step, and padding
-                costs no arithmetic.
-            reset [T, B]: not 0 where an episode begins: before that step the state becomes the
-                initial one, in both directions; laid out (and packed) as the input.
-            reset_to: what the state becomes: ``"zeros"``, or the ``"initial"`` one that was given;
-                by default what a sequence begins with that is given no state.
-            mask [T, B]: 0 where a step does not count: all states stay as they are, and what x
-                holds there, NaN too, is not read; laid out (and packed) as the input.
-            masked_output: of such a step: ``"held"`` as before it, the default, or ``"zeros"``.
-            draws [T, B, layers·directions, n]: of :meth:`draws`, in training: random numbers that
-                the cells use instead of drawing. Laid out (and packed) as the input.
-            outputs: ``"states"`` for the last layer's states behind every step too, laid out as
-                the output: ``out, (h, c), last = lstm(x, outputs="states")``; one of RNN and GRU.
+            input: [T, B, I], [B, T, I] with ``batch_first``, [T, I] unbatched, or a PackedSequence.
+            hx: initial states; zeros if omitted.
+            options: of :class:`elman.nn.options.registry.CallOptions`: ``lengths``, ``reset``,
+                ``reset_to``, ``mask``, ``masked_output``, ``draws``, ``outputs``.
 
         Raises:
             EngineError: the engine asked for by name cannot run this; or, with options that torch
                 does not have, none can.
-            ShapeError, InputError: lengths, reset, mask or draws do not go with the input, or
-                nothing is drawn.
-            TypeError: an argument under both of its names.
+            ShapeError, InputError: an option does not go with the input, or nothing is drawn.
         """
-        usual = lengths is reset_to is outputs is mask is masked_output is input is hx is None
-        if usual and self._parts is not None:
-            again = self._parts.call_cache(self, x, state, reset, draws)
-            if again is not None:
-                return again
-        marks = Marks(reset, reset_to, mask, masked_output, draws).checked()
-        if x is None or input is not None or hx is not None:
-            x, state = named(x, state, input, hx)
-        weights, outputs = self._weights(), checked_outputs(outputs)
-        if torch.compiler.is_compiling() and compiles(x):
-            prepared = self._prepared(x, state, lengths, marks, weights)
-            engine = fixed_engine(self.engine)
-        else:
-            engine = wanted(self.engine)
-            more = self._beyond_torch(engine, marks, outputs)
-            mistake = self._mistake(x, state, engine)
-            reason = mistake or unsuitable(x, engine, bool(more))
-            if reason is None and engine == "aten" and self._beyond_formula():
-                reason = "torch's own layer has another formula"
-            if reason is not None:
-                mistaken = mistake is not None and not marks.names
-                return self._of_torch(x, state, lengths, engine, more, reason, mistaken, outputs)
-            try:
-                prepared = self._prepared(x, state, lengths, marks, weights)
-            except (ShapeError, InputError) as error:
-                if lengths is not None or marks.names:
-                    raise
-                return self._of_torch(x, state, lengths, engine, more, str(error), True, outputs)
-        made, last = self._run(prepared, engine, outputs)
-        if usual:
-            self.parts.call_cache.keep(self, x, state, reset, draws)
-        return self._handed_out(made, last, outputs, marks)
+        given = given_options(options)
+        kind = None
+        if self._parts is not None:
+            plans = self._parts.plans
+            kind = plans.kind_of(self, input, hx, given)
+            if kind is not None:
+                plan = plans.find(kind)
+                if plan is not None:
+                    return plan.run_again(self, input, hx, given, kind.weights)
+        if torch.compiler.is_compiling() and compiles(input):
+            call = plan_call(self, input, hx, given, fixed_engine(self.engine))
+            return self._run(call, None)
+        engine = wanted(self.engine)
+        more = self._beyond_torch(engine, given)
+        mistake = self._mistake(input, hx, engine)
+        reason = mistake or unsuitable(input, engine, bool(more))
+        if reason is None and engine == "aten" and self._beyond_formula():
+            reason = "torch's own layer has another formula"
+        if reason is not None:
+            mistaken = mistake is not None and not step_options(given)
+            return self._of_torch(input, hx, given, engine, more, reason, mistaken)
+        try:
+            call = plan_call(self, input, hx, given, engine)
+        except (ShapeError, InputError) as error:
+            if "lengths" in given or step_options(given):
+                raise
+            return self._of_torch(input, hx, given, engine, more, str(error), True)
+        return self._run(call, kind)
 
     def _mistake(self: Any, input: Any, hx: Any, engine: str) -> str | None:
         """Why the call is torch's whatever engines there are: it asks for that, or has a mistake
         for which torch has words."""
-        if engine == "aten" and not self._beyond_torch(engine, Marks(), None):
+        if engine == "aten" and not self._beyond_torch(engine, {}):
             return "it is torch's own layer"
         data = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(data, Tensor) or not is_dense(data):
@@ -189,7 +154,7 @@ class TorchLayers(SequenceModule):
             return f"its state is a {type(hx).__name__}"
         return None
 
-    def _beyond_torch(self: Any, engine: str, marks: Marks, outputs: Outputs) -> list[str]:
+    def _beyond_torch(self: Any, engine: str, options: Mapping[str, Any]) -> list[str]:
         """What is asked for that torch's own forward would not do."""
         more = [] if engine in ("auto", "aten") else [""]  # an engine by name
         more += self._beyond_formula()
@@ -200,9 +165,9 @@ class TorchLayers(SequenceModule):
             more.append(f"weight_dropout={self.weight_dropout}")
         if self.checkpoint is not None and torch.is_grad_enabled():
             more.append("checkpoint")
-        if outputs is not None and self.mode == "LSTM":
+        if "outputs" in options and self.mode == "LSTM":
             more.append('outputs="states"')
-        return more + marks.names
+        return more + step_options(options)
 
     def _beyond_formula(self: Any) -> list[str]:
         """The options that make another formula of torch's."""
@@ -218,12 +183,11 @@ class TorchLayers(SequenceModule):
         self: Any,
         input: Any,
         hx: Any,
-        lengths: Any,
+        options: Mapping[str, Any],
         engine: str,
         more: list[str],
         reason: str,
         mistaken: bool,
-        outputs: Outputs,
     ) -> Any:
         """torch's own forward: if the call is ``mistaken`` it raises in its own words, else it
         computes.
@@ -233,9 +197,10 @@ class TorchLayers(SequenceModule):
         """
         result = None
         if mistaken or not more:
-            result = self._torch_forward(input, hx, lengths)
+            result = self._torch_forward(input, hx, options.get("lengths"))
         if not more:
-            return result if outputs is None or result is None else (result[0], *result)
+            both = "outputs" in options and result is not None
+            return (result[0], *result) if both else result
         check_export(type(self).__name__)
         option = ", ".join(name for name in more if name)
         raise EngineError(

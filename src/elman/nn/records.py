@@ -9,10 +9,10 @@ from torch import nn
 
 from elman.checks import shown
 from elman.errors import InputError, diagnostic
-from elman.nn.dense import check_model
-from elman.nn.dispatch import Runner
+from elman.nn.call.dense import check_model
+from elman.nn.execute.group import Group
+from elman.nn.execute.layer import Runner
 from elman.nn.sequence import SequenceModule
-from elman.nn.stack import Group
 
 
 def _runners(model: nn.Module) -> Iterator[tuple[str, Runner | Group]]:
@@ -88,7 +88,7 @@ def pin(model: nn.Module, choices: Mapping[str, Any]) -> list[str]:
         raise InputError(diagnostic(what, [], "elman.nn.pin(model, elman.nn.choices(model))"))
     for module in model.modules():
         if isinstance(module, SequenceModule):
-            module.parts.call_cache.forget()
+            module.parts.plans.clear()
     reasons: list[str] = []
     present = dict(_runners(model))
     for name, records in choices.items():

@@ -6,7 +6,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +18,13 @@ from elman.frontend.cell import Cell, same_cell
 from elman.frontend.draws import Per
 from elman.frontend.initial import Init
 from elman.ir.types import shape_size
-from elman.nn.arguments import Marks
+from elman.nn.call.dense import check_factory
+from elman.nn.call.parts import PARTS
+from elman.nn.call.plan import plan_call
 from elman.nn.compile.names import fixed_engine
-from elman.nn.dense import check_factory
-from elman.nn.dispatch import Runner
+from elman.nn.execute.layer import Runner
 from elman.nn.layered import Formula, layers_of
-from elman.nn.mask import MaskedOutput
-from elman.nn.outputs import Outputs, checked_outputs
-from elman.nn.parts import PARTS
-from elman.nn.reset import ResetTo
+from elman.nn.options.registry import CallOptions, given_options
 from elman.nn.sequence import SequenceModule
 from elman.nn.using import check_export, check_trace, wanted
 from elman.plan.checkpoint import Steps
@@ -250,20 +248,7 @@ class Recurrent(SequenceModule, nn.Module):
             for state, value in zip(runner.cell.states, states):
                 _initialise(value, runner.cell.init.get(state.name, "zeros"), str(state))
 
-    def forward(
-        self,
-        x: Any,
-        state: State | None = None,
-        *,
-        lengths: Tensor | Sequence[int] | None = None,
-        reset: Any = None,
-        reset_to: ResetTo | None = None,
-        mask: Any = None,
-        masked_output: MaskedOutput | None = None,
-        draws: Any = None,
-        static: Any = None,
-        outputs: Outputs = None,
-    ) -> Any:
+    def forward(self, x: Any, state: State | None = None, **options: Unpack[CallOptions]) -> Any:
         """Run the cell over a batch of sequences, differentiable by BPTT.
 
         Args:
@@ -274,22 +259,8 @@ class Recurrent(SequenceModule, nn.Module):
             state: one [layers·directions, B, H] per state of the cell, a tuple if there are
                 several; zeros (or what is learned) if omitted; without B if unbatched. Of layers
                 whose states differ a list: [B, H] for each layer and direction, or a tuple.
-            lengths [B]: steps of each sequence of a padded batch, in any order. Padding costs no
-                arithmetic.
-            reset [T, B]: not 0 where an episode begins: before that step the state becomes the
-                initial one, in both directions; laid out (and packed) as x.
-            reset_to: what the state becomes: ``"zeros"``, or the ``"initial"`` one that was given;
-                by default what a sequence begins with that is given no state.
-            mask [T, B]: 0 where a step does not count, as where a value is missing: all states stay
-                as they are in all layers and both directions, and what x holds there, NaN too, is
-                not read. Laid out (and packed) as x. A reset before such a step is done.
-            masked_output: of a step that does not count: ``"held"``, the default: an output that is
-                a state is that state, so as before the step; any other is zero. ``"zeros"``: zero.
-            draws [T, B, layers·directions, n]: of :meth:`draws`, in training: random numbers that
-                the cells use instead of drawing. Laid out (and packed) as x.
-            static [B, S]: of a cell with static inputs: one value per sequence, the same for all
-                layers and steps; a tuple if there are several; [S] unbatched; a scalar one is [B].
-            outputs: ``"states"`` for the last layer's states behind every step too.
+            options: of :class:`elman.nn.options.registry.CallOptions`: ``lengths``, ``reset``,
+                ``reset_to``, ``mask``, ``masked_output``, ``draws``, ``static``, ``outputs``.
 
         Returns:
             out [T, B, H·directions]: the last layer's output at each step; layout as x. With
@@ -306,24 +277,20 @@ class Recurrent(SequenceModule, nn.Module):
                 drawn, or in a type that has not all of their bits.
             EngineError: the engine asked for by name cannot run this cell; the text says why.
         """
-        usual = lengths is reset_to is static is outputs is mask is masked_output is None
-        if usual:
-            again = self.parts.call_cache(self, x, state, reset, draws)
-            if again is not None:
-                return again
-        marks = Marks(reset, reset_to, mask, masked_output, draws).checked()
-        compiling = torch.compiler.is_compiling()
-        if compiling:
+        given = given_options(options)
+        plans = self.parts.plans
+        kind = plans.kind_of(self, x, state, given)
+        if kind is not None:
+            plan = plans.find(kind)
+            if plan is not None:
+                return plan.run_again(self, x, state, given, kind.weights)
+        if torch.compiler.is_compiling():
             check_export(type(self).__name__)
+            engine = fixed_engine(self.engine)
         else:
             check_trace(type(self).__name__)
-        engine = fixed_engine(self.engine) if compiling else wanted(self.engine)
-        prepared = self._prepared(x, state, lengths, marks, self._weights(), static)
-        outputs = checked_outputs(outputs)
-        made, last = self._run(prepared, engine, outputs)
-        if usual:
-            self.parts.call_cache.keep(self, x, state, reset, draws)
-        return self._handed_out(made, last, outputs, marks)
+            engine = wanted(self.engine)
+        return self._run(plan_call(self, x, state, given, engine), kind)
 
     def flatten_parameters(self) -> None:
         """Do nothing: for code that calls it of any of torch's recurrent layers."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError, diagnostic
-from elman.nn.dense import is_dense
+from elman.nn.call.dense import is_dense
 from elman.nn.sequence import SequenceModule
 
 

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from torch import nn
 from torch.nn.utils import parametrize
 
-from elman.nn.dense import check_model
+from elman.nn.call.dense import check_model
+from elman.nn.call.parts import PARTS
 from elman.nn.layers import GRU, LSTM, RNN
-from elman.nn.parts import PARTS
 from elman.nn.recurrent import Recurrent
 
 _log = logging.getLogger("elman")

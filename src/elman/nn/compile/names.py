@@ -12,12 +12,12 @@ from copy import copy
 
 from elman.errors import EngineError
 from elman.frontend.cell import find_cell, same_cell
-from elman.nn.dispatch import Runner
-from elman.nn.outputs import OutputLayout, Outputs
-from elman.nn.stack import Group, Stack
-from elman.nn.states import StateForm
+from elman.nn.call.states import StateForm
+from elman.nn.execute.group import Group
+from elman.nn.execute.layer import Runner
+from elman.nn.execute.stack import Stack
+from elman.nn.options.outputs import OutputLayout, Outputs
 from elman.nn.using import wanted
-from elman.passes.draws import draws
 from elman.plan.spec import PlanOptions
 from elman.torch_internals import constant, innermost_transform
 
@@ -105,7 +105,7 @@ def form_of(key: str) -> StateForm:
 def read_by(key: str, first: int) -> tuple[list[int], list[str]]:
     """Which inputs a layer of a stack reads, and what it draws by."""
     stack = _stacks[key]
-    return list(stack.takes[first]), list(draws(stack.runners[first].cell.graph))
+    return list(stack.takes[first]), list(stack.draws[first])
 
 
 @constant

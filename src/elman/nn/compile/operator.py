@@ -1,9 +1,10 @@
 """Recurrent layers as operators that torch.compile and torch.export see as a whole.
 
 Nothing is unrolled over time and nothing breaks the graph: a group of layers is one operator with a
-known shape. What an operator runs is what an eager call runs (:class:`elman.nn.stack.Group`), with
-its own autograd inside; the backward is an operator of its own, which finds what the forward kept
-by a ticket, and runs the forward again where there is none (in another process, or too late).
+known shape. What an operator runs is what an eager call runs
+(:class:`elman.nn.execute.group.Group`), with its own autograd inside; the backward is an operator
+of its own, which finds what the forward kept by a ticket, and runs the forward again where there is
+none (in another process, or too late).
 """
 
 from __future__ import annotations
@@ -23,15 +24,13 @@ from elman.compiler import graph_of
 from elman.engines.call import Call, Form
 from elman.engines.vjp import leaves_of, vjp
 from elman.ir.types import shape_size
+from elman.nn.call.packing import Rows, checked_lengths
 from elman.nn.compile.names import group_of
-from elman.nn.draws import Draws, draw_keys, key_sizes, packed_keys
-from elman.nn.mask import Mask
-from elman.nn.options import Option
-from elman.nn.outputs import Outputs, rules_for
-from elman.nn.packing import Packing, Padding, checked_lengths
-from elman.nn.reset import Reset
-from elman.nn.stack import Group
-from elman.passes.draws import draws
+from elman.nn.execute.group import Group
+from elman.nn.options.base import StepValues
+from elman.nn.options.draws import draw_keys, key_sizes
+from elman.nn.options.outputs import Outputs, rules_for
+from elman.nn.options.registry import STEP_OPTIONS
 from elman.plan.checkpoint import Checkpoint
 from elman.torch_internals import DispatchKeys, dispatch_keys, dispatching
 
@@ -58,8 +57,20 @@ def drawn_keys(
 @drawn_keys.register_fake
 def _(per: str, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
     lead, steps, batch = sizes
-    found = key_sizes(per.split(), lead, (steps, batch), batch)
-    return [torch.empty(size, dtype=dtype, device=device) for size in found]
+    sizes_of_keys = key_sizes(per.split(), lead, (steps, batch), batch)
+    return [torch.empty(size, dtype=dtype, device=device) for size in sizes_of_keys]
+
+
+def draw_traced_keys(
+    per: Sequence[str],
+    lead: int,
+    rows: Sequence[int],
+    batch: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> list[Tensor]:
+    """:func:`draw_keys` as the compiler traces it."""
+    return torch.ops.elman.keys(" ".join(per), [lead, *rows], dtype, device)
 
 
 class _Given(NamedTuple):
@@ -69,43 +80,49 @@ class _Given(NamedTuple):
         inputs: [T, B, n] each; then static ones [B, n].
         states: [B, n] each, of all members of the group.
         weights: of all members.
-        keys: of all members' random numbers in training, as of :class:`elman.nn.draws.Draws`; where
-            they were given, all at every step.
+        values: of options in use, one option after another.
         lengths [B]: steps of each sequence, or None.
-        reset [T, B]: not 0 where steps are reset, or None.
-        mask [T, B]: of steps that count, or None.
         wants: for each input, state and weight, whether its gradient may be asked for.
         name: of the group.
         engine: a name, or ``auto``.
-        reset_to: ``zeros``, ``initial`` or ``learned``; nothing without resets.
-        asked: of the backward's memory, as :class:`elman.plan.checkpoint.Checkpoint`.
-        handed: ``first`` output alone, to a layer above; else all, ``states`` too, or nothing more.
+        options: of each option in use its name, how many values it has, and its facts, as words;
+            ``;`` between them.
+        memory: of the backward, as :class:`elman.plan.checkpoint.Checkpoint`.
+        outputs: ``first`` output alone, to a layer above; else all, with ``states`` these too.
     """
 
     inputs: Sequence[Tensor]
     states: Sequence[Tensor]
     weights: Sequence[Tensor]
-    keys: Sequence[Tensor]
+    values: Sequence[Tensor]
     lengths: Tensor | None
-    reset: Tensor | None
-    mask: Tensor | None
     wants: Sequence[bool]
     name: str
     engine: str
-    reset_to: Any
-    asked: Sequence[int]
-    handed: str
+    options: str
+    memory: Sequence[int]
+    outputs: str
 
     @property
     def differentiable(self) -> tuple[Tensor, ...]:
         """What ``wants`` tells of."""
         return (*self.inputs, *self.states, *self.weights)
 
+    @property
+    def steps(self) -> list[StepValues]:
+        """The values of options in use."""
+        found: list[StepValues] = []
+        values = iter(self.values)
+        for words in filter(None, self.options.split(";")):
+            option, count, *facts = words.split()
+            tensors = tuple([next(values) for _ in range(int(count))])
+            found.append(StepValues(option, tuple(facts), tensors))
+        return found
+
 
 _ARGUMENTS = (
-    "Tensor[] inputs, Tensor[] states, Tensor[] weights, Tensor[] keys, Tensor? lengths, "
-    "Tensor? reset, Tensor? mask, bool[] wants, str name, str engine, str reset_to, int[] asked, "
-    "str handed"
+    "Tensor[] inputs, Tensor[] states, Tensor[] weights, Tensor[] values, Tensor? lengths, "
+    "bool[] wants, str name, str engine, str options, int[] memory, str outputs"
 )
 
 
@@ -132,7 +149,7 @@ def _(*arguments: Any) -> list[Tensor]:
     given = _Given(*arguments)
     group, like = group_of(given.name), given.inputs[0]
     last = group.runners[-1]
-    rules = rules_for(last.cell, *_outputs_of(given.handed))
+    rules = rules_for(last.cell, *_outputs_of(given.outputs))
     width = shape_size(graph_of(last.cell, rules).output_shape, dict(last.dims))
     if group.directions:
         width = (2 * width[0],)
@@ -179,27 +196,25 @@ def _(_: Any, __: Any, *arguments: Any) -> list[Tensor]:
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     given = _Given(*inputs)
-    further = (given.lengths, given.reset, given.mask)
+    further = (*given.values, *([] if given.lengths is None else [given.lengths]))
     ctx.form = Form(len(given.inputs), len(given.states))
-    ctx.keys, ctx.there = len(given.keys), [value is not None for value in further]
-    ctx.rest = inputs[4 + len(further) :]
-    there = [value for value in further if value is not None]
-    ctx.save_for_backward(output[-1], *given.keys, *there, *given.differentiable)
+    ctx.values, ctx.padded = len(given.values), given.lengths is not None
+    ctx.rest = inputs[5:]
+    ctx.save_for_backward(output[-1], *further, *given.differentiable)
     ctx.set_materialize_grads(False)
 
 
 def _back(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
     ticket, *saved = ctx.saved_tensors
-    keys, saved = saved[: ctx.keys], saved[ctx.keys :]
-    further = [saved.pop(0) if there else None for there in ctx.there]
+    values, saved = saved[: ctx.values], saved[ctx.values :]
+    lengths = saved.pop(0) if ctx.padded else None
     call, wants = ctx.form.call(saved), ctx.rest[0]
-    arguments = (list(call.inputs), list(call.states), list(call.weights), keys, *further)
+    arguments = (list(call.inputs), list(call.states), list(call.weights), values, lengths)
     grads = iter(
         torch.ops.elman.recurrent_backward(list(cotangents[:-1]), ticket, *arguments, *ctx.rest)
     )
     gradients = ctx.form.gradients([next(grads) if want else None for want in wants])
-    nothing = [None] * len(keys)
-    return *map(list, gradients), nothing, *(None for _ in (*further, *ctx.rest))
+    return *map(list, gradients), [None] * len(values), None, *(None for _ in ctx.rest)
 
 
 recurrent.register_autograd(_back, setup_context=_keep)
@@ -257,37 +272,28 @@ def _autograd(wanted: bool) -> Iterator[None]:
 
 def _called(group: Group, call: Call, given: _Given) -> tuple[Tensor, Sequence[Tensor]]:
     """An eager call of a group; of padded sequences packed."""
-    keys, lengths, handed = given.keys, given.lengths, given.handed
-    mask, reset = given.mask, given.reset
-    packing = padding = None
-    per = draws(group.runners[0].cell.graph) if keys else ()
-    at_steps = all(own.dim() == 4 for own in keys)
+    rows, steps = None, given.steps
     inputs, states, weights, *_ = call
-    steps, batch, _ = call.sizes
-    counts = None if lengths is None else checked_lengths(lengths, batch, steps)
+    length, batch, _ = call.sizes
+    counts = None if given.lengths is None else checked_lengths(given.lengths, batch, length)
     if counts is not None and batch:
-        padding = Padding.of(counts, steps, inputs[0].device)
-        packing, count = Packing.of(padding.like), len(group.runners[0].cell.inputs)
-        static = [packing.sorted(s, 0) for s in inputs[count:]]
-        inputs = (*[padding.packed(x) for x in inputs[:count]], *static)
-        states = tuple([packing.sorted(state, 0) for state in states])
-        mask = None if mask is None else padding.packed(mask)
-        reset = None if reset is None else padding.packed(reset)
-        keys = packed_keys(keys, padding, packing)
-    count = len(group.runners)
+        rows = Rows.of_lengths(counts, length, inputs[0].device)
+        varying = len(group.runners[0].cell.inputs)
+        static = [rows.sort(value, 0) for value in inputs[varying:]]
+        inputs = (*[rows.pack(x) for x in inputs[:varying]], *static)
+        states = tuple([rows.sort(state, 0) for state in states])
+        steps = [STEP_OPTIONS[values.option].pack(values, rows) for values in steps]
+    packed, count = None if rows is None else rows.packed, len(group.runners)
     each, many = len(states) // count, len(weights) // count
-    starts = [states[k * each : (k + 1) * each] for k in range(count)]
-    matrices = [weights[k * many : (k + 1) * many] for k in range(count)]
-    options: list[Option] = [Draws(per, keys, at_steps)] if keys else []
-    if mask is not None:
-        options.append(Mask(mask))
-    if reset is not None:
-        options.append(Reset(reset, given.reset_to))
-    packed = None if packing is None else packing.packed
-    checkpoint = Checkpoint(*given.asked)
-    output, last, _ = group.run(
-        inputs, starts, matrices, given.engine, packed, options, checkpoint, *_outputs_of(handed)
-    )
-    if packing is None or padding is None:
-        return output, last
-    return padding.padded(output), [packing.unsorted(value, 0) for value in last]
+    calls = [
+        Call(inputs, states[k * each :][:each], weights[k * many :][:many], packed)
+        for k in range(count)
+    ]
+    last, outputs = _outputs_of(given.outputs)
+    rules = group.rules(steps, last, outputs)
+    calls = group.calls(calls, steps, rules)
+    bound = group.bind(calls, given.engine, rules, Checkpoint(*given.memory))
+    output, ends, _ = group.run(bound, calls)
+    if rows is None:
+        return output, ends
+    return rows.unpack(output), [rows.unsort(value, 0) for value in ends]

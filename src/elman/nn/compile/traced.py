@@ -6,76 +6,66 @@ import torch
 from torch import Tensor
 
 from elman.errors import EngineError
-from elman.nn.arguments import Prepared
+from elman.nn.call.bound import BoundCall
 from elman.nn.compile.names import form_of, names_of, output_layout_of, read_by, transforming
 from elman.nn.compile.operator import BELOW
-from elman.nn.draws import keys_of
-from elman.nn.outputs import RunSettings, run_layers
+from elman.nn.options.outputs import RunSettings, run_layers
+from elman.nn.options.registry import STEP_OPTIONS
 
 
-def run_compiled(
-    stack_key: str, prepared: Prepared, settings: RunSettings, per: tuple[str, ...]
-) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-    """:meth:`Stack.run` as the compiler traces it.
+def trace_layers(call: BoundCall, settings: RunSettings) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    """:meth:`elman.nn.execute.stack.Stack.run` as the compiler traces it.
 
     Args:
-        stack_key: of the stack of the layers, as of :func:`key_of`.
-        prepared: the call.
+        call: in the inner layout; padded sequences are packed inside the operators.
         settings: of the call; an engine is named, or ``auto``.
-        per: how often random numbers are drawn anew.
+
+    Raises:
+        EngineError: a transform of torch.func surrounds what is compiled.
     """
     if transforming():
         raise EngineError(
             "torch.func transforms of recurrent layers run at full speed as they are, but not "
             "inside torch.compile: its operators have no rules for them. Compile what is around."
         )
-    inputs, states, _, weights, marks, lengths, *_ = prepared
-    engine, dropout, residual, checkpoint, outputs = settings
-    between = residual
-    if dropout > 0.0:  # a branch, not a value: from its second value on, the share is a symbol
-        between = True
-    counts = None if lengths is None else torch.as_tensor(lengths)
-    reset, to = marks.reset, "" if marks.reset is None else marks.reset_to
-    form = form_of(stack_key)
-    starts = form.rows(states)
-    groups = names_of(stack_key, between)
-    memory = [checkpoint.steps, checkpoint.budget, len(groups)]
-    like = inputs[0]
-    keys: list[Tensor] = []
-    if marks.draws is not None:
-        keys = keys_of(marks.draws, like.dtype)
-    elif per:
-        sizes = [len(weights), like.shape[0], like.shape[1]]
-        keys = torch.ops.elman.keys(" ".join(per), sizes, like.dtype, like.device)
+    key, inputs, weights = call.parts.stack_key, call.inputs, call.weights
+    form = form_of(key)
+    starts = form.rows(call.states)
+    groups = names_of(key, settings.between)
+    memory = [settings.checkpoint.steps, settings.checkpoint.budget, len(groups)]
 
     def run_group(
         name: str, given: tuple[Tensor, ...], first: int, end: int
     ) -> tuple[Tensor, list[Tensor]]:
-        flat = [state for each in starts[first:end] for state in each]
+        states = [state for each in starts[first:end] for state in each]
         matrices = [weight for each in weights[first:end] for weight in each]
         needs = torch.is_grad_enabled()
-        takes, drawn = read_by(stack_key, first)
+        takes, drawn = read_by(key, first)
         given = tuple([given[k] for k in takes])
-        wants = [needs and tensor.requires_grad for tensor in (*given, *flat, *matrices)]
-        handed = BELOW if end < len(starts) else outputs or ""
-        own = [each[first:end] for often, each in zip(per, keys) if often in drawn]
+        wants = [needs and tensor.requires_grad for tensor in (*given, *states, *matrices)]
+        outputs = BELOW if end < len(starts) else settings.outputs or ""
+        options: list[str] = []
+        tensors: list[Tensor] = []
+        for values in call.steps:
+            own = STEP_OPTIONS[values.option].for_layers(values, first, end, drawn)
+            if own is not None:
+                options.append(" ".join([own.option, str(len(own.tensors)), *own.facts]))
+                tensors += own.tensors
         made, *last, _ = torch.ops.elman.recurrent(
             given,
-            flat,
+            states,
             matrices,
-            own,
-            counts,
-            reset,
-            marks.mask,
+            tensors,
+            call.lengths,
             wants,
             name,
-            engine,
-            to,
+            settings.engine,
+            ";".join(options),
             memory,
-            handed,
+            outputs,
         )
         return made, last
 
-    layout = output_layout_of(stack_key, outputs)
+    layout = output_layout_of(key, settings.outputs)
     made, ends = run_layers(groups, run_group, inputs, settings, layout)
     return made, form.joined(ends)

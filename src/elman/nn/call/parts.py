@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from elman.nn.call_cache import LayerCallCache
-from elman.nn.dispatch import Runner
-from elman.nn.signature import Signature
-from elman.nn.stack import Stack
+from elman.nn.call.cache import CallCache
+from elman.nn.call.signature import Signature
+from elman.nn.execute.layer import Runner
+from elman.nn.execute.stack import Stack
 
 PARTS = "_parts"  # the attribute that no copy and no pickle has
 
@@ -23,7 +23,8 @@ class Parts(NamedTuple):
         names: of the parameters of each.
         signature: what the module takes.
         draws: how often cells draw random numbers anew: per ``step``, per ``sequence``.
-        call_cache: calls that came before.
+        cuts: where the weights of each lie among all.
+        plans: of calls that came before.
         recurrent: of each weight of each, whether it is a matrix that multiplies what depends on a
             state.
         begins: whether a sequence that is given no state may begin with something else than zeros:
@@ -35,7 +36,8 @@ class Parts(NamedTuple):
     stack_key: str
     names: list[list[str]]
     signature: Signature
-    call_cache: LayerCallCache
+    cuts: list[slice]
+    plans: CallCache
     recurrent: list[list[bool]]
     draws: tuple[str, ...] = ()
     begins: bool = False

@@ -1,10 +1,10 @@
-"""What a module takes: checks what comes in, brings it into [T, B, n], and back again."""
+"""What a module takes: the checks of a call's arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,43 +14,9 @@ from elman.errors import InputError, ShapeError, diagnostic
 from elman.frontend.cell import Cell
 from elman.frontend.signature import Declared
 from elman.ir.types import shape_size
-from elman.nn.dense import as_tensor, check_dense, is_dense
-from elman.nn.packing import Packing, Padding, checked_lengths
-from elman.nn.states import Named, StateForm
-
-
-class Layout(NamedTuple):
-    """How the arguments of a call lay, to be undone for its results.
-
-    Attributes:
-        batched: whether there was an axis of samples.
-        batch_first: whether it came before that of time.
-        packing: how the sequences are packed, if they are.
-        padding: where they lay in a padded batch, if that was packed here.
-    """
-
-    batched: bool
-    batch_first: bool
-    packing: Packing | None = None
-    padding: Padding | None = None
-
-
-_BATCHED = (Layout(True, False), Layout(True, True))  # by batch_first
-
-
-class Opened(NamedTuple):
-    """Arguments in the inner layout.
-
-    Attributes:
-        inputs: [T, B, n] each; packed: [N, n]; then static ones, [B, n] each.
-        states: [layers · directions, B, n] each, or as :class:`StateForm` says, in the order of the
-            packed rows.
-        layout: how they lay before.
-    """
-
-    inputs: tuple[Tensor, ...]
-    states: tuple[Tensor, ...]
-    layout: Layout
+from elman.nn.call.dense import as_tensor, check_dense, is_dense
+from elman.nn.call.layout import Layout
+from elman.nn.call.states import Named, StateForm
 
 
 @dataclass(frozen=True)
@@ -102,97 +68,91 @@ class Signature:
         lead = len(layers) if form.alike else 1
         return Signature(names, (first, *further), static, states, lead, form, tuple(takes))
 
-    def opened(
+    def check(
         self,
         x: Any,
         state: Any,
+        static: Any,
         like: Tensor | None,
         batch_first: bool,
-        lengths: Any = None,
-        static: Any = None,
-    ) -> Opened:
-        """Check the arguments and bring them into the inner layout.
+        lengths: bool = False,
+    ) -> Layout:
+        """Check the arguments of a call.
 
         Args:
             x: as given to the module.
-            state: as given, or None for zeros.
+            state: as given, or None for the default.
+            static: inputs with one value per sequence, as given.
             like: a weight, whose dtype and device the tensors must have.
             batch_first: whether x is [B, T, n].
-            lengths: steps of each sequence of a padded batch, to be packed here.
-            static: inputs with one value per sequence, as given.
+            lengths: whether those of a padded batch are given.
+
+        Returns:
+            How they lie.
 
         Raises:
             ShapeError, InputError: one of them is not what the module takes.
         """
-        opened = self._opened(x, state, like, batch_first, lengths)
-        if static is None and not self.static:
-            return opened
-        return opened._replace(inputs=(*opened.inputs, *self._fixed(static, like, opened)))
+        if like is not None and self._is_usual(x, like, batch_first):
+            layout = Layout(True, batch_first, False, lengths and x.shape[not batch_first] > 0)
+            batch, first = x.shape[not batch_first], x
+        else:
+            layout, batch, first = self._check_inputs(x, like, batch_first, lengths)
+        if state is not None:
+            self._check_states(state, (batch,) if layout.batched else (), first)
+        if static is not None or self.static:
+            self._check_fixed(static, like, (batch,) if layout.batched else (), first)
+        return layout
+
+    def number_type(self, x: Any, like: Tensor | None) -> torch.dtype:
+        """The type of masks as numbers: the weights', or that of an input."""
+        if like is not None:
+            return like.dtype
+        values = [part.data if isinstance(part, PackedSequence) else part for part in parts_of(x)]
+        others = (value.dtype for value in values if value.dtype is not torch.bool)
+        return next(others, torch.get_default_dtype())
+
+    def zeros(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
+        """States [lead, B, n] of zeros."""
+        return tuple([like.new_zeros(self.lead, batch, *sizes) for _, sizes in self.states])
 
     def check_static(self) -> None:
         """Refuse static inputs of a module that has none. Raises InputError."""
         if not self.static:
             raise InputError(diagnostic(f"{self.cell} has no static inputs", [], "net(x)"))
 
-    def _opened(
-        self, x: Any, state: Any, like: Tensor | None, batch_first: bool, lengths: Any
-    ) -> Opened:
-        """:meth:`opened` without static inputs."""
-        if lengths is None and like is not None and self._is_usual(x, like, batch_first):
-            whole = x.transpose(0, 1) if batch_first else x
-            states = self._starts(state, whole.shape[1], True, whole)
-            return Opened((whole,), states, _BATCHED[batch_first])
-        packing, x = self._unpacked(x)
-        if packing is not None and lengths is not None:
+    def _check_inputs(
+        self, x: Any, like: Tensor | None, batch_first: bool, lengths: bool
+    ) -> tuple[Layout, int, Tensor]:
+        """Check inputs. Returns how they lie, B, and the first one, a mask as numbers."""
+        packed = self._is_packed(x)
+        if packed and lengths:
             raise InputError("lengths= is for padded tensors: a PackedSequence has its own lengths")
-        parts = self._numbers(self._tensors(x, self.inputs, "input"), like)
-        if packing is not None:
-            self._check_packed(parts, like, packing)
-            return self._packed(parts, state, Layout(True, False, packing))
+        values = [part.data for part in parts_of(x)] if packed else x
+        parts = self._numbers(self._tensors(values, self.inputs, "input"), like)
+        if packed:
+            self._check_packed(parts, like, int(parts_of(x)[0].batch_sizes.sum()))
+            return Layout(packed=True), int(parts_of(x)[0].batch_sizes[0]), parts[0]
         name, sizes = self.inputs[0]
         batched = parts[0].dim() == 2 + len(sizes)
-        if lengths is not None and parts[0].dim() < 2 + len(sizes):
+        if lengths and parts[0].dim() < 2 + len(sizes):
             raise ShapeError("lengths= is for a batch of sequences: this input is a single one")
-        inputs: list[Tensor] = []
+        layout = Layout(batched, batch_first and batched)
+        rates: list[tuple[int, int]] = []
         for (name, sizes), value in zip(self.inputs, parts, strict=True):
             self._check("input", name, value, like, parts[0])
-            inputs.append(self._laid_out(name, sizes, value, batched, batch_first))
-        steps, batch = inputs[0].shape[:2]
-        name = self.inputs[0][0]
+            self._check_shape(name, sizes, value, batched, batch_first)
+            rates.append(layout.time_major(value).shape[:2])
+        (steps, batch), name = rates[0], self.inputs[0][0]
         if steps == 0:
             raise ShapeError(f"input {name} of {self.cell} has no steps: {[*parts[0].shape]}")
-        for (other, _), value in zip(self.inputs[1:], inputs[1:], strict=True):
-            if value.shape[:2] != (steps, batch):
+        for (other, _), rate in zip(self.inputs[1:], rates[1:], strict=True):
+            if rate != (steps, batch):
                 raise ShapeError(
-                    f"input {other} of {self.cell} has T, B = {value.shape[0]}, {value.shape[1]}, "
+                    f"input {other} of {self.cell} has T, B = {rate[0]}, {rate[1]}, "
                     f"but {name} has {steps}, {batch}"
                 )
-        counts = None if lengths is None else checked_lengths(lengths, batch, steps)
-        if counts is not None and batch:
-            padding = Padding.of(counts, steps, inputs[0].device)
-            rows_of = tuple([padding.packed(value) for value in inputs])
-            packing = Packing.of(padding.like)
-            return self._packed(rows_of, state, Layout(True, batch_first, packing, padding))
-        states = self._starts(state, batch, batched, inputs[0])
-        return Opened(tuple(inputs), states, Layout(batched, batch_first))
-
-    def closed(
-        self, made: Sequence[Tensor], last: Sequence[Tensor], layout: Layout
-    ) -> tuple[list[Any], tuple[Tensor, ...]]:
-        """Bring what is handed out and the last states [lead, B, n] into the caller's layout.
-
-        Args:
-            made, last, layout: of a call.
-        """
-        packing = layout.packing
-        if packing is not None:
-            last = tuple([packing.unsorted(value, 1) for value in last])
-            if layout.padding is None:
-                return [packing.wrapped(out) for out in made], last
-            made = [layout.padding.padded(out) for out in made]
-        elif not layout.batched:
-            return [out.squeeze(1) for out in made], tuple([value.squeeze(1) for value in last])
-        return [out.transpose(0, 1) if layout.batch_first else out for out in made], tuple(last)
+        return layout._replace(padded=lengths and batch > 0), batch, parts[0]
 
     def _is_usual(self, x: Any, like: Tensor, batch_first: bool) -> bool:
         """Whether x is one batch of one input with nothing to be done or said: most calls."""
@@ -208,39 +168,27 @@ class Signature:
             and x.shape[batch_first] > 0
         )
 
-    def _unpacked(self, x: Any) -> tuple[Packing | None, Any]:
-        """The data of packed inputs, and how they lie."""
-        if isinstance(x, Tensor):
-            return None, x
-        parts = [x] if isinstance(x, PackedSequence) else x
-        if not isinstance(parts, (tuple, list)):
-            return None, x
+    def _is_packed(self, x: Any) -> bool:
+        """Whether the inputs are packed sequences, of the same lengths."""
+        parts = parts_of(x)
         packed = [part for part in parts if isinstance(part, PackedSequence)]
         if not packed:
-            return None, x
-        first = packed[0]
+            return False
         for part in packed[1:]:
-            if not torch.equal(part.batch_sizes, first.batch_sizes):
+            if not torch.equal(part.batch_sizes, packed[0].batch_sizes):
                 raise ShapeError(f"the packed inputs of {self.cell} differ in their lengths")
         if len(packed) != len(parts):
             raise InputError(f"either all inputs of {self.cell} are packed, or none")
-        return Packing.of(first), [part.data for part in packed]
+        return True
 
-    def _check_packed(self, parts: list[Tensor], like: Tensor | None, packing: Packing) -> None:
+    def _check_packed(self, parts: list[Tensor], like: Tensor | None, rows: int) -> None:
         for (name, sizes), value in zip(self.inputs, parts, strict=True):
             self._check("input", name, value, like, parts[0])
-            if value.shape != (packing.packed.rows, *sizes):
+            if value.shape != (rows, *sizes):
                 raise ShapeError(
-                    f"packed input {name} of {self.cell} must be "
-                    f"{[packing.packed.rows, *sizes]}, got {[*value.shape]}"
+                    f"packed input {name} of {self.cell} must be {[rows, *sizes]}, "
+                    f"got {[*value.shape]}"
                 )
-
-    def _packed(self, inputs: Sequence[Tensor], state: Any, layout: Layout) -> Opened:
-        """Packed rows, with states in their order."""
-        packing = layout.packing
-        assert packing is not None, "set by the caller"
-        starts = self._starts(state, packing.packed.batch, True, inputs[0])
-        return Opened(tuple(inputs), tuple([packing.sorted(s, 1) for s in starts]), layout)
 
     def _tensors(self, value: Any, declared: tuple[Any, ...], what: str) -> list[Tensor]:
         values = list(value) if isinstance(value, (tuple, list)) else [value]
@@ -289,9 +237,9 @@ class Signature:
             hint += f", or net.to({value.dtype})" if weight is not None and _trains(value) else ""
         raise InputError(diagnostic(f"{kind} {name} of {self.cell} is {what}", [], hint))
 
-    def _laid_out(
+    def _check_shape(
         self, name: str, sizes: tuple[int, ...], value: Tensor, batched: bool, batch_first: bool
-    ) -> Tensor:
+    ) -> None:
         count = 2 if batched else 1
         if value.dim() != count + len(sizes) or value.shape[count:] != sizes:
             full = ["B", "T"] if batch_first else ["T", "B"]
@@ -302,12 +250,11 @@ class Signature:
                 f"input {name} of {self.cell} must be {', or unbatched '.join(texts)}, "
                 f"got {[*value.shape]}"
             )
-        if not batched:
-            return value.unsqueeze(1)
-        return value.transpose(0, 1) if batch_first else value
 
-    def _fixed(self, static: Any, like: Tensor | None, opened: Opened) -> list[Tensor]:
-        """Static inputs [B, n], in the order of the packed rows.
+    def _check_fixed(
+        self, static: Any, like: Tensor | None, lead: tuple[int, ...], first: Tensor
+    ) -> None:
+        """Check static inputs [*lead, n].
 
         Raises:
             ShapeError, InputError: they are missing, or not what the module takes.
@@ -318,47 +265,20 @@ class Signature:
             raise InputError(diagnostic(f"{self.cell} has static inputs: {names}", [], hint))
         self.check_static()
         values = self._numbers(self._tensors(static, self.static, "static input"), like)
-        layout, first = opened.layout, opened.inputs[0]
-        packing = layout.packing
-        batch = first.shape[1] if packing is None else packing.packed.batch
-        made: list[Tensor] = []
         for (name, sizes), value in zip(self.static, values, strict=True):
             self._check("static input", name, value, like, first)
-            expected = (batch, *sizes) if layout.batched else sizes
-            if value.shape != expected:
+            if value.shape != (*lead, *sizes):
                 axes = "batch, units" if sizes else "batch"
                 raise ShapeError(
-                    f"static input {name} of {self.cell} must be {[*expected]}, got "
-                    f"{[*value.shape]}{f': {axes}' if layout.batched else ''}"
+                    f"static input {name} of {self.cell} must be {[*lead, *sizes]}, got "
+                    f"{[*value.shape]}{f': {axes}' if lead else ''}"
                 )
-            value = value if layout.batched else value.unsqueeze(0)
-            made.append(value if packing is None else packing.sorted(value, 0))
-        return made
 
-    def _starts(self, state: Any, batch: int, batched: bool, like: Tensor) -> tuple[Tensor, ...]:
-        """Initial states [lead, B, n]."""
-        if state is None:
-            return tuple([like.new_zeros(self.lead, batch, *sizes) for _, sizes in self.states])
-        if not self.form.alike:
-            return self._own_starts(state, (batch,) if batched else (), like)
-        values = self._numbers(self._tensors(state, self.states, "state"), like)
-        for (name, sizes), value in zip(self.states, values, strict=True):
-            expected = (self.lead, batch, *sizes) if batched else (self.lead, *sizes)
-            if value.shape != expected:
-                what = (
-                    f"state {name} of {self.cell} must be {[*expected]}, got {[*value.shape]}: "
-                    f"layers · directions{', batch' if batched else ''}{', units' if sizes else ''}"
-                )
-                named = "lengths=…, reset=…, mask=… are given by name"
-                fewer = value.dim() < len(expected)
-                raise ShapeError(diagnostic(what, [], named if fewer else ""))
-            self._check("state", name, value, None, like)
-        return tuple(values) if batched else tuple([value.unsqueeze(1) for value in values])
-
-    def _own_starts(self, state: Any, lead: tuple[int, ...], like: Tensor) -> tuple[Tensor, ...]:
-        """Initial states [1, B, n] of layers that have their own, from the caller's list."""
-        found = self.form.opened(state)
-        if found is None:
+    def _check_states(self, state: Any, lead: tuple[int, ...], like: Tensor) -> None:
+        """Check initial states [lead, B, n]; of layers that have their own a list of [B, n]."""
+        rank: tuple[int, ...] = (self.lead,) if self.form.alike else ()
+        given = state if self.form.alike else self.form.opened(state)
+        if given is None:
             raise InputError(
                 diagnostic(
                     f"layers of {self.cell} have states of their own: state is a list of "
@@ -368,15 +288,23 @@ class Signature:
                     "a cell has several",
                 )
             )
-        values = self._numbers(self._tensors(found, self.states, "state"), like)
+        values = self._numbers(self._tensors(given, self.states, "state"), like)
         for (name, sizes), value in zip(self.states, values, strict=True):
-            expected = (*lead, *sizes)
+            expected = (*rank, *lead, *sizes)
             if value.shape != expected:
-                raise ShapeError(
-                    f"state {name} of {self.cell} must be {[*expected]}, got {[*value.shape]}"
-                )
+                what = f"state {name} of {self.cell} must be {[*expected]}, got {[*value.shape]}"
+                if rank:
+                    what += f": layers · directions{', batch' * len(lead)}{', units' * bool(sizes)}"
+                fewer = bool(rank) and value.dim() < len(expected)
+                named = "lengths=…, reset=…, mask=… are given by name" if fewer else ""
+                raise ShapeError(diagnostic(what, [], named))
             self._check("state", name, value, None, like)
-        return tuple([value[None] if lead else value[None, None] for value in values])
+
+
+def parts_of(x: Any) -> Sequence[Any]:
+    """The inputs of a call, one after another."""
+    several = isinstance(x, (tuple, list)) and not isinstance(x, PackedSequence)
+    return x if several else (x,)
 
 
 def _sized(group: Sequence[Declared], dims: dict[str, int]) -> tuple[Named, ...]:

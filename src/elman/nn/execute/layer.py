@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -20,11 +20,9 @@ from elman.frontend.cell import Cell
 from elman.ir.evaluate import evaluate
 from elman.ir.types import shape_size
 from elman.nn.autograd.derived import derived
-from elman.nn.autograd.function import run, through
+from elman.nn.autograd.function import run
 from elman.nn.autograd.second_order import Differentiable
-from elman.nn.options import RULES
-from elman.nn.spans import in_spans
-from elman.plan.checkpoint import EVERYTHING, Checkpoint
+from elman.nn.options.base import RULES
 from elman.plan.spec import USUAL, PlanOptions, Spec
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import first_engine, kernel_of
@@ -33,12 +31,24 @@ from elman.tuning.verification import verified
 
 BENCHMARKED = ("benchmarked", "remembered")
 Rules = tuple[Rule, ...]
-Settled = tuple[Kernel, Callable[[], Kernel], bool]  # a differentiable one too; whether it trains
 
 
-def _flows(call: Call) -> list[bool]:
-    """Which inputs of a call require a gradient."""
-    return [tensor.requires_grad for tensor in call.inputs]
+class BoundKernel(NamedTuple):
+    """What calls of one kind run on.
+
+    Attributes:
+        kernel: of one layer in one direction, or of several.
+        oracle: gives a differentiable kernel of the same step.
+        training: whether a gradient may be asked for.
+    """
+
+    kernel: Kernel
+    oracle: Callable[[], Kernel]
+    training: bool
+
+    def run(self, call: Call) -> Result:
+        """Run all steps: see :func:`elman.nn.autograd.function.run`."""
+        return run(self.kernel, self.oracle, call, self.training)
 
 
 def sizes_for_choosing(call: Call) -> tuple[int, int]:
@@ -72,65 +82,27 @@ class Runner:
     def __deepcopy__(self, memo: dict[int, Any]) -> Runner:
         return Runner(self.cell, dict(self.dims), self.options)
 
-    def run(
-        self,
-        call: Call,
-        engine: str | None,
-        rules: Rules = (),
-        checkpoint: Checkpoint = EVERYTHING,
-    ) -> Result:
-        """Run all steps.
+    def bind(self, call: Call, request: Request, between: int = 0) -> BoundKernel:
+        """The kernel of such a call, chosen when it is first asked for.
 
         Args:
-            call: inputs, states and weights in declared order; then the inputs of the rules.
-                Without static inputs (:meth:`held`).
-            engine: a name, ``auto``, or None: so that every transform goes through.
-            rules: of the options in use.
-            checkpoint: of the call.
-
-        Returns:
-            The output, laid out as the inputs; the last states, with the shapes of the states.
+            call: without static inputs (:meth:`precompute_static`).
+            request: of the call.
+            between: steps between two kept states; 0: everything is kept.
 
         Raises:
             EngineError: the named engine cannot run this.
-            ShapeError, InputError: a weight is not what the cell declares; the budget is less than
-                any way needs.
         """
-        if engine is None:
-            return through(self.oracle(rules), call)
-        request = self.request(call, _flows(call), engine, rules)
-        if checkpoint and request.training:
-            return self._checkpointed(call, request, checkpoint)
-        return run(*self._settled(call, request), call, request.training)
-
-    def settled(self, call: Call, engine: str, rules: Rules = ()) -> Settled:
-        """What :meth:`run` runs such a call on."""
-        request = self.request(call, _flows(call), engine, rules)
-        return *self._settled(call, request), request.training
-
-    def _settled(self, call: Call, request: Request) -> tuple[Kernel, Callable[[], Kernel]]:
-        """The kernel, and what gives a differentiable one."""
-        choice = self._chosen.get(request) or self.choice(request, *sizes_for_choosing(call))
-        rules = request.rules
-        oracle = self.oracle if not rules else lambda: self.oracle(rules)
-        return for_layout(choice.kernel, call.packed), oracle
-
-    def _checkpointed(self, call: Call, request: Request, checkpoint: Checkpoint) -> Result:
-        """:meth:`run` with less memory than the whole tape; the engine is chosen for the steps that
-        it is given at once."""
-        (request,), between = in_spans([self], [request], call.sizes, checkpoint)
         steps, batch = sizes_for_choosing(call)
         choice = self.choice(request, min(steps, between or steps), batch)
-        own = kernel = for_layout(choice.kernel, call.packed)
+        kernel, rules = for_layout(choice.kernel, call.packed), request.rules
+        if not between or not request.training:
+            return BoundKernel(kernel, lambda: self.oracle(rules), request.training)
+        own = kernel if kernel.differentiable else None
+        spans = Checkpointed(kernel, between, [t.requires_grad for t in call.tensors])
+        return BoundKernel(spans, lambda: own or self.oracle(rules), True)
 
-        def oracle() -> Kernel:
-            return own if own.differentiable else self.oracle(request.rules)
-
-        if between:
-            kernel = Checkpointed(kernel, between, [t.requires_grad for t in call.tensors])
-        return run(kernel, oracle, call, True)
-
-    def held(self, call: Call, rules: Rules = ()) -> Call:
+    def precompute_static(self, call: Call, rules: Rules = (), compute: bool = True) -> Call:
         """A call without static inputs: further states hold what depends on them and on weights
         alone, computed here once per sequence.
 
@@ -138,28 +110,32 @@ class Runner:
             call: as the cell takes it: static inputs [B, n] follow its inputs; then the inputs of
                 the rules.
             rules: of the options in use.
+            compute: False: the static inputs themselves stand for these states.
         """
         if not self.cell.static:
             return call
         graph, (first, count) = self.cell.graph, (len(self.cell.inputs), len(self.cell.static))
         static = call.inputs[first : first + count]
+        inputs = (*call.inputs[:first], *call.inputs[first + count :])
+        if not compute:
+            return call._replace(inputs=inputs, states=(*call.states, *static))
         known = dict(zip(graph.inputs[first:], static, strict=True))
         known.update(zip(graph.weights, call.weights))  # those of the rules come last
         once = compiler.once_of(self.cell, rules)
         made = evaluate(Arrays(static[0].dtype, static[0].device), once, known, dict(self.dims))
         if call.stacked:
             made = tuple([value.unsqueeze(0) for value in made])
-        inputs = (*call.inputs[:first], *call.inputs[first + count :])
         return call._replace(inputs=inputs, states=(*call.states, *made))
 
     def request(self, call: Call, flows: Sequence[bool], engine: str, rules: Rules = ()) -> Request:
         """What a call asks for.
 
         Args:
-            call: as for :meth:`run`; its first input may be another tensor of the same T, B, dtype
-                and device.
+            call: inputs, states and weights in declared order, then the inputs of the rules; its
+                first input may be another tensor of the same T, B, dtype and device.
             flows: for each input, whether it requires a gradient.
-            engine, rules: as for :meth:`run`.
+            engine: a name, or ``auto``.
+            rules: of the options in use.
 
         Raises:
             ShapeError, InputError: a weight is not what the cell declares.

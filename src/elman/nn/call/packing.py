@@ -14,35 +14,7 @@ from elman.checks import shown
 from elman.engines.packed import Packed, packed_of
 from elman.errors import InputError, ShapeError, diagnostic
 from elman.nn.autograd.transforms import transformed
-from elman.nn.dense import check_dense
-
-
-@dataclass(frozen=True)
-class Packing:
-    """How a PackedSequence lies: rows longest sequence first, states in the caller's order."""
-
-    packed: Packed
-    like: PackedSequence
-
-    @staticmethod
-    def of(packed: PackedSequence) -> Packing:
-        """The layout of a packed batch."""
-        return Packing(packed_of(tuple(packed.batch_sizes.tolist())), packed)
-
-    def sorted(self, state: Tensor, axis: int) -> Tensor:
-        """A state in the order of the rows."""
-        order = self.like.sorted_indices
-        return state if order is None else state.index_select(axis, order)
-
-    def unsorted(self, state: Tensor, axis: int) -> Tensor:
-        """A state in the caller's order."""
-        order = self.like.unsorted_indices
-        return state if order is None else state.index_select(axis, order)
-
-    def wrapped(self, rows: Tensor) -> PackedSequence:
-        """Output rows as torch hands them out."""
-        like = self.like
-        return PackedSequence(rows, like.batch_sizes, like.sorted_indices, like.unsorted_indices)
+from elman.nn.call.dense import check_dense
 
 
 class _Picked(Function):
@@ -73,42 +45,70 @@ class _Put(Function):
 
 
 @dataclass(frozen=True)
-class Padding:
-    """Where the steps of sequences lie in a padded batch.
+class Rows:
+    """Sequences of several lengths as packed rows: step by step, longest sequence first.
 
     Attributes:
-        index [N]: places of the packed rows in the flat batch.
-        like: a PackedSequence of nothing but sizes and order.
-        steps: T of the batch.
+        packed: how many sequences each step has.
+        like: a PackedSequence of these sizes and this order.
+        index [N]: places of the rows in a flat padded batch; None of rows that came packed.
+        steps: T of the padded batch.
     """
 
-    index: Tensor
+    packed: Packed
     like: PackedSequence
-    steps: int
+    index: Tensor | None = None
+    steps: int = 0
 
     @staticmethod
-    def of(lengths: Tensor, steps: int, device: torch.device) -> Padding:
-        """The layout of lengths [B] (on the CPU) in a batch [T, B, ...]."""
+    def of(packed: PackedSequence) -> Rows:
+        """The rows of a PackedSequence."""
+        return Rows(packed_of(tuple(packed.batch_sizes.tolist())), packed)
+
+    @staticmethod
+    def of_lengths(lengths: Tensor, steps: int, device: torch.device) -> Rows:
+        """The rows of a padded batch [T, B, ...] of sequences of these lengths [B] (on the CPU)."""
         counts, order = torch.sort(lengths, descending=True, stable=True)
         inside = torch.arange(int(counts[0])).unsqueeze(1) < counts
         t, place = inside.nonzero(as_tuple=True)
-        index = t * len(counts) + order[place]
+        index = (t * len(counts) + order[place]).to(device)
         order = order.to(device)
         back = torch.empty_like(order).scatter_(0, order, torch.arange(len(counts), device=device))
-        sizes = inside.sum(1)
-        return Padding(index.to(device), PackedSequence(index, sizes, order, back), steps)
+        like = PackedSequence(index, inside.sum(1), order, back)
+        return Rows(packed_of(tuple(like.batch_sizes.tolist())), like, index, steps)
 
-    def packed(self, x: Tensor) -> Tensor:
+    @property
+    def batch(self) -> int:
+        """B."""
+        return self.packed.batch
+
+    def sort(self, value: Tensor, axis: int) -> Tensor:
+        """Values of sequences in the order of the rows."""
+        order = self.like.sorted_indices
+        return value if order is None else value.index_select(axis, order)
+
+    def unsort(self, value: Tensor, axis: int) -> Tensor:
+        """Values of sequences in the caller's order."""
+        order = self.like.unsorted_indices
+        return value if order is None else value.index_select(axis, order)
+
+    def pack(self, x: Tensor) -> Tensor:
         """The rows [N, ...] of a padded batch [T, B, ...]."""
         index, by_sample = self.index, x.transpose(0, 1)
+        assert index is not None, "of a padded batch"
         if by_sample.is_contiguous():  # a view of [B, T, ...]: no copy of all of it
             steps, batch = x.shape[:2]
             x, index = by_sample, index % batch * steps + index // batch
         return _picked(x.flatten(0, 1), index)
 
-    def padded(self, rows: Tensor) -> Tensor:
-        """Rows in a padded batch [T, B, ...]; zero elsewhere."""
-        sizes = (self.steps, int(self.like.batch_sizes[0]))
+    def unpack(self, rows: Tensor) -> Any:
+        """Rows as the caller's: a PackedSequence; or a padded batch [T, B, ...], zero elsewhere."""
+        like = self.like
+        if self.index is None:
+            return PackedSequence(
+                rows, like.batch_sizes, like.sorted_indices, like.unsorted_indices
+            )
+        sizes = (self.steps, self.batch)
         return _put(rows, self.index, sizes[0] * sizes[1]).unflatten(0, sizes)
 
 

@@ -16,7 +16,7 @@ from elman.frontend.cell import Cell
 from elman.ir.graph import Graph
 from elman.ir.types import shape_size
 from elman.nn.autograd.transforms import transformed
-from elman.nn.options import known
+from elman.nn.options.base import register_rule
 from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.tuning.request import Rule
 
@@ -52,7 +52,7 @@ class StatesRule:
         return _with_outputs(graph, (*graph.outputs, *more))
 
 
-FIRST, STATES = known(FirstRule()), known(StatesRule())
+FIRST, STATES = register_rule(FirstRule()), register_rule(StatesRule())
 
 
 def rules_for(cell: Cell, last: bool, outputs: Outputs = None) -> tuple[Rule, ...]:
@@ -70,11 +70,11 @@ def rules_for(cell: Cell, last: bool, outputs: Outputs = None) -> tuple[Rule, ..
     return (STATES,) if wanted else ()
 
 
-def checked_outputs(outputs: Any) -> Outputs:
-    """The ``outputs=`` of a call, if it is one.
+def check_outputs(outputs: Any) -> None:
+    """Check ``outputs=`` of a call.
 
     Raises:
-        InputError: it is none.
+        InputError: there are no such outputs.
     """
     if outputs is not None and not (isinstance(outputs, str) and outputs == "states"):
         raise InputError(
@@ -84,7 +84,6 @@ def checked_outputs(outputs: Any) -> Outputs:
                 'out, states, last = net(x, outputs="states")',
             )
         )
-    return outputs
 
 
 class OutputLayout(NamedTuple):
@@ -155,6 +154,11 @@ class RunSettings(NamedTuple):
     residual: bool = False
     checkpoint: Checkpoint = EVERYTHING
     outputs: Outputs = None
+
+    @property
+    def between(self) -> bool:
+        """Whether something stands between layers."""
+        return self.residual or self.dropout > 0.0
 
 
 def run_layers(

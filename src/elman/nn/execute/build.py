@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from elman.errors import InputError, ShapeError, diagnostic
 from elman.frontend.cell import Cell
 from elman.ir.types import dim_size, shape_size
-from elman.nn.dispatch import Runner
+from elman.nn.execute.layer import Runner
 from elman.nn.layered import Formula
 from elman.plan.spec import PlanOptions
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,7 +14,11 @@ from elman.engines.call import Call
 from elman.engines.packed import Packed
 from elman.errors import InputError, diagnostic
 from elman.ir.graph import Graph, node
-from elman.nn.options import Option, further_leaf, known
+from elman.nn.options.base import StepOption, StepValues, further_leaf, register_rule
+from elman.tuning.request import Rule
+
+if TYPE_CHECKING:
+    from elman.nn.call.bound import BoundCall
 
 ResetTo = Literal["zeros", "initial"]
 Starts = Literal["zeros", "initial", "learned"]  # what a reset state becomes: see ResetRule
@@ -55,63 +59,78 @@ class ResetRule:
         return Graph(inputs, graph.states, weights, next_states, graph.outputs)
 
 
-RESETS: dict[str, ResetRule] = {to: known(ResetRule(to)) for to in get_args(Starts)}
+RESETS: dict[str, ResetRule] = {to: register_rule(ResetRule(to)) for to in get_args(Starts)}
 
 
-class Reset(Option):
+class Reset(StepOption):
     """Resets of one call.
 
     A reset before step t parts the sequence there, for both directions: the reverse one begins anew
     at step t - 1.
-
-    Args:
-        mask: [T, B], or [N] of packed rows: not 0 where a step is reset.
-        to: what the state becomes. Of a ``learned`` one calls have it already: their last weights.
     """
 
-    def __init__(self, mask: Tensor, to: Starts) -> None:
-        own = mask.dtype is not torch.bool or torch.is_grad_enabled()  # to be saved, or of numbers
-        self._mask, self._to, self.rule = (mask != 0) if own else mask, to, RESETS[to]
+    name = "reset"
+    companions = ("reset_to",)
 
-    def extend(self, call: Call, reverse: bool, member: int = 0) -> Call:
-        """See :meth:`Option.extend`."""
-        mask, packed, states = self._mask, call.packed, call.states
-        dtype = call.inputs[0].dtype
-        ends = _backwards(mask, packed) if reverse else _following(mask, packed)
+    def check(self, options: Mapping[str, Any]) -> None:
+        """See :meth:`StepOption.check`."""
+        to = options.get("reset_to")
+        if to is None:
+            return
+        check_choice("reset_to", to, ("zeros", "initial"))
+        if "reset" not in options:
+            what = f"reset_to={to!r} has no effect without reset="
+            hint = f"net(x, state, reset=flags, reset_to={to!r}), not 0 where an episode begins"
+            raise InputError(diagnostic(what, [], hint))
+
+    def enter(self, value: Tensor, call: BoundCall) -> None:
+        """See :meth:`StepOption.enter`."""
+        copied = value.dtype is not torch.bool or torch.is_grad_enabled()  # to be saved, or numbers
+        flags, initial = (value != 0) if copied else value, call.initial
+        to = call.options.get("reset_to")
+        start = to or ("zeros" if initial is None else "learned")
+        if to == "initial" and initial is not None and not call.state_given:
+            start = "learned"
+        if call.rows is None and call.lengths is None and len(flags) == 1 and call.directions == 1:
+            if start != "initial":  # nothing else of a call of one step is reset
+                call.states = _begin(call.states, flags, initial if start == "learned" else None)
+            return
+        if start == "learned" and initial is not None:
+            each = call.parts.signature.form.rows([state.squeeze(1) for state in initial])
+            call.weights = [[*w, *row] for w, row in zip(call.weights, each, strict=True)]
+        call.steps.append(StepValues(self.name, (start,), (flags,)))
+
+    def rule(self, facts: Sequence[str]) -> Rule:
+        """See :meth:`StepOption.rule`."""
+        return RESETS[facts[0]]
+
+    def extend(self, values: StepValues, call: Call, reverse: bool, member: int) -> Call:
+        """See :meth:`StepOption.extend`."""
+        (flags,), (start,), packed = values.tensors, values.facts, call.packed
+        states, dtype = call.states, call.inputs[0].dtype
+        ends = _backwards(flags, packed) if reverse else _following(flags, packed)
         more = [ends.to(dtype)]
-        if self._to == "initial":
-            more += [_repeated(state, call) for state in states]
+        if start == "initial":
+            more += [_at_steps(state, call) for state in states]
         elif not reverse:  # nothing lies before the first step of the other direction
-            first = mask[0] if packed is None else mask[: packed.batch]
+            first = flags[0] if packed is None else flags[: packed.batch]
             axes = (1,) * call.stacked
-            begins = call.weights[-len(states) :] if self._to == "learned" else None
-            states = _begun(states, first.reshape(*axes, -1), begins)
+            initial = call.weights[-len(states) :] if start == "learned" else None
+            states = _begin(states, first.reshape(*axes, -1), initial)
         return call._replace(inputs=(*call.inputs, *more), states=states)
 
-    def only_step(
-        self, states: tuple[Tensor, ...], learned: Sequence[Tensor] | None
-    ) -> tuple[Tensor, ...]:
-        """States [layers, B, ...] before a call of one step: nothing else of it is reset.
 
-        Args:
-            states: as given.
-            learned [layers, 1, ...]: initial ones.
-        """
-        if self._to == "initial":
-            return states
-        return _begun(states, self._mask, learned if self._to == "learned" else None)
-
-
-def _begun(
-    states: Sequence[Tensor], mask: Tensor, begins: Sequence[Tensor] | None
+def _begin(
+    states: Sequence[Tensor], flags: Tensor, initial: Sequence[Tensor] | None
 ) -> tuple[Tensor, ...]:
-    """States [..., B, ...] where a mask [..., B] is not set; elsewhere zeros, or what they begin
-    with."""
+    """States [..., B, ...] that are zeros, or the initial ones, where flags [..., B] are set."""
     made: list[Tensor] = []
     for k, state in enumerate(states):
-        own = mask.view(*mask.shape, *[1] * (state.dim() - mask.dim()))
+        where = flags.view(*flags.shape, *[1] * (state.dim() - flags.dim()))
         made.append(
-            state.masked_fill(own, 0) if begins is None else torch.where(own, begins[k], state)
+            state.masked_fill(where, 0)
+            if initial is None
+            else torch.where(where, initial[k], state)
         )
     return tuple(made)
 
@@ -131,42 +150,10 @@ def _backwards(mask: Tensor, packed: Packed | None) -> Tensor:
     return torch.cat((torch.zeros_like(mask[:1]), mask[1:])).flip(0)
 
 
-def _repeated(state: Tensor, call: Call) -> Tensor:
+def _at_steps(state: Tensor, call: Call) -> Tensor:
     """An initial state at every step of its sequence."""
     own = state[0] if call.stacked else state
     if call.packed is not None:
         return own.index_select(0, call.packed.sequence.to(own.device))
     steps, batch, _ = call.sizes
     return own.expand(steps, batch, *own.shape[1:])
-
-
-def reset_start(to: Any, learned: bool, given: bool) -> Starts:
-    """What a reset state becomes.
-
-    Args:
-        to: as of a call; None: what a sequence begins with that is given no state.
-        learned: whether that is learned.
-        given: whether a state was given.
-
-    """
-    if to is None:
-        return "learned" if learned else "zeros"
-    return "learned" if to == "initial" and learned and not given else to
-
-
-def check_reset(reset: Any, to: Any) -> None:
-    """Refuse ``reset_to`` of a call that resets nothing, and what it cannot be.
-
-    Raises:
-        InputError: there is no reset, or no such thing.
-    """
-    if to is not None:
-        check_choice("reset_to", to, ("zeros", "initial"))
-    if reset is None and to is not None:
-        raise InputError(
-            diagnostic(
-                f"reset_to={to!r} has no effect without reset=",
-                [],
-                f"net(x, state, reset=flags, reset_to={to!r}), not 0 where an episode begins",
-            )
-        )

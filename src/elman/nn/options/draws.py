@@ -2,56 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from elman.engines.call import Call
 from elman.errors import InputError, diagnostic
-from elman.frontend.cell import Cell
 from elman.ir.draws import BITS
-from elman.nn.options import Option, known
-from elman.nn.packing import Packing, Padding
-from elman.passes.draws import SAMPLED, SEQUENCE, draws
+from elman.nn.call.packing import Rows
+from elman.nn.options.base import StepOption, StepValues, register_rule
+from elman.passes.draws import SAMPLED, SEQUENCE
+from elman.tuning.request import Rule
+
+if TYPE_CHECKING:
+    from elman.nn.call.bound import BoundCall
+    from elman.nn.call.parts import Parts
 
 for _rule in SAMPLED.values():
-    known(_rule)
+    register_rule(_rule)
+_GIVEN = "given"  # keys per sequence stand at every step, too
 
 
-class Draws(Option):
-    """The keys of one call.
+class DrawsOption(StepOption):
+    """Keys of the random numbers of one call.
 
-    Args:
-        per: what the cell draws by, as :func:`elman.passes.draws.draws` says.
-        keys: of each: [layers · directions, 2, T, B] (packed [.., 2, N]) per step, [.., 2, B] per
-            sequence.
-        given: whether those per sequence are there at every step, too: :func:`keys_of`.
+    Keys are, for each of what a cell draws by, [layers · directions, 2, T, B] (packed [.., 2, N])
+    per step, [.., 2, B] per sequence; where they were given, at every step all of them.
     """
 
-    def __init__(self, per: Sequence[str], keys: Sequence[Tensor], given: bool = False) -> None:
-        self._per, self._keys, self._given = tuple(per), tuple(keys), given
-        self.rule = SAMPLED[self._per]
+    name = "draws"
 
-    def above(self, first: int, cell: Cell) -> Draws | None:
-        """See :meth:`Option.above`."""
-        per = draws(cell.graph)
-        if not first and per == self._per:
-            return self
-        own = [keys[first:] for often, keys in zip(self._per, self._keys) if often in per]
-        return Draws(per, own, self._given) if per else None
+    def sizes(self, parts: Parts, training: bool) -> tuple[int, ...]:
+        """See :meth:`StepOption.sizes`: layers · directions, and halves of keys."""
+        check_draws(parts.draws, training, parts.signature.cell)
+        return len(parts.runners), 2 * len(parts.draws)
 
-    def extend(self, call: Call, reverse: bool, member: int = 0) -> Call:
-        """See :meth:`Option.extend`."""
+    def enter(self, value: Tensor, call: BoundCall) -> None:
+        """See :meth:`StepOption.enter`."""
+        keys = keys_of(value, call.inputs[0].dtype)
+        call.steps.append(StepValues(self.name, (*call.parts.draws, _GIVEN), tuple(keys)))
+
+    def draw(self, call: BoundCall, draw: Callable[..., list[Tensor]]) -> None:
+        """Add keys that are drawn now; those of packed rows are keys of the whole padded batch.
+
+        Args:
+            call: to be changed.
+            draw: :func:`draw_keys`, or :func:`no_keys`.
+        """
+        per, like, rows = call.parts.draws, call.inputs[0], call.rows
+        batch = call.states[0].shape[1]
+        padded = rows is not None and rows.index is not None
+        sizes = (rows.steps, batch) if rows and padded else like.shape[: 2 - (rows is not None)]
+        keys = draw(per, len(call.weights), sizes, batch, like.dtype, like.device)
+        values = StepValues(self.name, per, tuple(keys))
+        call.steps.append(self.pack(values, rows) if rows and padded else values)
+
+    def rule(self, facts: Sequence[str]) -> Rule:
+        """See :meth:`StepOption.rule`."""
+        return SAMPLED[_per(facts)]
+
+    def extend(self, values: StepValues, call: Call, reverse: bool, member: int) -> Call:
+        """See :meth:`StepOption.extend`."""
         more: list[Tensor] = []
-        for per, keys in zip(self._per, self._keys, strict=True):
+        given = _GIVEN in values.facts
+        for per, keys in zip(_per(values.facts), values.tensors, strict=True):
             own = keys[member]
-            once = per == SEQUENCE and not self._given
-            more += (_repeated(own, call) if once else own).unbind(0)
+            more += (own if given or per != SEQUENCE else _at_steps(own, call)).unbind(0)
         return call._replace(inputs=(*call.inputs, *more))
 
+    def for_layers(
+        self, values: StepValues, first: int, end: int, draws: Sequence[str]
+    ) -> StepValues | None:
+        """See :meth:`StepOption.for_layers`."""
+        if not draws:
+            return None
+        pairs = zip(_per(values.facts), values.tensors)
+        keys = tuple([keys[first:end] for per, keys in pairs if per in draws])
+        return StepValues(self.name, (*draws, *values.facts[len(values.tensors) :]), keys)
 
-def _repeated(keys: Tensor, call: Call) -> Tensor:
+    def pack(self, values: StepValues, rows: Rows) -> StepValues:
+        """See :meth:`StepOption.pack`."""
+        keys = [
+            rows.sort(own, 2)
+            if own.dim() == 3
+            else rows.pack(own.movedim((2, 3), (0, 1))).movedim(0, 2)
+            for own in values.tensors
+        ]
+        return values._replace(tensors=tuple(keys))
+
+
+DRAWS = DrawsOption()
+
+
+def _per(facts: Sequence[str]) -> tuple[str, ...]:
+    """What the keys of a call are drawn by."""
+    return tuple([fact for fact in facts if fact != _GIVEN])
+
+
+def _at_steps(keys: Tensor, call: Call) -> Tensor:
     """Keys [2, B] of sequences at every step of theirs."""
     if call.packed is not None:
         return keys.index_select(1, call.packed.sequence.to(keys.device))
@@ -85,7 +135,7 @@ def draw_keys(
         device: of the call.
 
     Returns:
-        As of :class:`Draws`.
+        As of :class:`DrawsOption`.
     """
     assert torch.finfo(dtype).eps <= 2.0**-BITS * 2, "a type that holds a half of a key"
     return [_drawn(size, device).to(dtype) for size in key_sizes(per, lead, rows, batch)]
@@ -156,13 +206,3 @@ def no_keys(
     """What stands for :func:`draw_keys` where nothing runs: no generator is asked."""
     nothing = torch.zeros((), dtype=dtype, device=device)
     return [nothing.expand(size) for size in key_sizes(per, lead, rows, batch)]
-
-
-def packed_keys(keys: Sequence[Tensor], padding: Padding, packing: Packing) -> list[Tensor]:
-    """Keys of a padded batch as those of its packed rows, per sequence [.., B] as its sequences."""
-    return [
-        packing.sorted(own, 2)
-        if own.dim() == 3
-        else padding.packed(own.movedim((2, 3), (0, 1))).movedim(0, 2)
-        for own in keys
-    ]

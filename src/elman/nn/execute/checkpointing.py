@@ -14,7 +14,7 @@ from elman.tuning.kernels import engine_for, first_engine, kernel_of
 from elman.tuning.request import Request, bucket
 
 if TYPE_CHECKING:
-    from elman.nn.dispatch import Runner
+    from elman.nn.execute.layer import Runner
 
 
 def in_spans(

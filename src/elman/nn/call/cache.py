@@ -1,0 +1,156 @@
+"""Plans of calls that came before, found before any argument is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.nn.utils.rnn import PackedSequence
+
+from elman.nn.autograd.transforms import plain
+from elman.nn.call.plan import CallPlan
+from elman.nn.using import wanted
+
+_MOST = 128  # plans of a module; beyond them it begins anew
+_PLAIN = (Tensor, Parameter)
+_OF: Any = Tensor
+_dtype, _shape, _on_cpu, _needs_grad = [
+    one.__get__ for one in (_OF.dtype, _OF.shape, _OF.is_cpu, _OF.requires_grad)
+]
+_grad = torch.is_grad_enabled
+_deterministic = torch.are_deterministic_algorithms_enabled
+_read_options = attrgetter(
+    "training",
+    "batch_first",
+    "dropout",
+    "residual",
+    "weight_dropout",
+    "checkpoint",
+    "memory_budget",
+)
+
+
+class Kind(NamedTuple):
+    """What calls of one kind have in common, and the weights of one of them.
+
+    Attributes:
+        key: finds the plan.
+        guards: must equal those of the entry; not part of the key, as hashing them takes longer
+            than comparing them.
+        weights: of all layers and directions.
+    """
+
+    key: Hashable
+    guards: list[Any]
+    weights: Sequence[Tensor]
+
+
+class CallCache:
+    """The plans of one module.
+
+    Args:
+        names: of its weights, then of its default initial states.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._weights = _getter(names)
+        self._plans: dict[Hashable, tuple[list[Any], CallPlan]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies begin with an empty cache: torch's parametrized modules copy all attributes."""
+        return {**self.__dict__, "_plans": {}}
+
+    def clear(self) -> None:
+        """Forget all plans."""
+        self._plans.clear()
+
+    def kind_of(self, module: Any, x: Any, state: Any, options: Mapping[str, Any]) -> Kind | None:
+        """The kind of a call; None where calls like it are planned anew each time: in transforms,
+        modes and autocast, or with tensors that are not plain ones."""
+        if not plain():
+            return None
+        tensors: list[Tensor] = [x] if type(x) is Tensor else []
+        form: list[Hashable] = []
+        try:
+            if not tensors:
+                form.append(_describe(x, tensors))
+            if state is not None:
+                form.append(_describe(state, tensors))
+            for name, value in options.items():
+                form += [name, _describe(value, tensors)]
+            buffers = module._buffers
+            weights = self._weights(
+                {**buffers, **module._parameters} if buffers else module._parameters
+            )
+            tensors += weights
+            first = tensors[0]
+            key = (
+                first.shape,
+                first.stride(),
+                first.dtype,
+                wanted(module.engine),
+                _deterministic(),
+                *map(_needs_grad, tensors if _grad() else ()),
+                *_read_options(module),
+                *form,
+            )
+            guards = [
+                *map(type, tensors),
+                *map(_dtype, tensors),
+                *map(_shape, tensors),
+                *map(_on_cpu, tensors),
+                *map(Tensor.is_neg, tensors),
+                *map(Tensor.is_contiguous, tensors),
+            ]
+        except (KeyError, RuntimeError, TypeError):  # weights are missing, or have no memory
+            return None
+        return Kind(key, guards, weights)
+
+    def find(self, kind: Kind) -> CallPlan | None:
+        """The plan of calls of a kind."""
+        entry = self._plans.get(kind.key)
+        return entry[1] if entry is not None and entry[0] == kind.guards else None
+
+    def keep(self, kind: Kind, plan: CallPlan) -> None:
+        """Keep the plan of a kind, unless its tensors hide their memory."""
+        count = len(kind.guards) // 6
+        kinds, places, negated = (kind.guards[k * count : (k + 1) * count] for k in (0, 3, 4))
+        if not all(one in _PLAIN for one in kinds) or not all(places) or any(negated):
+            return
+        if len(self._plans) >= _MOST:
+            self._plans.clear()
+        self._plans[kind.key] = kind.guards, plan
+
+
+def _describe(value: Any, tensors: list[Tensor]) -> Hashable:
+    """What of an argument is not its tensors, which are added to a list.
+
+    Raises:
+        TypeError: it is none that calls of a kind can have in common.
+    """
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return Tensor
+    if type(value) is PackedSequence and type(value.data) is Tensor and value.data.is_cpu:
+        data = value.data
+        batch = int(value.batch_sizes[0])
+        order = value.sorted_indices is None
+        return PackedSequence, data.shape[1:], data.dtype, data.requires_grad, batch, order
+    if type(value) in (tuple, list):
+        if value and all(type(part) is int for part in value):
+            return type(value), len(value)  # lengths
+        return type(value), tuple([_describe(part, tensors) for part in value])
+    if type(value) in (str, int, float, bool):
+        return value
+    raise TypeError(f"an argument is a {type(value).__name__}")
+
+
+def _getter(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Sequence[Tensor]]:
+    """Reads the values of some names."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda values: [values[name] for name in names]

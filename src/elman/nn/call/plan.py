@@ -1,0 +1,351 @@
+"""A call of a module, planned once from its arguments' metadata and run many times.
+
+What is checked in a call, how its arguments are brought into the inner layout, and which kernels
+run it, depends on the metadata of its tensors (never on their numbers), on the module's options and
+on the modes of torch that are active. A :class:`CallPlan` is all of that. An eager call makes one
+and runs it; a later call of the same kind runs the one that :mod:`elman.nn.call.cache` has kept;
+torch's compiler traces one; ``explain`` prints what one asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from elman.engines import registry
+from elman.engines.call import Call, DirectCall
+from elman.engines.together import Together
+from elman.errors import InputError
+from elman.nn.autograd.transforms import transformed
+from elman.nn.call.bound import BoundCall
+from elman.nn.call.casting import cast_to, device_type
+from elman.nn.call.layout import as_number
+from elman.nn.call.signature import parts_of
+from elman.nn.call.states import one_or_all
+from elman.nn.compile.operator import draw_traced_keys
+from elman.nn.compile.traced import trace_layers
+from elman.nn.execute.stack import Bound
+from elman.nn.options.draws import DRAWS, draw_keys
+from elman.nn.options.mask import masked_outputs
+from elman.nn.options.outputs import Outputs, RunSettings
+from elman.nn.options.registry import STEP_OPTIONS
+from elman.nn.options.step_values import check_step_values
+from elman.nn.using import HALVES, autocast_type, serves
+from elman.plan.checkpoint import EVERYTHING
+from elman.torch_internals import autocast_enabled
+
+if TYPE_CHECKING:
+    from elman.nn.sequence import SequenceModule
+
+Weights = Sequence[Sequence[Tensor]]
+_UNKNOWN = "not looked for yet"
+
+
+class CallPlan:
+    """What the metadata of a call decide.
+
+    Args:
+        module: that is called.
+        x, state, options: as given.
+        weights: of the module, as they are now.
+        engine: a name, or ``auto``.
+
+    Raises:
+        ShapeError, InputError: an argument is not what the module takes.
+    """
+
+    def __init__(
+        self,
+        module: SequenceModule,
+        x: Any,
+        state: Any,
+        options: Mapping[str, Any],
+        weights: Weights,
+        engine: str,
+    ) -> None:
+        parts = self.parts = module.parts
+        self.training, self.directions = module.training, 1 + bool(module.bidirectional)
+        like = weights[0][0] if weights[0] else None
+        self.traced = torch.compiler.is_compiling()
+        outputs: Outputs = options.get("outputs")
+        lengths, signature = "lengths" in options, parts.signature
+        self.layout = signature.check(
+            x, state, options.get("static"), like, module.batch_first, lengths and not self.traced
+        )
+        if lengths and self.traced and self.layout.packed:
+            raise InputError("lengths= is for padded tensors: a PackedSequence has its own lengths")
+        for name, option in STEP_OPTIONS.items():
+            if name in options:
+                sizes = option.sizes(parts, self.training)
+                check_step_values(name, options[name], parts_of(x)[0], self.layout, sizes)
+        self.traced = self.traced and not self.layout.packed
+        self.number_type = signature.number_type(x, like)
+        self.draws = bool(parts.draws) and self.training
+        # a half of a key has 24 bits, so calls that draw are computed in float32 at least
+        self.wide = self.draws and self.number_type in HALVES
+        self.weight_dropout = module.weight_dropout if self.training else 0.0
+        share = module.dropout if self.training else 0.0
+        self.settings = RunSettings(engine, share, module.residual, module._checkpoint, outputs)
+        self.output_layout = parts.stack.output_layout(outputs)
+        self._bound: Bound = {}
+        self._direct: Any = _UNKNOWN
+
+    def enter(
+        self,
+        module: SequenceModule,
+        x: Any,
+        state: Any,
+        options: Mapping[str, Any],
+        weights: Weights,
+        draw: Callable[..., list[Tensor]] = draw_keys,
+    ) -> BoundCall:
+        """Bring the arguments of a call into the inner layout.
+
+        Args:
+            module, x, state, options, weights: of a call of this kind.
+            draw: of the keys of random numbers.
+
+        Raises:
+            ShapeError, InputError: lengths do not go with x.
+        """
+        parts, layout = self.parts, self.layout
+        lengths, sequences, static = options.get("lengths"), parts_of(x), options.get("static")
+        rows = layout.rows(sequences[0], lengths)
+        kind = self.number_type
+        inputs = [as_number(layout.enter_steps(value, rows), kind) for value in sequences]
+        batch = inputs[0].shape[1] if rows is None else rows.batch
+        if static is not None:
+            values = static if isinstance(static, (tuple, list)) else (static,)
+            inputs += [as_number(layout.enter_static(value, rows), kind) for value in values]
+        if self.wide:
+            inputs, weights = cast_to((inputs, weights), torch.float32)
+        initial: tuple[Tensor, ...] | None = None
+        if parts.begins:
+            dtype = inputs[0].dtype
+            initial = tuple([value.unsqueeze(1).to(dtype) for value in module._initial()])
+        if state is not None:
+            given = parts.signature.form.arrays(state)
+            states = tuple([as_number(layout.enter_state(v, rows), kind) for v in given])
+            states = cast_to(states, torch.float32) if self.wide else states
+        elif initial is not None:
+            states = tuple([v.expand(v.shape[0], batch, *v.shape[2:]) for v in initial])
+        else:
+            states = parts.signature.zeros(batch, inputs[0])
+        if self.weight_dropout:
+            weights = self._drop_weights(weights)
+        call = BoundCall(
+            parts,
+            self.training,
+            self.directions,
+            layout,
+            options,
+            tuple(inputs),
+            states,
+            weights,
+            initial,
+            state is not None,
+            rows,
+            torch.as_tensor(lengths) if self.traced and lengths is not None else None,
+        )
+        if self.draws and "draws" not in options:
+            DRAWS.draw(call, draw)
+        if options:
+            for name, option in STEP_OPTIONS.items():
+                if name in options:
+                    option.enter(layout.enter_steps(options[name], rows), call)
+        return call
+
+    def run(
+        self,
+        module: SequenceModule,
+        x: Any,
+        state: Any,
+        options: Mapping[str, Any],
+        weights: Weights,
+    ) -> tuple[Any, ...]:
+        """Run a call of this kind.
+
+        Returns:
+            What ``forward`` returns.
+
+        Raises:
+            EngineError: the engine asked for by name cannot run this cell.
+            ShapeError, InputError: as of :meth:`enter`; a memory budget is less than any way needs.
+        """
+        draw = draw_traced_keys if self.traced else draw_keys
+        call = self.enter(module, x, state, options, weights, draw)
+        if self.traced:
+            made, last = trace_layers(call, self.settings)
+            return self.leave(call, made, last)
+        settings = self.settings
+        every = (*call.inputs, *call.states, *[w for layer in call.weights for w in layer])
+        if transformed(every) is not None:  # kernels that every transform goes through
+            engine = settings.engine if settings.engine == "reference" else None
+            settings = settings._replace(engine=engine, checkpoint=EVERYTHING)
+        return self._run(call, settings)
+
+    def run_again(
+        self,
+        module: SequenceModule,
+        x: Any,
+        state: Any,
+        options: Mapping[str, Any],
+        weights: Sequence[Tensor],
+    ) -> tuple[Any, ...]:
+        """Run a further call of this kind, whose tensors are plain ones.
+
+        Args:
+            weights: of all layers and directions, one after another.
+        """
+        if self._direct is _UNKNOWN:
+            self._direct = self._find_direct(module, x, state, options, weights)
+        if self._direct is not None:
+            return self._run_direct(self._direct, x, state, weights)
+        each = [weights[cut] for cut in self.parts.cuts]
+        return self._run(self.enter(module, x, state, options, each), self.settings)
+
+    def _run(self, call: BoundCall, settings: RunSettings) -> tuple[Any, ...]:
+        """Run all layers eagerly."""
+        made, last = self.parts.stack.run(call, settings, self._bound)
+        return self.leave(call, made, last)
+
+    def _find_direct(
+        self,
+        module: SequenceModule,
+        x: Any,
+        state: Any,
+        options: Mapping[str, Any],
+        weights: Sequence[Tensor],
+    ) -> DirectCall | None:
+        """The engine's direct call for calls of this kind, where it has one: see
+        :meth:`Engine.direct`."""
+        one = len(parts_of(x)) == 1 and len(self.output_layout.shapes) == 1
+        groups = self.parts.stack.groups_for(self.settings.between)
+        if not one or options or self.parts.begins or len(groups) > 1 or len(self._bound) != 1:
+            return None
+        (bound,) = self._bound.values()
+        kernel = bound.kernels[0].kernel
+        kernels = kernel.kernels if type(kernel) is Together else [kernel]
+        served = all(
+            t.is_contiguous() for t in (*parts_of(() if state is None else state), *weights)
+        )
+        if (
+            len(kernels) != len(self.parts.runners)
+            or groups[0][0].directions
+            or bound.kernels[0].training
+            or not served
+            or not self.parts.signature.form.alike
+        ):
+            return None
+        each = [weights[cut] for cut in self.parts.cuts]
+        call = self.enter(module, x, state, options, each)
+        if call.rows is not None:
+            return None
+        direct = Call(call.inputs, call.states, tuple(weights), None, True)
+        return registry.find(kernel.engine).direct(kernels, direct)
+
+    def _run_direct(
+        self, direct: DirectCall, x: Tensor, state: Any, weights: Sequence[Tensor]
+    ) -> tuple[Any, ...]:
+        """Run a call of this kind; x may lie as the caller has it, as its memory is the same."""
+        states = () if state is None else parts_of(state)
+        if self.layout.batched:
+            output, last = direct(x, states, weights)
+            if self.layout.batch_first:
+                output = output.transpose(0, 1)
+        else:
+            output, last = direct(x, [value.unsqueeze(1) for value in states], weights)
+            output, last = output.squeeze(1), [value.squeeze(1) for value in last]
+        return output, one_or_all(last)
+
+    def leave(
+        self, call: BoundCall, made: Sequence[Tensor], last: Sequence[Tensor]
+    ) -> tuple[Any, ...]:
+        """Results as the caller has them.
+
+        Args:
+            call: that has been run.
+            made: every value that the last layer hands out, in the inner layout.
+            last: the last states.
+        """
+        layout, rows, options = self.layout, call.rows, call.options
+        whole = [layout.leave_steps(value, rows) for value in made]
+        last = layout.leave_states(last, rows)
+        if self.wide:
+            whole, last = cast_to((whole, last), self.number_type)
+        values, states = self.output_layout.picked(whole)
+        if options.get("masked_output") == "zeros":
+            values = [masked_outputs(value, options["mask"]) for value in values]
+        out, end = one_or_all(values), self.parts.signature.form.closed(last)
+        return (out, end) if self.settings.outputs is None else (out, one_or_all(states), end)
+
+    def _drop_weights(self, weights: Weights) -> Weights:
+        """The weights of a call, of those that multiply what depends on a state some dropped
+        (Wan et al. 2013; Merity, Keskar & Socher 2018, arXiv:1708.02182v1, sec. 2)."""
+        share = self.weight_dropout
+        return [
+            [
+                torch.dropout(value, share, True) if some else value
+                for some, value in zip(which, own)
+            ]
+            for which, own in zip(self.parts.recurrent, weights, strict=True)
+        ]
+
+
+class PlannedCall(NamedTuple):
+    """A call of a module: its plan and its arguments.
+
+    Attributes:
+        plan: of the call.
+        x, state, options, weights: arguments, in the type that is computed in.
+        device: torch's device type.
+        autocast: the type of the results under autocast.
+    """
+
+    plan: CallPlan
+    x: Any
+    state: Any
+    options: Mapping[str, Any]
+    weights: Weights
+    device: str
+    autocast: torch.dtype | None = None
+
+    def enter(self, module: SequenceModule, draw: Callable[..., list[Tensor]]) -> BoundCall:
+        """See :meth:`CallPlan.enter`."""
+        return self.plan.enter(module, self.x, self.state, self.options, self.weights, draw)
+
+    def run(self, module: SequenceModule) -> tuple[Any, ...]:
+        """See :meth:`CallPlan.run`."""
+        arguments = self.x, self.state, self.options, self.weights
+        if self.autocast is None:
+            return self.plan.run(module, *arguments)
+        with torch.autocast(self.device, enabled=False):
+            return cast_to(self.plan.run(module, *arguments), self.autocast)
+
+
+def plan_call(
+    module: SequenceModule, x: Any, state: Any, options: Mapping[str, Any], engine: str
+) -> PlannedCall:
+    """Check a call and plan it; arguments as of :class:`CallPlan`.
+
+    Under autocast it is computed in autocast's type, as torch's layers are; where no engine does,
+    in the weights', and the results alone have autocast's.
+
+    Raises:
+        ShapeError, InputError: an argument is not what the module takes.
+    """
+    weights = module._weights()
+    device = device_type(weights[0] or x)
+    half = autocast_type(device) if autocast_enabled() else None
+    if half is not None:
+        drawn = module.training and module.parts.draws
+        keeps = bool(weights[0]) and (drawn or not serves(device, half))
+        computed = weights[0][0].dtype if keeps else half
+        x, state, weights = [cast_to(value, computed) for value in (x, state, weights)]
+        if "static" in options:
+            options = {**options, "static": cast_to(options["static"], computed)}
+    plan = CallPlan(module, x, state, options, weights, engine)
+    return PlannedCall(plan, x, state, options, weights, device, half)

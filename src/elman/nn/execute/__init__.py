@@ -1,0 +1,1 @@
+"""Layers and directions: which run together, and on which kernels."""

@@ -1,0 +1,296 @@
+"""Layers that run together, or the directions of one: their requests, kernels and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from elman import compiler
+from elman.engines.base import Job, Kernel
+from elman.engines.call import Call, Result
+from elman.engines.checkpoint import all_checkpointed
+from elman.engines.packed import reversed_in_time
+from elman.engines.together import Arrangement, Together
+from elman.nn.execute.checkpointing import in_spans
+from elman.nn.execute.layer import BENCHMARKED, BoundKernel, Rules, Runner, sizes_for_choosing
+from elman.nn.options.base import StepValues
+from elman.nn.options.outputs import Outputs, rules_for
+from elman.nn.options.registry import STEP_OPTIONS, rules_of
+from elman.plan.checkpoint import Checkpoint
+from elman.tuning.choose import Choice
+from elman.tuning.request import Request, StackRequest, nearest
+from elman.tuning.together import APART, AT_ONCE, choose_together, released
+
+States = tuple[Tensor, ...]
+
+
+class BoundGroup(NamedTuple):
+    """What calls of one kind of a group run on.
+
+    Attributes:
+        kernels: one for all layers and directions, or one for each.
+        rules: how the step of each changes.
+        arrangement: which arguments of all are whose.
+    """
+
+    kernels: tuple[BoundKernel, ...]
+    rules: tuple[Rules, ...]
+    arrangement: Arrangement
+
+
+class Requests(NamedTuple):
+    """What a kind of call asks of a group.
+
+    Attributes:
+        members: of each layer and direction.
+        between: steps between two kept states; 0: everything is kept.
+    """
+
+    members: tuple[Request, ...]
+    between: int = 0
+
+    @property
+    def training(self) -> bool:
+        """Whether a backward can follow."""
+        return any(member.training for member in self.members)
+
+
+class Group:
+    """Layers that follow one another with nothing in between, the directions of one, or one alone.
+
+    Where every layer runs on a kernel with its own backward, all of them are one kernel and one
+    node of autograd; whether they run at once is benchmarked.
+
+    Args:
+        runners: lowest layer first; or forward and reverse.
+        directions: whether they are directions.
+    """
+
+    def __init__(self, runners: Sequence[Runner], directions: bool) -> None:
+        self.runners, self.directions = list(runners), directions
+        self._chosen: dict[StackRequest, Choice | None] = {}
+        self._pinned: dict[str, Mapping[str, Any]] = {}
+        self._oracles: dict[tuple[Rules, ...], Kernel] = {}
+        self._arrangements: dict[tuple[Rules, ...], Arrangement] = {}
+        self._has_static = any(runner.cell.static for runner in runners)
+        self.name: str | None = None  # by which compiled programs find it
+
+    def rules(
+        self, steps: Sequence[StepValues], last: bool = True, outputs: Outputs = None
+    ) -> tuple[Rules, ...]:
+        """How the step of each layer changes: for its outputs, then for the options in use.
+
+        Args:
+            steps: of the options.
+            last: whether no group is above.
+            outputs: of the last layer, as of a call.
+        """
+        more, top = rules_of(steps), self.runners if self.directions else self.runners[-1:]
+        return tuple([rules_for(r.cell, last and r in top, outputs) + more for r in self.runners])
+
+    def calls(
+        self,
+        plain: Sequence[Call],
+        steps: Sequence[StepValues],
+        rules: Sequence[Rules],
+        compute: bool = True,
+    ) -> list[Call]:
+        """The calls of all layers and directions, with options; those of layers above the first
+        lack their input, for which that of the first stands.
+
+        Args:
+            plain: as the cells take them.
+            steps: the values of options.
+            rules: of :meth:`rules`.
+            compute: as of :meth:`Runner.precompute_static`.
+        """
+        calls = list(plain)
+        for values in steps:
+            option = STEP_OPTIONS[values.option]
+            for index, call in enumerate(calls):
+                calls[index] = option.extend(values, call, self.directions and index == 1, index)
+        if self._has_static:
+            trio = zip(self.runners, calls, rules, strict=True)
+            calls = [r.precompute_static(call, own, compute) for r, call, own in trio]
+        return calls
+
+    def requests(
+        self,
+        calls: Sequence[Call],
+        flows: bool,
+        engine: str,
+        rules: Sequence[Rules],
+        checkpoint: Checkpoint,
+    ) -> Requests:
+        """What calls ask for: a layer's input has a gradient if anything below it has.
+
+        Args:
+            calls: of :meth:`calls`.
+            flows: whether the input of the lowest has a gradient.
+            engine: a name, or ``auto``.
+            rules: of :meth:`rules`.
+            checkpoint: of the call.
+
+        Raises:
+            InputError: the budget is less than any way needs.
+        """
+        members: list[Request] = []
+        below = flows
+        for runner, call, own in zip(self.runners, calls, rules, strict=True):
+            wants = [below, *[x.requires_grad for x in call.inputs[1:]]]
+            member = runner.request(call, wants, engine, own)
+            members.append(member)
+            below = below or (not self.directions and member.training)
+        requests = Requests(tuple(members))
+        if checkpoint and requests.training:
+            members, between = in_spans(self.runners, members, calls[0].sizes, checkpoint)
+            return Requests(tuple(members), between)
+        return requests
+
+    def bind(
+        self,
+        calls: Sequence[Call],
+        engine: str | None,
+        rules: tuple[Rules, ...],
+        checkpoint: Checkpoint,
+    ) -> BoundGroup:
+        """The kernels of such calls; arguments as of :meth:`requests`.
+
+        Args:
+            engine: None: so that every transform goes through.
+        """
+        arrangement = self.arrangement(rules)
+        if engine is None:
+            oracle = self.oracle(rules)
+            return BoundGroup((BoundKernel(oracle, lambda: oracle, False),), rules, arrangement)
+        requests = self.requests(calls, calls[0].inputs[0].requires_grad, engine, rules, checkpoint)
+        members, between = requests
+        if len(members) > 1:
+            steps, batch = sizes_for_choosing(calls[0])
+            choice = self._choice(StackRequest(members), min(steps, between or steps), batch)
+            if choice is not None and not (between and choice.kernel.differentiable):
+                kernel = choice.kernel
+                if between and isinstance(kernel, Together):
+                    flags = [member.training for member in members]
+                    kernel = all_checkpointed(kernel, between, flags)
+                bound = BoundKernel(kernel, lambda: self.oracle(rules), requests.training)
+                return BoundGroup((bound,), rules, arrangement)
+        trio = zip(self.runners, calls, members, strict=True)
+        return BoundGroup(
+            tuple([runner.bind(call, member, between) for runner, call, member in trio]),
+            rules,
+            arrangement,
+        )
+
+    def run(self, bound: BoundGroup, calls: Sequence[Call]) -> Result:
+        """Run all steps.
+
+        Args:
+            bound: of such calls.
+            calls: of :meth:`calls`.
+
+        Returns:
+            The output, of both directions joined; the last states of all layers and directions.
+        """
+        kernels = bound.kernels
+        if len(calls) == 1:
+            result = kernels[0].run(calls[0])
+        elif len(kernels) == 1:
+            result = kernels[0].run(bound.arrangement.joined(calls))
+        else:
+            result = self._run_one_by_one(bound, calls)
+        if not self._has_static:
+            return result
+        last: list[Tensor] = []
+        at = 0
+        for runner, count in zip(self.runners, bound.arrangement.states):
+            last += result.last[at : at + len(runner.cell.states)]
+            at += count
+        return result._replace(last=tuple(last))
+
+    def _run_one_by_one(self, bound: BoundGroup, calls: Sequence[Call]) -> Result:
+        """One after another, each a node of autograd."""
+        results: list[Result] = []
+        for index, (kernel, call) in enumerate(zip(bound.kernels, calls, strict=True)):
+            count = len(call.inputs) - bound.arrangement.own
+            if index and self.directions:
+                time_reversed = [reversed_in_time(x, call.packed) for x in call.inputs[:count]]
+                call = call._replace(inputs=(*time_reversed, *call.inputs[count:]))
+            elif index:
+                call = call._replace(inputs=(results[-1].output, *call.inputs[1:]))
+            results.append(kernel.run(call))
+        output = results[-1].output
+        if self.directions:
+            output = torch.cat((results[0].output, reversed_in_time(output, calls[0].packed)), -1)
+        return Result(output, tuple(end for result in results for end in result.last))
+
+    def arrangement(self, rules: tuple[Rules, ...]) -> Arrangement:
+        """Which arguments of all layers are whose."""
+        if rules not in self._arrangements:
+            graphs = [compiler.graph_of(r.cell, own) for r, own in zip(self.runners, rules)]
+            own = len(graphs[0].inputs) - len(compiler.graph_of(self.runners[0].cell).inputs)
+            self._arrangements[rules] = Arrangement(
+                tuple(len(graph.states) for graph in graphs),
+                tuple(len(graph.weights) for graph in graphs),
+                self.directions,
+                own,
+            )
+        return self._arrangements[rules]
+
+    def oracle(self, rules: tuple[Rules, ...]) -> Kernel:
+        """All layers as every transform goes through them."""
+        if len(rules) == 1:
+            return self.runners[0].oracle(rules[0])
+        if rules not in self._oracles:
+            oracles = [runner.oracle(own) for runner, own in zip(self.runners, rules)]
+            self._oracles[rules] = Together(oracles, self.arrangement(rules))
+        return self._oracles[rules]
+
+    @property
+    def choices(self) -> dict[str, Choice]:
+        """What was chosen so far among several, by what :meth:`show` calls it; for records."""
+        chosen = {self.show(request): choice for request, choice in self._chosen.items() if choice}
+        return {shown: choice for shown, choice in chosen.items() if choice.why != "only"}
+
+    @property
+    def awaited(self) -> dict[str, Mapping[str, Any]]:
+        """Pinned records of requests that have not come since."""
+        ran = {self.show(request) for request in self._chosen}
+        return {shown: record for shown, record in self._pinned.items() if shown not in ran}
+
+    def show(self, request: StackRequest) -> str:
+        """What is asked of all layers as text."""
+        members = zip(self.runners, request.members)
+        return " | ".join(runner.show(member) for runner, member in members)
+
+    def pin(self, shown: str, record: Mapping[str, Any]) -> str | None:
+        """Use the schedule of a record of :func:`elman.nn.choices`; else return why not."""
+        schedule = record.get("schedule")
+        if schedule not in (APART, AT_ONCE):
+            return f"{shown}: no such schedule of a group: {schedule!r}"
+        self._pinned[shown] = record
+        self._chosen.clear()
+        return None
+
+    def _choice(self, request: StackRequest, steps: int, batch: int) -> Choice | None:
+        """What runs such calls, chosen when it is first asked for; None: each by itself."""
+        if request not in self._chosen:
+            self._chosen[request] = self._choose(request, steps, batch)
+        return self._chosen[request]
+
+    def _choose(self, request: StackRequest, steps: int, batch: int) -> Choice | None:
+        members = list(zip(self.runners, request.members))
+        choices = [runner.choice(member, steps, batch) for runner, member in members]
+        jobs: list[Job] = [runner.job(member) for runner, member in members]
+        record = self._pinned.get(self.show(request))
+        benchmarked = {r: c for r, c in self._chosen.items() if c and c.why in BENCHMARKED}
+        near = nearest(benchmarked, request)
+        pinned = record["schedule"] if record is not None else near and near.schedule
+        arrangement = self.arrangement(tuple(member.rules for member in request.members))
+        choice = choose_together(jobs, choices, steps, batch, arrangement, pinned)
+        if choice is not None and not self.directions and released(choice, jobs, steps):
+            return None
+        return choice

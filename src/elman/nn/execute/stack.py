@@ -1,0 +1,200 @@
+"""All layers and directions of a module: which follow one another, and the one loop over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from elman.engines.call import Call
+from elman.nn.call.states import StateForm
+from elman.nn.execute.group import BoundGroup, Group, Requests, Rules
+from elman.nn.execute.layer import Runner
+from elman.nn.options.base import StepValues
+from elman.nn.options.outputs import OutputLayout, Outputs, RunSettings, run_layers
+from elman.nn.options.registry import STEP_OPTIONS
+from elman.passes.draws import draws
+from elman.tuning.request import bucket
+
+if TYPE_CHECKING:
+    from elman.nn.call.bound import BoundCall
+
+
+class Asked(NamedTuple):
+    """What a call asks of a group.
+
+    Attributes:
+        group: of layers or directions.
+        calls: of each, with what stands for the inputs of those above.
+        requests: for their kernels.
+    """
+
+    group: Group
+    calls: list[Call]
+    requests: Requests
+
+
+Bound = dict[tuple[int, ...], BoundGroup]  # by group, and how many steps and samples it is given
+
+
+class Stack:
+    """All layers of a module.
+
+    Args:
+        runners: one per layer and direction, in the order of their weights.
+        directions: 1 or 2.
+        joined: whether nothing ever stands between one layer and the next.
+        form: how their states lie.
+        takes: which of the inputs each reads.
+    """
+
+    def __init__(
+        self,
+        runners: Sequence[Runner],
+        directions: int,
+        joined: bool,
+        form: StateForm,
+        takes: Sequence[tuple[int, ...]],
+    ) -> None:
+        self.runners, self.directions = list(runners), directions
+        self.form, self.takes = form, list(takes)
+        self.draws = [draws(runner.cell.graph) for runner in runners]
+        self._single = self._cut(directions)
+        same = form.alike and all(runner.cell is self.runners[0].cell for runner in self.runners)
+        whole = directions == 1 and joined and same and len(self.runners) > 1
+        self._groups = self._cut(len(self.runners)) if whole else self._single
+        last = self.runners[-1]
+        self._output_layouts = OutputLayout.of(last.cell, dict(last.dims), directions)
+
+    def __reduce__(self) -> Any:
+        joined = self._groups is not self._single
+        return Stack, (self.runners, self.directions, joined, self.form, self.takes)
+
+    def _cut(self, size: int) -> list[tuple[Group, int]]:
+        return [
+            (Group(self.runners[at : at + size], self.directions == 2), size)
+            for at in range(0, len(self.runners), size)
+        ]
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """Groups of several members, by a name for records."""
+        return {
+            f"layer {at}" if group.directions else "layers": group
+            for at, (group, count) in enumerate(self._groups)
+            if count > 1
+        }
+
+    def output_layout(self, outputs: Outputs = None) -> OutputLayout:
+        """What the last layer hands out, if a call asks for these outputs."""
+        return self._output_layouts[outputs == "states"]
+
+    def groups_for(self, between: bool) -> list[tuple[Group, int]]:
+        """What runs one after another, and how many members each has; ``between``: whether
+        something stands between layers."""
+        return self._single if between else self._groups
+
+    def run(
+        self, call: BoundCall, settings: RunSettings, bound: Bound
+    ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        """Run all layers.
+
+        Args:
+            call: in the inner layout.
+            settings: of the call.
+            bound: kernels of calls of this kind; what is missing is added.
+
+        Returns:
+            Every value that the last layer returns [T, B, n · directions], and the last states,
+            laid out as those of the call.
+        """
+        layout = self.output_layout(settings.outputs)
+        groups, packed = self.groups_for(settings.between), call.packed
+        size = () if packed is None else (bucket(packed.steps), bucket(packed.mean_batch))
+        if packed is not None and settings.checkpoint:
+            bound = {}  # spans depend on the lengths themselves
+        alone = len(self.runners) == 1 and packed is None
+        states = [call.states] if alone else self.form.rows(call.states)
+        limits = settings.checkpoint._replace(groups=len(groups))
+
+        def run_group(
+            group: Group, inputs: tuple[Tensor, ...], first: int, end: int
+        ) -> tuple[Tensor, Sequence[Tensor]]:
+            key, steps = (first, *size), self._steps_for(call.steps, first, end)
+            known = bound.get(key)
+            rules = self._rules(group, steps, end, settings) if known is None else known.rules
+            plain = self._calls(group, inputs, states, call, first)
+            calls = group.calls(plain, steps, rules)
+            if known is None:
+                known = bound[key] = group.bind(calls, settings.engine, rules, limits)
+            result = group.run(known, calls)
+            return result.output, result.last
+
+        if alone:
+            output, last = run_group(groups[0][0], call.inputs, 0, 1)
+            return layout.parts(output), tuple(last)
+        made, ends = run_layers(groups, run_group, call.inputs, settings, layout)
+        return made, self.form.joined(ends)
+
+    def ask(self, call: BoundCall, settings: RunSettings) -> list[Asked]:
+        """What a call asks of each group, without running it: the module's input stands for the
+        output of the layer below.
+
+        Args:
+            call: in the inner layout.
+            settings: of the call; an engine is named, or ``auto``.
+
+        Raises:
+            InputError: a memory budget is less than any way needs.
+        """
+        groups, states = self.groups_for(settings.between), self.form.rows(call.states)
+        limits = settings.checkpoint._replace(groups=len(groups))
+        asked: list[Asked] = []
+        at, flows = 0, call.inputs[0].requires_grad
+        for group, count in groups:
+            steps = self._steps_for(call.steps, at, at + count)
+            rules = self._rules(group, steps, at + count, settings)
+            plain = self._calls(group, call.inputs, states, call, at)
+            calls = group.calls(plain, steps, rules, False)
+            requests = group.requests(calls, flows, str(settings.engine), rules, limits)
+            asked.append(Asked(group, calls, requests))
+            at, flows = at + count, flows or requests.training
+        return asked
+
+    def _steps_for(self, steps: Sequence[StepValues], first: int, end: int) -> Sequence[StepValues]:
+        """The values of options that some layers and directions read."""
+        each = [
+            STEP_OPTIONS[values.option].for_layers(values, first, end, self.draws[first])
+            for values in steps
+        ]
+        return [values for values in each if values is not None]
+
+    def _rules(
+        self, group: Group, steps: Sequence[StepValues], end: int, settings: RunSettings
+    ) -> tuple[Rules, ...]:
+        """How the steps of a group change."""
+        return group.rules(steps, end == len(self.runners), settings.outputs)
+
+    def _calls(
+        self,
+        group: Group,
+        inputs: Sequence[Tensor],
+        states: Sequence[tuple[Tensor, ...]],
+        call: BoundCall,
+        first: int,
+    ) -> list[Call]:
+        """The calls of a group as its cells take them.
+
+        Args:
+            inputs: of the module, the first that of the group.
+            states: of each layer and direction of the module; of one alone with their axis.
+            call: of the module.
+            first: which layer and direction is the group's first.
+        """
+        given = tuple([inputs[k] for k in self.takes[first]])
+        stacked = states[0] is call.states
+        return [
+            Call(given, states[k], tuple(call.weights[k]), call.packed, stacked)
+            for k in range(first, first + len(group.runners))
+        ]

@@ -1,0 +1,109 @@
+"""``mask=``: steps that do not count, as where a value is missing or a sequence is padded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from elman.checks import check_choice
+from elman.engines.call import Call
+from elman.engines.packed import reversed_in_time
+from elman.errors import InputError, diagnostic
+from elman.ir.graph import Graph, Node, node
+from elman.nn.options.base import StepOption, StepValues, further_leaf, register_rule
+from elman.tuning.request import Rule
+
+if TYPE_CHECKING:
+    from elman.nn.call.bound import BoundCall
+
+MaskedOutput = Literal["held", "zeros"]
+
+
+@dataclass(frozen=True)
+class MaskRule:
+    """The step whose states stay as they are where it does not count.
+
+    An output that is a next state stays with it; any other is zero there. Input: ``mask``, a
+    scalar that is not 0 where the step counts.
+    """
+
+    name: str = "mask"
+
+    def rewrite(self, graph: Graph) -> Graph:
+        """See :class:`Rule`."""
+        counts = further_leaf(graph, "input", "mask")
+        zero = node("const", (), (0.0,))
+
+        def select(value: Node, otherwise: Node) -> Node:
+            return node("where", (counts, value, otherwise), (), value.shape)
+
+        states: list[Node] = []
+        held: dict[Node, Node] = {}  # by the next state of a step that counts
+        for old, after in zip(graph.states, graph.next_states, strict=True):
+            states.append(old if after is old else select(after, old))
+            held.setdefault(after, states[-1])
+        outputs = tuple([held.get(out) or select(out, zero) for out in graph.outputs])
+        inputs = (*graph.inputs, counts)
+        return Graph(inputs, graph.states, graph.weights, tuple(states), outputs)
+
+
+MASK: Rule = register_rule(MaskRule())
+
+
+class Mask(StepOption):
+    """The mask of one call, the same for all layers and both directions."""
+
+    name = "mask"
+    companions = ("masked_output",)
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """See :meth:`StepOption.check`."""
+        masked_output = options.get("masked_output")
+        if masked_output is None:
+            return
+        check_choice("masked_output", masked_output, ("held", "zeros"))
+        if "mask" not in options:
+            message = f"masked_output={masked_output!r} has no effect without mask="
+            hint = f"net(x, mask=known, masked_output={masked_output!r}), not 0 where a step counts"
+            raise InputError(diagnostic(message, [], hint))
+
+    def enter(self, value: Tensor, call: BoundCall) -> None:
+        """See :meth:`StepOption.enter`.
+
+        For a backward, inputs are zero where they are masked: NaN there reaches no state, but times
+        a derivative of zero it would be a weight's gradient.
+        """
+        counts = value != 0
+        if torch.is_grad_enabled():
+            varying = len(call.parts.signature.inputs)
+            read, static = call.inputs[:varying], call.inputs[varying:]
+            call.inputs = (*[fill_zeros(x, ~counts) for x in read], *static)
+        call.steps.append(StepValues(self.name, (), (counts,)))
+
+    def rule(self, facts: Sequence[str]) -> Rule:
+        """See :meth:`StepOption.rule`."""
+        return MASK
+
+    def extend(self, values: StepValues, call: Call, reverse: bool, member: int) -> Call:
+        """See :meth:`StepOption.extend`."""
+        (counts,) = values.tensors
+        if reverse:
+            counts = reversed_in_time(counts, call.packed)
+        return call._replace(inputs=(*call.inputs, counts.to(call.inputs[0].dtype)))
+
+
+def fill_zeros(value: Tensor, where: Tensor) -> Tensor:
+    """A value [T, B, ...] that is zero where flags [T, B] are set."""
+    return value.masked_fill(where.view(*where.shape, *[1] * (value.dim() - where.dim())), 0)
+
+
+def masked_outputs(output: Any, mask: Any) -> Any:
+    """An output as the caller has it, zero where a mask that is laid out so is 0."""
+    if isinstance(output, PackedSequence):
+        return output._replace(data=fill_zeros(output.data, mask.data == 0))
+    return fill_zeros(output, mask == 0)
