@@ -110,7 +110,7 @@ class TorchLayers(SequenceModule):
                 does not have, none can.
             ShapeError, InputError: an option does not go with the input, or nothing is drawn.
         """
-        given = given_options(options)
+        given = given_options(options) if options else {}
         kind = None
         if self._parts is not None:
             plans = self._parts.plans

@@ -277,7 +277,7 @@ class Recurrent(SequenceModule, nn.Module):
                 drawn, or in a type that has not all of their bits.
             EngineError: the engine asked for by name cannot run this cell; the text says why.
         """
-        given = given_options(options)
+        given = given_options(options) if options else {}
         plans = self.parts.plans
         kind = plans.kind_of(self, x, state, given)
         if kind is not None:

@@ -91,6 +91,13 @@ class CallPlan:
         self.settings = RunSettings(engine, share, module.residual, module._checkpoint, outputs)
         self.output_layout = parts.stack.output_layout(outputs)
         self._bound: Bound = {}
+        one = len(signature.inputs) == len(self.output_layout.shapes) == 1 and not signature.static
+        self._usual = (  # x [T, B, n] alone goes in, and nothing happens to it on its way
+            one
+            and signature.form.alike
+            and not (options or self.layout.packed or parts.begins or self.draws)
+            and not (self.weight_dropout or self.settings.between)
+        )
         self._direct: Any = _UNKNOWN
 
     def enter(
@@ -200,10 +207,11 @@ class CallPlan:
         Args:
             weights: of all layers and directions, one after another.
         """
-        if self._direct is _UNKNOWN:
-            self._direct = self._find_direct(module, x, state, options, weights)
-        if self._direct is not None:
-            return self._run_direct(self._direct, x, state, weights)
+        if self._usual:
+            if self._direct is _UNKNOWN:
+                self._direct = self._find_direct(x, state, weights)
+            if self._direct is not None:
+                return self._run_direct(self._direct, x, state, weights)
         each = [weights[cut] for cut in self.parts.cuts]
         return self._run(self.enter(module, x, state, options, each), self.settings)
 
@@ -212,46 +220,50 @@ class CallPlan:
         made, last = self.parts.stack.run(call, settings, self._bound)
         return self.leave(call, made, last)
 
-    def _find_direct(
-        self,
-        module: SequenceModule,
-        x: Any,
-        state: Any,
-        options: Mapping[str, Any],
-        weights: Sequence[Tensor],
-    ) -> DirectCall | None:
-        """The engine's direct call for calls of this kind, where it has one: see
-        :meth:`Engine.direct`."""
-        one = len(parts_of(x)) == 1 and len(self.output_layout.shapes) == 1
-        groups = self.parts.stack.groups_for(self.settings.between)
-        if not one or options or self.parts.begins or len(groups) > 1 or len(self._bound) != 1:
+    def _find_direct(self, x: Tensor, state: Any, weights: Sequence[Tensor]) -> DirectCall | None:
+        """What runs usual calls of this kind without further layouts: the engine's direct call
+        (:meth:`Engine.direct`), or the kernel of a layer; None for several groups or directions.
+
+        Args:
+            x, state, weights: as of :meth:`run_again`.
+        """
+        if len(self._bound) != 1 or self.directions == 2:
             return None
         (bound,) = self._bound.values()
-        kernel = bound.kernels[0].kernel
-        kernels = kernel.kernels if type(kernel) is Together else [kernel]
-        served = all(
-            t.is_contiguous() for t in (*parts_of(() if state is None else state), *weights)
-        )
-        if (
-            len(kernels) != len(self.parts.runners)
-            or groups[0][0].directions
-            or bound.kernels[0].training
-            or not served
-            or not self.parts.signature.form.alike
-        ):
+        kernel, states = bound.kernels[0], () if state is None else parts_of(state)
+        kernels = kernel.kernel.kernels if type(kernel.kernel) is Together else [kernel.kernel]
+        served = all(tensor.is_contiguous() for tensor in (*states, *weights))
+        if not kernel.training and served and len(kernels) == len(self.parts.runners):
+            call = Call((self.layout.time_major(x),), self._starts(x, states), tuple(weights))
+            engine = registry.find(kernel.kernel.engine)
+            direct = engine.direct(kernels, call._replace(stacked=True))
+            if direct is not None:
+                return direct
+        if len(self.parts.runners) > 1:
             return None
-        each = [weights[cut] for cut in self.parts.cuts]
-        call = self.enter(module, x, state, options, each)
-        if call.rows is not None:
-            return None
-        direct = Call(call.inputs, call.states, tuple(weights), None, True)
-        return registry.find(kernel.engine).direct(kernels, direct)
+
+        def run_layer(
+            x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]
+        ) -> tuple[Tensor, Sequence[Tensor]]:
+            x = self.layout.time_major(x)
+            starts = tuple(states) or self.parts.signature.zeros(x.shape[1], x)
+            output, last, _ = kernel.run(Call((x,), starts, tuple(weights), None, True))
+            return output, last
+
+        return run_layer
+
+    def _starts(self, x: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """States [layers, B, n] of a usual call."""
+        if not states:
+            x = self.layout.time_major(x)
+            return self.parts.signature.zeros(x.shape[1], x)
+        return tuple([self.layout.enter_state(state, None) for state in states])
 
     def _run_direct(
         self, direct: DirectCall, x: Tensor, state: Any, weights: Sequence[Tensor]
     ) -> tuple[Any, ...]:
-        """Run a call of this kind; x may lie as the caller has it, as its memory is the same."""
-        states = () if state is None else parts_of(state)
+        """Run a usual call; x lies as the caller has it."""
+        states = () if state is None else state if isinstance(state, (tuple, list)) else (state,)
         if self.layout.batched:
             output, last = direct(x, states, weights)
             if self.layout.batch_first:
@@ -259,7 +271,7 @@ class CallPlan:
         else:
             output, last = direct(x, [value.unsqueeze(1) for value in states], weights)
             output, last = output.squeeze(1), [value.squeeze(1) for value in last]
-        return output, one_or_all(last)
+        return output, last[0] if len(last) == 1 else tuple(last)
 
     def leave(
         self, call: BoundCall, made: Sequence[Tensor], last: Sequence[Tensor]

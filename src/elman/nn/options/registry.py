@@ -68,8 +68,6 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
         TypeError: there is no option of such a name.
         InputError: one cannot be so, or not without another one.
     """
-    if not options:
-        return {}
     for name in options:
         if name not in NAMES:
             raise TypeError(f"forward() got an unexpected keyword argument {name!r}")
