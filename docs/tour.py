@@ -25,7 +25,7 @@ from elman.engines.c.isa import SCALAR
 from elman.engines.call import Call
 from elman.ir.printer import show_backward, show_graph, show_step
 from elman.nn import choices, dispatch
-from elman.nn.dispatch import Runner
+from elman.nn.execute.layer import Runner
 from elman.passes.names import step_names
 from elman.plan.printer import program_names, show_program
 from elman.tuning.choose import Choice

@@ -22,7 +22,7 @@ from elman.engines.vjp import leaves_of, vjp
 from elman.errors import EngineError
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
-from elman.nn.dispatch import Runner
+from elman.nn.execute.layer import Runner
 from elman.tuning.kernels import kernel_of, refusal
 from specs import spec_of
 

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 import elman
 from elman import cells
+from elman.nn.call.plan import CallPlan
 from elman.nn.sequence import SequenceModule
 from helpers import assert_close, forced
 
@@ -250,7 +251,7 @@ def served_without_checks(monkeypatch: pytest.MonkeyPatch) -> Any:
     @contextmanager
     def patched():
         with monkeypatch.context() as patch:
-            patch.setattr(SequenceModule, "_prepared", checked_no_more)
+            patch.setattr(CallPlan, "__init__", checked_no_more)
             yield
 
     return patched()

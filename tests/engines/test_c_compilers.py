@@ -21,7 +21,7 @@ from elman.engines.c.engine import CEngine
 from elman.engines.c.isa import SCALAR
 from elman.engines.registry import find
 from elman.errors import BuildError, EngineError
-from elman.nn.dispatch import Runner
+from elman.nn.execute.layer import Runner
 from fake_compilers import TINY, alive, answer, await_that, compiler, leave, real
 from helpers import Sizes, job_of, random_case
 

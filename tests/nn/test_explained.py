@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 import elman
 from elman import cells
 from elman.errors import InputError, ShapeError
-from elman.nn.dispatch import Runner
+from elman.nn.execute.layer import Runner
 from elman.nn.explain import explain, layers_of
 from helpers import need_engine
 

@@ -188,7 +188,7 @@ def test_clipping_holds_what_all_readers_send_back():
         return R @ h + 0.5 * h + x
 
     made = both.with_changes(
-        elman.nn.configured.RecurrentDropout(0.5), elman.nn.configured.ClippedGradient(0.1)
+        elman.nn.layer_options.RecurrentDropout(0.5), elman.nn.layer_options.ClippedGradient(0.1)
     )
     graph = compiler.graph_of(made, compiler.training_rules(made))
     clips = [value for value in graph.walk() if value.op == "clip_gradient"]

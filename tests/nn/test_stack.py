@@ -61,7 +61,7 @@ def schedule(request, monkeypatch):
     def pinned(*given):
         return real(*given[:-1], request.param)
 
-    monkeypatch.setattr("elman.nn.stack.choose_together", pinned)
+    monkeypatch.setattr("elman.nn.execute.stack.choose_together", pinned)
     monkeypatch.setattr("elman.engines.c.engine._PRUNE_RATIO", 1e9)
     monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 2)
     return request.param
@@ -186,7 +186,7 @@ def test_any_number_of_threads(threads, monkeypatch):
     want = results(net, x, state, "reference", dy, ends)
     real = together.choose_together
     monkeypatch.setattr(
-        "elman.nn.stack.choose_together", lambda *a: real(*a[:-1], together.AT_ONCE)
+        "elman.nn.execute.stack.choose_together", lambda *a: real(*a[:-1], together.AT_ONCE)
     )
     monkeypatch.setattr("elman.engines.c.together.workers", lambda: threads)
     same(results(net, x, state, "c", dy, ends), want)

@@ -18,7 +18,7 @@ from calls import forward, given_of
 from elman import cells
 from elman.engines.reference.engine import ReferenceKernel
 from elman.errors import EngineError
-from elman.nn.dispatch import Runner
+from elman.nn.execute.layer import Runner
 from helpers import Case, Sizes, forced, need_engine, random_case
 from kernels import case_of
 from random_cells import drawn_cells

@@ -13,7 +13,7 @@ from elman import cells, ops
 from elman.engines.call import Cotangents, Gradients, Result
 from elman.errors import DisagreementError
 from elman.nn.autograd.derived import derived
-from elman.nn.dispatch import Runner
+from elman.nn.execute.layer import Runner
 from elman.ops import relu, sigmoid, stop_gradient, tanh, where
 from elman.tuning import verification
 from elman.tuning.kernels import kernel_of

@@ -131,7 +131,7 @@ def _elsewhere(
     """Why torch's own layers run a module whatever its engines could do, or None."""
     if not isinstance(module, TorchLayers):
         return None
-    more = module._beyond_torch(engine, options)
+    more = module._asked_beyond_torch(engine, options)
     if engine == "aten" and not more:
         return "engine aten, asked for by name"
     return unsuitable(x, engine, bool(more))

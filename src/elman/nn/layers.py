@@ -16,9 +16,9 @@ from elman.nn.call.packing import checked_lengths
 from elman.nn.call.parts import PARTS, Parts
 from elman.nn.call.plan import plan_call
 from elman.nn.compile.names import fixed_engine
-from elman.nn.configured import Options, limited, signed, unknown
 from elman.nn.execute.layer import Runner
 from elman.nn.formulas import FORMULAS, PROJECTED
+from elman.nn.layer_options import Options, limited, signed, unknown
 from elman.nn.options.registry import CallOptions, given_options, step_options
 from elman.nn.sequence import SequenceModule
 from elman.nn.using import check_export, compiles, unsuitable, wanted
@@ -32,7 +32,11 @@ class TorchLayers(SequenceModule):
     in its own words.
     """
 
-    def _finish(self: Any, options: Options) -> None:
+    mode: str
+    bias: bool
+    proj_size: int
+
+    def _finish(self, options: Options) -> None:
         """Take the options that torch does not have."""
         self._set_options(options)
         if self.heads != 1:
@@ -41,14 +45,14 @@ class TorchLayers(SequenceModule):
         first = next(self.parameters())
         self._make_initial(first.device, first.dtype)
 
-    def reset_parameters(self: Any) -> None:
+    def reset_parameters(self) -> None:
         """Draw all weights anew, as torch's layers do; learned initial states are zeros."""
         super().reset_parameters()  # type: ignore[misc]
         with torch.no_grad():
             for value in self._initial() if self._parts is not None else ():
                 value.zero_()
 
-    def _divide(self: Any) -> None:
+    def _divide(self) -> None:
         """Take recurrent weights of several heads: [gates · H, H / heads]."""
         size, heads = self.hidden_size, self.heads
         if size % heads:
@@ -65,7 +69,7 @@ class TorchLayers(SequenceModule):
         allow_compiling(TorchLayers)
         return super()._make_parts()
 
-    def _formula(self: Any) -> tuple[Cell, int, dict[str, int]]:
+    def _formula(self) -> tuple[Cell, int, dict[str, int]]:
         """See :meth:`SequenceModule._formula`."""
         if self.proj_size:
             cell, dims = PROJECTED[bool(self.bias)], {"H": self.hidden_size}
@@ -73,21 +77,21 @@ class TorchLayers(SequenceModule):
         cell = FORMULAS[self.mode, bool(self.bias)].with_heads(self.heads)
         return cell.with_changes(*self._changes), self.hidden_size, {}
 
-    def _parameter_names(self: Any, runners: Mapping[str, Runner]) -> list[list[str]]:
+    def _parameter_names(self, runners: Mapping[str, Runner]) -> list[list[str]]:
         """See :meth:`SequenceModule._parameter_names`."""
         roles = ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * bool(self.bias)
         roles += ["weight_hr"] * bool(self.proj_size)
         return [[f"{role}_{suffix}" for role in roles] for suffix in runners]
 
-    def __getstate__(self: Any) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
         return {name: value for name, value in state.items() if name != PARTS}
 
-    def __setstate__(self: Any, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({k: v for k, v in state.items() if k != PARTS})  # type: ignore[misc]
         self._parts = self._make_parts()
 
-    def extra_repr(self: Any) -> str:
+    def extra_repr(self) -> str:
         """torch's, and every option that is not the default."""
         text = super().extra_repr()  # type: ignore[misc]
         for name in Options.__annotations__:
@@ -96,7 +100,7 @@ class TorchLayers(SequenceModule):
                 text += f", {name}={value!r}"
         return text
 
-    def forward(self: Any, input: Any, hx: Any = None, **options: Unpack[CallOptions]) -> Any:
+    def forward(self, input: Any, hx: Any = None, **options: Unpack[CallOptions]) -> Any:
         """Run all layers; arguments and results are torch's.
 
         Args:
@@ -123,10 +127,10 @@ class TorchLayers(SequenceModule):
             call = plan_call(self, input, hx, given, fixed_engine(self.engine))
             return self._run(call, None)
         engine = wanted(self.engine)
-        more = self._beyond_torch(engine, given)
+        more = self._asked_beyond_torch(engine, given)
         mistake = self._mistake(input, hx, engine)
         reason = mistake or unsuitable(input, engine, bool(more))
-        if reason is None and engine == "aten" and self._beyond_formula():
+        if reason is None and engine == "aten" and self._new_formula:
             reason = "torch's own layer has another formula"
         if reason is not None:
             mistaken = mistake is not None and not step_options(given)
@@ -139,10 +143,10 @@ class TorchLayers(SequenceModule):
             return self._of_torch(input, hx, given, engine, more, str(error), True)
         return self._run(call, kind)
 
-    def _mistake(self: Any, input: Any, hx: Any, engine: str) -> str | None:
+    def _mistake(self, input: Any, hx: Any, engine: str) -> str | None:
         """Why the call is torch's whatever engines there are: it asks for that, or has a mistake
         for which torch has words."""
-        if engine == "aten" and not self._beyond_torch(engine, {}):
+        if engine == "aten" and not self._asked_beyond_torch(engine, {}):
             return "it is torch's own layer"
         data = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(data, Tensor) or not is_dense(data):
@@ -154,33 +158,16 @@ class TorchLayers(SequenceModule):
             return f"its state is a {type(hx).__name__}"
         return None
 
-    def _beyond_torch(self: Any, engine: str, options: Mapping[str, Any]) -> list[str]:
+    def _asked_beyond_torch(self, engine: str, options: Mapping[str, Any]) -> list[str]:
         """What is asked for that torch's own forward would not do."""
         more = [] if engine in ("auto", "aten") else [""]  # an engine by name
-        more += self._beyond_formula()
-        more += ["residual"] if self.residual else []
-        more += [f"without {name}" for name in self.without]
-        more += ["learn_initial"] if self.learn_initial else []
-        if self.training and self.weight_dropout:
-            more.append(f"weight_dropout={self.weight_dropout}")
-        if self.checkpoint is not None and torch.is_grad_enabled():
-            more.append("checkpoint")
+        more += self._beyond_torch
         if "outputs" in options and self.mode == "LSTM":
             more.append('outputs="states"')
         return more + step_options(options)
 
-    def _beyond_formula(self: Any) -> list[str]:
-        """The options that make another formula of torch's."""
-        found = [f"{self.heads} heads"] if self.heads != 1 else []
-        if self.clip_gradient is not None:
-            found.append(f"clip_gradient={self.clip_gradient}")
-        found += [f"zoneout={self.zoneout}"] if self.zoneout else []
-        if self.training and self.recurrent_dropout:
-            found.append(f"recurrent_dropout={self.recurrent_dropout}")
-        return found
-
     def _of_torch(
-        self: Any,
+        self,
         input: Any,
         hx: Any,
         options: Mapping[str, Any],
@@ -195,7 +182,7 @@ class TorchLayers(SequenceModule):
         Raises:
             EngineError: it would compute, but not ``more``, which is asked for.
         """
-        result = None
+        result: Any = None
         if mistaken or not more:
             result = self._torch_forward(input, hx, options.get("lengths"))
         if not more:
@@ -208,7 +195,7 @@ class TorchLayers(SequenceModule):
             f"{f' with {option}' if option else ''}: {reason}"
         )
 
-    def _torch_forward(self: Any, input: Any, hx: Any, lengths: Any) -> Any:
+    def _torch_forward(self, input: Any, hx: Any, lengths: Any) -> Any:
         """torch's own forward, of padded sequences too.
 
         Raises:

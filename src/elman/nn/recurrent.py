@@ -5,17 +5,16 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import Parameter, init
 
 from elman.checks import check_flag, check_share, check_size
 from elman.errors import ShapeError
 from elman.frontend.cell import Cell, same_cell
-from elman.frontend.draws import Per
 from elman.frontend.initial import Init
 from elman.ir.types import shape_size
 from elman.nn.call.dense import check_factory
@@ -23,12 +22,11 @@ from elman.nn.call.parts import PARTS
 from elman.nn.call.plan import plan_call
 from elman.nn.compile.names import fixed_engine
 from elman.nn.execute.layer import Runner
+from elman.nn.layer_options import Options, signed
 from elman.nn.layered import Formula, layers_of
 from elman.nn.options.registry import CallOptions, given_options
 from elman.nn.sequence import SequenceModule
 from elman.nn.using import check_export, check_trace, wanted
-from elman.plan.checkpoint import Steps
-from elman.plan.spec import Tape
 
 _FORMULA = "_formula"
 _OF_PARAMETERS = ("device", "dtype")  # they say, the module does not
@@ -36,7 +34,8 @@ _OF_PARAMETERS = ("device", "dtype")  # they say, the module does not
 State = Tensor | tuple[Tensor, ...] | Sequence[Tensor | tuple[Tensor, ...]]
 
 
-class Recurrent(SequenceModule, nn.Module):
+@signed
+class Recurrent(SequenceModule):
     """A recurrent network of any cell: ``h[t] = cell(x[t], h[t-1])`` in each layer and direction.
 
     Parameters are named after the cell's weights: ``W_l0``, ``R_l0``, ``W_l0_reverse`` … They are
@@ -54,35 +53,11 @@ class Recurrent(SequenceModule, nn.Module):
         bidirectional: a second set of weights runs over the reversed sequence; outputs are joined.
         batch_first: x and out are [B, T, ·].
         dropout: share of values dropped after each layer but the last, in training.
-        residual: from the second layer on, a layer's input is added to its output.
-        heads: so many copies of the cell side by side, each of its part of the units, that do not
-            see each other's past. The formula is that of one: what it reduces, counts or draws is
-            of one head's units. A matrix that multiplies what is a head's own is block-diagonal,
-            stored as [rows, columns / heads]; one that multiplies an input too divides the input as
-            well, and so does an input of as many units as a state, ``x[H]``. Inputs and weights
-            without a divided dim, ``x[I]`` or a scalar, are shared. A scalar state or output that
-            depends on a head's own is one per head, [B, heads].
-        engine: a name; or ``"auto"``: what ``elman.using`` or ELMAN_ENGINE says, else the engine
-            that benchmarks fastest.
-        tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``, ``"recompute"``.
-        without: optimizations that are left out, to measure what they gain: names of
-            ``elman.plan.spec.OPTIMIZATIONS``.
-        checkpoint: the forward keeps the states of every so many steps and no tape, which the
-            backward computes again; ``"auto"``: as many as fit into ``memory_budget``.
-        memory_budget: bytes, or as ``"2GiB"``, for ``checkpoint="auto"``.
-        clip_gradient: what flows from a step back into the states before it is held within
-            [-clip_gradient, clip_gradient], component by component.
-        learn_initial: what a sequence begins with that is given no state is learned: parameters
-            ``initial_h`` … [layers · directions, H], one per state, at first zeros or what the
-            cell's ``init=`` says; of layers with states of their own ``initial_h_l0`` … [1, H].
-        zoneout: share of units that keep their old state in a step of training, of all states or by
-            name, ``{"h": 0.05, "c": 0.5}``; the mean of both otherwise.
-        recurrent_dropout: share of units of a state that are dropped, in training, where a weight
-            matrix multiplies them; ``recurrent_dropout_per``: the same units in all steps of a
-            ``"sequence"``, or drawn anew in every ``"step"``.
-        weight_dropout: share of each matrix that multiplies what depends on a state that is dropped
-            in a call in training.
         device, dtype: of the parameters.
+        options: of :class:`elman.nn.layer_options.Options`: ``engine``, ``heads``, ``residual``,
+            ``tape``, ``without``, ``checkpoint``, ``memory_budget``, ``clip_gradient``,
+            ``learn_initial``, ``zoneout``, ``recurrent_dropout``, ``recurrent_dropout_per``,
+            ``weight_dropout``.
         more: sizes of the cell's other dims (``P=16``), the cell's own options, and its constants
             (``mask=…``): a number; a tensor or array of the declared shape, which is copied; or a
             function that is given the tensor to be filled, of each layer and direction, and fills
@@ -127,19 +102,6 @@ class Recurrent(SequenceModule, nn.Module):
         bidirectional: bool = False,
         batch_first: bool = False,
         dropout: float = 0.0,
-        residual: bool = False,
-        heads: int = 1,
-        engine: str = "auto",
-        tape: Tape = "auto",
-        without: Collection[str] = (),
-        checkpoint: Steps = None,
-        memory_budget: int | str | None = None,
-        clip_gradient: float | None = None,
-        learn_initial: bool = False,
-        zoneout: float | Mapping[str, float] = 0.0,
-        recurrent_dropout: float = 0.0,
-        recurrent_dropout_per: Per = "sequence",
-        weight_dropout: float = 0.0,
         device: Any = None,
         dtype: torch.dtype | None = None,
         **more: Any,
@@ -147,28 +109,13 @@ class Recurrent(SequenceModule, nn.Module):
         super().__init__()
         check_size("input_size", input_size, 0)
         check_factory(device, dtype)
-        self._set_options(
-            {
-                "engine": engine,
-                "heads": heads,
-                "tape": tape,
-                "residual": residual,
-                "without": without,
-                "checkpoint": checkpoint,
-                "memory_budget": memory_budget,
-                "clip_gradient": clip_gradient,
-                "learn_initial": learn_initial,
-                "zoneout": zoneout,
-                "recurrent_dropout": recurrent_dropout,
-                "recurrent_dropout_per": recurrent_dropout_per,
-                "weight_dropout": weight_dropout,
-            }
-        )
+        options = {name: more.pop(name) for name in Options.__annotations__ if name in more}
+        self._set_options(cast(Options, options))
         layers = layers_of(
             cell,
             hidden_size,
             num_layers,
-            heads,
+            self.heads,
             self._changes,
             more,
             inspect.signature(Recurrent).parameters,

@@ -20,10 +20,10 @@ from elman.nn.call.plan import PlannedCall
 from elman.nn.call.signature import Signature
 from elman.nn.call.states import one_or_all
 from elman.nn.compile.names import key_of
-from elman.nn.configured import Configured
 from elman.nn.execute.build import begins_otherwise, multiplies_states, runners_of
 from elman.nn.execute.layer import Runner
 from elman.nn.execute.stack import Stack
+from elman.nn.layer_options import Configured
 from elman.nn.layered import Formula
 from elman.nn.options.draws import check_draws, draws_to_keep
 from elman.nn.options.registry import STEP_OPTIONS, CallOptions, given_options
@@ -35,13 +35,19 @@ from elman.plan.spec import PlanOptions
 class SequenceModule(Configured):
     """What RNN, GRU, LSTM and Recurrent share."""
 
+    input_size: int
+    hidden_size: Any
+    num_layers: int
+    bidirectional: bool
+    batch_first: bool
+    dropout: float
     _parts: Parts | None = None
 
     def _formula(self) -> Formula:
         """The cell of all layers, the size of its first state, and those of its other dims."""
         raise NotImplementedError
 
-    def _formulas(self: Any) -> list[Formula]:
+    def _formulas(self) -> list[Formula]:
         """The same of each layer, lowest first."""
         return [self._formula()] * self.num_layers
 
@@ -53,7 +59,7 @@ class SequenceModule(Configured):
         """
         raise NotImplementedError
 
-    def _make_parts(self: Any) -> Parts:
+    def _make_parts(self) -> Parts:
         """Make what follows from the cell, the sizes and the options."""
         two, options = bool(self.bidirectional), PlanOptions(self.tape, frozenset(self.without))
         runners = runners_of(self._formulas(), self.input_size, two, bool(self.residual), options)
@@ -97,7 +103,7 @@ class SequenceModule(Configured):
         return self.parts.runners
 
     @property
-    def output_size(self: Any) -> int:
+    def output_size(self) -> int:
         """Size of the output (of several the first): the last layer's cell's times the number of
         directions."""
         runner = self.parts.stack.runners[-1]
@@ -105,7 +111,7 @@ class SequenceModule(Configured):
         directions = 2 if self.bidirectional else 1
         return dim_size(shape[0], dict(runner.dims)) * directions if shape else 1
 
-    def step(self: Any, x: Any, state: Any = None, **options: Unpack[CallOptions]) -> Any:
+    def step(self, x: Any, state: Any = None, **options: Unpack[CallOptions]) -> Any:
         """Run one step of a stream.
 
         Without gradients, weights are used as they lie in memory: nothing is packed or kept.
@@ -152,7 +158,7 @@ class SequenceModule(Configured):
         outs = [part.squeeze(axis) for part in (out if isinstance(out, tuple) else (out,))]
         return one_or_all(outs), after
 
-    def draws(self: Any, steps: int, batch: int | None = None) -> Tensor:
+    def draws(self, steps: int, batch: int | None = None) -> Tensor:
         """Draw the random numbers of a call, or of so many steps, to be given to it.
 
         ``net(x, draws=net.draws(T, B))`` is ``net(x)`` of the same seed. A rollout whose steps had
@@ -202,7 +208,7 @@ class SequenceModule(Configured):
         """Dims of a batch of the first input."""
         return 2 + len(self.parts.signature.inputs[0][1])
 
-    def _weights(self: Any) -> list[list[Tensor]]:
+    def _weights(self) -> list[list[Tensor]]:
         """The weights of each layer and direction as they are now: parameters, or what stands in
         their place (parametrizations)."""
         own = self._parameters
@@ -211,7 +217,7 @@ class SequenceModule(Configured):
             for names in (self._parts or self.parts).names
         ]
 
-    def _settled_weights(self: Any) -> list[list[Tensor]]:
+    def _settled_weights(self) -> list[list[Tensor]]:
         """:meth:`_weights`, for what is made of them once.
 
         Raises:
@@ -229,7 +235,7 @@ class SequenceModule(Configured):
                 )
         return self._weights()
 
-    def _make_initial(self: Any, device: Any, dtype: torch.dtype | None) -> None:
+    def _make_initial(self, device: Any, dtype: torch.dtype | None) -> None:
         """Make room for what sequences begin with: parameters if it is learned, else buffers."""
         signature = self.parts.signature
         for name, sizes in signature.states if self.parts.begins else ():
@@ -239,7 +245,7 @@ class SequenceModule(Configured):
             else:
                 self.register_buffer(f"initial_{name}", zeros)
 
-    def _initial(self: Any) -> list[Tensor]:
+    def _initial(self) -> list[Tensor]:
         """What a sequence begins with that is given no state, [layers · directions, n], or [1, n]
         of each layer and direction with its own; nothing where that is zeros."""
         parts: Parts = self._parts or self.parts
@@ -247,7 +253,7 @@ class SequenceModule(Configured):
             return []
         return [getattr(self, f"initial_{name}") for name, _ in parts.signature.states]
 
-    def _run(self: Any, call: PlannedCall, kind: Kind | None) -> tuple[Any, ...]:
+    def _run(self, call: PlannedCall, kind: Kind | None) -> tuple[Any, ...]:
         """Run a call, and keep its plan for further calls of a kind. Results as of ``forward``.
 
         Raises:

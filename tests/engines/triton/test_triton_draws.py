@@ -13,7 +13,7 @@ from elman import compiler, ops
 from elman.engines.call import Call
 from elman.frontend.cell import cell
 from elman.nn.autograd.function import run
-from elman.nn.draws import Draws, draw_keys
+from elman.nn.options.draws import Draws, draw_keys
 from elman.passes.draws import draws
 from elman.tuning.kernels import kernel_of
 from helpers import Sizes, assert_close, forced, job_of, random_case

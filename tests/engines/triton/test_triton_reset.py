@@ -11,7 +11,7 @@ import elman
 from elman import cells, compiler
 from elman.engines.call import Call
 from elman.nn.autograd.function import run
-from elman.nn.reset import RESETS, Reset
+from elman.nn.options.reset import RESETS, Reset
 from elman.tuning.kernels import kernel_of
 from helpers import Sizes, assert_close, forced, job_of, random_case
 from products import some_of

@@ -127,7 +127,7 @@ def stack(monkeypatch: pytest.MonkeyPatch, of: Cell | str, layers: int) -> Any:
         assert isinstance(choice.kernel, Wavefront) == (choice.engine == "triton")
         return choice
 
-    monkeypatch.setattr("elman.nn.stack.choose_together", pinned)
+    monkeypatch.setattr("elman.nn.execute.stack.choose_together", pinned)
     torch.manual_seed(0)
     if isinstance(of, str):
         return getattr(elman, of)(3, 5, num_layers=layers, engine="triton")

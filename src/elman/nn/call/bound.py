@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ class BoundCall:
     options: Mapping[str, Any]
     inputs: tuple[Tensor, ...]
     states: tuple[Tensor, ...]
-    weights: list[list[Tensor]]
+    weights: Sequence[Sequence[Tensor]]
     initial: tuple[Tensor, ...] | None = None
     state_given: bool = False
     rows: Rows | None = None

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.nn.autograd.transforms import plain
 from elman.nn.call.plan import CallPlan
+from elman.nn.layer_options import Configured
 from elman.nn.using import wanted
 
 _MOST = 128  # plans of a module; beyond them it begins anew
@@ -23,15 +24,7 @@ _dtype, _shape, _on_cpu, _needs_grad = [
 ]
 _grad = torch.is_grad_enabled
 _deterministic = torch.are_deterministic_algorithms_enabled
-_read_options = attrgetter(
-    "training",
-    "batch_first",
-    "dropout",
-    "residual",
-    "weight_dropout",
-    "checkpoint",
-    "memory_budget",
-)
+_read_options = attrgetter("training", "batch_first", "dropout", *Configured.READ_BY_CALLS)
 
 
 class Kind(NamedTuple):

@@ -142,7 +142,8 @@ class Signature:
         for (name, sizes), value in zip(self.inputs, parts, strict=True):
             self._check("input", name, value, like, parts[0])
             self._check_shape(name, sizes, value, batched, batch_first)
-            rates.append(layout.time_major(value).shape[:2])
+            value = layout.time_major(value)
+            rates.append((value.shape[0], value.shape[1]))
         (steps, batch), name = rates[0], self.inputs[0][0]
         if steps == 0:
             raise ShapeError(f"input {name} of {self.cell} has no steps: {[*parts[0].shape]}")

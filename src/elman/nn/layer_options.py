@@ -6,6 +6,9 @@ import inspect
 from collections.abc import Collection, Mapping
 from typing import Any, TypedDict, TypeVar, cast, get_args
 
+import torch
+from torch import nn
+
 from elman.checks import MOST_LAYERS, check_choice, check_flag, check_share, check_size
 from elman.frontend.changes import (
     Change,
@@ -28,9 +31,13 @@ class Options(TypedDict, total=False):
     Attributes:
         engine: a name; or ``"auto"``: what ``elman.using`` or ELMAN_ENGINE says, else the engine
             that benchmarks fastest.
-        heads: so many copies of the formula side by side, each of hidden_size / heads units, that
-            do not see each other's past: weights that multiply a state are block-diagonal, stored
-            as [rows, columns / heads].
+        heads: so many copies of the cell side by side, each of its part of the units, that do not
+            see each other's past. The formula is that of one: what it reduces, counts or draws is
+            of one head's units. A matrix that multiplies what is a head's own is block-diagonal,
+            stored as [rows, columns / heads]; one that multiplies an input too divides the input as
+            well, and so does an input of as many units as a state, ``x[H]``. Inputs and weights
+            without a divided dim, ``x[I]`` or a scalar, are shared. A scalar state or output that
+            depends on a head's own is one per head, [B, heads].
         tape: how much the forward keeps for the backward: ``"save"``, ``"auto"``,
             ``"recompute"``.
         residual: from the second layer on, a layer's input is added to its output.
@@ -44,8 +51,9 @@ class Options(TypedDict, total=False):
             training step, beside inputs, outputs and gradients; with ``checkpoint="auto"``.
         clip_gradient: what flows from a step back into the states before it is held within
             [-clip_gradient, clip_gradient], component by component; None: as it is.
-        learn_initial: what a sequence begins with that is given no state is learned: parameters
-            ``initial_h`` … [layers · directions, H], zeros at first.
+        learn_initial: default initial states are learned: parameters ``initial_h`` …
+            [layers · directions, H], one per state, at first zeros or what the cell's ``init=``
+            says; of layers with states of their own ``initial_h_l0`` … [1, H].
         zoneout: share of units that keep their old state in a step of training, of all states or by
             name, ``{"h": 0.05, "c": 0.5}``; the mean of both otherwise.
         recurrent_dropout: share of units of a state that are dropped, in training, where a weight
@@ -70,11 +78,14 @@ class Options(TypedDict, total=False):
     weight_dropout: float
 
 
-class Configured:
+class Configured(nn.Module):
     """A module with options.
 
     Class attributes are what a module of torch's has whose class was changed to ours.
     """
+
+    # Options that a call reads anew, so that they may be changed between calls.
+    READ_BY_CALLS = ("residual", "weight_dropout", "checkpoint", "memory_budget")
 
     engine: str = "auto"
     heads: int = 1
@@ -90,7 +101,7 @@ class Configured:
     recurrent_dropout_per: Per = "sequence"
     weight_dropout: float = 0.0
 
-    def _set_options(self: Any, options: Options) -> None:
+    def _set_options(self, options: Options) -> None:
         """Take the options that all modules have.
 
         Raises:
@@ -123,17 +134,40 @@ class Configured:
         Raises:
             InputError: an option cannot be so.
         """
-        found: list[Change] = []
+        changes: list[Change] = []
         dropped = RecurrentDropout(self.recurrent_dropout, self.recurrent_dropout_per)
         if dropped.share:
-            found.append(dropped)
+            changes.append(dropped)
         if isinstance(self.zoneout, Mapping):
-            found.append(Zoneout(tuple(self.zoneout.items())))
+            changes.append(Zoneout(tuple(self.zoneout.items())))
         elif check_share("zoneout", self.zoneout):
-            found.append(Zoneout(self.zoneout))
+            changes.append(Zoneout(self.zoneout))
         if self.clip_gradient is not None:
-            found.append(ClippedGradient(self.clip_gradient))
-        return tuple(found)
+            changes.append(ClippedGradient(self.clip_gradient))
+        return tuple(changes)
+
+    @property
+    def _new_formula(self) -> list[str]:
+        """The options in use that make another formula of a cell."""
+        used = [f"{self.heads} heads"] if self.heads != 1 else []
+        if self.clip_gradient is not None:
+            used.append(f"clip_gradient={self.clip_gradient}")
+        used += [f"zoneout={self.zoneout}"] if self.zoneout else []
+        if self.training and self.recurrent_dropout:
+            used.append(f"recurrent_dropout={self.recurrent_dropout}")
+        return used
+
+    @property
+    def _beyond_torch(self) -> list[str]:
+        """The options in use that torch's own layers do not have."""
+        used = [*self._new_formula, *["residual"] * self.residual]
+        used += [f"without {name}" for name in self.without]
+        used += ["learn_initial"] if self.learn_initial else []
+        if self.training and self.weight_dropout:
+            used.append(f"weight_dropout={self.weight_dropout}")
+        if self.checkpoint is not None and torch.is_grad_enabled():
+            used.append("checkpoint")
+        return used
 
     @property
     def _checkpoint(self) -> Checkpoint:
@@ -157,6 +191,9 @@ def signed(layers: Layers) -> Layers:
                 name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
             )
         )
+    own += [
+        p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD and p.name == "more"
+    ]
     made.__signature__ = signature.replace(parameters=own)
     return layers
 

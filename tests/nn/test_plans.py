@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils._pytree import tree_leaves
 
 import elman
-from elman.nn.call_cache import LayerCallCache
-from elman.nn.sequence import SequenceModule
+from elman.nn.call.plan import CallPlan
 from helpers import forced, need_engine
 from kinds import (
     AROUND,
@@ -106,24 +106,57 @@ def test_the_third_call_is_checked_no_more(name, monkeypatch):
             assert out is not got[0][0]
 
 
-def test_what_has_no_fast_path_is_asked_once(monkeypatch):
-    """Layers with something between them run one by one: no later call asks whether they do. Other
-    tensors are another question."""
+PLANNED: dict[str, tuple[Any, Any]] = {  # a module, and the options of a call of it [3, 2, I]
+    "mask": (lambda: elman.GRU(*SIZES), lambda net: {"mask": torch.tensor([[1, 0]] * 3)}),
+    "lengths": (lambda: elman.LSTM(*SIZES, bidirectional=True), lambda net: {"lengths": [3, 2]}),
+    "residual": (lambda: elman.GRU(SIZES[1], SIZES[1], 2, residual=True), lambda net: {}),
+    "dropout": (lambda: elman.GRU(*SIZES, 2, dropout=0.5), lambda net: {}),
+    "several outputs": (lambda: elman.LSTM(*SIZES), lambda net: {"outputs": "states"}),
+    "two directions": (lambda: elman.GRU(*SIZES, 2, bidirectional=True), lambda net: {}),
+    "learned states": (lambda: elman.RNN(*SIZES, learn_initial=True), lambda net: {}),
+    "weight dropout": (lambda: elman.RNN(*SIZES, weight_dropout=0.5), lambda net: {}),
+    "checkpoint": (lambda: elman.GRU(*SIZES, checkpoint=2), lambda net: {}),
+    "draws": (lambda: elman.GRU(*SIZES, zoneout=0.5), lambda net: {"draws": net.draws(3, 2)}),
+}
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_options_are_planned_once(name, monkeypatch):
+    """The second call of a kind is checked no more, and gives what a fresh module gives."""
     need_engine("c")
-    net, asked = elman.GRU(4, 4, 2, residual=True, engine="c"), []
-    plain = LayerCallCache._fast_run
-    monkeypatch.setattr(
-        LayerCallCache, "_fast_run", lambda *call: asked.append(plain(*call)) or asked[-1]
-    )
-    x = torch.randn(3, 2, 4)
-    for _ in range(4):
-        net(x)
-    assert asked == [None]
-    net(x), net(torch.nn.Parameter(x))
-    assert asked == [None]
-    with torch.no_grad():
-        net(x), net(x), net(x)
-    assert asked == [None, None]
+    make, options = PLANNED[name]
+    net = make()
+    net.engine = "c"
+    x, given_ = torch.randn(3, 2, net.input_size, requires_grad=True), options(net)
+    first = net(x, **given_)
+    x = torch.randn_like(x).requires_grad_()
+    torch.manual_seed(3)
+    want = copy.deepcopy(net)(x, **given_)
+    torch.manual_seed(3)
+    with served_without_checks(monkeypatch):
+        got = net(x, **given_)
+    assert_equal(got, want)
+    assert not torch.equal(tree_leaves(got)[0], tree_leaves(first)[0])
+    leaves = [x, *net.parameters()]
+    sum(value.sum() for value in tree_leaves(got)).backward()
+    assert all(leaf.grad is not None for leaf in leaves)
+
+
+@pytest.mark.parametrize("engine", ["c", "auto"])
+def test_packed_sequences_are_planned_once(engine, monkeypatch):
+    """Whatever their lengths are; kernels are chosen for how long they are."""
+    need_engine("c")
+    net = elman.GRU(*SIZES, engine=engine)
+
+    def packed(*lengths: int) -> Any:
+        return pack_sequence([torch.randn(n, SIZES[0]) for n in lengths], enforce_sorted=False)
+
+    net(packed(3, 2))
+    for lengths in ((2, 3), (40, 1), (5, 5)):
+        x = packed(*lengths)
+        want = copy.deepcopy(net)(x)
+        with served_without_checks(monkeypatch):
+            assert_all_close(net(x), want)
 
 
 def test_results_are_the_callers_own():
@@ -213,7 +246,7 @@ def test_a_kind_that_was_pinned_since_is_chosen_anew(monkeypatch):
     with torch.no_grad():
         for _ in range(3):
             net(x)
-        monkeypatch.setattr(SequenceModule, "_prepared", checked_no_more)
+        monkeypatch.setattr(CallPlan, "__init__", checked_no_more)
         net(x)
         assert elman.nn.pin(net, elman.nn.choices(net)) == []
         with pytest.raises(AssertionError, match="checked before"):
