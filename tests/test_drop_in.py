@@ -389,21 +389,21 @@ def test_double_backward(kind, layers):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_words_as_recurrent(kind):
-    """x and state, or torch's input and hx; every argument has a name that help() shows."""
+def test_arguments_have_torchs_names(kind):
+    """Those of forward, input and hx; every argument of the constructor is one that help() shows."""
     net = getattr(elman, kind)(4, 5, bias=False)
     x = torch.randn(2, 3, 4)
     want = flat(net(x))
-    state = want[-2:] if "LSTM" in kind else want[-1]
-    for again in (net(input=x),):
-        assert all(torch.equal(a, b) for a, b in zip(flat(again), want))
-    later = flat(net(x, hx=tuple(state) if "LSTM" in kind else state))
-    theirs = flat(net(input=x, hx=tuple(state) if "LSTM" in kind else state))
-    assert all(torch.equal(a, b) for a, b in zip(later, theirs))
-    with pytest.raises(TypeError, match="same argument"):
+    state = tuple(want[-2:]) if "LSTM" in kind else want[-1]
+    assert all(torch.equal(a, b) for a, b in zip(flat(net(input=x)), want))
+    theirs = flat(net(input=x, hx=state))
+    assert all(torch.equal(a, b) for a, b in zip(flat(net(x, state)), theirs))
+    with pytest.raises(TypeError, match="multiple values for argument 'input'"):
         net(x, input=x)
-    with pytest.raises(TypeError, match="missing 1 required argument: 'x'"):
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'input'"):
         net()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'state'"):
+        net(x, state=state)
     shown = inspect.signature(type(net).__init__).parameters
     assert {"input_size", "hidden_size", "bias", "device", "dtype"} <= shown.keys()
     assert not any(p.kind is p.VAR_POSITIONAL for p in shown.values())
