@@ -22,7 +22,9 @@ from elman.engines.vjp import leaves_of, vjp
 from elman.errors import EngineError
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
+from elman.nn.execute.group import Group
 from elman.nn.execute.layer import Runner
+from elman.plan.checkpoint import EVERYTHING
 from elman.tuning.kernels import kernel_of, refusal
 from specs import spec_of
 
@@ -185,7 +187,7 @@ def run(cell: Cell, case: Case, engine: str) -> dict[str, torch.Tensor]:
 
     runner = Runner(cell, case.dims)
     call = Call(picked(case.inputs), picked(case.states), picked(case.weights))
-    out, last, _ = runner.run(call, engine)
+    out, last, _ = run_layer(runner, call, engine)
     (choice,) = runner.choices.values()
     assert choice.engine == engine, "the engine that was asked for has to run"
     pairs = zip((out, *last), (case.d_output, *case.d_last.values()))
@@ -195,6 +197,13 @@ def run(cell: Cell, case: Case, engine: str) -> dict[str, torch.Tensor]:
     found |= {f"last {name}": value.detach() for name, value in zip(case.states, last)}
     found |= {f"d{name}": grad for name, grad in zip(leaves, grads) if grad is not None}
     return found
+
+
+def run_layer(runner: Runner, call: Call, engine: str) -> Result:
+    """Run a call of one layer in one direction, whose kernel is chosen now."""
+    group = Group([runner], False)
+    bound = group.bind([call], engine, group.rules([]), EVERYTHING)
+    return group.run(bound, [call])
 
 
 _judged: dict[object, dict[str, torch.Tensor]] = {}  # the last, of all that ask

@@ -23,7 +23,7 @@ from elman.engines.registry import find
 from elman.errors import BuildError, EngineError
 from elman.nn.execute.layer import Runner
 from fake_compilers import TINY, alive, answer, await_that, compiler, leave, real
-from helpers import Sizes, job_of, random_case
+from helpers import Sizes, job_of, random_case, run_layer
 
 SIZES = Sizes(T=7, B=3, I=5, H=13)  # the kernels that test_c_agreement compiles, too
 
@@ -60,7 +60,7 @@ def test_no_compiler(monkeypatch, tmp_path):
     runner = Runner(cells.mgu, case.dims)
     given = call_of(given_of(case))
     with pytest.warns(UserWarning, match="mgu runs step by step.*no C compiler"):
-        out, _, _ = runner.run(given, "auto")
+        out, _, _ = run_layer(runner, given, "auto")
     assert torch.isfinite(out).all()
     (choice,) = runner.choices.values()
     assert choice.engine == "reference"
@@ -325,7 +325,7 @@ def test_a_broken_compiler_costs_engine_c_alone(name, empty_cache, tmp_path, mon
     given = call_of(given_of(case))
     runner = Runner(cells.mgu, case.dims)
     with pytest.warns(UserWarning, match=r"mgu runs step by step.*slow: c: fake 1\.0 "):
-        out, _, _ = runner.run(given, "auto")
+        out, _, _ = run_layer(runner, given, "auto")
     assert torch.isfinite(out).all()
     (choice,) = runner.choices.values()
     assert choice.engine != "c"
@@ -333,7 +333,7 @@ def test_a_broken_compiler_costs_engine_c_alone(name, empty_cache, tmp_path, mon
     assert reasons
     assert all(why.startswith("fake 1.0 ") and "\n" not in why for why in reasons), reasons
     with pytest.raises(BuildError, match=r"fake 1\.0 "):
-        runner.run(given, "c")
+        run_layer(runner, given, "c")
 
 
 @pytest.mark.parametrize(

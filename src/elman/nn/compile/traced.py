@@ -31,7 +31,10 @@ def trace_layers(call: BoundCall, settings: RunSettings) -> tuple[list[Tensor], 
     key, inputs, weights = call.parts.stack_key, call.inputs, call.weights
     form = form_of(key)
     starts = form.rows(call.states)
-    groups = names_of(key, settings.between)
+    between = settings.residual
+    if settings.dropout > 0.0:  # a branch, not a value: from its second value on, it is a symbol
+        between = True
+    groups = names_of(key, between)
     memory = [settings.checkpoint.steps, settings.checkpoint.budget, len(groups)]
 
     def run_group(
