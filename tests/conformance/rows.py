@@ -122,7 +122,7 @@ ROWS: dict[str, Row] = {
     "recurrent_dropout per step": row(
         "RNN", {"recurrent_dropout": 0.4, "recurrent_dropout_per": "step"}, per=("step",)
     ),
-    "draws": row(noisy, per=("step", "sequence"), explained="uniform"),
+    "draws": row(noisy, {"tape": "save"}, per=("step", "sequence"), explained="uniform"),
     "draws, zoneout, mask": row(
         "GRU", {"zoneout": 0.3, "recurrent_dropout": 0.4}, {"mask": FLAGS, "reset": FLAGS},
         per=("step", "sequence"),
@@ -136,15 +136,18 @@ ROWS: dict[str, Row] = {
     "residual": Row("LSTM", {"num_layers": 2, "residual": True}, shown="residual=True"),
     "heads": row("GRU", {"heads": 2}, shown="heads=2"),
     "checkpoint": Row("LSTM", {"checkpoint": 2}, shown="checkpoint=2"),
-    "layers of their own": Row(
-        (cells.gru, cells.lstm), explained="l1, lstm:", shown="[gru, lstm], 4, [6, 8]"
+    "layers of their own": row(
+        (cells.gru, cells.lstm), {"heads": 2}, explained="l1, lstm:", shown="[gru, lstm], 4, [6, 8]"
     ),
     "layers of their own, drawn": row(
         (cells.gru, cells.lstm), {"zoneout": {"c": 0.4}, "learn_initial": True},
         {"reset": FLAGS, "outputs": "states"}, per=("step",),
     ),
     "rich": row(rich, call={"outputs": "states"}, explained="once per sequence"),
-    "rich, reset": row(rich, {"checkpoint": 3}, {"reset": FLAGS}, has_state=False),
+    "rich, reset, mask": row(
+        rich, {"checkpoint": 3}, {"reset": FLAGS, "mask": FLAGS}, has_state=False
+    ),
+    "rich, recomputed": row(rich, {"tape": "recompute"}),
     "rich, mask": row(rich, call={"mask": FLAGS, "masked_output": "zeros", "outputs": "states"}),
     "spikes": row(spiking, refuses=NOT_ATEN | {"deer": NOT_LINEAR}, explained="spike"),
     "together": row(

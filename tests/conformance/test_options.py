@@ -232,7 +232,7 @@ def test_second_derivatives(name, request):
     """Of a gradient penalty, by everything."""
     row = ROWS[name]
     if name == "together":
-        why = "clip_gradient: a backward is not differentiated by what comes from layers above"
+        why = "clip_gradient: of layers that run apart engine c and reference differ"
         request.applymarker(pytest.mark.xfail(reason=why))
     net = row.make("c")
     given = given_of(row, net, T=3)
