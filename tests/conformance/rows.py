@@ -129,6 +129,7 @@ ROWS: dict[str, Row] = {
     ),
     "weight_dropout": Row("GRU", {"weight_dropout": 0.5}, shown="weight_dropout=0.5"),
     "dropout": Row("GRU", {"num_layers": 2, "dropout": 0.4}, shown="dropout=0.4"),
+    "dropout of all": Row("LSTM", {"num_layers": 3, "dropout": 1.0}, has_state=False),
     "clip_gradient": row(
         "GRU", {"clip_gradient": 0.1}, shown="clip_gradient=0.1", explained="clip_gradient",
         refuses=NOT_ATEN | {"deer": NOT_LINEAR},

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import elman
+from conformance.calling import by_layout, called, compare, leaves_of, wanted
 from conformance.judge import Formula, judged
 from conformance.rows import F64, FLAGS, H, I, Row, given_of, gradients, named, values_of
-from conformance.test_options import by_layout, called, compare, leaves_of, wanted
 from elman import cells
 from helpers import forced, need_engine
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jvp, vmap
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils._pytree import tree_leaves, tree_map
 
 import elman
 import elman.nn
+from conformance.calling import LENGTHS, SEED, by_layout, called, compare, leaves_of, wanted
 from conformance.rows import (
     ROWS,
     Given,
@@ -38,32 +38,7 @@ pytestmark = [
 ]
 STACKED = {"num_layers": 2, "bidirectional": True}
 ENGINES = ("reference", "c", "aten", "deer")
-SEED = 5
 every_row = pytest.mark.parametrize("name", ROWS)
-
-
-def leaves_of(net: Any, given: Given) -> dict[str, Tensor]:
-    return given.leaves | dict(net.named_parameters())
-
-
-def called(net: Any, row: Row, given: Given) -> dict[str, Any]:
-    """Values of a call, time first, drawn as the judge draws."""
-    (x, state), call = arguments(row, given)
-    torch.manual_seed(SEED)
-    return values_of(net(x, state, **call))
-
-
-def wanted(net: Any, row: Row, given: Given, **changes: Any) -> dict[str, Any]:
-    torch.manual_seed(SEED)
-    return judge(row, net, given, **changes)
-
-
-def compare(got: dict[str, Any], want: dict[str, Any], leaves: dict[str, Tensor]) -> None:
-    """Values, and gradients of all leaves, by name."""
-    assert [*got] == [*want]
-    mine, theirs = (values | gradients(values, leaves) for values in (got, want))
-    for name, value in theirs.items():
-        assert_close(mine[name], value, msg=lambda text, name=name: f"{name}: {text}")
 
 
 def stacked(row: Row) -> dict[str, Any]:
@@ -103,56 +78,6 @@ def test_evaluation(name, layers):
     with torch.inference_mode():
         for one, other in zip(called(net, row, given).values(), got.values(), strict=True):
             assert_close(one, other)
-
-
-LENGTHS = [2, 5, 3]
-
-
-def transposed(value: Any) -> Any:
-    return value.transpose(0, 1) if isinstance(value, Tensor) else tuple(map(transposed, value))
-
-
-def packed(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(map(packed, value))
-    return pack_padded_sequence(value, LENGTHS, enforce_sorted=False)
-
-
-def sampled(value: Any) -> Any:
-    """Time first, of the only sample."""
-    return value[:, 0] if isinstance(value, Tensor) else tuple(map(sampled, value))
-
-
-def by_layout(layout: str, net: Any, row: Row, given: Given) -> dict[str, Any]:
-    """Values of a call that lies otherwise, time first."""
-    (x, state), call = arguments(row, given)
-    timed = [key for key in ("reset", "mask", "draws") if key in call]
-    if layout == "batch first":
-        net.batch_first = True
-        x, call = transposed(x), call | {key: transposed(call[key]) for key in timed}
-    elif layout == "unbatched":
-        x, call = sampled(x), call | {key: call[key][:, 0] for key in timed}
-        if "static" in call:
-            call["static"] = tuple(value[0] for value in call["static"])
-        if given.states is not None:
-            state = form_of(row, [[value[0] for value in own] for own in given.states])
-    elif layout == "packed":
-        x, call = packed(x), call | {key: packed(call[key]) for key in timed}
-    elif layout == "lengths":
-        call["lengths"] = torch.tensor(LENGTHS)
-    elif layout == "strided":
-        x, call = transposed(transposed(x)), call | {key: call[key].clone() for key in timed}
-    torch.manual_seed(SEED)
-    values = values_of(net(x, state, **call))
-    for name, value in values.items():
-        if layout == "batch first" and not name.startswith("last"):
-            value = value.transpose(0, 1)
-        elif layout == "unbatched":
-            value = value.unsqueeze(0 if row.is_layered and name.startswith("last") else 1)
-        elif isinstance(value, PackedSequence):
-            value = pad_packed_sequence(value)[0]
-        values[name] = value
-    return values
 
 
 LAYOUTS = {  # T, B
@@ -232,7 +157,7 @@ def test_second_derivatives(name, request):
     """Of a gradient penalty, by everything."""
     row = ROWS[name]
     if name == "together":
-        why = "clip_gradient: of layers that run apart engine c and reference differ"
+        why = "documented by ops.clip_gradient: a second backward clips layers that run apart apart"
         request.applymarker(pytest.mark.xfail(reason=why))
     net = row.make("c")
     given = given_of(row, net, T=3)
@@ -404,20 +329,23 @@ def test_explained_and_recorded(name):
     assert elman.nn.choices(other).keys() == record.keys()
 
 
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["", "lengths"])
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.per])
-def test_draws_of_a_seed(name):
-    """A call draws what ``draws`` draws after the same seed; one that is given them asks nothing of
-    the generator."""
+def test_draws_of_a_seed(name, lengths):
+    """A call draws what ``draws`` draws after the same seed, per step or per sequence; one that is
+    given them asks nothing of the generator."""
     row = ROWS[name]
     net = row.make("c")
-    given = given_of(row, net)
-    (x, state), call = arguments(row, given)
-    draws = call.pop("draws")
-    if not row.draws_by_torch:
-        before = torch.get_rng_state()
-        want = values_of(net(x, state, draws=draws, **call))
-        assert torch.equal(torch.get_rng_state(), before)
-        torch.manual_seed(1)  # as of given_of
-        for key, value in values_of(net(x, state, **call)).items():
-            assert_close(value, want[key])
-        assert not torch.equal(values_of(net(x, state, **call))["out 0"], want["out 0"])
+    net.dropout = net.weight_dropout = 0.0  # drawn by torch
+    (x, state), call = arguments(row, given_of(row, net))
+    call["lengths"] = lengths
+    draws = call.pop("draws")  # after the seed 1
+    for per, keys in zip(row.per, draws.split(2, -1), strict=True):
+        assert (keys == keys[:1]).all() == (per == "sequence")
+    before = torch.get_rng_state()
+    want = values_of(net(x, state, draws=draws, **call))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(1)
+    for key, value in values_of(net(x, state, **call)).items():
+        assert_close(value, want[key])
+    assert not torch.equal(values_of(net(x, state, **call))["out 0"], want["out 0"])
