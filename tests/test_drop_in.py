@@ -390,7 +390,7 @@ def test_double_backward(kind, layers):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_arguments_have_torchs_names(kind):
-    """Those of forward, input and hx; every argument of the constructor is one that help() shows."""
+    """Those of forward; every argument of the constructor is one that help() shows."""
     net = getattr(elman, kind)(4, 5, bias=False)
     x = torch.randn(2, 3, 4)
     want = flat(net(x))

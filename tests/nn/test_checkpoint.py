@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.func import functional_call, grad, jvp, vmap
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import elman
@@ -19,13 +18,8 @@ from elman import cells
 from elman.errors import EngineError, InputError
 from elman.plan.checkpoint import Checkpoint, Sizes, checked, fitting, held, least
 from helpers import assert_close, forced, need_engine
-from products import some_of
 
 F64 = torch.float64
-TORCHS_OWN = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning", "ignore::FutureWarning"
-)  # of jvp and of compiling
-KINDS = ("RNN", "GRU", "LSTM")
 STACKS: list[dict[str, Any]] = [
     {"num_layers": 3},
     {"bidirectional": True},
@@ -97,79 +91,6 @@ def kept() -> Iterator[list[int]]:
         yield sizes
 
 
-@pytest.mark.parametrize(
-    "cell, steps",
-    some_of([c for c in cells.CORE if len(c.inputs) == 1], [1, 3, 7, 50], together=1),
-    ids=lambda value: getattr(value, "name", value),
-)
-def test_every_cell(cell, steps):
-    """K divides T, does not, is T, is more."""
-    need_engine("c")
-    agree(elman.Recurrent(cell, 5, 5, engine="c", dtype=F64, checkpoint=steps))
-
-
-@pytest.mark.parametrize("engine", ["reference", "aten", "deer", "scan-backward", "auto"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_engine(kind, engine):
-    """Kernels with a backward of their own, and those that autograd sees through."""
-    agree(getattr(elman, kind)(5, 5, engine=engine, dtype=F64, checkpoint=3))
-    agree(getattr(elman, kind)(5, 5, 2, engine=engine, dtype=F64, checkpoint=3, bidirectional=True))
-
-
-@pytest.mark.parametrize("options", STACKS, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-def test_stacks_and_directions(kind, options):
-    need_engine("c")
-    net = getattr(elman, kind)(5, 5, engine="c", dtype=F64, checkpoint=3, **options)
-    if options.get("residual"):
-        net = elman.Recurrent(
-            getattr(cells, kind.lower()), 5, 5, dtype=F64, checkpoint=3, **options
-        )
-    agree(net)
-
-
-@pytest.mark.parametrize("to", ["zeros", "initial"])
-@pytest.mark.parametrize("options", [{}, *STACKS[:3]], ids=str)
-def test_lengths_and_resets(options, to):
-    """Packed rows, padded batches in any order, resets, alone and together."""
-    need_engine("c")
-    net = elman.GRU(5, 5, engine="c", dtype=F64, checkpoint=2, **options)
-    lengths = torch.tensor([3, 7, 1, 6])
-    mask = torch.rand(7, 4, generator=torch.Generator().manual_seed(5)) < 0.3
-    agree(net, B=4, lengths=lengths)
-    agree(net, B=4, packed=lengths)
-    agree(net, B=4, reset=mask, reset_to=to)
-    agree(net, B=4, reset=mask, reset_to=to, lengths=lengths)
-
-
-@pytest.mark.parametrize("engine", ["reference", "aten", "deer"])
-def test_lengths_on_engines_that_pack_nothing(engine):
-    """Spans of packed rows are runs of dense ones in turn."""
-    lengths = torch.tensor([3, 7, 1, 6])
-    net = elman.Recurrent(cells.gru_before if engine == "deer" else cells.rnn, 5, 5, dtype=F64)
-    net.engine, net.checkpoint = engine, 2
-    agree(net, B=4, lengths=lengths)
-    net = elman.GRU(5, 5, dtype=F64, engine=engine, checkpoint=2, bidirectional=True)
-    agree(net, B=4, packed=lengths)
-
-
-@given(
-    T=st.integers(1, 12),
-    B=st.integers(1, 4),
-    steps=st.integers(1, 14),
-    layers=st.integers(1, 2),
-    two=st.booleans(),
-    data=st.data(),
-)
-def test_any_sizes(T, B, steps, layers, two, data):
-    """Whatever T, B, K and lengths are."""
-    need_engine("c")
-    net = elman.LSTM(5, 5, layers, bidirectional=two, engine="c", dtype=F64, checkpoint=steps)
-    lengths = data.draw(st.lists(st.integers(1, T), min_size=B, max_size=B))
-    agree(net, T, B)
-    agree(net, T, B, lengths=torch.tensor(lengths))
-
-
 def test_what_needs_no_gradient():
     """A layer or direction that nothing asks of; without gradients nothing is cut."""
     need_engine("c")
@@ -205,19 +126,6 @@ def trained(net: Any, x: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: w.grad for name, w in net.named_parameters() if w.grad is not None}
 
 
-def test_dropout_is_drawn_once():
-    """The mask between layers is that of the forward."""
-    need_engine("c")
-    net = elman.GRU(5, 5, 3, dropout=0.5, engine="c", dtype=F64, checkpoint=2)
-    x, states, found = x_of(7, 3), states_of(net, 3), []
-    for steps in (2, None):
-        net.checkpoint = steps
-        torch.manual_seed(0)
-        found.append(step(net, x, states))
-    for name, value in found[1].items():
-        assert_close(found[0][name], value)
-
-
 def test_the_tape_is_not_kept():
     """What autograd keeps: arguments, and the states of every K-th step; output and tape are not.
 
@@ -248,49 +156,6 @@ def test_backward_twice(engine):
         for _ in range(2)
     )
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-
-
-@TORCHS_OWN
-@pytest.mark.parametrize("engine", ["auto", "reference", "aten"])
-def test_transforms(engine):
-    """Second derivatives, forward mode, gradients by sample: as without checkpoints."""
-    made = elman.GRU(5, 5, engine=engine, dtype=F64, checkpoint=3)
-    plain = elman.GRU(5, 5, engine="reference", dtype=F64)
-    plain.load_state_dict(made.state_dict())
-    x = x_of(7, 3)
-    v = torch.randn(x.shape, dtype=F64, generator=torch.Generator().manual_seed(2))
-    found = []
-    for net in (made, plain):
-        (dx,) = torch.autograd.grad(net(x)[0].sin().sum(), x, create_graph=True)
-        second = torch.autograd.grad(dx.square().sum(), [x, *net.parameters()])
-
-        def loss(weights: Any, row: Any, net: Any = net) -> Any:
-            return functional_call(net, weights, (row.unsqueeze(1),))[0].sin().sum()
-
-        weights = {name: w.detach() for name, w in net.named_parameters()}
-        rows = []
-        if engine != "aten":
-            rows = list(vmap(grad(loss), in_dims=(None, 1))(weights, x.detach()).values())
-            rows.append(jvp(lambda value, net=net: net(value)[0], (x.detach(),), (v,))[1])
-        found.append([*second, *rows])
-    for mine, theirs in zip(*found, strict=False):
-        assert_close(mine, theirs)
-
-
-@TORCHS_OWN
-@pytest.mark.parametrize("how", [{"checkpoint": 3}, {"checkpoint": "auto", "memory_budget": 4000}])
-@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}], ids=str)
-def test_compiled(options, how):
-    """The compiled call, without a break of the graph."""
-    need_engine("c")
-    net = elman.GRU(5, 5, engine="c", dtype=F64, **how, **options)
-    x, states = x_of(8, 2), states_of(net, 2)
-    want = step(net, x, states)
-    torch._dynamo.reset()
-    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
-    compiled.named_parameters = net.named_parameters
-    for name, value in step(compiled, x, states).items():
-        assert_close(value, want[name.removeprefix("_orig_mod.")])
 
 
 def test_autocast():

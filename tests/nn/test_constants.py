@@ -53,26 +53,6 @@ def by_hand(net: elman.Recurrent, x: torch.Tensor) -> torch.Tensor:
     return h
 
 
-@pytest.mark.parametrize("engine", ["reference", "c", "deer"])
-def test_as_by_hand(engine):
-    """Values and gradients; what the mask covers has a gradient of zero."""
-    need_engine(engine)
-    net = made(engine)
-    x = torch.randn(6, 2, 4, dtype=F64)
-    out, want = net(x)[0][-1], by_hand(net, x)
-    assert_close(out, want)
-    weights = list(net.parameters())
-    for got, grad in zip(
-        torch.autograd.grad(out.sum(), weights),
-        torch.autograd.grad(want.sum(), weights),
-        strict=True,
-    ):
-        assert_close(got, grad)
-    net(x)[0].sum().backward()
-    assert not net.R_l0.grad[0, 2:].any()
-    assert net.mask_l0.grad is None
-
-
 def test_buffers():
     """In the state_dict, in declared order, one of each layer and direction; moved, never
     trained."""

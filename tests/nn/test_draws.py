@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import layer_norm
 from torch.utils.checkpoint import checkpoint
@@ -55,31 +54,6 @@ def numbers(keys: Tensor, number: int, sizes: tuple[int, ...]) -> Tensor:
     return torch.cat(parts, -1).double() * SCALE
 
 
-def by_hand(net: Any, x: Tensor, seed: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """One layer of :func:`noisy` step by step, drawn as a call after ``manual_seed`` draws."""
-    (T, B, I), H = x.shape, net.hidden_size
-    torch.manual_seed(seed)
-    step = torch.randint(1 << BITS, (1, 2, T, B), dtype=torch.int32)[0]
-    sequence = torch.randint(1 << BITS, (1, 2, B), dtype=torch.int32)[0]
-    W, R, b = net.W_l0, net.R_l0, net.b_l0
-    h = c = x.new_zeros(B, H)
-    kept = (numbers(sequence, 1, (H,)) >= Q) / (1 - Q)
-    out = []
-    for t in range(T):
-        keys = step[:, t]
-        u = [
-            numbers(keys, n, (I,) if n == 0 else (H, H) if n in (2, 3) else (H,)) for n in range(7)
-        ]
-        gauss = torch.sqrt(-2 * torch.log(1 - u[2])) * torch.cos(2 * torch.pi * u[3])
-        a = x[t] * (u[0] >= P) / (1 - P) @ W.T + (h * kept) @ R.T + b
-        i, n = torch.tanh(a + SIZE * gauss).chunk(2, -1)
-        c = torch.where(u[4] < Z, c, 0.5 * c + i * n)
-        one = numbers(keys, 5, (1,))
-        h = torch.where(u[6] < Z, h, torch.sin(c + SIZE * one))
-        out.append(h)
-    return torch.stack(out), (h, c)
-
-
 def made(**options: Any) -> tuple[Any, Tensor]:
     """A module of :func:`noisy` in float64, and an input."""
     torch.manual_seed(0)
@@ -99,70 +73,6 @@ def results(net: Any, x: Tensor, seed: int = 3, **more: Any) -> list[Tensor]:
 def same(got: list[Tensor], want: list[Tensor]) -> None:
     for a, b in zip(got, want, strict=True):
         assert_close(a, b)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_call_is_the_formula_with_numbers_of_its_keys(engine):
-    """Output, states and gradients of a loop in torch that draws by the published function."""
-    need_engine(engine)
-    net, x = made(engine=engine)
-    got = results(net, x)
-    x = x.detach().requires_grad_()
-    out, last = by_hand(net, x, 3)
-    loss = (out * torch.linspace(-1, 1, 13, dtype=F64)).sum() + sum(s.square().sum() for s in last)
-    want = [out, *(s.unsqueeze(0) for s in last)]
-    same(got, [*want, *torch.autograd.grad(loss, [x, *net.parameters()])])
-
-
-FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "layers": ({"num_layers": 3}, {}),
-    "directions": ({"bidirectional": True}, {}),
-    "layers with dropout": ({"num_layers": 2, "bidirectional": True, "dropout": 0.3}, {}),
-    "lengths": ({"num_layers": 2}, {"lengths": [3, 7, 2, 5]}),
-    "resets": ({"bidirectional": True}, {"reset": torch.arange(28).reshape(7, 4) % 5 == 3}),
-    "heads": ({"heads": 1}, {}),
-    "checkpoint": ({"checkpoint": 3}, {}),
-    "recomputed": ({"tape": "recompute"}, {}),
-    "saved": ({"tape": "save"}, {}),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_engines_draw_alike(form):
-    """The same seed gives the same result on all engines."""
-    options, more = FORMS[form]
-    net, x = made(**options)
-    net.engine = "reference"
-    want = results(net, x, **more)
-    for engine in ("c", "deer"):
-        need_engine(engine)
-        net.engine = engine
-        same(results(net, x, **more), want)
-    assert not torch.equal(results(net, x, seed=4, **more)[0], want[0])
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_nothing_is_drawn_where_the_module_does_not_train(engine):
-    """Expected values: dropout keeps all, zoneout mixes, noise is 0; no generator is asked."""
-    need_engine(engine)
-    net, x = made(engine=engine)
-    plain = elman.Recurrent(expected, 5, 13, dtype=F64, engine=engine)
-    plain.load_state_dict(net.state_dict())
-    net.eval()
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    got = results(net, x)
-    assert torch.equal(torch.get_rng_state(), before)
-    same(got, results(plain, x))
-
-
-def test_lengths_draw_for_each_step_what_the_whole_batch_does():
-    """A sequence that ends early has the numbers that it would have had."""
-    net, x = made(engine="c")
-    need_engine("c")
-    whole, cut = results(net, x), results(net, x, lengths=[3, 7, 2, 5])
-    for sample, length in enumerate([3, 7, 2, 5]):
-        assert_close(cut[0][:length, sample], whole[0][:length, sample])
 
 
 def test_single_precision_draws_the_same_numbers():
@@ -231,25 +141,6 @@ def loud(x, h, W, R, b):
     return ops.tanh(W @ x + R @ h + ops.exp(b) * ops.noise(b))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("formula", [zoned, dropped, loud], ids=lambda cell: cell.name)
-def test_gradients_are_those_of_the_numbers_drawn(formula, engine):
-    """Finite differences, the generator set back before each evaluation; and of gradients."""
-    need_engine(engine)
-    torch.manual_seed(0)
-    net = elman.Recurrent(formula, 2, 3, dtype=F64, engine=engine)
-    names = [name for name, _ in net.named_parameters()]
-
-    def run(x: Tensor, h: Tensor, *weights: Tensor) -> Any:
-        torch.manual_seed(7)
-        return functional_call(net, dict(zip(names, weights, strict=True)), (x, h))
-
-    x, h = torch.randn(4, 2, 2, dtype=F64), torch.randn(1, 2, 3, dtype=F64)
-    leaves = [v.detach().requires_grad_() for v in (x, h, *net.parameters())]
-    assert gradcheck(run, leaves, fast_mode=True)
-    assert gradgradcheck(run, leaves, fast_mode=True)
-
-
 def test_torchs_checkpoint_draws_again():
     """Under ``torch.utils.checkpoint`` the forward runs twice, with the same numbers."""
     net, x = made(engine="reference")
@@ -264,21 +155,6 @@ def test_torchs_checkpoint_draws_again():
             return checkpoint(self.net, x, use_reentrant=False)
 
     same(results(Checkpointed(), x), want)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["layers", "directions", "lengths", "resets"])
-def test_compiled_calls_draw_alike(form):
-    """torch.compile does not draw by a generator of its own, nor draw again in the backward."""
-    options, more = FORMS[form]
-    net, x = made(**options)
-    want = results(net, x, **more)
-    torch._dynamo.reset()
-    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
-    same(results(compiled, x, **more), want)
-    compiled.eval()
-    net.eval()
-    same(results(compiled, x, **more), results(net, x, **more))
 
 
 def test_gradients_sample_by_sample():
@@ -298,21 +174,6 @@ def test_gradients_sample_by_sample():
         vmap(grad(loss), in_dims=(None, 0))(weights, x)
 
 
-def test_steps_of_a_stream_draw():
-    """``step`` draws for each step; in eval a stream is the sequence."""
-    net, x = made()
-    torch.manual_seed(1)
-    first, _ = net.step(x[0])
-    again, _ = net.step(x[0])
-    assert not torch.equal(first, again)
-    net.eval()
-    state, outputs = None, []
-    for row in x:
-        out, state = net.step(row, state)
-        outputs.append(out)
-    assert_close(torch.stack(outputs), net(x)[0])
-
-
 @pytest.mark.parametrize("tape", ["auto", "save"])
 @pytest.mark.parametrize("formula", [noisy, zoned, dropped, loud], ids=lambda cell: cell.name)
 def test_numbers_are_drawn_again_not_kept(formula, tape):
@@ -328,14 +189,6 @@ def test_numbers_are_drawn_again_not_kept(formula, tape):
     if tape == "auto":
         plain = program(compiler.pair_of(formula), spec)
         assert len(of.tape) <= len(plain.tape)
-
-
-def test_copies_and_pickles_draw_as_the_module_does(tmp_path):
-    """Nothing of what is drawn is part of a module."""
-    net, x = made()
-    torch.save(net, tmp_path / "net.pt")
-    for other in (copy.deepcopy(net), torch.load(tmp_path / "net.pt", weights_only=False)):
-        same(results(other, x), results(net, x))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

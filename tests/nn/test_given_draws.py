@@ -16,8 +16,7 @@ import elman
 from elman import cells, ops
 from elman.errors import EngineError, InputError, ShapeError
 from elman.frontend.cell import cell
-from helpers import assert_close, forced, need_engine
-from kinds import served_without_checks
+from helpers import assert_close
 
 F64 = torch.float64
 T, B, I, H = 7, 4, 5, 13
@@ -48,7 +47,6 @@ MODULES: dict[str, Callable[..., Any]] = {
     "unlike layers": lambda **more: elman.Recurrent([once, noisy, once], I, [H, 3, H], **more),
     "of a scalar": lambda **more: elman.Recurrent(cells.mgu, I, H, zoneout=0.5, **more),
 }
-ENGINES = ("reference", "c", "deer")
 
 
 def made(name: str, **options: Any) -> Any:
@@ -78,90 +76,8 @@ def same(got: list[Tensor], want: list[Tensor]) -> None:
         assert_close(a, b)
 
 
-def looped(net: Any, x: Tensor, draws: Tensor, reset: Tensor | None = None) -> Any:
-    """A rollout: ``step`` by ``step``, x and draws [T, ...]."""
-    state, outs = None, []
-    for t in range(len(x)):
-        more = {} if reset is None else {"reset": reset[t]}
-        out, state = net.step(x[t], state, draws=draws[t], **more)
-        outs.append(out)
-    return torch.stack(outs), state
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", MODULES)
-def test_a_sequence_has_the_numbers_of_its_steps(name, engine):
-    """Outputs, states and gradients; also of some samples, as an update gathers them."""
-    need_engine(engine)
-    net = made(name, engine=engine)
-    x, draws, rows = torch.randn(T, B, I, dtype=F64), net.draws(T, B), torch.tensor([2, 0])
-    assert draws.dtype is torch.int32
-    assert draws.shape[:2] == (T, B)
-    same(
-        results(net, x, lambda x: net(x, draws=draws)),
-        results(net, x, lambda x: looped(net, x, draws)),
-    )
-    some = results(net, x, lambda x: net(x[:, rows], draws=draws[:, rows])[0])
-    same(some, results(net, x, lambda x: looped(net, x, draws)[0][:, rows]))
-
-
-def test_steps_with_resets_and_of_a_single_sequence():
-    """As all of it goes together in a rollout."""
-    net, reset = made("both"), torch.arange(T * B).reshape(T, B) % 5 == 3
-    x, draws = torch.randn(T, B, I, dtype=F64), net.draws(T, B)
-    same(
-        results(net, x, lambda x: net(x, draws=draws, reset=reset)),
-        results(net, x, lambda x: looped(net, x, draws, reset)),
-    )
-    single = net.draws(T)
-    assert single.shape == (T, 1, 4)
-    same(
-        results(net, x[:, 0], lambda x: net(x, draws=single)),
-        results(net, x[:, 0], lambda x: looped(net, x, single)),
-    )
-    firsts = copy.deepcopy(net)
-    firsts.batch_first = True
-    x, draws = x.transpose(0, 1), draws.transpose(0, 1)
-    assert firsts.draws(T, B).shape == draws.shape
-    out, _ = firsts(x, draws=draws)
-    now, state = firsts.step(x[:, 0], draws=draws[:, 0])
-    assert_close(now, out[:, 0])
-    assert_close(firsts.step(x[:, 1], state, draws=draws[:, 1])[0], out[:, 1])
-
-
 def padded(x: Any) -> Any:
     return pack_padded_sequence(x, [7, 7, 5, 2])
-
-
-FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "directions": ({"bidirectional": True}, {}),
-    "lengths": ({}, {"lengths": [3, 7, 2, 5]}),
-    "lengths, directions": ({"bidirectional": True}, {"lengths": [3, 7, 2, 5]}),
-    "mask": ({}, {"mask": torch.arange(T * B).reshape(T, B) % 3 != 1}),
-    "resets": ({"bidirectional": True}, {"reset": torch.arange(T * B).reshape(T, B) % 5 == 3}),
-    "checkpoint": ({"checkpoint": 3}, {}),
-    "residual": ({"residual": True, "num_layers": 2}, {}),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["gru", "both"])
-def test_draws_are_what_a_call_of_the_same_seed_draws(name, form):
-    """And a call that is given them asks no generator."""
-    options, more = FORMS[form]
-    net, x = made(name, **options), torch.randn(T, B, I, dtype=F64)
-
-    def drawing(x: Tensor) -> Any:
-        torch.manual_seed(3)
-        return net(x, **more)
-
-    want = results(net, x, drawing)
-    torch.manual_seed(3)
-    draws, before = net.draws(T, B), torch.get_rng_state()
-    same(results(net, x, lambda x: net(x, draws=draws, **more)), want)
-    assert torch.equal(torch.get_rng_state(), before)
-    other = net(x, draws=net.draws(T, B), **more)[0]
-    assert not torch.equal(other, want[0])
 
 
 @pytest.mark.parametrize("name", ["gru", "both"])
@@ -207,72 +123,6 @@ def test_half_precision_and_autocast():
     assert torch.equal(net(x, draws=draws)[0], want)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(whole(x.float(), draws=draws)[0], want)
-
-
-@pytest.mark.parametrize("layout", ["", "batch first", "unbatched"])
-@pytest.mark.parametrize("resets", [False, True])
-@pytest.mark.parametrize("steps", [1, 3])
-@pytest.mark.parametrize("name", ["gru", "lstm, layers"])
-def test_calls_that_came_before(name, steps, resets, layout, monkeypatch):
-    """The third call of a kind is checked no more, and has the draws that it is given; without any
-    it draws."""
-    need_engine("c")
-    net, batch = made(name, engine="c"), None if layout == "unbatched" else B
-    net.batch_first = layout == "batch first"
-    lead = (steps,) if batch is None else (B, steps) if net.batch_first else (steps, B)
-    x, state = torch.randn(*lead, I, dtype=F64), None
-    flags = {"reset": torch.arange(x[..., 0].numel()).reshape(lead) % 2 == 0} if resets else {}
-    _, state = net(x)
-    several = [net.draws(steps, batch) for _ in range(5)]
-    with forced("reference"):
-        want = [parts_of(copy.deepcopy(net)(x, state, draws=d, **flags)) for d in several]
-    got = [parts_of(net(x, state, draws=d, **flags)) for d in several[:2]]
-    with served_without_checks(monkeypatch):
-        got += [parts_of(net(x, state, draws=d, **flags)) for d in several[2:]]
-    for one, other in zip(got, want, strict=True):
-        same(one, other)
-    for _ in range(4):
-        assert not torch.equal(net(x, state, **flags)[0], got[-1][0])
-        assert torch.equal(net(x, state, draws=several[-1], **flags)[0], got[-1][0])
-    with pytest.raises(InputError):
-        net.eval()(x, state, draws=several[0], **flags)
-    with pytest.raises(ShapeError):
-        net.train()(x, state, draws=several[0][..., :1], **flags)
-
-
-def test_gradients_of_calls_that_came_before():
-    """As those of the first."""
-    need_engine("c")
-    net, x = made("gru", engine="c"), torch.randn(T, B, I, dtype=F64)
-    draws = net.draws(T, B)
-    first, _, third = (results(net, x, lambda x: net(x, draws=draws)) for _ in range(3))
-    same(third, first)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["directions", "lengths", "resets"])
-def test_compiled(form):
-    """One graph, with the numbers of a call that is not."""
-    options, more = FORMS[form]
-    net, x = made("both", **options), torch.randn(T, B, I, dtype=F64)
-    draws = net.draws(T, B)
-    torch._dynamo.reset()
-    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
-    same(
-        results(net, x, lambda x: compiled(x, draws=draws, **more)),
-        results(net, x, lambda x: net(x, draws=draws, **more)),
-    )
-
-
-@pytest.mark.slow
-def test_compiled_layers_of_torch():
-    """The drop-ins, whose cells draw in part of what a module draws by."""
-    x = torch.randn(T, B, I, dtype=F64)
-    for net in (made("unlike layers"), made("gru")):
-        draws = net.draws(T, B)
-        torch._dynamo.reset()
-        compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
-        assert_close(compiled(x, draws=draws)[0], net(x, draws=draws)[0])
 
 
 def test_draws_by_vmap():

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import elman
 from elman import cells, ops
@@ -20,7 +19,6 @@ from products import some_of
 
 F64 = torch.float64
 I = 5
-COMPILES = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
 @elman.cell(input="x[I]", state="h[H], p[I]", weights="W[H, I], R[H, I]")
@@ -63,10 +61,7 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"bidirectional": True},
     {"batch_first": True},
-    {"clip_gradient": 0.01},
-    {"learn_initial": True},
     {"learn_initial": True, "bidirectional": True},
-    {"checkpoint": 3},
 ]
 
 
@@ -212,42 +207,6 @@ def test_residual_and_dropout(engine):
 
 
 @every_engine
-def test_heads(engine):
-    net, x = made("cells", heads=2, engine=engine), drawn()
-    compare(net, x, net(x), by_chain(net, x))
-
-
-@pytest.mark.parametrize(
-    "to, learned, both, engine",
-    some_of([None, "zeros", "initial"], [False, True], [False, True], ["reference", "auto"]),
-)
-def test_resets(to, learned, both, engine):
-    """Each layer's states become zeros, the given ones or its learned ones."""
-    net, x = made("cells", learn_initial=learned, bidirectional=both, engine=engine), drawn()
-    mask = torch.zeros(7, 3, dtype=torch.bool)
-    mask[0, 0] = mask[3, 1] = mask[5] = True
-    for state in (None, starts_of(net)):
-        if state is not None and learned and to is None:
-            continue  # what is learned is no argument of the chain's modules
-        begins = "initial" if learned and to is None else to
-        got = net(x, state, reset=mask, reset_to=to)
-        compare(net, x, got, by_chain(net, x, state, reset=mask, reset_to=begins))
-
-
-@every_engine
-@pytest.mark.parametrize("both", [False, True], ids=["forward", "both ways"])
-def test_lengths_and_packed_sequences(both, engine):
-    net, x = made("cells", bidirectional=both, engine=engine), drawn()
-    lengths = [4, 7, 2]
-    for state in (None, starts_of(net)):
-        want = by_chain(net, x, state, lengths=lengths)
-        compare(net, x, net(x, state, lengths=lengths), want)
-        packed = pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=False)
-        out, last = net(packed, state)
-        compare(net, x, (pad_packed_sequence(out)[0], last), want)
-
-
-@every_engine
 @every_stack
 def test_steps_and_streams(stack, engine):
     """A step's state is given to the next one; samples of a stream begin anew."""
@@ -288,20 +247,6 @@ def test_a_learned_stream_begins_anew():
     ]
 
 
-def test_states_behind_every_step():
-    """Of the last layer, in its own number and size."""
-    net, x = made("cells", engine="reference"), drawn()
-    out, (h, c), last = net(x, outputs="states")
-    assert_close(out, by_chain(net, x)[0])
-    assert_close(h, out)
-    assert_close(h[-1], last[1][0])
-    assert_close(c[-1], last[1][1])
-    below = elman.Recurrent([masked, cells.gru], I, [6, 4], K=2, P=3, dtype=F64)
-    m = torch.ones(7, 3, 2, dtype=F64)
-    out, last = below((x, m))
-    assert (out.shape, len(last)) == ((7, 3, 4), 2)
-
-
 def test_the_same_states_are_one_tensor():
     """Layers whose states agree in names and sizes keep the form of one cell."""
     x = drawn()
@@ -311,48 +256,6 @@ def test_the_same_states_are_one_tensor():
     assert [tuple(h.shape) for h in last] == [(3, 6), (3, 4), (3, 3)]
     for h in last:
         h.detach_()  # as one does between two truncated backwards
-
-
-@COMPILES
-@pytest.mark.parametrize("both", [False, True], ids=["forward", "both ways"])
-def test_compiled(both):
-    """One graph; outputs, last states and gradients of the eager call; draws too."""
-    torch._dynamo.reset()
-    net, x = made("cells", bidirectional=both, zoneout={"c": 0.5}), drawn()
-    compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
-    for state in (None, starts_of(net)):
-        found = []
-        for call in (net, compiles):
-            torch.manual_seed(5)
-            out, last = call(x, state)
-            values = [out, *flat(last)]
-            found.append([*values, *gradients(values, [x, *net.parameters()])])
-        for one, other in zip(*found, strict=True):
-            assert torch.equal(one, other)
-
-
-def test_transforms():
-    """Derivatives of any order, and a batch of batches."""
-    net, x = made("cells"), drawn()
-    own = {name: value.detach() for name, value in net.named_parameters()}
-
-    def loss(weights: Any, given: Tensor) -> Tensor:
-        out, last = torch.func.functional_call(net, weights, (given,))
-        return sum((value.sin().sum() for value in [out, *flat(last)]), out.sum())
-
-    found = torch.func.grad(loss)(own, x.detach())
-    out, last = net(x)
-    value = sum((v.sin().sum() for v in [out, *flat(last)]), out.sum())
-    for got, want in zip(
-        found.values(), torch.autograd.grad(value, [*net.parameters()]), strict=True
-    ):
-        assert_close(got, want)
-    many = torch.stack([x.detach(), 2 * x.detach()])
-    both = torch.func.vmap(lambda one: net(one))(many)
-    assert_close(both[0][1], net(many[1])[0])
-    assert_close(both[1][1][0][1], net(many[1])[1][1][0])
-    short = x[:2, :1].detach().requires_grad_()
-    assert torch.autograd.gradgradcheck(lambda v: net(v)[0], [short])
 
 
 def test_random_numbers_of_each_layer():

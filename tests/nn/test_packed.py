@@ -228,17 +228,6 @@ def test_any_cell_of_several_inputs():
         net((packed[1], packed[1]))
 
 
-@pytest.mark.parametrize("engine", ["deer", "reference"])
-def test_named_engines(engine):
-    """Engines that know nothing of it run one time chunk after another."""
-    _, ours = pair("GRU", torch.float64, num_layers=2)
-    ours.engine = engine
-    want, _ = pair("GRU", torch.float64, num_layers=2)
-    x = torch.randn(9, 5, 5, dtype=torch.float64)
-    call = packing(UNSORTED)
-    assert_all_same(results(call, ours, x, None), results(call, want, x, None), torch.float64, 9)
-
-
 @pytest.mark.parametrize("engine", ["reference", "c", "deer"])
 @pytest.mark.parametrize("first", [torch.inference_mode, torch.no_grad])
 def test_training_after_evaluation(engine, first):
@@ -255,17 +244,6 @@ def test_training_after_evaluation(engine, first):
     torch.testing.assert_close(out, want)
     (once,) = torch.autograd.grad(out.sum(), x, create_graph=True)
     assert torch.autograd.grad(once.square().sum(), x)[0].any()
-
-
-def test_heads():
-    """Packed input and heads together: what each sequence gives alone."""
-    net = elman.GRU(5, 8, heads=2).double()
-    x = torch.randn(9, 5, 5).double()
-    out, last = net(x, lengths=UNSORTED)
-    for b, n in enumerate(UNSORTED):
-        alone, end = net(x[:n, b : b + 1])
-        torch.testing.assert_close(out[:n, b : b + 1], alone)
-        torch.testing.assert_close(last[:, b : b + 1], end)
 
 
 def test_under_transforms_and_twice():

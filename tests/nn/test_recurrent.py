@@ -133,20 +133,6 @@ def test_initial_values_of_another_shape(how):
         made(began({"R": how}), 2, 2)
 
 
-def test_gru_equals_torch():
-    """Two layers with torch's weights: outputs, states, batch_first, unbatched, initial states."""
-    theirs = nn.GRU(3, 4, 2, bidirectional=True, batch_first=True, dtype=torch.float64)
-    net = made(cells.gru, 3, 4, 2, bidirectional=True, batch_first=True, dtype=torch.float64)
-    with torch.no_grad():
-        for ours, value in zip(net.parameters(), theirs.parameters()):
-            ours.copy_(value)
-    x = torch.randn(2, 5, 3, dtype=torch.float64)
-    h = torch.randn(4, 2, 4, dtype=torch.float64)
-    for given in ((x,), (x, h), (x[0],), (x[0], h[:, 0])):
-        for a, b in zip(net(*given), theirs(*given)):
-            torch.testing.assert_close(a, b)
-
-
 @pytest.mark.parametrize("engine", ["reference", "c"])
 def test_states_of_several_sizes(engine, monkeypatch):
     """A tuple of states in declared order, scalars among them; further inputs reach every layer."""
@@ -172,40 +158,12 @@ def test_states_of_several_sizes(engine, monkeypatch):
     assert all(value.grad is not None for name, value in net.named_parameters() if "U" not in name)
 
 
-def test_output_that_is_no_state():
-    """y[P] is put out and feeds the next layer; the state stays h."""
-    net = made(readout, 3, 4, 2, P=5, bidirectional=True)
-    out, h = net(torch.randn(6, 2, 3))
-    assert out.shape == (6, 2, 10)
-    assert net.output_size == 10
-    assert h.shape == (4, 2, 4)
-    assert net.W_l1.shape == (4, 10)
-
-
 def test_code_for_torchs_layers_may_flatten_parameters():
     """There is nothing to flatten, and nothing changes."""
     net, x = elman.Recurrent(cells.mgu, 3, 4), torch.randn(5, 2, 3)
     before, _ = net(x)
     assert net.flatten_parameters() is None
     assert torch.equal(net(x)[0], before)
-
-
-def test_residual_and_dropout():
-    """From the second layer on the input is added; dropout acts in training alone."""
-    net = made(cells.rnn, 3, 4, 3, residual=True, dropout=0.5)
-    x = torch.randn(5, 2, 3)
-    layers = [made(cells.rnn, size, 4) for size in (3, 4, 4)]
-    for k, layer in enumerate(layers):
-        layer.load_state_dict(
-            {n.replace(f"_l{k}", "_l0"): v for n, v in net.state_dict().items() if f"_l{k}" in n}
-        )
-    net.eval()
-    want = layers[0](x)[0]
-    for layer in layers[1:]:
-        want = want + layer(want)[0]
-    torch.testing.assert_close(net(x)[0], want)
-    net.train()
-    assert not torch.equal(net(x)[0], net(x)[0])
 
 
 def test_copies_pickles_and_parametrizes():
@@ -474,18 +432,6 @@ def test_results_share_no_memory():
         before = h.clone()
         out.zero_()
         assert torch.equal(h, before)
-
-
-@pytest.mark.parametrize("engine", ["auto", "c", "reference"])
-def test_an_empty_batch(engine):
-    """No samples: empty results, and gradients of zero; the first call as any other."""
-    net = elman.Recurrent(elman.cells.lstm, 5, 4, engine=engine)
-    x = torch.zeros(3, 0, 5, requires_grad=True)
-    out, (h, c) = net(x)
-    assert (out.shape, h.shape, c.shape) == ((3, 0, 4), (1, 0, 4), (1, 0, 4))
-    out.sum().backward()
-    assert x.grad.shape == x.shape
-    assert all(not bool(weight.grad.any()) for weight in net.parameters())
 
 
 @cell(input="x[I], m[I]", state="h[H]", weights="W[H, I]")

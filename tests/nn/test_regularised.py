@@ -14,17 +14,10 @@ import elman.nn
 from elman import cells, compiler, ops
 from elman.errors import EngineError, InputError
 from elman.frontend.cell import cell
-from helpers import assert_close, need_engine
+from helpers import assert_close
 
 F64 = torch.float64
 P = 0.4
-
-
-@cell(input="x[I]", state="h[H], c[H]", weights="W[4H, I], R[4H, H], b[4H]")
-def zoned(x, h, c, W, R, b):
-    """LSTM with zoneout of both states; draws are numbered in this order."""
-    new_h, new_c = cells.lstm(x, h, c, W, R, b)
-    return ops.zoneout(new_h, h, P), ops.zoneout(new_c, c, 0.2)
 
 
 @cell(input="x[I]", state="h[H], c[H]", weights="W[4H, I], R[4H, H], b[4H]")
@@ -32,23 +25,6 @@ def dropped(x, h, c, W, R, b):
     """LSTM whose recurrent product reads h with units dropped, and nothing else does."""
     seen = ops.dropout(h, P, per="sequence")
     return cells.lstm(x, seen, c, W, R, b)
-
-
-@cell(input="x[I]", state="h[H]", weights="W[3H, I], R[3H, H], b[3H], c[3H]")
-def dropped_gru(x, h, W, R, b, c):
-    """GRU whose product reads h with units dropped, and whose interpolation does not."""
-    r, z, n = ops.split(W @ x + b, 3)
-    hr, hz, hn = ops.split(R @ ops.dropout(h, P) + c, 3)
-    r, z = ops.sigmoid(r + hr), ops.sigmoid(z + hz)
-    n = ops.tanh(n + r * hn)
-    return (1 - z) * n + z * h
-
-
-BY_HAND: list[tuple[Any, dict[str, Any], Any]] = [
-    (cells.lstm, {"zoneout": {"h": P, "c": 0.2}}, zoned),
-    (cells.lstm, {"recurrent_dropout": P}, dropped),
-    (cells.gru, {"recurrent_dropout": P, "recurrent_dropout_per": "step"}, dropped_gru),
-]
 
 
 def results(net: Any, x: Tensor, **more: Any) -> list[Tensor]:
@@ -64,24 +40,6 @@ def results(net: Any, x: Tensor, **more: Any) -> list[Tensor]:
 def same(got: list[Tensor], want: list[Tensor]) -> None:
     for a, b in zip(got, want, strict=True):
         assert_close(a, b)
-
-
-@pytest.mark.parametrize("trains", [True, False])
-@pytest.mark.parametrize("engine", ["reference", "c", "deer"])
-@pytest.mark.parametrize("case", BY_HAND, ids=lambda case: case[2].name)
-def test_options_are_the_formula_written_out(case, engine, trains):
-    """Of layers and directions, with the same numbers drawn; in evaluation too."""
-    need_engine(engine)
-    of, options, written = case
-    net = elman.Recurrent(of, 5, 8, 2, bidirectional=True, dtype=F64, engine=engine, **options)
-    torch.manual_seed(0)
-    plain = elman.Recurrent(written, 5, 8, 2, bidirectional=True, dtype=F64, engine="reference")
-    plain.load_state_dict(net.state_dict())
-    x = torch.randn(6, 3, 5, dtype=F64)
-    same(results(net.train(trains), x), results(plain.train(trains), x))
-    if trains:
-        lengths = [6, 2, 4]
-        same(results(net, x, lengths=lengths), results(plain, x, lengths=lengths))
 
 
 @pytest.mark.parametrize("options", [{"zoneout": 0.3}, {"recurrent_dropout": 0.3}])
@@ -134,50 +92,6 @@ def elman_eval(net: Any, x: Tensor) -> Tensor:
     theirs = torch.nn.GRU(5, 32, 2, dtype=F64)
     theirs.load_state_dict(net.state_dict())
     return theirs(x)[0]
-
-
-def test_together():
-    """All at once, with heads, clipped gradients, residual layers, compiled, saved and loaded."""
-    torch.manual_seed(0)
-    net = elman.LSTM(
-        8,
-        8,
-        2,
-        heads=2,
-        residual=True,
-        zoneout={"c": 0.3},
-        recurrent_dropout=0.2,
-        weight_dropout=0.2,
-        clip_gradient=0.5,
-        dtype=F64,
-        engine="reference",
-    )
-    x = torch.randn(6, 3, 8, dtype=F64)
-    want = results(net, x)
-    net.engine = "auto"
-    same(results(net, x), want)
-    assert "zoneout={'c': 0.3}, recurrent_dropout=0.2, weight_dropout=0.2" in repr(net)
-    same(results(copy.deepcopy(net), x), want)
-
-
-def test_saved_and_loaded(tmp_path):
-    """A module of a cell with changes draws as before."""
-    net = elman.Recurrent(cells.lstm, 5, 8, zoneout={"h": 0.1}, recurrent_dropout=0.2, dtype=F64)
-    torch.save(net, tmp_path / "net.pt")
-    again = torch.load(tmp_path / "net.pt", weights_only=False)
-    x = torch.randn(6, 3, 5, dtype=F64)
-    same(results(again, x), results(net, x))
-    assert repr(again) == repr(net)
-
-
-@pytest.mark.slow
-def test_compiled():
-    """torch.compile draws the same, of every option that is drawn inside."""
-    net = elman.LSTM(5, 8, 2, zoneout=0.2, recurrent_dropout=0.3, dtype=F64)
-    x = torch.randn(6, 3, 5, dtype=F64)
-    torch._dynamo.reset()
-    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
-    same(results(compiled, x), results(net, x))
 
 
 def test_clipping_holds_what_all_readers_send_back():

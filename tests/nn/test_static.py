@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from typing import Any
 
 import pytest
 import torch
-from torch.func import functional_call, grad, jvp, vmap
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import elman
 from elman import cell, compiler, ops
 from elman.engines.deer.problem import Formula
 from elman.errors import InputError, ShapeError
 from elman.plan.spec import Spec
-from helpers import assert_close, forced, need_engine
+from helpers import assert_close, need_engine
 
 F64 = torch.float64
-ENGINES = ("reference", "c", "deer", "scan-backward")
 WEIGHTS = "W[2H, I], R[2H, H], b[2H], V[H, S], U[2H, S], d[H], p"
 SIZES = {"S": 3}
 
@@ -74,131 +69,6 @@ def over_time(net: Any, x: torch.Tensor, static: Any) -> tuple[torch.Tensor, ...
     return (x, *[s.expand(*s.shape[:axis], steps, *s.shape[axis + 1 :]) for s in wide])
 
 
-def results(out: Any, last: Any, leaves: Any) -> list[torch.Tensor]:
-    """Values and gradients of a loss of all of them."""
-    values = [out, *last]
-    source = torch.Generator().manual_seed(3)
-    ds = [torch.randn(v.shape, generator=source, dtype=F64) for v in values]
-    return [*values, *torch.autograd.grad(values, leaves, ds)]
-
-
-def agree(net: Any, judge: Any, batch_first: bool = False, **more: Any) -> None:
-    """Output, last states and every gradient."""
-    x, static, state = drawn(net)
-    given = x.transpose(0, 1) if batch_first else x
-    leaves = [x, *static, *state]
-    got = net(given, state, static=static, **more)
-    want = judge(over_time(judge, given, static), state, **more)
-    assert len(got[1]) == 2, "what is held is no state of the cell"
-    got, want = (
-        results(*made, [*leaves, *of.parameters()]) for made, of in ((got, net), (want, judge))
-    )
-    for a, b in zip(got, want, strict=True):
-        assert_close(a, b)
-
-
-STACKED = {"bidirectional": True, "num_layers": 2, "checkpoint": 3}
-
-
-@pytest.mark.parametrize(
-    ("engine", "options"),
-    [
-        *((engine, options) for engine in ENGINES for options in ({}, STACKED)),
-        ("c", {"num_layers": 2}),
-        ("c", {"batch_first": True, "checkpoint": 2}),
-    ],
-    ids=str,
-)
-def test_as_if_repeated(engine, options):
-    """Whole, with resets, with lengths in any order; in every layer and direction."""
-    need_engine(engine)
-    net, judge = nets(engine, **options)
-    batch_first = net.batch_first
-    reset = torch.rand(7, 3, generator=torch.Generator().manual_seed(2)) < 0.3
-    reset = reset.T if batch_first else reset
-    for more in (
-        {},
-        {"reset": reset},
-        {"reset": reset, "reset_to": "initial"},
-        {"lengths": [4, 7, 2]},
-        {"lengths": [4, 7, 2], "reset": reset},
-    ):
-        agree(net, judge, batch_first, **more)
-
-
-@pytest.mark.parametrize("engine", ["reference", "c"])
-def test_packed_in_any_order(engine):
-    """Static inputs go by the caller's order of sequences."""
-    need_engine(engine)
-    net, judge = nets(engine)
-    x, static, state = drawn(net)
-    lengths = torch.tensor([2, 7, 4])
-    packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
-    out, last = net(packed, state, static=static)
-    want, ends = judge(over_time(judge, x, static), state, lengths=lengths)
-    assert_close(pad_packed_sequence(out)[0], want)
-    for got, end in zip(last, ends, strict=True):
-        assert_close(got, end)
-
-
-def test_unbatched_and_steps():
-    """One sequence without an axis of samples; a stream step by step."""
-    net, _ = nets("reference")
-    x, (s, k), state = drawn(net)
-    out, _ = net(x, state, static=(s, k))
-    one, _ = net(x[:, 1], tuple(v[:, 1] for v in state), static=(s[1], k[1]))
-    assert_close(one, out[:, 1])
-    for t in range(len(x)):
-        y, state = net.step(x[t], state, static=(s, k))
-        assert_close(y, out[t])
-
-
-@pytest.mark.parametrize("lengths", [None, (4, 7, 2)])
-def test_compiled(lengths):
-    """One graph, the eager call's numbers."""
-    net, _ = nets("c", num_layers=2)
-    need_engine("c")
-    x, static, state = drawn(net)
-    told = None if lengths is None else torch.tensor(lengths)
-    torch._dynamo.reset()
-    compiles = torch.compile(net, fullgraph=True, backend="aot_eager")
-    leaves = [x, *static, *state, *net.parameters()]
-    got, want = (
-        results(*call(x, state, static=static, lengths=told), leaves) for call in (compiles, net)
-    )
-    for a, b in zip(got, want, strict=True):
-        assert torch.equal(a, b)
-    torch._dynamo.reset()
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
-def test_transforms():
-    """Gradients by sample, tangents, and derivatives of derivatives, as of engine reference."""
-    need_engine("c")
-    net, judge = nets("c")
-    x, static, _ = drawn(net, T=4)
-    x, static = x.detach(), tuple(s.detach() for s in static)
-    weights = {name: w.detach() for name, w in net.named_parameters()}
-
-    def loss(weights: Any, x: torch.Tensor, s: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        out, last = functional_call(net, weights, (x,), {"static": (s, k)})
-        return out.square().sum() + last[1].sin().sum()
-
-    def asked() -> list[Any]:
-        by_sample = vmap(grad(loss, argnums=(0, 2)), in_dims=(None, 1, 0, 0))(weights, x, *static)
-        tangent = jvp(lambda s: loss(weights, x, s, static[1]), (static[0],), (static[0].cos(),))
-        return [*by_sample[0].values(), by_sample[1], *tangent]
-
-    got = asked()
-    with forced("reference"):
-        want = asked()
-    for a, b in zip(got, want, strict=True):
-        assert_close(a, b)
-    s = static[0].clone().requires_grad_()
-    assert torch.autograd.gradgradcheck(lambda s: net(x[:2], static=(s, static[1]))[0], (s,))
-    del judge
-
-
 def test_nothing_is_repeated():
     """The step reads what is held, its Jacobian is as large as the states that change, and nothing
     of it is an input of every step."""
@@ -211,16 +81,6 @@ def test_nothing_is_repeated():
     job = compiler.job(once, Spec(dims, "float64"))
     assert [group.rows for group in Formula(job).state_groups] == [10]
     assert job.pair.step.held == {leaf for leaf in job.pair.step.states if leaf.name not in "hc"}
-
-
-def test_saved_as_any_module():
-    """Copied and pickled with its cell."""
-    net, _ = nets("reference")
-    x, static, state = drawn(net)
-    want, _ = net(x, state, static=static)
-    for again in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-        assert torch.equal(again(x, state, static=static)[0], want)
-    assert once.fingerprint != repeated.fingerprint
 
 
 def test_heads():

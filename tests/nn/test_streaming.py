@@ -13,8 +13,6 @@ from helpers import Sizes, job_of, need, random_case
 MADE = {
     "gru": lambda **o: elman.GRU(5, 7, **o),
     "lstm of two layers": lambda **o: elman.LSTM(5, 7, num_layers=2, **o),
-    "rnn": lambda **o: elman.RNN(5, 7, **o),
-    "lem": lambda **o: elman.Recurrent(cells.lem, 5, 7, **o),
     "residual": lambda **o: elman.Recurrent(cells.mgu, 5, 7, 2, residual=True, **o),
 }
 
@@ -39,17 +37,6 @@ def test_steps_are_the_sequence(name, batch_first, engine):
         want = out.transpose(0, 1) if batch_first and lead else out
         torch.testing.assert_close(torch.stack(rows), want)
         torch.testing.assert_close(state, last)
-
-
-def test_steps_have_gradients():
-    """A step is a sequence of one."""
-    module = elman.GRU(5, 7).double()
-    x = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
-    first, state = module.step(x[0])
-    second, _ = module.step(x[1], state)
-    stepped = torch.autograd.grad(torch.stack((first, second)).sum(), (x, *module.parameters()))
-    whole = torch.autograd.grad(module(x)[0].sum(), (x, *module.parameters()))
-    torch.testing.assert_close(stepped, whole)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

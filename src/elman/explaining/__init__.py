@@ -204,7 +204,8 @@ def _formula(layer: Layer) -> str:
     cell, graph = layer.cell, layer.graph
     written = graph if layer.rules else expected(cell.graph)
     static = [entry.name for entry in cell.static]
-    lines = [show_graph(written, static, cell.constants, cell.output_names)]
+    outputs = cell.output_names and (*cell.output_names, *(state.name for state in cell.states))
+    lines = [show_graph(written, static, cell.constants, outputs)]
     held = graph.states[len(cell.states) :]
     if held:
         lines.append(f"once per sequence: {', '.join(leaf.name for leaf in held)}")

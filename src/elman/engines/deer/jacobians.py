@@ -59,7 +59,10 @@ class Rows:
         for coef, one in scaled:
             if one.product is None:
                 for value, _, rows in self._diagonals(coef, one):
-                    block[:, :, rows].diagonal(dim1=-2, dim2=-1).add_(value)
+                    if one.vector.shape:
+                        block[:, :, rows].diagonal(dim1=-2, dim2=-1).add_(value)
+                    else:  # a scalar's row: every unit of the root has the same
+                        block[:, :, rows].add_(value.unsqueeze(-1))
 
     def _is_leaf(self, term: Node) -> bool:
         return term in self.mixing.scaled
