@@ -295,6 +295,7 @@ def test_cotangents_are_rounded():
     exact = trial.run(kernel_of(trial.job, "reference"))["gradient of s"]
     lost = (trial.run(unsteady(trial.job))["gradient of s"] - exact).abs().item()
     eps = torch.finfo(getattr(torch, trial.job.spec.dtype)).eps
+    assert trial.cotangents.output is not None
     term = (trial.cotangents.output * trial.call.inputs[0]).sum() / trial.call.weights[0]
     assert 1e-3 * eps < lost < 4 * eps * term.abs().item()
 
