@@ -16,6 +16,7 @@ from elman.ir.verify import verified, verified_pair
 from elman.passes import PASSES
 from elman.passes.canonical import canonical
 from elman.passes.draws import SAMPLED, draws, expected
+from elman.passes.share import share
 from elman.passes.static import Split, split_static
 from elman.plan.spec import Spec
 from elman.tuning.request import Rule
@@ -37,7 +38,7 @@ def _split_of(cell: Cell, rules: tuple[Rule, ...]) -> Split:
     graph = cell.graph
     for rule in rules:
         graph = verified(rule.rewrite(graph))
-    graph = verified(expected(graph))
+    graph = verified(share(expected(graph)))
     if not cell.static:
         return Split((), graph)
     return split_static(graph, [entry.name for entry in cell.static])

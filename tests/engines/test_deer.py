@@ -605,6 +605,7 @@ class TestFunction:
             (ShapeError, {"x": x[:0]}, "no steps"),
             (ShapeError, {"guess": y0}, "guess"),
             (ShapeError, {"step": lambda y, x: y[:, :2]}, "must return"),
+            (InputError, {"x": x + 1j}, "x is torch.complex64; it must be real"),
         ):
             arguments = {"step": step, "y0": y0, "x": x, **wrong}
             with pytest.raises(kind, match=match):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import elman
-from elman import cell, cells
+from elman import cell, cells, ops
 from elman.errors import ElmanError, ShapeError, TraceError
 from elman.ops import amax, concat, mean, sigmoid, softmax, split, tanh, where
 
@@ -583,8 +583,12 @@ def test_numpy_numbers_are_numbers():
     half = np.float32(0.5)
     graph = rnn(lambda x, h, W, R, b: half * h + h * half - np.float64(1.0) / (h * h + half)).graph
     assert sorted(n.data[0] for n in graph.walk() if n.op == "const") == [0.5, 0.5, 0.5, 1.0]
-    with pytest.raises(TraceError, match="a ndarray cannot take part"):
-        rnn(lambda x, h, W, R, b: np.ones(3) * h)
+    for other in (np.ones(3), np.array("a"), np.array(1j), np.array(None)):
+        with pytest.raises(TraceError, match="a ndarray cannot take part"):
+            rnn(lambda x, h, W, R, b, other=other: other * h)
+    for gate in (ops.gelu, ops.silu):
+        with pytest.raises(TraceError, match="a tuple cannot take part"):
+            rnn(lambda x, h, W, R, b, gate=gate: gate(h.shape) * h)
 
 
 def test_cell_without_its_arguments():

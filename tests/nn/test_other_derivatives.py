@@ -102,3 +102,48 @@ def test_nothing_flows_to_a_value_within_a_value(engine, weight):
     torch.nn.init.constant_(net.g_l0, weight)
     net(torch.ones(2, 1, 3, dtype=torch.float64, requires_grad=True))[0].sum().backward()
     assert net.g_l0.grad is None or not net.g_l0.grad.any()
+
+
+def clipped_once(x, h):
+    v = clip_gradient(x, 1.0)
+    return v + v + 0 * h
+
+
+def clipped_twice(x, h):
+    return clip_gradient(x, 1.0) + clip_gradient(x, 1.0) + 0 * h
+
+
+def clipped_in_blocks(x, h):
+    return sum(clip_gradient(ops.concat(x, x), 1.0)) + 0 * h
+
+
+@pytest.mark.parametrize("engine", ["reference", "c"])
+def test_what_is_clipped_twice_is_not_clipped_at_once(engine):
+    """Equal formulas are one value, unless they clip: min(2 d, 1) is not min(d, 1) + min(d, 1)."""
+    wanted = {clipped_once: 1.0, clipped_twice: 1.5, clipped_in_blocks: 1.5}
+    names: set[str] = set()
+    for formula, want in wanted.items():
+        own = elman.cell(input="x[H]", state="h[H]")(formula)
+        x = torch.randn(1, 2, 1, dtype=torch.float64).requires_grad_()
+        net = elman.Recurrent(own, 1, 1, engine=engine, dtype=torch.float64)
+        (d,) = torch.autograd.grad((0.75 * net(x)[0]).sum(), x)
+        torch.testing.assert_close(d, torch.full_like(d, want))
+        names.add(own.fingerprint)
+    assert len(names) == 3
+
+
+@pytest.mark.parametrize("engine", ["reference", "c"])
+def test_a_formula_written_twice_is_one_value(engine):
+    """Its cotangents are summed before they meet an infinite derivative: no 0 times infinity."""
+    need_engine(engine)
+
+    @cell(input="x[H], k[H]", state="h[H]")
+    def twice(x, k, h):
+        return ops.where(x > 0, 1 / k, 1 / k) + 0 * h
+
+    net = elman.Recurrent(twice, 3, 3, engine=engine, dtype=torch.float64)
+    x = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64).view(1, 1, 3)
+    k = torch.tensor([0.0, 0.0, 2.0], dtype=torch.float64).view(1, 1, 3).requires_grad_()
+    net((x, k))[0].sum().backward()
+    assert k.grad is not None
+    assert k.grad.flatten().tolist() == [-float("inf"), -float("inf"), -0.25]

@@ -18,6 +18,7 @@ from elman.ops import relu, sigmoid, stop_gradient, tanh, where
 from elman.tuning import verification
 from elman.tuning.kernels import kernel_of
 from elman.tuning.request import Request
+from elman.tuning.rounding import unsteady
 from elman.tuning.ties import near_ties
 from elman.tuning.trial import make_trial
 from elman.tuning.verification import verified
@@ -235,6 +236,19 @@ def test_near_ties_of_the_largest_are_found(name, groups):
     assert near_ties(trial).tolist() == [False, False, True, False, False]
 
 
+def test_small_numbers_are_not_near_ties_of_one_another():
+    """tanh(h) - h is small, but known to as many bits as h is: what rounding moves is near."""
+
+    @elman.cell(input="x[H]", state="h[H]")
+    def barely(x, h):
+        return 0.5 * h + (tanh(h) - h > 0) + x
+
+    trial = make_trial(job_of(random_case(barely, Sizes(1, 17, 40, 40))), 1, 17).double()
+    trial.call.states[0][:] = trial.call.states[0].sign() * (0.02 + 0.1 * trial.call.states[0] ** 2)
+    trial.call.states[0][3, 7] = 1e-4
+    assert near_ties(trial).nonzero().flatten().tolist() == [3]
+
+
 @elman.cell(input="x[H]", state="h[H]")
 def rounding(x, h):
     """Rounds x in float32, and nothing in float64."""
@@ -253,12 +267,37 @@ def chaotic(x, h, R):
     return tanh(60 * (R @ h) + x)
 
 
-@pytest.mark.parametrize("own", [rounding, cancelling, chaotic], ids=lambda own: own.name)
+@elman.cell(input="x[H]", state="h[H]", weights="s")
+def undecided(x, h, s):
+    """Rounding decides at every unit; the gradient of s is nothing but rounding."""
+    return 0.5 * h + 1e-5 * ((0.1 * x + 0.2 * x) - 0.3 * x > 0) + s / (10 * s) * x
+
+
+_LOSING = [rounding, cancelling, chaotic, undecided]
+
+
+@pytest.mark.parametrize("own", _LOSING, ids=lambda own: own.name)
 def test_what_float32_loses_refuses_nothing(own, nothing_known):
     job = job_of(random_case(own, Sizes(4, 2, 40, 40)))
     need("c", job)
     verification._right.clear()
     verified(job, "c")
+
+
+def test_cotangents_are_rounded():
+    """The gradient of s / s is 0, but for the rounding of the two terms that it is a sum of."""
+
+    @elman.cell(input="x[H]", state="h[H]", weights="s")
+    def one(x, h, s):
+        return s / s * x + 0.5 * h
+
+    trial = make_trial(job_of(random_case(one, Sizes(4, 2, 5, 5))), 3, 5).double()
+    exact = trial.run(kernel_of(trial.job, "reference"))["gradient of s"]
+    lost = (trial.run(unsteady(trial.job))["gradient of s"] - exact).abs().item()
+    eps = torch.finfo(getattr(torch, trial.job.spec.dtype)).eps
+    assert trial.cotangents.output is not None
+    term = (trial.cotangents.output * trial.call.inputs[0]).sum() / trial.call.weights[0]
+    assert 1e-3 * eps < lost < 4 * eps * term.abs().item()
 
 
 def test_a_fall_back_is_named_with_its_reason():

@@ -152,7 +152,7 @@ def silu(v: Any) -> Tracer:
     Example:
         >>> h = silu(W @ x + R @ h)
     """
-    return v * sigmoid(v)
+    return pointwise("mul", v, sigmoid(v))
 
 
 def gelu(v: Any) -> Tracer:
@@ -161,7 +161,7 @@ def gelu(v: Any) -> Tracer:
     Example:
         >>> h = gelu(W @ x + R @ h)
     """
-    return v * (0.5 * (1.0 + erf(v * 0.7071067811865476)))
+    return pointwise("mul", v, 0.5 * (1.0 + erf(pointwise("mul", v, 0.7071067811865476))))
 
 
 def atan(v: Any) -> Tracer:

@@ -258,12 +258,18 @@ _OPERATORS = {  # what numpy calls them -> ops
 }
 
 
+def _is_numpy_number(value: Any) -> bool:
+    """Whether a value is a real number of numpy's, or an array [] of one, not a word or date."""
+    if type(value).__module__ != "numpy" or getattr(value, "ndim", 1) != 0:
+        return False
+    return value.dtype.kind in "biuf"
+
+
 def lift(value: Any) -> Node:
     """The node of a tracer, or a constant's node."""
     if isinstance(value, Tracer):
         return value.node
-    numpy_number = type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0
-    if numpy_number or isinstance(value, bool | int | float):
+    if _is_numpy_number(value) or isinstance(value, bool | int | float):
         return node("const", (), (float(value),), where=where_called())
     if _is_tensor(value):
         refuse(

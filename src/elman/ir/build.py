@@ -9,6 +9,7 @@ import math
 from collections.abc import Hashable, Iterable
 
 from elman.ir.graph import Node, Rate, by_bits, node
+from elman.ir.ops import DISTINCT
 from elman.ir.types import SCALAR, Shape
 
 Term = tuple[float, Node]
@@ -35,7 +36,8 @@ def _is_exact(value: Node) -> bool:
 
 
 class Builder:
-    """Builds canonical nodes; the same op on the same arguments is built once."""
+    """Builds canonical nodes; the same op on the same arguments is built once, but for those that
+    stay distinct (:data:`elman.ir.ops.DISTINCT`)."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Hashable, ...], Node] = {}
@@ -77,7 +79,7 @@ class Builder:
             args = tuple(sorted(args, key=self.number))
         key = (op, args, by_bits(data), shape)
         known = self._made.get(key)
-        if known is None:
+        if known is None or op in DISTINCT:
             known = self._made[key] = node(op, args, data, shape, where, rate)
             self.number(known)
         return known

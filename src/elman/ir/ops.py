@@ -108,6 +108,8 @@ COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 STEPS = (*COMPARISONS, "where", "stop", "floor", "round", "remainder")
 # whose other arguments the derivative alone reads: a step runs with the first one in their place
 STAND_INS = ("surrogate", "clip_gradient")
+# whose backward is not linear in what flows back: written twice, each has a sum of its own
+DISTINCT = ("clip_gradient",)
 # values whose derivative is 0 wherever it exists, or by decree
 FLAT = (*COMPARISONS, "stop", "sign", "floor", "round", "argmax", "one_hot")
 TRANSCENDENTAL = tuple(op.name for op in _TABLE if op.kind == "pointwise" and op.cost >= 8.0)

@@ -1,13 +1,18 @@
-"""What a dtype may lose: the oracle in float64, every value off by as much as rounding may."""
+"""What a dtype may lose: the oracle in float64, every value and every cotangent off by as much as
+rounding may."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from elman.engines.base import Job, Kernel
-from elman.engines.reference.engine import ReferenceKernel
+from elman.engines.reference.engine import Change, ReferenceKernel
 from elman.ir.graph import Node
 from elman.ir.ops import FLAT, OPS, STAND_INS
 
@@ -22,23 +27,53 @@ _EXACT = (
     "spread",
     "uniform",
 )
+# whose arguments' cotangents are the result's: nothing is multiplied, so nothing is rounded
+_PASSED_BACK = ("add", "sub", "relu", "abs", "minimum", "maximum", "sum", "amax")
+
+
+class _RoundedBack(Function):
+    """``apply(v, error)``: v; its cotangent is off by a relative error."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, error: Tensor) -> Tensor:
+        """The value."""
+        ctx.save_for_backward(error)
+        return v.view_as(v)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> Any:  # type: ignore[override]
+        """The cotangent times 1 + error."""
+        (error,) = ctx.saved_tensors
+        return d * (1.0 + error), None
 
 
 def unsteady(job: Job, seed: int = 0) -> Kernel:
-    """The oracle of a job, each result of an op off by one random rounding error of its dtype.
+    """The oracle of a job with :func:`rounding_errors` of its dtype.
 
-    Sums that cancel, recurrences that amplify, and their derivatives, show by how much they do.
-    ``seed`` is of the errors.
+    Sums that cancel, recurrences that amplify, and their derivatives, show by how much they do:
+    d / g - d * (g / g) / g is 0 but for the rounding of either term.
     """
-    numbers = torch.finfo(getattr(torch, job.spec.dtype))
+    return ReferenceKernel(job.graph, dict(job.spec.dims), rounding_errors(job.spec.dtype, seed))
+
+
+def rounding_errors(dtype: str, seed: int = 0) -> Change:
+    """What lets each result of an op be off by one random rounding error of a dtype, and each
+    product of a cotangent and a derivative by one of its own. ``seed`` is of the errors.
+    """
+    numbers = torch.finfo(getattr(torch, dtype))
     eps, least = numbers.eps, numbers.eps * numbers.tiny  # the least is subnormal
     source = np.random.default_rng(seed)
 
-    def rounded(node: Node, value: Tensor) -> Tensor:
-        if node.op in _EXACT or OPS[node.op].kind == "move":
-            return value
-        error = torch.from_numpy(source.uniform(-eps, eps, tuple(value.shape)))
-        last = torch.from_numpy(source.integers(-1, 2, tuple(value.shape))).to(value) * least
-        return value * (1.0 + error.to(value)) + torch.where(value == 0, 0.0, last)
+    def error(of: Tensor) -> Tensor:
+        return torch.from_numpy(source.uniform(-eps, eps, tuple(of.shape))).to(of)
 
-    return ReferenceKernel(job.graph, dict(job.spec.dims), rounded)
+    def rounded(node: Node, compute: Callable[..., Tensor], args: list[Tensor]) -> Tensor:
+        if node.op in _EXACT or OPS[node.op].kind == "move":
+            return compute(*args)
+        if node.op not in _PASSED_BACK:
+            args = [_RoundedBack.apply(arg, error(arg)) for arg in args]
+        value = compute(*args)
+        last = torch.from_numpy(source.integers(-1, 2, tuple(value.shape))).to(value) * least
+        return value * (1.0 + error(value)) + torch.where(value == 0, 0.0, last)
+
+    return rounded

@@ -10,9 +10,11 @@ from elman.engines.reference.engine import steps
 from elman.ir.evaluate import units_of
 from elman.ir.graph import Graph, Node
 from elman.ir.ops import COMPARISONS
+from elman.tuning.rounding import rounding_errors
 from elman.tuning.trial import Trial
 
-_ROUNDING = 100.0  # times the spacing of numbers near 1: what a few steps may be off by
+_ROUNDING = 100.0  # times the spacing of numbers near 1: what a few steps may be off by at most …
+_MOVED, _SEEDS = 30.0, 4  # … if that is no more than so often what runs with errors are off by
 _KINKS = ("relu", "abs", "sign")  # at 0
 _TIED = ("minimum", "maximum", *COMPARISONS)  # where both operands are equal
 _JUMPS = {"floor": 0.0, "round": 0.5, "remainder": 0.0}  # at every whole number and this
@@ -35,21 +37,32 @@ def near_ties(trial: Trial) -> Tensor:
         [B], bool. A difference of exactly 0 is none: it is so by the formula, not by chance.
     """
     job, dims = trial.job, dict(trial.job.spec.dims)
-    close = _ROUNDING * torch.finfo(getattr(torch, job.spec.dtype)).eps
-    found = torch.zeros(trial.call.sizes[1], dtype=torch.bool)
+    eps = torch.finfo(getattr(torch, job.spec.dtype)).eps
+    close = torch.zeros(trial.call.sizes[1], dtype=torch.bool)
     kinked = [value for value in job.graph.walk() if _operands(value)]
+    changes = (None, *(rounding_errors(job.spec.dtype, seed) for seed in range(_SEEDS)))
+    runs = [steps(job.graph, dims, trial.call, change) for change in changes]
     with torch.no_grad():
-        for values, _, _ in steps(job.graph, dims, trial.call):
+        for exact, *rounded in zip(*runs, strict=True):
             for kink in kinked:
-                gap, scale = _gap(kink, values, dims)
-                near = (gap != 0) & (gap.abs() <= close * max(1.0, scale))
-                if near.dim() and near.shape[0] == len(found):
-                    found |= near.flatten(1).any(1) if near.dim() > 1 else near
-    return found
+                gap, size = _gap(kink, exact[0], dims)
+                near = (gap != 0) & (gap.abs() <= _ROUNDING * eps * _largest(size).clamp(min=1.0))
+                if not near.any():
+                    continue
+                off = [(_gap(kink, values, dims)[0] - gap).abs() for values, _, _ in rounded]
+                near &= ~(gap.abs() > _MOVED * (torch.stack(off).amax(0) + eps * size))
+                if near.dim() and near.shape[0] == len(close):
+                    close |= near.flatten(1).any(1) if near.dim() > 1 else near
+    return close
 
 
-def _gap(kink: Node, values: dict[Node, Tensor], dims: dict[str, int]) -> tuple[Tensor, float]:
-    """What decides at a threshold, and the size of the numbers that it is a difference of."""
+def _largest(size: Tensor) -> Tensor:
+    return size.max() if size.numel() else size.sum()
+
+
+def _gap(kink: Node, values: dict[Node, Tensor], dims: dict[str, int]) -> tuple[Tensor, Tensor]:
+    """What decides at a threshold, and the size of the numbers that it is a difference of, unit by
+    unit."""
     if kink.op in _LARGEST:
         return _lead(units_of(_ARRAYS, kink, tuple(values[arg] for arg in kink.args), dims))
     parts = [
@@ -58,18 +71,18 @@ def _gap(kink: Node, values: dict[Node, Tensor], dims: dict[str, int]) -> tuple[
     ]
     if kink.op == "remainder":
         parts = [parts[0] / parts[1]]  # which is whole where it jumps
-    scale = max(float(part.abs().max()) if part.numel() else 0.0 for part in parts)
+    sizes = [part.abs() for part in parts]
+    size = sizes[0] if len(sizes) == 1 else torch.maximum(sizes[0], sizes[1])
     if kink.op in _JUMPS:
         offset = parts[0] - _JUMPS[kink.op]
-        return offset - offset.round(), scale
-    return (parts[0] if len(parts) == 1 else parts[0] - parts[1]), scale
+        return offset - offset.round(), size
+    return (parts[0] if len(parts) == 1 else parts[0] - parts[1]), size
 
 
-def _lead(units: Tensor) -> tuple[Tensor, float]:
+def _lead(units: Tensor) -> tuple[Tensor, Tensor]:
     """By how much the largest of the last axis leads, and how large the numbers are."""
     first = units.topk(min(2, units.shape[-1]), -1).values
-    scale = float(first.abs().max()) if first.numel() else 0.0
-    return first[..., 0] - first[..., -1], scale
+    return first[..., 0] - first[..., -1], first.abs().amax(-1)
 
 
 def _operands(value: Node) -> tuple[Node, ...]:

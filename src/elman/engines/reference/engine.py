@@ -18,8 +18,8 @@ from elman.ir.graph import Graph, Node
 from elman.ir.types import shape_size
 from elman.plan.spec import OPTIMIZATIONS
 
-# what is computed, and its value -> the value that is read
-Change = Callable[[Node, Tensor], Tensor]
+# what is computed, by what, and of which values -> the value that is read
+Change = Callable[[Node, Callable[..., Tensor], list[Tensor]], Tensor]
 
 
 def steps(
@@ -34,7 +34,7 @@ def steps(
     Args:
         graph, dims: the step as written, and the sizes of its dims.
         call: dense, as :meth:`Kernel.forward` takes it.
-        change: what becomes of each value before others read it.
+        change: what computes each value in the place of the op alone.
     """
     states: Sequence[Tensor] = call.states
     arrays = Arrays(states[0].dtype, states[0].device)
@@ -46,8 +46,8 @@ def steps(
         values.update(zip(graph.inputs, row, strict=True))
         values.update(zip(graph.states, states, strict=True))
         for node, compute in order:
-            value = compute(*[values[arg] for arg in node.args])
-            values[node] = value if change is None else change(node, value)
+            args = [values[arg] for arg in node.args]
+            values[node] = compute(*args) if change is None else change(node, compute, args)
         made = [values[root] for root in graph.roots]
         after, handed = made[: len(states)], made[len(states) :]
         states = [_widened(new, old.shape) for new, old in zip(after, states, strict=True)]
