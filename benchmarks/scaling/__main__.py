@@ -39,7 +39,7 @@ from elman.cli.app import run_command
 from elman.cli.tune import LINKS, find_link
 from elman.errors import InputError, RunError, diagnostic
 from elman.plan.allreduce import INTERCONNECTS
-from elman.train.layers import find_sequence_cell
+from elman.train.loop.layers import find_sequence_cell
 from elman.tuning.facts import cores, processor
 
 MEMORY = "memory"

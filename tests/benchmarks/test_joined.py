@@ -18,7 +18,7 @@ from benchmarks.scaling.joined import (
 from benchmarks.scaling.links import Memory
 from benchmarks.scaling.times import Stack
 from elman.measuring.process import ProcessError
-from elman.train import averaging
+from elman.train.distributed import gradients as averaging
 from helpers import need_engine
 
 STACK = Stack("gru", 9, 2, 5, "float32", 1)

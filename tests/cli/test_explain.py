@@ -12,7 +12,7 @@ import torch
 from elman import cells
 from elman.cli import doctor
 from elman.measuring import measure_process
-from elman.train.layers import find_cell
+from elman.train.loop.layers import find_cell
 
 CELL = '''
 import elman

@@ -19,8 +19,8 @@ from elman.engines.c.ops import SPELL
 from elman.errors import InputError, RunError
 from elman.export import to_c
 from elman.export.step import tiled
-from elman.train import weights
-from elman.train.weights import load_weights
+from elman.train.run import loading as weights
+from elman.train.run.loading import load_weights
 from helpers import forced
 from library_sizes import DIMS
 from products import some_of

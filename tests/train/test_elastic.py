@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from elman.errors import RunError
-from elman.train import elastic
-from elman.train.connection import joining
-from elman.train.folder import create_run
+from elman.train.distributed import launch as elastic
+from elman.train.distributed.launch import joining
+from elman.train.run.folder import create_run
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available(), reason="torch without distributed"

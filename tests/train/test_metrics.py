@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elman.errors import RunError
-from elman.train.metrics import COLUMNS, MetricsFile, Row, read_metrics, resumed
+from elman.train.loop.metrics import COLUMNS, MetricsFile, Row, read_metrics, resumed
 
 
 def made(step: int) -> Row:

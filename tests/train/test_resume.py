@@ -12,8 +12,8 @@ import pytest
 
 import elman
 from elman.errors import RunError
-from elman.train import checkpoint
-from elman.train.folder import RunFolder
+from elman.train.run import checkpoint
+from elman.train.run.folder import RunFolder
 from runs import assert_equal_runs
 from scripts import PATIENCE_S, begin, finished
 from workers import ELMAN

@@ -12,9 +12,10 @@ import pytest
 import elman
 from elman.cli import main
 from elman.errors import InputError, RunError
-from elman.train import elastic, layers
-from elman.train import run as running
-from elman.train.trained import Trained
+from elman.train.distributed import launch as elastic
+from elman.train.loop import layers
+from elman.train.loop.task import Trained
+from elman.train.run import run as running
 from run_folders import changed
 
 CELL = """

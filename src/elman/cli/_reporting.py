@@ -7,12 +7,11 @@ from pathlib import Path
 
 from elman.errors import RunError, diagnostic
 from elman.report import Level, Pairs, Pictures, RunPage, Scale, write_report
-from elman.train.config import Config
-from elman.train.metrics import COLUMNS
-from elman.train.outcome import in_words, speed_in_words
-from elman.train.predictions import Frames, Points, Traces, unpacked
-from elman.train.record import Compared, Record, Skipped
-from elman.train.summary import Summary, summarise
+from elman.train.loop.config import Config
+from elman.train.loop.metrics import COLUMNS
+from elman.train.loop.task import Frames, Points, Traces, unpacked
+from elman.train.run.outcome import in_words, speed_in_words
+from elman.train.run.record import Compared, Record, Skipped, Summary, summarise
 
 
 def report_run(record: Record) -> Path:

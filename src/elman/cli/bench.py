@@ -22,7 +22,7 @@ from elman.cli._printing import say
 from elman.errors import InputError
 from elman.frontend.cell import Cell
 from elman.measuring.measure_process import MeasureRequest, measure_in_process
-from elman.train.layers import find_cell
+from elman.train.loop.layers import find_cell
 
 
 def bench(

@@ -14,7 +14,7 @@ from elman.cli._printing import say
 from elman.drawing import draw as drawn
 from elman.drawing import draw_ops
 from elman.errors import RunError, diagnostic
-from elman.train.layers import find_cell
+from elman.train.loop.layers import find_cell
 
 
 def draw(

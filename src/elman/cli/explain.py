@@ -25,7 +25,7 @@ from elman.cli._options import sized
 from elman.cli._printing import say, wide_console
 from elman.nn.explain import explain as explained
 from elman.plan.spec import OPTIMIZATIONS
-from elman.train.layers import find_cell
+from elman.train.loop.layers import find_cell
 
 
 def explain(

@@ -14,11 +14,10 @@ from elman.cli._printing import plain
 from elman.errors import InputError, RunError, diagnostic
 from elman.export import to_c, to_onnx
 from elman.nn import GRU, LSTM, RNN, Recurrent
-from elman.train.folder import is_run
-from elman.train.layers import BUILT_IN, find_cell
-from elman.train.loading import Weights, load
-from elman.train.trained import Trained
-from elman.train.weights import load_weights
+from elman.train.loop.layers import BUILT_IN, find_cell
+from elman.train.loop.task import Trained
+from elman.train.run.folder import is_run
+from elman.train.run.loading import Weights, load, load_weights
 
 _LAYERS = {"GRU": GRU, "LSTM": LSTM, "RNN": RNN}
 SHAPING = {"hidden", "inputs", "layers", "heads", "residual", "dim", "weights"}

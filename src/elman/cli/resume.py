@@ -10,7 +10,7 @@ from rich.console import Console
 
 from elman.cli._arguments import CellOfRun, Trust
 from elman.cli.train import COMMON, finish
-from elman.train import run
+from elman.train.run import run
 
 
 def resume(

@@ -11,8 +11,8 @@ from rich.console import Console
 from elman.cli._arguments import CellOfRun, Trust
 from elman.cli._printing import plain
 from elman.errors import InputError, diagnostic
-from elman.train.loading import load
-from elman.train.text.trained import TrainedText
+from elman.train.run.loading import load
+from elman.train.tasks.text.model import TrainedText
 
 
 def sample(

@@ -16,11 +16,11 @@ from elman.cli._options import named, option
 from elman.cli._printing import plain
 from elman.cli._reporting import report_run
 from elman.errors import InputError, diagnostic
-from elman.train import run
-from elman.train.outcome import Outcome
-from elman.train.record import read_record
-from elman.train.task import Task
-from elman.train.tasks import TASKS
+from elman.train.loop.task import Task
+from elman.train.run import run
+from elman.train.run.outcome import Outcome
+from elman.train.run.record import read_record
+from elman.train.tasks.registry import TASKS
 
 FREE = {"resume", "compare", "cell", "trust"}  # what may be said beside --resume
 COMMON = {  # options of every task that are not part of a run's configuration

@@ -11,7 +11,7 @@ import torch
 from elman.errors import ElmanError, RunError, diagnostic, on_command_line
 from elman.measuring.measure import Measured, measure
 from elman.measuring.process import ProcessError, Program, run_program
-from elman.train.layers import find_cell
+from elman.train.loop.layers import find_cell
 
 LIMIT_S = 600.0
 
