@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
 
 MOST = 2**31 - 1  # of a size: numbers of units fit into an int of C
 MOST_LAYERS = 10_000  # each takes a millisecond to make
@@ -47,7 +47,7 @@ def check_flag(name: str, value: Any) -> bool:
         return bool(value)
     if type(value).__module__ == "numpy" and kind in ("bool", "bool_"):
         return bool(value)
-    raise InputError(diagnostic(f"{name} must be True or False, got {shown(value)}", [], ""))
+    raise InputError(f"{name} must be True or False, got {shown(value)}", "")
 
 
 def is_number(value: Any) -> bool:
@@ -93,7 +93,7 @@ def check_share(name: str, value: Any) -> float:
     """
     if not (is_number(value) and 0.0 <= value <= 1.0):
         text = f"{name} must be in [0, 1], got {shown(value)}"
-        raise InputError(diagnostic(text, [], f"{name}=0.1"))
+        raise InputError(text, f"{name}=0.1")
     return float(value)
 
 
@@ -130,7 +130,7 @@ def check_text(name: str, value: Any, example: str) -> str:
         InputError: it is none.
     """
     if not isinstance(value, str):
-        raise InputError(diagnostic(f"{name} must be a text, got {shown(value)}", [], example))
+        raise InputError(f"{name} must be a text, got {shown(value)}", example)
     return value
 
 
@@ -143,7 +143,7 @@ def check_names(name: str, value: Any, example: str) -> frozenset[str]:
     many = isinstance(value, Sequence | Set | Mapping) and not isinstance(value, str | bytes)
     words: list[Any] = [*value] if many else [value]
     if not all(isinstance(word, str) for word in words):
-        raise InputError(diagnostic(f"{name} must be words, got {shown(value)}", [], example))
+        raise InputError(f"{name} must be words, got {shown(value)}", example)
     return frozenset(words)
 
 
@@ -156,7 +156,7 @@ def check_mapping(name: str, value: Any, example: str) -> dict[str, Any]:
     found = {} if value is None else value
     if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
         what = f"{name} must be a dict by names, got {shown(value)}"
-        raise InputError(diagnostic(what, [], example))
+        raise InputError(what, example)
     return dict(found)
 
 
@@ -167,7 +167,7 @@ def check_list(name: str, value: Any, example: str) -> None:
         InputError: it is neither.
     """
     if not isinstance(value, list | tuple):
-        raise InputError(diagnostic(f"{name} must be a list, got {shown(value)}", [], example))
+        raise InputError(f"{name} must be a list, got {shown(value)}", example)
 
 
 def check_path(name: str, value: Any, example: str) -> Path:
@@ -178,7 +178,7 @@ def check_path(name: str, value: Any, example: str) -> Path:
     """
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InputError(diagnostic(f"{name} must be a path, got {shown(value)}", [], example))
+        raise InputError(f"{name} must be a path, got {shown(value)}", example)
     return Path(text)
 
 
@@ -189,11 +189,11 @@ def check_callable(name: str, value: Any, arguments: Sequence[str], example: str
         InputError: it is none, or does not take as many.
     """
     if not callable(value):
-        raise InputError(diagnostic(f"{name} must be a function, got {shown(value)}", [], example))
+        raise InputError(f"{name} must be a function, got {shown(value)}", example)
     try:
         inspect.signature(getattr(value, "forward", value)).bind(*arguments)
     except ValueError:  # of Python's own functions, some of which do not tell
         return
     except TypeError:
         what = f"{name} must take ({', '.join(arguments)}), and {shown(value)} does not"
-        raise InputError(diagnostic(what, [], example)) from None
+        raise InputError(what, example) from None

@@ -11,7 +11,7 @@ import torch
 
 from elman import cells
 from elman.cli import doctor
-from elman.measuring import measure_process
+from elman.measuring import process as measure_process
 from elman.train.loop.layers import find_cell
 
 CELL = '''

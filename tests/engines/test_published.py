@@ -11,7 +11,7 @@ from elman.engines.base import Job
 from elman.engines.call import Call
 from elman.tuning import verification
 from elman.tuning.kernels import kernel_of
-from elman.tuning.ties import near_ties
+from elman.tuning.rounding import near_ties
 from elman.tuning.trial import Trial, make_trial
 from elman.tuning.verification import verified
 from helpers import Sizes, job_of, need, random_case

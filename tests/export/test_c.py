@@ -18,8 +18,8 @@ from elman.cli.app import build_app
 from elman.engines.c.ops import SPELL
 from elman.errors import InputError, RunError
 from elman.export import to_c
-from elman.export.step import tiled
-from elman.train.run import loading as weights
+from elman.interchange.c.step import tiled
+from elman.train.run import loading
 from elman.train.run.loading import load_weights
 from helpers import forced
 from library_sizes import DIMS

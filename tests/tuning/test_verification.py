@@ -18,7 +18,7 @@ from elman.ops import relu, sigmoid, stop_gradient, tanh, where
 from elman.tuning import verification
 from elman.tuning.kernels import kernel_of
 from elman.tuning.request import Request
-from elman.tuning.ties import near_ties
+from elman.tuning.rounding import near_ties
 from elman.tuning.trial import make_trial
 from elman.tuning.verification import verified
 from helpers import OwnBackwardEngine, OwnBackwardKernel, Sizes, job_of, need, random_case, stand_in

@@ -13,8 +13,8 @@ import torch
 import elman
 from elman import cells
 from elman.errors import InputError, ShapeError
-from elman.weights import moving
-from elman.weights.layouts import LAYOUTS
+from elman.interchange.weights import layouts as moving
+from elman.interchange.weights.layouts import LAYOUTS
 
 # Made by the libraries that each case names, with weights drawn by numpy.
 MADE = json.loads((Path(__file__).parent / "libraries.json").read_text("utf-8"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from elman.errors import RunError, diagnostic
+from elman.errors import RunError
 from elman.report import Level, Pairs, Pictures, RunPage, Scale, write_report
 from elman.train.loop.config import Config
 from elman.train.loop.metrics import COLUMNS
@@ -21,8 +21,9 @@ def report_run(record: Record) -> Path:
         RunError: if there is no configuration to tell what ran, or the disk takes no page.
     """
     if record.config is None:
-        details = [("path", str(record.folder.path)), ("found", damage_in_words(record))]
-        raise RunError(diagnostic("there is nothing to report", details))
+        raise RunError(
+            "there is nothing to report", path=record.folder.path, found=damage_in_words(record)
+        )
     return write_report(record.folder.report, page_of(record, record.config))
 
 

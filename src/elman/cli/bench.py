@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from elman.cli._arguments import (
+from elman.cli._options import (
     CellName,
     Dims,
     DType,
@@ -16,12 +16,12 @@ from elman.cli._arguments import (
     Hidden,
     Inputs,
     Training,
+    sized,
 )
-from elman.cli._options import sized
-from elman.cli._printing import say
+from elman.cli._terminal import say
 from elman.errors import InputError
 from elman.frontend.cell import Cell
-from elman.measuring.measure_process import MeasureRequest, measure_in_process
+from elman.measuring.process import MeasureRequest, measure_in_process
 from elman.train.loop.layers import find_cell
 
 

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from elman.cli._arguments import CellOfRun, Dims, Hidden, Inputs, Trust
-from elman.cli._options import named, option, sized
-from elman.cli._printing import plain
-from elman.errors import InputError, RunError, diagnostic
+from elman.cli._options import CellOfRun, Dims, Hidden, Inputs, Trust, named, option, sized
+from elman.cli._terminal import plain
+from elman.errors import InputError, RunError
 from elman.export import to_c, to_onnx
 from elman.nn import GRU, LSTM, RNN, Recurrent
 from elman.train.loop.layers import BUILT_IN, find_cell
@@ -84,7 +83,7 @@ def export(
         lines = [] if c is None else _as_c(module, c, name)
         lines += [] if onnx is None else _as_onnx(module, onnx)
     except OSError as error:
-        raise RunError(diagnostic("cannot write there", [("error", str(error))])) from error
+        raise RunError("cannot write there", error=error) from error
     for line in lines:
         Console().print(plain(line), soft_wrap=True)
 
@@ -105,7 +104,7 @@ def _layers_of(run: Trained) -> Any:
     if not isinstance(layers, (*_LAYERS.values(), Recurrent)):
         title = "the run has layer norms between its recurrent layers"
         hint = f'elman.export.to_c(elman.load("{run.path}").layers.layers[0], "layer_0")'
-        raise InputError(diagnostic(title, [("path", str(run.path))], hint))
+        raise InputError(title, hint, path=run.path)
     return layers
 
 

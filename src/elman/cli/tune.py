@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from elman import compiler
-from elman.cli._arguments import (
+from elman.cli._options import (
     CellName,
     Device,
     DeviceOption,
@@ -20,9 +20,9 @@ from elman.cli._arguments import (
     Inputs,
     Training,
     measurable,
+    sized,
 )
-from elman.cli._options import sized
-from elman.cli._printing import plain, wide_console
+from elman.cli._terminal import plain, wide_console
 from elman.engines.base import Job
 from elman.engines.together import Arrangement
 from elman.errors import InputError

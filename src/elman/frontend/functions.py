@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elman.frontend.cuts import check_cut
+from elman.frontend.dims import check_cut
 from elman.frontend.draws import dropout, noise, uniform, zoneout
 from elman.frontend.heads import cut_dim, traced_dim
 from elman.frontend.lines import describe, mismatch, refuse, where_called

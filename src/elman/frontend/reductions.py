@@ -12,7 +12,7 @@ import builtins
 from collections.abc import Callable
 from typing import Any
 
-from elman.frontend.cuts import UncutError, check_cut
+from elman.frontend.dims import UncutError, check_cut
 from elman.frontend.functions import concat, exp, split, sqrt, stop_gradient
 from elman.frontend.heads import cut_dim, traced_dim
 from elman.frontend.lines import refuse, where_called

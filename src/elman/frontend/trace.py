@@ -7,10 +7,18 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from elman.frontend.cuts import check_cut
+from elman.frontend.dims import check_cut
 from elman.frontend.foreign_names import BUILTINS_OF_TWO, BUILTINS_OVER_UNITS, hint_for
-from elman.frontend.lines import called, describe, mismatch, refuse, where_called
-from elman.frontend.shape_hints import OUTER, elementwise_hint, product_hint
+from elman.frontend.lines import (
+    OUTER,
+    called,
+    describe,
+    elementwise_hint,
+    mismatch,
+    product_hint,
+    refuse,
+    where_called,
+)
 from elman.ir.graph import Node, Rate, node
 from elman.ir.types import Dim, show_shape
 

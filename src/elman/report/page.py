@@ -13,10 +13,18 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from elman.errors import RunError, diagnostic
+from elman.errors import RunError
 from elman.files import write_atomically
-from elman.report.charts import Curves, Level, Quartiles, Scale, draw_charts
-from elman.report.predictions import Pairs, Pictures, draw_shown
+from elman.report.charts import (
+    Curves,
+    Level,
+    Pairs,
+    Pictures,
+    Quartiles,
+    Scale,
+    draw_charts,
+    draw_shown,
+)
 
 PAGES = Environment(
     loader=PackageLoader("elman.report", "templates"),
@@ -96,6 +104,5 @@ def write_page(path: Path, template: Template, **values: Any) -> Path:
     try:
         write_atomically(path, text.encode("utf-8", "backslashreplace"))
     except OSError as error:
-        details = [("path", str(path)), ("error", str(error.strerror))]
-        raise RunError(diagnostic("the report cannot be written", details)) from error
+        raise RunError("the report cannot be written", path=path, error=error.strerror) from error
     return path

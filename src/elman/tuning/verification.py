@@ -16,12 +16,11 @@ from elman.engines.base import Job, Kernel
 from elman.engines.forks import own_threads
 from elman.errors import DisagreementError, ElmanError
 from elman.ir.types import shape_size
-from elman.tuning import cache
 from elman.tuning.agreement import disagreement, finite
+from elman.tuning.decisions import recall, remember
 from elman.tuning.facts import verifying_facts
 from elman.tuning.kernels import kernel_of, label
-from elman.tuning.rounding import unsteady
-from elman.tuning.ties import has_ties, near_ties
+from elman.tuning.rounding import has_ties, near_ties, unsteady
 from elman.tuning.trial import Trial, make_trial
 
 _STEPS, _BATCH = 5, 17  # of the comparison: more rows than a tile of any engine has
@@ -60,13 +59,13 @@ def verify(job: Job, kernel: Kernel, who: str) -> None:
         return
     program = kernel.fingerprint()
     mark = {"verified": program, "as": who, **verifying_facts()}
-    if program is None or cache.recall(mark) != {"agrees": True}:
+    if program is None or recall(mark) != {"agrees": True}:
         with own_threads():
             reason = _wrong(job, kernel)
         if reason is not None:
             raise DisagreementError(who, job.name, reason)
         if program is not None:
-            cache.remember(mark, {"agrees": True})
+            remember(mark, {"agrees": True})
     _right[kernel] = True
 
 

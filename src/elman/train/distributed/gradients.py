@@ -25,9 +25,9 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import Tensor, nn
 
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
 from elman.nn import LinearCrossEntropy
-from elman.tuning.ranks import sending_after_backward
+from elman.tuning.decisions import sending_after_backward
 
 
 def mean(values: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> Any:
     for name, parameter in model.named_parameters():
         if parameter.dim() == 0:
             hint = "leave --shard out, or declare it [1]"
-            raise InputError(diagnostic(f"{name} is a number, which cannot be divided", [], hint))
+            raise InputError(f"{name} is a number, which cannot be divided", hint)
     own = mesh["data_parallel"]
     for part in parts(model):
         fully_shard(part, mesh=own)

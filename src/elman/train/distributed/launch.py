@@ -51,7 +51,7 @@ def _told(text: str, hint: str, hint_of_loopback: str = "") -> Iterator[None]:
         said = str(error).splitlines()[0]
         if hint_of_loopback and any(f"[{address}" in said for address in LOOPBACK):
             hint = hint_of_loopback
-        raise RunError(diagnostic(text, [("said", said)], hint)) from error
+        raise RunError(text, hint, said=said) from error
 
 
 def joining(workers: int, timeout: float, nodes: int = 1) -> AbstractContextManager[None]:
@@ -229,13 +229,12 @@ def placed(config: Configured, *, resumed: bool = False) -> Configured:
         return config
     world, here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
     if world % here or (config.workers not in (1, world) and not resumed):
-        details = [
-            ("asked", f"{config.devices} devices on {config.nodes} nodes"),
-            ("torchrun", f"{here} processes here, {world} in all"),
-        ]
         hint = "leave --devices and --nodes out; as many processes on every node"
         raise InputError(
-            diagnostic("torchrun has started other processes than asked for", details, hint)
+            "torchrun has started other processes than asked for",
+            hint,
+            asked=f"{config.devices} devices on {config.nodes} nodes",
+            torchrun=f"{here} processes here, {world} in all",
         )
     return replace(config, devices=here, nodes=world // here)
 
@@ -260,13 +259,12 @@ def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
             precision=config.precision,  # type: ignore[arg-type]
         )
     except (ValueError, RuntimeError) as error:
-        details = [
-            ("asked", f"{config.devices} x {config.accelerator}, precision {config.precision}"),
-            ("said", str(error).splitlines()[0]),
-        ]
         hint = "--accelerator cpu --devices 1 --precision 32-true"
         raise InputError(
-            diagnostic("this device or precision is not available", details, hint)
+            "this device or precision is not available",
+            hint,
+            asked=f"{config.devices} x {config.accelerator}, precision {config.precision}",
+            said=str(error).splitlines()[0],
         ) from error
     with joining(config.workers, config.timeout, config.nodes):
         if attempt is not None and attempt.store is not None:
@@ -287,10 +285,12 @@ def check_place(config: Config) -> None:
     for name, highest in (("MASTER_PORT", 65535), ("NODE_RANK", config.nodes - 1)):
         said = os.environ.get(name, "0")
         if not said.isdecimal() or int(said) > highest:
-            details = [("said", f"{name}={said}"), ("machines", str(config.nodes))]
             text = f"{name} must be a number from 0 to {highest}"
             raise InputError(
-                diagnostic(text, details, f"{name}={min(highest, 29500)} elman train …")
+                text,
+                f"{name}={min(highest, 29500)} elman train …",
+                said=f"{name}={said}",
+                machines=config.nodes,
             )
 
 

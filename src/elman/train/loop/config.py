@@ -3,27 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from elman.errors import InputError
 from elman.train.loop.optimizer import OPTIMIZERS, SCHEDULES, STAIRS, find_schedule
 from elman.train.run.stored import DamageError, filled
 
-POSITIVE = (
-    *("layers", "hidden", "batch", "lr", "minutes", "clip", "devices", "nodes", "sync_every"),
-    *("timeout", "window", "step_size"),
-)
-COUNTS = ("steps", "threads", "validate_every", "checkpoint_every", "log_every")
-ON_NONFINITE = ("stop", "skip")
 DRAWN = ("zoneout", "recurrent_dropout", "weight_dropout")  # options of recurrent layers
 
 
-def setting(default: Any, about: str) -> Any:
-    """Describe a field: its default, and the words of its command-line option."""
-    return field(default=default, metadata={"about": about})
+class Rule(NamedTuple):
+    """What a value has to be, None and text aside: a test, and the words for it."""
+
+    holds: Callable[[Any], bool]
+    text: str
+
+
+def at_least(least: int) -> Rule:
+    """No less than a number."""
+    return Rule(lambda value: value >= least, f"must be at least {least}")
+
+
+def one_of(names: Iterable[str], words: str = "must be one of {}", sign: str = ", ") -> Rule:
+    """One of some names."""
+    known = tuple(names)
+    return Rule(lambda value: value in known, words.format(sign.join(known)))
+
+
+POSITIVE = Rule(lambda value: value > 0, "must be positive")
+NOT_NEGATIVE = Rule(lambda value: value >= 0, "must not be negative")
+COUNT = at_least(1)
+SHARE = Rule(lambda value: 0 <= value < 1, "must be in [0, 1)")
+SCHEDULE = Rule(
+    lambda value: find_schedule(value) is not None,
+    f"must be one of {', '.join(SCHEDULES)}, or as in {STAIRS}",
+)
+NONFINITE = ("stop", "skip")
+
+
+def setting(default: Any, about: str, rule: Rule | None = None) -> Any:
+    """Describe a field: its default, the words of its command-line option, and what it must be."""
+    return field(default=default, metadata={"about": about, "rule": rule})
 
 
 def other(name: str, default: Any) -> Any:
@@ -45,81 +68,77 @@ class Config:
 
     data: str | None = setting(None, "A file or folder.")
     cell: str = setting("gru", "gru, lstm, rnn, another of elman.cells, or file.py:cell.")
-    layers: int = setting(2, "Recurrent layers.")
-    hidden: int = setting(256, "Units per layer.")
-    dropout: float = setting(0.0, "Share of values dropped after each layer.")
-    zoneout: float = setting(0.0, "Share of units that keep their state in a step.")
+    layers: int = setting(2, "Recurrent layers.", POSITIVE)
+    hidden: int = setting(256, "Units per layer.", POSITIVE)
+    dropout: float = setting(0.0, "Share of values dropped after each layer.", SHARE)
+    zoneout: float = setting(0.0, "Share of units that keep their state in a step.", SHARE)
     recurrent_dropout: float = setting(
-        0.0, "Share of a state's units dropped in recurrent products, the same in all steps."
+        0.0, "Share of a state's units dropped in recurrent products, the same in all steps.", SHARE
     )
     weight_dropout: float = setting(
-        0.0, "Share of recurrent weights dropped in a step of training."
+        0.0, "Share of recurrent weights dropped in a step of training.", SHARE
     )
-    batch: int = setting(32, "Sequences of a minibatch.")
-    lr: float = setting(4e-3, "Peak learning rate.")
+    batch: int = setting(32, "Sequences of a minibatch.", POSITIVE)
+    lr: float = setting(4e-3, "Peak learning rate.", POSITIVE)
     warmup: float = setting(
-        0.05, "Share of the steps over which the learning rate rises to its peak."
+        0.05, "Share of the steps over which the learning rate rises to its peak.", SHARE
     )
     schedule: str = setting(
-        "cosine", f"Learning rate after the warm-up: {', '.join(SCHEDULES)}, or as in {STAIRS}."
+        "cosine",
+        f"Learning rate after the warm-up: {', '.join(SCHEDULES)}, or as in {STAIRS}.",
+        SCHEDULE,
     )
-    optimizer: str = setting("adamw", f"{' or '.join(OPTIMIZERS)}.")
-    momentum: float = setting(0.0, "Momentum of sgd.")
+    optimizer: str = setting("adamw", f"{' or '.join(OPTIMIZERS)}.", one_of(OPTIMIZERS))
+    momentum: float = setting(0.0, "Momentum of sgd.", SHARE)
     nesterov: bool = setting(False, "Use Nesterov's momentum.")
     window: float | None = setting(
-        None, "Samples that the momentum of sgd averages over: momentum = 1 - minibatch / window."
+        None,
+        "Samples that the momentum of sgd averages over: momentum = 1 - minibatch / window.",
+        POSITIVE,
     )
     step_size: float | None = setting(
-        None, "With sgd: lr = step_size * (1 - momentum) * minibatch, instead of --lr."
+        None, "With sgd: lr = step_size * (1 - momentum) * minibatch, instead of --lr.", POSITIVE
     )
     weight_decay: float = setting(
-        0.01, "Weight decay of all matrices; with sgd it is added to the gradient."
+        0.01, "Weight decay of all matrices; with sgd it is added to the gradient.", NOT_NEGATIVE
     )
-    clip: float = setting(1.0, "Largest norm of the gradient.")
+    clip: float = setting(1.0, "Largest norm of the gradient.", POSITIVE)
     seed: int = setting(0, "Seed of weights, dropout, order and sampled text.")
-    minutes: float = setting(2.0, "Duration of the whole run, in minutes.")
-    steps: int | None = setting(None, "Training steps, instead of --minutes.")
-    validate_every: int | None = setting(None, "Steps between validations.")
-    checkpoint_every: int | None = setting(None, "Steps between checkpoints.")
-    log_every: int | None = setting(None, "Steps between rows of metrics.csv.")
+    minutes: float = setting(2.0, "Duration of the whole run, in minutes.", POSITIVE)
+    steps: int | None = setting(None, "Training steps, instead of --minutes.", COUNT)
+    validate_every: int | None = setting(None, "Steps between validations.", COUNT)
+    checkpoint_every: int | None = setting(None, "Steps between checkpoints.", COUNT)
+    log_every: int | None = setting(None, "Steps between rows of metrics.csv.", COUNT)
     engine: str = setting("auto", "auto, or the name of an engine.")
     precision: str = setting("32-true", "32-true, bf16-mixed, 64-true, …")
     accelerator: str = setting("auto", "cpu, cuda or auto.")
-    devices: int = setting(1, "Processes on this machine, one per device.")
-    nodes: int = setting(1, "Machines; each starts the same command, or torchrun does.")
+    devices: int = setting(1, "Processes on this machine, one per device.", POSITIVE)
+    nodes: int = setting(1, "Machines; each starts the same command, or torchrun does.", POSITIVE)
     sync_every: int = setting(
         1,
         "Steps between averages of the processes' models; 1: gradients are averaged in each step.",
+        POSITIVE,
     )
     shard: bool = setting(
         False, "Divide weights, gradients and moments among the processes instead of copying them."
     )
-    timeout: float = setting(300.0, "Seconds to wait for another process.")
+    timeout: float = setting(300.0, "Seconds to wait for another process.", POSITIVE)
     on_nonfinite: str = setting(
-        "stop", f"What a loss or gradient that is not finite does: {' or '.join(ON_NONFINITE)}."
+        "stop",
+        f"What a loss or gradient that is not finite does: {' or '.join(NONFINITE)}.",
+        one_of(NONFINITE, "must be {}", " or "),
     )
-    threads: int | None = setting(None, "CPU threads per process.")
+    threads: int | None = setting(None, "CPU threads per process.", COUNT)
     tensorboard: bool = setting(False, "Log for TensorBoard too.")
 
     def __post_init__(self) -> None:
-        for name in POSITIVE:
-            value = getattr(self, name)
-            self.check(name, value is None or value > 0, "must be positive")
-        for name in COUNTS:
-            value = getattr(self, name)
-            self.check(name, value is None or value >= 1, "must be at least 1")
-        for name in ("dropout", *DRAWN, "warmup", "momentum"):
-            self.check(name, 0 <= getattr(self, name) < 1, "must be in [0, 1)")
-        self.check("weight_decay", self.weight_decay >= 0, "must not be negative")
-        known = f"must be one of {', '.join(OPTIMIZERS)}"
-        self.check("optimizer", self.optimizer in OPTIMIZERS, known)
-        known = f"must be one of {', '.join(SCHEDULES)}, or as in {STAIRS}"
-        self.check("schedule", find_schedule(self.schedule) is not None, known)
-        self.check("on_nonfinite", self.on_nonfinite in ON_NONFINITE, "must be stop or skip")
+        for entry in fields(self):
+            value, rule = getattr(self, entry.name), entry.metadata["rule"]
+            if rule is not None and value is not None and not rule.holds(value):  # NaN breaks all
+                raise InputError(f"{entry.name} {rule.text}, not {value}")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"{entry.name} must be finite, not {value}")
         self.check_momentum()
-        for name, value in vars(self).items():
-            finite = not isinstance(value, float) or math.isfinite(value)
-            self.check(name, finite, "must be finite")
         if self.shard and self.sync_every > 1:
             raise InputError("shard divides one model, sync_every averages many: give one of them")
         if self.batch % self.workers:
@@ -140,11 +159,6 @@ class Config:
                 said = name.replace("_", "-")
                 hint = f"leave --{said} out, or --optimizer sgd"
                 raise InputError(f"{self.optimizer} has no {name.replace('_', ' ')} to set: {hint}")
-
-    def check(self, name: str, holds: bool, rule: str) -> None:
-        """Raise InputError if a field breaks a rule (NaN breaks every one)."""
-        if not holds:
-            raise InputError(f"{name} {rule}, not {getattr(self, name)}")
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:

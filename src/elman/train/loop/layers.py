@@ -107,7 +107,7 @@ def find_sequence_cell(name: str) -> Cell:
     if len(reads) > 1 or [len(dim) for dim in reads[0].shape] != [1]:
         title = f"{cell.name} reads {', '.join(map(str, reads))}, not one input of any size"
         hint = "a script with elman.Recurrent, which hands each step what the cell reads"
-        raise InputError(diagnostic(title, [], hint))
+        raise InputError(title, hint)
     return cell
 
 
@@ -128,23 +128,22 @@ def find_cell(name: str) -> Cell:
                 raise RunError(_which(Path(name).expanduser(), "which cell of the file?"))
             near = (get_close_matches(name, known, 1) or ["gru"])[0]
             raise InputError(
-                diagnostic(
-                    f"no cell is called {name!r}",
-                    [("known", ", ".join(sorted(known)))],
-                    hint=f"{near}, or my_file.py:my_cell for a cell of your own",
-                )
+                f"no cell is called {name!r}",
+                f"{near}, or my_file.py:my_cell for a cell of your own",
+                known=", ".join(sorted(known)),
             )
         return known[name]
     path, _, attribute = name.rpartition(":")
     file = Path(path).expanduser()
     if not file.is_file():
-        raise RunError(diagnostic("the file of the cell does not exist", [("path", str(file))]))
+        raise RunError("the file of the cell does not exist", path=file)
     value = getattr(_run_file(file), attribute, None)
     if value is None:
         raise RunError(_which(file, f"the file has no cell {attribute!r}", attribute))
     if not isinstance(value, Cell):
-        details = [("path", str(file)), ("value", repr(value))]
-        raise RunError(diagnostic(f"{attribute!r} in the file is not a cell", details, _DECORATE))
+        raise RunError(
+            f"{attribute!r} in the file is not a cell", _DECORATE, path=file, value=repr(value)
+        )
     return value
 
 
@@ -171,9 +170,7 @@ def _module_of(file: Path, resolved: Path, changed_ns: int, size: int) -> Module
     name = _module_name(resolved)
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise RunError(
-            diagnostic("the file of the cell is not a Python file", [("path", str(file))])
-        )
+        raise RunError("the file of the cell is not a Python file", path=file)
     module = importlib.util.module_from_spec(spec)
     try:
         with _importable(module, str(resolved.parent)):
@@ -183,9 +180,10 @@ def _module_of(file: Path, resolved: Path, changed_ns: int, size: int) -> Module
     except (Exception, SystemExit) as error:
         linecache.checkcache(str(file))
         text = f"{type(error).__name__}: {error}"
-        details = [("path", str(file)), ("at", _raised_at(file, error)), ("error", text)]
         title = "the file of the cell does not run"
-        raise RunError(diagnostic(title, details, _import_of(error))) from error
+        raise RunError(
+            title, _import_of(error), path=file, at=_raised_at(file, error), error=text
+        ) from error
     return module
 
 

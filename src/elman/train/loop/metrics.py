@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -116,12 +116,11 @@ class Row:
     valid_accuracy: Share | None
     items_per_s: Positive
     train_seconds: Positive
-    fallbacks: Count = 0
-    valid_r2: float | None = None
+    fallbacks: Count
+    valid_r2: float | None
 
 
 COLUMNS = tuple(column.name for column in fields(Row))
-NEEDED = tuple(column.name for column in fields(Row) if column.default is MISSING)  # in any run
 TIMES = ("items_per_s", "train_seconds")  # the columns that no two runs share
 
 
@@ -157,20 +156,6 @@ class MetricsFile:
         return None
 
 
-def resumed(path: Path, text: str) -> MetricsFile:
-    """Go on with the rows of a checkpoint; those of an older elman get the columns of this one.
-
-    Raises:
-        DamageError: if the text is not what a run writes.
-    """
-    file = MetricsFile(path)
-    if text.startswith(file.text):
-        file.text = text
-    else:
-        file.text += "".join(map(line_of, parse_metrics(text.encode())))
-    return file
-
-
 def line_of(row: Row) -> str:
     """Write a row as it stands in the file."""
     return ",".join("" if value is None else repr(value) for value in vars(row).values()) + "\n"
@@ -198,7 +183,7 @@ def parse_metrics(held: bytes) -> list[Row]:
     try:
         lines = csv.reader(io.StringIO(whole.decode("utf-8")), strict=True)
         columns = next(lines, [])
-        if absent := [name for name in NEEDED if name not in columns]:
+        if absent := [name for name in COLUMNS if name not in columns]:
             raise DamageError(f"there is no column {absent[0]}" if whole else "it is empty")
         return [parse_row(columns, texts, lines.line_num) for texts in lines if texts]
     except UnicodeDecodeError as error:

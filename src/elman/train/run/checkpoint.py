@@ -237,8 +237,7 @@ def read(path: Path) -> Checkpoint:
 
 def damaged(path: Path, name: str, found: str) -> RunError:
     """Build the error for a checkpoint that cannot be used."""
-    details = [("path", str(path)), ("file", name), ("found", found)]
-    return RunError(diagnostic("a checkpoint is damaged", details))
+    return RunError("a checkpoint is damaged", path=path, file=name, found=found)
 
 
 def sha256(content: bytes) -> str:
@@ -291,8 +290,8 @@ def save_best(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def read_best(folder: Path) -> Checkpoint | None:
-    """Read what did best; None if there has been no validation, or an older elman trained. Another
-    process may be writing a better one.
+    """Read what did best; None before the first validation. Another process may be writing a better
+    one.
 
     Raises:
         RunError: it is damaged.

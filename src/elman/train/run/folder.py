@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from filelock import FileLock, Timeout
 
 from elman import cells
-from elman.errors import InputError, RunError, diagnostic, spelled
+from elman.errors import InputError, RunError, spelled
 from elman.files import read_file, write_atomically
 from elman.folders import cache_folder, private_folder
 from elman.train.loop.config import Config
@@ -61,8 +61,9 @@ class RunFolder:
             text = json.dumps(content, indent=1) + "\n"
             write_atomically(path, text.encode(), durable=True)
         except OSError as error:
-            details = [("path", str(path)), ("error", str(error.strerror))]
-            raise RunError(diagnostic("a file of the run cannot be written", details)) from error
+            raise RunError(
+                "a file of the run cannot be written", path=path, error=error.strerror
+            ) from error
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Read config, facts or result as JSON has it; None if it is not there yet.
@@ -83,13 +84,11 @@ class RunFolder:
         try:
             lock.acquire()
         except Timeout as error:
-            details = [("path", str(self.path))]
-            raise RunError(
-                diagnostic("another process is training in this run", details)
-            ) from error
+            raise RunError("another process is training in this run", path=self.path) from error
         except OSError as error:
-            details = [("path", str(path)), ("error", str(error.strerror))]
-            raise RunError(diagnostic("the lock of the run cannot be taken", details)) from error
+            raise RunError(
+                "the lock of the run cannot be taken", path=path, error=error.strerror
+            ) from error
         return lock
 
 
@@ -109,11 +108,12 @@ def create_run(root: Path, task: str) -> RunFolder:
                 break
             continue
         except OSError as error:
-            details = [("path", str(path)), ("error", str(error.strerror))]
             hint = "elman train --out FOLDER"
-            raise RunError(diagnostic("the run folder cannot be made", details, hint)) from error
+            raise RunError(
+                "the run folder cannot be made", hint, path=path, error=error.strerror
+            ) from error
         return RunFolder(path)
-    raise RunError(diagnostic("the run folder cannot be made", [("path", str(root / name))]))
+    raise RunError("the run folder cannot be made", path=root / name)
 
 
 def open_run(path: Path) -> RunFolder:
@@ -127,8 +127,7 @@ def open_run(path: Path) -> RunFolder:
         hint = "elman runs"
         if inside := list_runs(path):
             missing, hint = "run folders in it", str(inside[-1].path)  # the newest
-        details = [("path", str(path)), ("found", missing)]
-        raise RunError(diagnostic("this is not a run folder", details, hint))
+        raise RunError("this is not a run folder", hint, path=path, found=missing)
     return RunFolder(path)
 
 
@@ -143,8 +142,9 @@ def list_runs(root: Path) -> list[RunFolder]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        details = [("path", str(root)), ("error", str(error.strerror))]
-        raise RunError(diagnostic("the folder of the runs cannot be read", details)) from error
+        raise RunError(
+            "the folder of the runs cannot be read", path=root, error=error.strerror
+        ) from error
     return [RunFolder(root / name) for name in names if is_run(root / name)]
 
 
@@ -193,26 +193,27 @@ def permit_cell(
         InputError: the call names a cell, and that of the run is in no file.
     """
     if ":" not in config.cell and config.cell not in {one.name for one in cells.ALL}:
-        details = [("path", str(folder.path)), ("found", f"config.json: cell: {config.cell!r}")]
-        raise RunError(diagnostic("the run is damaged", details))
+        raise RunError(
+            "the run is damaged", path=folder.path, found=f"config.json: cell: {config.cell!r}"
+        )
     if cell is not None:
         if ":" not in config.cell:
-            details = [("cell", config.cell), ("path", str(folder.path))]
             text = "the cell of the run is in no file"
-            raise InputError(diagnostic(text, details, spelled("leave cell out", "no --cell")))
+            raise InputError(
+                text, spelled("leave cell out", "no --cell"), cell=config.cell, path=folder.path
+            )
         if ":" not in cell:
             text = f"cell names no file: {cell!r}"
-            raise InputError(diagnostic(text, [], spelled('cell="mine.py:mine"', "mine.py:mine")))
+            raise InputError(text, spelled('cell="mine.py:mine"', "mine.py:mine"))
         return replace(config, cell=cell)
     if ":" in config.cell and not trust and (why := _unknown(folder, config.cell)):
-        details = [("path", str(folder.path)), ("cell", config.cell), ("found", why)]
         name = config.cell.rpartition(":")[2]
         hint = spelled(
             f'cell="FILE.py:{name}", or trust=True if the file may run',
             f"--cell FILE.py:{name}, or --trust if the file may run",
         )
         text = "the cell of the run is in a file, which is not run unasked"
-        raise RunError(diagnostic(text, details, hint))
+        raise RunError(text, hint, path=folder.path, cell=config.cell, found=why)
     return config
 
 
@@ -225,9 +226,13 @@ def check_inner(folder: RunFolder, trust: bool = False) -> None:
     for name in () if trust else INNER:
         inner = folder.path / name
         if inner.is_symlink():
-            details = [("path", str(inner)), ("found", f"a link to {inner.readlink()}")]
             hint = spelled("trust=True if it may write there", "--trust if it may write there")
-            raise RunError(diagnostic("a folder of the run is elsewhere", details, hint))
+            raise RunError(
+                "a folder of the run is elsewhere",
+                hint,
+                path=inner,
+                found=f"a link to {inner.readlink()}",
+            )
 
 
 def _unknown(folder: RunFolder, cell: str) -> str:

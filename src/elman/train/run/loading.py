@@ -110,9 +110,8 @@ def weights_of(folder: RunFolder, weights: Weights = "best") -> Checkpoint:
         return best
     point, _ = newest(folder.checkpoints)
     if point is None:
-        details = [("path", str(folder.path))]
         hint = f"elman resume {folder.path}"
-        raise RunError(diagnostic("the run has no checkpoint", details, hint))
+        raise RunError("the run has no checkpoint", hint, path=folder.path)
     return point
 
 
@@ -138,9 +137,13 @@ def check_formula(folder: RunFolder, config: Config) -> None:
         return
     now = own_formula(config) if then else ""
     if then and then != now:
-        details = [("cell", config.cell), ("found", f"its formula was {then}, and is {now}")]
         hint = "the cell's file as it was when the run began"
-        raise RunError(diagnostic("the cell of the run has changed", details, hint))
+        raise RunError(
+            "the cell of the run has changed",
+            hint,
+            cell=config.cell,
+            found=f"its formula was {then}, and is {now}",
+        )
 
 
 def _built(folder: RunFolder, config: Config, point: Checkpoint) -> Trained:
@@ -149,8 +152,9 @@ def _built(folder: RunFolder, config: Config, point: Checkpoint) -> Trained:
     try:
         spec = filled(task.spec, needed(folder, SPEC))
     except DamageError as error:
-        details = [("path", str(folder.path)), ("found", f"{SPEC}.json: {error}")]
-        raise RunError(diagnostic("the run is damaged", details)) from error
+        raise RunError(
+            "the run is damaged", path=folder.path, found=f"{SPEC}.json: {error}"
+        ) from error
     check_sizes(config, weights)
     with torch.random.fork_rng(devices=[]):
         model = task.build(config, spec).to(_dtype(weights))
@@ -173,9 +177,13 @@ def _fill(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
     try:
         check_weights(weights, model)
     except RunError as error:
-        details = [("path", str(path)), ("error", str(error).partition("found ")[2])]
         hint = "the cell's file as it was when the run began"
-        raise RunError(diagnostic("the weights are of another model", details, hint)) from error
+        raise RunError(
+            "the weights are of another model",
+            hint,
+            path=path,
+            error=str(error).partition("found ")[2],
+        ) from error
     model.load_state_dict(weights)
 
 
@@ -231,38 +239,31 @@ def load_weights(module: nn.Module, path: Path, weights: Weights = "best") -> st
     whole = [start for start in starts if all(start + name in given for name in own)]
     if not whole:
         raise InputError(
-            diagnostic(
-                "the weights are not those of this module",
-                [("path", str(path)), ("wanted", ", ".join(own)), ("there", _some(given))],
-                _AS_TRAINED,
-            )
+            "the weights are not those of this module",
+            _AS_TRAINED,
+            path=path,
+            wanted=", ".join(own),
+            there=_some(given),
         )
     if len(whole) > 1:
         raise InputError(
-            diagnostic(
-                "the weights fit several parts of what was saved",
-                [("path", str(path)), ("parts", ", ".join(whole))],
-                "save the state_dict of one of them",
-            )
+            "the weights fit several parts of what was saved",
+            "save the state_dict of one of them",
+            path=path,
+            parts=", ".join(whole),
         )
     start = whole[0]
     wrong = [n for n, shape in own.items() if tuple(given[start + n].shape) != shape]
     if wrong:
         name = wrong[0]
         raise InputError(
-            diagnostic(
-                f"{start + name} is {[*given[start + name].shape]}, not {[*own[name]]}",
-                [("path", str(path))],
-                _sizes(path),
-            )
+            f"{start + name} is {[*given[start + name].shape]}, not {[*own[name]]}",
+            _sizes(path),
+            path=path,
         )
     if left := _besides(given, start, own):
         raise InputError(
-            diagnostic(
-                "there is more than this module has",
-                [("path", str(path)), ("besides", _some(left))],
-                _more(left),
-            )
+            "there is more than this module has", _more(left), path=path, besides=_some(left)
         )
     module.load_state_dict({name: given[start + name] for name in own})
     return start
@@ -280,11 +281,10 @@ def _read(path: Path, weights: Weights) -> Mapping[str, Tensor]:
         raise
     except Exception as error:  # bytes that are no pickle raise anything
         text = str(error).partition("\n")[0]
-        details = [("path", str(path)), ("error", text)]
         hint = "a run folder, or a state_dict: torch.save(net.state_dict(), …), .safetensors"
-        raise RunError(diagnostic("no weights can be read", details, hint)) from error
+        raise RunError("no weights can be read", hint, path=path, error=text) from error
     if not isinstance(found, Mapping):
-        raise RunError(diagnostic("the file holds no state_dict", [("path", str(path))]))
+        raise RunError("the file holds no state_dict", path=path)
     named = {name: value for name, value in found.items() if isinstance(name, str)}
     return {name: value for name, value in named.items() if isinstance(value, Tensor)}
 

@@ -63,14 +63,13 @@ class Compared:
     """The speed beside torch.nn.
 
     Attributes:
-        waited: share of the time for which threads wanted a core and had none; runs of an older
-            elman do not know.
+        waited: share of the time for which threads wanted a core and had none.
     """
 
     items_per_s: Both
     ratio: Positive
     largest_logit_difference: float
-    waited: Share = 0.0
+    waited: Share
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Result:
         steps: training steps done.
         valid_loss: of the trained model.
         valid_accuracy, valid_r2: its score, by the task's measure.
-        best_step: of the trained model, which did best in validation; runs of an older elman: None.
+        best_step: of the trained model, which did best in validation.
         speed: beside torch.nn.
         choices: which engine and plan each recurrent module uses.
         sample: generated text.
@@ -98,12 +97,12 @@ class Result:
     """
 
     steps: Count
+    best_step: Count
     valid_loss: float
     speed: Skipped | Compared
     choices: dict[str, Any]
     valid_accuracy: Share | None = None
     valid_r2: float | None = None
-    best_step: Count | None = None
     sample: str = ""
     table: dict[str, Any] = field(default_factory=dict)
     shown: list[Traces | Points | Frames] = field(default_factory=list)

@@ -15,7 +15,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 import elman.nn
-from elman.errors import RunError, diagnostic
+from elman.errors import RunError
 from elman.extras import require
 from elman.train.distributed.launch import (
     Attempt,
@@ -31,7 +31,7 @@ from elman.train.loop.config import Config
 from elman.train.loop.display import Display
 from elman.train.loop.layers import check_cell, without_twin
 from elman.train.loop.loop import Loop, heeding_interrupts
-from elman.train.loop.metrics import MetricsFile, Row, resumed
+from elman.train.loop.metrics import MetricsFile, Row
 from elman.train.loop.pace import compare, next_step, settle, time_interleaved
 from elman.train.loop.stepper import make_stepper
 from elman.train.loop.task import Baseline, Data
@@ -201,9 +201,12 @@ def check_same(data: Data, facts: Facts) -> None:
     """
     if facts.digest == data.digest:
         return
-    details = [("source", data.about()), ("then", facts.size), ("now", data.size)]
     raise RunError(
-        diagnostic("the data have changed since the run began", details, "elman train afresh")
+        "the data have changed since the run began",
+        "elman train afresh",
+        source=data.about(),
+        then=facts.size,
+        now=data.size,
     )
 
 
@@ -277,7 +280,7 @@ def take_up(loop: Loop, point: Checkpoint | None, was: dict[str, Any]) -> None:
     except RunError as error:
         loop.best = None
         say(f"{error}\n  so    the best weights are those of a validation to come")
-    loop.metrics = resumed(loop.folder.metrics, point.metrics)
+    loop.metrics = MetricsFile(loop.folder.metrics, point.metrics)
     if error := loop.metrics.rewrite():
         say(f"metrics.csv not written: {error.strerror}; tried again later")
     say(f"resumed at step {point.step} of {loop.steps}")

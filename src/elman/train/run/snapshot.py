@@ -15,7 +15,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from elman.errors import RunError, diagnostic
+from elman.errors import RunError
 from elman.nn.sequence import SequenceModule
 from elman.train.distributed.gradients import divided_as, whole
 from elman.train.loop.config import Config
@@ -113,7 +113,7 @@ def form(value: Any) -> str:
 
 def misfit(found: str) -> RunError:
     """Build the error for what belongs to another model."""
-    return RunError(diagnostic("the checkpoint is of another model", [("found", found)]))
+    return RunError("the checkpoint is of another model", found=found)
 
 
 def _check(there: Mapping[str, str], wanted: Mapping[str, str], place: str = "") -> None:

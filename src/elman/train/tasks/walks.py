@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from elman.train.loop.config import Config, setting
+from elman.train.loop.config import COUNT, Config, setting
 from elman.train.loop.task import Batch
 
 
@@ -22,13 +22,10 @@ class WalkConfig(Config):
     VALIDATED: ClassVar[str] = "validation_sequences"
     LEAST_VALIDATED: ClassVar[int] = 50
 
-    epochs: int | None = setting(None, "Passes over the training data, instead of --minutes.")
-    validation_sequences: int = setting(1000, "Sequences predicted per validation.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check("validation_sequences", self.validation_sequences >= 1, "must be at least 1")
-        self.check("epochs", self.epochs is None or self.epochs >= 1, "must be at least 1")
+    epochs: int | None = setting(
+        None, "Passes over the training data, instead of --minutes.", COUNT
+    )
+    validation_sequences: int = setting(1000, "Sequences predicted per validation.", COUNT)
 
     def steps_of(self, count: int) -> int | None:
         """Return the steps that the epochs make with so many sequences; None without epochs."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elman.errors import InputError, RunError, diagnostic
+from elman.errors import InputError, RunError
 from elman.train.loop.config import other, setting
 from elman.train.loop.objective import SQUARES, judged
 from elman.train.loop.task import Baseline, Batch
@@ -77,7 +77,7 @@ def read_halves(data: str | None) -> tuple[Half, Half]:
         raise InputError("the task regression needs data: elman train regression FILE.npz")
     path = Path(data).expanduser()
     if not path.exists():
-        raise RunError(diagnostic("the data file does not exist", [("path", str(path))]))
+        raise RunError("the data file does not exist", path=path)
     arrays = load_npz(path, HINT)
     fit, held = (half_of(path, arrays, half) for half in ("train", "test"))
     for name in ("x", "y"):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from elman.train.loop.config import other, setting
+from elman.train.loop.config import COUNT, Rule, other, setting
 from elman.train.loop.task import Baseline, Batch, Sizes
 from elman.train.tasks.regression.data import predicting
 from elman.train.tasks.rotate.images import find_images
@@ -36,15 +36,15 @@ class RotateConfig(WalkConfig):
     optimizer: str = other("optimizer", "sgd")
     momentum: float = other("momentum", 0.9)
     weight_decay: float = other("weight_decay", 0.0)
-    turns: int = setting(10, "Steps of a sequence, T; each turns the image once more.")
-    degrees: float = setting(10.0, "Degrees of each turn, anti-clockwise.")
-    pixels: int = setting(1000, "Pixels of an image that are read and predicted: the first ones.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("turns", "pixels"):
-            self.check(name, getattr(self, name) >= 1, "must be at least 1")
-        self.check("degrees", abs(self.degrees) <= 360, "must be in [-360, 360]")
+    turns: int = setting(10, "Steps of a sequence, T; each turns the image once more.", COUNT)
+    degrees: float = setting(
+        10.0,
+        "Degrees of each turn, anti-clockwise.",
+        Rule(lambda value: abs(value) <= 360, "must be in [-360, 360]"),
+    )
+    pixels: int = setting(
+        1000, "Pixels of an image that are read and predicted: the first ones.", COUNT
+    )
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def find_images(data: str | None) -> Images:
         return photograph()
     path = Path(data).expanduser()
     if not path.exists():
-        raise RunError(diagnostic("the data file or folder does not exist", [("path", str(path))]))
+        raise RunError("the data file or folder does not exist", path=path)
     if path.is_file():
         return of_npz(path)
     if is_cifar(path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from elman.train.loop.config import other, setting
+from elman.train.loop.config import COUNT, NOT_NEGATIVE, one_of, other, setting
 from elman.train.tasks.walks import WalkConfig
 
 
@@ -16,16 +16,12 @@ class SequenceConfig(WalkConfig):
     layers: int = other("layers", 1)
     hidden: int = other("hidden", 64)
     dropout: float = other("dropout", 0.1)
-    patch: int = setting(1, "Values of each channel that are read in one step.")
-    heads: int = setting(1, "Groups of units that do not see each other's past.")
+    patch: int = setting(1, "Values of each channel that are read in one step.", COUNT)
+    heads: int = setting(1, "Groups of units that do not see each other's past.", COUNT)
     residual: bool = setting(False, "Normalise each layer's input and add it to the output.")
-    noise: float = setting(0.0, "Standard deviation of noise added to the input in training.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("patch", "heads"):
-            self.check(name, getattr(self, name) >= 1, "must be at least 1")
-        self.check("noise", self.noise >= 0, "must not be negative")
+    noise: float = setting(
+        0.0, "Standard deviation of noise added to the input in training.", NOT_NEGATIVE
+    )
 
 
 @dataclass(frozen=True)
@@ -38,15 +34,14 @@ class SeriesConfig(SequenceConfig):
         None, "A folder or file: UCR/UEA .tsv, .ts, or .npz; or a name of the UCR/UEA archive."
     )
     unseen: str | None = setting(None, "Hold out this group (speaker) instead of the test half.")
-    by: str = setting("label", "What is classified: label, or group (speaker).")
-    join: int | None = setting(
-        None, "Concatenate the sequences of a class and cut them into so many steps."
+    by: str = setting(
+        "label",
+        "What is classified: label, or group (speaker).",
+        one_of(("label", "group"), "must be {}", " or "),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check("by", self.by in ("label", "group"), "must be label or group")
-        self.check("join", self.join is None or self.join >= 1, "must be at least 1")
+    join: int | None = setting(
+        None, "Concatenate the sequences of a class and cut them into so many steps.", COUNT
+    )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elman.errors import RunError, diagnostic
+from elman.errors import RunError
 from elman.train.loop.task import Baseline, Batch
 from elman.train.tasks.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.tasks.sequences.finding import find_images, find_series
@@ -162,14 +162,18 @@ def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
     """
     classes = tuple(sorted(set(source.train.labels), key=by_number))
     if strange := sorted(set(source.test.labels) - set(classes)):
-        details = [("path", source.name), ("classes", ", ".join(strange))]
         raise RunError(
-            diagnostic("the held-out half has classes that the training half lacks", details)
+            "the held-out half has classes that the training half lacks",
+            path=source.name,
+            classes=", ".join(strange),
         )
     channels = [half.values[0].shape[1] for half in (source.train, source.test)]
     if channels[0] != channels[1]:
-        details = [("path", source.name), ("channels", " and ".join(map(str, channels)))]
-        raise RunError(diagnostic("the two halves differ in their channels", details))
+        raise RunError(
+            "the two halves differ in their channels",
+            path=source.name,
+            channels=" and ".join(map(str, channels)),
+        )
     spec = spec_of(source, classes, config.patch)
     halves, missing, count = [], 0, 0
     for half in (source.train, source.test):

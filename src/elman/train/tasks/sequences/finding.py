@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from elman.errors import InputError, RunError, diagnostic
+from elman.errors import InputError, RunError
 from elman.extras import require
 from elman.train.tasks.sequences.readers import ENDINGS, IDX, flat, read_idx, read_npz, read_pair
 from elman.train.tasks.sequences.source import Half, Source
@@ -49,7 +49,7 @@ def hub_images(name: str) -> Source:
         )
         if not image or not label:
             columns = ", ".join(part.column_names)
-            raise RunError(diagnostic(f"{name} has no images with labels", [("columns", columns)]))
+            raise RunError(f"{name} has no images with labels", columns=columns)
         pixels = np.stack([np.asarray(picture, np.uint8) for picture in part[image]])
         halves.append(Half(flat(pixels), [str(number) for number in part[label]]))
     return Source(f"{name} of the Hugging Face hub", "pixels", *halves)
@@ -70,9 +70,13 @@ def fetched(name: str, load: Any, *words: Any, **options: Any) -> Any:
         return load(*words, **options)
     except Exception as error:
         said = str(error).partition("\n")[0]
-        details = [("name", name), ("error", f"{type(error).__name__}: {said}")]
         hint = "a file or folder can be named instead"
-        raise RunError(diagnostic("the data set cannot be fetched", details, hint)) from error
+        raise RunError(
+            "the data set cannot be fetched",
+            hint,
+            name=name,
+            error=f"{type(error).__name__}: {said}",
+        ) from error
 
 
 def find_series(data: str | None) -> Source:
@@ -94,9 +98,7 @@ def find_images(data: str | None) -> Source:
     """
     source = _find(data, "images", hub_images, _images_of)
     if source.kind != "pixels":
-        raise RunError(
-            diagnostic("these are not images", [("path", source.name)], "elman train series")
-        )
+        raise RunError("these are not images", "elman train series", path=source.name)
     return source
 
 
@@ -109,7 +111,7 @@ def _find(
     if path.exists():
         return read(path)
     if path.suffix or len(path.parts) > 2 or path.is_absolute():
-        raise RunError(diagnostic("the data file or folder does not exist", [("path", str(path))]))
+        raise RunError("the data file or folder does not exist", path=path)
     return fetch(data)
 
 
@@ -121,11 +123,9 @@ def _series_of(path: Path) -> Source:
         test = path.with_name(path.name.replace("_TRAIN", "_TEST"))
         if train == test or path.suffix not in ENDINGS:
             raise RunError(
-                diagnostic(
-                    "the file is not half of a data set",
-                    [("path", str(path))],
-                    hint="NAME_TRAIN.tsv or .ts, with NAME_TEST beside it; or an .npz",
-                )
+                "the file is not half of a data set",
+                "NAME_TRAIN.tsv or .ts, with NAME_TEST beside it; or an .npz",
+                path=path,
             )
         return read_pair(train, test)
     files = sorted(
@@ -151,10 +151,11 @@ def _only_npz(folder: Path, wanted: str, others: list[str]) -> Source:
     if len(files) == 1 and not others:
         return read_npz(files[0])
     names = [*others, *(file.name for file in files)]
-    details = [
-        ("path", str(folder)),
-        ("found", ", ".join(names[:5]) or "none"),
-        ("wanted", f"one data set: {wanted}, or an .npz"),
-    ]
     hint = "name one of the files" if names else ""
-    raise RunError(diagnostic("the folder does not hold exactly one data set", details, hint))
+    raise RunError(
+        "the folder does not hold exactly one data set",
+        hint,
+        path=folder,
+        found=", ".join(names[:5]) or "none",
+        wanted=f"one data set: {wanted}, or an .npz",
+    )

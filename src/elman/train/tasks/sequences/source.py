@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elman.errors import RunError, diagnostic
+from elman.errors import RunError
 
 Values = np.ndarray | Sequence[np.ndarray]
 
@@ -70,7 +70,7 @@ def holding_out(source: Source, group: str) -> Source:
     groups = [name for half in halves for name in half.groups]
     if group not in groups:
         known = ", ".join(sorted(set(groups))) or "the data name no groups"
-        raise RunError(diagnostic(f"there is no group {group!r} to hold out", [("groups", known)]))
+        raise RunError(f"there is no group {group!r} to hold out", groups=known)
     if set(groups) == {group}:
         raise RunError(f"all sequences are of the group {group!r}: nothing is left to learn from")
 
@@ -89,8 +89,7 @@ def by_group(source: Source) -> Source:
     """
     halves = [Half(half.values, half.groups) for half in (source.train, source.test)]
     if not all(half.labels for half in halves):
-        details = [("path", source.name)]
-        raise RunError(diagnostic("the data name no groups to tell apart", details, "--by label"))
+        raise RunError("the data name no groups to tell apart", "--by label", path=source.name)
     return Source(f"{source.name}, by group", source.kind, *halves)
 
 
@@ -117,9 +116,14 @@ def _joined(name: str, half: Half, steps: int) -> Half:
         row = np.concatenate(pieces)
         count = len(row) // steps
         if not count:
-            details = [("path", name), ("class", label), ("together", f"{len(row)} steps")]
             text = f"a class is too short to be joined to {steps} steps"
-            raise RunError(diagnostic(text, details, f"--join {len(row)}"))
+            raise RunError(
+                text,
+                f"--join {len(row)}",
+                path=name,
+                together=f"{len(row)} steps",
+                **{"class": label},
+            )
         values += np.split(row[: count * steps], count)
         labels += [label] * count
     return Half(values, labels)
@@ -127,5 +131,4 @@ def _joined(name: str, half: Half, steps: int) -> Half:
 
 def unreadable(path: Path, error: object, hint: str = "") -> RunError:
     """Build the error for a file that cannot be used."""
-    details = [("path", str(path)), ("error", str(error))]
-    return RunError(diagnostic("the data file cannot be read", details, hint))
+    return RunError("the data file cannot be read", hint, path=path, error=error)

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from elman.errors import InputError
-from elman.train.loop.config import Config, setting
+from elman.train.loop.config import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    Config,
+    at_least,
+    one_of,
+    setting,
+)
 from elman.train.tasks.text.vocabulary import LEVELS, Level
 
 
@@ -62,38 +71,31 @@ class TextConfig(Config):
         "A text file, or a folder of them; train, valid and test in their names are the parts. "
         "Else Python's own sources.",
     )
-    level: str = setting("char", f"What is predicted: {' or '.join(LEVELS)}.")
+    level: str = setting("char", f"What is predicted: {' or '.join(LEVELS)}.", one_of(LEVELS))
     preset: str | None = setting(
-        None, f"Defaults of a well-known word model: {', '.join(PRESETS)}."
+        None, f"Defaults of a well-known word model: {', '.join(PRESETS)}.", one_of(PRESETS)
     )
-    vocabulary: int | None = setting(None, "Size of the vocabulary: the most frequent tokens.")
-    embedding: int = setting(64, "Size of a token's vector.")
-    embedding_dropout: float = setting(0.0, "Share of the embedding's values dropped.")
+    vocabulary: int | None = setting(
+        None, "Size of the vocabulary: the most frequent tokens.", at_least(2)
+    )
+    embedding: int = setting(64, "Size of a token's vector.", POSITIVE)
+    embedding_dropout: float = setting(0.0, "Share of the embedding's values dropped.", SHARE)
     tie: bool = setting(False, "Read out with the embedding's own weights.")
-    uniform: float | None = setting(None, "Draw all weights uniformly from [-UNIFORM, UNIFORM].")
+    uniform: float | None = setting(
+        None, "Draw all weights uniformly from [-UNIFORM, UNIFORM].", POSITIVE
+    )
     residual: bool = setting(
         False, "From the second layer on, a layer's input is added to its output."
     )
-    bptt: int = setting(64, "Tokens per step of truncated BPTT.")
-    epochs: int | None = setting(None, "Passes over the training text, instead of --minutes.")
-    validation_chars: int = setting(131072, "Tokens predicted per validation.")
-    temperature: float = setting(0.7, "Temperature of the sampled text.")
+    bptt: int = setting(64, "Tokens per step of truncated BPTT.", POSITIVE)
+    epochs: int | None = setting(
+        None, "Passes over the training text, instead of --minutes.", COUNT
+    )
+    validation_chars: int = setting(131072, "Tokens predicted per validation.", at_least(2))
+    temperature: float = setting(0.7, "Temperature of the sampled text.", NOT_NEGATIVE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("embedding", "bptt"):
-            self.check(name, getattr(self, name) > 0, "must be positive")
-        for name, known in (("level", LEVELS), ("preset", {None: None, **PRESETS})):
-            text = f"must be one of {', '.join(filter(None, known))}"
-            self.check(name, getattr(self, name) in known, text)
-        self.check("temperature", self.temperature >= 0, "must not be negative")
-        self.check("validation_chars", self.validation_chars >= 2, "must be at least 2")
-        self.check(
-            "vocabulary", self.vocabulary is None or self.vocabulary >= 2, "must be at least 2"
-        )
-        self.check("epochs", self.epochs is None or self.epochs >= 1, "must be at least 1")
-        self.check("uniform", self.uniform is None or self.uniform > 0, "must be positive")
-        self.check("embedding_dropout", 0 <= self.embedding_dropout < 1, "must be in [0, 1)")
         if self.tie and self.embedding != self.hidden:
             sizes = f"embedding {self.embedding} is not hidden {self.hidden}"
             raise InputError(

@@ -42,9 +42,12 @@ def lines_of(part: Any) -> str:
 
 def treebank() -> Any:
     """Say what is wanted of the Penn Treebank: its text may not be passed on."""
-    details = [("wanted", "a folder of ptb.train.txt, ptb.valid.txt and ptb.test.txt")]
     text = "the Penn Treebank is not to be had by name"
-    raise RunError(diagnostic(text, details, "elman train text --preset small --data FOLDER"))
+    raise RunError(
+        text,
+        "elman train text --preset small --data FOLDER",
+        wanted="a folder of ptb.train.txt, ptb.valid.txt and ptb.test.txt",
+    )
 
 
 # By name: what a corpus has behind its source.
@@ -118,7 +121,7 @@ def load(data: str | None) -> Corpus:
         return split(*read_folder(path), source=str(path))
     if path.exists():
         return split([Document(path.name, read_text(path))], [], source=str(path))
-    raise RunError(diagnostic("the data file or folder does not exist", [("path", str(path))]))
+    raise RunError("the data file or folder does not exist", path=path)
 
 
 def parts_of(path: Path) -> tuple[Path, ...]:
@@ -156,11 +159,9 @@ def standard_library() -> Corpus:
     documents, skipped = read_all(root, (name for name in names if "_sysconfigdata" not in name))
     if not documents:
         raise RunError(
-            diagnostic(
-                "this Python comes without the sources of its standard library",
-                [("path", str(root))],
-                hint="elman train --data FILE_OR_FOLDER",
-            )
+            "this Python comes without the sources of its standard library",
+            "elman train --data FILE_OR_FOLDER",
+            path=root,
         )
     return split(documents, skipped, source="the standard library of this Python")
 
@@ -204,10 +205,9 @@ def read_text(path: Path) -> str:
     try:
         raw = read_file(path)
     except OSError as error:
-        details = [("path", str(path)), ("error", str(error.strerror))]
-        raise RunError(diagnostic("the data file cannot be read", details)) from error
+        raise RunError("the data file cannot be read", path=path, error=error.strerror) from error
     if not raw.strip():
-        raise RunError(diagnostic("the data file is empty", [("path", str(path))]))
+        raise RunError("the data file is empty", path=path)
     if (zero := raw.find(b"\0")) >= 0:
         raise RunError(binary(path, f"a zero byte at offset {zero}"))
     try:

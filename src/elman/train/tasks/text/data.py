@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elman.errors import RunError, diagnostic
+from elman.errors import RunError
 from elman.train.loop.task import Baseline, Batch
 from elman.train.tasks.text.config import TextConfig
 from elman.train.tasks.text.corpus import Corpus, load
@@ -65,12 +65,13 @@ def training_stream(ids: np.ndarray, batch: int, bptt: int, items: str = "tokens
     """
     width = len(ids) // batch
     if width < bptt + 1:
-        details = [
-            ("text", f"{len(ids)} {items} for training"),
-            ("need", f"{batch * (bptt + 1)} = batch {batch} x (bptt {bptt} + 1)"),
-        ]
         hint = "more text, or a smaller --batch or --bptt"
-        raise RunError(diagnostic("the text is too short to train on", details, hint))
+        raise RunError(
+            "the text is too short to train on",
+            hint,
+            text=f"{len(ids)} {items} for training",
+            need=f"{batch * (bptt + 1)} = batch {batch} x (bptt {bptt} + 1)",
+        )
     return Stream(ids[: batch * width].reshape(batch, width), bptt)
 
 
@@ -117,9 +118,8 @@ def whole_stream(ids: np.ndarray, bptt: int, items: str = "tokens") -> Stream:
 def predictable(ids: np.ndarray, purpose: str, items: str) -> None:
     """Raise RunError unless a text has a token to begin with and one to predict."""
     if len(ids) < 2:
-        details = [("text", f"{len(ids)} {items} to {purpose} on")]
         text = f"the text is too short to {purpose} on"
-        raise RunError(diagnostic(text, details, "more text"))
+        raise RunError(text, "more text", text=f"{len(ids)} {items} to {purpose} on")
 
 
 def rows_of(length: int, bptt: int, limit: int) -> int:
@@ -249,8 +249,12 @@ def prepare(config: TextConfig) -> TextData:
     corpus = load(config.data)
     level = config.splitting
     if not corpus.train:
-        details = [("source", corpus.source), ("text", f"no {level.words.items} for training")]
-        raise RunError(diagnostic("the text is too short to train on", details, "more text"))
+        raise RunError(
+            "the text is too short to train on",
+            "more text",
+            source=corpus.source,
+            text=f"no {level.words.items} for training",
+        )
     vocabulary = fit_vocabulary(corpus.train, level, config.vocabulary)
     train_ids, valid_ids = vocabulary.encode(corpus.train), vocabulary.encode(corpus.valid)
     train = training_stream(train_ids, config.batch, config.bptt, level.words.items)

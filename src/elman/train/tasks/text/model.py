@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from elman.checks import check_index, check_number, check_size, check_text
-from elman.errors import InputError, RunError, diagnostic
+from elman.errors import InputError, RunError
 from elman.nn import LinearCrossEntropy
 from elman.train.loop.layers import recurrent
 from elman.train.loop.objective import cross_entropy
@@ -69,9 +69,8 @@ def pick(logits: torch.Tensor, temperature: float, draws: torch.Generator) -> to
         return logits.argmax()[None]
     chances = torch.softmax(logits / temperature, 0)
     if not chances.isfinite().all():
-        details = [("temperature", f"{temperature:g}")]
         text = "no token can be drawn: the model's outputs are not finite"
-        raise RunError(diagnostic(text, details, "weights of an earlier checkpoint"))
+        raise RunError(text, "weights of an earlier checkpoint", temperature=f"{temperature:g}")
     return torch.multinomial(chances, 1, generator=draws)
 
 
@@ -138,7 +137,7 @@ class TrainedText(Trained):
         heat = check_number("temperature", heat)
         check_size("length", count, 0)
         if not len(vocabulary.encode(check_text("prompt", prompt, r'prompt="\n"'))):
-            raise InputError(diagnostic("the prompt is empty", [], hint=r'prompt="\n"'))
+            raise InputError("the prompt is empty", r'prompt="\n"')
         return generate(self.model, vocabulary, count, heat, drawn_by, prompt)
 
 

@@ -1,7 +1,8 @@
-"""Dims that are numbers, cut where a formula wants parts of them: 8 becomes 4+4.
+"""Dims that a formula wants parts of: numbers that are cut, and groups that sizes are divided into.
 
-A number is one gate block, and gate blocks are what is split and joined. A formula that needs a
-part of one raises :class:`UncutError`; it is traced again with that number cut, wherever it stands.
+A number is one gate block, and gate blocks are what is split and joined: 8 becomes 4+4. A formula
+that needs a part of one raises :class:`UncutError`; it is traced again with that number cut,
+wherever it stands.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import accumulate, groupby, pairwise
 
-from elman.errors import VerifyError
-from elman.ir.types import Dim, GateBlock, Shape
+from elman.errors import ShapeError, TraceError, VerifyError
+from elman.ir.graph import Graph
+from elman.ir.ops import OPS
+from elman.ir.types import Dim, GateBlock, Shape, gate_block_size, names_in
 
 Cuts = Mapping[int, tuple[int, ...]]  # a number -> the parts it is cut into
 
@@ -77,3 +80,46 @@ def _parts(numbers: tuple[int, ...], ends: set[int]) -> Iterator[tuple[int, tupl
         inside = sorted(end for end in ends if last - number < end <= last)
         if len(inside) > 1:
             yield number, tuple(b - a for a, b in pairwise([last - number, *inside]))
+
+
+def check_names(graph: Graph) -> None:
+    """Raise TraceError, at the user's line, where groups are counted by a dim that no argument of
+    the formula has."""
+    known = {name for leaf in graph.leaves for name in names_in(leaf.shape)}
+    for value in graph.walk():
+        for name in sorted(names_in(value.shape) - known):
+            raise TraceError(
+                f"groups={name!r}: no argument of the cell has a dim {name}",
+                f'declare what has one number for each group: weights="a[{name}]"',
+                at=value.where,
+            )
+
+
+def check_groups(graph: Graph, sizes: Mapping[str, int], heads: int = 1) -> None:
+    """Raise ShapeError, at the user's line, where a dim is not a multiple of the groups in it.
+
+    Args:
+        graph: of all heads.
+        sizes: of the named dims; with heads, of one head's part.
+        heads: how many there are.
+    """
+    of_head = f" in each of {heads} heads" if heads > 1 else ""
+    for value in graph.walk():
+        kind = OPS[value.op].kind
+        if kind not in ("reduce", "spread"):
+            continue
+        whole, groups = (value, value.args[0]) if kind == "spread" else (value.args[0], value)
+        if not groups.shape:
+            continue
+        for gate_block, count in zip(whole.shape[0], groups.shape[0], strict=True):
+            size, number = gate_block_size(gate_block, sizes), gate_block_size(count, sizes)
+            if not number or size % number:
+                number_text = count if isinstance(count, int) else f"{count} = {number}"
+                what = f"{gate_block} = {size}{of_head}"
+                raise ShapeError(
+                    f"{what} is not a multiple of its {number_text} groups",
+                    f"{gate_block} = {-(-size // number) * number}{of_head} is one"
+                    if number
+                    else "",
+                    at=value.where,
+                )

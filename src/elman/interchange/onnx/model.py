@@ -11,16 +11,16 @@ import numpy as np
 import torch
 
 from elman.checks import check_flag, check_path
-from elman.errors import InputError, diagnostic
-from elman.export.onnx.operators import KINDS, operated
-from elman.export.onnx.step import Spelled, scanned, step_of
-from elman.export.onnx.writer import INT64, Slot, Writer, written
+from elman.errors import InputError
 from elman.frontend.cell import Cell
+from elman.interchange.onnx.ops import KINDS, operated
+from elman.interchange.onnx.step import Spelled, scanned, step_of
+from elman.interchange.onnx.writer import INT64, Slot, Writer, written
+from elman.interchange.weights.arrays import Kind, kind_of, numbers, unchanged
+from elman.interchange.weights.layouts import save_layer
 from elman.ir.fingerprint import fingerprint
 from elman.ir.types import shape_size
 from elman.nn.sequence import SequenceModule
-from elman.weights.gates import Kind, kind_of, numbers, unchanged
-from elman.weights.moving import save_layer
 
 T, B, STATES = "T", "B", "1 or B"  # names of sizes that a call decides
 
@@ -86,11 +86,8 @@ def to_onnx(
     """
     if not isinstance(module, SequenceModule):
         raise InputError(
-            diagnostic(
-                f"to_onnx takes a recurrent module, not {type(module).__name__}",
-                [],
-                "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model, its recurrent part",
-            )
+            f"to_onnx takes a recurrent module, not {type(module).__name__}",
+            "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model, its recurrent part",
         )
     path = check_path("path", path, 'elman.export.to_onnx(net, "net.onnx")')
     model = _Model(module, check_flag("lengths", lengths), check_flag("scan", scan))

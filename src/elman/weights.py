@@ -4,8 +4,6 @@
 library; ``elman.weights.to_arrays(module, "onnx")`` takes them out.
 """
 
-from __future__ import annotations
-
-from elman.weights.moving import from_arrays, to_arrays
+from elman.interchange.weights.layouts import from_arrays, to_arrays
 
 __all__ = ["from_arrays", "to_arrays"]

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elman.errors import InputError, diagnostic
-from elman.export.onnx.ops import REASONS, SPELL
-from elman.export.onnx.writer import BOOL, Slot, Writer
+from elman.errors import InputError
+from elman.interchange.onnx.ops import REASONS, SPELL
+from elman.interchange.onnx.writer import BOOL, Slot, Writer
 from elman.ir.graph import Graph, Node, Rate, walk, with_args
 from elman.ir.ops import OPS, STAND_INS
 from elman.ir.types import dim_size
@@ -76,11 +76,9 @@ class Spelled:
             args = self._spread(value, rank)
         if value.op not in SPELL:
             raise InputError(
-                diagnostic(
-                    f"{self.cell} uses {value.op}, which ONNX has no text for: "
-                    f"{REASONS.get(value.op, 'it has no row')}",
-                    [("at", value.where)],
-                )
+                f"{self.cell} uses {value.op}, which ONNX has no text for: "
+                f"{REASONS.get(value.op, 'it has no row')}",
+                at=value.where,
             )
         name = SPELL[value.op](w, value, args)
         scalars = value.args and not any(arg.shape for arg in value.args)

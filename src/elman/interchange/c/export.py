@@ -16,9 +16,9 @@ from elman.checks import check_path, check_text
 from elman.engines.base import Job
 from elman.engines.c.ops import SPELL
 from elman.engines.c.shared import file
-from elman.errors import InputError, diagnostic
-from elman.export.project import Project, own_file
-from elman.export.step import LayerText
+from elman.errors import InputError
+from elman.interchange.c.project import Project, own_file
+from elman.interchange.c.step import LayerText
 from elman.ir.graph import Node
 from elman.nn.sequence import SequenceModule
 from elman.passes.draws import expected
@@ -104,11 +104,8 @@ def _layers(module: Any, name: str) -> tuple[list[Any], list[list[Tensor]]]:
     """Who runs each layer, and its weights. Raises InputError for what cannot be exported."""
     if not isinstance(module, SequenceModule):
         raise InputError(
-            diagnostic(
-                f"to_c takes a recurrent module, not {type(module).__name__}",
-                [],
-                "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model, its recurrent part",
-            )
+            f"to_c takes a recurrent module, not {type(module).__name__}",
+            "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model, its recurrent part",
         )
     check_text("name", name, 'name="model"')
     if not name.isidentifier() or not name.isascii():

@@ -1,8 +1,10 @@
-"""The weights of one layer in one direction, whatever they are called: gates in torch's order."""
+"""The gates of a cell as arrays, in and out of a module; and arrays out of what users hand in,
+checked: one that is missing, unknown or of another shape is told by its name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -11,7 +13,7 @@ import numpy as np
 import torch
 
 from elman import cells
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
 from elman.nn.formulas import FORMULAS
 from elman.nn.sequence import SequenceModule
@@ -100,34 +102,25 @@ def known_kind(module: Any) -> Kind:
     """
     if not isinstance(module, SequenceModule):
         raise InputError(
-            diagnostic(
-                f"weights are those of a recurrent module, not of {type(module).__name__}",
-                [],
-                "of a larger model, its recurrent part; elman.accelerate(model) makes torch's "
-                "layers elman's",
-            )
+            f"weights are those of a recurrent module, not of {type(module).__name__}",
+            "of a larger model, its recurrent part; elman.accelerate(model) makes torch's "
+            "layers elman's",
         )
     cells = list(dict.fromkeys([cell for cell, *_ in module._formulas()]))
     if len(cells) > 1:
         raise InputError(
-            diagnostic(
-                "layouts of other libraries are of one cell for all layers, not of "
-                f"{', '.join(cell.name for cell in cells)}",
-                [],
-                "module.state_dict() has all weights by their names",
-            )
+            "layouts of other libraries are of one cell for all layers, not of "
+            f"{', '.join(cell.name for cell in cells)}",
+            "module.state_dict() has all weights by their names",
         )
     cell = cells[0]
     kind = kind_of(cell)
     if kind is None:
         heads = f" with {cell.heads} heads" if cell.heads != 1 else ""
         raise InputError(
-            diagnostic(
-                f"other libraries have no layout for the weights of {cell.name}{heads}",
-                [],
-                "module.state_dict() has them by their names; layouts are those of RNN, GRU and "
-                "LSTM, cells.gru_before and cells.lstm_peephole",
-            )
+            f"other libraries have no layout for the weights of {cell.name}{heads}",
+            "module.state_dict() has them by their names; layouts are those of RNN, GRU and "
+            "LSTM, cells.gru_before and cells.lstm_peephole",
         )
     return kind
 
@@ -159,11 +152,8 @@ def scattered(cell: Cell, gates: Gates) -> list[Array]:
     given = [value for value in (gates.b, gates.d) if value is not None]
     if not biases and any(value.any() for value in given):
         raise InputError(
-            diagnostic(
-                "the arrays have biases that are not zero, and the module has none",
-                [],
-                "make the module with bias=True",
-            )
+            "the arrays have biases that are not zero, and the module has none",
+            "make the module with bias=True",
         )
     zeros = np.zeros(len(gates.W), gates.W.dtype)
     if len(biases) == 1:
@@ -192,3 +182,98 @@ def numbers(weight: torch.Tensor) -> Array:
     if value.dtype in (torch.bfloat16, torch.float16):
         value = value.float()
     return np.array(value.numpy())
+
+
+Shapes = Mapping[str, tuple[int, ...]]  # by role of Gates
+
+
+class Layer(NamedTuple):
+    """One layer in one direction.
+
+    Attributes:
+        suffix: of its weights' names: ``l0``, ``l0_reverse`` …
+        inputs: I.
+        units: H.
+        directions: of the module.
+    """
+
+    suffix: str
+    inputs: int
+    units: int
+    directions: int
+
+
+def present(part: Gates) -> Iterator[tuple[str, Array]]:
+    """The arrays of a layer that there are, by role."""
+    return ((role, value) for role, value in part._asdict().items() if value is not None)
+
+
+def wrong(expected: str, got: Any) -> InputError:
+    """What is to be raised where something else was given."""
+    return InputError(f"this layout is {expected}, not {type(got).__name__}")
+
+
+def array(value: Any, name: str, shape: tuple[int, ...] | None) -> Array:
+    """A value as an array of numbers.
+
+    Raises:
+        InputError: it is none.
+        ShapeError: it has not this shape.
+    """
+    try:
+        found = numbers(value) if isinstance(value, torch.Tensor) else np.asarray(value)
+        found = found if found.dtype == np.float64 else found.astype(np.float32)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is not an array of numbers: {type(value).__name__}") from None
+    if shape is not None and found.shape != shape:
+        raise ShapeError(f"{name} is {[*found.shape]}, not {[*shape]}")
+    return found
+
+
+def taken(
+    left: dict[str, Any], name: str, shape: tuple[int, ...], where: str = "", needed: bool = True
+) -> Array | None:
+    """Take an array out of a dict; None if it is not there and not needed.
+
+    Raises:
+        InputError, ShapeError: it is needed, or does not fit.
+    """
+    value = left.pop(name, None)
+    if value is not None:
+        return array(value, name + where, shape)
+    if needed:
+        others = ", ".join(map(str, left)) or "nothing"
+        raise InputError(f"{name}{where} is missing; there is {others}")
+    return None
+
+
+def by_role(
+    left: dict[str, Any], names: Mapping[str, str], shapes: Shapes, where: str = ""
+) -> Gates:
+    """Take the arrays of a layer; biases and peepholes may be missing."""
+    found = {
+        role: taken(left, name, shapes[role], where, role in "WR") for role, name in names.items()
+    }
+    return Gates(**found)  # type: ignore[arg-type]
+
+
+def none_left(left: Mapping[str, Any], where: str = "") -> None:
+    """Raise InputError if arrays are left that nobody took."""
+    names = [str(name) for name, value in left.items() if value is not None]
+    if names:
+        raise InputError(f"nothing of the module is called {', '.join(names)}{where}")
+
+
+def trees(arrays: Any, layers: Sequence[Layer]) -> list[Mapping[str, Any]]:
+    """A dict per layer, of which one alone needs no list.
+
+    Raises:
+        InputError: there are more, or fewer, or something else.
+    """
+    found = [arrays] if isinstance(arrays, Mapping) else arrays
+    if not isinstance(found, (list, tuple)) or not all(isinstance(v, Mapping) for v in found):
+        raise wrong("a dict of arrays for each layer", arrays)
+    if len(found) != len(layers):
+        suffixes = ", ".join(layer.suffix for layer in layers)
+        raise InputError(f"there are {len(found)} dicts of arrays, not {len(layers)}: {suffixes}")
+    return list(found)
