@@ -116,11 +116,8 @@ def _check(status: os.stat_result, path: str | os.PathLike[str]) -> None:
 
 
 def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
-    """Make a new folder with these files in one step; an older one of that name gives way.
-
-    Raises:
-        OSError: if it cannot be written, as on a full disk; nothing of it stays.
-    """
+    """Make a new folder with these files in one step; an older one of that name gives way. Raises
+    OSError: it cannot be written, as on a full disk; nothing of it stays."""
     temporary = temporary_path(path)
     try:
         temporary.mkdir(parents=True)

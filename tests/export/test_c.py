@@ -452,7 +452,7 @@ def test_weights_that_do_not_fit(tmp_path, monkeypatch):
     run_of = tmp_path / "run"
     run_of.mkdir()
     (run_of / "config.json").write_text('{"embedding": 4, "hidden": 6, "layers": 2}')
-    monkeypatch.setattr(weights, "_read", lambda path, _: elman.GRU(4, 6).state_dict())
+    monkeypatch.setattr(loading, "_read", lambda path, _: elman.GRU(4, 6).state_dict())
     with pytest.raises(
         InputError, match=r"hint +--inputs 4 --hidden 6 --layers 2, as they were trained"
     ):

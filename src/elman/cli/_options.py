@@ -58,11 +58,7 @@ DeviceOption = Annotated[Device, typer.Option(help="Device to run on.")]
 
 
 def measurable(device: Device) -> str:
-    """The name of a device on which kernels can be timed.
-
-    Raises:
-        BadParameter: it is not here.
-    """
+    """The name of a device on which kernels can be timed. Raises BadParameter: it is not here."""
     if device is Device.CUDA and not torch.cuda.is_available():
         raise typer.BadParameter("torch can use no GPU here", param_hint="--device")
     return str(device)

@@ -15,11 +15,8 @@ from elman.train.run.record import Compared, Record, Skipped, Summary, summarise
 
 
 def report_run(record: Record) -> Path:
-    """Write report.html into a run folder, whether the run is complete or not.
-
-    Raises:
-        RunError: if there is no configuration to tell what ran, or the disk takes no page.
-    """
+    """Write report.html into a run folder, whether the run is complete or not. Raises RunError:
+    there is no configuration to tell what ran, or the disk takes no page."""
     if record.config is None:
         raise RunError(
             "there is nothing to report", path=record.folder.path, found=damage_in_words(record)

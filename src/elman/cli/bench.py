@@ -55,10 +55,7 @@ def bench(
 
 def cell_of(name: str) -> Cell:
     """Find a cell; where there is none, say also how suites are run, which are no part of elman.
-
-    Raises:
-        InputError, RunError: as :func:`find_cell`.
-    """
+    Raises InputError, RunError: as :func:`find_cell`."""
     try:
         return find_cell(name)
     except InputError as error:

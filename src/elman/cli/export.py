@@ -95,11 +95,8 @@ def _names_a_run(text: str) -> bool:
 
 
 def _layers_of(run: Trained) -> Any:
-    """The recurrent layers of a run, as trained.
-
-    Raises:
-        InputError: each of them is a part of a larger one.
-    """
+    """The recurrent layers of a run, as trained. Raises InputError: each of them is a part of a
+    larger one."""
     layers = run.layers
     if not isinstance(layers, (*_LAYERS.values(), Recurrent)):
         title = "the run has layer norms between its recurrent layers"

@@ -104,11 +104,7 @@ def tune(
 
 
 def find_link(text: str, option: str = "--interconnect") -> Interconnect:
-    """What an option names.
-
-    Raises:
-        BadParameter: it is not an interconnect.
-    """
+    """What an option names. Raises BadParameter: it is not an interconnect."""
     try:
         return find_interconnect(text)
     except InputError as error:

@@ -94,11 +94,8 @@ class Change:
 
 @dataclass(frozen=True)
 class ClippedGradient(Change):
-    """What flows from a step back into the state before it is held within [-limit, limit].
-
-    Raises:
-        InputError: the limit is not a positive number.
-    """
+    """What flows from a step back into the state before it is held within [-limit, limit]. Raises
+    InputError: the limit is not a positive number."""
 
     limit: float
 
@@ -189,11 +186,7 @@ CHANGES: dict[str, type[Change]] = {change.__name__: change for change in _ALL}
 
 
 def change_of(data: Data) -> Change:
-    """The change of its data.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The change of its data. Raises InputError: there is none."""
     try:
         name, fields = data
         return CHANGES[name](**fields)

@@ -52,11 +52,8 @@ def _runs(dim: Dim) -> list[tuple[str | None, tuple[int, ...]]]:
 
 
 def check_cut(left: Shape, right: Shape) -> None:
-    """Do nothing where shapes are equal, or cannot be.
-
-    Raises:
-        UncutError: they are equal once some of their numbers are cut.
-    """
+    """Do nothing where shapes are equal, or cannot be. Raises UncutError: they are equal once some
+    of their numbers are cut."""
     cuts: dict[int, tuple[int, ...]] = {}
     if len(left) != len(right):
         return

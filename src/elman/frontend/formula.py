@@ -97,12 +97,9 @@ def _refused(error: TypeError) -> TraceError | None:
 
 
 def _checked_results(cell: Cell, returned: Any, cuts: Cuts) -> list[Node]:
-    """The outputs and next states that a cell's function returned, in declared order.
-
-    Raises:
-        TraceError: there are more or fewer than it declares, or one is None.
-        ShapeError: one has another shape than it declares.
-    """
+    """The outputs and next states that a cell's function returned, in declared order. Raises
+    TraceError: there are more or fewer than it declares, or one is None; ShapeError: one has
+    another shape than it declares."""
     values: list[Any] = [*returned] if isinstance(returned, tuple | list) else [returned]
     expected = [*cell.outputs, *cell.states]
     hint = f"return {', '.join(entry.name for entry in expected)}"
@@ -137,11 +134,8 @@ def _misshapen(cell: Cell, entry: Declared, made: Node) -> ShapeError:
 
 
 def _multiplied(cell: Cell, read: list[Tracer], roots: list[Node]) -> list[Node]:
-    """What a cell computes, with products that read its states through its changes.
-
-    Raises:
-        InputError: there is a change of that kind, but no such product.
-    """
+    """What a cell computes, with products that read its states through its changes. Raises
+    InputError: there is a change of that kind, but no such product."""
     seen = read
     with written_at(cell.where):
         for change in cell.changes:

@@ -28,11 +28,8 @@ def check_init(
     name: str, how: Init, weights: Sequence[Declared], states: Sequence[Declared], where: str
 ) -> None:
     """Check what one weight, or one state, is said to begin with, as far as sizes play no part.
-
-    Raises:
-        TraceError: there is no such weight, state or scheme, a scheme for matrices is given to
-            something else, or ``how`` is nothing to begin with.
-    """
+    Raises TraceError: there is no such weight, state or scheme, a scheme for matrices is given to
+    something else, or ``how`` is nothing to begin with."""
     known = {entry.name: entry for entry in (*weights, *states)}
     if name not in known:
         declared = f"there are {', '.join(known)}"

@@ -142,11 +142,8 @@ def bind_dims(
     given: Mapping[str, int],
 ) -> dict[str, int]:
     """Bind every named dim: the first input and the first state (without states: the output) give
-    theirs, all others by keyword.
-
-    Raises:
-        ShapeError: a size does not fit its dim, a dim stays unknown, or a keyword names none.
-    """
+    theirs, all others by keyword. Raises ShapeError: a size does not fit its dim, a dim stays
+    unknown, or a keyword names none."""
     declared = (*inputs, *states, *weights)
     names = {name for entry in declared for name in names_in(entry.shape)}
     for name in given:

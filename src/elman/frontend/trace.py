@@ -289,11 +289,7 @@ def lift(value: Any) -> Node:
 
 def pointwise(op: str, *operands: Any) -> Tracer:
     """Apply an elementwise op; a scalar meets a vector or matrix, otherwise shapes are equal.
-
-    Raises:
-        ShapeError: shapes differ.
-        TraceError: a matrix that depends on an input or a state.
-    """
+    Raises ShapeError: shapes differ; TraceError: a matrix that depends on an input or a state."""
     args = tuple(lift(value) for value in operands)
     shaped = [arg for arg in args if arg.shape]
     for other in shaped[1:]:

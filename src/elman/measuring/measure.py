@@ -66,11 +66,8 @@ def peak_text(isa: Isa) -> str:
 
 
 def peak_gflops(threads: tuple[int, ...]) -> dict[str, float]:
-    """fp32 GFLOP/s by number of threads, the best of some tries.
-
-    Raises:
-        BuildError: there is no C compiler, or it refuses the loop.
-    """
+    """fp32 GFLOP/s by number of threads, the best of some tries. Raises BuildError: there is no C
+    compiler, or it refuses the loop."""
     isa = detect()
     loop = load(build(peak_text(isa), isa)).peak
     loop.argtypes, loop.restype = [ctypes.c_long, ctypes.c_float, ctypes.c_float], ctypes.c_float
@@ -293,11 +290,7 @@ def _products(pairing: Pairing, dtype: str) -> int:
 
 def _agreed(pairing: Pairing, dtype: str) -> tuple[dict[str, float], int]:
     """The relative error of each result, and over how many steps: over a few where a formula
-    amplifies rounding, or has thresholds.
-
-    Raises:
-        VerifyError: elman computes something else.
-    """
+    amplifies rounding, or has thresholds. Raises VerifyError: elman computes something else."""
     steps = len(pairing.dy[0])
     for compared in dict.fromkeys((steps, min(SHORT, steps))):
         part = pairing.first(compared)

@@ -50,11 +50,8 @@ class Program:
 
 
 def run_program(program: Program, limit_s: float) -> str:
-    """The last line that a fresh interpreter printed.
-
-    Raises:
-        ProcessError: it failed, with its last words, or it took longer than the limit (s).
-    """
+    """The last line that a fresh interpreter printed. Raises ProcessError: it failed, with its last
+    words, or it took longer than the limit (s)."""
     try:
         ran = subprocess.run(
             [sys.executable, "-P", *program.words],
@@ -114,11 +111,7 @@ class MeasureRequest:
 
 
 def measure_in_process(request: MeasureRequest) -> Measured:
-    """Measure in a fresh process.
-
-    Raises:
-        RunError: what the process said that failed.
-    """
+    """Measure in a fresh process. Raises RunError: what the process said that failed."""
     words = ("-m", "elman.measuring.process")
     program = Program(words, threads=request.threads, text=json.dumps(asdict(request)))
     try:

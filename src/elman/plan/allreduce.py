@@ -69,11 +69,8 @@ INTERCONNECTS = {
 
 
 def find_interconnect(text: str) -> Interconnect:
-    """A known interconnect by its name, or any as ``LATENCY_US,GBYTE_S``: ``5,7``.
-
-    Raises:
-        InputError: it is neither.
-    """
+    """A known interconnect by its name, or any as ``LATENCY_US,GBYTE_S``: ``5,7``. Raises
+    InputError: it is neither."""
     if text in INTERCONNECTS:
         return INTERCONNECTS[text]
     latency, _, bandwidth = text.partition(",")

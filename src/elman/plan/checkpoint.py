@@ -58,11 +58,8 @@ class Sizes(NamedTuple):
 
 
 def checked(steps: Any, budget: Any) -> tuple[Steps, int | None]:
-    """``checkpoint=`` and ``memory_budget=`` of a module, the budget in bytes.
-
-    Raises:
-        InputError: they are none, or do not go together.
-    """
+    """``checkpoint=`` and ``memory_budget=`` of a module, the budget in bytes. Raises InputError:
+    they are none, or do not go together."""
     number = isinstance(steps, int) and not isinstance(steps, bool)
     auto = isinstance(steps, str) and steps == "auto"
     if not (steps is None or auto or (number and 0 < cast(int, steps) <= MOST)):
@@ -117,11 +114,7 @@ def held(sizes: Sizes, steps: int, between: int, groups: int = 1) -> int:
 @lru_cache(maxsize=256)
 def fitting(sizes: Sizes, steps: int, wanted: Checkpoint) -> int:
     """Steps between kept states, with a budget those of the fewest spans that fit; 0 where
-    everything is kept.
-
-    Raises:
-        InputError: nothing fits.
-    """
+    everything is kept. Raises InputError: nothing fits."""
     if wanted.steps:
         return wanted.steps
     if not wanted.budget or wanted.groups * sizes.whole(steps) <= wanted.budget:

@@ -84,22 +84,15 @@ class RunPage:
 
 
 def write_report(path: Path, page: RunPage) -> Path:
-    """Write a page to a file.
-
-    Raises:
-        RunError: if the disk does not take it.
-    """
+    """Write a page to a file. Raises RunError: the disk does not take it."""
     charts = draw_charts(page.curves, page.baseline, page.speeds, page.items, page.loss, page.score)
     shown = [draw_shown(part) for part in page.shown]
     return write_page(path, PAGES.get_template("run.html"), page=page, charts=charts, shown=shown)
 
 
 def write_page(path: Path, template: Template, **values: Any) -> Path:
-    """Fill a template and put the page in the place of an older one, whole or not at all.
-
-    Raises:
-        RunError: if the disk does not take it.
-    """
+    """Fill a template and put the page in the place of an older one, whole or not at all. Raises
+    RunError: the disk does not take it."""
     text = template.render(**values)
     try:
         write_atomically(path, text.encode("utf-8", "backslashreplace"))

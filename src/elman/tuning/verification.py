@@ -32,12 +32,9 @@ _right: WeakKeyDictionary[Kernel, bool] = WeakKeyDictionary()  # kernels found r
 
 
 def verified(job: Job, name: str, schedule: str = "") -> Kernel:
-    """The kernel of one engine and schedule, after it has agreed with the oracle.
-
-    Raises:
-        EngineError: the engine cannot run the job; the text says why.
-        DisagreementError: the kernel computes something else than the oracle.
-    """
+    """The kernel of one engine and schedule, after it has agreed with the oracle. Raises
+    EngineError: the engine cannot run the job; the text says why; DisagreementError: the kernel
+    computes something else than the oracle."""
     kernel = kernel_of(job, name, schedule)
     if name not in _TRUSTED:
         verify(job, kernel, label((name, schedule)))

@@ -110,11 +110,8 @@ class Writer:
 
 
 def written(writer: Writer, path: str | Path, title: str) -> None:
-    """Write the graph, checked, to a file.
-
-    Raises:
-        MissingPackageError: the package onnx is not installed.
-    """
+    """Write the graph, checked, to a file. Raises MissingPackageError: the package onnx is not
+    installed."""
     onnx = require("onnx", "to_onnx")
     opsets = [onnx.helper.make_opsetid("", OPSET)]
     model = onnx.helper.make_model(

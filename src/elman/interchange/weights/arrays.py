@@ -95,11 +95,8 @@ def unchanged(cell: Cell) -> Cell:
 
 
 def known_kind(module: Any) -> Kind:
-    """The kind of a module's cell.
-
-    Raises:
-        InputError: it is not a recurrent module, or not of a kind that other libraries have.
-    """
+    """The kind of a module's cell. Raises InputError: it is not a recurrent module, or not of a
+    kind that other libraries have."""
     if not isinstance(module, SequenceModule):
         raise InputError(
             f"weights are those of a recurrent module, not of {type(module).__name__}",
@@ -214,12 +211,8 @@ def wrong(expected: str, got: Any) -> InputError:
 
 
 def array(value: Any, name: str, shape: tuple[int, ...] | None) -> Array:
-    """A value as an array of numbers.
-
-    Raises:
-        InputError: it is none.
-        ShapeError: it has not this shape.
-    """
+    """A value as an array of numbers. Raises InputError: it is none; ShapeError: it has not this
+    shape."""
     try:
         found = numbers(value) if isinstance(value, torch.Tensor) else np.asarray(value)
         found = found if found.dtype == np.float64 else found.astype(np.float32)
@@ -233,11 +226,8 @@ def array(value: Any, name: str, shape: tuple[int, ...] | None) -> Array:
 def taken(
     left: dict[str, Any], name: str, shape: tuple[int, ...], where: str = "", needed: bool = True
 ) -> Array | None:
-    """Take an array out of a dict; None if it is not there and not needed.
-
-    Raises:
-        InputError, ShapeError: it is needed, or does not fit.
-    """
+    """Take an array out of a dict; None if it is not there and not needed. Raises InputError,
+    ShapeError: it is needed, or does not fit."""
     value = left.pop(name, None)
     if value is not None:
         return array(value, name + where, shape)
@@ -265,11 +255,8 @@ def none_left(left: Mapping[str, Any], where: str = "") -> None:
 
 
 def trees(arrays: Any, layers: Sequence[Layer]) -> list[Mapping[str, Any]]:
-    """A dict per layer, of which one alone needs no list.
-
-    Raises:
-        InputError: there are more, or fewer, or something else.
-    """
+    """A dict per layer, of which one alone needs no list. Raises InputError: there are more, or
+    fewer, or something else."""
     found = [arrays] if isinstance(arrays, Mapping) else arrays
     if not isinstance(found, (list, tuple)) or not all(isinstance(v, Mapping) for v in found):
         raise wrong("a dict of arrays for each layer", arrays)

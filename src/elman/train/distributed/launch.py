@@ -152,11 +152,8 @@ def time_left(deadline: float) -> timedelta:
 
 def await_store(deadline: float) -> None:
     """Wait until somebody listens where the store should be: torch's own attempts to connect take
-    up to twice their timeout where nobody does, as behind a torchrun that was killed.
-
-    Raises:
-        DistNetworkError: if nobody does before the deadline (monotonic clock).
-    """
+    up to twice their timeout where nobody does, as behind a torchrun that was killed. Raises
+    DistNetworkError: nobody does before the deadline (monotonic clock)."""
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     while True:
         try:
@@ -171,11 +168,8 @@ def await_store(deadline: float) -> None:
 
 
 def run_of_launch(out: Path | None, launch: str) -> Path | None:
-    """The last run folder that carries the mark of a launch, or None.
-
-    Raises:
-        RunError: if the folder of the runs cannot be read.
-    """
+    """The last run folder that carries the mark of a launch, or None. Raises RunError: the folder
+    of the runs cannot be read."""
     runs = [] if out is None else [run.path for run in list_runs(out)]
     marked = [path for path in runs if (path / mark(launch)).exists()]
     return marked[-1] if marked else None
@@ -275,11 +269,8 @@ def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
 
 
 def check_place(config: Config) -> None:
-    """Refuse a place among several machines, as the environment tells it, that there is not.
-
-    Raises:
-        InputError: MASTER_PORT is not a port, or NODE_RANK not the number of a machine.
-    """
+    """Refuse a place among several machines, as the environment tells it, that there is not. Raises
+    InputError: MASTER_PORT is not a port, or NODE_RANK not the number of a machine."""
     if config.nodes == 1:
         return
     for name, highest in (("MASTER_PORT", 65535), ("NODE_RANK", config.nodes - 1)):

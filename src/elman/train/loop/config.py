@@ -211,11 +211,7 @@ class Config:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Self:
-        """Read what `to_json` gave.
-
-        Raises:
-            DamageError: if a field is unknown or of the wrong kind.
-        """
+        """Read what `to_json` gave. Raises DamageError: a field is unknown or of the wrong kind."""
         stored = {name: value for name, value in stored.items() if name != "task"}
         unknown = sorted(set(stored) - {field.name for field in fields(cls)})
         if unknown:

@@ -58,21 +58,15 @@ def recurrent(
 
 
 def check_cell(config: Config) -> None:
-    """Find the cell of a run, before its data are read.
-
-    Raises:
-        InputError, RunError: as :func:`find_sequence_cell`.
-    """
+    """Find the cell of a run, before its data are read. Raises InputError, RunError: as
+    :func:`find_sequence_cell`."""
     if config.cell not in BUILT_IN:
         find_sequence_cell(config.cell)
 
 
 def own_formula(config: Config) -> str:
-    """The fingerprint of a cell that is in the user's file, which may change; else nothing.
-
-    Raises:
-        RunError: as :func:`find_cell`.
-    """
+    """The fingerprint of a cell that is in the user's file, which may change; else nothing. Raises
+    RunError: as :func:`find_cell`."""
     return find_cell(config.cell).fingerprint if ":" in config.cell else ""
 
 
@@ -96,12 +90,8 @@ def without_twin(config: Config) -> str | None:
 
 
 def find_sequence_cell(name: str) -> Cell:
-    """Find a cell that reads one input of any size, as the layers of a run do.
-
-    Raises:
-        InputError: if the library has no such cell, or it reads something else.
-        RunError: as :func:`find_cell`.
-    """
+    """Find a cell that reads one input of any size, as the layers of a run do. Raises InputError:
+    the library has no such cell, or it reads something else; RunError: as :func:`find_cell`."""
     cell = find_cell(name)
     reads = [*cell.inputs, *cell.static]
     if len(reads) > 1 or [len(dim) for dim in reads[0].shape] != [1]:

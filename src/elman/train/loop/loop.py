@@ -189,11 +189,8 @@ class Loop:
         return step % self.config.sync_every == 0 or step == self.steps
 
     def skip(self, loss: float, norm: float) -> None:
-        """Go on after a step whose loss or gradient is not finite, if that is asked for.
-
-        Raises:
-            RunError: if not, or if too many came in a row.
-        """
+        """Go on after a step whose loss or gradient is not finite, if that is asked for. Raises
+        RunError: not, or if too many came in a row."""
         self.tally = self.tally.skip()
         if self.config.on_nonfinite == "stop" or self.tally.skipped_in_a_row > MOST_SKIPPED:
             raise RunError(self.diverged(loss, norm))

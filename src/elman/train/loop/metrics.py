@@ -174,11 +174,8 @@ def read_metrics(path: Path) -> list[Row]:
 
 
 def parse_metrics(held: bytes) -> list[Row]:
-    """Read the rows of a metrics.csv from its bytes.
-
-    Raises:
-        DamageError: if they, or a line of them, are not what a run writes.
-    """
+    """Read the rows of a metrics.csv from its bytes. Raises DamageError: they, or a line of them,
+    are not what a run writes."""
     whole = held[: held.rfind(b"\n") + 1]
     try:
         lines = csv.reader(io.StringIO(whole.decode("utf-8")), strict=True)
@@ -193,11 +190,8 @@ def parse_metrics(held: bytes) -> list[Row]:
 
 
 def parse_row(columns: list[str], texts: list[str], line: int) -> Row:
-    """Read one line's texts as numbers.
-
-    Raises:
-        DamageError: there are more or fewer than columns, or one is out of range or not a number.
-    """
+    """Read one line's texts as numbers. Raises DamageError: there are more or fewer than columns,
+    or one is out of range or not a number."""
     if len(texts) != len(columns):
         raise DamageError(f"line {line}: {len(texts)} values in {len(columns)} columns")
     try:

@@ -132,11 +132,7 @@ def packed(pixels: bytes) -> str:
 
 
 def unpacked(text: str) -> bytes:
-    """Read what `packed` wrote.
-
-    Raises:
-        ValueError: if it is something else.
-    """
+    """Read what `packed` wrote. Raises ValueError: it is something else."""
     return base64.b64decode(text, validate=True)
 
 

@@ -29,21 +29,14 @@ WHO = "a file of tensors"
 
 
 def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """Write tensors as a safetensors file has them.
-
-    Raises:
-        MissingPackageError: safetensors is not installed.
-    """
+    """Write tensors as a safetensors file has them. Raises MissingPackageError: safetensors is not
+    installed."""
     return require("safetensors.torch", WHO).save(dict(tensors))
 
 
 def decode_tensors(content: bytes) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file, each at an address of its own.
-
-    Raises:
-        ValueError: it is none.
-        MissingPackageError: safetensors is not installed.
-    """
+    """Read the tensors of a safetensors file, each at an address of its own. Raises ValueError: it
+    is none; MissingPackageError: safetensors is not installed."""
     library: Any = require("safetensors.torch", WHO)
     broken = require("safetensors", WHO).SafetensorError
     try:  # copies, because a tensor lies in a safetensors file at any address, not an aligned one
@@ -139,11 +132,8 @@ class Writer:
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint below `folder` and remove all but the last two.
-
-    Raises:
-        OSError: if it cannot be written, as on a full disk; the older ones stay.
-    """
+    """Write a checkpoint below `folder` and remove all but the last two. Raises OSError: it cannot
+    be written, as on a full disk; the older ones stay."""
     path = written(folder, NAME, checkpoint)
     for old in listed(folder)[:-KEPT]:
         remove_folder(old)
@@ -151,11 +141,8 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def written(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint below `folder`, named by its step.
-
-    Raises:
-        OSError: if it cannot be written.
-    """
+    """Write a checkpoint below `folder`, named by its step. Raises OSError: it cannot be
+    written."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {TENSORS: encode_tensors(checkpoint.tensors), METRICS: checkpoint.metrics.encode()}
     body = {"format": FORMAT, "step": checkpoint.step, "facts": checkpoint.facts}
@@ -200,11 +187,8 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def read(path: Path) -> Checkpoint:
-    """Read one checkpoint and check every byte of it.
-
-    Raises:
-        RunError: if a file is missing, cut short, or changed.
-    """
+    """Read one checkpoint and check every byte of it. Raises RunError: a file is missing, cut
+    short, or changed."""
     try:
         stored = read_object(path / FACTS)
         if stored is None:
@@ -277,11 +261,8 @@ class Best:
 
 
 def save_best(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write what did best below `folder`, and then remove what did before.
-
-    Raises:
-        OSError: if it cannot be written, as on a full disk; the one before stays.
-    """
+    """Write what did best below `folder`, and then remove what did before. Raises OSError: it
+    cannot be written, as on a full disk; the one before stays."""
     path = written(folder, BEST, checkpoint)
     for old in _listed(folder):
         if old != path:
@@ -291,11 +272,7 @@ def save_best(folder: Path, checkpoint: Checkpoint) -> Path:
 
 def read_best(folder: Path) -> Checkpoint | None:
     """Read what did best; None before the first validation. Another process may be writing a better
-    one.
-
-    Raises:
-        RunError: it is damaged.
-    """
+    one. Raises RunError: it is damaged."""
     while found := _listed(folder):
         try:
             return read(found[-1])
@@ -306,11 +283,7 @@ def read_best(folder: Path) -> Checkpoint | None:
 
 
 def best_of(folder: Path) -> Best | None:
-    """Read what a run knows of its best.
-
-    Raises:
-        RunError: it is damaged.
-    """
+    """Read what a run knows of its best. Raises RunError: it is damaged."""
     point = read_best(folder)
     if point is None:
         return None

@@ -51,11 +51,7 @@ class RunFolder:
         return self.path / "report.html"
 
     def write(self, name: str, content: dict[str, Any]) -> None:
-        """Write config, facts or result.
-
-        Raises:
-            RunError: if the disk does not take it.
-        """
+        """Write config, facts or result. Raises RunError: the disk does not take it."""
         path = self.path / f"{name}.json"
         try:
             text = json.dumps(content, indent=1) + "\n"
@@ -66,19 +62,13 @@ class RunFolder:
             ) from error
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Read config, facts or result as JSON has it; None if it is not there yet.
-
-        Raises:
-            DamageError: if the file cannot be read or is no JSON object.
-        """
+        """Read config, facts or result as JSON has it; None if it is not there yet. Raises
+        DamageError: the file cannot be read or is no JSON object."""
         return read_object(self.path / f"{name}.json")
 
     def lock(self) -> FileLock:
-        """Take the folder for this process.
-
-        Raises:
-            RunError: if another process trains in it, or it cannot be taken.
-        """
+        """Take the folder for this process. Raises RunError: another process trains in it, or it
+        cannot be taken."""
         path = self.path / ".lock"
         lock = FileLock(path, timeout=0)
         try:
@@ -93,11 +83,7 @@ class RunFolder:
 
 
 def create_run(root: Path, task: str) -> RunFolder:
-    """Make a new folder `<date>_<time>-<task>` below `root`.
-
-    Raises:
-        RunError: if it cannot be made.
-    """
+    """Make a new folder `<date>_<time>-<task>` below `root`. Raises RunError: it cannot be made."""
     name = time.strftime("%Y-%m-%d_%H-%M-%S") + f"-{task}"
     for number in range(1, 1000):
         path = root / (name if number == 1 else f"{name}-{number}")
@@ -117,11 +103,7 @@ def create_run(root: Path, task: str) -> RunFolder:
 
 
 def open_run(path: Path) -> RunFolder:
-    """Open an existing run folder.
-
-    Raises:
-        RunError: if it is none.
-    """
+    """Open an existing run folder. Raises RunError: it is none."""
     if not is_run(path):
         missing = "no config.json in it" if os.path.isdir(path) else "no such folder"
         hint = "elman runs"
@@ -132,11 +114,8 @@ def open_run(path: Path) -> RunFolder:
 
 
 def list_runs(root: Path) -> list[RunFolder]:
-    """List the run folders below a folder, oldest first.
-
-    Raises:
-        RunError: if the folder cannot be read.
-    """
+    """List the run folders below a folder, oldest first. Raises RunError: the folder cannot be
+    read."""
     try:
         names = sorted(os.listdir(root))
     except (FileNotFoundError, NotADirectoryError):
@@ -218,11 +197,8 @@ def permit_cell(
 
 
 def check_inner(folder: RunFolder, trust: bool = False) -> None:
-    """Refuse to write where links of a run folder lead.
-
-    Raises:
-        RunError: there are some, and the call does not trust the run.
-    """
+    """Refuse to write where links of a run folder lead. Raises RunError: there are some, and the
+    call does not trust the run."""
     for name in () if trust else INNER:
         inner = folder.path / name
         if inner.is_symlink():

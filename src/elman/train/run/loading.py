@@ -95,11 +95,8 @@ def load(
 
 def weights_of(folder: RunFolder, weights: Weights = "best") -> Checkpoint:
     """What holds the weights of a run, as :func:`load` has them; nothing in the folder is touched.
-
-    Raises:
-        InputError: there are no such weights.
-        RunError: there is no checkpoint, or the best one is damaged.
-    """
+    Raises InputError: there are no such weights; RunError: there is no checkpoint, or the best one
+    is damaged."""
     check_choice("weights", weights, get_args(Weights))
     try:
         best = read_best(folder.checkpoints) if weights == "best" else None
@@ -117,20 +114,13 @@ def weights_of(folder: RunFolder, weights: Weights = "best") -> Checkpoint:
 
 def write_spec(folder: RunFolder, data: Data, config: Config) -> None:
     """Keep what a model is built from, so that it can be without the data, and the fingerprint of a
-    cell of the user's.
-
-    Raises:
-        RunError: the disk does not take it.
-    """
+    cell of the user's. Raises RunError: the disk does not take it."""
     folder.write(SPEC, asdict(data.spec()) | {FORMULA: own_formula(config)})
 
 
 def check_formula(folder: RunFolder, config: Config) -> None:
-    """Refuse a cell whose file has another formula by now than when the run began.
-
-    Raises:
-        RunError: it has, or the file is not to be read.
-    """
+    """Refuse a cell whose file has another formula by now than when the run began. Raises RunError:
+    it has, or the file is not to be read."""
     try:
         then = (folder.read(SPEC) or {}).get(FORMULA)
     except DamageError:  # said where it is needed
@@ -169,11 +159,7 @@ def _dtype(weights: dict[str, Tensor]) -> torch.dtype:
 
 
 def _fill(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
-    """Give a model its weights.
-
-    Raises:
-        RunError: they are another model's.
-    """
+    """Give a model its weights. Raises RunError: they are another model's."""
     try:
         check_weights(weights, model)
     except RunError as error:

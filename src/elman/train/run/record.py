@@ -133,11 +133,8 @@ class Record:
         return self.folder.path.name
 
     def require(self) -> tuple[Config, Facts]:
-        """Return what a run needs to go on; metrics.csv it has from its checkpoint.
-
-        Raises:
-            RunError: if something of it is damaged.
-        """
+        """Return what a run needs to go on; metrics.csv it has from its checkpoint. Raises
+        RunError: something of it is damaged."""
         bad = {name: why for name, why in self.damages.items() if name != "metrics.csv"}
         if self.config is not None and self.config.steps is None:
             bad["config.json"] = "steps: expected an integer, got None"
@@ -170,11 +167,7 @@ def read_record(folder: RunFolder) -> Record:
 
 
 def needed(folder: RunFolder, name: str) -> dict[str, Any]:
-    """Read a file that every run has.
-
-    Raises:
-        DamageError: if it is damaged or not there.
-    """
+    """Read a file that every run has. Raises DamageError: it is damaged or not there."""
     content = folder.read(name)
     if content is None:
         raise DamageError("it is missing")
@@ -182,21 +175,15 @@ def needed(folder: RunFolder, name: str) -> dict[str, Any]:
 
 
 def result_of(folder: RunFolder) -> Result | None:
-    """Read what came out; None if the run is not complete.
-
-    Raises:
-        DamageError: if the file is damaged.
-    """
+    """Read what came out; None if the run is not complete. Raises DamageError: the file is
+    damaged."""
     content = folder.read("result")
     return None if content is None else with_all(Result, content)
 
 
 def with_all(kind: type[Value], content: dict[str, Any]) -> Value:
-    """Read a file's content, and keep all of it under `content`.
-
-    Raises:
-        DamageError: if a field is missing, or is not what it should be.
-    """
+    """Read a file's content, and keep all of it under `content`. Raises DamageError: a field is
+    missing, or is not what it should be."""
     return replace(filled(kind, content), content=content)
 
 

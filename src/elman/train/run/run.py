@@ -72,12 +72,8 @@ PACE_SHARE = 0.02  # of the whole time, spent on measuring the time of a step
 
 
 def start(config: Config, out: Path, console: Console, *, comparing: bool = True) -> Outcome:
-    """Train a new model into a new folder below `out`.
-
-    Raises:
-        RunError: if the data or the folder cannot be used.
-        InputError: if the configuration does not fit this machine.
-    """
+    """Train a new model into a new folder below `out`. Raises RunError: the data or the folder
+    cannot be used; InputError: the configuration does not fit this machine."""
     began = time.perf_counter()
     attempt = meet(config.timeout, out)
     if attempt.earlier_run is not None:
@@ -166,11 +162,8 @@ def resume(
 
 
 def check_packages(config: Config) -> None:
-    """Refuse to train without a package that is first needed when training is under way.
-
-    Raises:
-        MissingPackageError: it is not installed.
-    """
+    """Refuse to train without a package that is first needed when training is under way. Raises
+    MissingPackageError: it is not installed."""
     require("safetensors", "a run")
     if config.tensorboard:
         require("tensorboard", "--tensorboard")
@@ -194,11 +187,8 @@ def same_facts(config: Config, data: Data) -> dict[str, Any]:
 
 
 def check_same(data: Data, facts: Facts) -> None:
-    """Refuse to go on with other data than a run began with.
-
-    Raises:
-        RunError: if the data have changed.
-    """
+    """Refuse to go on with other data than a run began with. Raises RunError: the data have
+    changed."""
     if facts.digest == data.digest:
         return
     raise RunError(
@@ -254,10 +244,7 @@ def assemble(
 
 def take_up(loop: Loop, point: Checkpoint | None, was: dict[str, Any]) -> None:
     """Put a loop where a checkpoint of its run was taken, on a machine of which facts are told.
-
-    Raises:
-        RunError: the checkpoint is not of this run.
-    """
+    Raises RunError: the checkpoint is not of this run."""
     say = loop.display.say
     if point is None:
         say("no checkpoint yet: the run starts from its first step")

@@ -60,11 +60,8 @@ def grouped(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 
 
 def check_sizes(config: Config, weights: Mapping[str, Tensor]) -> None:
-    """Refuse a model that is larger than its weights, before it is built.
-
-    Raises:
-        RunError: it has more layers than there are weights, or more units than the longest.
-    """
+    """Refuse a model that is larger than its weights, before it is built. Raises RunError: it has
+    more layers than there are weights, or more units than the longest."""
     longest = max((size for value in weights.values() for size in value.shape), default=0)
     for name, most in (("layers", len(weights)), ("hidden", longest), ("embedding", longest)):
         size = getattr(config, name, 0)
@@ -73,11 +70,8 @@ def check_sizes(config: Config, weights: Mapping[str, Tensor]) -> None:
 
 
 def check_weights(weights: Mapping[str, Tensor], model: nn.Module) -> None:
-    """Refuse weights that are not exactly those of a model.
-
-    Raises:
-        RunError: one is missing, too many, or of another shape or dtype.
-    """
+    """Refuse weights that are not exactly those of a model. Raises RunError: one is missing, too
+    many, or of another shape or dtype."""
     wanted = {name: form(value) for name, value in model.state_dict().items()}
     _check({name: form(value) for name, value in weights.items()}, wanted)
 
@@ -249,11 +243,8 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], facts: Facts, config: 
 
 
 def restore_weights(stepper: Stepper, tensors: dict[str, Tensor]) -> None:
-    """Put back what `capture_weights` copied.
-
-    Raises:
-        RunError: if the tensors are not those of this model.
-    """
+    """Put back what `capture_weights` copied. Raises RunError: the tensors are not those of this
+    model."""
     weights = grouped(tensors).get("model", {})
     check_weights(weights, stepper.plain)
     stepper.plain.load_state_dict(divided(weights, stepper.plain))

@@ -55,11 +55,8 @@ Share = Annotated[float, Range(0, 1)]
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """Read a regular file; None if there is none.
-
-    Raises:
-        DamageError: if it cannot be read, or is not a file that a run would write.
-    """
+    """Read a regular file; None if there is none. Raises DamageError: it cannot be read, or is not
+    a file that a run would write."""
     try:
         return read_file(path, LARGEST)
     except OSError as error:
@@ -69,11 +66,8 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """Read a file with a JSON object; None if there is no file.
-
-    Raises:
-        DamageError: if it cannot be read, or holds something else.
-    """
+    """Read a file with a JSON object; None if there is no file. Raises DamageError: it cannot be
+    read, or holds something else."""
     held = read_bytes(path)
     if held is None:
         return None
@@ -153,11 +147,8 @@ def one_of(options: tuple[Any, ...], value: Any, where: str) -> Any:
 
 
 def filled(kind: Any, content: dict[str, Any], where: str = "") -> Any:
-    """Make a dataclass from an object; what it has beyond the fields is left out.
-
-    Raises:
-        DamageError: if a field is missing, of another type, or breaks a rule of the dataclass.
-    """
+    """Make a dataclass from an object; what it has beyond the fields is left out. Raises
+    DamageError: a field is missing, of another type, or breaks a rule of the dataclass."""
     hints, values = hints_of(kind), {}
     for field in fields(kind):
         if field.name in content:
@@ -178,11 +169,8 @@ def hints_of(kind: Any) -> dict[str, Any]:
 
 
 def number(text: str) -> int | float | None:
-    """Read a number of a table; None where nothing stands.
-
-    Raises:
-        DamageError: if something else stands there.
-    """
+    """Read a number of a table; None where nothing stands. Raises DamageError: something else
+    stands there."""
     if not text:
         return None
     try:

@@ -27,11 +27,8 @@ def words_of(config: Config) -> Words:
 
 
 def read_config(stored: dict[str, Any]) -> Config:
-    """Read a stored configuration of any task.
-
-    Raises:
-        DamageError: if the task is unknown, or a field is unknown or of the wrong kind.
-    """
+    """Read a stored configuration of any task. Raises DamageError: the task is unknown, or a field
+    is unknown or of the wrong kind."""
     name = stored.get("task")
     if not isinstance(name, str) or name not in TASKS:
         raise DamageError(f"an unknown task: {reprlib.repr(name)}, not one of {', '.join(TASKS)}")

@@ -233,11 +233,8 @@ def predicting(name: str, pairs: Any) -> Baseline:
 
 
 def prepare(config: RegressionConfig) -> RegressionData:
-    """Read and lay out the sequences of a run.
-
-    Raises:
-        InputError, RunError: if there is nothing readable.
-    """
+    """Read and lay out the sequences of a run. Raises InputError, RunError: there is nothing
+    readable."""
     fit, held = read_halves(config.data)
     inputs_as, targets_as = scaling_of(fit.x), scaling_of(fit.y)
     gone = sum(int(np.isnan(half.x).sum()) for half in (fit, held))

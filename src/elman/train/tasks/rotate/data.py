@@ -131,11 +131,7 @@ class RotateData(Walked):
 
 
 def prepare(config: RotateConfig) -> RotateData:
-    """Read the images of a run.
-
-    Raises:
-        RunError: if there are none.
-    """
+    """Read the images of a run. Raises RunError: there are none."""
     found = find_images(config.data)
     fit, held = (torch.from_numpy(half) for half in (found.train, found.test))
     empty = torch.empty(0, dtype=torch.long)

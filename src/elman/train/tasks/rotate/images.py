@@ -112,11 +112,8 @@ class Images:
 
 
 def find_images(data: str | None) -> Images:
-    """Read what a user named, or parts of a photograph.
-
-    Raises:
-        RunError: if there are no images in it.
-    """
+    """Read what a user named, or parts of a photograph. Raises RunError: there are no images in
+    it."""
     if data is None:
         return photograph()
     path = Path(data).expanduser()
@@ -135,11 +132,8 @@ def find_images(data: str | None) -> Images:
 
 
 def of_npz(path: Path) -> Images:
-    """Read images by name.
-
-    Raises:
-        RunError: with the array's name, if one is missing or holds no images.
-    """
+    """Read images by name. Raises RunError: with the array's name, if one is missing or holds no
+    images."""
     arrays = load_npz(path, HINT)
     halves = []
     for name in ("x_train", "x_test"):
@@ -169,11 +163,8 @@ def grey(images: np.ndarray) -> np.ndarray:
 
 
 def photograph() -> Images:
-    """Cut the photograph that comes with matplotlib, made smaller, into parts of 32 x 32.
-
-    Raises:
-        RunError: if this matplotlib has come without it.
-    """
+    """Cut the photograph that comes with matplotlib, made smaller, into parts of 32 x 32. Raises
+    RunError: this matplotlib has come without it."""
     import matplotlib as mpl  # a tenth of the start of any training
     from matplotlib.image import imread
 

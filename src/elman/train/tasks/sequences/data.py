@@ -124,11 +124,8 @@ class SequenceData(Walked):
 
 
 def prepare_series(config: SeriesConfig) -> SequenceData:
-    """Read and lay out time series or raw audio.
-
-    Raises:
-        InputError, RunError: if there is nothing readable.
-    """
+    """Read and lay out time series or raw audio. Raises InputError, RunError: there is nothing
+    readable."""
     source = find_series(config.data)
     if config.unseen is not None:
         source = holding_out(source, config.unseen)
@@ -140,11 +137,8 @@ def prepare_series(config: SeriesConfig) -> SequenceData:
 
 
 def prepare_images(config: ImagesConfig) -> SequenceData:
-    """Read and lay out images, pixel by pixel.
-
-    Raises:
-        InputError, RunError: if there is nothing readable.
-    """
+    """Read and lay out images, pixel by pixel. Raises InputError, RunError: there is nothing
+    readable."""
     source = find_images(config.data)
     if config.permute:
         halves = [
@@ -155,11 +149,8 @@ def prepare_images(config: ImagesConfig) -> SequenceData:
 
 
 def lay_out(source: Source, config: SequenceConfig) -> SequenceData:
-    """Scale the values, join those of one step, and number the classes.
-
-    Raises:
-        RunError: if the held-out half has classes, or channels, that the other does not.
-    """
+    """Scale the values, join those of one step, and number the classes. Raises RunError: the
+    held-out half has classes, or channels, that the other does not."""
     classes = tuple(sorted(set(source.train.labels), key=by_number))
     if strange := sorted(set(source.test.labels) - set(classes)):
         raise RunError(

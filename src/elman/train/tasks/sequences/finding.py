@@ -18,11 +18,8 @@ from elman.train.tasks.sequences.source import Half, Source
 
 def archive_series(name: str) -> Source:
     """Fetch a data set of the UCR/UEA archive (EigenWorms, …); aeon keeps it for the next time.
-
-    Raises:
-        MissingPackageError: aeon is not installed.
-        RunError: it knows no such name, or has no network.
-    """
+    Raises MissingPackageError: aeon is not installed; RunError: it knows no such name, or has no
+    network."""
     load = package("aeon.datasets").load_classification
     halves = []
     for split in ("train", "test"):
@@ -33,12 +30,9 @@ def archive_series(name: str) -> Source:
 
 
 def hub_images(name: str) -> Source:
-    """Fetch an image data set from the Hugging Face hub ("ylecun/mnist", "uoft-cs/cifar10").
-
-    Raises:
-        MissingPackageError: datasets is not installed.
-        RunError: it knows no such name, or has no network.
-    """
+    """Fetch an image data set from the Hugging Face hub ("ylecun/mnist", "uoft-cs/cifar10"). Raises
+    MissingPackageError: datasets is not installed; RunError: it knows no such name, or has no
+    network."""
     whole = fetched(name, package("datasets").load_dataset, name)
     halves = []
     for split in ("train", "test"):
@@ -56,11 +50,8 @@ def hub_images(name: str) -> Source:
 
 
 def package(name: str) -> Any:
-    """Import a module that fetches data sets.
-
-    Raises:
-        MissingPackageError: its package is not installed.
-    """
+    """Import a module that fetches data sets. Raises MissingPackageError: its package is not
+    installed."""
     return require(name, "a data set by its name, not of a file or folder,")
 
 
@@ -80,22 +71,14 @@ def fetched(name: str, load: Any, *words: Any, **options: Any) -> Any:
 
 
 def find_series(data: str | None) -> Source:
-    """Read time series.
-
-    Raises:
-        InputError: if nothing is named.
-        RunError: if there is nothing readable.
-    """
+    """Read time series. Raises InputError: nothing is named; RunError: there is nothing
+    readable."""
     return _find(data, "series", archive_series, _series_of)
 
 
 def find_images(data: str | None) -> Source:
-    """Read images as sequences of pixels.
-
-    Raises:
-        InputError: if nothing is named.
-        RunError: if there is nothing readable, or it holds no images.
-    """
+    """Read images as sequences of pixels. Raises InputError: nothing is named; RunError: there is
+    nothing readable, or it holds no images."""
     source = _find(data, "images", hub_images, _images_of)
     if source.kind != "pixels":
         raise RunError("these are not images", "elman train series", path=source.name)

@@ -116,11 +116,8 @@ def flat(images: np.ndarray) -> np.ndarray:
 
 
 def read_idx(folder: Path) -> Source:
-    """Read the four idx files of a folder, gzipped or not.
-
-    Raises:
-        RunError: if one is missing or damaged.
-    """
+    """Read the four idx files of a folder, gzipped or not. Raises RunError: one is missing or
+    damaged."""
     halves = []
     for names in IDX.values():
         images, labels = (idx_array(idx_file(folder, name)) for name in names)
@@ -165,11 +162,8 @@ def read_pair(train: Path, test: Path) -> Source:
 
 
 def read_half(path: Path) -> Half:
-    """Read one file; missing values are NaN.
-
-    Raises:
-        RunError: with the line, if the file does not keep to its format.
-    """
+    """Read one file; missing values are NaN. Raises RunError: with the line, if the file does not
+    keep to its format."""
     try:
         lines = read_file(path).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

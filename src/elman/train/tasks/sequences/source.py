@@ -59,11 +59,8 @@ class Source:
 
 
 def holding_out(source: Source, group: str) -> Source:
-    """Divide anew: one group is held out, all others are learned from.
-
-    Raises:
-        RunError: if the data have no groups, or none of that name.
-    """
+    """Divide anew: one group is held out, all others are learned from. Raises RunError: the data
+    have no groups, or none of that name."""
     halves = (source.train, source.test)
     values = [piece for half in halves for piece in half.values]
     labels = [label for half in halves for label in half.labels]
@@ -82,11 +79,7 @@ def holding_out(source: Source, group: str) -> Source:
 
 
 def by_group(source: Source) -> Source:
-    """Tell groups (speakers) apart, not labels.
-
-    Raises:
-        RunError: if the data have no groups.
-    """
+    """Tell groups (speakers) apart, not labels. Raises RunError: the data have no groups."""
     halves = [Half(half.values, half.groups) for half in (source.train, source.test)]
     if not all(half.labels for half in halves):
         raise RunError("the data name no groups to tell apart", "--by label", path=source.name)

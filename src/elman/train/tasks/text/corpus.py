@@ -25,11 +25,7 @@ WIKITEXT = ("Salesforce/wikitext", "wikitext-2-v1")  # on the Hugging Face hub
 
 def wikitext() -> tuple[str, str, int, int, tuple[str, ...], str]:
     """Fetch WikiText-2, words as they are tokenized there; datasets keeps it for the next time.
-
-    Raises:
-        MissingPackageError: datasets is not installed.
-        RunError: there is no network.
-    """
+    Raises MissingPackageError: datasets is not installed; RunError: there is no network."""
     whole = fetched("wikitext-2", package("datasets").load_dataset, *WIKITEXT)
     train, valid, test = (lines_of(whole[part]) for part in ("train", "validation", "test"))
     return train, valid, 0, 0, (), test
@@ -197,11 +193,8 @@ def read_all(root: Path, names: Iterable[str]) -> tuple[list[Document], list[str
 
 
 def read_text(path: Path) -> str:
-    """Read one UTF-8 file with line ends as newlines.
-
-    Raises:
-        RunError: if it cannot be read, is empty, or is no UTF-8 text.
-    """
+    """Read one UTF-8 file with line ends as newlines. Raises RunError: it cannot be read, is empty,
+    or is no UTF-8 text."""
     try:
         raw = read_file(path)
     except OSError as error:

@@ -241,11 +241,8 @@ def walked(stream: Stream) -> Iterator[Batch]:
 
 
 def prepare(config: TextConfig) -> TextData:
-    """Read, encode and lay out the text of a run.
-
-    Raises:
-        RunError: if there is no text, or too little.
-    """
+    """Read, encode and lay out the text of a run. Raises RunError: there is no text, or too
+    little."""
     corpus = load(config.data)
     level = config.splitting
     if not corpus.train:

@@ -60,11 +60,8 @@ def generate(
 
 
 def pick(logits: torch.Tensor, temperature: float, draws: torch.Generator) -> torch.Tensor:
-    """Draw one number, [1], from logits [V].
-
-    Raises:
-        RunError: some are not finite, or not when the temperature divides them.
-    """
+    """Draw one number, [1], from logits [V]. Raises RunError: some are not finite, or not when the
+    temperature divides them."""
     if temperature == 0:
         return logits.argmax()[None]
     chances = torch.softmax(logits / temperature, 0)
