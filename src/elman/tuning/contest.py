@@ -20,7 +20,7 @@ from elman.engines import deadline, registry
 from elman.engines.base import Job
 from elman.errors import ElmanError
 from elman.ir.types import shape_size
-from elman.tuning.verification import flops
+from elman.tuning.trial import flops
 from elman.tuning.waiting import waited_s
 
 TIE = 1.03  # ratio of times up to which two candidates are as good as each other

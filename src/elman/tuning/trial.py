@@ -30,6 +30,12 @@ Maker = Callable[[Tensor], Tensor]
 _DRAWN = 1_000_003  # numbers drawn for one tensor; a larger one repeats them, in no step with rows
 
 
+def flops(job: Job) -> float:
+    """Rough work of one step of one sample, forward and backward (FLOP)."""
+    sizes = [shape_size(weight.shape, job.spec.sizes) for weight in job.graph.weights]
+    return 6.0 * sum(rows * columns for rows, columns in (s for s in sizes if len(s) == 2)) + 1.0
+
+
 def _same(value: Any) -> Any:
     return value
 

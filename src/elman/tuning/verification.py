@@ -15,13 +15,12 @@ from torch import Tensor
 from elman.engines.base import Job, Kernel
 from elman.engines.forks import own_threads
 from elman.errors import DisagreementError, ElmanError
-from elman.ir.types import shape_size
 from elman.tuning.agreement import disagreement, finite
 from elman.tuning.decisions import recall, remember
 from elman.tuning.facts import verifying_facts
 from elman.tuning.kernels import kernel_of, label
 from elman.tuning.rounding import has_ties, near_ties, unsteady
-from elman.tuning.trial import Trial, make_trial
+from elman.tuning.trial import Trial, flops, make_trial
 
 _STEPS, _BATCH = 5, 17  # of the comparison: more rows than a tile of any engine has
 _FLOPS = 2e8  # of a comparison: of larger steps there are fewer, and fewer samples
@@ -64,12 +63,6 @@ def verify(job: Job, kernel: Kernel, who: str) -> None:
         if program is not None:
             remember(mark, {"agrees": True})
     _right[kernel] = True
-
-
-def flops(job: Job) -> float:
-    """Rough work of one step of one sample, forward and backward (FLOP)."""
-    sizes = [shape_size(weight.shape, job.spec.sizes) for weight in job.graph.weights]
-    return 6.0 * sum(rows * columns for rows, columns in (s for s in sizes if len(s) == 2)) + 1.0
 
 
 def _wrong(job: Job, kernel: Kernel) -> str | None:
