@@ -13,7 +13,7 @@ import torch
 import elman
 from elman import cells
 from elman.errors import InputError, ShapeError
-from elman.interchange.weights import layouts as moving
+from elman.interchange.weights import layouts
 from elman.interchange.weights.layouts import LAYOUTS
 
 # Made by the libraries that each case names, with weights drawn by numpy.
@@ -265,7 +265,7 @@ def test_biases_that_nobody_has():
 
 def test_examples_of_the_docstrings():
     """As they are printed."""
-    failed, tried = doctest.testmod(moving, extraglobs={"elman": elman})
+    failed, tried = doctest.testmod(layouts, extraglobs={"elman": elman})
     assert tried > 3
     assert not failed
 

@@ -159,9 +159,7 @@ def _again(layer: Layer, of: Program) -> int:
 
 
 def cost(
-    layers: Sequence[Layer],
-    programs: Mapping[str, Program],
-    choices: Sequence[Picked],
+    layers: Sequence[Layer], programs: Mapping[str, Program], choices: Sequence[Picked]
 ) -> str:
     """What each layer keeps and does, as text."""
     lines: list[str] = []

@@ -16,17 +16,7 @@ from elman.ir.graph import Graph, Node
 from elman.ir.ops import COMPARISONS, FLAT, OPS, STAND_INS
 from elman.tuning.trial import Trial
 
-_EXACT = (
-    *FLAT,
-    *STAND_INS,
-    "where",
-    "const",
-    "count",
-    "transpose",
-    "neg",
-    "spread",
-    "uniform",
-)
+_EXACT = (*FLAT, *STAND_INS, "where", "const", "count", "transpose", "neg", "spread", "uniform")
 
 
 def unsteady(job: Job, seed: int = 0) -> Kernel:

@@ -182,11 +182,7 @@ class _Model:
         return w.emit("Expand", name, w.emit("Concat", *ones, axis=0))
 
     def _layer(
-        self,
-        number: int,
-        layer: list[tuple[str, Any]],
-        inputs: list[str],
-        last: bool,
+        self, number: int, layer: list[tuple[str, Any]], inputs: list[str], last: bool
     ) -> list[str]:
         """All outputs of a layer, its directions side by side."""
         w, at, kind = self.w, self.two * number, self.kinds[number]
@@ -207,12 +203,7 @@ class _Model:
         return [v[0] if len(v) == 1 else w.emit("Concat", *v, axis=-1) for v in zip(*outs)]
 
     def _scan(
-        self,
-        index: int,
-        suffix: str,
-        runner: Any,
-        inputs: list[str],
-        last: bool,
+        self, index: int, suffix: str, runner: Any, inputs: list[str], last: bool
     ) -> list[str]:
         w, cell = self.w, runner.cell
         graph, places = step_of(cell.graph), self.form.places(index)

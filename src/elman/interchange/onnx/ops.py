@@ -133,13 +133,7 @@ REASONS: dict[str, str] = {  # why an op has no row
 STRUCTURAL = ("split", "concat", "matmul", "count")
 
 
-KINDS = {
-    "rnn": "RNN",
-    "gru": "GRU",
-    "gru_before": "GRU",
-    "lstm": "LSTM",
-    "lstm_peephole": "LSTM",
-}
+KINDS = {"rnn": "RNN", "gru": "GRU", "gru_before": "GRU", "lstm": "LSTM", "lstm_peephole": "LSTM"}
 _MISSING = ""  # an input that is left out
 
 

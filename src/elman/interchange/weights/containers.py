@@ -8,6 +8,7 @@ one (linen), or joined (most cells of nnx).
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -53,7 +54,6 @@ class Named:
     def write(
         self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind
     ) -> dict[str, Array]:
-        """See :class:`Container`."""
         return {
             f"{self.NAMES[role]}_{layer.suffix}": value
             for layer, part in zip(layers, parts, strict=True)
@@ -63,7 +63,6 @@ class Named:
     def read(
         self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
     ) -> list[Gates]:
-        """See :class:`Container`."""
         if not isinstance(arrays, Mapping):
             raise wrong("a dict of arrays by name", arrays)
         left, found = dict(arrays), list[Gates]()
@@ -74,28 +73,40 @@ class Named:
         return found
 
 
-class Fields:
+class PerLayer(ABC):
+    """A tree for each layer and direction."""
+
+    def write(self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind) -> list[Any]:
+        return [self.tree(part, kind) for part in parts]
+
+    def read(
+        self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
+    ) -> list[Gates]:
+        every = zip(trees(arrays, layers), layers, shapes, strict=True)
+        return [self.gates(dict(tree), layer, own, kind) for tree, layer, own in every]
+
+    @abstractmethod
+    def tree(self, part: Gates, kind: Kind) -> Any:
+        """Name the arrays of one layer."""
+
+    @abstractmethod
+    def gates(self, tree: dict[str, Any], layer: Layer, own: Shapes, kind: Kind) -> Gates:
+        """Find them again; sizes and switches beside the arrays may be left alone."""
+
+
+class Fields(PerLayer):
     """Equinox: per layer ``weight_ih [G·H, I]``, ``weight_hh``, ``bias`` and a GRU's ``bias_n
     [H]``, as ``vars(cell)`` has them."""
 
     NAMES: Mapping[str, str] = {"W": "weight_ih", "R": "weight_hh", "b": "bias", "d": "bias_n"}
 
-    def write(
-        self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind
-    ) -> list[dict[str, Array]]:
-        """See :class:`Container`."""
-        return [{self.NAMES[role]: value for role, value in present(part)} for part in parts]
+    def tree(self, part: Gates, kind: Kind) -> dict[str, Array]:
+        return {self.NAMES[role]: value for role, value in present(part)}
 
-    def read(
-        self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
-    ) -> list[Gates]:
-        """See :class:`Container`; sizes and switches beside the arrays are left alone."""
-        found: list[Gates] = []
-        for tree, layer, own in zip(trees(arrays, layers), layers, shapes, strict=True):
-            left = {name: value for name, value in tree.items() if np.ndim(value)}
-            names = {role: self.NAMES[role] for role in own}
-            found.append(by_role(left, names, own, f" of {layer.suffix}"))
-            none_left(left, f" of {layer.suffix}")
+    def gates(self, tree: dict[str, Any], layer: Layer, own: Shapes, kind: Kind) -> Gates:
+        left = {name: value for name, value in tree.items() if np.ndim(value)}
+        found = by_role(left, {role: self.NAMES[role] for role in own}, own, f" of {layer.suffix}")
+        none_left(left, f" of {layer.suffix}")
         return found
 
 
@@ -106,7 +117,6 @@ class Nodes:
     def write(
         self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind
     ) -> list[dict[str, Array]]:
-        """See :class:`Container`."""
         two = layers[0].directions
         return [self._node(parts[k : k + two]) for k in range(0, len(parts), two)]
 
@@ -120,7 +130,6 @@ class Nodes:
     def read(
         self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
     ) -> list[Gates]:
-        """See :class:`Container`."""
         two, found = layers[0].directions, list[Gates]()
         for index, tree in enumerate(trees(arrays, layers[::two])):
             rows, own = len(kind.gates) * layers[0].units, shapes[two * index]
@@ -148,14 +157,12 @@ class Flat:
     ORDER = ("WR", "bd")
 
     def write(self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind) -> Array:
-        """See :class:`Container`."""
         ordered = [getattr(part, role) for roles in self.ORDER for part in parts for role in roles]
         return np.concatenate([value.reshape(-1) for value in ordered if value is not None])
 
     def read(
         self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
     ) -> list[Gates]:
-        """See :class:`Container`."""
         buffer = array(arrays, "the buffer", None)
         matrices, every = (
             sum(math.prod(own[role]) for own in shapes for role in roles)
@@ -179,7 +186,6 @@ class Listed:
     GRU with reset_after [2, G·H]) for each layer and direction, as ``get_weights()`` has them."""
 
     def write(self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind) -> list[Array]:
-        """See :class:`Container`."""
         found: list[Array] = []
         for W, R, b, d, _ in parts:
             found += [W, R]
@@ -190,7 +196,6 @@ class Listed:
     def read(
         self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
     ) -> list[Gates]:
-        """See :class:`Container`."""
         values = list(_flattened(arrays))
         each, left = divmod(len(values), len(layers))
         if left or each not in (2, 3):
@@ -225,18 +230,12 @@ SIDES = {"W": "i", "R": "h"}
 BIASED = {"rnn": "W", "gru": "W", "lstm": "R"}  # whose product the bias is added to
 
 
-class Trees:
+class Trees(PerLayer):
     """flax.linen: per layer ``ii``, ``if``, ``hi``, ``hf`` … (an LSTM; nnx calls one ``if_``),
     ``ir``, ``hr`` … (a GRU), ``i`` and ``h`` (a simple cell), each with a ``kernel [I, H]`` and
     some with a ``bias [H]``."""
 
-    def write(
-        self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind
-    ) -> list[dict[str, Tree]]:
-        """See :class:`elman.interchange.weights.containers.Container`."""
-        return [{"params": self._tree(part, kind)} for part in parts]
-
-    def _tree(self, part: Gates, kind: Kind) -> Tree:
+    def tree(self, part: Gates, kind: Kind) -> dict[str, Tree]:
         count = len(kind.gates)
         found: Tree = {}
         for role, matrix in (("W", part.W), ("R", part.R)):
@@ -249,62 +248,45 @@ class Trees:
             columns = np.split(matrix, count, axis=1)
             for gate, kernel, own in zip(kind.gates, columns, biases, strict=True):
                 found[_name(role, gate, kind)] = _dense(kernel, own)
-        return found
+        return {"params": found}
 
-    def read(
-        self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
-    ) -> list[Gates]:
-        """See :class:`elman.interchange.weights.containers.Container`."""
-        found: list[Gates] = []
-        for tree, layer, own in zip(trees(arrays, layers), layers, shapes, strict=True):
-            tree = dict(tree.get("params", tree))
-            if "if_" in tree:
-                tree["if"] = tree.pop("if_")
-            left, units = _flat(tree), layer.units
-            where = f" of {layer.suffix}"
-            matrices: dict[str, Array] = {}
-            biases: dict[str, list[Array | None]] = {}
-            for role in SIDES:
-                names = [_name(role, gate, kind) for gate in kind.gates]
-                shape = (own[role][0], units)
-                kernels = [taken(left, f"{name}.kernel", shape, where) for name in names]
-                matrices[role] = np.concatenate([k for k in kernels if k is not None], axis=1)
-                biases[role] = [taken(left, f"{n}.bias", (units,), where, False) for n in names]
-            none_left(left, where)
-            side = BIASED[kind.name]
-            candidate = biases["R"][-1] if "d" in own else None
-            found.append(Gates(**matrices, b=_joined(biases[side], units), d=candidate))
-        return found
+    def gates(self, tree: dict[str, Any], layer: Layer, own: Shapes, kind: Kind) -> Gates:
+        tree = dict(tree.get("params", tree))
+        if "if_" in tree:
+            tree["if"] = tree.pop("if_")
+        left, units, where = _flat(tree), layer.units, f" of {layer.suffix}"
+        matrices: dict[str, Array] = {}
+        biases: dict[str, list[Array | None]] = {}
+        for role in SIDES:
+            names = [_name(role, gate, kind) for gate in kind.gates]
+            shape = (own[role][0], units)
+            kernels = [taken(left, f"{name}.kernel", shape, where) for name in names]
+            matrices[role] = np.concatenate([k for k in kernels if k is not None], axis=1)
+            biases[role] = [taken(left, f"{n}.bias", (units,), where, False) for n in names]
+        none_left(left, where)
+        candidate = biases["R"][-1] if "d" in own else None
+        return Gates(**matrices, b=_joined(biases[BIASED[kind.name]], units), d=candidate)
 
 
-class Joined:
+class Joined(PerLayer):
     """flax.nnx: per layer ``dense_i`` and ``dense_h`` of all gates, each with a ``kernel
     [I, G·H]`` and one of them with a ``bias [G·H]``."""
 
-    def write(self, parts: Sequence[Gates], layers: Sequence[Layer], kind: Kind) -> list[Tree]:
-        """See :class:`elman.interchange.weights.containers.Container`."""
+    def tree(self, part: Gates, kind: Kind) -> Tree:
         side = BIASED[kind.name]
-        return [
-            {
-                f"dense_{SIDES[role]}": _dense(matrix, part.b if role == side else None)
-                for role, matrix in (("W", part.W), ("R", part.R))
-            }
-            for part in parts
-        ]
+        return {
+            f"dense_{SIDES[role]}": _dense(matrix, part.b if role == side else None)
+            for role, matrix in (("W", part.W), ("R", part.R))
+        }
 
-    def read(
-        self, arrays: Any, layers: Sequence[Layer], shapes: Sequence[Shapes], kind: Kind
-    ) -> list[Gates]:
-        """See :class:`elman.interchange.weights.containers.Container`."""
-        found: list[Gates] = []
-        for tree, layer, own in zip(trees(arrays, layers), layers, shapes, strict=True):
-            left, where = _flat(tree), f" of {layer.suffix}"
-            W, R = (taken(left, f"dense_{SIDES[r]}.kernel", own[r], where) for r in "WR")
-            assert W is not None, "needed"
-            assert R is not None, "needed"
-            name = f"dense_{SIDES[BIASED[kind.name]]}.bias"
-            found.append(Gates(W, R, taken(left, name, own["b"], where, False)))
-            none_left(left, where)
+    def gates(self, tree: dict[str, Any], layer: Layer, own: Shapes, kind: Kind) -> Gates:
+        left, where = _flat(tree), f" of {layer.suffix}"
+        W, R = (taken(left, f"dense_{SIDES[r]}.kernel", own[r], where) for r in "WR")
+        assert W is not None, "needed"
+        assert R is not None, "needed"
+        name = f"dense_{SIDES[BIASED[kind.name]]}.bias"
+        found = Gates(W, R, taken(left, name, own["b"], where, False))
+        none_left(left, where)
         return found
 
 

@@ -180,8 +180,4 @@ def twin(
 def speed(config: Config, timing: Timing) -> dict[str, float]:
     """Turn durations of a step into items per second, slowest quartile first."""
     items = config.items_per_step
-    return {
-        "q1": items / timing.q3_s,
-        "median": items / timing.median_s,
-        "q3": items / timing.q1_s,
-    }
+    return {"q1": items / timing.q3_s, "median": items / timing.median_s, "q3": items / timing.q1_s}

@@ -17,14 +17,7 @@ from elman.train.loop.task import Baseline, Batch
 from elman.train.tasks.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 from elman.train.tasks.sequences.finding import find_images, find_series
 from elman.train.tasks.sequences.model import ClassifierSpec, as_floats, padded, permuted
-from elman.train.tasks.sequences.source import (
-    Half,
-    Source,
-    Values,
-    by_group,
-    holding_out,
-    joined,
-)
+from elman.train.tasks.sequences.source import Half, Source, Values, by_group, holding_out, joined
 from elman.train.tasks.walks import Walked
 
 
