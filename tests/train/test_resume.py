@@ -95,20 +95,6 @@ def as_before_regression(folder: RunFolder) -> None:
     folder.metrics.write_text(old.metrics)
 
 
-def test_a_run_of_an_older_elman_goes_on(small_config, train, resume, interrupt_at):
-    """Without the fields and columns that came with regression."""
-    whole = train(small_config)
-    interrupt_at(7)
-    stopped = train(small_config)
-    as_before_regression(stopped.folder)
-    assert "valid_r2" not in stopped.folder.metrics.read_text()
-    result = whole.folder.read("result")
-    del result["baseline"]["r2"]
-    whole.folder.write("result", result)
-
-    assert_equal_runs(resume(stopped.folder.path).folder, whole.folder)
-
-
 @pytest.mark.parametrize("change", ["emptied", "falsified"])
 def test_resumes_without_the_tuning_cache(small_config, train, interrupt_at, empty_cache, change):
     """The recorded choices count, not what a cache says now: a new process knows nothing else."""
