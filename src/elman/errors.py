@@ -86,7 +86,16 @@ class RunError(ElmanError):
 
 
 class MissingPackageError(ElmanError, ImportError):
-    """A package that an extra of elman brings is not installed; the text names the extra."""
+    """A package that an extra of elman brings is not installed; the text names the extra.
+
+    Args:
+        what: the text.
+        name: of the module, as of any ImportError.
+    """
+
+    def __init__(self, what: str = "", name: str | None = None) -> None:
+        super().__init__(what)
+        self.name = name
 
 
 def diagnostic(what: str, details: Iterable[tuple[str, str]], hint: str = "") -> str:

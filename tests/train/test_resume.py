@@ -13,7 +13,6 @@ import pytest
 import elman
 from elman.errors import RunError
 from elman.train.run import checkpoint
-from elman.train.run.folder import RunFolder
 from runs import assert_equal_runs
 from scripts import PATIENCE_S, begin, finished
 from workers import ELMAN
@@ -78,21 +77,6 @@ def test_sgd_resumes(small_config, train, resume, interrupt_at, options):
     assert resumed.folder.read("config") | {"data": ""} == config.to_json() | {"data": ""}
     adamw = train(dataclasses.replace(small_config, lr=0.3))
     assert adamw.result["valid_loss"] != whole.result["valid_loss"]
-
-
-def as_before_regression(folder: RunFolder) -> None:
-    """Make of a run's files what an elman wrote that knew classifiers and AdamW alone."""
-    config, facts = folder.read("config"), folder.read("facts")
-    del facts["baseline"]["r2"]
-    new = ("optimizer", "momentum", "nesterov", "schedule")
-    folder.write("config", {name: value for name, value in config.items() if name not in new})
-    folder.write("facts", facts)
-    point, _ = checkpoint.load_latest(folder.checkpoints)
-    del point.facts["tally"]["valid_r2"]
-    lines = [line.rpartition(",")[0] for line in point.metrics.splitlines()]
-    old = dataclasses.replace(point, metrics="".join(line + "\n" for line in lines))
-    checkpoint.save(folder.checkpoints, old)
-    folder.metrics.write_text(old.metrics)
 
 
 @pytest.mark.parametrize("change", ["emptied", "falsified"])
