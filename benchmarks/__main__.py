@@ -28,7 +28,7 @@ from benchmarks.table import (
     warnings_of,
     words,
 )
-from elman.cli._printing import plain, say, wide_console
+from elman.cli._terminal import plain, say, wide_console
 from elman.cli.app import run_command
 from elman.errors import RunError, diagnostic
 

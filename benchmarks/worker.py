@@ -35,7 +35,7 @@ from benchmarks.studies.learning_studies import (
 )
 from benchmarks.workloads.scans import measure_bandwidth
 from elman.errors import ElmanError
-from elman.measuring.peak import peak_gflops
+from elman.measuring.measure import peak_gflops
 from elman.tuning.waiting import Waiting
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 from torch import Tensor
 
-from elman.train import checkpoint
-from elman.train import run as running
-from elman.train.text.config import TextConfig
+from elman.train.run import checkpoint
+from elman.train.run import run as running
+from elman.train.tasks.text.config import TextConfig
 
 FILES = ("config.json", "facts.json", "result.json", "metrics.csv")
 JSON = FILES[:3]

@@ -6,10 +6,10 @@ import dataclasses
 
 import torch
 
-from elman.train import checkpoint
-from elman.train.best import best_of
-from elman.train.folder import RunFolder
-from elman.train.metrics import TIMES, read_metrics
+from elman.train.loop.metrics import TIMES, read_metrics
+from elman.train.run import checkpoint
+from elman.train.run.checkpoint import best_of
+from elman.train.run.folder import RunFolder
 
 
 def assert_equal_runs(left: RunFolder, right: RunFolder) -> None:

@@ -17,7 +17,7 @@ import elman
 from benchmarks.scaling.__main__ import table
 from elman import compiler, ops
 from elman.cli import main
-from elman.cli._printing import plain, say
+from elman.cli._terminal import plain, say
 from elman.engines.c.emit import Emitter
 from elman.engines.c.engine import PRICES as C_PRICES
 from elman.engines.c.isa import AVX512

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from elman import files
-from elman.files import write_atomically
-from elman.train.atomic import write_folder
+from elman.files import write_atomically, write_folder
 
 both = pytest.mark.parametrize("durable", [False, True])
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from elman.train import checkpoint
-from elman.train.folder import RunFolder, list_runs
-from elman.train.metrics import read_metrics
+from elman.train.loop.metrics import read_metrics
+from elman.train.run import checkpoint
+from elman.train.run.folder import RunFolder, list_runs
 from forked import Forked
 from scripts import begin, finished
 

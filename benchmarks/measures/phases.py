@@ -11,7 +11,7 @@ from elman.engines.base import Job
 from elman.errors import EngineError
 from elman.plan.spec import Spec
 from elman.tuning.kernels import refusal
-from elman.tuning.phases import phases, shares
+from elman.tuning.trial import phases, shares
 
 
 def fitting_job(case: Case) -> Job:

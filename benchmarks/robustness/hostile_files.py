@@ -43,7 +43,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 import elman
 from elman.cli import main as command
 from elman.errors import ElmanError
-from elman.train.text.config import TextConfig
+from elman.train.tasks.text.config import TextConfig
 from run_folders import forge, small_run
 
 EVIL = """

@@ -86,7 +86,7 @@ class Strike:
 
     def in_line(self, where: str, args: tuple[Any, ...]) -> None:
         """Write a share of a row of metrics.csv, then kill."""
-        from elman.train.metrics import line_of
+        from elman.train.loop.metrics import line_of
 
         line = line_of(args[1])
         with open(args[0].path, "a", encoding="utf-8") as file:
@@ -139,12 +139,18 @@ PLACES = {
     "measure": Place(
         "elman.tuning.choose", "_benchmark", Strike.within, most_s=0.25, cold="tuning/*.json"
     ),
-    "step": Place("elman.train.stepper:Stepper", "train", Strike.within, calls=60, most_s=0.02),
-    "validate": Place("elman.train.stepper:Stepper", "validate", Strike.within, 4, most_s=0.05),
+    "step": Place(
+        "elman.train.loop.stepper:Stepper", "train", Strike.within, calls=60, most_s=0.02
+    ),
+    "validate": Place(
+        "elman.train.loop.stepper:Stepper", "validate", Strike.within, 4, most_s=0.05
+    ),
     "write": Place("elman.files", "write_through", Strike.in_file, calls=50, first=True),
     "rename": Place("elman.files", "sync_folder", Strike.before, calls=35, first=True),
     "remove": Place("shutil", "rmtree", Strike.before, calls=12, first=True),
-    "metrics": Place("elman.train.metrics:MetricsFile", "append", Strike.in_line, 14, first=True),
+    "metrics": Place(
+        "elman.train.loop.metrics:MetricsFile", "append", Strike.in_line, 14, first=True
+    ),
 }
 
 

@@ -28,8 +28,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from elman.train import checkpoint
-from elman.train.folder import RunFolder, list_runs
+from elman.train.run import checkpoint
+from elman.train.run.folder import RunFolder, list_runs
 
 KILLED_RUN = Path(__file__).with_name("killed_run.py")
 sys.path += [str(KILLED_RUN.parent), str(KILLED_RUN.parents[2] / "tests")]

@@ -33,13 +33,13 @@ from benchmarks.scaling.times import (
     write_times,
 )
 from benchmarks.scaling.words import CHECKED, HEADERS, Checked, Scaling, page_of
-from elman.cli._arguments import DType, DTypeOption
-from elman.cli._printing import plain, say, wide_console
+from elman.cli._options import DType, DTypeOption
+from elman.cli._terminal import plain, say, wide_console
 from elman.cli.app import run_command
 from elman.cli.tune import LINKS, find_link
 from elman.errors import InputError, RunError, diagnostic
 from elman.plan.allreduce import INTERCONNECTS
-from elman.train.layers import find_sequence_cell
+from elman.train.loop.layers import find_sequence_cell
 from elman.tuning.facts import cores, processor
 
 MEMORY = "memory"

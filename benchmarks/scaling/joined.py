@@ -29,9 +29,9 @@ from benchmarks.scaling.links import Memory
 from benchmarks.scaling.times import Stack, alone
 from elman.measuring.process import ProcessError, run_program
 from elman.measuring.timing import time_side_by_side
-from elman.train.averaging import average_gradients
-from elman.train.stored import filled
-from elman.tuning.ranks import sending_after_backward
+from elman.train.distributed.gradients import average_gradients
+from elman.train.run.stored import filled
+from elman.tuning.decisions import sending_after_backward
 
 PAIR = 2
 MESSAGES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24)  # bytes

@@ -18,9 +18,9 @@ from benchmarks.scaling.links import Memory
 from elman.errors import RunError, diagnostic
 from elman.files import write_atomically
 from elman.measuring.timing import WARM_UP, quartiles, time_side_by_side
-from elman.train.config import Config
-from elman.train.layers import recurrent
-from elman.train.stored import DamageError, Positive, Range, Share, filled, read_object
+from elman.train.loop.config import Config
+from elman.train.loop.layers import recurrent
+from elman.train.run.stored import DamageError, Positive, Range, Share, filled, read_object
 from elman.tuning.waiting import Waiting
 
 FORMAT = "elman scale 1"

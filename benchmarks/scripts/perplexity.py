@@ -26,12 +26,12 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from elman.train.schedule import learning_rate
-from elman.train.stepper import Stepper, make_stepper
-from elman.train.text.config import TextConfig
-from elman.train.text.data import TextData, prepare
-from elman.train.text.model import build_model
-from elman.train.text.task import TEXT
+from elman.train.loop.optimizer import learning_rate
+from elman.train.loop.stepper import Stepper, make_stepper
+from elman.train.tasks.text.config import TextConfig
+from elman.train.tasks.text.data import TextData, prepare
+from elman.train.tasks.text.model import build_model
+from elman.train.tasks.text.task import TEXT
 
 MOVED = 1e-6
 

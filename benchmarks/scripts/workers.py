@@ -22,8 +22,8 @@ from pathlib import Path
 from statistics import median
 
 from elman.measuring.process import Program, environment
-from elman.train.folder import list_runs
-from elman.train.metrics import read_metrics
+from elman.train.loop.metrics import read_metrics
+from elman.train.run.folder import list_runs
 
 WAYS = {  # -> how the processes of a run are started
     "1 process, 2 threads": ("--devices=1", "--threads=2"),

@@ -51,7 +51,7 @@ def measure_learning(case: Case, effort: Effort) -> dict[str, Any]:
     """
     # deferred: the worker of every other case should not pay for the trainer
     from benchmarks.studies.trainer_models import config_of
-    from elman.train.tasks import task_of
+    from elman.train.tasks.registry import task_of
 
     config = config_of(case)
     data = task_of(config).prepare(config)
@@ -68,8 +68,8 @@ def measure_learning(case: Case, effort: Effort) -> dict[str, Any]:
 def _entered(case: Case, effort: Effort, config: Any, data: Any) -> Entered:
     """All contestants, after their first steps."""
     from benchmarks.studies.trainer_models import learner, model_of
-    from elman.train.launch import launch
-    from elman.train.tasks import task_of
+    from elman.train.distributed.launch import launch
+    from elman.train.tasks.registry import task_of
 
     fabric = launch(config)
     weights = task_of(config).build(config, data).state_dict()
@@ -111,8 +111,8 @@ def _agreed(case: Case, present: dict[str, Learner], config: Any, data: Any) -> 
         VerifyError: it is not a rounding error.
     """
     from benchmarks.studies.trainer_models import learner, model_of
-    from elman.train.launch import launch
-    from elman.train.tasks import task_of
+    from elman.train.distributed.launch import launch
+    from elman.train.tasks.registry import task_of
 
     double = replace(config, precision="64-true")
     weights = task_of(config).build(config, data).state_dict()

@@ -148,7 +148,7 @@ def measure_samples(case: Case, effort: Effort, data: str | None = None) -> dict
     """
     # deferred: the worker of every other case should not pay for the trainer
     from benchmarks.studies.trainer_models import losses_until
-    from elman.train.text.config import TextConfig
+    from elman.train.tasks.text.config import TextConfig
 
     rule = {"optimizer": "sgd", "window": WINDOW, "step_size": STEP_SIZE, "schedule": "constant"}
     given = {**_sizes(case), **rule, "data": _text(data), "cell": case.cell, "steps": case.steps}
@@ -197,7 +197,7 @@ def learned(given: Mapping[str, Any], *, baseline: bool = False) -> Curve:
     """
     # deferred: the worker of every other case should not pay for the trainer
     from benchmarks.studies.trainer_models import curve_of
-    from elman.train.text.config import TextConfig
+    from elman.train.tasks.text.config import TextConfig
 
     config = TextConfig.of(given)
     assert config.steps is not None, "a study has a length"

@@ -6,7 +6,7 @@ from benchmarks.cases import OURS
 from benchmarks.claims import Claim, Reasons, Rows, UnmeasuredError, Verdict
 from benchmarks.measures.operators import LAYER, PRODUCTS
 from benchmarks.workloads.products import COLUMNS, PANELS
-from elman.train.summary import engines
+from elman.train.run.record import engines
 
 T = 35
 Point = tuple[int, int, int]  # layers, minibatch, units

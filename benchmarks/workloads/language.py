@@ -13,7 +13,7 @@ from benchmarks.cases import OURS, Case
 from benchmarks.problem import Contestant, Problem, Results
 
 if TYPE_CHECKING:
-    from elman.train.text.model import LanguageModel
+    from elman.train.tasks.text.model import LanguageModel
 
 WORDS = 10_000  # that are known, as of the Penn Treebank
 LANGUAGES = ("torch", OURS)  # whose recurrent layers
@@ -33,8 +33,8 @@ def draw_language(case: Case, seed: int = 0) -> Problem:
 
 def _model(case: Case, baseline: bool) -> LanguageModel:
     # deferred: the worker of every other case should not pay for the trainer
-    from elman.train.text.config import TextConfig
-    from elman.train.text.model import language_model
+    from elman.train.tasks.text.config import TextConfig
+    from elman.train.tasks.text.model import language_model
 
     sizes = {"cell": case.cell, "layers": case.layers, "hidden": case.H, "embedding": case.H}
     config = TextConfig.of({"preset": "small", **sizes})

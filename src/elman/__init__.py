@@ -30,14 +30,14 @@ from elman.version import __version__
 if _TYPE_CHECKING:
     from elman import export
     from elman.measuring.measure import measure
-    from elman.train.loading import load
+    from elman.train.run.loading import load
 
 for _public in _NAMED:
     _public.__module__ = __name__  # what pickles call it, wherever it is defined
 
 
 _LAZY = {  # functions of rooms that need more than torch
-    "load": "elman.train.loading",
+    "load": "elman.train.run.loading",
     "measure": "elman.measuring.measure",
 }
 

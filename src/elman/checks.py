@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
 
 MOST = 2**31 - 1  # of a size: numbers of units fit into an int of C
 MOST_LAYERS = 10_000  # each takes a millisecond to make
@@ -37,17 +37,13 @@ def shown(value: Any) -> str:
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """True or False; 1 and 0 too.
-
-    Raises:
-        InputError: it is neither.
-    """
+    """True or False; 1 and 0 too. Raises InputError: it is neither."""
     kind = type(value).__name__
     if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
         return bool(value)
     if type(value).__module__ == "numpy" and kind in ("bool", "bool_"):
         return bool(value)
-    raise InputError(diagnostic(f"{name} must be True or False, got {shown(value)}", [], ""))
+    raise InputError(f"{name} must be True or False, got {shown(value)}", "")
 
 
 def is_number(value: Any) -> bool:
@@ -56,11 +52,7 @@ def is_number(value: Any) -> bool:
 
 
 def check_size(name: str, size: Any, least: int = 1, most: int = MOST) -> int:
-    """A whole number of something.
-
-    Raises:
-        InputError: it is none, or too small or too large.
-    """
+    """A whole number of something. Raises InputError: it is none, or too small or too large."""
     if isinstance(size, bool) or not isinstance(size, int):
         raise InputError(f"{name} should be of type int, got: {type(size).__name__}")
     if size < least:
@@ -71,11 +63,8 @@ def check_size(name: str, size: Any, least: int = 1, most: int = MOST) -> int:
 
 
 def check_index(name: str, value: Any) -> int:
-    """A whole number of Python's or numpy's, of any sign, that fits into 64 bits.
-
-    Raises:
-        InputError: it is none.
-    """
+    """A whole number of Python's or numpy's, of any sign, that fits into 64 bits. Raises
+    InputError: it is none."""
     try:
         number = None if isinstance(value, bool) or hasattr(value, "dim") else operator.index(value)
     except TypeError:
@@ -86,23 +75,15 @@ def check_index(name: str, value: Any) -> int:
 
 
 def check_share(name: str, value: Any) -> float:
-    """A share of something.
-
-    Raises:
-        InputError: it is not a number in [0, 1].
-    """
+    """A share of something. Raises InputError: it is not a number in [0, 1]."""
     if not (is_number(value) and 0.0 <= value <= 1.0):
         text = f"{name} must be in [0, 1], got {shown(value)}"
-        raise InputError(diagnostic(text, [], f"{name}=0.1"))
+        raise InputError(text, f"{name}=0.1")
     return float(value)
 
 
 def check_number(name: str, value: Any, least: float = 0.0, most: float = math.inf) -> float:
-    """A finite number that is neither too small nor too large.
-
-    Raises:
-        InputError: it is none.
-    """
+    """A finite number that is neither too small nor too large. Raises InputError: it is none."""
     if not (is_number(value) and least <= value <= most and value < math.inf):
         limit = "" if most == math.inf else f" and at most {most:g}"
         text = f"{name} must be a number of at least {least:g}{limit}, got {shown(value)}"
@@ -111,11 +92,7 @@ def check_number(name: str, value: Any, least: float = 0.0, most: float = math.i
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
-    """One of some words.
-
-    Raises:
-        InputError: it is none of them.
-    """
+    """One of some words. Raises InputError: it is none of them."""
     if not isinstance(value, str) or value not in choices:
         *others, last = map(repr, choices)
         known = f"{', '.join(others)} or {last}" if others else last
@@ -124,76 +101,54 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
 
 
 def check_text(name: str, value: Any, example: str) -> str:
-    """A text.
-
-    Raises:
-        InputError: it is none.
-    """
+    """A text. Raises InputError: it is none."""
     if not isinstance(value, str):
-        raise InputError(diagnostic(f"{name} must be a text, got {shown(value)}", [], example))
+        raise InputError(f"{name} must be a text, got {shown(value)}", example)
     return value
 
 
 def check_names(name: str, value: Any, example: str) -> frozenset[str]:
-    """Some words: one, or a list, tuple, set or dict of them.
-
-    Raises:
-        InputError: there is something else among them.
-    """
+    """Some words: one, or a list, tuple, set or dict of them. Raises InputError: there is something
+    else among them."""
     many = isinstance(value, Sequence | Set | Mapping) and not isinstance(value, str | bytes)
     words: list[Any] = [*value] if many else [value]
     if not all(isinstance(word, str) for word in words):
-        raise InputError(diagnostic(f"{name} must be words, got {shown(value)}", [], example))
+        raise InputError(f"{name} must be words, got {shown(value)}", example)
     return frozenset(words)
 
 
 def check_mapping(name: str, value: Any, example: str) -> dict[str, Any]:
-    """A dict by names; None is an empty one.
-
-    Raises:
-        InputError: it is none.
-    """
+    """A dict by names; None is an empty one. Raises InputError: it is none."""
     found = {} if value is None else value
     if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
         what = f"{name} must be a dict by names, got {shown(value)}"
-        raise InputError(diagnostic(what, [], example))
+        raise InputError(what, example)
     return dict(found)
 
 
 def check_list(name: str, value: Any, example: str) -> None:
-    """A list or a tuple.
-
-    Raises:
-        InputError: it is neither.
-    """
+    """A list or a tuple. Raises InputError: it is neither."""
     if not isinstance(value, list | tuple):
-        raise InputError(diagnostic(f"{name} must be a list, got {shown(value)}", [], example))
+        raise InputError(f"{name} must be a list, got {shown(value)}", example)
 
 
 def check_path(name: str, value: Any, example: str) -> Path:
-    """The path of a file or a folder.
-
-    Raises:
-        InputError: it is none.
-    """
+    """The path of a file or a folder. Raises InputError: it is none."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InputError(diagnostic(f"{name} must be a path, got {shown(value)}", [], example))
+        raise InputError(f"{name} must be a path, got {shown(value)}", example)
     return Path(text)
 
 
 def check_callable(name: str, value: Any, arguments: Sequence[str], example: str) -> None:
-    """A function of some arguments, or a module.
-
-    Raises:
-        InputError: it is none, or does not take as many.
-    """
+    """A function of some arguments, or a module. Raises InputError: it is none, or does not take as
+    many."""
     if not callable(value):
-        raise InputError(diagnostic(f"{name} must be a function, got {shown(value)}", [], example))
+        raise InputError(f"{name} must be a function, got {shown(value)}", example)
     try:
         inspect.signature(getattr(value, "forward", value)).bind(*arguments)
     except ValueError:  # of Python's own functions, some of which do not tell
         return
     except TypeError:
         what = f"{name} must take ({', '.join(arguments)}), and {shown(value)} does not"
-        raise InputError(diagnostic(what, [], example)) from None
+        raise InputError(what, example) from None

@@ -16,7 +16,7 @@ from elman.ir.verify import verified, verified_pair
 from elman.passes import PASSES
 from elman.passes.canonical import canonical
 from elman.passes.draws import SAMPLED, draws, expected
-from elman.passes.share import share
+from elman.passes.simplify import share
 from elman.passes.static import Split, split_static
 from elman.plan.spec import Spec
 from elman.tuning.request import Rule

@@ -24,7 +24,18 @@ from contextvars import ContextVar
 
 
 class ElmanError(Exception):
-    """Base of all errors raised by elman."""
+    """Base of all errors raised by elman.
+
+    Args:
+        what: the mistake with its values, one line.
+        hint: a line that would be right; left out if empty.
+        details: rows below it, as ``at="my_cell.py:12: z = W @ x"``; those that are empty are left
+            out.
+    """
+
+    def __init__(self, what: str = "", hint: str = "", **details: object) -> None:
+        rows = [(label, str(value)) for label, value in details.items()]
+        super().__init__(diagnostic(what, rows, hint))
 
 
 class TraceError(ElmanError):
@@ -75,7 +86,16 @@ class RunError(ElmanError):
 
 
 class MissingPackageError(ElmanError, ImportError):
-    """A package that an extra of elman brings is not installed; the text names the extra."""
+    """A package that an extra of elman brings is not installed; the text names the extra.
+
+    Args:
+        what: the text.
+        name: of the module, as of any ImportError.
+    """
+
+    def __init__(self, what: str = "", name: str | None = None) -> None:
+        super().__init__(what)
+        self.name = name
 
 
 def diagnostic(what: str, details: Iterable[tuple[str, str]], hint: str = "") -> str:

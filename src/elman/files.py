@@ -1,5 +1,5 @@
 """Files that others may touch: opened where they are regular files, and without waiting; written so
-that nobody sees half of one.
+that nobody sees half of one, nor half a folder.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -111,3 +113,37 @@ def sync_folder(path: Path) -> None:
 def _check(status: os.stat_result, path: str | os.PathLike[str]) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, IRREGULAR, str(path))
+
+
+def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
+    """Make a new folder with these files in one step; an older one of that name gives way. Raises
+    OSError: it cannot be written, as on a full disk; nothing of it stays."""
+    temporary = temporary_path(path)
+    try:
+        temporary.mkdir(parents=True)
+        for name, content in contents.items():
+            write_through(temporary / name, content)
+        sync_folder(temporary)
+        if path.exists():
+            remove_folder(path)
+        os.rename(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_folder(path.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder so that no half-removed one is ever seen under its name."""
+    temporary = temporary_path(path)
+    os.rename(path, temporary)
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a killed process left half-written below a folder."""
+    for path in folder.glob(f"{INCOMPLETE}*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

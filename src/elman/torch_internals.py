@@ -151,11 +151,8 @@ _level: Callable[[Tensor], int] | None = _private("torch._C._functorch", "maybe_
 
 
 def count_forward_levels() -> int:
-    """How many levels of ``torch.func.jvp`` are nested around a call.
-
-    Raises:
-        EngineError: this torch does not list its transforms.
-    """
+    """How many levels of ``torch.func.jvp`` are nested around a call. Raises EngineError: this
+    torch does not list its transforms."""
     if innermost_transform() is None:
         return 0
     if _transforms is None:
@@ -216,11 +213,7 @@ _forward_gradients: Callable[[bool], AbstractContextManager[None]] | None = _pri
 
 def forward_gradients() -> AbstractContextManager[None]:
     """A context in which outer levels of forward mode see what is computed: torch turns them off in
-    the ``jvp`` of an autograd function.
-
-    Raises:
-        EngineError: this torch has no such switch.
-    """
+    the ``jvp`` of an autograd function. Raises EngineError: this torch has no such switch."""
     if _forward_gradients is None:
         raise _unavailable("forward-mode differentiation of a gradient", "_set_fwd_grad_enabled")
     return _forward_gradients(True)
@@ -303,11 +296,8 @@ def count_users(storage: Any) -> int:
 
 
 def default_store() -> Any:
-    """The store of the default process group, which processes pass texts through.
-
-    Raises:
-        EngineError: this torch does not hand it out.
-    """
+    """The store of the default process group, which processes pass texts through. Raises
+    EngineError: this torch does not hand it out."""
     groups: Any = getattr(torch.distributed, "distributed_c10d", None)
     store = getattr(groups, "_get_default_store", None)
     if store is None:
@@ -338,22 +328,15 @@ _COMPILED = "a recurrent layer inside torch.compile or torch.export"
 
 
 def dispatch_keys() -> DispatchKeys:
-    """Those of this thread, now.
-
-    Raises:
-        EngineError: this torch does not tell.
-    """
+    """Those of this thread, now. Raises EngineError: this torch does not tell."""
     if _included is None or _excluded is None:
         raise _unavailable(_COMPILED, "_dispatch_tls_local_include_set")
     return DispatchKeys(_included(), _excluded())
 
 
 def dispatching(keys: DispatchKeys) -> AbstractContextManager[None]:
-    """A context in which this thread's operations go through other dispatch keys.
-
-    Raises:
-        EngineError: this torch has no such switch.
-    """
+    """A context in which this thread's operations go through other dispatch keys. Raises
+    EngineError: this torch has no such switch."""
     if _forced_keys is None:
         raise _unavailable(_COMPILED, "_ForceDispatchKeyGuard")
     return _forced_keys(*keys)

@@ -18,7 +18,7 @@ from benchmarks.scaling.joined import (
 from benchmarks.scaling.links import Memory
 from benchmarks.scaling.times import Stack
 from elman.measuring.process import ProcessError
-from elman.train import averaging
+from elman.train.distributed import gradients
 from helpers import need_engine
 
 STACK = Stack("gru", 9, 2, 5, "float32", 1)
@@ -80,7 +80,7 @@ def test_what_is_measured_is_what_trains(one_process, monkeypatch):
         sums.append(values.numel())
         return values
 
-    monkeypatch.setattr(averaging, "mean", mean)
+    monkeypatch.setattr(gradients, "mean", mean)
     assert measure_contention(STACK, 2, 1, 0.01) > 0
     assert not sums
     assert measure_joined(STACK, 2, 1, 0.01).step_s > 0

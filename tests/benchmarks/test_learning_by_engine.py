@@ -15,8 +15,8 @@ from benchmarks.studies import trainer_models
 from benchmarks.studies.learning_by_engine import measure_learning
 from benchmarks.studies.trainer_models import STUDIES, config_of, curve_of
 from elman.errors import InputError, VerifyError
-from elman.train.metrics import read_metrics
-from elman.train.run import start
+from elman.train.loop.metrics import read_metrics
+from elman.train.run.run import start
 
 LEAST = Effort(1e-9, 1, 1)
 SMALL = Case(

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from elman.cli import app
-from elman.train.interrupt import heeding_interrupts
+from elman.train.loop.loop import heeding_interrupts
 from scripts import PATIENCE_S
 
 

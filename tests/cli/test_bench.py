@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elman.measuring.measure_process import MeasureRequest
+from elman.measuring.process import MeasureRequest
 
 
 def test_a_cell_beside_its_loop(elman, monkeypatch, tmp_path):

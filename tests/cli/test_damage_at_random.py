@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elman.cli._reporting import report_run
-from elman.train.folder import RunFolder
-from elman.train.record import read_record
+from elman.train.run.folder import RunFolder
+from elman.train.run.record import read_record
 from run_folders import FILES, row_of
 
 

@@ -229,7 +229,7 @@ def test_folders_that_are_none(elman, root):
 
 def test_a_folder_that_goes_away_while_it_is_listed(elman, root, monkeypatch):
     """Somebody removes a run between the list and the reading."""
-    from elman.train.folder import is_run as plain
+    from elman.train.run.folder import is_run as plain
 
     def is_run(path: Path) -> bool:
         found = plain(path)
@@ -237,7 +237,7 @@ def test_a_folder_that_goes_away_while_it_is_listed(elman, root, monkeypatch):
             shutil.rmtree(path)
         return found
 
-    monkeypatch.setattr("elman.train.folder.is_run", is_run)
+    monkeypatch.setattr("elman.train.run.folder.is_run", is_run)
     code, said, _ = elman("runs", f"--out={root}")
     assert code == 0
     check(said, "config.json: it is missing")

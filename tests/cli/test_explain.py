@@ -11,8 +11,8 @@ import torch
 
 from elman import cells
 from elman.cli import doctor
-from elman.measuring import measure_process
-from elman.train.layers import find_cell
+from elman.measuring import process as measure_process
+from elman.train.loop.layers import find_cell
 
 CELL = '''
 import elman

@@ -6,8 +6,8 @@ import pytest
 from torch import nn
 
 import elman as library
-from elman.train import loading
-from elman.train.trained import Trained
+from elman.train.loop.task import Trained
+from elman.train.run import loading
 from run_folders import small_run
 
 

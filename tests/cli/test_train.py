@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from elman.train.interrupt import Wish
+from elman.train.loop.loop import Wish
 
 SMALL = (
     *("--hidden=8", "--embedding=4", "--layers=1", "--batch=4", "--bptt=8", "--steps=6"),

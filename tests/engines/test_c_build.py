@@ -379,7 +379,7 @@ def test_a_locale_that_is_not_utf8():
     """Texts of ours have signs of mathematics. Python chooses UTF-8 in the locale C unless told."""
     script = """
 from elman.engines.c import shared
-from elman.export import project
+from elman.interchange.c import project
 import locale, pathlib, sys
 assert locale.getencoding() != "utf-8" and not sys.flags.utf8_mode
 for room, read in ((shared, shared.file), (project, project.own_file)):

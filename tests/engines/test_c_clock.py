@@ -15,7 +15,7 @@ from elman.engines.c.engine import ENGINE, PRICES
 from elman.engines.c.isa import detect
 from elman.explaining import explain
 from elman.plan.build import program
-from elman.tuning.phases import phases
+from elman.tuning.trial import phases
 from helpers import Sizes, assert_all_same, need, need_engine, oracle, random_case
 from specs import spec_of
 

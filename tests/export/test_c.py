@@ -18,9 +18,9 @@ from elman.cli.app import build_app
 from elman.engines.c.ops import SPELL
 from elman.errors import InputError, RunError
 from elman.export import to_c
-from elman.export.step import tiled
-from elman.train import weights
-from elman.train.weights import load_weights
+from elman.interchange.c.step import tiled
+from elman.train.run import loading
+from elman.train.run.loading import load_weights
 from helpers import forced
 from library_sizes import DIMS
 from products import some_of
@@ -452,7 +452,7 @@ def test_weights_that_do_not_fit(tmp_path, monkeypatch):
     run_of = tmp_path / "run"
     run_of.mkdir()
     (run_of / "config.json").write_text('{"embedding": 4, "hidden": 6, "layers": 2}')
-    monkeypatch.setattr(weights, "_read", lambda path, _: elman.GRU(4, 6).state_dict())
+    monkeypatch.setattr(loading, "_read", lambda path, _: elman.GRU(4, 6).state_dict())
     with pytest.raises(
         InputError, match=r"hint +--inputs 4 --hidden 6 --layers 2, as they were trained"
     ):

@@ -16,9 +16,9 @@ from elman import cells, ops
 from elman.cli.app import build_app
 from elman.errors import InputError, MissingPackageError, RunError
 from elman.export import to_onnx
-from elman.export.onnx.ops import REASONS, SPELL, STRUCTURAL
-from elman.export.onnx.step import step_of
 from elman.frontend.cell import cell
+from elman.interchange.onnx.ops import REASONS, SPELL, STRUCTURAL
+from elman.interchange.onnx.step import step_of
 from elman.ir.graph import walk
 from elman.ir.ops import OPS
 from elman.ir.types import names_in

@@ -8,7 +8,7 @@ import torch
 from elman import ops
 from elman.errors import ShapeError, TraceError
 from elman.frontend.cell import Cell, cell
-from elman.frontend.cuts import UncutError, check_cut, cut
+from elman.frontend.dims import UncutError, check_cut, cut
 from helpers import Sizes, assert_all_same, need_engine, random_case, run
 
 

@@ -11,10 +11,10 @@ import elman
 from elman import cells
 from elman.errors import EngineError, InputError, RunError, ShapeError, VerifyError
 from elman.measuring import measure as measure_module
-from elman.measuring import measure_process
+from elman.measuring import process as measure_process
 from elman.measuring.measure import Measured, measure
-from elman.measuring.measure_process import MeasureRequest, measure_in_process
 from elman.measuring.plain_loop import Pairing
+from elman.measuring.process import MeasureRequest, measure_in_process
 from elman.ops import sum, tanh
 
 

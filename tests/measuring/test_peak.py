@@ -6,7 +6,7 @@ import pytest
 
 from elman.engines.c.build import Compiler, find_compiler
 from elman.engines.c.isa import ISAS
-from elman.measuring.peak import CHAINS, peak_gflops, peak_text
+from elman.measuring.measure import CHAINS, peak_gflops, peak_text
 
 
 @pytest.mark.parametrize("isa", ISAS.values(), ids=lambda isa: isa.name)

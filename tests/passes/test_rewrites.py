@@ -18,8 +18,7 @@ from elman.ir.verify import verified
 from elman.ops import concat, layer_norm, sigmoid, split, tanh
 from elman.passes.canonical import canonical
 from elman.passes.names import step_names
-from elman.passes.share import share
-from elman.passes.simplify import simplify
+from elman.passes.simplify import share, simplify
 from elman.passes.static import split_static
 
 DIMS = {"I": 3, "H": 5, "K": 2}

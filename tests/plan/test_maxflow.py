@@ -4,7 +4,7 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elman.plan.maxflow import INFINITE, Network
+from elman.plan.frontier import ENDLESS, Network
 
 
 @st.composite
@@ -12,7 +12,7 @@ def networks(draw):
     """A random network with source 0 and sink 1."""
     count = draw(st.integers(2, 9))
     vertex = st.integers(0, count - 1)
-    capacity = st.one_of(st.integers(0, 7), st.just(INFINITE))
+    capacity = st.one_of(st.integers(0, 7), st.just(ENDLESS))
     edges = draw(st.lists(st.tuples(vertex, vertex, capacity), max_size=30))
     merged = {}
     for tail, head, room in edges:
@@ -35,5 +35,5 @@ def test_cut_is_minimal_and_nearest_the_sink(network):
     value, (_, below) = nx.minimum_cut(theirs, 0, 1)
     cut = sum(room for (tail, head), room in edges.items() if tail not in side and head in side)
     assert cut == value
-    if value < INFINITE:
+    if value < ENDLESS:
         assert side <= below

@@ -18,7 +18,7 @@ from elman.report import (
     Scale,
     write_report,
 )
-from elman.report.predictions import GAP, row_of_images
+from elman.report.charts import GAP, row_of_images
 
 CURVES = {
     "step": [1, 2, 3],

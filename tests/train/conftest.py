@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from elman.train import run as running
-from elman.train.config import Config
-from elman.train.outcome import Outcome
-from elman.train.stepper import Stepper
-from elman.train.text.config import TextConfig
+from elman.train.loop.config import Config
+from elman.train.loop.stepper import Stepper
+from elman.train.run import run as running
+from elman.train.run.outcome import Outcome
+from elman.train.tasks.text.config import TextConfig
 from workers import Common
 
 WORDS = ("quick", "brown", "fox", "jumps", "over", "lazy", "dog", "seven", "wizards", "brew")

@@ -8,13 +8,12 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import nn
 
-from elman.train import stepper
-from elman.train.averaging import average_gradients, average_models
-from elman.train.config import Config
-from elman.train.objective import SQUARES
-from elman.train.stepper import make_stepper
-from elman.train.task import Batch
-from elman.train.workers import Workers
+from elman.train.distributed.gradients import Workers, average_gradients, average_models
+from elman.train.loop import stepper
+from elman.train.loop.config import Config
+from elman.train.loop.objective import SQUARES
+from elman.train.loop.stepper import make_stepper
+from elman.train.loop.task import Batch
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available(), reason="torch without distributed"

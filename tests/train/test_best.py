@@ -14,13 +14,12 @@ import torch
 import elman
 from elman import files
 from elman.errors import InputError, RunError
-from elman.train import checkpoint
-from elman.train.best import best_of, read_best, save_best
-from elman.train.checkpoint import Checkpoint
-from elman.train.objective import Score
-from elman.train.sequences.task import WORDS
-from elman.train.stepper import Stepper
-from elman.train.text.levels import CHARACTERS
+from elman.train.loop.objective import Score
+from elman.train.loop.stepper import Stepper
+from elman.train.run import checkpoint
+from elman.train.run.checkpoint import Checkpoint, best_of, read_best, save_best
+from elman.train.tasks.sequences.task import WORDS
+from elman.train.tasks.text.vocabulary import CHARACTERS
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ import torch
 
 from elman import files
 from elman.errors import RunError
-from elman.train import checkpoint
-from elman.train.best import read_best, save_best
-from elman.train.checkpoint import Checkpoint, load_latest, save
+from elman.train.run import checkpoint
+from elman.train.run.checkpoint import Checkpoint, load_latest, read_best, save, save_best
 
 
 def made(step: int) -> Checkpoint:

@@ -8,11 +8,11 @@ from functools import partial
 import pytest
 
 from elman.errors import InputError, RunError
-from elman.train.pace import LEAST_STEPS, settle, time_interleaved
-from elman.train.schedule import SCHEDULES, learning_rate
-from elman.train.sequences.config import ImagesConfig, SeriesConfig
-from elman.train.tasks import TASKS, read_config
-from elman.train.text.config import TextConfig
+from elman.train.loop.optimizer import SCHEDULES, learning_rate
+from elman.train.loop.pace import LEAST_STEPS, settle, time_interleaved
+from elman.train.tasks.registry import TASKS, read_config
+from elman.train.tasks.sequences.config import ImagesConfig, SeriesConfig
+from elman.train.tasks.text.config import TextConfig
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from elman.errors import RunError
-from elman.train import elastic
-from elman.train.connection import joining
-from elman.train.folder import create_run
+from elman.train.distributed import launch as launching
+from elman.train.distributed.launch import joining
+from elman.train.run.folder import create_run
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available(), reason="torch without distributed"
@@ -35,7 +35,7 @@ def joined(store, world: int) -> list:
         own = torch.distributed.TCPStore(
             "127.0.0.1", store.port, wait_for_workers=False, timeout=timedelta(seconds=100)
         )
-        return elastic.attempt_store(own, rank, world, time.monotonic() + 20)
+        return launching.attempt_store(own, rank, world, time.monotonic() + 20)
 
     with ThreadPoolExecutor(world) as threads:
         return list(threads.map(part, range(world)))
@@ -54,44 +54,44 @@ def test_one_that_does_not_come(store):
     """Those of an earlier attempt are not taken for it."""
     joined(store, 2)
     with pytest.raises(torch.distributed.DistError, match="1 of 2 processes came"):
-        elastic.attempt_store(store, 0, 2, time.monotonic() + 0.2)
+        launching.attempt_store(store, 0, 2, time.monotonic() + 0.2)
 
 
 def run_of(out, launch: str):
     """A run folder that an attempt of a launch has begun."""
     run = create_run(out, "text")
     run.write("config", {})
-    elastic.Attempt(launch).mark_run(run.path)
+    launching.Attempt(launch).mark_run(run.path)
     return run.path
 
 
 def test_the_run_of_a_launch(tmp_path):
     """The last one; other launches' runs are none of theirs."""
     first, second = run_of(tmp_path, "a"), run_of(tmp_path, "b/../c")
-    assert elastic.run_of_launch(tmp_path, "a") == first
-    assert elastic.run_of_launch(tmp_path, "b/../c") == second
-    assert run_of(tmp_path, "a") == elastic.run_of_launch(tmp_path, "a")
-    assert elastic.run_of_launch(tmp_path, "d") is None
-    assert elastic.run_of_launch(None, "a") is None
+    assert launching.run_of_launch(tmp_path, "a") == first
+    assert launching.run_of_launch(tmp_path, "b/../c") == second
+    assert run_of(tmp_path, "a") == launching.run_of_launch(tmp_path, "a")
+    assert launching.run_of_launch(tmp_path, "d") is None
+    assert launching.run_of_launch(None, "a") is None
 
 
 def test_without_torchrun_nothing_is_noted(tmp_path, monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    attempt = elastic.meet(1.0, tmp_path)
+    attempt = launching.meet(1.0, tmp_path)
     attempt.mark_run(tmp_path)
-    assert attempt == elastic.Attempt()
+    assert attempt == launching.Attempt()
     assert not list(tmp_path.iterdir())
 
 
 def test_processes_that_do_not_meet(monkeypatch, tmp_path):
     """One line, within the time that is stated."""
-    monkeypatch.setattr(elastic, "started_by_torchrun", lambda: True)
+    monkeypatch.setattr(launching, "started_by_torchrun", lambda: True)
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_PORT", "0")
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     with pytest.raises(RunError, match="the processes of the run have not found one another"):
-        elastic.meet(0.5, tmp_path)
+        launching.meet(0.5, tmp_path)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -100,8 +100,8 @@ def test_workers_of_a_torchrun_that_is_gone(monkeypatch, tmp_path, rank):
     twice the time."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    monkeypatch.setattr(elastic, "started_by_torchrun", lambda: True)
-    monkeypatch.setattr(elastic, "rendezvous", lambda *_, **__: pytest.fail("torch was asked"))
+    monkeypatch.setattr(launching, "started_by_torchrun", lambda: True)
+    monkeypatch.setattr(launching, "rendezvous", lambda *_, **__: pytest.fail("torch was asked"))
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     agent = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
     for name, value in {"RANK": str(rank), "WORLD_SIZE": "2", **place, **agent}.items():
@@ -109,7 +109,7 @@ def test_workers_of_a_torchrun_that_is_gone(monkeypatch, tmp_path, rank):
     with pytest.raises(
         RunError, match=rf"not found one another(.|\n)*no store at 127.0.0.1:{port}"
     ):
-        elastic.meet(0.2, tmp_path)
+        launching.meet(0.2, tmp_path)
 
 
 def test_all_waits_of_a_meeting_have_one_end(monkeypatch, tmp_path):
@@ -131,16 +131,16 @@ def test_all_waits_of_a_meeting_have_one_end(monkeypatch, tmp_path):
         given.append(deadline - clock[0])
         raise torch.distributed.DistStoreError("1 of 2 processes came")
 
-    monkeypatch.setattr(elastic, "started_by_torchrun", lambda: True)
+    monkeypatch.setattr(launching, "started_by_torchrun", lambda: True)
     monkeypatch.setattr(
-        elastic, "await_store", lambda deadline: clock.__setitem__(0, clock[0] + 1.0)
+        launching, "await_store", lambda deadline: clock.__setitem__(0, clock[0] + 1.0)
     )
-    monkeypatch.setattr(elastic, "rendezvous", rendezvous)
-    monkeypatch.setattr(elastic, "attempt_store", attempt_store)
+    monkeypatch.setattr(launching, "rendezvous", rendezvous)
+    monkeypatch.setattr(launching, "attempt_store", attempt_store)
     for name, value in {"RANK": "1", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(RunError, match="not found one another"):
-        elastic.meet(10.0, tmp_path)
+        launching.meet(10.0, tmp_path)
     assert given == [9.0, 6.0, 6.0]
 
 

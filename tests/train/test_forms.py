@@ -12,9 +12,9 @@ from torch import nn
 
 import elman
 from elman.errors import RunError
-from elman.train import checkpoint
-from elman.train.forms import form, memory_of
-from elman.train.optimizer import OPTIMIZERS
+from elman.train.loop.optimizer import OPTIMIZERS
+from elman.train.run import checkpoint
+from elman.train.run.snapshot import form, memory_of
 from run_folders import changed, forge, small_run
 
 

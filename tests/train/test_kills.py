@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from elman.engines.c.build import find_compiler
-from elman.train import checkpoint
+from elman.train.run import checkpoint
 from scripts import begin, finished
 
 TWO = ("torchrun", "devices")  # how kills.py starts two processes

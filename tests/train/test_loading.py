@@ -15,9 +15,9 @@ from torch import nn
 
 import elman
 from elman.errors import InputError, RunError
-from elman.train.text.config import TextConfig
-from elman.train.text.trained import TextSpec, TrainedText
-from elman.train.trained import Trained
+from elman.train.loop.task import Trained
+from elman.train.tasks.text.config import TextConfig
+from elman.train.tasks.text.model import TextSpec, TrainedText
 from run_folders import changed, small_run
 
 

@@ -15,13 +15,14 @@ from rich.console import Console
 
 from elman import files
 from elman.errors import InputError, RunError
-from elman.train import checkpoint, loop
-from elman.train import run as running
-from elman.train.display import Display, clock
-from elman.train.metrics import read_metrics
-from elman.train.record import read_record
-from elman.train.stepper import Stepper
-from elman.train.text.levels import CHARACTERS
+from elman.train.loop import loop
+from elman.train.loop.display import Display, clock
+from elman.train.loop.metrics import read_metrics
+from elman.train.loop.stepper import Stepper
+from elman.train.run import checkpoint
+from elman.train.run import run as running
+from elman.train.run.record import read_record
+from elman.train.tasks.text.vocabulary import CHARACTERS
 
 
 def test_learns_small_text_below_its_trigram(small_config, train):

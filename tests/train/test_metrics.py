@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
 from elman.errors import RunError
-from elman.train.metrics import COLUMNS, MetricsFile, Row, read_metrics, resumed
+from elman.train.loop.metrics import COLUMNS, MetricsFile, Row, read_metrics
 
 
 def made(step: int) -> Row:
     """Make a row whose numbers need all their digits."""
     score = (step / 3, step / 7) if step % 2 else (None, None)
     r2 = -step / 9 if step % 2 else None
-    return Row(step, step * 10, 1 / 3, 0.1 + 0.2, 1e-3 / 7, *score, 7.0, 1.5, valid_r2=r2)
+    return Row(step, step * 10, 1 / 3, 0.1 + 0.2, 1e-3 / 7, *score, 7.0, 1.5, 0, r2)
 
 
 def test_round_trip(tmp_path):
@@ -76,29 +75,9 @@ def test_damaged_files(tmp_path, content, reason):
         read_metrics(path)
 
 
-OLD = (HEAD + GOOD).replace(b",fallbacks,valid_r2", b"").replace(b",0,\n", b"\n")
-
-
-def test_an_older_run_goes_on(tmp_path):
-    """Its rows get the columns of this elman, so that those to come stand below them."""
-    file = resumed(tmp_path / "metrics.csv", OLD.decode())
-    before = read_rows(OLD, tmp_path)
-    file.append(made(3))
-    assert read_metrics(file.path) == [*before, made(3)]
-    assert resumed(file.path, file.text).text == file.text
-
-
-def read_rows(content: bytes, folder: Path) -> list[Row]:
-    """Read rows as they stand in a file."""
-    (folder / "held.csv").write_bytes(content)
-    return read_metrics(folder / "held.csv")
-
-
-def test_columns_of_an_older_run(tmp_path):
-    """Without `fallbacks` and `valid_r2`; a loss that is not finite is no damage."""
+def test_infinite_losses(tmp_path):
+    """A loss that is not finite is no damage."""
     path = tmp_path / "metrics.csv"
-    path.write_bytes(OLD)
-    assert read_metrics(path) == [Row(1, 10, 1.5, 0.5, 1e-3, None, None, 7.0, 1.5)]
     path.write_bytes(HEAD + GOOD.replace(b",,,7", b",inf,0.5,7"))
     assert read_metrics(path)[0].valid_loss == math.inf
 

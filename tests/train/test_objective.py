@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from elman.train.objective import ACCURACY, CLASSES, R2, SQUARES, judged
+from elman.train.loop.objective import ACCURACY, CLASSES, R2, SQUARES, judged
 
 
 def cut(tensor: torch.Tensor, places: list[int]) -> list[torch.Tensor]:

@@ -13,11 +13,10 @@ import torch
 from lightning_fabric import Fabric
 
 from elman.errors import InputError, RunError
-from elman.train import checkpoint
-from elman.train.config import Config
-from elman.train.connection import noticing_loss
-from elman.train.folder import RunFolder
-from elman.train.launch import agreed, check_place
+from elman.train.distributed.launch import agreed, check_place, noticing_loss
+from elman.train.loop.config import Config
+from elman.train.run import checkpoint
+from elman.train.run.folder import RunFolder
 from runs import assert_equal_runs
 from scripts import PATIENCE_S, begin, finished
 from workers import ELMAN, OPTIONS, cut_short, only_run

@@ -12,8 +12,7 @@ import pytest
 
 import elman
 from elman.errors import RunError
-from elman.train import checkpoint
-from elman.train.folder import RunFolder
+from elman.train.run import checkpoint
 from runs import assert_equal_runs
 from scripts import PATIENCE_S, begin, finished
 from workers import ELMAN
@@ -78,35 +77,6 @@ def test_sgd_resumes(small_config, train, resume, interrupt_at, options):
     assert resumed.folder.read("config") | {"data": ""} == config.to_json() | {"data": ""}
     adamw = train(dataclasses.replace(small_config, lr=0.3))
     assert adamw.result["valid_loss"] != whole.result["valid_loss"]
-
-
-def as_before_regression(folder: RunFolder) -> None:
-    """Make of a run's files what an elman wrote that knew classifiers and AdamW alone."""
-    config, facts = folder.read("config"), folder.read("facts")
-    del facts["baseline"]["r2"]
-    new = ("optimizer", "momentum", "nesterov", "schedule")
-    folder.write("config", {name: value for name, value in config.items() if name not in new})
-    folder.write("facts", facts)
-    point, _ = checkpoint.load_latest(folder.checkpoints)
-    del point.facts["tally"]["valid_r2"]
-    lines = [line.rpartition(",")[0] for line in point.metrics.splitlines()]
-    old = dataclasses.replace(point, metrics="".join(line + "\n" for line in lines))
-    checkpoint.save(folder.checkpoints, old)
-    folder.metrics.write_text(old.metrics)
-
-
-def test_a_run_of_an_older_elman_goes_on(small_config, train, resume, interrupt_at):
-    """Without the fields and columns that came with regression."""
-    whole = train(small_config)
-    interrupt_at(7)
-    stopped = train(small_config)
-    as_before_regression(stopped.folder)
-    assert "valid_r2" not in stopped.folder.metrics.read_text()
-    result = whole.folder.read("result")
-    del result["baseline"]["r2"]
-    whole.folder.write("result", result)
-
-    assert_equal_runs(resume(stopped.folder.path).folder, whole.folder)
 
 
 @pytest.mark.parametrize("change", ["emptied", "falsified"])

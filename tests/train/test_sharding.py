@@ -9,11 +9,11 @@ from torch import nn
 
 import elman
 from elman.errors import InputError
-from elman.train import checkpoint
-from elman.train.config import Config
-from elman.train.folder import RunFolder
-from elman.train.sharding import divided_as, parts, shard, whole
-from elman.train.text.model import LanguageModel
+from elman.train.distributed.gradients import divided_as, parts, shard, whole
+from elman.train.loop.config import Config
+from elman.train.run import checkpoint
+from elman.train.run.folder import RunFolder
+from elman.train.tasks.text.model import LanguageModel
 from scripts import finished
 from workers import as_torchrun, cut_short, losses, only_run
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from elman.engines.c.build import find_compiler
-from elman.train.folder import RunFolder, list_runs
+from elman.train.run.folder import RunFolder, list_runs
 from fake_compilers import real
 from runs import assert_equal_runs
 from scripts import begin, environment, finished

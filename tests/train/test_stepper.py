@@ -10,12 +10,12 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from elman.train.config import Config
-from elman.train.metrics import read_metrics
-from elman.train.objective import SQUARES
-from elman.train.schedule import SCHEDULES, learning_rate
-from elman.train.stepper import make_stepper
-from elman.train.task import Batch
+from elman.train.loop.config import Config
+from elman.train.loop.metrics import read_metrics
+from elman.train.loop.objective import SQUARES
+from elman.train.loop.optimizer import SCHEDULES, learning_rate
+from elman.train.loop.stepper import make_stepper
+from elman.train.loop.task import Batch
 
 
 class Scaled(nn.Module):

@@ -12,9 +12,10 @@ import pytest
 import elman
 from elman.cli import main
 from elman.errors import InputError, RunError
-from elman.train import elastic, layers
-from elman.train import run as running
-from elman.train.trained import Trained
+from elman.train.distributed import launch as launching
+from elman.train.loop import layers
+from elman.train.loop.task import Trained
+from elman.train.run import run as running
 from run_folders import changed
 
 CELL = """
@@ -169,8 +170,8 @@ def test_cells_that_are_no_file(begun, small_config, train):
 
 def test_restarts_by_torchrun_name_the_file(begun, small_config, console, file, monkeypatch):
     """The call that goes on is the call that began, so it needs no record."""
-    attempt = elastic.Attempt(earlier_run=begun)
-    monkeypatch.setattr(elastic, "meet", lambda timeout, out=None: attempt)
+    attempt = launching.Attempt(earlier_run=begun)
+    monkeypatch.setattr(launching, "meet", lambda timeout, out=None: attempt)
     file.write_text(f"{CELL}# more\n")
     config = dataclasses.replace(small_config, cell=f"{file}:mine")
     assert running.start(config, begun.parent, console, comparing=False).complete

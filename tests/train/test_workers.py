@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from elman.errors import InputError
-from elman.train import checkpoint
-from elman.train.launch import placed
-from elman.train.text.config import TextConfig
+from elman.train.distributed.launch import placed
+from elman.train.run import checkpoint
+from elman.train.tasks.text.config import TextConfig
 from forked import Forked
 from runs import assert_equal_runs
 from scripts import PATIENCE_S, begin, begin_anew, finished

@@ -15,8 +15,8 @@ from elman import cells
 from elman.engines import deadline
 from elman.engines.call import Gradients
 from elman.errors import BuildError, EngineError
-from elman.tuning import cache, decisions
 from elman.tuning import choose as room
+from elman.tuning import decisions
 from elman.tuning.choose import choose
 from elman.tuning.contest import _sample
 from elman.tuning.request import bucket
@@ -291,7 +291,7 @@ def test_a_home_that_cannot_be_written(job, monkeypatch, tmp_path):
     assert [fresh(job) for _ in range(2)] == ["benchmarked", "benchmarked"]
     monkeypatch.delenv("ELMAN_CACHE")
     monkeypatch.setattr(
-        cache, "cache_folder", lambda: (_ for _ in ()).throw(RuntimeError("no home"))
+        decisions, "cache_folder", lambda: (_ for _ in ()).throw(RuntimeError("no home"))
     )
     assert fresh(job) == "benchmarked"
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elman.tuning.contest import _clear
-from elman.tuning.evidence import Evidence
+from elman.tuning.contest import Evidence, _clear
 
 ORDER = ["c:units", "c:batch", "aten"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elman.train.machine import machine_facts
+from elman.train.run.run import machine_facts
 from elman.tuning import facts
 
 X86 = """\

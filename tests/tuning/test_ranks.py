@@ -11,9 +11,9 @@ import torch
 
 from elman import cells, compiler
 from elman.plan.allreduce import Interconnect
-from elman.tuning import ranks, together
+from elman.tuning import decisions, together
 from elman.tuning.choose import Choice
-from elman.tuning.ranks import once_for_all
+from elman.tuning.decisions import once_for_all
 from scripts import run_script
 from specs import spec_of
 
@@ -25,7 +25,8 @@ JOIN = """
 import json, os
 import torch, torch.distributed as dist
 import elman
-from elman.tuning import choose, ranks
+from elman.tuning import choose
+from elman.tuning import decisions
 rank = int(os.environ["RANK"])
 dist.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=2)
 """
@@ -54,7 +55,7 @@ print(json.dumps([chosen, len(calls)]))
 CLAIMED = (
     JOIN
     + """
-ranks.WAIT_S = 100.0
+decisions.WAIT_S = 100.0
 def work():
     if rank == 0:
         raise ValueError("no compiler")
@@ -62,7 +63,7 @@ def work():
 if rank == 1:
     dist.barrier()  # rank 0 has failed
 try:
-    print(json.dumps(ranks.once_for_all({"job": 1, "machine": rank}, work)))
+    print(json.dumps(decisions.once_for_all({"job": 1, "machine": rank}, work)))
 except ValueError as error:
     print(json.dumps(str(error)))
 if rank == 0:
@@ -73,14 +74,14 @@ SILENT = (
     JOIN
     + """
 import warnings
-ranks.WAIT_S = 0.2
+decisions.WAIT_S = 0.2
 if rank == 0:
-    ranks.once_for_all({"job": 1}, lambda: dist.barrier() or dist.barrier() or 0)
+    decisions.once_for_all({"job": 1}, lambda: dist.barrier() or dist.barrier() or 0)
 else:
     dist.barrier()  # rank 0 is at work
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = ranks.once_for_all({"job": 1}, lambda: 1)
+        found = decisions.once_for_all({"job": 1}, lambda: 1)
     dist.barrier()
     print(json.dumps([found, [str(one.message) for one in caught]]))
 """
@@ -185,7 +186,7 @@ def test_at_once_unless_more_time_is_hidden(monkeypatch):
     assert size == 4 * (2 * 3 * 1024 * 1024 + 2 * 3 * 1024)
 
     def apart(schedule, workers, bytes_per_s, **medians_s):
-        monkeypatch.setattr(ranks, "workers", lambda: workers)
+        monkeypatch.setattr(decisions, "workers", lambda: workers)
         monkeypatch.setattr(together, "interconnect", lambda: Interconnect(0.0, bytes_per_s))
         choice = Choice("c", schedule, None, "benchmarked", medians_s)
         return together.released(choice, [job] * 4, 100)
@@ -196,7 +197,7 @@ def test_at_once_unless_more_time_is_hidden(monkeypatch):
     times = {"together": 1e-3, "apart": 1.2e-3}
     assert not apart("together", 2, 400 * size, **times)  # 10 ms to be sent, 20 ms lost
     assert apart("together", 2, 40 * size, **times)  # 100 ms, of which 75 can be hidden
-    with ranks.sending_after_backward():
+    with decisions.sending_after_backward():
         assert not apart("together", 2, 40 * size, **times)
         assert not apart("apart", 2, 1e9)
     assert apart("apart", 2, 1e9)

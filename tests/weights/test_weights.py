@@ -13,8 +13,8 @@ import torch
 import elman
 from elman import cells
 from elman.errors import InputError, ShapeError
-from elman.weights import moving
-from elman.weights.layouts import LAYOUTS
+from elman.interchange.weights import layouts
+from elman.interchange.weights.layouts import LAYOUTS
 
 # Made by the libraries that each case names, with weights drawn by numpy.
 MADE = json.loads((Path(__file__).parent / "libraries.json").read_text("utf-8"))
@@ -265,7 +265,7 @@ def test_biases_that_nobody_has():
 
 def test_examples_of_the_docstrings():
     """As they are printed."""
-    failed, tried = doctest.testmod(moving, extraglobs={"elman": elman})
+    failed, tried = doctest.testmod(layouts, extraglobs={"elman": elman})
     assert tried > 3
     assert not failed
 

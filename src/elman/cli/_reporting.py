@@ -5,25 +5,22 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from elman.errors import RunError, diagnostic
+from elman.errors import RunError
 from elman.report import Level, Pairs, Pictures, RunPage, Scale, write_report
-from elman.train.config import Config
-from elman.train.metrics import COLUMNS
-from elman.train.outcome import in_words, speed_in_words
-from elman.train.predictions import Frames, Points, Traces, unpacked
-from elman.train.record import Compared, Record, Skipped
-from elman.train.summary import Summary, summarise
+from elman.train.loop.config import Config
+from elman.train.loop.metrics import COLUMNS
+from elman.train.loop.task import Frames, Points, Traces, unpacked
+from elman.train.run.outcome import in_words, speed_in_words
+from elman.train.run.record import Compared, Record, Skipped, Summary, summarise
 
 
 def report_run(record: Record) -> Path:
-    """Write report.html into a run folder, whether the run is complete or not.
-
-    Raises:
-        RunError: if there is no configuration to tell what ran, or the disk takes no page.
-    """
+    """Write report.html into a run folder, whether the run is complete or not. Raises RunError:
+    there is no configuration to tell what ran, or the disk takes no page."""
     if record.config is None:
-        details = [("path", str(record.folder.path)), ("found", damage_in_words(record))]
-        raise RunError(diagnostic("there is nothing to report", details))
+        raise RunError(
+            "there is nothing to report", path=record.folder.path, found=damage_in_words(record)
+        )
     return write_report(record.folder.report, page_of(record, record.config))
 
 

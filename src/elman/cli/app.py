@@ -17,8 +17,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from elman.cli._printing import print_all
-from elman.cli._signals import SignalExit, ended_by_signals
+from elman.cli._terminal import SignalExit, ended_by_signals, print_all
 from elman.errors import ElmanError, diagnostic, on_command_line
 from elman.escaping import printable
 from elman.extras import missing_package

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from elman.cli._arguments import (
+from elman.cli._options import (
     CellName,
     Dims,
     DType,
@@ -16,13 +16,13 @@ from elman.cli._arguments import (
     Hidden,
     Inputs,
     Training,
+    sized,
 )
-from elman.cli._options import sized
-from elman.cli._printing import say
+from elman.cli._terminal import say
 from elman.errors import InputError
 from elman.frontend.cell import Cell
-from elman.measuring.measure_process import MeasureRequest, measure_in_process
-from elman.train.layers import find_cell
+from elman.measuring.process import MeasureRequest, measure_in_process
+from elman.train.loop.layers import find_cell
 
 
 def bench(
@@ -55,10 +55,7 @@ def bench(
 
 def cell_of(name: str) -> Cell:
     """Find a cell; where there is none, say also how suites are run, which are no part of elman.
-
-    Raises:
-        InputError, RunError: as :func:`find_cell`.
-    """
+    Raises InputError, RunError: as :func:`find_cell`."""
     try:
         return find_cell(name)
     except InputError as error:

@@ -16,7 +16,7 @@ import typer
 from rich.table import Table
 
 from elman import cells, compiler
-from elman.cli._printing import plain, wide_console
+from elman.cli._terminal import plain, wide_console
 from elman.engines import registry
 from elman.engines.base import Job
 from elman.engines.c.compilers import Compiler, find_compiler

@@ -8,13 +8,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from elman.cli._arguments import Dims, Hidden, Inputs, Tape, TapeOption
-from elman.cli._options import sized
-from elman.cli._printing import say
+from elman.cli._options import Dims, Hidden, Inputs, Tape, TapeOption, sized
+from elman.cli._terminal import say
 from elman.drawing import draw as drawn
 from elman.drawing import draw_ops
-from elman.errors import RunError, diagnostic
-from elman.train.layers import find_cell
+from elman.errors import RunError
+from elman.train.loop.layers import find_cell
 
 
 def draw(
@@ -49,5 +48,5 @@ def draw(
             options: dict[str, Any] = {"tape": str(tape), **dims}
             made = drawn(found, path, hidden_size=hidden_size, input_size=input_size, **options)
     except OSError as error:
-        raise RunError(diagnostic("cannot write the picture", [("error", str(error))])) from error
+        raise RunError("cannot write the picture", error=error) from error
     say(Console(), str(made.path))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from elman.cli._arguments import (
+from elman.cli._options import (
     CellName,
     Device,
     DeviceOption,
@@ -20,12 +20,12 @@ from elman.cli._arguments import (
     TapeOption,
     Training,
     measurable,
+    sized,
 )
-from elman.cli._options import sized
-from elman.cli._printing import say, wide_console
+from elman.cli._terminal import say, wide_console
 from elman.nn.explain import explain as explained
 from elman.plan.spec import OPTIMIZATIONS
-from elman.train.layers import find_cell
+from elman.train.loop.layers import find_cell
 
 
 def explain(

@@ -8,17 +8,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from elman.cli._arguments import CellOfRun, Dims, Hidden, Inputs, Trust
-from elman.cli._options import named, option, sized
-from elman.cli._printing import plain
-from elman.errors import InputError, RunError, diagnostic
+from elman.cli._options import CellOfRun, Dims, Hidden, Inputs, Trust, named, option, sized
+from elman.cli._terminal import plain
+from elman.errors import InputError, RunError
 from elman.export import to_c, to_onnx
 from elman.nn import GRU, LSTM, RNN, Recurrent
-from elman.train.folder import is_run
-from elman.train.layers import BUILT_IN, find_cell
-from elman.train.loading import Weights, load
-from elman.train.trained import Trained
-from elman.train.weights import load_weights
+from elman.train.loop.layers import BUILT_IN, find_cell
+from elman.train.loop.task import Trained
+from elman.train.run.folder import is_run
+from elman.train.run.loading import Weights, load, load_weights
 
 _LAYERS = {"GRU": GRU, "LSTM": LSTM, "RNN": RNN}
 SHAPING = {"hidden", "inputs", "layers", "heads", "residual", "dim", "weights"}
@@ -85,7 +83,7 @@ def export(
         lines = [] if c is None else _as_c(module, c, name)
         lines += [] if onnx is None else _as_onnx(module, onnx)
     except OSError as error:
-        raise RunError(diagnostic("cannot write there", [("error", str(error))])) from error
+        raise RunError("cannot write there", error=error) from error
     for line in lines:
         Console().print(plain(line), soft_wrap=True)
 
@@ -97,16 +95,13 @@ def _names_a_run(text: str) -> bool:
 
 
 def _layers_of(run: Trained) -> Any:
-    """The recurrent layers of a run, as trained.
-
-    Raises:
-        InputError: each of them is a part of a larger one.
-    """
+    """The recurrent layers of a run, as trained. Raises InputError: each of them is a part of a
+    larger one."""
     layers = run.layers
     if not isinstance(layers, (*_LAYERS.values(), Recurrent)):
         title = "the run has layer norms between its recurrent layers"
         hint = f'elman.export.to_c(elman.load("{run.path}").layers.layers[0], "layer_0")'
-        raise InputError(diagnostic(title, [("path", str(run.path))], hint))
+        raise InputError(title, hint, path=run.path)
     return layers
 
 

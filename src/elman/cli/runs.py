@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from elman.cli._printing import plain, wide_console
 from elman.cli._reporting import damage_in_words, report_run
+from elman.cli._terminal import plain, wide_console
 from elman.errors import RunError
-from elman.train.folder import RunFolder, list_runs, open_run
-from elman.train.record import Record, read_record
-from elman.train.summary import Summary, differences, summarise
+from elman.train.run.folder import RunFolder, list_runs, open_run
+from elman.train.run.record import Record, Summary, differences, read_record, summarise
 
 
 def runs(

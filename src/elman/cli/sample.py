@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from elman.cli._arguments import CellOfRun, Trust
-from elman.cli._printing import plain
-from elman.errors import InputError, diagnostic
-from elman.train.loading import load
-from elman.train.text.trained import TrainedText
+from elman.cli._options import CellOfRun, Trust
+from elman.cli._terminal import plain
+from elman.errors import InputError
+from elman.train.run.loading import load
+from elman.train.tasks.text.model import TrainedText
 
 
 def sample(
@@ -37,9 +37,8 @@ def sample(
     """Let a trained language model write."""
     found = load(run, weights="last" if last else "best", cell=cell, trust=trust)
     if not isinstance(found, TrainedText):
-        details = [("path", str(run)), ("task", found.config.TASK)]
         title = "only models of the task text write"
-        raise InputError(diagnostic(title, details, f'elman.load("{run}")'))
+        raise InputError(title, f'elman.load("{run}")', path=run, task=found.config.TASK)
     text = found.sample(length, prompt=prompt, temperature=temperature, seed=seed)
     for line in text.split("\n"):
         Console().print(plain(line), soft_wrap=True)

@@ -11,16 +11,15 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.console import Console
 
-from elman.cli._arguments import TRUST
-from elman.cli._options import named, option
-from elman.cli._printing import plain
+from elman.cli._options import TRUST, named, option
 from elman.cli._reporting import report_run
-from elman.errors import InputError, diagnostic
-from elman.train import run
-from elman.train.outcome import Outcome
-from elman.train.record import read_record
-from elman.train.task import Task
-from elman.train.tasks import TASKS
+from elman.cli._terminal import plain
+from elman.errors import InputError
+from elman.train.loop.task import Task
+from elman.train.run import run
+from elman.train.run.outcome import Outcome
+from elman.train.run.record import read_record
+from elman.train.tasks.registry import TASKS
 
 FREE = {"resume", "compare", "cell", "trust"}  # what may be said beside --resume
 COMMON = {  # options of every task that are not part of a run's configuration
@@ -83,9 +82,10 @@ def command(task: Task, about: str) -> Callable[..., None]:
 def refuse_others(context: typer.Context) -> None:
     """Raise if options beside --resume would change the run's own configuration."""
     if given := [name for name in named(context) if name not in FREE]:
-        details = [("given", " ".join(map(option, given)))]
         hint = f"elman resume {context.params['resume']}"
-        raise InputError(diagnostic("a resumed run keeps its own configuration", details, hint))
+        raise InputError(
+            "a resumed run keeps its own configuration", hint, given=" ".join(map(option, given))
+        )
 
 
 def refuse_early(context: typer.Context) -> None:
@@ -93,7 +93,7 @@ def refuse_early(context: typer.Context) -> None:
     if given := named(context):
         words = " ".join(map(option, given))
         hint = f"elman train {context.invoked_subcommand} {words} …"
-        raise InputError(diagnostic("options stand behind the task", [("given", words)], hint))
+        raise InputError("options stand behind the task", hint, given=words)
 
 
 def finish(outcome: Outcome, console: Console) -> None:

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from elman import compiler
-from elman.cli._arguments import (
+from elman.cli._options import (
     CellName,
     Device,
     DeviceOption,
@@ -20,9 +20,9 @@ from elman.cli._arguments import (
     Inputs,
     Training,
     measurable,
+    sized,
 )
-from elman.cli._options import sized
-from elman.cli._printing import plain, wide_console
+from elman.cli._terminal import plain, wide_console
 from elman.engines.base import Job
 from elman.engines.together import Arrangement
 from elman.errors import InputError
@@ -30,7 +30,7 @@ from elman.explaining import WHY
 from elman.frontend.cell import Cell
 from elman.plan.allreduce import INTERCONNECTS, Interconnect, find_interconnect
 from elman.plan.spec import Spec
-from elman.train.layers import find_cell
+from elman.train.loop.layers import find_cell
 from elman.tuning.choose import Choice, choose
 from elman.tuning.kernels import label
 from elman.tuning.together import APART, AT_ONCE, choose_together, with_workers
@@ -104,11 +104,7 @@ def tune(
 
 
 def find_link(text: str, option: str = "--interconnect") -> Interconnect:
-    """What an option names.
-
-    Raises:
-        BadParameter: it is not an interconnect.
-    """
+    """What an option names. Raises BadParameter: it is not an interconnect."""
     try:
         return find_interconnect(text)
     except InputError as error:

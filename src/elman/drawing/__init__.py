@@ -13,7 +13,7 @@ from elman.drawing.layout import columns, dot_text, layout
 from elman.drawing.picture import Picture, picture
 from elman.drawing.svg import svg
 from elman.drawing.table import table
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
 from elman.frontend.cell import Cell
 from elman.passes.names import step_names
 from elman.plan.build import program
@@ -106,11 +106,9 @@ def _target(path: str | Path | None, *suffixes: str) -> Path | None:
     if target is not None and target.suffix not in suffixes:
         kinds = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
         raise InputError(
-            diagnostic(
-                f"draw writes {kinds}, not {target.suffix or 'a file without a suffix'}",
-                [("path", str(target))],
-                f"{target.stem or 'graph'}.svg",
-            )
+            f"draw writes {kinds}, not {target.suffix or 'a file without a suffix'}",
+            f"{target.stem or 'graph'}.svg",
+            path=target,
         )
     return target
 
@@ -126,16 +124,12 @@ def _subject(
     if isinstance(runners, dict) and runners:
         shown = runners.get(f"l{layer}")
         if shown is None:
-            raise InputError(
-                diagnostic(f"the module has no layer {layer}", [("has", ", ".join(runners))])
-            )
+            raise InputError(f"the module has no layer {layer}", has=", ".join(runners))
         return shown.cell, dict(shown.dims), shown.options.tape
     raise InputError(
-        diagnostic(
-            f"draw takes a cell or a module of elman's, not {type(what).__name__}",
-            [("value", repeated(what))],
-            'elman.draw(elman.cells.gru, "gru.svg")',
-        )
+        f"draw takes a cell or a module of elman's, not {type(what).__name__}",
+        'elman.draw(elman.cells.gru, "gru.svg")',
+        value=repeated(what),
     )
 
 

@@ -29,11 +29,7 @@ def within(seconds: float) -> Generator[None]:
 
 
 def check() -> None:
-    """Ask, in a loop.
-
-    Raises:
-        DeadlineError: the time is over.
-    """
+    """Ask, in a loop. Raises DeadlineError: the time is over."""
     ends = _ends.get()
     if ends is not None and time.perf_counter() > ends:
         raise DeadlineError

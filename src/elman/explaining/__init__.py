@@ -10,12 +10,19 @@ from typing import Any
 from elman import compiler
 from elman.autodiff.structure import structure
 from elman.checks import check_choice, check_flag, check_size, shown
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
 from elman.escaping import xml_text
-from elman.explaining.engines import Candidate, candidates_of, engine_texts
-from elman.explaining.layers import WHY, Layer, Picked, choice_of, program_of
-from elman.explaining.memory import all_kept, around, peak, step_bytes
-from elman.explaining.work import cost, flops
+from elman.explaining.costs import all_kept, around, cost, flops, peak, step_bytes
+from elman.explaining.layers import (
+    WHY,
+    Candidate,
+    Layer,
+    Picked,
+    candidates_of,
+    choice_of,
+    engine_texts,
+    program_of,
+)
 from elman.frontend.cell import Cell
 from elman.ir.pair import Step
 from elman.ir.printer import show_backward, show_graph, show_step
@@ -133,11 +140,9 @@ def explain(
         layers = what
     else:
         raise InputError(
-            diagnostic(
-                f"explain takes a cell or a module of elman's, not {type(what).__name__}",
-                [("value", shown(what))],
-                "elman.explain(model.rnn, x); elman.accelerate(model) makes torch's layers elman's",
-            )
+            f"explain takes a cell or a module of elman's, not {type(what).__name__}",
+            "elman.explain(model.rnn, x); elman.accelerate(model) makes torch's layers elman's",
+            value=shown(what),
         )
     return _explained(layers, measure)
 

@@ -14,10 +14,9 @@ from elman.checks import check_list, check_mapping, check_size, check_text, show
 from elman.errors import PickleError, ShapeError, TraceError, diagnostic
 from elman.frontend.changes import Change, Data, change_of
 from elman.frontend.copies import Copies, Signature, copies, whole_entry
-from elman.frontend.cuts import Cuts, UncutError
+from elman.frontend.dims import Cuts, UncutError, check_groups
 from elman.frontend.draws import counting
 from elman.frontend.formula import traced
-from elman.frontend.groups import check_groups
 from elman.frontend.heads import (
     Division,
     Share,
@@ -101,11 +100,9 @@ class Cell:
         """
         if not any(isinstance(value, Tracer) for value in values):
             raise TraceError(
-                diagnostic(
-                    f"{self.name} is a formula and cannot be called with numbers",
-                    [("at", self.where)],
-                    f"net = elman.Recurrent({self.name}, input_size, hidden_size); net(x)",
-                )
+                f"{self.name} is a formula and cannot be called with numbers",
+                f"net = elman.Recurrent({self.name}, input_size, hidden_size); net(x)",
+                at=self.where,
             )
         given = {**self.options, **options}
         try:
@@ -133,10 +130,7 @@ class Cell:
             if name not in known:
                 takes = ", ".join(known) or "none"
                 raise TraceError(
-                    diagnostic(
-                        f"{self.name} takes no option {name!r} (it takes: {takes})",
-                        [("at", self.where)],
-                    )
+                    f"{self.name} takes no option {name!r} (it takes: {takes})", at=self.where
                 )
         if not options:
             return self
@@ -462,7 +456,7 @@ def cell(
     def decorate(function: Callable[..., Any]) -> Cell:
         if not inspect.isfunction(function):
             what = f"@cell decorates a function, not {shown(function)}"
-            raise TraceError(diagnostic(what, [], f"{_EXAMPLE} above def …"))
+            raise TraceError(what, f"{_EXAMPLE} above def …")
         code = function.__code__
         where = line_of(code.co_filename, code.co_firstlineno)
         parsed = (

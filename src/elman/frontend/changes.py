@@ -6,15 +6,43 @@ traced. A cell with changes is a cell like any other: drawn, explained, saved by
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from elman.checks import check_choice, check_share, is_number, shown
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
 from elman.frontend.draws import Per, dropout, zoneout
 from elman.frontend.spikes import clip_gradient
 from elman.frontend.trace import Tracer
+from elman.ir.graph import Node, Rate, walk, with_args
+
+
+def read_by_products(roots: Sequence[Node], instead: Mapping[Node, Node]) -> list[Node]:
+    """A formula in which products with weight matrices read other values.
+
+    rewrite, with h -> d:  R @ (r * h) + h  ->  R @ (r * d) + h
+
+    A product inside the operand of another reads the others too, and its own result is one value.
+
+    Args:
+        roots: what is computed.
+        instead: by value what takes its place in the operands of products.
+    """
+    plain: dict[Node, Node] = {}  # as the formula reads it
+    inside: dict[Node, Node] = {}  # as a product reads it
+    for old in walk(roots, stop=lambda value: value in instead):
+        if old in instead:
+            plain[old], inside[old] = old, instead[old]
+        elif old.op == "matmul" and old.args[1].rate >= Rate.STATE:
+            matrix, vector = old.args
+            plain[old] = inside[old] = with_args(old, (plain[matrix], inside[vector]))
+        else:
+            args, others = ([way[arg] for arg in old.args] for way in (plain, inside))
+            plain[old] = with_args(old, tuple(args))
+            inside[old] = plain[old] if args == others else with_args(old, tuple(others))
+    return [plain[root] for root in roots]
+
 
 Data = tuple[str, Mapping[str, Any]]  # a change as names and numbers, for files
 
@@ -66,22 +94,16 @@ class Change:
 
 @dataclass(frozen=True)
 class ClippedGradient(Change):
-    """What flows from a step back into the state before it is held within [-limit, limit].
-
-    Raises:
-        InputError: the limit is not a positive number.
-    """
+    """What flows from a step back into the state before it is held within [-limit, limit]. Raises
+    InputError: the limit is not a positive number."""
 
     limit: float
 
     def __post_init__(self) -> None:
         if not (is_number(self.limit) and self.limit > 0):
             raise InputError(
-                diagnostic(
-                    f"clip_gradient must be a positive number, got {shown(self.limit)}",
-                    [],
-                    "clip_gradient=1.0 holds every component within [-1, 1], in each step",
-                )
+                f"clip_gradient must be a positive number, got {shown(self.limit)}",
+                "clip_gradient=1.0 holds every component within [-1, 1], in each step",
             )
 
     def read(self, name: str, state: Tracer) -> Tracer:
@@ -118,11 +140,8 @@ class Zoneout(Change):
         if unknown:
             has, hint = ", ".join(states), ", ".join(f"{name!r}: 0.1" for name in states)
             raise InputError(
-                diagnostic(
-                    f"zoneout: {cell} has no state {unknown[0]!r} (its states: {has})",
-                    [],
-                    f"zoneout={{{hint}}}",
-                )
+                f"zoneout: {cell} has no state {unknown[0]!r} (its states: {has})",
+                f"zoneout={{{hint}}}",
             )
 
     def of_states(self, states: Collection[str]) -> Change:
@@ -167,11 +186,7 @@ CHANGES: dict[str, type[Change]] = {change.__name__: change for change in _ALL}
 
 
 def change_of(data: Data) -> Change:
-    """The change of its data.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The change of its data. Raises InputError: there is none."""
     try:
         name, fields = data
         return CHANGES[name](**fields)
@@ -179,4 +194,4 @@ def change_of(data: Data) -> Change:
         if isinstance(error, InputError):
             raise
         what = f"a change is a name and its numbers, not {shown(data)}"
-        raise InputError(diagnostic(what, [], '("Zoneout", {"share": 0.1})')) from None
+        raise InputError(what, '("Zoneout", {"share": 0.1})') from None

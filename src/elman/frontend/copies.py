@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from elman.frontend.cuts import Cuts
+from elman.frontend.dims import Cuts
 from elman.frontend.heads import Pieces, Share, joined, pieces
 from elman.frontend.signature import Declared
 from elman.ir.graph import Graph, Node, node, with_args

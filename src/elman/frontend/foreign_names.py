@@ -7,7 +7,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
-from elman.frontend.shape_hints import OUTER
+from elman.frontend.lines import OUTER
 
 _PERMUTED = 'a matrix of zeros and ones: constants="P[H, H]", P @ v'
 _CUT = (

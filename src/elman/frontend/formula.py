@@ -10,11 +10,10 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from elman.errors import InputError, ShapeError, TraceError, diagnostic
-from elman.frontend.cuts import Cuts, check_cut, cut_shape
+from elman.frontend.changes import read_by_products
+from elman.frontend.dims import Cuts, check_cut, check_names, cut_shape
 from elman.frontend.foreign_names import written_call
-from elman.frontend.groups import check_names
 from elman.frontend.lines import describe, line_of, written_at
-from elman.frontend.products import read_by_products
 from elman.frontend.signature import Declared
 from elman.frontend.trace import Tracer, lift
 from elman.ir.graph import Graph, Node, Rate, node
@@ -94,18 +93,13 @@ def _refused(error: TypeError) -> TraceError | None:
     right = written_call(called[1]) if called else ""
     if not right:
         return None
-    return TraceError(
-        diagnostic(str(error), [("at", line_of(frame.filename, frame.lineno or 0))], right)
-    )
+    return TraceError(str(error), right, at=line_of(frame.filename, frame.lineno or 0))
 
 
 def _checked_results(cell: Cell, returned: Any, cuts: Cuts) -> list[Node]:
-    """The outputs and next states that a cell's function returned, in declared order.
-
-    Raises:
-        TraceError: there are more or fewer than it declares, or one is None.
-        ShapeError: one has another shape than it declares.
-    """
+    """The outputs and next states that a cell's function returned, in declared order. Raises
+    TraceError: there are more or fewer than it declares, or one is None; ShapeError: one has
+    another shape than it declares."""
     values: list[Any] = [*returned] if isinstance(returned, tuple | list) else [returned]
     expected = [*cell.outputs, *cell.states]
     hint = f"return {', '.join(entry.name for entry in expected)}"
@@ -140,11 +134,8 @@ def _misshapen(cell: Cell, entry: Declared, made: Node) -> ShapeError:
 
 
 def _multiplied(cell: Cell, read: list[Tracer], roots: list[Node]) -> list[Node]:
-    """What a cell computes, with products that read its states through its changes.
-
-    Raises:
-        InputError: there is a change of that kind, but no such product.
-    """
+    """What a cell computes, with products that read its states through its changes. Raises
+    InputError: there is a change of that kind, but no such product."""
     seen = read
     with written_at(cell.where):
         for change in cell.changes:
@@ -158,10 +149,8 @@ def _multiplied(cell: Cell, read: list[Tracer], roots: list[Node]) -> list[Node]
     made = read_by_products(roots, instead)
     if made == roots:
         raise InputError(
-            diagnostic(
-                f"recurrent_dropout: {cell.name} multiplies no state with a weight matrix",
-                [("at", cell.where)],
-                "zoneout=0.1 holds units of any state; dropout(v, 0.1) in a formula drops others",
-            )
+            f"recurrent_dropout: {cell.name} multiplies no state with a weight matrix",
+            "zoneout=0.1 holds units of any state; dropout(v, 0.1) in a formula drops others",
+            at=cell.where,
         )
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elman.frontend.cuts import check_cut
+from elman.frontend.dims import check_cut
 from elman.frontend.draws import dropout, noise, uniform, zoneout
 from elman.frontend.heads import cut_dim, traced_dim
 from elman.frontend.lines import describe, mismatch, refuse, where_called
@@ -321,10 +321,7 @@ def split(v: Any, parts: Any) -> list[Tracer]:
     runs = [dim[i * width : (i + 1) * width] for i in range(parts)]
     if left or any(run != runs[0] for run in runs):
         check_cut(_equal_parts(dim, parts), (dim,))
-        refuse(
-            f"cannot split [{show_dim(dim)}] into {parts} equal parts",
-            _parts_hint(dim, parts),
-        )
+        refuse(f"cannot split [{show_dim(dim)}] into {parts} equal parts", _parts_hint(dim, parts))
     return _cut(value, runs)
 
 

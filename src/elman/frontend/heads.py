@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from elman.errors import ShapeError
-from elman.frontend.cuts import Cuts, cut
+from elman.frontend.dims import Cuts, cut
 from elman.frontend.signature import Declared
 from elman.ir.graph import Graph, Node, Rate, walk
 from elman.ir.ops import OPS

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from elman.errors import TraceError, diagnostic
+from elman.errors import TraceError
 from elman.frontend.signature import Declared
 
 Init = Any  # a number, the name of a scheme, an array or a function; no array type is known here
@@ -28,33 +28,24 @@ def check_init(
     name: str, how: Init, weights: Sequence[Declared], states: Sequence[Declared], where: str
 ) -> None:
     """Check what one weight, or one state, is said to begin with, as far as sizes play no part.
-
-    Raises:
-        TraceError: there is no such weight, state or scheme, a scheme for matrices is given to
-            something else, or ``how`` is nothing to begin with.
-    """
+    Raises TraceError: there is no such weight, state or scheme, a scheme for matrices is given to
+    something else, or ``how`` is nothing to begin with."""
     known = {entry.name: entry for entry in (*weights, *states)}
     if name not in known:
         declared = f"there are {', '.join(known)}"
         raise TraceError(
-            diagnostic(
-                f"init names {name!r}, which is neither a weight nor a state",
-                [("at", where)],
-                declared,
-            )
+            f"init names {name!r}, which is neither a weight nor a state", declared, at=where
         )
     weight = known[name]
     if isinstance(how, str) and how not in SCHEMES:
         near = get_close_matches(how, SCHEMES, 1)
         hint = f"init={{{name!r}: {near[0]!r}}}" if near else f"there are {', '.join(SCHEMES)}"
-        raise TraceError(diagnostic(f"init of {name}: no scheme {how!r}", [("at", where)], hint))
+        raise TraceError(f"init of {name}: no scheme {how!r}", hint, at=where)
     if isinstance(how, str) and how not in FILLS and len(weight.shape) < 2:
         raise TraceError(
-            diagnostic(
-                f"init of {name}: {how} is for matrices, which {weight} is not",
-                [("at", where)],
-                f"init={{{name!r}: 0.5}}, or {' or '.join(map(repr, FILLS))}, or a function",
-            )
+            f"init of {name}: {how} is for matrices, which {weight} is not",
+            f"init={{{name!r}: 0.5}}, or {' or '.join(map(repr, FILLS))}, or a function",
+            at=where,
         )
     if not (isinstance(how, str | int | float) or callable(how) or hasattr(how, "shape")):
         kind = type(how).__name__
@@ -63,10 +54,4 @@ def check_init(
         if values:
             shown = str(values)
             hint = f"torch.tensor({shown if len(shown) <= _SHORT else '…'})"
-        raise TraceError(
-            diagnostic(
-                f"init of {name}: a {kind} says nothing about a weight",
-                [("at", where)],
-                hint,
-            )
-        )
+        raise TraceError(f"init of {name}: a {kind} says nothing about a weight", hint, at=where)

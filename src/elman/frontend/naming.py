@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from elman.errors import PickleError, diagnostic
+from elman.errors import PickleError
 
 _RATHER = "save the weights alone: torch.save(module.state_dict(), path)"
 
@@ -32,19 +32,13 @@ def nameless(module: str | None, name: str, where: str, redefined: bool) -> Pick
         what, hint = f"{module}.{name} is another formula now", "make the module anew with that"
     else:
         what, hint = f"{module}.{name} is not a cell", f"let {name} be the cell's name in {module}"
-    return PickleError(
-        diagnostic(
-            f"cell {short} cannot be saved: {what}", [("at", where)], f"{hint}, or {_RATHER}"
-        )
-    )
+    return PickleError(f"cell {short} cannot be saved: {what}", f"{hint}, or {_RATHER}", at=where)
 
 
 def changed(name: str, where: str, how: str) -> PickleError:
     """The error for a saved cell whose name stands for another formula now."""
     return PickleError(
-        diagnostic(
-            f"cell {name} is not the one that was saved: {how}",
-            [("now", where)],
-            "restore the old formula; or make the module anew and load_state_dict() its weights",
-        )
+        f"cell {name} is not the one that was saved: {how}",
+        "restore the old formula; or make the module anew and load_state_dict() its weights",
+        now=where,
     )

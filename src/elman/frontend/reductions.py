@@ -12,7 +12,7 @@ import builtins
 from collections.abc import Callable
 from typing import Any
 
-from elman.frontend.cuts import UncutError, check_cut
+from elman.frontend.dims import UncutError, check_cut
 from elman.frontend.functions import concat, exp, split, sqrt, stop_gradient
 from elman.frontend.heads import cut_dim, traced_dim
 from elman.frontend.lines import refuse, where_called
@@ -212,11 +212,8 @@ _Over = Callable[[str, Tracer], Tracer]  # a reduction of a part
 
 
 def _check_one(name: str, sizes: tuple[Any, ...]) -> None:
-    """Refuse what is given by position beside the vector: in torch it is a dim or a size.
-
-    Raises:
-        TraceError: there is something.
-    """
+    """Refuse what is given by position beside the vector: in torch it is a dim or a size. Raises
+    TraceError: there is something."""
     if sizes:
         refuse(
             f"{name} takes one vector, and by position nothing else, not {sizes[0]!r}",
@@ -225,11 +222,8 @@ def _check_one(name: str, sizes: tuple[Any, ...]) -> None:
 
 
 def _named_counts(dim: Dim, groups: str) -> Dim:
-    """The dims that name the number of groups in each gate block.
-
-    Raises:
-        TraceError: they are no names, or not one for each gate block.
-    """
+    """The dims that name the number of groups in each gate block. Raises TraceError: they are no
+    names, or not one for each gate block."""
     try:
         counts = traced_dim(parse_dim(groups))
     except ValueError:
@@ -250,10 +244,7 @@ def _named_counts(dim: Dim, groups: str) -> Dim:
 
 def _counts(dim: Dim, groups: Any) -> Dim | None:
     """How many of ``groups`` each gate block is; None if a group is several gate blocks, or all.
-
-    Raises:
-        TraceError: the groups would not be equal.
-    """
+    Raises TraceError: the groups would not be equal."""
     if isinstance(groups, str):
         return _named_counts(dim, groups)
     if type(groups) is not int or groups < 1:
@@ -282,12 +273,9 @@ def _counts(dim: Dim, groups: Any) -> Dim | None:
 
 
 def _met_counts(dim: Dim, groups: Any) -> Dim | None:
-    """The same for values of groups that may meet others of as many.
-
-    Raises:
-        TraceError, UncutError: as :func:`_counts`, and where a dim of as many values is cut
-            elsewhere: what is grouped has to be cut alike, and is if its dims are numbers.
-    """
+    """The same for values of groups that may meet others of as many. Raises TraceError, UncutError:
+    as :func:`_counts`, and where a dim of as many values is cut elsewhere: what is grouped has to
+    be cut alike, and is if its dims are numbers."""
     counts = _counts(dim, groups)
     if counts is None or isinstance(groups, str):
         return counts

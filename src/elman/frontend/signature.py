@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elman.errors import ShapeError, TraceError, diagnostic, sized_by, spelled
+from elman.errors import ShapeError, TraceError, sized_by, spelled
 from elman.ir.types import Shape, dim_size, names_in, parse_dim, show_dim, show_shape
 
 _ENTRY = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[([^\]]*)\])?\s*")
@@ -76,38 +76,32 @@ def parse_signature(kind: str, text: Any, rank: int, where: str) -> tuple[Declar
     """
     if not isinstance(text, str):
         message = f"{kind} is one text, not a {type(text).__name__}"
-        raise TraceError(diagnostic(message, [("at", where)], f'{kind}="{_as_one(text)}"'))
+        raise TraceError(message, f'{kind}="{_as_one(text)}"', at=where)
     declared: list[Declared] = []
     for entry in _entries(text):
         match = _ENTRY.fullmatch(entry)
         if match is None:
             raise TraceError(
-                diagnostic(
-                    f"cannot read {entry.strip()!r} in {kind}={text!r}",
-                    [("at", where)],
-                    'write names with dims in brackets, e.g. "x[I], m"',
-                )
+                f"cannot read {entry.strip()!r} in {kind}={text!r}",
+                'write names with dims in brackets, e.g. "x[I], m"',
+                at=where,
             )
         name, inside = match.groups()
         try:
             shape = tuple(parse_dim(part) for part in inside.split(",")) if inside else ()
         except ValueError as reason:
-            raise TraceError(diagnostic(f"{kind}={text!r}: {reason}", [("at", where)])) from None
+            raise TraceError(f"{kind}={text!r}: {reason}", at=where) from None
         if len(shape) > rank:
             raise TraceError(
-                diagnostic(
-                    f"{kind} {name}{show_shape(shape)} has {len(shape)} dims, at most {rank} here",
-                    [("at", where)],
-                    f"{_SAMPLE}; {_MAPS}" if len(shape) > 2 > rank else _TOO_MANY[kind],
-                )
+                f"{kind} {name}{show_shape(shape)} has {len(shape)} dims, at most {rank} here",
+                f"{_SAMPLE}; {_MAPS}" if len(shape) > 2 > rank else _TOO_MANY[kind],
+                at=where,
             )
         declared.append(Declared(name, shape))
     names = [entry.name for entry in declared]
     for name in names:
         if names.count(name) > 1:
-            raise TraceError(
-                diagnostic(f"{name!r} is declared twice in {kind}={text!r}", [("at", where)])
-            )
+            raise TraceError(f"{name!r} is declared twice in {kind}={text!r}", at=where)
     return tuple(declared)
 
 
@@ -148,11 +142,8 @@ def bind_dims(
     given: Mapping[str, int],
 ) -> dict[str, int]:
     """Bind every named dim: the first input and the first state (without states: the output) give
-    theirs, all others by keyword.
-
-    Raises:
-        ShapeError: a size does not fit its dim, a dim stays unknown, or a keyword names none.
-    """
+    theirs, all others by keyword. Raises ShapeError: a size does not fit its dim, a dim stays
+    unknown, or a keyword names none."""
     declared = (*inputs, *states, *weights)
     names = {name for entry in declared for name in names_in(entry.shape)}
     for name in given:
@@ -200,21 +191,21 @@ def check_declared(
     names = [entry.name for group in declared for entry in group]
     for name in names:
         if names.count(name) > 1:
-            raise TraceError(diagnostic(f"{name!r} is declared twice", [("at", where)]))
+            raise TraceError(f"{name!r} is declared twice", at=where)
     dims = {name for group in declared for entry in group for name in names_in(entry.shape)}
     for name in sorted(dims & {entry.name for entry in constants}):
         what = f"{name!r} is both a constant and a dim: a module could not tell {name}=…"
         lower = ", ".join(map(str, constants)).lower()
-        raise TraceError(diagnostic(what, [("at", where)], f"constants={lower!r}"))
+        raise TraceError(what, f"constants={lower!r}", at=where)
     kinds = inspect.signature(function).parameters.values()
     for p in kinds:
         if p.kind is p.KEYWORD_ONLY and p.default is p.empty:
             what = f"option {p.name!r} of {function.__name__} has no default value"
-            raise TraceError(diagnostic(what, [("at", where)], f"*, {p.name}=…"))
+            raise TraceError(what, f"*, {p.name}=…", at=where)
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             what = f"{function.__name__} takes {p}: a cell's arguments are those it declares"
             right = f"def {function.__name__}({', '.join(names)}):"
-            raise TraceError(diagnostic(what, [("at", where)], right))
+            raise TraceError(what, right, at=where)
     arguments = [p.name for p in kinds if p.kind is p.POSITIONAL_OR_KEYWORD]
     if arguments != names:
         options = [
@@ -224,10 +215,8 @@ def check_declared(
         ]
         right = ", ".join([*names, *(["*", *options] if options else [])])
         raise TraceError(
-            diagnostic(
-                f"{function.__name__} takes ({', '.join(arguments)}), "
-                f"but its signature declares ({', '.join(names)})",
-                [("at", where)],
-                f"def {function.__name__}({right}):",
-            )
+            f"{function.__name__} takes ({', '.join(arguments)}), "
+            f"but its signature declares ({', '.join(names)})",
+            f"def {function.__name__}({right}):",
+            at=where,
         )

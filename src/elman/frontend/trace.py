@@ -7,10 +7,18 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from elman.frontend.cuts import check_cut
+from elman.frontend.dims import check_cut
 from elman.frontend.foreign_names import BUILTINS_OF_TWO, BUILTINS_OVER_UNITS, hint_for
-from elman.frontend.lines import called, describe, mismatch, refuse, where_called
-from elman.frontend.shape_hints import OUTER, elementwise_hint, product_hint
+from elman.frontend.lines import (
+    OUTER,
+    called,
+    describe,
+    elementwise_hint,
+    mismatch,
+    product_hint,
+    refuse,
+    where_called,
+)
 from elman.ir.graph import Node, Rate, node
 from elman.ir.types import Dim, show_shape
 
@@ -287,11 +295,7 @@ def lift(value: Any) -> Node:
 
 def pointwise(op: str, *operands: Any) -> Tracer:
     """Apply an elementwise op; a scalar meets a vector or matrix, otherwise shapes are equal.
-
-    Raises:
-        ShapeError: shapes differ.
-        TraceError: a matrix that depends on an input or a state.
-    """
+    Raises ShapeError: shapes differ; TraceError: a matrix that depends on an input or a state."""
     args = tuple(lift(value) for value in operands)
     shaped = [arg for arg in args if arg.shape]
     for other in shaped[1:]:

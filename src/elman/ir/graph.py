@@ -1,6 +1,6 @@
 """Nodes and graphs: the mathematics of one step, shared, ordered, immutable.
 
-A node is identified by itself (two equal formulas are two nodes until ``passes/share`` or the
+A node is identified by itself (two equal formulas are two nodes until ``passes/simplify`` or the
 canonical form makes them one). Arguments go by position, metadata in ``data``.
 """
 

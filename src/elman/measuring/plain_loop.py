@@ -86,11 +86,7 @@ class Pairing:
         return short
 
     def _run(
-        self,
-        who: Callable[..., Made],
-        inputs: Named,
-        static: Named,
-        weights: Named,
+        self, who: Callable[..., Made], inputs: Named, static: Named, weights: Named
     ) -> tuple[list[Tensor], list[Tensor], Named]:
         if not self.training:
             with torch.no_grad():

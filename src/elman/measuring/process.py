@@ -1,14 +1,21 @@
-"""Fresh Python processes for measurements, apart from the settings of this one."""
+"""Fresh Python processes for measurements, apart from the settings of this one; a cell beside its
+plain loop in one.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from elman.errors import ElmanError
+import torch
+
+from elman.errors import ElmanError, RunError, on_command_line
+from elman.measuring.measure import Measured, measure
+from elman.train.loop.layers import find_cell
 
 SOURCES = Path(__file__).parents[2]  # the folder that the package lies in
 DROPPED = (
@@ -43,11 +50,8 @@ class Program:
 
 
 def run_program(program: Program, limit_s: float) -> str:
-    """The last line that a fresh interpreter printed.
-
-    Raises:
-        ProcessError: it failed, with its last words, or it took longer than the limit (s).
-    """
+    """The last line that a fresh interpreter printed. Raises ProcessError: it failed, with its last
+    words, or it took longer than the limit (s)."""
     try:
         ran = subprocess.run(
             [sys.executable, "-P", *program.words],
@@ -78,3 +82,61 @@ def environment(program: Program) -> dict[str, str]:
     if program.threads is not None:
         found["OMP_NUM_THREADS"] = str(program.threads)
     return found
+
+
+LIMIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class MeasureRequest:
+    """What is measured; the rest as :func:`elman.measure` takes it.
+
+    Attributes:
+        cell: a name of ``elman.cells``, or file.py:cell.
+        dims: sizes of the cell's other dims.
+        threads: of the process; None: as torch has it.
+    """
+
+    cell: str
+    input_size: int
+    hidden_size: int
+    dims: dict[str, int]
+    steps: int = 100
+    batch: int = 32
+    dtype: str = "float32"
+    training: bool = True
+    engine: str = "auto"
+    seconds: float = 2.0
+    threads: int | None = None
+
+
+def measure_in_process(request: MeasureRequest) -> Measured:
+    """Measure in a fresh process. Raises RunError: what the process said that failed."""
+    words = ("-m", "elman.measuring.process")
+    program = Program(words, threads=request.threads, text=json.dumps(asdict(request)))
+    try:
+        found = json.loads(run_program(program, LIMIT_S))
+    except ProcessError as error:
+        title = "the process of the measurement failed"
+        raise RunError(title, error=error) from error
+    if "failed" in found:
+        raise RunError(found["failed"])
+    return Measured.from_json(found)
+
+
+def main() -> None:
+    """Read what is request, measure, print."""
+    request = json.load(sys.stdin)
+    name, dims, threads = request.pop("cell"), request.pop("dims"), request.pop("threads")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        with on_command_line():
+            result = measure(find_cell(name), **request, **dims).to_json()
+    except ElmanError as error:
+        result = {"failed": str(error)}
+    sys.stdout.write("\n" + json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from elman.ir.graph import Graph
-from elman.passes.share import share
-from elman.passes.simplify import simplify
+from elman.passes.simplify import share, simplify
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (simplify, share)  # then canonical: Graph -> Step

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from elman.ir.graph import Graph, Node, Rate, node, with_args
 from elman.ir.printer import source_names
-from elman.passes.share import share
+from elman.passes.simplify import share
 
 
 class Split(NamedTuple):

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
 
 BUCKET = 25 << 20  # bytes that torch's DistributedDataParallel sends at once …
 FIRST_BUCKET = 1 << 20  # … and those of its first message
@@ -69,11 +69,8 @@ INTERCONNECTS = {
 
 
 def find_interconnect(text: str) -> Interconnect:
-    """A known interconnect by its name, or any as ``LATENCY_US,GBYTE_S``: ``5,7``.
-
-    Raises:
-        InputError: it is neither.
-    """
+    """A known interconnect by its name, or any as ``LATENCY_US,GBYTE_S``: ``5,7``. Raises
+    InputError: it is neither."""
     if text in INTERCONNECTS:
         return INTERCONNECTS[text]
     latency, _, bandwidth = text.partition(",")
@@ -83,9 +80,10 @@ def find_interconnect(text: str) -> Interconnect:
         link = Interconnect(math.nan, math.nan)
     if 0 <= link.latency_s < math.inf and 0 < link.bytes_per_s < math.inf:
         return link
-    details = [("there", f"are {', '.join(INTERCONNECTS)}")]
     hint = "--interconnect 5,7 for a latency of 5 µs and 7 GB/s"
-    raise InputError(diagnostic(f"no interconnect is called {text!r}", details, hint))
+    raise InputError(
+        f"no interconnect is called {text!r}", hint, there=f"are {', '.join(INTERCONNECTS)}"
+    )
 
 
 def buckets(

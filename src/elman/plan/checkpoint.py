@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple, cast
 
 from elman.checks import MOST, shown
-from elman.errors import InputError, diagnostic
+from elman.errors import InputError
 
 Steps = int | Literal["auto"] | None
 _UNITS = {
@@ -58,38 +58,26 @@ class Sizes(NamedTuple):
 
 
 def checked(steps: Any, budget: Any) -> tuple[Steps, int | None]:
-    """``checkpoint=`` and ``memory_budget=`` of a module, the budget in bytes.
-
-    Raises:
-        InputError: they are none, or do not go together.
-    """
+    """``checkpoint=`` and ``memory_budget=`` of a module, the budget in bytes. Raises InputError:
+    they are none, or do not go together."""
     number = isinstance(steps, int) and not isinstance(steps, bool)
     auto = isinstance(steps, str) and steps == "auto"
     if not (steps is None or auto or (number and 0 < cast(int, steps) <= MOST)):
         raise InputError(
-            diagnostic(
-                f'checkpoint must be a number of steps, "auto" or None, got {shown(steps)}',
-                [],
-                "checkpoint=100 keeps the states of every 100th step and no tape",
-            )
+            f'checkpoint must be a number of steps, "auto" or None, got {shown(steps)}',
+            "checkpoint=100 keeps the states of every 100th step and no tape",
         )
     if auto and budget is None:
         raise InputError(
-            diagnostic(
-                'checkpoint="auto" has to know how many bytes may be kept',
-                [],
-                'checkpoint="auto", memory_budget="2GiB"',
-            )
+            'checkpoint="auto" has to know how many bytes may be kept',
+            'checkpoint="auto", memory_budget="2GiB"',
         )
     if budget is None:
         return cast(Steps, steps), None
     if not auto:
         raise InputError(
-            diagnostic(
-                f"memory_budget={shown(budget)} does not go with checkpoint={steps!r}",
-                [],
-                'checkpoint="auto", memory_budget="2GiB"',
-            )
+            f"memory_budget={shown(budget)} does not go with checkpoint={steps!r}",
+            'checkpoint="auto", memory_budget="2GiB"',
         )
     return "auto", _bytes(budget)
 
@@ -102,11 +90,9 @@ def _bytes(budget: Any) -> int:
     count = int(float(found[1]) * _UNITS.get(found[2], 0)) if found else 0
     if not 0 < count < 2**63:
         raise InputError(
-            diagnostic(
-                f"memory_budget must be a number of bytes, got {shown(budget)}",
-                [("units", ", ".join(filter(None, _UNITS)))],
-                'memory_budget="2GiB"',
-            )
+            f"memory_budget must be a number of bytes, got {shown(budget)}",
+            'memory_budget="2GiB"',
+            units=", ".join(filter(None, _UNITS)),
         )
     return count
 
@@ -128,11 +114,7 @@ def held(sizes: Sizes, steps: int, between: int, groups: int = 1) -> int:
 @lru_cache(maxsize=256)
 def fitting(sizes: Sizes, steps: int, wanted: Checkpoint) -> int:
     """Steps between kept states, with a budget those of the fewest spans that fit; 0 where
-    everything is kept.
-
-    Raises:
-        InputError: nothing fits.
-    """
+    everything is kept. Raises InputError: nothing fits."""
     if wanted.steps:
         return wanted.steps
     if not wanted.budget or wanted.groups * sizes.whole(steps) <= wanted.budget:
@@ -142,11 +124,9 @@ def fitting(sizes: Sizes, steps: int, wanted: Checkpoint) -> int:
             return between
     best, least_bytes = least(sizes, steps, wanted.groups)
     raise InputError(
-        diagnostic(
-            f"memory_budget is {wanted.budget:,} bytes, and {steps:,} steps cannot be run in it",
-            [("least", f"{least_bytes:,} bytes, with checkpoint={best}")],
-            f'checkpoint="auto", memory_budget={least_bytes}',
-        )
+        f"memory_budget is {wanted.budget:,} bytes, and {steps:,} steps cannot be run in it",
+        f'checkpoint="auto", memory_budget={least_bytes}',
+        least=f"{least_bytes:,} bytes, with checkpoint={best}",
     )
 
 

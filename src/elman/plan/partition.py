@@ -262,12 +262,5 @@ def partition(pair: Pair, spec: Spec, prices: Prices) -> Cuts:
     stored = cutter.sink(carried, [v for v in cutter.late if not loop_invariant(v)], free)
     rematerialised = cutter.rematerialise([*carried, *stored], free)
     return Cuts(
-        tape,
-        hoisted,
-        emitted,
-        rematerialised,
-        stored,
-        cutter.d_inputs,
-        cutter.sums,
-        late_outputs,
+        tape, hoisted, emitted, rematerialised, stored, cutter.d_inputs, cutter.sums, late_outputs
     )

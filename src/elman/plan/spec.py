@@ -51,11 +51,8 @@ class PlanOptions:
 
     @classmethod
     def of(cls, tape: Tape, without: Collection[str]) -> Self:
-        """As modules and ``explain`` take them: one name is as good as a list of it.
-
-        Raises:
-            InputError: one cannot be so.
-        """
+        """As modules and ``explain`` take them: one name is as good as a list of it. Raises
+        InputError: one cannot be so."""
         return cls(tape, check_names("without", without, 'without=["fusion", "simd"]'))
 
     def to_json(self) -> dict[str, Any]:

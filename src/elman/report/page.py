@@ -13,10 +13,18 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from elman.errors import RunError, diagnostic
+from elman.errors import RunError
 from elman.files import write_atomically
-from elman.report.charts import Curves, Level, Quartiles, Scale, draw_charts
-from elman.report.predictions import Pairs, Pictures, draw_shown
+from elman.report.charts import (
+    Curves,
+    Level,
+    Pairs,
+    Pictures,
+    Quartiles,
+    Scale,
+    draw_charts,
+    draw_shown,
+)
 
 PAGES = Environment(
     loader=PackageLoader("elman.report", "templates"),
@@ -76,26 +84,18 @@ class RunPage:
 
 
 def write_report(path: Path, page: RunPage) -> Path:
-    """Write a page to a file.
-
-    Raises:
-        RunError: if the disk does not take it.
-    """
+    """Write a page to a file. Raises RunError: the disk does not take it."""
     charts = draw_charts(page.curves, page.baseline, page.speeds, page.items, page.loss, page.score)
     shown = [draw_shown(part) for part in page.shown]
     return write_page(path, PAGES.get_template("run.html"), page=page, charts=charts, shown=shown)
 
 
 def write_page(path: Path, template: Template, **values: Any) -> Path:
-    """Fill a template and put the page in the place of an older one, whole or not at all.
-
-    Raises:
-        RunError: if the disk does not take it.
-    """
+    """Fill a template and put the page in the place of an older one, whole or not at all. Raises
+    RunError: the disk does not take it."""
     text = template.render(**values)
     try:
         write_atomically(path, text.encode("utf-8", "backslashreplace"))
     except OSError as error:
-        details = [("path", str(path)), ("error", str(error.strerror))]
-        raise RunError(diagnostic("the report cannot be written", details)) from error
+        raise RunError("the report cannot be written", path=path, error=error.strerror) from error
     return path

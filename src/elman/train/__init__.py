@@ -1,6 +1,10 @@
 """Training: from data and a configuration to a run folder that can be resumed bit for bit.
 
-This room knows models and data; it must not know how a plan is made. A task (``tasks``) brings
-words, a configuration, data in batches and a model; the way of every run is the same:
-data -> stepper -> loop -> checkpoint, metrics, result.
+- `loop`: configuration, model and optimizer under way, steps, validations, metrics;
+- `run`: the run folder, checkpoints, resuming, results, `elman.load`;
+- `distributed`: several processes that train one model;
+- `tasks`: what is trained: words, a configuration, data in batches and a model each.
+
+This room knows models and data; it must not know how a plan is made. The way of every run is the
+same: data -> stepper -> loop -> checkpoint, metrics, result.
 """

@@ -13,10 +13,8 @@ from elman.engines.forks import own_threads
 from elman.engines.registry import names as engine_names
 from elman.errors import DisagreementError, ElmanError, EngineError, warn_once
 from elman.passes.digest import digest
-from elman.tuning import cache
-from elman.tuning.contest import cut, timed
-from elman.tuning.decisions import decided
-from elman.tuning.evidence import Evidence
+from elman.tuning.contest import Evidence, cut, timed
+from elman.tuning.decisions import Key, decided
 from elman.tuning.facts import machine_facts
 from elman.tuning.kernels import EngineSchedule, candidates, kernel_of, label
 from elman.tuning.request import bucket
@@ -157,7 +155,7 @@ def _told(refusals: Mapping[str, str]) -> str:
     return "; ".join(f"{engine}: {reason}" for engine, reason in reasons.items())
 
 
-def _key(job: Job, steps: int, batch: int, able: list[EngineSchedule]) -> cache.Key:
+def _key(job: Job, steps: int, batch: int, able: list[EngineSchedule]) -> Key:
     spec = job.spec
     return {
         "cell": job.name,

@@ -1,22 +1,171 @@
 """What is known about a choice: from this process, else from disk, else benchmarked now; in a
-distributed run once for all processes."""
+distributed run once for all processes.
+
+On disk there is one small JSON file per key, written atomically, so that no lock is needed: a
+reader sees an old one or a new one. Whatever cannot be read, parsed or believed counts as not
+remembered; whatever cannot be written is not an error, because the next process can measure again.
+
+Processes of a distributed run pass the choice through the store of torch's default process group,
+not by a collective operation: they may come to a choice in any order, and some may never come.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
-from collections.abc import Callable, Collection, Sequence
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
-from elman.folders import cache_folder
-from elman.tuning import cache
-from elman.tuning.evidence import Evidence
-from elman.tuning.ranks import once_for_all
+import torch.distributed as dist
+
+from elman.errors import warn_once
+from elman.files import read_file, write_atomically
+from elman.folders import cache_folder, open_to_others, private_folder
+from elman.plan.allreduce import INTERCONNECTS, Interconnect
+from elman.torch_internals import default_store
+from elman.tuning.contest import Evidence
+
+FORMAT = 1
+_LARGEST = 1 << 20  # (bytes) no honest entry is larger
+
+Key = dict[str, Any]
+
+
+def _path(key: Key) -> Path:
+    text = json.dumps(key, sort_keys=True)
+    name = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return cache_folder() / "tuning" / f"{name}.json"
+
+
+def _usable(folder: Path) -> bool:
+    """Whether records can be kept in a folder; what others could have written is not used, which is
+    said once."""
+    if private_folder(folder):
+        return True
+    with contextlib.suppress(OSError):
+        if open_to_others(folder):
+            text = f"elman uses no records of benchmarks in {folder}: others can write to it"
+            warn_once(f"{text}. Each process measures anew; chmod 700 it, or set ELMAN_CACHE.")
+    return False
+
+
+def recall(key: Key) -> dict[str, Any] | None:
+    """The value stored under a key, or None; the caller checks what is in it."""
+    try:
+        path = _path(key)
+        if not _usable(path.parent):
+            return None
+        entry = json.loads(read_file(path, _LARGEST))
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: no home, or JSON nested too deeply
+        return None
+    if not isinstance(entry, dict) or entry.get("format") != FORMAT or entry.get("key") != key:
+        return None
+    value = entry.get("value")
+    return value if isinstance(value, dict) else None
+
+
+def remember(key: Key, value: dict[str, Any]) -> None:
+    """Store a JSON-able value under a key; silently nothing on a folder that cannot be written."""
+    try:
+        path = _path(key)
+    except RuntimeError:  # no home folder
+        return
+    if not _usable(path.parent):
+        return
+    text = json.dumps({"format": FORMAT, "key": key, "value": value}, sort_keys=True)
+    with contextlib.suppress(OSError):
+        write_atomically(path, text.encode(), private=True)
+
+
+WAIT_S = 600.0  # then a process benchmarks by itself
+_POLL_S = 0.005
+_OWN = ("machine",)  # facts that may differ between the processes of one run
+_after: ContextVar[bool] = ContextVar("gradients are sent after the backward", default=False)
+
+
+def once_for_all(key: Key, work: Callable[[], Any]) -> Any:
+    """Do work on the first process of a run that asks for it; the others get what it found.
+
+    Without a process group, or with one process, this is ``work()``.
+
+    Args:
+        key: what the result depends on, JSON-able; what it says of the machine is left out.
+        work: what to do; its result is JSON-able.
+    """
+    store = _store()
+    if store is None:
+        return work()
+    common = {name: value for name, value in key.items() if name not in _OWN}
+    digest = hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:32]
+    claim, place, mine = f"elman/{digest}/who", f"elman/{digest}/found", uuid.uuid4().hex
+    if store.compare_set(claim, "", mine).decode() == mine:
+        found = None
+        try:
+            found = work()
+        finally:  # also if it failed: then the others work by themselves
+            store.set(place, json.dumps(found))
+        return found
+    found = _awaited(store, place)
+    return work() if found is None else found
+
+
+def workers() -> int:
+    """Processes of the default process group; 1 without one."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return 1
+    return dist.get_world_size()
+
+
+@contextmanager
+def sending_after_backward() -> Iterator[None]:
+    """Calls whose gradients nobody sends before the backward has ended."""
+    before = _after.set(True)
+    try:
+        yield
+    finally:
+        _after.reset(before)
+
+
+def receivers() -> int:
+    """Processes that may have gradients sent while the backward goes on, this one included."""
+    return 1 if _after.get() else workers()
+
+
+def interconnect() -> Interconnect:
+    """What connects the processes, roughly: by the kind of the process group."""
+    return INTERCONNECTS["nvlink" if dist.get_backend() == "nccl" else "ethernet"]
+
+
+def _store() -> Any:
+    """The store of the default process group; None if there is no other process to share with."""
+    if workers() == 1 or dist.get_backend() == "fake":
+        return None
+    return default_store()
+
+
+def _awaited(store: Any, place: str) -> Any:
+    """What another process found; None if it could not, or does not answer."""
+    end = time.monotonic() + WAIT_S
+    while not store.check([place]):
+        if time.monotonic() > end:
+            text = f"no other process has said within {WAIT_S:.0f} s which engine is fastest"
+            warn_once(f"{text}: this one benchmarks by itself", place)
+            return None
+        time.sleep(_POLL_S)
+    return json.loads(store.get(place))
+
 
 _decided: dict[str, Evidence] = {}  # by folder and key: one process decides once
 
 
 def decided(
-    key: cache.Key,
+    key: Key,
     order: Sequence[str],
     benchmark: Callable[[Evidence], dict[str, str]],
     cautious: Collection[str] = (),
@@ -42,10 +191,10 @@ def decided(
     def look() -> dict[str, Any]:
         if known is not None:
             return {"evidence": known.to_json(), "failed": None}
-        evidence = Evidence.of_json(None if again else cache.recall(key), order)
+        evidence = Evidence.of_json(None if again else recall(key), order)
         failed = None if evidence.settled(order, cautious) else benchmark(evidence)
         if failed is not None and not failed:  # what failed to build may succeed the next time
-            cache.remember(key, evidence.to_json())
+            remember(key, evidence.to_json())
         return {"evidence": evidence.to_json(), "failed": failed}
 
     found = look() if again else once_for_all(key, look)

@@ -22,11 +22,8 @@ def label(candidate: EngineSchedule) -> str:
 
 
 def engine_for(name: str, job: Job) -> Engine | str:
-    """The engine of a name if it can run a job, else why not.
-
-    Raises:
-        EngineError: there is no engine of that name.
-    """
+    """The engine of a name if it can run a job, else why not. Raises EngineError: there is no
+    engine of that name."""
     reason = registry.elsewhere(name, job.spec.device)
     if reason is not None:
         return reason
@@ -56,11 +53,8 @@ def refusal(name: str, job: Job) -> str | None:
 
 
 def kernel_of(job: Job, name: str, schedule: str = "") -> Kernel:
-    """The kernel of one engine and schedule: one that is kept, else a new one.
-
-    Raises:
-        EngineError: the engine cannot run the job; the text says why.
-    """
+    """The kernel of one engine and schedule: one that is kept, else a new one. Raises EngineError:
+    the engine cannot run the job; the text says why."""
     key = (job, name, schedule)
     kernel = _kernels.get(key)
     if kernel is None:

@@ -18,14 +18,11 @@ from elman.errors import ElmanError
 from elman.ir.types import shape_size
 from elman.passes.digest import digest
 from elman.plan.allreduce import Interconnect, step_s
-from elman.tuning import cache
 from elman.tuning.agreement import disagreement
 from elman.tuning.choose import Choice
-from elman.tuning.contest import timed
-from elman.tuning.decisions import decided
-from elman.tuning.evidence import Evidence
+from elman.tuning.contest import Evidence, timed
+from elman.tuning.decisions import Key, decided, interconnect, recall, receivers, remember
 from elman.tuning.facts import machine_facts, verifying_facts
-from elman.tuning.ranks import interconnect, receivers
 from elman.tuning.request import bucket
 from elman.tuning.trial import apart, make_trial, synchronize
 
@@ -143,7 +140,7 @@ def gradient_bytes(job: Job) -> float:
 
 def _key(
     jobs: Sequence[Job], choices: Sequence[Choice], steps: int, batch: int, arrangement: Arrangement
-) -> cache.Key:
+) -> Key:
     spec = jobs[0].spec
     return {
         "jobs": [
@@ -167,7 +164,7 @@ def _off(run: _Step, jobs: Sequence[Job], kernels: dict[str, Together], steps: i
     programs = [kernel.fingerprint() for kernel in kernels[APART].kernels]
     mark = {"verified": programs, "as": AT_ONCE, "beside": kernels[APART].arrangement.directions}
     mark |= verifying_facts()
-    if None not in programs and cache.recall(mark) == {"agrees": True}:
+    if None not in programs and recall(mark) == {"agrees": True}:
         return None
     want = run(kernels[APART])
     try:
@@ -177,7 +174,7 @@ def _off(run: _Step, jobs: Sequence[Job], kernels: dict[str, Together], steps: i
     if off is not None:
         return f"does not agree with one after another: {off}"
     if None not in programs:
-        cache.remember(mark, {"agrees": True})
+        remember(mark, {"agrees": True})
     return None
 
 

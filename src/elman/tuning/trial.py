@@ -1,4 +1,5 @@
-"""One training step of a kernel on random data, apart from everything of the user's.
+"""One training step of a kernel on random data, apart from everything of the user's; and where its
+time goes, by a kernel with a clock in it.
 
 Touches no global random state, no user tensor, and none of the modes the user may be in.
 """
@@ -6,7 +7,8 @@ Touches no global random state, no user tensor, and none of the modes the user m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elman.engines.base import Job, Kernel
+from elman.engines import registry
+from elman.engines.base import WAITING, Job, Kernel
 from elman.engines.call import Call, Cotangents, Result
 from elman.engines.vjp import leaves_of, vjp
 from elman.errors import nothing_said
@@ -25,6 +28,12 @@ from elman.torch_internals import saved_tensors_are_hooked
 Maker = Callable[[Tensor], Tensor]
 
 _DRAWN = 1_000_003  # numbers drawn for one tensor; a larger one repeats them, in no step with rows
+
+
+def flops(job: Job) -> float:
+    """Rough work of one step of one sample, forward and backward (FLOP)."""
+    sizes = [shape_size(weight.shape, job.spec.sizes) for weight in job.graph.weights]
+    return 6.0 * sum(rows * columns for rows, columns in (s for s in sizes if len(s) == 2)) + 1.0
 
 
 def _same(value: Any) -> Any:
@@ -172,3 +181,42 @@ def make_trial(job: Job, steps: int, batch: int, seed: int = 0, ends: bool = Fal
             tuple(normal(shape) if ends else None for shape in states),
         )
         return Trial(job, call, cotangents)
+
+
+_CALLS = 9  # after one that finds cold memory
+_ENOUGH_S = 0.3  # no call begins after so long
+
+
+def phases(job: Job, engine: str, schedule: str, steps: int, batch: int) -> Mapping[str, float]:
+    """Seconds of a call by phase, all threads together: of the call that others disturbed least.
+    Nothing where the engine has no clock.
+
+    Args:
+        job: what is computed; forward and, in training, backward.
+        engine: its name.
+        schedule: one of the engine's.
+        steps: T.
+        batch: B.
+    """
+    found = registry.find(engine)
+    with found.undisturbed():
+        kernel = found.timed(job, schedule)
+        if kernel is None:
+            return {}
+        trial = make_trial(job, steps, batch)
+        trial.run(kernel)
+        kernel.phases()
+        taken: list[Mapping[str, float]] = []
+        end = time.perf_counter() + _ENOUGH_S
+        while not taken or (len(taken) < _CALLS and time.perf_counter() < end):
+            trial.run(kernel)
+            taken.append(kernel.phases())
+    return min(taken, key=lambda phases: sum(phases.values()))
+
+
+def shares(taken: Mapping[str, float]) -> dict[str, float]:
+    """Each phase as a share of the time in which threads compute, and :data:`WAITING` as one of all
+    their time."""
+    total = sum(taken.values())
+    busy = total - taken.get(WAITING, 0.0)
+    return {name: seconds / (total if name == WAITING else busy) for name, seconds in taken.items()}

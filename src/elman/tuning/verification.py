@@ -16,14 +16,13 @@ from torch import Tensor
 from elman.engines.base import Job, Kernel
 from elman.engines.forks import own_threads
 from elman.errors import DisagreementError, ElmanError
-from elman.ir.types import shape_size
-from elman.tuning import cache
 from elman.tuning.agreement import disagreement, finite
+from elman.tuning.decisions import recall, remember
 from elman.tuning.facts import verifying_facts
 from elman.tuning.kernels import kernel_of, label
 from elman.tuning.rounding import unsteady
 from elman.tuning.ties import has_ties, near_ties
-from elman.tuning.trial import Trial, make_trial
+from elman.tuning.trial import Trial, flops, make_trial
 
 _STEPS, _BATCH = 5, 17  # of the comparison: more rows than a tile of any engine has
 _FLOPS = 2e8  # of a comparison: of larger steps there are fewer, and fewer samples
@@ -35,12 +34,9 @@ _right: WeakKeyDictionary[Kernel, bool] = WeakKeyDictionary()  # kernels found r
 
 
 def verified(job: Job, name: str, schedule: str = "") -> Kernel:
-    """The kernel of one engine and schedule, after it has agreed with the oracle.
-
-    Raises:
-        EngineError: the engine cannot run the job; the text says why.
-        DisagreementError: the kernel computes something else than the oracle.
-    """
+    """The kernel of one engine and schedule, after it has agreed with the oracle. Raises
+    EngineError: the engine cannot run the job; the text says why; DisagreementError: the kernel
+    computes something else than the oracle."""
     kernel = kernel_of(job, name, schedule)
     if name not in _TRUSTED:
         verify(job, kernel, label((name, schedule)))
@@ -62,20 +58,14 @@ def verify(job: Job, kernel: Kernel, who: str) -> None:
         return
     program = kernel.fingerprint()
     mark = {"verified": program, "as": who, **verifying_facts()}
-    if program is None or cache.recall(mark) != {"agrees": True}:
+    if program is None or recall(mark) != {"agrees": True}:
         with own_threads():
             reason = _wrong(job, kernel)
         if reason is not None:
             raise DisagreementError(who, job.name, reason)
         if program is not None:
-            cache.remember(mark, {"agrees": True})
+            remember(mark, {"agrees": True})
     _right[kernel] = True
-
-
-def flops(job: Job) -> float:
-    """Rough work of one step of one sample, forward and backward (FLOP)."""
-    sizes = [shape_size(weight.shape, job.spec.sizes) for weight in job.graph.weights]
-    return 6.0 * sum(rows * columns for rows, columns in (s for s in sizes if len(s) == 2)) + 1.0
 
 
 def _wrong(job: Job, kernel: Kernel) -> str | None:

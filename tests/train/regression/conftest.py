@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elman.train.regression.config import RegressionConfig
+from elman.train.tasks.regression.data import RegressionConfig
 
 
 def arrays(per_step: bool, count: int = 60, steps: int = 8, seed: int = 0) -> dict[str, np.ndarray]:

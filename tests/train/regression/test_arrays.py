@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from elman.errors import InputError, RunError
-from elman.train import run as running
-from elman.train.regression.config import RegressionConfig
-from elman.train.regression.data import prepare
+from elman.train.run import run as running
+from elman.train.tasks.regression.data import RegressionConfig, prepare
 
 X, Y = np.zeros((4, 5, 2)), np.arange(20.0).reshape(4, 5, 1)
 GOOD = {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y}

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 import elman
 from elman.cli._reporting import report_run
 from elman.errors import InputError
-from elman.train.metrics import read_metrics
-from elman.train.predictions import Points, Traces
-from elman.train.record import read_record
-from elman.train.regression.config import RegressionConfig
-from elman.train.regression.data import prepare
-from elman.train.regression.model import build_model
+from elman.train.loop.metrics import read_metrics
+from elman.train.loop.task import Points, Traces
+from elman.train.run.record import read_record
+from elman.train.tasks.regression.data import RegressionConfig, prepare
+from elman.train.tasks.regression.model import build_model
 from runs import assert_equal_runs
 
 

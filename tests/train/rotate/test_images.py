@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from elman.errors import RunError
-from elman.train.rotate.images import find_images, grey
+from elman.train.tasks.rotate.images import find_images, grey
 
 
 def test_npz_of_colours_and_of_grey(tmp_path):

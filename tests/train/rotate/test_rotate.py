@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 import elman
 from elman.cli._reporting import report_run
 from elman.errors import InputError
-from elman.train.objective import SQUARES, judged
-from elman.train.predictions import Frames, unpacked
-from elman.train.record import read_record
-from elman.train.regression.task import predictions
-from elman.train.rotate.config import RotateConfig
-from elman.train.rotate.data import prepare, turned
-from elman.train.rotate.model import build_model
-from elman.train.rotate.task import pixels_of
+from elman.train.loop.objective import SQUARES, judged
+from elman.train.loop.task import Frames, unpacked
+from elman.train.run.record import read_record
+from elman.train.tasks.regression.task import predictions
+from elman.train.tasks.rotate.data import RotateConfig, prepare, turned
+from elman.train.tasks.rotate.task import build_model, pixels_of
 from runs import assert_equal_runs
 
 

@@ -10,11 +10,11 @@ import torch
 
 import elman
 from elman.errors import InputError, RunError
-from elman.train import run as running
-from elman.train.record import read_record
-from elman.train.sequences.config import ImagesConfig, SeriesConfig
-from elman.train.sequences.data import prepare_series
-from elman.train.sequences.model import build_model
+from elman.train.run import run as running
+from elman.train.run.record import read_record
+from elman.train.tasks.sequences.config import ImagesConfig, SeriesConfig
+from elman.train.tasks.sequences.data import prepare_series
+from elman.train.tasks.sequences.model import build_model
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elman.errors import RunError
-from elman.train.sequences.config import SeriesConfig
-from elman.train.sequences.data import lay_out
-from elman.train.sequences.source import Half, Source
-from elman.train.sequences.trained import PERMUTATION_SEED, permuted
+from elman.train.tasks.sequences.config import SeriesConfig
+from elman.train.tasks.sequences.data import lay_out
+from elman.train.tasks.sequences.model import PERMUTATION_SEED, permuted
+from elman.train.tasks.sequences.source import Half, Source
 
 
 def source(kind="values", lengths=(5, 3, 4, 5), channels=2, dtype=np.float32):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from elman.errors import InputError, MissingPackageError, RunError
-from elman.train.sequences.finding import find_images, find_series
-from elman.train.sequences.source import Half, Source, by_group, holding_out, joined
+from elman.train.tasks.sequences.finding import find_images, find_series
+from elman.train.tasks.sequences.source import Half, Source, by_group, holding_out, joined
 
 TS = """# a comment
 @problemName Two

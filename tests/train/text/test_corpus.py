@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from elman.errors import RunError
-from elman.train.text import corpus
-from elman.train.text.corpus import Document, load, split
+from elman.train.tasks.text import corpus
+from elman.train.tasks.text.corpus import Document, load, split
 
 
 def test_standard_library_without_tests_and_packages():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elman.train.text.ngram import bucket, fit_ngram, fit_weights
+from elman.train.tasks.text.ngram import bucket, fit_ngram, fit_weights
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from elman.train.text.sample import generate
-from elman.train.text.vocabulary import Vocabulary
+from elman.train.tasks.text.model import generate
+from elman.train.tasks.text.vocabulary import Vocabulary
 
 
 class Alphabet(nn.Module):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from elman.errors import RunError
-from elman.train.text.stream import training_stream, validation_stream
+from elman.train.tasks.text.data import training_stream, validation_stream
 
 
 def test_segments_walk_through_each_row():

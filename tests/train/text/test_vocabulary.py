@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elman.train.text.levels import CHARACTERS, WORDS
-from elman.train.text.vocabulary import Vocabulary, fit_vocabulary
+from elman.train.tasks.text.vocabulary import CHARACTERS, WORDS, Vocabulary, fit_vocabulary
 
 
 @given(st.text(min_size=1), st.text())

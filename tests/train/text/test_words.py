@@ -13,15 +13,15 @@ import torch
 from lightning_fabric import Fabric
 
 from elman.errors import MissingPackageError, RunError
-from elman.train.metrics import read_metrics
-from elman.train.objective import CLASSES, cross_entropy, judged
-from elman.train.record import read_record
-from elman.train.stepper import make_stepper
-from elman.train.text.config import TextConfig
-from elman.train.text.corpus import load
-from elman.train.text.data import prepare
-from elman.train.text.model import build_model
-from elman.train.text.task import TEXT, predictions
+from elman.train.loop.metrics import read_metrics
+from elman.train.loop.objective import CLASSES, cross_entropy, judged
+from elman.train.loop.stepper import make_stepper
+from elman.train.run.record import read_record
+from elman.train.tasks.text.config import TextConfig
+from elman.train.tasks.text.corpus import load
+from elman.train.tasks.text.data import prepare
+from elman.train.tasks.text.model import build_model
+from elman.train.tasks.text.task import TEXT, predictions
 
 LINE = "the quick {} fox jumps over <unk> dog number {}\n"
 
@@ -246,7 +246,7 @@ def test_validation_has_few_logits_at_once(words, parts, monkeypatch):
     for stream, walk in ((data.valid, data.held_out), (data.test, data.tested)):
         found, few = [], 3 * len(stream.ids) * len(data.vocabulary)
         for most in (1 << 22, few):
-            monkeypatch.setattr("elman.train.text.data.MOST_LOGITS", most)
+            monkeypatch.setattr("elman.train.tasks.text.data.MOST_LOGITS", most)
             sizes = [batch.targets.numel() for batch in walk()]
             assert max(sizes) * len(data.vocabulary) <= most
             with torch.no_grad():

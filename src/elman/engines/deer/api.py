@@ -17,7 +17,7 @@ from elman.engines.deer.equations import Rows, Trajectory, before
 from elman.engines.deer.scans import Algebra, Dense, Units, linear
 from elman.engines.deer.sequential import run_sequentially
 from elman.engines.deer.solvers import BUDGET, CHAIN, METHODS, Solution, solve
-from elman.errors import InputError, ShapeError, diagnostic
+from elman.errors import InputError, ShapeError
 
 Step = Callable[[Tensor, Any], Tensor]
 _COPIES = 6
@@ -169,9 +169,9 @@ def _check_tensor(function: str, name: str, value: Any) -> None:
     if not isinstance(value, Tensor):
         many = isinstance(value, tuple | list) or hasattr(value, "__array__")
         what = f"{function}: {name} must be a tensor, got {shown(value)}"
-        raise InputError(diagnostic(what, [], f"torch.as_tensor({name})" if many else ""))
+        raise InputError(what, f"torch.as_tensor({name})" if many else "")
     if value.is_nested or value.layout is not torch.strided:
-        raise InputError(diagnostic(f"{function}: {name} is not dense", [], f"{name}.to_dense()"))
+        raise InputError(f"{function}: {name} is not dense", f"{name}.to_dense()")
 
 
 def _checked(

@@ -1,0 +1,79 @@
+"""Text on a terminal, or where one would be; signals that end a command without a traceback."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+from rich.console import Console
+from rich.text import Text
+
+from elman.escaping import printable
+from elman_command import end_at_once
+
+PIPED_WIDTH = 160
+
+
+def plain(text: object) -> Text:
+    """Return a text as it stands: brackets are not markup, what cannot be printed is escaped."""
+    return Text(printable(str(text), ""))
+
+
+def say(console: Console, text: str) -> None:
+    """Print lines as they are."""
+    console.print(Text(printable(text)), soft_wrap=True)
+
+
+def print_all() -> None:
+    """Let output escape what its encoding lacks (half a character of a file name) and not raise."""
+    for stream in (sys.stdout, sys.stderr):
+        if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def wide_console(width: int = PIPED_WIDTH) -> Console:
+    """Return the terminal, or a console of so many columns where the output goes elsewhere."""
+    console = Console()
+    return console if console.is_terminal else Console(width=width)
+
+
+LINES = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+
+class SignalExit(SystemExit):
+    """A signal ended the command; its status tells which."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.line = LINES[signal.Signals(number)]
+
+
+def raise_exit(number: int, frame: FrameType | None) -> NoReturn:
+    """End what is under way, and with it the command."""
+    raise SignalExit(number)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Make SIGINT and SIGTERM raise `SignalExit` in the block (on the main thread, and unless
+    another handler is set)."""
+    before = {number: signal.getsignal(number) for number in LINES if on_main_thread()}
+    free = (signal.SIG_DFL, signal.default_int_handler, end_at_once)
+    taken = {number: handler for number, handler in before.items() if handler in free}
+    for number in taken:
+        signal.signal(number, raise_exit)
+    try:
+        yield
+    finally:
+        for number, handler in taken.items():
+            signal.signal(number, handler)
+
+
+def on_main_thread() -> bool:
+    """Whether this is the thread that handles signals."""
+    return threading.current_thread() is threading.main_thread()

@@ -1,0 +1,201 @@
+"""What a layer costs: the memory of a training step, and its work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from elman.explaining.layers import Layer, Picked, choice_of, program_of
+from elman.plan.build import output_is_state, program
+from elman.plan.checkpoint import Sizes
+from elman.plan.cost import (
+    backward_work,
+    forward_work,
+    item_bytes,
+    repeated_products,
+    state_bytes,
+    tape_bytes,
+)
+from elman.plan.prices import width
+from elman.plan.program import Program
+from elman.tuning.choose import Choice
+
+
+def step_bytes(layers: Sequence[Layer], measure: bool = True) -> int | None:
+    """``Explanation.step_bytes`` alone: nothing is run where an engine is asked for by name.
+
+    Args:
+        layers: as they would run.
+        measure: whether engines are timed where the choice is not known yet.
+    """
+    chosen = [(layer, choice_of(layer, measure)) for layer in layers]
+    kept = all_kept(chosen)
+    if kept is None:
+        return None
+    programs = {layer.name: program_of(layer, choice) for layer, choice in chosen}
+    return peak(layers, kept) + around(chosen, programs)
+
+
+class Kept(NamedTuple):
+    """What one call of a layer keeps for its backward (bytes).
+
+    Attributes:
+        forward: of what the forward keeps.
+        span: of what the backward computes again at a time.
+        whole: of everything, without ``checkpoint=``.
+    """
+
+    forward: int
+    span: int
+    whole: int
+
+
+def all_kept(chosen: Sequence[tuple[Layer, Picked]]) -> list[Kept] | None:
+    """What each layer keeps; None if that of one is not known."""
+    kept = [kept_by(layer, choice) for layer, choice in chosen]
+    known = [one for one in kept if one is not None]
+    return known if len(known) == len(kept) else None
+
+
+def kept_by(layer: Layer, choice: Picked) -> Kept | None:
+    """Where that is known."""
+    if not layer.spec.training:
+        return Kept(0, 0, 0)
+    sizes = _sizes(layer, choice)
+    if sizes is None:
+        return None
+    whole = sizes.whole(layer.steps)
+    if not layer.checkpoint:
+        return Kept(whole, 0, whole)
+    return Kept(sizes.kept(layer.steps, layer.checkpoint), sizes.whole(layer.at_once), whole)
+
+
+def _sizes(layer: Layer, choice: Picked) -> Sizes | None:
+    """Bytes that a step keeps."""
+    if isinstance(choice, Choice):
+        state, first = (choice.kernel.tape_bytes(steps, layer.batch) for steps in (0, 1))
+        return None if state is None or first is None else Sizes(state, first - state)
+    if layer.elsewhere is not None:
+        return None
+    of = program(layer.pair, layer.spec)
+    state = layer.batch * state_bytes(of)
+    return Sizes(state, layer.batch * tape_bytes(of) + state)
+
+
+def peak(layers: Sequence[Layer], kept: Sequence[Kept]) -> int:
+    """The most at once: what is kept, and a span of the layers that run together."""
+    groups: dict[int, int] = {}
+    for layer, one in zip(layers, kept, strict=True):
+        groups[layer.group] = groups.get(layer.group, 0) + one.span
+    return sum(one.forward for one in kept) + max(groups.values())
+
+
+def around(chosen: Sequence[tuple[Layer, Picked]], programs: Mapping[str, Program]) -> int:
+    """Outputs, gradients and workspace of a training step (bytes), as far as they are there at
+    once.
+
+    An output that is a state is part of the states, unless these are not kept, or the outputs of
+    two directions are joined; between layers, a gradient of a layer's output ends with its layer.
+    """
+    layers = [layer for layer, _ in chosen]
+    spaces = {
+        choice.kernel: choice.kernel.workspace_bytes(layer.at_once, layer.batch)
+        for layer, choice in chosen
+        if isinstance(choice, Choice)
+    }
+    outputs = weights = 0
+    d_inputs: list[int] = []
+    two = any(layer.name.endswith("_reverse") for layer in layers)
+    for layer in layers:
+        if not layer.spec.training:
+            continue
+        rows, sizes, item = layer.steps * layer.batch, layer.spec.sizes, item_bytes(layer.spec)
+        graph, wants = layer.graph, layer.spec.wants
+        apart = layer.checkpoint or two or not output_is_state(programs[layer.name].pair)
+        if apart and (two or layer is layers[-1] or layer.group != layers[-1].group):
+            outputs += item * rows * sum(width(v, sizes) for v in graph.outputs)
+        weights += item * sum(width(leaf, sizes) for leaf in graph.weights if leaf.name in wants)
+        of_inputs = [width(leaf, sizes) for leaf in graph.inputs if leaf.name in wants]
+        d_inputs.append(item * rows * sum(of_inputs))
+    most = max(map(sum, pairwise((0, *d_inputs))), default=0)
+    return outputs + weights + most + sum(spaces.values())
+
+
+class Flops(NamedTuple):
+    """Floating point operations of the matrix products of one call.
+
+    Attributes:
+        formula: each product once.
+        executed: with those that are computed again.
+    """
+
+    formula: int
+    executed: int
+
+
+def flops(layers: Sequence[Layer], programs: Mapping[str, Program]) -> Flops:
+    """Of all layers.
+
+    Args:
+        layers: as they would run.
+        programs: of each, by its name.
+    """
+    formula = executed = 0
+    for layer in layers:
+        of, rows = programs[layer.name], layer.steps * layer.batch
+        sweeps = forward_work(of).products + backward_work(of).products
+        once = sweeps - repeated_products(of)
+        formula += rows * once
+        executed += rows * (once + _again(layer, of))
+    return Flops(formula, executed)
+
+
+def _again(layer: Layer, of: Program) -> int:
+    """Operations in products, per step and sample, of what was computed before: by the program, and
+    by the second forward of ``checkpoint=``."""
+    spans = layer.checkpoint and layer.spec.training
+    return repeated_products(of) + (forward_work(of).products if spans else 0)
+
+
+def cost(
+    layers: Sequence[Layer], programs: Mapping[str, Program], choices: Sequence[Picked]
+) -> str:
+    """What each layer keeps and does, as text."""
+    lines: list[str] = []
+    for layer, choice in zip(layers, choices, strict=True):
+        if layer.elsewhere is not None:
+            lines.append(f"{layer.name}: torch's own layer, what it keeps and does is not told")
+            continue
+        of, kept = programs[layer.name], kept_by(layer, choice)
+        lines.append(f"{layer.name}: kept for the backward {_kept_text(layer, kept)}")
+        for way, work in (("forward", forward_work(of)), ("backward", backward_work(of))):
+            lines.append(
+                f"  {way:<8} per step and sample: {work.products:,} FLOP in products, "
+                f"{work.pointwise:,} pointwise"
+            )
+        again = _again(layer, of)
+        if again:
+            lines.append(f"  computed again, not kept: {again:,} FLOP in products")
+    return "\n".join(lines)
+
+
+def _kept_text(layer: Layer, kept: Kept | None) -> str:
+    if layer.checkpoint and kept is None:
+        return f"the states of every {layer.checkpoint} steps"
+    if kept is None:
+        return "what torch keeps, not told"
+    if not layer.checkpoint:
+        return f"{_size(kept.forward)} per call"
+    return (
+        f"{_size(kept.forward)} per call (the states of every {layer.checkpoint} steps), and "
+        f"{_size(kept.span)} at a time computed again; {_size(kept.whole)} without checkpoint"
+    )
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} GiB"

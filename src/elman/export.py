@@ -1,0 +1,6 @@
+"""Trained modules for elsewhere: ``to_c``, ``to_onnx``."""
+
+from elman.interchange.c.export import Exported, to_c
+from elman.interchange.onnx.model import OnnxModel, to_onnx
+
+__all__ = ["Exported", "OnnxModel", "to_c", "to_onnx"]

@@ -1,0 +1,130 @@
+"""A trained module as portable C99: ``elman.export.to_c(module, "dir")``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman import compiler
+from elman.checks import check_path, check_text
+from elman.engines.base import Job
+from elman.engines.c.ops import SPELL
+from elman.engines.c.shared import file
+from elman.errors import InputError
+from elman.interchange.c.project import Project, own_file
+from elman.interchange.c.step import LayerText
+from elman.ir.graph import Node
+from elman.nn.sequence import SequenceModule
+from elman.passes.draws import expected
+from elman.plan.spec import PlanOptions, Spec
+
+_PLAIN = PlanOptions(without=frozenset({"hoisting"}))  # one step knows no batch of all steps
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        folder: where.
+        name: of all functions and files.
+        inputs: sizes of the inputs of a step, by name.
+        output: size of the output of a step.
+        weights: how many numbers the arrays hold.
+        state: how many numbers the caller's struct holds.
+
+    Example:
+        >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")
+        >>> written.name
+        'gru'
+    """
+
+    folder: Path
+    name: str
+    inputs: dict[str, int]
+    output: int
+    weights: int
+    state: int
+
+
+def to_c(module: Any, folder: str | Path, name: str = "model") -> Exported:
+    """Write a module as C99 that needs no library, allocates nothing and has no global state.
+
+    Of any cell, with any layers, heads and residual connections; in float32, as in ``eval()``. The
+    folder then holds ``NAME.h`` (one ``NAME_step`` from x [I] to y [H], ``NAME_run`` over T steps),
+    ``NAME.c``, ``NAME_weights.h``, ``NAME_check.c``, which compares with what the module computes
+    here, and a ``Makefile`` (``make check``). Several outputs lie one behind another in y; a
+    sequence begins with what is learned, or as the cell says. The text is C99 with one number at a
+    time; gcc and clang compile it to vectors (``-DLANES=4``, 8, 16; by itself as wide as the target
+    has).
+
+    Args:
+        module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``, of one direction.
+        folder: made if it is not there; files of the same names are replaced.
+        name: of files, types and functions; a C identifier.
+
+    Raises:
+        InputError: no such module, both directions, a weight that is no finite number, or an
+            operation that C has no text for.
+
+    Example:
+        >>> written = elman.export.to_c(elman.GRU(8, 16), "gru_c", name="gru")
+    """
+    folder = check_path("folder", folder, 'elman.export.to_c(net, "gru_c")')
+    runners, weights = _layers(module, name)
+    layers: list[LayerText] = []
+    for index, (runner, own) in enumerate(zip(runners, weights, strict=True)):
+        spec = Spec(runner.dims, "float32", "cpu", frozenset(), False, _PLAIN)
+        cell = runner.cell
+        graph = expected(cell.graph)
+        job = Job(cell.name, graph, compiler.paired(graph), spec)
+        _check_ops(job.pair.step.walk(), cell.name)
+        layers.append(LayerText(f"{name}_l{index}", job, own))
+    project = Project(name, layers, bool(module.residual), module, runners[-1].cell.output_names)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in project.files().items():
+        (folder / path).write_text(text, encoding="utf-8")
+    return Exported(
+        folder,
+        name,
+        project.inputs,
+        project.outputs[-1],
+        sum(len(values) for values in project.arrays().values()),
+        sum(size for own in project.members() for _, size in own),
+    )
+
+
+def _layers(module: Any, name: str) -> tuple[list[Any], list[list[Tensor]]]:
+    """Who runs each layer, and its weights. Raises InputError for what cannot be exported."""
+    if not isinstance(module, SequenceModule):
+        raise InputError(
+            f"to_c takes a recurrent module, not {type(module).__name__}",
+            "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model, its recurrent part",
+        )
+    check_text("name", name, 'name="model"')
+    if not name.isidentifier() or not name.isascii():
+        raise InputError(f"{name!r} is not a C identifier")
+    if bool(getattr(module, "bidirectional", False)):
+        raise InputError("a bidirectional module has no single step: it needs the whole sequence")
+    weights = module._settled_weights()
+    for own, names in zip(weights, module.parts.names, strict=True):
+        for weight, what in zip(own, names):
+            if not bool(torch.isfinite(weight).all()):
+                raise InputError(f"{what} is not finite everywhere: C has no text for that")
+    return list(module.runners.values()), weights
+
+
+def _check_ops(nodes: Iterable[Node], cell: str) -> None:
+    """Raise InputError for an operation whose function is in no text."""
+    text = file("functions.h") + own_file("mathematics.h") + own_file("portable.h")
+    known = set(re.findall(r"(?:V |LANES_OF\()(v_\w+)", text))
+    for value in nodes:
+        called = set(re.findall(r"v_\w+", SPELL.get(value.op, "")))
+        if not called <= known:
+            raise InputError(f"{cell} uses {value.op}, which exported C does not have yet")

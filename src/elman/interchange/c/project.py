@@ -1,0 +1,375 @@
+"""The files of an exported module as text: header, code, weights and a check."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Callable, Collection, Sequence
+from importlib.resources import files
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.engines.c.shared import file
+from elman.escaping import c_comment, c_names
+from elman.interchange.c.step import MOST_LANES, LayerText, tiled
+from elman.ir.types import shape_size
+from elman.plan.build import output_is_state
+
+_KEYWORDS = """
+auto break case char const continue default do double else enum extern float for goto if inline int
+long register restrict return short signed sizeof static struct switch typedef union unsigned void
+volatile while asm bool catch class compl const_cast constexpr delete explicit export false friend
+mutable namespace new not operator or private protected public template this throw true try typeid
+typename using virtual wchar_t and xor typeof
+"""  # of C and of C++, which reads the header too
+_TAKEN = {"state", "y", "steps", "row", "T", *_KEYWORDS.split()}  # what functions have themselves
+_CAPITALS = ("H", "Y")  # what the header says of itself: NAME_H, NAME_Y
+
+
+def shared_texts() -> list[str]:
+    """All C that is the same in every project."""
+    engine = [file(f"{name}.h") for name in ("functions", "reductions", "groups")]
+    return [own_file("portable.h"), own_file("mathematics.h"), *engine]
+
+
+def own_file(name: str) -> str:
+    """A file of C text beside this one."""
+    return files("elman.interchange.c").joinpath(name).read_text(encoding="utf-8")
+
+
+def _number(value: float) -> str:
+    """A float32 as C text, exact."""
+    text = f"{value:.9g}"
+    return f"{text}f" if any(c in text for c in ".en") else f"{text}.0f"
+
+
+def _array(name: str, values: Tensor) -> str:
+    numbers = [_number(float(v)) for v in values.float().tolist()]
+    lines = [", ".join(numbers[k : k + 8]) for k in range(0, len(numbers), 8)]
+    return f"static const float {name}[{len(numbers)}] = {{\n" + ",\n".join(lines) + "\n};\n"
+
+
+class Project:
+    """All files of one module, as C text.
+
+    Args:
+        name: of all.
+        layers: lowest first.
+        residual: whether layers add their input to their output, from the second on.
+        module: what the check compares with.
+        outputs: names of the last layer's outputs, if there are several.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        layers: Sequence[LayerText],
+        residual: bool,
+        module: Any,
+        outputs: Sequence[str],
+    ) -> None:
+        self.name, self.layers, self.residual, self.module = name, layers, residual, module
+        signature = module.parts.signature
+        every = (*signature.inputs, *signature.static)
+        macros = set(re.findall(r"#\s*define\s+(\w+)", "".join(shared_texts())))
+        self.names = c_names([own for own, _ in every], _TAKEN | macros, _CAPITALS)
+        widths = [math.prod(sizes) for _, sizes in every]
+        self.inputs = dict(zip(self.names, widths, strict=True))
+        self.takes = signature.takes
+        self.learned: list[tuple[Tensor, ...]] = []  # [n] of each state of each layer, or none
+        if initial := module._initial():
+            self.learned = signature.form.rows(initial)
+        self.static = set(self.names[len(signature.inputs) :])
+        self.outputs = [layer.layout.output_width for layer in layers]
+        values = layers[-1].job.graph.outputs
+        widths = [math.prod(shape_size(v.shape, layers[-1].job.spec.sizes)) for v in values]
+        parts = [f"{c_comment(own)} [{width}]" for own, width in zip(outputs, widths)]
+        self.y = f"y [{self.outputs[-1]}]" + bool(parts) * f": {', '.join(parts)}"
+
+    def arrays(self) -> dict[str, Tensor]:
+        """The constant arrays, by name."""
+        found: dict[str, Tensor] = {}
+        for layer in self.layers:
+            found |= {name: tiled(W) for name, W in layer.matrices.values()}
+            vectors = layer.vectors()
+            if len(vectors):
+                found[f"{layer.name}_vec"] = vectors
+        for layer, values in zip(self.layers, self.learned):
+            for k, value in enumerate(values):
+                found[f"{layer.name}_i{k}"] = value.detach().reshape(-1)
+        return found
+
+    def members(self) -> list[list[tuple[str, int]]]:
+        """Of each layer, the members of the caller's struct: name and numbers."""
+        found: list[list[tuple[str, int]]] = []
+        for index, layer in enumerate(self.layers):
+            widths = layer.layout.state_widths
+            own = [
+                (f"l{index}_h{k}", width if k in layer.layout.held else 2 * width)
+                for k, width in enumerate(widths)
+            ]
+            sizes = {
+                "chunk": layer.chunk,
+                "scratch": layer.scratch,
+                "sums": layer.sums_size,
+                "sc": layer.scalars,
+            }
+            own += [(f"l{index}_{part}", size) for part, size in sizes.items() if size]
+            if index + 1 < len(self.layers):
+                own.append((f"l{index}_y", self.outputs[index]))
+            found.append(own)
+        return found
+
+    def files(self) -> dict[str, str]:
+        """Text by file name."""
+        weights = "".join(_array(name, values) for name, values in self.arrays().items())
+        return {
+            f"{self.name}.h": self._header(),
+            f"{self.name}.c": self._code(),
+            f"{self.name}_weights.h": f"/* Weights of {self.name}. */\n{weights}",
+            f"{self.name}_check.c": check(self.name, self.names, self.static, self.module, _array),
+            "Makefile": _MAKEFILE.replace("NAME", self.name),
+        }
+
+    def _parameters(self) -> str:
+        return ", ".join(f"const float *{name}" for name in self.names)
+
+    def _header(self) -> str:
+        name, upper = self.name, self.name.upper()
+        sizes = [f"#define {upper}_{n.upper()} {size}" for n, size in self.inputs.items()]
+        members: list[str] = []
+        for layer, own in zip(self.layers, self.members(), strict=True):
+            states = list(dict.fromkeys(str(s.data[0]) for s in layer.job.pair.step.states))
+            about = c_comment(f"{layer.job.name}: {', '.join(states)}")
+            members.append(f"    /* {about}, those that change twice */")
+            members += [f"    float {member}[{size}];" for member, size in own]
+        shapes = ", ".join(f"{n} [{size}]" for n, size in self.inputs.items())
+        return f"""/* {name}, written by elman: C99, float32, no library, no allocation. */
+#ifndef {upper}_H
+#define {upper}_H
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+/* numbers of a step's inputs and of its output */
+{chr(10).join(sizes)}
+#define {upper}_Y {self.outputs[-1]}
+
+/* all memory that a sequence needs; one for each sequence that runs at the same time */
+typedef struct {{
+{chr(10).join(members)}
+    int turn; /* which half of each state is the current one */
+}} {name}_state;
+
+/* bytes of a {name}_state, for callers that do not read this header */
+long {name}_bytes(void);
+/* begin a sequence: all states {"as learned" if self.learned else "zero"} */
+void {name}_init({name}_state *state);
+/* one step: {shapes} -> {self.y} */
+void {name}_step({name}_state *state, {self._parameters()}, float *y);
+/* T steps, one behind another in memory{" (static inputs: one for all)" * bool(self.static)} */
+void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps);
+
+#ifdef __cplusplus
+}}
+#endif
+#endif
+"""
+
+    def _layer(self, index: int, layer: LayerText) -> str:
+        own = {member.partition("_")[2] for member, _ in self.members()[index]}
+        count = len(layer.layout.state_widths)
+        taken = range(len(self.takes[index]))
+        inputs = ", ".join(f"const T *in{k}" for k in taken)
+        lines = []
+        for k, width in enumerate(layer.layout.state_widths):
+            at = f"state->l{index}_h{k}"
+            if k in layer.layout.held:
+                lines.append(f"const T *const h{k} = {at};")
+                continue
+            lines.append(f"const T *const h{k} = {at} + (state->turn ? {width} : 0);")
+            lines.append(f"T *const n{k} = {at} + (state->turn ? 0 : {width});")
+        for part in ("chunk", "scratch", "sums", "sc"):
+            if part in own:
+                lines.append(f"T *const {part} = state->l{index}_{part};")
+        if len(layer.vectors()):
+            lines.append(f"const T *const vec = {layer.name}_vec;")
+        unused = [*(f"h{k}" for k in range(count)), *(f"in{k}" for k in taken)]
+        lines.append(" ".join(f"(void){what};" for what in unused))
+        lines += layer.lines
+        if output_is_state(layer.job.pair):
+            width, last = self.outputs[index], "h0" if 0 in layer.layout.held else "n0"
+            lines.append(f"for (long u = 0; u < {width}; u++) y[u] = {last}[u];")
+        body = "\n".join("    " + line for line in lines)
+        head = f"static void {layer.name}({self.name}_state *state, {inputs}, T *y) {{"
+        return f"/* {c_comment(layer.job.name)} */\n{head}\n{body}\n}}\n"
+
+    def _code(self) -> str:
+        name = self.name
+        steps: list[str] = []
+        below = self.names[0]
+        for index, layer in enumerate(self.layers):
+            last = index + 1 == len(self.layers)
+            out = "y" if last else f"state->l{index}_y"
+            given = [below, *(self.names[k] for k in self.takes[index][1:])]
+            steps.append(f"{layer.name}(state, {', '.join(given)}, {out});")
+            if self.residual and index:  # of first outputs, which have one size in all layers
+                width = self.module.output_size
+                steps.append(f"for (long u = 0; u < {width}; u++) {out}[u] += {below}[u];")
+            below = out
+        begun = [
+            f"for (long u = 0; u < {width}; u++) state->l{index}_h{k}[u] = "
+            + (f"{layer.name}_i{k}[u];" if self.learned else "0;")
+            for index, layer in enumerate(self.layers)
+            for k, width in enumerate(layer.layout.state_widths)
+        ]
+        moved = ", ".join(
+            n if n in self.static else f"{n} + row * {size}" for n, size in self.inputs.items()
+        )
+        parts = [
+            f"/* {name}: written by elman. See {name}.h. */",
+            "#include <stdint.h>",
+            f'#include "{name}.h"',
+            f'#include "{name}_weights.h"',
+            _LANES,
+            "typedef float T;",
+            own_file("portable.h"),
+            file("functions.h"),
+            own_file("mathematics.h"),
+            file("reductions.h"),
+            file("groups.h"),
+            *(self._layer(index, layer) for index, layer in enumerate(self.layers)),
+            f"long {name}_bytes(void) {{ return (long)sizeof({name}_state); }}",
+            f"void {name}_init({name}_state *state) {{",
+            *("    " + line for line in [*begun, "state->turn = 0;"]),
+            "}",
+            f"void {name}_step({name}_state *state, {self._parameters()}, float *y) {{",
+            *("    " + line for line in [*steps, "state->turn = !state->turn;"]),
+            "}",
+            f"void {name}_run({name}_state *state, {self._parameters()}, float *y, long steps) {{",
+            f"    for (long row = 0; row < steps; row++) {name}_step(state, {moved},"
+            f" y + row * {self.outputs[-1]});",
+            "}",
+            "",
+        ]
+        return "\n".join(parts)
+
+
+_STEPS = 16
+
+
+def check(
+    name: str,
+    names: Sequence[str],
+    static: Collection[str],
+    module: Any,
+    array: Callable[[str, Tensor], str],
+) -> str:
+    """The text of a C program that compares what was exported with its module.
+
+    Args:
+        name: of the functions.
+        names: of the inputs.
+        static: those with one value per sequence.
+        module: what was exported.
+        array: name and values to the text of a C array.
+    """
+    inputs, out = _expected(names, static, module)
+    arrays = "".join(array(f"given_{n}", v.reshape(-1)) for n, v in inputs.items())
+    given = ", ".join(f"given_{n}" for n in inputs)
+    return f"""/* Compare {name} with what the module computed when it was exported. */
+#include <stdio.h>
+#include "{name}.h"
+{arrays}{array("expected", out.reshape(-1))}
+static {name}_state memory;
+static float y[{out.numel()}];
+
+int main(void) {{
+    double worst = 0, largest = 1e-30;
+    {name}_init(&memory);
+    {name}_run(&memory, {given}, y, {_STEPS});
+    for (long i = 0; i < {out.numel()}; i++) {{
+        double off = (double)y[i] - (double)expected[i], size = (double)expected[i];
+        if (off < 0) off = -off;
+        if (size < 0) size = -size;
+        if (!(off <= worst)) worst = off;
+        if (size > largest) largest = size;
+    }}
+    printf("largest error %.3g of values up to %.3g\\n", worst, largest);
+    return !(worst <= 2e-5 * (largest > 1 ? largest : 1));
+}}
+"""
+
+
+def _expected(
+    names: Sequence[str], static: Collection[str], module: Any
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Random inputs [T, 1, n], and what the module makes of them, in float64."""
+    source = torch.Generator().manual_seed(0)
+    steps = _STEPS
+    signature = module.parts.signature
+    given_as = [((steps,), shape) for _, shape in signature.inputs]
+    given_as += [((), shape) for _, shape in signature.static]
+    inputs = {
+        name: torch.randn(*lead, 1, *shape, generator=source, dtype=torch.float32)
+        for name, (lead, shape) in zip(names, given_as, strict=True)
+    }
+    exact = copy.deepcopy(module).double().cpu().eval()
+    exact.engine, exact.batch_first = "reference", False
+    given = [value.double() for name, value in inputs.items() if name not in static]
+    once = [value.double() for name, value in inputs.items() if name in static]
+    several = len(static) > 1
+    more: dict[str, Any] = {"static": tuple(once) if several else once[0]} if static else {}
+    with torch.no_grad():
+        out = exact(tuple(given) if len(given) > 1 else given[0], **more)[0]
+    outputs = out if isinstance(out, tuple) else (out,)
+    return inputs, torch.cat([value.reshape(steps, -1) for value in outputs], 1)
+
+
+_LANES = f"""
+#ifndef LANES /* numbers per vector: 1, 4, 8 or {MOST_LANES} */
+#if !defined(__GNUC__)
+#define LANES 1
+#elif defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX__)
+#define LANES 8
+#elif defined(__SSE__) || defined(__ARM_NEON)
+#define LANES 4
+#else
+#define LANES 1
+#endif
+#endif
+"""
+
+_MAKEFILE = """# make          the library        make check    compare with the module
+# make ARCH=    for any processor  make CFLAGS=… CC=arm-none-eabi-gcc
+CC ?= cc
+ARCH ?= -march=native
+CFLAGS ?= -O3 -std=c99 -Wall -Wextra -Werror -ffreestanding -ffp-contract=fast -fPIC
+
+all: libNAME.a libNAME.so
+
+NAME.o: NAME.c NAME.h NAME_weights.h
+\t$(CC) $(CFLAGS) $(ARCH) -c NAME.c -o $@
+
+libNAME.a: NAME.o
+\t$(AR) rcs $@ $^
+
+libNAME.so: NAME.o
+\t$(CC) -shared $^ -o $@
+
+check: NAME_check
+\t./NAME_check
+
+NAME_check: NAME_check.c NAME.o
+\t$(CC) -O1 -std=c99 $^ -o $@
+
+clean:
+\trm -f NAME.o libNAME.a libNAME.so NAME_check
+
+.PHONY: all check clean
+"""

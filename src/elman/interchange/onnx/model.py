@@ -1,0 +1,277 @@
+"""``to_onnx``: a module as a file that ONNX Runtime and others run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from elman.checks import check_flag, check_path
+from elman.errors import InputError
+from elman.frontend.cell import Cell
+from elman.interchange.onnx.ops import KINDS, operated
+from elman.interchange.onnx.step import Spelled, scanned, step_of
+from elman.interchange.onnx.writer import INT64, Slot, Writer, written
+from elman.interchange.weights.arrays import Kind, kind_of, numbers, unchanged
+from elman.interchange.weights.layouts import save_layer
+from elman.ir.fingerprint import fingerprint
+from elman.ir.types import shape_size
+from elman.nn.sequence import SequenceModule
+
+T, B, STATES = "T", "B", "1 or B"  # names of sizes that a call decides
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """What was written.
+
+    Attributes:
+        path: of the file.
+        inputs: shapes by name: the cell's inputs, static inputs, and initial states, which are
+            zeros, or what is learned, if they are not given.
+        outputs: shapes by name: the outputs, then the last states.
+        operators: the operator of each layer: ``GRU``, ``LSTM``, ``RNN``, or ``Scan``.
+
+    Example:
+        >>> model = elman.export.to_onnx(elman.GRU(8, 16), "gru.onnx")
+        >>> model.path.name
+        'gru.onnx'
+    """
+
+    path: Path
+    inputs: dict[str, tuple[int | str, ...]]
+    outputs: dict[str, tuple[int | str, ...]]
+    operators: list[str]
+
+
+def to_onnx(
+    module: Any, path: str | Path, *, lengths: bool = False, scan: bool = False
+) -> OnnxModel:
+    """Write a module as an ONNX model: its weights, all layers and directions, as in ``eval()``.
+
+    RNN, GRU and LSTM, also ``cells.gru_before`` and ``cells.lstm_peephole``, become ONNX's own
+    operators. Any other cell becomes a ``Scan`` whose body is one step of its formula in standard
+    operators; what does not depend on the state is computed before it, for all steps at once.
+
+    The model is in float32, of opset 18; T and B are those of each call. It takes the cell's inputs
+    by their names, x [T, B, I] ([B, T, I] with ``batch_first``), static inputs [B, S], and if they
+    are given the initial states ``h_0`` [layers·directions, B, H] by the names of the cell's
+    states, else zeros, or what is learned. It gives ``out`` [T, B, H·directions] (``out``,
+    ``out_1`` … if the cell has several) and the states after the last step, ``h_n``
+    [layers·directions, B, H]; of layers with states of their own ``h_l0_0`` and ``h_l0_n`` …
+    [1, B, H].
+
+    Args:
+        module: :class:`elman.Recurrent`, ``RNN``, ``GRU`` or ``LSTM``.
+        path: of the file, usually ``….onnx``.
+        lengths: whether the model takes ``lengths`` [B] too, the steps of each sequence of a padded
+            batch, as integers: the output is zero behind each end, and the last states are those
+            after each own last step.
+        scan: also RNN, GRU and LSTM as a ``Scan``, for what does not know the operators.
+
+    Returns:
+        What was written.
+
+    Raises:
+        InputError: no such module, or an operation that ONNX has no text for.
+        MissingPackageError: without the package ``onnx`` (``pip install "elman[export]"``).
+        OSError: the file cannot be written.
+
+    Example:
+        >>> model = elman.export.to_onnx(elman.GRU(8, 16), "gru.onnx")
+    """
+    if not isinstance(module, SequenceModule):
+        raise InputError(
+            f"to_onnx takes a recurrent module, not {type(module).__name__}",
+            "elman.Recurrent(cell, …), elman.LSTM(…); of a larger model, its recurrent part",
+        )
+    path = check_path("path", path, 'elman.export.to_onnx(net, "net.onnx")')
+    model = _Model(module, check_flag("lengths", lengths), check_flag("scan", scan))
+    with torch.no_grad():
+        model.build()
+    written(model.w, path, module.parts.signature.cell)
+    inputs, outputs = (
+        {slot.name: slot.shape for slot in side} for side in (model.w.inputs, model.w.outputs)
+    )
+    return OnnxModel(path, inputs, outputs, model.operators)
+
+
+class _Model:
+    """One module on its way."""
+
+    def __init__(self, module: Any, lengths: bool, scan: bool) -> None:
+        self.module, self.w = module, Writer()
+        self.lengths = self.w.name("lengths") if lengths else None
+        self.within: str | None = None
+        self.form, self.takes = module.parts.signature.form, module.parts.signature.takes
+        cells = [cell for cell, *_ in module._formulas()]
+        self.kinds = [None if scan else _operator(cell) for cell in cells]
+        self.two = 1 + bool(module.bidirectional)
+        self.operators: list[str] = []
+        self.starts: list[str] = []  # of each tensor of states, the initial one
+        self.ends: list[list[str]] = []  # and its last value, of each layer and direction
+
+    def build(self) -> None:
+        """Inputs, layers from the lowest on, outputs."""
+        signature, runners = self.module.parts.signature, self.module.runners
+        lead, w = ([B, T] if self.module.batch_first else [T, B]), self.w
+        named = [(w.name(name), shape) for name, shape in signature.inputs]
+        inputs = [self._opened(name, lead, shape) for name, shape in named]
+        static = [self._static(name, shape) for name, shape in signature.static]
+        self.shape = w.emit("Shape", inputs[0], start=0, end=2)
+        self.batch = w.emit("Slice", self.shape, w.integers(1), w.integers(2))
+        if self.lengths is not None:
+            self.within = self._within(self.lengths)
+        learned = self.module._initial() or [None] * len(signature.states)
+        self.starts = [
+            self._start(name, shape, value)
+            for (name, shape), value in zip(signature.states, learned, strict=True)
+        ]
+        self.ends = [[] for _ in self.starts]
+        count = len(runners) // self.two
+        layers = [[*runners.items()][self.two * k : self.two * (k + 1)] for k in range(count)]
+        outs = inputs[:1]
+        for number, layer in enumerate(layers):
+            below, last = outs[0], number + 1 == count
+            outs = self._layer(number, layer, [below, *inputs[1:], *static], last)
+            if self.module.residual and number:
+                outs[0] = w.emit("Add", outs[0], below)
+        self._handed(outs, lead)
+        for (name, shape), ends in zip(signature.states, self.ends, strict=True):
+            whole = ends[0] if len(ends) == 1 else w.emit("Concat", *ends, axis=0)
+            self._output(f"{name}_n", whole, (signature.lead, B), shape)
+
+    def _opened(self, name: str, lead: list[str], shape: tuple[int, ...]) -> str:
+        """An input as [T, B, n]."""
+        w = self.w
+        w.inputs.append(Slot(name, (*lead, *shape)))
+        if self.module.batch_first:
+            name = w.emit("Transpose", name, perm=[1, 0, *range(2, 2 + len(shape))])
+        return name if shape else w.emit("Unsqueeze", name, w.integers(-1))
+
+    def _static(self, name: str, shape: tuple[int, ...]) -> str:
+        name = self.w.name(name)
+        self.w.inputs.append(Slot(name, (B, *shape)))
+        return name if shape else self.w.emit("Unsqueeze", name, self.w.integers(-1))
+
+    def _within(self, lengths: str) -> str:
+        """[T, B, 1]: whether a step is one of its sequence's."""
+        w = self.w
+        w.inputs.append(Slot(lengths, (B,), INT64))
+        count = w.emit("Gather", self.shape, w.integer(0))
+        steps = w.emit("Range", w.integer(0), count, w.integer(1))
+        before = w.emit("Less", w.emit("Unsqueeze", steps, w.integers(1)), lengths)
+        return w.emit("Unsqueeze", before, w.integers(-1))
+
+    def _start(self, name: str, shape: tuple[int, ...], learned: Any) -> str:
+        """Initial states [layers·directions, B, n], or [1, B, n] of one: an input whose value by
+        default is zeros, or what is learned [layers·directions, n]."""
+        w, lead = self.w, self.module.parts.signature.lead
+        default = np.zeros((lead, 1, *shape))
+        if learned is not None:
+            default += numbers(learned).reshape(default.shape)
+        name = w.array(f"{name}_0", default)
+        w.inputs.append(Slot(name, (lead, STATES, *shape)))
+        if not shape:
+            name = w.emit("Unsqueeze", name, w.integers(-1))
+        ones = [w.integers(1), self.batch, w.integers(1)]
+        return w.emit("Expand", name, w.emit("Concat", *ones, axis=0))
+
+    def _layer(
+        self, number: int, layer: list[tuple[str, Any]], inputs: list[str], last: bool
+    ) -> list[str]:
+        """All outputs of a layer, its directions side by side."""
+        w, at, kind = self.w, self.two * number, self.kinds[number]
+        if kind is not None:
+            each = [self.form.places(index) for index in range(at, at + self.two)]
+            own = [self._given(places) for places in zip(*each)]
+            arrays, suffix = save_layer(self.module, "onnx", number, kind), f"l{number}"
+            made = operated(w, kind, inputs[0], own, arrays, suffix, self.lengths)
+            for places, value in zip(zip(*each), made.last, strict=True):
+                self._took(places, value)
+            self.operators.append(KINDS[kind.name])
+            return [made.out]
+        outs = [
+            self._scan(at + end, suffix, runner, inputs, last)
+            for end, (suffix, runner) in enumerate(layer)
+        ]
+        self.operators.append("Scan")
+        return [v[0] if len(v) == 1 else w.emit("Concat", *v, axis=-1) for v in zip(*outs)]
+
+    def _scan(
+        self, index: int, suffix: str, runner: Any, inputs: list[str], last: bool
+    ) -> list[str]:
+        w, cell = self.w, runner.cell
+        graph, places = step_of(cell.graph), self.form.places(index)
+        before = Spelled(w, dict(runner.dims), self.shape, 2, cell.name)
+        names = [inputs[k] for k in self.takes[index]]
+        ranks = [2] * len(cell.inputs) + [1] * len(cell.static)
+        for leaf, name, rank in zip(graph.inputs, names, ranks, strict=True):
+            before.put(leaf, name, rank)
+        for leaf, weight in zip(graph.weights, self.module._settled_weights()[index], strict=True):
+            value = weight.detach().cpu().float().numpy()
+            name = w.array(f"{leaf.name}_{suffix}", value if leaf.shape else value.reshape(1))
+            before.put(leaf, name, 0)
+        own = [w.emit("Squeeze", self._given([place]), w.integers(0)) for place in places]
+        count = len(graph.outputs) if last else 1
+        made = scanned(before, graph, own, count, suffix.endswith("_reverse"), self.within)
+        for (k, _), value in zip(places, made.last, strict=True):
+            self.ends[k].append(w.emit("Unsqueeze", value, w.integers(0)))
+        return made.outputs
+
+    def _given(self, places: Sequence[tuple[int, int]]) -> str:
+        """The initial states [directions, B, n] that lie there, one after another."""
+        w = self.w
+        if not self.form.alike:
+            each = [self.starts[k] for k, _ in places]
+            return each[0] if len(each) == 1 else w.emit("Concat", *each, axis=0)
+        k, first = places[0]
+        if len(places) == len(self.module.runners):
+            return self.starts[k]
+        stop = first + len(places)
+        return w.emit("Slice", self.starts[k], w.integers(first), w.integers(stop), w.integers(0))
+
+    def _took(self, places: Sequence[tuple[int, int]], value: str) -> None:
+        """Last states [directions, B, n] of what lies there."""
+        w = self.w
+        if self.form.alike or len(places) == 1:
+            self.ends[places[0][0]].append(value)
+            return
+        for at, (k, _) in enumerate(places):
+            own = w.emit("Slice", value, w.integers(at), w.integers(at + 1), w.integers(0))
+            self.ends[k].append(own)
+
+    def _handed(self, outs: list[str], lead: list[str]) -> None:
+        """The outputs of the last layer, as the module lays them out."""
+        last = self.module.stack.runners[-1]
+        for name, value in zip(outs, last.cell.graph.outputs, strict=True):
+            shape = _sizes(value, dict(last.dims), self.two)
+            if not shape:
+                name = self.w.emit("Squeeze", name, self.w.integers(-1))
+            if self.module.batch_first:
+                name = self.w.emit("Transpose", name, perm=[1, 0, *range(2, 2 + len(shape))])
+            self._output("out", name, tuple(lead), shape)
+
+    def _output(
+        self, name: str, value: str, lead: tuple[int | str, ...], shape: tuple[int, ...]
+    ) -> None:
+        if not shape and lead[0] not in (T, B):
+            value = self.w.emit("Squeeze", value, self.w.integers(-1))
+        (name,) = self.w.several("Identity", [value], [self.w.name(name)])
+        self.w.outputs.append(Slot(name, (*lead, *shape)))
+
+
+def _operator(cell: Cell) -> Kind | None:
+    """The recurrence of ONNX's that a cell is in a forward, if it is one."""
+    same = fingerprint(step_of(cell.graph)) == fingerprint(step_of(unchanged(cell).graph))
+    return kind_of(cell) if same else None
+
+
+def _sizes(value: Any, dims: dict[str, int], directions: int) -> tuple[int, ...]:
+    """Sizes of an output of the last layer; a scalar has an axis in two directions only."""
+    own = shape_size(value.shape, dims)
+    return (directions * (own[0] if own else 1),) if own or directions == 2 else ()

@@ -1,0 +1,191 @@
+"""The spelling of each op in ONNX's operators, or why it has none; layers that are operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from elman.interchange.onnx.writer import FLOAT, INT32, Writer
+from elman.interchange.weights.arrays import Kind
+from elman.ir.graph import Node
+
+Spelling = Callable[[Writer, Node, Sequence[str]], str]
+
+
+def operator(kind: str) -> Spelling:
+    """An op that is one operator."""
+    return lambda w, node, args: w.emit(kind, *args)
+
+
+def _lin(w: Writer, node: Node, args: Sequence[str]) -> str:
+    total = w.constant(node.bias or -0.0)  # which changes no number
+    for coef, arg in zip(node.coefs, args, strict=True):
+        total = w.emit("Add", total, w.emit("Mul", arg, w.constant(coef)))
+    return total
+
+
+def _number(w: Writer, truth: str) -> str:
+    """1 where true, else 0; an index as a number."""
+    return w.emit("Cast", truth, to=FLOAT)
+
+
+def _compared(kind: str) -> Spelling:
+    return lambda w, node, args: _number(w, w.emit(kind, *args))
+
+
+def _differs(w: Writer, a: str, b: str) -> str:
+    return w.emit("Not", w.emit("Equal", a, b))
+
+
+def _where(w: Writer, node: Node, args: Sequence[str]) -> str:
+    condition, yes, no = args
+    return w.emit("Where", _differs(w, condition, w.constant(0.0)), yes, no)
+
+
+def _expm1(w: Writer, node: Node, args: Sequence[str]) -> str:
+    """tanh(x/2) · (exp(x) + 1), exact near 0."""
+    half = w.emit("Tanh", w.emit("Mul", args[0], w.constant(0.5)))
+    return w.emit("Mul", half, w.emit("Add", w.emit("Exp", args[0]), w.constant(1.0)))
+
+
+def _remainder(w: Writer, node: Node, args: Sequence[str]) -> str:
+    """Of the divisor's sign; Mod's is the dividend's."""
+    a, b = args
+    rest, zero = w.emit("Mod", a, b, fmod=1), w.constant(0.0)
+    other = w.emit("Xor", w.emit("Less", rest, zero), w.emit("Less", b, zero))
+    wrong = w.emit("And", _differs(w, rest, zero), other)
+    return w.emit("Where", wrong, w.emit("Add", rest, b), rest)
+
+
+def _reduced(kind: str) -> Spelling:
+    """Over the last axis, which stays for a scalar; args: all units, or those of each group."""
+    return lambda w, node, args: w.emit(kind, args[0], w.integers(-1), keepdims=int(not node.shape))
+
+
+def _var(w: Writer, node: Node, args: Sequence[str]) -> str:
+    mean = w.emit("ReduceMean", args[0], w.integers(-1), keepdims=1)
+    off = w.emit("Sub", args[0], mean)
+    return _reduced("ReduceMean")(w, node, [w.emit("Mul", off, off)])
+
+
+def _argmax(w: Writer, node: Node, args: Sequence[str]) -> str:
+    return _number(w, w.emit("ArgMax", args[0], axis=-1, keepdims=int(not node.shape)))
+
+
+def _cumsum(w: Writer, node: Node, args: Sequence[str]) -> str:
+    return w.emit("CumSum", args[0], w.integers(-1), reverse=int(node.backward_in_units))
+
+
+SPELL: dict[str, Spelling] = {
+    "lin": _lin,
+    "add": operator("Add"),
+    "sub": operator("Sub"),
+    "neg": operator("Neg"),
+    "mul": operator("Mul"),
+    "div": operator("Div"),
+    "tanh": operator("Tanh"),
+    "sigmoid": operator("Sigmoid"),
+    "relu": operator("Relu"),
+    "exp": operator("Exp"),
+    "log": operator("Log"),
+    "sqrt": operator("Sqrt"),
+    "abs": operator("Abs"),
+    "sin": operator("Sin"),
+    "cos": operator("Cos"),
+    "erf": operator("Erf"),
+    "atan": operator("Atan"),
+    "expm1": _expm1,
+    "floor": operator("Floor"),
+    "round": operator("Round"),
+    "pow": operator("Pow"),
+    "remainder": _remainder,
+    "softplus": operator("Softplus"),
+    "minimum": operator("Min"),
+    "maximum": operator("Max"),
+    "where": _where,
+    "lt": _compared("Less"),
+    "le": _compared("LessOrEqual"),
+    "gt": _compared("Greater"),
+    "ge": _compared("GreaterOrEqual"),
+    "eq": _compared("Equal"),
+    "ne": lambda w, node, args: _number(w, _differs(w, *args)),
+    "stop": operator("Identity"),
+    "sum": _reduced("ReduceSum"),
+    "mean": _reduced("ReduceMean"),
+    "var": _var,
+    "amax": _reduced("ReduceMax"),
+    "argmax": _argmax,
+    "spread": lambda w, node, args: args[0],  # args: as wide as all groups
+    "one_hot": _compared("Equal"),  # args: that, and the numbers of units
+    "cumsum": _cumsum,
+    "transpose": lambda w, node, args: w.emit("Transpose", args[0], perm=[1, 0]),
+}
+REASONS: dict[str, str] = {  # why an op has no row
+    "sign": "it is of derivatives alone",
+    "outer": "it is of derivatives alone",
+    "draw": "random numbers are those of training",
+    "uniform": "random numbers are those of training",
+    "training": "it is settled before: what is exported is the formula in eval()",
+    "surrogate": "it is its first argument, as a step alone has no derivative",
+    "clip_gradient": "it is its first argument, as a step alone has no derivative",
+}
+# of shapes and places, which a spelling does not know: interchange/onnx/step.py has them
+STRUCTURAL = ("split", "concat", "matmul", "count")
+
+
+KINDS = {"rnn": "RNN", "gru": "GRU", "gru_before": "GRU", "lstm": "LSTM", "lstm_peephole": "LSTM"}
+_MISSING = ""  # an input that is left out
+
+
+class Layer(NamedTuple):
+    """What a layer gives.
+
+    Attributes:
+        out: [T, B, H · directions].
+        last: states [directions, B, H] after the last step.
+    """
+
+    out: str
+    last: tuple[str, ...]
+
+
+def operated(
+    w: Writer,
+    kind: Kind,
+    x: str,
+    states: Sequence[str],
+    arrays: Mapping[str, Any],
+    suffix: str,
+    lengths: str | None = None,
+) -> Layer:
+    """A layer, all its directions, by its operator.
+
+    Args:
+        w: of the graph.
+        kind: of the recurrence.
+        x: [T, B, I].
+        states: initial ones [directions, B, H].
+        arrays: W, R and maybe B, P, by :func:`elman.weights.to_arrays`.
+        suffix: of the arrays' names.
+        lengths [B]: steps of each sequence; None: all of them.
+    """
+    directions, _, units = arrays["R"].shape
+    names = {name: w.array(f"{name}_{suffix}", value) for name, value in arrays.items()}
+    inputs = [x, names["W"], names["R"], names.get("B", _MISSING)]
+    inputs.append(_MISSING if lengths is None else w.emit("Cast", lengths, to=INT32))
+    inputs += states
+    attributes: dict[str, Any] = {"hidden_size": units}
+    if directions == 2:
+        attributes["direction"] = "bidirectional"
+    if kind.name in ("gru", "gru_before"):
+        attributes["linear_before_reset"] = int(kind.name == "gru")
+    if kind.relu:
+        attributes["activations"] = ["Relu"] * directions
+    if "P" in names:
+        inputs.append(names["P"])
+    made = [*(w.name(KINDS[kind.name]) for _ in (x, *states))]
+    w.several(KINDS[kind.name], inputs, made, **attributes)
+    if directions == 1:
+        return Layer(w.emit("Squeeze", made[0], w.integers(1)), tuple(made[1:]))
+    both = w.emit("Transpose", made[0], perm=[0, 2, 1, 3])  # [T, B, directions, H]
+    return Layer(w.emit("Reshape", both, w.integers(0, 0, -1)), tuple(made[1:]))

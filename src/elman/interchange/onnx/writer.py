@@ -1,0 +1,147 @@
+"""Nodes of an ONNX graph as they are written, and the file that is made of them.
+
+Only :func:`written` needs the package ``onnx``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from elman.escaping import printable
+from elman.extras import require
+
+OPSET, IR = 18, 8  # the pair of ONNX 1.13
+FLOAT, INT32, INT64, BOOL = 1, 6, 7, 9  # of onnx.TensorProto
+
+
+class Slot(NamedTuple):
+    """An input or an output of a graph.
+
+    Attributes:
+        name: unique.
+        shape: sizes, or names of sizes that a call decides.
+        kind: of its numbers.
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    kind: int = FLOAT
+
+
+class Operation(NamedTuple):
+    """One node: an operator, what it reads, what it makes, its attributes (a body among them)."""
+
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+
+@dataclass
+class Writer:
+    """Collects the nodes of one graph; bodies inside it share names and constants.
+
+    Attributes:
+        outer: the graph that this one is a body in.
+        nodes: in order.
+        inputs, outputs: of the graph.
+        arrays: initializers of the outermost graph.
+    """
+
+    outer: Writer | None = None
+    nodes: list[Operation] = field(default_factory=list[Operation])
+    inputs: list[Slot] = field(default_factory=list[Slot])
+    outputs: list[Slot] = field(default_factory=list[Slot])
+    arrays: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, Any])
+    _names: dict[str, int] = field(default_factory=dict[str, int])
+    _constants: dict[tuple[Any, ...], str] = field(default_factory=dict[Any, str])
+
+    @property
+    def root(self) -> Writer:
+        """The outermost graph."""
+        return self if self.outer is None else self.outer.root
+
+    def name(self, wanted: str) -> str:
+        """A name that nothing else has."""
+        names, wanted = self.root._names, printable(wanted, "")
+        count = names[wanted] = names.get(wanted, -1) + 1
+        return self.name(f"{wanted}_{count}") if count else wanted
+
+    def emit(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node of one output; its name."""
+        return self.several(kind, inputs, (self.name(kind),), **attributes)[0]
+
+    def several(
+        self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
+    ) -> tuple[str, ...]:
+        """Add a node of several outputs, whose names are given."""
+        self.nodes.append(Operation(kind, tuple(inputs), tuple(outputs), attributes))
+        return tuple(outputs)
+
+    def array(self, name: str, value: Any) -> str:
+        """Add an initializer: float32, or int64 as it comes."""
+        name, value = self.name(name), np.asarray(value)
+        whole = np.issubdtype(value.dtype, np.integer)
+        self.root.arrays[name] = np.ascontiguousarray(value, np.int64 if whole else np.float32)
+        return name
+
+    def constant(self, value: float) -> str:
+        """A number [1]."""
+        return self._constant("number", np.array([value], np.float32))
+
+    def integers(self, *values: int) -> str:
+        """Indices [n]."""
+        return self._constant("indices", np.array(values, np.int64))
+
+    def integer(self, value: int) -> str:
+        """An index [], without an axis."""
+        return self._constant("index", np.array(value, np.int64))
+
+    def _constant(self, name: str, value: np.ndarray[Any, Any]) -> str:
+        key, known = (name, value.tobytes()), self.root._constants
+        if key not in known:
+            known[key] = self.array(name, value)
+        return known[key]
+
+
+def written(writer: Writer, path: str | Path, title: str) -> None:
+    """Write the graph, checked, to a file. Raises MissingPackageError: the package onnx is not
+    installed."""
+    onnx = require("onnx", "to_onnx")
+    opsets = [onnx.helper.make_opsetid("", OPSET)]
+    model = onnx.helper.make_model(
+        _graph(onnx, writer, printable(title, "")),
+        opset_imports=opsets,
+        ir_version=IR,
+        producer_name="elman",
+    )
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, str(path))
+
+
+def _graph(onnx: Any, writer: Writer, name: str) -> Any:
+    """A graph, or the body of a node."""
+
+    def slots(given: Sequence[Slot]) -> list[Any]:
+        return [onnx.helper.make_tensor_value_info(s.name, s.kind, s.shape) for s in given]
+
+    nodes = [
+        onnx.helper.make_node(
+            kind,
+            list(inputs),
+            list(outputs),
+            name=f"{kind}_{outputs[0]}",
+            **{
+                key: _graph(onnx, value, outputs[0]) if isinstance(value, Writer) else value
+                for key, value in attributes.items()
+            },
+        )
+        for kind, inputs, outputs, attributes in writer.nodes
+    ]
+    arrays = [onnx.numpy_helper.from_array(value, key) for key, value in writer.arrays.items()]
+    return onnx.helper.make_graph(nodes, name, slots(writer.inputs), slots(writer.outputs), arrays)

@@ -1,0 +1,1 @@
+"""Weights of RNN, GRU and LSTM as other libraries lay them out: arrays -> containers -> layouts."""

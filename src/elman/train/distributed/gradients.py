@@ -1,0 +1,196 @@
+"""Several processes, one model: how gradients, models and a few numbers are averaged or divided.
+
+- copies (`Workers`): gradients are averaged in each step;
+- local SGD: each process trains by itself, and now and then all average their models
+  (S. U. Stich, "Local SGD converges fast and communicates little", ICLR 2019, Algorithm 1; the
+  state of the optimizer too, so that all start alike between two averages). torch's
+  ``model_averaging.utils.average_parameters`` leaves all parameters as views of one buffer, which
+  safetensors refuses to write; so the buffer is copied back here;
+- shards: each process holds its rows of every parameter (torch's FSDP2, ``fully_shard``). A part of
+  the model - embedding, recurrent stack, read-out - has its whole weights in a process from its
+  forward to the end of it and again for its backward; then the sum of its gradients is divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
+from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
+from torch import Tensor, nn
+
+from elman.errors import InputError
+from elman.nn import LinearCrossEntropy
+from elman.tuning.decisions import sending_after_backward
+
+
+def mean(values: Tensor) -> Tensor:
+    """Replace values by their means over all processes: one message."""
+    dist.all_reduce(values)
+    return values.div_(dist.get_world_size())
+
+
+@torch.no_grad()
+def average_tensors(tensors: Sequence[Tensor]) -> None:
+    """Replace tensors by their means over all processes: one message for each dtype."""
+    for dtype in {tensor.dtype: None for tensor in tensors}:
+        parts = [tensor for tensor in tensors if tensor.dtype is dtype]
+        joined = mean(torch.cat([part.flatten() for part in parts]))
+        pieces = joined.split([part.numel() for part in parts])
+        for part, piece in zip(parts, pieces, strict=True):
+            part.copy_(piece.view_as(part))
+
+
+def average_gradients(parameters: Iterable[nn.Parameter], numbers: Tensor) -> None:
+    """Give all processes the mean gradients, and the means of some numbers in the same message.
+
+    A parameter that has a gradient in some processes only counts as zero in the others; one that
+    has none anywhere keeps none.
+
+    Args:
+        parameters: in one order in all processes.
+        numbers [N]: replaced by their means.
+    """
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    shares = numbers.new_tensor([float(parameter.grad is not None) for parameter in trained])
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+    average_tensors([numbers, shares, *gradients])
+    for parameter, gradient, share in zip(trained, gradients, shares.tolist(), strict=True):
+        parameter.grad = gradient if share else None
+
+
+def average_models(model: nn.Module, optimizer: Any) -> None:
+    """Give all processes the mean of their weights and of their optimizers' states."""
+    average_tensors([*model.parameters(), *averaged_states(optimizer)])
+
+
+def averaged_states(optimizer: Any) -> Iterator[Tensor]:
+    """The optimizer's averages, not its counters, which are the same in every process."""
+    for values in optimizer.state_dict()["state"].values():
+        for value in values.values():
+            if isinstance(value, Tensor) and value.dim():
+                yield value
+
+
+class Workers(DDPStrategy):
+    """Processes with a copy of the model each.
+
+    DistributedDataParallel sends gradients while the backward goes on. Processes of one machine
+    that compute on its cores have no core left that could: there it only costs, and all gradients
+    are averaged in one message after the backward (`averaging.average_gradients`).
+    """
+
+    @property
+    def at_once(self) -> bool:
+        """Whether processes share the cores of one machine."""
+        return self.root_device.type == "cpu" and self.num_nodes == 1
+
+    def setup_module(self, module: nn.Module) -> Any:
+        """Wrap a model where that hides messages; all processes have the first one's weights."""
+        if not self.at_once:
+            return super().setup_module(module)
+        with torch.no_grad():
+            for value in (*module.parameters(), *module.buffers()):
+                dist.broadcast(value, src=0)
+        return module
+
+
+def at_once(fabric: Fabric) -> bool:
+    """Whether gradients are averaged after the backward, by `averaging.average_gradients`."""
+    strategy = fabric.strategy
+    return fabric.world_size > 1 and isinstance(strategy, Workers) and strategy.at_once
+
+
+def backward_of(fabric: Fabric, model: Any, alone: bool) -> AbstractContextManager[None]:
+    """Where forward and backward of a step run: gradients are sent meanwhile where that hides it,
+    unless they stay in this process, ``alone``."""
+    if at_once(fabric):
+        return sending_after_backward()
+    if not alone or fabric.world_size == 1:
+        return nullcontext()
+    return fabric.no_backward_sync(model)
+
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+def sharding(workers: int, timeout: timedelta) -> ModelParallelStrategy:
+    """Fabric's strategy for so many processes that share one model.
+
+    Args:
+        timeout: of a wait for another process.
+    """
+    return ModelParallelStrategy(shard, workers, 1, timeout=timeout)
+
+
+def shard(model: nn.Module, mesh: DeviceMesh) -> Any:
+    """Divide a model in place, part by part.
+
+    Weights that several parts share (a tied read-out) belong to none of them: they are gathered
+    for the whole forward and backward.
+
+    Raises:
+        InputError: a parameter is a single number.
+    """
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 0:
+            hint = "leave --shard out, or declare it [1]"
+            raise InputError(f"{name} is a number, which cannot be divided", hint)
+    own = mesh["data_parallel"]
+    for part in parts(model):
+        fully_shard(part, mesh=own)
+        if isinstance(part, LinearCrossEntropy):  # validation asks for it, not for a forward
+            register_fsdp_forward_method(part, "logits")
+    return fully_shard(model, mesh=own)
+
+
+def parts(model: nn.Module) -> list[nn.Module]:
+    """The children of a model that have parameters, all of them their own."""
+    children = list(model.children())
+    readers: dict[Tensor, int] = {}
+    for child in children:
+        for parameter in child.parameters():
+            readers[parameter] = readers.get(parameter, 0) + 1
+    return [
+        child
+        for child in children
+        if (held := list(child.parameters())) and all(readers[one] == 1 for one in held)
+    ]
+
+
+def whole(value: Tensor) -> Tensor:
+    """All of a tensor that may be divided; every process must ask."""
+    return value.full_tensor() if _divided(value) else value  # type: ignore[attr-defined]
+
+
+def divided_as(value: Tensor, pattern: Tensor) -> Tensor:
+    """This process's part of a whole tensor, if another one of its shape is divided.
+
+    Args:
+        value: the same in every process.
+        pattern: a parameter.
+    """
+    if not _divided(pattern) or value.shape != pattern.shape:
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    value = value.to(pattern.device)
+    mesh, placements = pattern.device_mesh, pattern.placements  # type: ignore[attr-defined]
+    return distribute_tensor(value, mesh, placements, src_data_rank=None)
+
+
+def _divided(value: Tensor) -> bool:
+    if type(value) in (Tensor, nn.Parameter) or not dist.is_available():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(value, DTensor)

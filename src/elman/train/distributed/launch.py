@@ -1,0 +1,336 @@
+"""The processes of a run, one per device: how they start, meet, and notice that one is gone.
+
+Lightning Fabric starts them, or torchrun, which starts all anew when one is gone or others join.
+The first attempt leaves a mark with the name of torchrun's launch in its run folder; the processes
+of a later attempt look for it and go on with that run. Several machines need a folder for runs that
+all see.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from lightning_fabric import Fabric
+from lightning_fabric.strategies.strategy import Strategy
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from elman.errors import InputError, RunError, diagnostic
+from elman.files import write_atomically
+from elman.train.distributed.gradients import Workers, mean, sharding
+from elman.train.loop.config import Config
+from elman.train.run.folder import list_runs
+
+LOOPBACK = ("127.", "::1]")  # how addresses of this machine itself begin
+
+
+def of_connection(error: RuntimeError) -> bool:
+    """Whether an error is of the connection between processes."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+
+
+@contextmanager
+def _told(text: str, hint: str, hint_of_loopback: str = "") -> Iterator[None]:
+    """Errors of the connection as one of ours; with another hint if it was to this machine."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not of_connection(error):
+            raise
+        said = str(error).splitlines()[0]
+        if hint_of_loopback and any(f"[{address}" in said for address in LOOPBACK):
+            hint = hint_of_loopback
+        raise RunError(text, hint, said=said) from error
+
+
+def joining(workers: int, timeout: float, nodes: int = 1) -> AbstractContextManager[None]:
+    """Say that the processes of a run have not found one another.
+
+    Args:
+        workers: how many there are.
+        timeout: how long they wait for one another (s).
+        nodes: on how many machines. Gloo takes the address that a machine's name has there, which
+            may be one that leads no further than the machine.
+
+    Raises:
+        RunError: instead of an error of the connection.
+    """
+    text = "the processes of the run have not found one another"
+    hint = f"start all {workers} within --timeout {timeout:g} s; a free MASTER_PORT"
+    if nodes == 1:
+        return _told(text, hint)
+    named = "GLOO_SOCKET_IFNAME=eth0 on each machine, as its interface to the others is called"
+    return _told(text, hint, named)
+
+
+def noticing_loss(hint: str) -> AbstractContextManager[None]:
+    """Say that another process of a run is gone, in place of the error of torch's connection.
+
+    Args:
+        hint: what to do then.
+
+    Raises:
+        RunError: instead of an error of a collective operation.
+    """
+    return _told("another process of the run is gone", hint)
+
+
+PAUSE_S = 0.01  # between looks at which processes have come
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The processes of one attempt of torchrun, before they form a group.
+
+    Attributes:
+        launch: torchrun's ``--rdzv-id``, else a name in its store; empty without torchrun.
+        earlier_run: the run folder that an earlier attempt began; None if there is none.
+        store: a part of torchrun's store that no other attempt uses; None without torchrun.
+    """
+
+    launch: str = ""
+    earlier_run: Path | None = None
+    store: Any = None
+
+    def mark_run(self, run: Path) -> None:
+        """Leave a mark in a run folder, by which later attempts know it."""
+        if self.launch:
+            write_atomically(run / mark(self.launch), b"", durable=True)
+
+
+def started_by_torchrun() -> bool:
+    """Whether torchrun has started this process."""
+    return dist.is_available() and dist.is_torchelastic_launched()
+
+
+def meet(timeout: float, out: Path | None = None) -> Attempt:
+    """Wait for the other processes of this attempt, if torchrun has started them.
+
+    Args:
+        timeout: how long, for all waits together (s).
+        out: folder of runs, where that of an earlier attempt is looked for.
+
+    Raises:
+        RunError: if they do not come, or the folder of the runs cannot be read.
+    """
+    if not started_by_torchrun():
+        return Attempt()
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    deadline = time.monotonic() + timeout
+    with joining(world, timeout):
+        if rank or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            await_store(deadline)
+        shared, _, _ = next(rendezvous("env://", timeout=time_left(deadline)))
+        shared.set_timeout(time_left(deadline))
+        store = attempt_store(shared, rank, world, deadline)
+        launch = os.environ["TORCHELASTIC_RUN_ID"]
+        if launch == "none":  # torchrun was given no --rdzv-id
+            launch = shared.compare_set("elman launch", "", uuid.uuid4().hex).decode()
+        if rank == 0:
+            path = run_of_launch(out, launch)
+            store.set("earlier run", "" if path is None else str(path))
+        folder = store.get("earlier run").decode()
+        shared.set_timeout(timedelta(seconds=timeout))
+    return Attempt(launch, Path(folder) if folder else None, store)
+
+
+def time_left(deadline: float) -> timedelta:
+    """The time to a deadline (monotonic clock); never zero, which torch takes for no limit."""
+    return timedelta(seconds=max(PAUSE_S, deadline - time.monotonic()))
+
+
+def await_store(deadline: float) -> None:
+    """Wait until somebody listens where the store should be: torch's own attempts to connect take
+    up to twice their timeout where nobody does, as behind a torchrun that was killed. Raises
+    DistNetworkError: nobody does before the deadline (monotonic clock)."""
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    while True:
+        try:
+            socket.create_connection(place, timeout=time_left(deadline).total_seconds()).close()
+        except OSError as error:
+            if time.monotonic() + PAUSE_S > deadline:
+                text = f"no store at {place[0]}:{place[1]}: {error.strerror or error}"
+                raise dist.DistNetworkError(text) from error
+            time.sleep(PAUSE_S)
+        else:
+            return
+
+
+def run_of_launch(out: Path | None, launch: str) -> Path | None:
+    """The last run folder that carries the mark of a launch, or None. Raises RunError: the folder
+    of the runs cannot be read."""
+    runs = [] if out is None else [run.path for run in list_runs(out)]
+    marked = [path for path in runs if (path / mark(launch)).exists()]
+    return marked[-1] if marked else None
+
+
+def attempt_store(store: Any, rank: int, world: int, deadline: float) -> Any:
+    """A part of torchrun's store that only the processes of this attempt use.
+
+    torch 2.13 keeps one store for all attempts: processes would find addresses of those that are
+    gone. Nothing tells attempts apart, for each agent counts restarts by itself, and none when a
+    machine joins. So each process leaves a name that is new, and the first one, which cannot know
+    an old name from a new one, answers all until every process has said that it heard.
+
+    Raises:
+        DistError: if they do not come before the deadline (monotonic clock).
+    """
+    name = uuid.uuid4().hex
+    if rank:
+        store.set(f"came {rank}", name)
+        prefix = store.get(f"part of {name}").decode()
+        store.add(f"heard of {prefix}", 1)
+        return PrefixStore(prefix, store)
+    while (heard := store.add(f"heard of {name}", 0)) < world - 1:
+        if time.monotonic() > deadline:
+            raise dist.DistStoreError(f"{heard + 1} of {world} processes came")
+        for key in (f"came {other}" for other in range(1, world)):
+            if store.check([key]):
+                store.set(f"part of {store.get(key).decode()}", name)
+        time.sleep(PAUSE_S)
+    return PrefixStore(name, store)
+
+
+def mark(launch: str) -> str:
+    """Name of the file that a launch leaves in its run folder."""
+    return f".torchrun-{''.join(c if c.isalnum() or c in '-_' else '_' for c in launch)}"
+
+
+Configured = TypeVar("Configured", bound=Config)
+
+
+def placed(config: Configured, *, resumed: bool = False) -> Configured:
+    """Return a configuration with the processes that torchrun has started, if it has.
+
+    Args:
+        resumed: whether the configuration is that of a run begun earlier, maybe by other processes.
+
+    Raises:
+        InputError: if the configuration asks for others, or they cannot share a batch.
+    """
+    if not started_by_torchrun():
+        return config
+    world, here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    if world % here or (config.workers not in (1, world) and not resumed):
+        hint = "leave --devices and --nodes out; as many processes on every node"
+        raise InputError(
+            "torchrun has started other processes than asked for",
+            hint,
+            asked=f"{config.devices} devices on {config.nodes} nodes",
+            torchrun=f"{here} processes here, {world} in all",
+        )
+    return replace(config, devices=here, nodes=world // here)
+
+
+def launch(config: Config, attempt: Attempt | None = None) -> Fabric:
+    """Start the processes of a run; each returns from here with its own Fabric.
+
+    Args:
+        attempt: of processes that torchrun has started.
+
+    Raises:
+        InputError: if Fabric does not know the precision or device, or has too few of them.
+        RunError: if the processes do not find one another.
+    """
+    check_place(config)
+    try:
+        fabric = Fabric(
+            accelerator=config.accelerator,
+            strategy=strategy(config),
+            devices=config.devices,
+            num_nodes=config.nodes,
+            precision=config.precision,  # type: ignore[arg-type]
+        )
+    except (ValueError, RuntimeError) as error:
+        hint = "--accelerator cpu --devices 1 --precision 32-true"
+        raise InputError(
+            "this device or precision is not available",
+            hint,
+            asked=f"{config.devices} x {config.accelerator}, precision {config.precision}",
+            said=str(error).splitlines()[0],
+        ) from error
+    with joining(config.workers, config.timeout, config.nodes):
+        if attempt is not None and attempt.store is not None:
+            join(fabric, config, attempt.store)
+        fabric.launch()
+    torch.set_num_threads(config.threads or max(1, torch.get_num_threads() // config.devices))
+    return fabric
+
+
+def check_place(config: Config) -> None:
+    """Refuse a place among several machines, as the environment tells it, that there is not. Raises
+    InputError: MASTER_PORT is not a port, or NODE_RANK not the number of a machine."""
+    if config.nodes == 1:
+        return
+    for name, highest in (("MASTER_PORT", 65535), ("NODE_RANK", config.nodes - 1)):
+        said = os.environ.get(name, "0")
+        if not said.isdecimal() or int(said) > highest:
+            text = f"{name} must be a number from 0 to {highest}"
+            raise InputError(
+                text,
+                f"{name}={min(highest, 29500)} elman train …",
+                said=f"{name}={said}",
+                machines=config.nodes,
+            )
+
+
+def join(fabric: Fabric, config: Config, store: Any) -> None:
+    """Form a group of the processes that have met in a store."""
+    timeout, rank = timedelta(seconds=config.timeout), int(os.environ["RANK"])
+    backend = "nccl" if fabric.device.type == "cuda" else "gloo"
+    size = config.workers
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+
+
+def strategy(config: Config) -> Strategy | str:
+    """How processes train together: each a model of its own, or all a part of one."""
+    timeout = timedelta(seconds=config.timeout)
+    if config.workers == 1:
+        return "auto"
+    return sharding(config.workers, timeout) if config.shard else Workers(timeout=timeout)
+
+
+def agreed(fabric: Fabric, *wished: bool) -> list[bool]:
+    """Whether any process wishes each of several things; all processes answer alike, by one
+    message."""
+    if fabric.world_size == 1:
+        return list(wished)
+    votes = torch.tensor(wished, dtype=torch.float32, device=fabric.device)
+    return [share > 0 for share in mean(votes).tolist()]
+
+
+def rows_of(fabric: Fabric, batch: int) -> slice:
+    """Return the rows of the batch that this process trains on."""
+    each = batch // fabric.world_size
+    return slice(fabric.global_rank * each, (fabric.global_rank + 1) * each)
+
+
+def check_same_everywhere(fabric: Fabric, facts: Mapping[str, Any]) -> None:
+    """Refuse to train together on different data, or by different configurations.
+
+    Args:
+        facts: what must be the same in every process, by name.
+
+    Raises:
+        RunError: in every process, if something differs.
+    """
+    if fabric.world_size == 1:
+        return
+    answers: list[dict[str, str]] = [{}] * fabric.world_size
+    dist.all_gather_object(answers, {name: str(value) for name, value in facts.items()})
+    for name, value in answers[0].items():
+        for rank, theirs in enumerate(answers):
+            if theirs.get(name) != value:
+                details = [("process 0", value), (f"process {rank}", str(theirs.get(name)))]
+                raise RunError(diagnostic(f"the processes differ in {name}", details))

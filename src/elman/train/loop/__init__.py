@@ -1,0 +1,1 @@
+"""A run under way: configuration, task, optimizer, steps, validations, metrics."""

@@ -1,0 +1,229 @@
+"""What a run is: every choice that its result depends on, stored as JSON in the run folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+from elman.errors import InputError
+from elman.train.loop.optimizer import OPTIMIZERS, SCHEDULES, STAIRS, find_schedule
+from elman.train.run.stored import DamageError, filled
+
+DRAWN = ("zoneout", "recurrent_dropout", "weight_dropout")  # options of recurrent layers
+
+
+class Rule(NamedTuple):
+    """What a value has to be, None and text aside: a test, and the words for it."""
+
+    holds: Callable[[Any], bool]
+    text: str
+
+
+def at_least(least: int) -> Rule:
+    """No less than a number."""
+    return Rule(lambda value: value >= least, f"must be at least {least}")
+
+
+def one_of(names: Iterable[str], words: str = "must be one of {}", sign: str = ", ") -> Rule:
+    """One of some names."""
+    known = tuple(names)
+    return Rule(lambda value: value in known, words.format(sign.join(known)))
+
+
+POSITIVE = Rule(lambda value: value > 0, "must be positive")
+NOT_NEGATIVE = Rule(lambda value: value >= 0, "must not be negative")
+COUNT = at_least(1)
+SHARE = Rule(lambda value: 0 <= value < 1, "must be in [0, 1)")
+SCHEDULE = Rule(
+    lambda value: find_schedule(value) is not None,
+    f"must be one of {', '.join(SCHEDULES)}, or as in {STAIRS}",
+)
+NONFINITE = ("stop", "skip")
+
+
+def setting(default: Any, about: str, rule: Rule | None = None) -> Any:
+    """Describe a field: its default, the words of its command-line option, and what it must be."""
+    return field(default=default, metadata={"about": about, "rule": rule})
+
+
+def other(name: str, default: Any) -> Any:
+    """Describe a field of `Config` whose default is another one for some task."""
+    return field(default=default, metadata=Config.__dataclass_fields__[name].metadata)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What every run has; `None` means: found at the start, then stored.
+
+    A task adds its own fields. Each field is an option of `elman train` too, described here once.
+    """
+
+    TASK: ClassVar[str] = ""
+    VALIDATED: ClassVar[str] = ""  # the field that says how much is predicted per validation
+    LEAST_VALIDATED: ClassVar[int] = 1
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # defaults of the field `preset`
+
+    data: str | None = setting(None, "A file or folder.")
+    cell: str = setting("gru", "gru, lstm, rnn, another of elman.cells, or file.py:cell.")
+    layers: int = setting(2, "Recurrent layers.", POSITIVE)
+    hidden: int = setting(256, "Units per layer.", POSITIVE)
+    dropout: float = setting(0.0, "Share of values dropped after each layer.", SHARE)
+    zoneout: float = setting(0.0, "Share of units that keep their state in a step.", SHARE)
+    recurrent_dropout: float = setting(
+        0.0, "Share of a state's units dropped in recurrent products, the same in all steps.", SHARE
+    )
+    weight_dropout: float = setting(
+        0.0, "Share of recurrent weights dropped in a step of training.", SHARE
+    )
+    batch: int = setting(32, "Sequences of a minibatch.", POSITIVE)
+    lr: float = setting(4e-3, "Peak learning rate.", POSITIVE)
+    warmup: float = setting(
+        0.05, "Share of the steps over which the learning rate rises to its peak.", SHARE
+    )
+    schedule: str = setting(
+        "cosine",
+        f"Learning rate after the warm-up: {', '.join(SCHEDULES)}, or as in {STAIRS}.",
+        SCHEDULE,
+    )
+    optimizer: str = setting("adamw", f"{' or '.join(OPTIMIZERS)}.", one_of(OPTIMIZERS))
+    momentum: float = setting(0.0, "Momentum of sgd.", SHARE)
+    nesterov: bool = setting(False, "Use Nesterov's momentum.")
+    window: float | None = setting(
+        None,
+        "Samples that the momentum of sgd averages over: momentum = 1 - minibatch / window.",
+        POSITIVE,
+    )
+    step_size: float | None = setting(
+        None, "With sgd: lr = step_size * (1 - momentum) * minibatch, instead of --lr.", POSITIVE
+    )
+    weight_decay: float = setting(
+        0.01, "Weight decay of all matrices; with sgd it is added to the gradient.", NOT_NEGATIVE
+    )
+    clip: float = setting(1.0, "Largest norm of the gradient.", POSITIVE)
+    seed: int = setting(0, "Seed of weights, dropout, order and sampled text.")
+    minutes: float = setting(2.0, "Duration of the whole run, in minutes.", POSITIVE)
+    steps: int | None = setting(None, "Training steps, instead of --minutes.", COUNT)
+    validate_every: int | None = setting(None, "Steps between validations.", COUNT)
+    checkpoint_every: int | None = setting(None, "Steps between checkpoints.", COUNT)
+    log_every: int | None = setting(None, "Steps between rows of metrics.csv.", COUNT)
+    engine: str = setting("auto", "auto, or the name of an engine.")
+    precision: str = setting("32-true", "32-true, bf16-mixed, 64-true, …")
+    accelerator: str = setting("auto", "cpu, cuda or auto.")
+    devices: int = setting(1, "Processes on this machine, one per device.", POSITIVE)
+    nodes: int = setting(1, "Machines; each starts the same command, or torchrun does.", POSITIVE)
+    sync_every: int = setting(
+        1,
+        "Steps between averages of the processes' models; 1: gradients are averaged in each step.",
+        POSITIVE,
+    )
+    shard: bool = setting(
+        False, "Divide weights, gradients and moments among the processes instead of copying them."
+    )
+    timeout: float = setting(300.0, "Seconds to wait for another process.", POSITIVE)
+    on_nonfinite: str = setting(
+        "stop",
+        f"What a loss or gradient that is not finite does: {' or '.join(NONFINITE)}.",
+        one_of(NONFINITE, "must be {}", " or "),
+    )
+    threads: int | None = setting(None, "CPU threads per process.", COUNT)
+    tensorboard: bool = setting(False, "Log for TensorBoard too.")
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value, rule = getattr(self, entry.name), entry.metadata["rule"]
+            if rule is not None and value is not None and not rule.holds(value):  # NaN breaks all
+                raise InputError(f"{entry.name} {rule.text}, not {value}")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"{entry.name} must be finite, not {value}")
+        self.check_momentum()
+        if self.shard and self.sync_every > 1:
+            raise InputError("shard divides one model, sync_every averages many: give one of them")
+        if self.batch % self.workers:
+            nodes = f" on {self.nodes} nodes" if self.nodes > 1 else ""
+            text = f"batch {self.batch} does not divide among {self.devices} devices{nodes}"
+            raise InputError(text)
+
+    def check_momentum(self) -> None:
+        """Raise InputError if what is said of the momentum makes no sense."""
+        if self.momentum and self.window is not None:
+            raise InputError("momentum and window set the same thing: give one of them")
+        if self.window is not None and self.window < self.minibatch:
+            raise InputError(f"window {self.window:g} is less than a minibatch, {self.minibatch}")
+        if self.nesterov and not self.used_momentum:
+            raise InputError("nesterov needs a momentum above 0, as in --momentum 0.9 --nesterov")
+        for name in ("momentum", "window", "step_size"):
+            if getattr(self, name) and self.optimizer != "sgd":
+                said = name.replace("_", "-")
+                hint = f"leave --{said} out, or --optimizer sgd"
+                raise InputError(f"{self.optimizer} has no {name.replace('_', ' ')} to set: {hint}")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Make a configuration from what is given; a preset among it has other defaults.
+
+        A given length (steps, minutes) takes the place of the preset's epochs.
+        """
+        preset = dict(cls.PRESETS.get(given.get("preset", ""), {}))
+        if {"steps", "minutes"} & set(given):
+            preset.pop("epochs", None)
+        return cls(**preset | dict(given))
+
+    @property
+    def workers(self) -> int:
+        """Processes of all nodes."""
+        return self.devices * self.nodes
+
+    @property
+    def minibatch(self) -> int:
+        """Samples behind one update of the weights: those of all processes, or where models are
+        averaged now and then, of each."""
+        return self.batch if self.sync_every == 1 else self.batch // self.workers
+
+    @property
+    def used_momentum(self) -> float:
+        """As given, or by the window (G. Diamos, "Persistent RNNs", 2016, slides: 1 - minibatch /
+        window)."""
+        return self.momentum if self.window is None else 1 - self.minibatch / self.window
+
+    @property
+    def peak_lr(self) -> float:
+        """As given, or by the step size (same source: step size * (1 - momentum) * minibatch)."""
+        if self.step_size is None:
+            return self.lr
+        return self.step_size * (1 - self.used_momentum) * self.minibatch
+
+    @property
+    def adds_inputs(self) -> bool:
+        """Whether layers of the recurrent stack have their input added to their output."""
+        return False
+
+    @property
+    def items_per_step(self) -> int:
+        """How many of what the task counts are in one training step, over all devices."""
+        return self.batch
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON can hold them."""
+        return {"task": self.TASK} | asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        """Read what `to_json` gave. Raises DamageError: a field is unknown or of the wrong kind."""
+        stored = {name: value for name, value in stored.items() if name != "task"}
+        unknown = sorted(set(stored) - {field.name for field in fields(cls)})
+        if unknown:
+            raise DamageError(f"unknown fields: {', '.join(unknown)}")
+        return filled(cls, stored)
+
+    def absolute(self) -> Self:
+        """Spell the paths in full, so that a run can be resumed from any folder."""
+        data, cell = self.data, self.cell
+        if data is not None and Path(data).expanduser().exists():
+            data = str(Path(data).expanduser().resolve())
+        file, colon, name = cell.rpartition(":")
+        if colon:
+            cell = f"{Path(file).expanduser().resolve()}:{name}"
+        return replace(self, data=data, cell=cell)

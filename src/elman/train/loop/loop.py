@@ -1,0 +1,313 @@
+"""The training loop: steps, validations, checkpoints, and a clean end when asked to stop.
+
+Ctrl-C asks: finish the step, write a checkpoint, end. A second one ends at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import elman.nn
+from elman.errors import RunError, diagnostic
+from elman.train.distributed.launch import agreed
+from elman.train.loop.config import Config
+from elman.train.loop.display import Display
+from elman.train.loop.metrics import MetricsFile, Row, Tally
+from elman.train.loop.objective import Score
+from elman.train.loop.optimizer import learning_rate
+from elman.train.loop.stepper import Stepper
+from elman.train.loop.task import Data, Words
+from elman.train.run import checkpoint, snapshot
+from elman.train.run.checkpoint import Best, Checkpoint, Failure, Writer, save_best
+from elman.train.run.folder import RunFolder
+
+
+class Wish:
+    """Whether somebody asked to stop, and by which signal."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+
+@contextmanager
+def heeding_interrupts() -> Iterator[Wish]:
+    """Turn SIGINT and SIGTERM into a wish while the block runs (in the main thread only)."""
+    wish = Wish()
+    if threading.current_thread() is not threading.main_thread():
+        yield wish
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        earlier = before[signal.Signals(number)]
+        if wish and callable(earlier):
+            earlier(number, frame)
+        elif wish:
+            raise KeyboardInterrupt
+        wish.signal = number
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield wish
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+CHECKPOINT_S = 60.0  # no more than this is lost, however long the run
+MOST_SKIPPED = 20  # steps in a row; then the run has diverged
+NOTHING = Score(math.inf, -math.inf)  # what any validation is better than
+
+
+@dataclass
+class Loop:
+    """One run under way in this process; losses are in the unit of the task.
+
+    Attributes:
+        words: how the task calls what it counts.
+        mine: the rows of each batch that this process trains on.
+        observe: called with every row of the metrics (TensorBoard).
+        saved: when the last checkpoint was taken (monotonic clock).
+        recorded: the choices in it.
+        fell: calls that engine deer had run step by step, in this process so far.
+        best: what did best in validation; None before the first.
+        unsaved: whether the disk did not take it.
+    """
+
+    config: Config
+    words: Words
+    stepper: Stepper
+    data: Data
+    folder: RunFolder
+    metrics: MetricsFile
+    display: Display
+    mine: slice
+    observe: Callable[[Row], None]
+    writer: Writer
+    tally: Tally = field(default_factory=Tally)
+    saved: float = field(default_factory=time.monotonic)
+    recorded: dict[str, Any] = field(default_factory=dict)
+    fell: int = 0
+    best: Best | None = None
+    unsaved: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Number of all steps, fixed at the start."""
+        assert self.config.steps is not None
+        return self.config.steps
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.stepper.fabric.global_rank == 0
+
+    def run(self, wish: Wish) -> bool:
+        """Train to the last step, or until somebody wishes to stop.
+
+        Returns:
+            Whether all steps are done.
+
+        Raises:
+            RunError: if the loss is no longer finite, or the last checkpoint cannot be written.
+        """
+        if self.tally.step == 0:
+            self.save(must=True)
+        else:
+            self.recorded = self.choices()
+        self.fell = self.fallbacks()
+        self.display.start(self.tally.step, self.steps)
+        try:
+            while self.tally.step < self.steps:
+                if self.step(wish) and self.tally.step < self.steps:
+                    self.save(must=True)
+                    return False
+        finally:
+            self.display.stop()
+            self.writer.close()
+        return True
+
+    def step(self, wish: Wish) -> bool:
+        """Do one training step and what is due after it.
+
+        Returns:
+            Whether all processes stop, because one of them was asked to and all have one model.
+        """
+        config, before = self.config, self.tally.step
+        lr = learning_rate(before, self.steps, config.peak_lr, config.warmup, config.schedule)
+        alone = self.stepper.fabric.world_size == 1
+        wishes = tuple if alone else partial(self.wishes, wish)  # sent with the gradients
+        began = time.perf_counter()
+        loss, norm = self.stepper.train(
+            self.data.batch(before, self.mine), lr, self.alike(before + 1), wishes
+        )
+        taken = time.perf_counter() - began
+        loss *= self.words.scale
+        fell, self.fell = self.fell, self.fallbacks()
+        self.tally = self.tally.add(taken, self.fell - fell)
+        if math.isfinite(loss) and math.isfinite(norm):
+            self.tally = self.tally.learned(loss, norm)
+        else:
+            self.skip(loss, norm)
+        mean, speed = self.words.of_mean(loss), config.items_per_step / taken
+        self.display.update(self.tally.step, self.steps, mean, speed)
+        last = self.tally.step == self.steps
+        validated = last or self.due(config.validate_every)
+        if validated:
+            self.validate()
+        if self.tally.count and (validated or self.due(config.log_every)):
+            self.log(lr, validated)
+        if not self.alike(self.tally.step):
+            return False
+        chose, late, stop = self.stepper.wished
+        if validated or alone:  # as of now, which may be a message
+            chose, late, stop = agreed(self.stepper.fabric, *self.wishes(wish))
+        # What was measured once is used to the end of the run, even if this process is killed now.
+        if last or chose or late or self.due(config.checkpoint_every):
+            self.save(must=last, wait=chose)
+        return stop
+
+    def wishes(self, wish: Wish) -> tuple[bool, bool, bool]:
+        """Whether this process has chosen something new, saved long ago, and was asked to stop."""
+        late = time.monotonic() - self.saved > CHECKPOINT_S
+        return self.choices() != self.recorded, late, bool(wish)
+
+    def alike(self, step: int) -> bool:
+        """Whether all processes have the same model after a step."""
+        return step % self.config.sync_every == 0 or step == self.steps
+
+    def skip(self, loss: float, norm: float) -> None:
+        """Go on after a step whose loss or gradient is not finite, if that is asked for. Raises
+        RunError: not, or if too many came in a row."""
+        self.tally = self.tally.skip()
+        if self.config.on_nonfinite == "stop" or self.tally.skipped_in_a_row > MOST_SKIPPED:
+            raise RunError(self.diverged(loss, norm))
+        text = f"loss {self.words.of_mean(loss)} {self.words.loss}, gradient norm {norm}"
+        self.display.say(f"step {self.tally.step} skipped: {text}")
+
+    def due(self, every: int | None) -> bool:
+        """Whether something that is done every so many steps is due now."""
+        return every is not None and self.tally.step % every == 0
+
+    def validate(self) -> None:
+        """Measure loss and score on the validation data."""
+        found, words = self.stepper.validate(self.data.held_out()), self.words
+        found = replace(found, loss=words.unit(found.loss))
+        self.tally = self.tally.validated(found, words.score.column)
+        self.fell = self.fallbacks()
+        self.display.say(f"step {self.tally.step}/{self.steps}: validation {words.in_words(found)}")
+        if self.alike(self.tally.step):
+            self.keep(found)
+
+    def keep(self, found: Score) -> None:
+        """Keep the weights, in memory and on the disk, if they are the best so far."""
+        better = self.words.better(found, self.best.found if self.best else NOTHING)
+        if agreed(self.stepper.fabric, better)[0]:  # other machines may round otherwise
+            weights = snapshot.capture_weights(self.stepper)
+            self.best = Best(self.tally.step, found, weights)
+            self.save_best()
+
+    def save_best(self) -> None:
+        """Write what did best beside the training."""
+        if self.first and self.best is not None:
+            self.unsaved = False
+            self.tell(self.writer.begin(self.best.checkpoint(self.metrics.text), save_best))
+
+    def log(self, lr: float, validated: bool) -> None:
+        """Write a row of metrics and begin the next one."""
+        tally, items = self.tally, self.config.items_per_step
+        row = Row(
+            step=tally.step,
+            items=tally.step * items,
+            train_loss=self.words.of_mean(tally.loss / tally.count),
+            grad_norm=tally.norm / tally.count,
+            lr=lr,
+            valid_loss=tally.valid_loss if validated else None,
+            valid_accuracy=tally.valid_accuracy if validated else None,
+            valid_r2=tally.valid_r2 if validated else None,
+            items_per_s=items * tally.count / tally.since_s,
+            train_seconds=tally.seconds,
+            fallbacks=tally.fallbacks,
+        )
+        self.tally = replace(tally, loss=0.0, norm=0.0, since_s=0.0, count=0, fallbacks=0)
+        if not self.first:
+            return
+        self.observe(row)
+        if error := self.metrics.append(row):
+            self.display.say(f"metrics.csv not written: {error.strerror}; tried again later")
+
+    def save(self, must: bool, wait: bool = False) -> None:
+        """Write a checkpoint beside the training; one that fails costs no run, the last must not.
+
+        Args:
+            must: whether training cannot go on (or end) without it.
+            wait: whether it is on the disk before training goes on.
+
+        Raises:
+            RunError: if `must` and the disk does not take it.
+        """
+        self.saved, self.recorded = time.monotonic(), self.choices()
+        tensors, facts = snapshot.capture(self.stepper)
+        if not self.first:
+            return
+        if self.unsaved:
+            self.save_best()
+        facts |= {"tally": asdict(self.tally), "choices": self.recorded}
+        point = Checkpoint(self.tally.step, tensors, facts, self.metrics.text)
+        self.tell(self.writer.begin(point))
+        if not (must or wait):
+            return
+        failure = self.writer.settled()
+        if failure is not None and must:
+            raise RunError(self.unwritten(failure)) from failure.error
+        self.tell(failure)
+
+    def tell(self, failure: Failure | None) -> None:
+        """Say that a checkpoint could not be written."""
+        if failure is not None:
+            self.unsaved = self.unsaved or failure.best
+            self.display.say(self.unwritten(failure))
+
+    def unwritten(self, failure: Failure) -> str:
+        """Build the message for it."""
+        full = failure.error.errno in (errno.ENOSPC, errno.EDQUOT)
+        cure = "make room on the disk" if full else "make the folder writable"
+        return diagnostic(
+            f"the {'best weights' if failure.best else 'checkpoint'} of step {failure.step} could "
+            "not be written",
+            [("path", str(self.folder.checkpoints)), ("error", str(failure.error.strerror))],
+            hint=f"{cure}; older checkpoints are as they were",
+        )
+
+    def fallbacks(self) -> int:
+        """Calls in this process that engine deer had to run step by step."""
+        return elman.nn.counters(self.stepper.plain).get("fallbacks", 0)
+
+    def choices(self) -> dict[str, Any]:
+        """Return which engine and plan each recurrent module uses."""
+        return elman.nn.choices(self.stepper.plain)
+
+    def diverged(self, loss: float, norm: float) -> str:
+        """Build the message for a loss that is not finite."""
+        self.tell(self.writer.settled())
+        saved = checkpoint.listed(self.folder.checkpoints)
+        return diagnostic(
+            f"training diverged at step {self.tally.step}",
+            [
+                ("loss", f"{self.words.of_mean(loss)} {self.words.loss}, gradient norm {norm}"),
+                ("saved", saved[-1].name if saved else "no checkpoint"),
+            ],
+            hint="a smaller --lr or --clip, or --on-nonfinite skip",
+        )

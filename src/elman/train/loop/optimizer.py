@@ -1,0 +1,121 @@
+"""The optimizers there are, and the learning rate as a function of the step, so that a checkpoint
+need not hold it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, AdamW, Optimizer
+
+Groups = list[dict[str, Any]]
+
+
+def adamw(groups: Groups, lr: float, momentum: float, nesterov: bool) -> Optimizer:
+    """Make AdamW; it has averages of its own in place of a momentum."""
+    return AdamW(groups, lr=lr, betas=(0.9, 0.99), fused=True)
+
+
+def sgd(groups: Groups, lr: float, momentum: float, nesterov: bool) -> Optimizer:
+    """Make stochastic gradient descent; the decay of weights is part of the gradient."""
+    return SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
+
+
+def alike(weight: Tensor, group: dict[str, Any]) -> Tensor:
+    """What is remembered of each number of a weight."""
+    return weight
+
+
+def momentum(weight: Tensor, group: dict[str, Any]) -> Tensor | None:
+    """The same, where there is a momentum."""
+    return weight if group["momentum"] else None
+
+
+def count(weight: Tensor, group: dict[str, Any]) -> Tensor:
+    """One number for the whole weight."""
+    return torch.zeros((), dtype=torch.float32)
+
+
+MEMORY: dict[type[Optimizer], dict[str, Callable[[Tensor, dict[str, Any]], Tensor | None]]] = {
+    # what each remembers of a weight: a tensor of the same form, or none
+    AdamW: {"step": count, "exp_avg": alike, "exp_avg_sq": alike},
+    SGD: {"momentum_buffer": momentum},
+}
+OPTIMIZERS: dict[str, Callable[[Groups, float, float, bool], Optimizer]] = {
+    "adamw": adamw,
+    "sgd": sgd,
+}
+
+
+LAST_SHARE = 0.02
+
+
+def cosine(done: float) -> float:
+    """Fall along a half cosine."""
+    return LAST_SHARE + (1 - LAST_SHARE) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def linear(done: float) -> float:
+    """Fall along a line."""
+    return LAST_SHARE + (1 - LAST_SHARE) * (1 - done)
+
+
+def constant(done: float) -> float:
+    """Stay."""
+    return 1.0
+
+
+# By name: the share of the peak, from the share of the steps after the warm-up that are done.
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "cosine": cosine,
+    "linear": linear,
+    "constant": constant,
+}
+
+STAIRS = "stairs:4/13:2"  # as one is spelled
+_STAIRS = re.compile(r"stairs:(\d+)/([1-9]\d*):(\d+(?:\.\d+)?)")
+_ROUNDING = 1e-9  # of a share, times the number of stages
+
+
+def stairs(held: int, stages: int, divisor: float) -> Callable[[float], float]:
+    """Stay for some of so many equal stages, then divide at the beginning of each further one."""
+
+    def share(done: float) -> float:
+        stage = math.floor(done * stages * (1 + _ROUNDING))
+        return divisor ** -max(0, min(stage, stages - 1) + 1 - held)
+
+    return share
+
+
+@cache
+def find_schedule(name: str) -> Callable[[float], float] | None:
+    """Find a schedule: a name of SCHEDULES, or stairs:HELD/STAGES:DIVISOR; None for others."""
+    if (found := _STAIRS.fullmatch(name)) and float(found[3]) > 0:
+        return stairs(int(found[1]), int(found[2]), float(found[3]))
+    return SCHEDULES.get(name)
+
+
+def learning_rate(
+    step: int, steps: int, peak: float, warmup: float, schedule: str = "cosine"
+) -> float:
+    """Rise linearly over the first `warmup` share of all steps, then follow a schedule.
+
+    Args:
+        step: 0 … steps - 1.
+        steps: number of all steps.
+        peak: highest value.
+        warmup: share of the steps spent rising.
+        schedule: as :func:`find_schedule` knows it.
+    """
+    rising = math.ceil(warmup * steps)
+    if step < rising:
+        return peak * (step + 1) / rising
+    share = find_schedule(schedule)
+    assert share is not None, "configurations name schedules that there are"
+    return peak * share((step - rising) / max(1, steps - rising))

@@ -1,0 +1,183 @@
+"""The speed of a training step: how many fit into a run, and how many torch.nn does beside it."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+import elman.nn
+from elman.train.loop.config import Config
+from elman.train.loop.layers import without_twin
+from elman.train.loop.stepper import Stepper, make_stepper
+from elman.train.loop.task import Data, Task
+from elman.tuning.waiting import Waiting
+
+ASIDE_SHARE = 0.16  # of the whole time for reading, measuring, comparing, at most …
+ASIDE_S = 30.0  # … so many seconds
+VALIDATION_SHARE = 0.12  # of the whole time, at most
+VALIDATIONS = 6  # at most
+INFERENCE_GAIN = 3  # predicting takes about a third of the time of training
+CHECKPOINTS = 4
+LOG_ROWS = 400
+LEAST_STEPS = 20
+WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Durations of one call: median and quartiles (s), and how many were measured."""
+
+    median_s: float
+    q1_s: float
+    q3_s: float
+    calls: int
+
+
+def time_interleaved(
+    runs: dict[str, Callable[[], object]],
+    budget_s: float,
+    agreed: Callable[[bool], bool] = lambda over: over,
+) -> dict[str, Timing]:
+    """Time callables interleaved, so that drift of the machine hits all of them alike.
+
+    Args:
+        runs: each waits for its device before it returns.
+        budget_s: rounds go on until this time is over (s); at least 3, at most 50.
+        agreed: whether it is over in any of the processes that run this together, given whether it
+            is in this one: what they run may wait for the others.
+    """
+    began = time.perf_counter()
+    for count in range(WARM_UP):
+        if count and agreed(time.perf_counter() - began > budget_s / 2):
+            break
+        for run in runs.values():
+            run()
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    end = time.perf_counter() + budget_s
+    for count in range(50):
+        if count >= 3 and agreed(time.perf_counter() > end):
+            break
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            taken[name].append(time.perf_counter() - start)
+    return {name: summarise(seconds) for name, seconds in taken.items()}
+
+
+def summarise(seconds: list[float]) -> Timing:
+    """Return median and quartiles."""
+    q1, median, q3 = statistics.quantiles(seconds, n=4, method="inclusive")
+    return Timing(median, q1, q3, len(seconds))
+
+
+def next_step(stepper: Stepper, data: Data, rows: slice, lr: float) -> Callable[[], object]:
+    """Return a callable that does one training step, each time on the next batch."""
+    steps = itertools.count()
+    return lambda: stepper.train(data.batch(next(steps), rows), lr)
+
+
+def settle(config: Config, step_s: float, threads: int) -> Config:
+    """Fix what was left open: the number of steps from the time of one, and the intervals.
+
+    On a slow machine validation becomes rarer and shorter, so that training keeps its share.
+
+    Args:
+        step_s: measured time of one training step (s).
+        threads: torch's threads per process.
+    """
+    steps, validations = config.steps, VALIDATIONS
+    predicted = getattr(config, config.VALIDATED)
+    if steps is None:
+        total = 60 * config.minutes
+        training = total * (1 - VALIDATION_SHARE) - min(ASIDE_S, ASIDE_SHARE * total)
+        steps = max(LEAST_STEPS, round(training / step_s))
+        speed = INFERENCE_GAIN * config.items_per_step / step_s
+        affordable = VALIDATION_SHARE * total * speed  # items in all
+        predicted = max(config.LEAST_VALIDATED, min(predicted, round(affordable / 3)))
+        validations = max(1, min(validations, round(affordable / predicted)))
+
+    def whole(every: int) -> int:  # until all processes have the same model
+        return max(1, -(-every // config.sync_every)) * config.sync_every
+
+    return replace(
+        config,
+        steps=steps,
+        threads=threads,
+        validate_every=whole(config.validate_every or -(-steps // validations)),
+        checkpoint_every=whole(config.checkpoint_every or -(-steps // CHECKPOINTS)),
+        log_every=config.log_every or max(1, steps // LOG_ROWS),
+        **{config.VALIDATED: predicted},
+    )
+
+
+BUDGET_SHARE = 0.06  # of the whole time
+
+
+def compare(stepper: Stepper, task: Task, config: Config, data: Data) -> dict[str, Any]:
+    """Time training steps of a trained model and of its twin on torch.nn's layer.
+
+    Both start from the trained weights; the trained model itself stays as it is.
+
+    Returns:
+        Items per second (median, quartiles) of both, the ratio of the medians, the share of the
+        time that threads waited for a core, and by how much the two models' outputs differ; or a
+        text under "skipped".
+    """
+    if reason := without_twin(config):
+        return {"skipped": reason}
+    if stepper.fabric.world_size > 1:
+        return {"skipped": "measured on one device only"}
+    weights = stepper.plain.state_dict()
+    chosen = elman.nn.choices(stepper.plain)
+    twins = {
+        name: twin(stepper.fabric, task, config, data, weights, baseline=baseline)
+        for name, baseline in (("elman", False), ("torch", True))
+    }
+    elman.nn.pin(twins["elman"].plain, chosen)
+    outputs = [first_outputs(twin, data).double() for twin in twins.values()]
+    runs = {
+        name: next_step(twin, data, slice(0, config.batch), 0.0) for name, twin in twins.items()
+    }
+    waiting = Waiting()
+    timings = time_interleaved(runs, budget_s=min(10.0, BUDGET_SHARE * 60 * config.minutes))
+    waited = waiting.share()
+    return {
+        "items_per_s": {name: speed(config, timing) for name, timing in timings.items()},
+        "timings": {name: asdict(timing) for name, timing in timings.items()},
+        "ratio": timings["torch"].median_s / timings["elman"].median_s,
+        "waited": waited,
+        "largest_logit_difference": float((outputs[0] - outputs[1]).abs().max()),
+    }
+
+
+@torch.no_grad()
+def first_outputs(stepper: Stepper, data: Data) -> torch.Tensor:
+    """Return the outputs (logits of a classifier) for a batch, without dropout."""
+    inputs = stepper.fabric.to_device(next(data.held_out()).inputs)
+    stepper.model.eval()
+    outputs, _ = stepper.model(inputs)
+    stepper.model.train()
+    return outputs
+
+
+def twin(
+    fabric: Fabric, task: Task, config: Config, data: Data, weights: dict[str, Any], baseline: bool
+) -> Stepper:
+    """Build a model with given weights and a fresh optimizer."""
+    with torch.random.fork_rng():
+        model = task.build(config, data, baseline=baseline)
+    model.load_state_dict(weights)
+    return make_stepper(fabric, model, config, task.objective)
+
+
+def speed(config: Config, timing: Timing) -> dict[str, float]:
+    """Turn durations of a step into items per second, slowest quartile first."""
+    items = config.items_per_step
+    return {"q1": items / timing.q3_s, "median": items / timing.median_s, "q3": items / timing.q1_s}

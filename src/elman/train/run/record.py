@@ -1,0 +1,254 @@
+"""The files of a run folder, read with their types and ranges; and a run in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from elman.errors import RunError, diagnostic
+from elman.train.loop.config import Config
+from elman.train.loop.metrics import Row, read_metrics
+from elman.train.loop.task import Baseline, Frames, Points, Traces, Words
+from elman.train.run.folder import RunFolder
+from elman.train.run.stored import Count, DamageError, Positive, Share, filled
+from elman.train.tasks.registry import read_config, words_of
+from elman.tuning.waiting import waiting_in_words
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """facts.json: what was known when a run began.
+
+    Attributes:
+        digest, size: of the data.
+        baseline: what the model has to beat.
+        machine: facts about it, by name.
+        content: all of the file, with what the task tells of its data.
+    """
+
+    digest: str
+    size: str
+    baseline: Baseline
+    machine: dict[str, Any]
+    content: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Quartiles:
+    """Items per second, slowest quartile first."""
+
+    q1: Positive
+    median: Positive
+    q3: Positive
+
+    def __post_init__(self) -> None:
+        if not self.q1 <= self.median <= self.q3:
+            raise ValueError("the quartiles are not in their order")
+
+
+@dataclass(frozen=True)
+class Both:
+    """Of a model and of its twin on torch.nn."""
+
+    elman: Quartiles
+    torch: Quartiles
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The speed beside torch.nn.
+
+    Attributes:
+        waited: share of the time for which threads wanted a core and had none.
+    """
+
+    items_per_s: Both
+    ratio: Positive
+    largest_logit_difference: float
+    waited: Share
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Why the speed was not compared."""
+
+    skipped: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """result.json: what came out of a complete run.
+
+    Attributes:
+        steps: training steps done.
+        valid_loss: of the trained model.
+        valid_accuracy, valid_r2: its score, by the task's measure.
+        best_step: of the trained model, which did best in validation.
+        speed: beside torch.nn.
+        choices: which engine and plan each recurrent module uses.
+        sample: generated text.
+        table: what the task shows, by name.
+        shown: predictions beside their targets.
+        content: all of the file.
+    """
+
+    steps: Count
+    best_step: Count
+    valid_loss: float
+    speed: Skipped | Compared
+    choices: dict[str, Any]
+    valid_accuracy: Share | None = None
+    valid_r2: float | None = None
+    sample: str = ""
+    table: dict[str, Any] = field(default_factory=dict)
+    shown: list[Traces | Points | Frames] = field(default_factory=list)
+    content: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run folder, complete or not, whole or damaged.
+
+    Attributes:
+        config, facts: None if damaged.
+        result: None if damaged, or the run is not complete.
+        rows: of metrics.csv; none if it is damaged.
+        damages: by file, what is wrong with it, in one line.
+    """
+
+    folder: RunFolder
+    config: Config | None
+    facts: Facts | None
+    result: Result | None
+    rows: list[Row]
+    damages: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.path.name
+
+    def require(self) -> tuple[Config, Facts]:
+        """Return what a run needs to go on; metrics.csv it has from its checkpoint. Raises
+        RunError: something of it is damaged."""
+        bad = {name: why for name, why in self.damages.items() if name != "metrics.csv"}
+        if self.config is not None and self.config.steps is None:
+            bad["config.json"] = "steps: expected an integer, got None"
+        if bad or self.config is None or self.facts is None:
+            details = [("path", str(self.folder.path))]
+            details += [("found", f"{name}: {why}") for name, why in bad.items()]
+            raise RunError(diagnostic("the run is damaged", details))
+        return self.config, self.facts
+
+
+def read_record(folder: RunFolder) -> Record:
+    """Read a run folder; what cannot be read is listed in `damages`, and the rest is there."""
+    damages: dict[str, str] = {}
+
+    def part(name: str, read: Callable[[RunFolder], Value]) -> Value | None:
+        try:
+            return read(folder)
+        except DamageError as damage:
+            damages[name] = str(damage)
+            return None
+
+    return Record(
+        folder=folder,
+        config=part("config.json", lambda folder: read_config(needed(folder, "config"))),
+        facts=part("facts.json", lambda folder: with_all(Facts, needed(folder, "facts"))),
+        result=part("result.json", result_of),
+        rows=part("metrics.csv", lambda folder: read_metrics(folder.metrics)) or [],
+        damages=damages,
+    )
+
+
+def needed(folder: RunFolder, name: str) -> dict[str, Any]:
+    """Read a file that every run has. Raises DamageError: it is damaged or not there."""
+    content = folder.read(name)
+    if content is None:
+        raise DamageError("it is missing")
+    return content
+
+
+def result_of(folder: RunFolder) -> Result | None:
+    """Read what came out; None if the run is not complete. Raises DamageError: the file is
+    damaged."""
+    content = folder.read("result")
+    return None if content is None else with_all(Result, content)
+
+
+def with_all(kind: type[Value], content: dict[str, Any]) -> Value:
+    """Read a file's content, and keep all of it under `content`. Raises DamageError: a field is
+    missing, or is not what it should be."""
+    return replace(filled(kind, content), content=content)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a list of runs shows; None where it is not known (yet). `busy` says what has to be known
+    of the ratio."""
+
+    name: str
+    config: Config
+    model: str
+    step: int
+    steps: int | None
+    words: Words
+    valid_loss: float | None
+    valid_score: float | None
+    best_step: int | None
+    baseline: Baseline | None
+    items_per_s: float | None
+    ratio: float | None
+    busy: str
+    engine: str
+
+
+def summarise(record: Record, config: Config) -> Summary:
+    """Put a run, complete or not, and its configuration in one line."""
+    rows, facts, result = record.rows, record.facts, record.result
+    last = rows[-1] if rows else None
+    scored = result or next((row for row in reversed(rows) if row.valid_loss is not None), None)
+    speed, words = result.speed if result else None, words_of(config)
+    return Summary(
+        name=record.name,
+        config=config,
+        model=f"{config.cell} {config.layers} x {config.hidden}",
+        step=last.step if last else 0,
+        steps=config.steps,
+        words=words,
+        valid_loss=scored.valid_loss if scored else None,
+        valid_score=getattr(scored, words.score.column) if scored else None,
+        best_step=result.best_step if result else None,
+        baseline=facts.baseline if facts else None,
+        items_per_s=last.items / last.train_seconds if last else None,
+        ratio=speed.ratio if isinstance(speed, Compared) else None,
+        busy=waiting_in_words(speed.waited) if isinstance(speed, Compared) else "",
+        engine=", ".join(engines(result.choices) if result else []) or config.engine,
+    )
+
+
+def engines(choices: Any) -> list[str]:
+    """Collect the names of the engines in a record of choices, however deep."""
+    if isinstance(choices, list):
+        return sorted({name for part in choices for name in engines(part)})
+    if not isinstance(choices, dict):
+        return []
+    names = {choices["engine"]} if isinstance(choices.get("engine"), str) else set()
+    return sorted(names.union(*(engines(part) for part in choices.values())))
+
+
+def differences(summaries: list[Summary]) -> dict[str, list[Any]]:
+    """Return the configuration fields in which runs differ, with each run's value."""
+    configs = [summary.config.to_json() for summary in summaries]
+    names = dict.fromkeys(name for config in configs for name in config)
+    together = {name: [config.get(name) for config in configs] for name in names}
+    return {
+        name: values
+        for name, values in together.items()
+        if len({json.dumps(value) for value in values}) > 1
+    }

@@ -1,0 +1,330 @@
+"""A run of any task, from a configuration (or a folder to resume) to a result."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+
+import elman.nn
+from elman.errors import RunError
+from elman.extras import require
+from elman.train.distributed.launch import (
+    Attempt,
+    agreed,
+    check_same_everywhere,
+    launch,
+    meet,
+    noticing_loss,
+    placed,
+    rows_of,
+)
+from elman.train.loop.config import Config
+from elman.train.loop.display import Display
+from elman.train.loop.layers import check_cell, without_twin
+from elman.train.loop.loop import Loop, heeding_interrupts
+from elman.train.loop.metrics import MetricsFile, Row
+from elman.train.loop.pace import compare, next_step, settle, time_interleaved
+from elman.train.loop.stepper import make_stepper
+from elman.train.loop.task import Baseline, Data
+from elman.train.run import snapshot
+from elman.train.run.checkpoint import Checkpoint, Writer, best_of, load_latest
+from elman.train.run.folder import (
+    RunFolder,
+    check_inner,
+    create_run,
+    note_run,
+    open_run,
+    permit_cell,
+)
+from elman.train.run.loading import check_formula, write_spec
+from elman.train.run.outcome import Outcome, conclude, in_words
+from elman.train.run.record import Facts, read_record
+from elman.train.run.snapshot import Facts as Held
+from elman.train.run.snapshot import check_sizes, check_weights, grouped, misfit
+from elman.train.run.stored import DamageError, filled
+from elman.train.tasks.registry import task_of, words_of
+from elman.tuning.facts import cores, processor
+from elman.version import __version__
+
+
+def machine_facts() -> dict[str, Any]:
+    """Return processor, cores, systems and versions."""
+    return {
+        "processor": processor(),
+        "cores": cores(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "elman": __version__,
+    }
+
+
+PACE_SHARE = 0.02  # of the whole time, spent on measuring the time of a step
+
+
+def start(config: Config, out: Path, console: Console, *, comparing: bool = True) -> Outcome:
+    """Train a new model into a new folder below `out`. Raises RunError: the data or the folder
+    cannot be used; InputError: the configuration does not fit this machine."""
+    began = time.perf_counter()
+    attempt = meet(config.timeout, out)
+    if attempt.earlier_run is not None:
+        cell = config.absolute().cell if ":" in config.cell else None
+        return resume(attempt.earlier_run, console, comparing=comparing, attempt=attempt, cell=cell)
+    config = placed(config)
+    check_packages(config)
+    check_cell(config)
+    fabric = launch(config, attempt)
+    task, config = task_of(config), config.absolute()
+    words = words_of(config)
+    display = Display(console if fabric.global_rank == 0 else Console(quiet=True), words)
+    with noticing_loss("see what the other processes say"):
+        data = task.prepare(config)
+        check_same_everywhere(fabric, same_facts(config, data))
+        display.say(data.about())
+        config = with_steps(config, fabric, data)
+        data = data.validating(config)
+        facts = all_facts(config, data)
+        display.say(f"baseline: {in_words(Baseline(**facts['baseline']), words)}")
+        folder = shared_folder(fabric, out, task.name)
+        loop = assemble(config, fabric, data, folder, display)
+    with folder.lock() if loop.first else nullcontext():
+        if loop.first:
+            folder.write("facts", facts)
+            write_spec(folder, data, config)
+            folder.write("config", config.to_json())
+            note_run(folder, config)
+            attempt.mark_run(folder.path)
+        return carry_out(loop, data, facts, began, comparing)
+
+
+def resume(
+    path: Path,
+    console: Console,
+    *,
+    comparing: bool = True,
+    attempt: Attempt | None = None,
+    cell: str | None = None,
+    trust: bool = False,
+) -> Outcome:
+    """Go on with a run from its last checkpoint, with the run's own configuration.
+
+    Args:
+        attempt: of the processes that torchrun has started, if they have met.
+        cell: file.py:cell, in place of the file that the run names.
+        trust: whether the file that the run names may be run, and links in its folder followed.
+
+    Raises:
+        RunError: if the folder is not a run, its data or its cell have changed, its cell is in a
+            file that is not trusted, or no checkpoint is whole.
+        InputError: if a cell is named and the run's is in no file.
+    """
+    began = time.perf_counter()
+    folder = open_run(path)
+    record = read_record(folder)
+    config, facts = record.require()
+    check_packages(config)
+    if record.result is None:  # else nothing is run
+        config = permit_cell(folder, config, cell, trust).absolute()
+        check_inner(folder, trust)
+        check_formula(folder, config)
+    config = placed(config, resumed=True)
+    attempt = attempt or meet(config.timeout)
+    fabric = launch(config, attempt)
+    first, task = fabric.global_rank == 0, task_of(config)
+    display = Display(console if first else Console(quiet=True), words_of(config))
+    if record.result is not None:
+        display.say(f"the run is complete: {record.result.steps} of {config.steps} steps")
+        return Outcome(folder, True, first, signal=None, result=record.result.content)
+    with folder.lock() if first else nullcontext():
+        if first:
+            attempt.mark_run(folder.path)
+        point, complaints = load_latest(folder.checkpoints)
+        if point is not None:
+            check_sizes(config, grouped(point.tensors).get("model", {}))
+        data = task.prepare(config)
+        with noticing_loss("see what the other processes say"):
+            check_same_everywhere(fabric, same_facts(config, data))
+        check_same(data, facts)
+        loop = assemble(config, fabric, data, folder, display)
+        for complaint in complaints:
+            display.say(f"{complaint}\n  so    an older checkpoint is used")
+        take_up(loop, point, facts.machine)
+        return carry_out(loop, data, facts.content, began, comparing)
+
+
+def check_packages(config: Config) -> None:
+    """Refuse to train without a package that is first needed when training is under way. Raises
+    MissingPackageError: it is not installed."""
+    require("safetensors", "a run")
+    if config.tensorboard:
+        require("tensorboard", "--tensorboard")
+
+
+def all_facts(config: Config, data: Data) -> dict[str, Any]:
+    """Collect what facts.json holds."""
+    return data.facts() | {
+        "digest": data.digest,
+        "size": data.size,
+        "loss": words_of(config).loss,
+        "baseline": asdict(data.baseline()),
+        "machine": machine_facts(),
+    }
+
+
+def same_facts(config: Config, data: Data) -> dict[str, Any]:
+    """Collect what must be the same in every process, by name: its place is its own."""
+    shared = {name: value for name, value in config.to_json().items() if name != "data"}
+    return shared | {"data": f"{data.size}, digest {data.digest[:12]}"}
+
+
+def check_same(data: Data, facts: Facts) -> None:
+    """Refuse to go on with other data than a run began with. Raises RunError: the data have
+    changed."""
+    if facts.digest == data.digest:
+        return
+    raise RunError(
+        "the data have changed since the run began",
+        "elman train afresh",
+        source=data.about(),
+        then=facts.size,
+        now=data.size,
+    )
+
+
+def with_steps(config: Config, fabric: Fabric, data: Data) -> Config:
+    """Fix the number of steps and the intervals; measures a twin's steps if it must."""
+    step_s = 1.0
+    if config.steps is None:
+        config = replace(config, steps=data.steps())
+    if config.steps is None:
+        task = task_of(config)
+        twin = make_stepper(fabric, task.build(config, data), config, task.objective)
+        step = next_step(twin, data, rows_of(fabric, config.batch), 0.0)
+        budget_s = PACE_SHARE * 60 * config.minutes
+        timing = time_interleaved({"step": step}, budget_s, lambda over: agreed(fabric, over)[0])
+        step_s = fabric.broadcast(timing["step"].median_s)
+    return settle(config, step_s, torch.get_num_threads())
+
+
+def shared_folder(fabric: Fabric, out: Path, task: str) -> RunFolder:
+    """Make the run folder in the first process and tell the others."""
+    path = str(create_run(out, task).path) if fabric.global_rank == 0 else ""
+    return RunFolder(Path(fabric.broadcast(path)))
+
+
+def assemble(
+    config: Config, fabric: Fabric, data: Data, folder: RunFolder, display: Display
+) -> Loop:
+    """Build the model and everything that trains it, before the first step."""
+    task = task_of(config)
+    stepper = make_stepper(fabric, task.build(config, data), config, task.objective)
+    torch.manual_seed(config.seed + 1 + fabric.global_rank)  # each process drops other values
+    return Loop(
+        config=config,
+        words=words_of(config),
+        stepper=stepper,
+        data=data,
+        folder=folder,
+        metrics=MetricsFile(folder.metrics),
+        display=display,
+        mine=rows_of(fabric, config.batch),
+        observe=observer(config, folder),
+        writer=Writer(folder.checkpoints),
+    )
+
+
+def take_up(loop: Loop, point: Checkpoint | None, was: dict[str, Any]) -> None:
+    """Put a loop where a checkpoint of its run was taken, on a machine of which facts are told.
+    Raises RunError: the checkpoint is not of this run."""
+    say = loop.display.say
+    if point is None:
+        say("no checkpoint yet: the run starts from its first step")
+        return
+    facts = facts_of(point, loop.steps)
+    then = snapshot.restore(loop.stepper, point.tensors, facts, loop.config)
+    if then != loop.stepper.fabric.world_size:
+        say(f"{then} processes then, {loop.stepper.fabric.world_size} now: dropout draws anew")
+    for reason in elman.nn.pin(loop.stepper.plain, facts.choices):
+        say(f"the recorded plan cannot be used, so results may differ in rounding: {reason}")
+    now = machine_facts()
+    for name in ("processor", "torch", "elman"):
+        if was.get(name) != now[name]:
+            say(f"{name} was {was.get(name)}, is {now[name]}: results may differ in rounding")
+    loop.tally = facts.tally
+    try:
+        loop.best = best_of(loop.folder.checkpoints)
+        if loop.best is not None:
+            check_weights(grouped(loop.best.weights).get("model", {}), loop.stepper.plain)
+    except RunError as error:
+        loop.best = None
+        say(f"{error}\n  so    the best weights are those of a validation to come")
+    loop.metrics = MetricsFile(loop.folder.metrics, point.metrics)
+    if error := loop.metrics.rewrite():
+        say(f"metrics.csv not written: {error.strerror}; tried again later")
+    say(f"resumed at step {point.step} of {loop.steps}")
+
+
+def facts_of(point: Checkpoint, steps: int) -> Held:
+    """Read what a checkpoint holds besides tensors.
+
+    Args:
+        steps: of the whole run.
+
+    Raises:
+        RunError: it is not what a run writes there.
+    """
+    try:
+        facts = filled(Held, point.facts)
+    except DamageError as error:
+        raise misfit(str(error)) from error
+    step = facts.tally.step
+    if step != point.step or step > steps or (step == steps and facts.tally.valid_loss is None):
+        raise misfit(f"step {step} of {steps}, in the checkpoint of step {point.step}")
+    return facts
+
+
+def carry_out(
+    loop: Loop, data: Data, facts: dict[str, Any], began: float, comparing: bool
+) -> Outcome:
+    """Train to the end (or until interrupted) and write down what came out."""
+    earlier = loop.tally.seconds
+    with heeding_interrupts() as wish, noticing_loss(f"elman resume {loop.folder.path}"):
+        complete = loop.run(wish)
+    if not complete:
+        loop.display.say(
+            f"stopped at step {loop.tally.step} of {loop.steps}; to go on:\n"
+            f"  elman resume {loop.folder.path}"
+        )
+        return Outcome(loop.folder, False, loop.first, signal=wish.signal, result={})
+    speed: dict[str, Any] = {"skipped": "not asked for"}
+    if comparing:
+        if without_twin(loop.config) is None:
+            loop.display.say("measuring the speed beside torch.nn …")
+        speed = compare(loop.stepper, task_of(loop.config), loop.config, data)
+    return conclude(loop, facts, speed, began, earlier)
+
+
+def observer(config: Config, folder: RunFolder) -> Callable[[Row], None]:
+    """Return what is called with every row of metrics: TensorBoard's writer, if asked for."""
+    if not config.tensorboard:
+        return lambda row: None
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder.path / "tensorboard"))
+
+    def write(row: Row) -> None:
+        for name, value in vars(row).items():
+            if name not in ("step", "items", "train_seconds") and value is not None:
+                writer.add_scalar(name, value, row.step)
+        writer.flush()
+
+    return write

@@ -1,0 +1,1 @@
+"""The kinds of training, a folder each and a row of `registry`."""

@@ -1,0 +1,121 @@
+"""Recurrent layers with a linear read-out of numbers, at each step or at the last; once trained, it
+reads and predicts in the units of its data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from elman.errors import InputError
+from elman.train.loop.layers import recurrent
+from elman.train.loop.task import Sizes, Trained
+
+if TYPE_CHECKING:
+    from elman.train.tasks.regression.data import RegressionConfig, RegressionData
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Mean and standard deviation of each of C channels in the training half."""
+
+    mean: list[float]
+    spread: list[float]
+
+    def to(self, values: np.ndarray) -> Tensor:
+        """Standardise values [..., C], float32; what is missing becomes 0."""
+        scaled = np.nan_to_num((values - np.array(self.mean)) / np.array(self.spread), nan=0.0)
+        with np.errstate(over="ignore"):
+            return torch.from_numpy(scaled.astype(np.float32))
+
+    def back(self, scaled: Tensor) -> np.ndarray:
+        """Return standardised values [..., C] in the unit of the data."""
+        return scaled.double().numpy() * np.array(self.spread) + np.array(self.mean)
+
+
+@dataclass(frozen=True)
+class RegressionSpec(Sizes):
+    """What a model of numbers is built from besides its configuration, and the data's units.
+
+    Attributes:
+        inputs_as, targets_as: how values are standardised.
+    """
+
+    inputs_as: Scaling
+    targets_as: Scaling
+
+    def __post_init__(self) -> None:
+        for scaling, size in ((self.inputs_as, self.inputs), (self.targets_as, self.outputs)):
+            if not len(scaling.mean) == len(scaling.spread) == size:
+                raise ValueError(f"a mean and a spread are wanted of each of {size} values")
+
+
+@dataclass(frozen=True)
+class TrainedRegression(Trained):
+    """A trained model of numbers; ``model(x)`` has standardised x [T, B, I] and outputs."""
+
+    @torch.no_grad()
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Predict in the unit of the data.
+
+        Args:
+            x [N, T, I]: sequences as in the file that was trained on; NaN is missing.
+
+        Returns:
+            [N, T, O], or of a target per sequence [N, O].
+
+        Raises:
+            InputError: x is of another shape.
+        """
+        spec, x = self.spec, np.asarray(x, np.float64)
+        if x.ndim != 3 or x.shape[2] != spec.inputs:
+            raise InputError(f"x must be [N, T, {spec.inputs}], not {[*x.shape]}")
+        rows = spec.inputs_as.to(x).transpose(0, 1).contiguous()
+        outputs, _ = self.model(rows.to(self.weight))
+        values = spec.targets_as.back(outputs.float().cpu())
+        return values.swapaxes(0, 1) if spec.per_step else values
+
+
+class Regressor(nn.Module):
+    """Predicts numbers.
+
+    Args:
+        layers: outputs [T, B, H] and something = layers(x).
+        readout: from [..., H] to [..., O].
+        dropout: share of values dropped before the read-out.
+        per_step: whether there is a target per step, or one from the last output.
+    """
+
+    def __init__(self, layers: nn.Module, readout: nn.Module, dropout: float, per_step: bool):
+        super().__init__()
+        self.layers = layers
+        self.dropout = nn.Dropout(dropout)
+        self.readout = readout
+        self.per_step = per_step
+
+    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, None]:
+        """Predict.
+
+        Args:
+            x [T, B, I]: whole sequences.
+            state: unused; a sequence is read at once.
+
+        Returns:
+            outputs [T, B, O] or [B, O], and no state.
+        """
+        h, _ = self.layers(x)
+        return self.readout(self.dropout(h if self.per_step else h[-1])), None
+
+
+def build_model(
+    config: RegressionConfig, data: RegressionData | RegressionSpec, *, baseline: bool = False
+) -> Regressor:
+    """Build the model of a run; with `baseline` the same on torch.nn's recurrent layers."""
+    torch.manual_seed(config.seed)
+    layers = recurrent(config, data.inputs, config.layers, baseline=baseline)
+    readout = nn.Linear(config.hidden, data.outputs)
+    return Regressor(layers, readout, config.dropout, data.per_step)

@@ -1,0 +1,63 @@
+"""The configurations of the tasks that classify sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from elman.train.loop.config import COUNT, NOT_NEGATIVE, one_of, other, setting
+from elman.train.tasks.walks import WalkConfig
+
+
+@dataclass(frozen=True)
+class SequenceConfig(WalkConfig):
+    """A classifier's run."""
+
+    layers: int = other("layers", 1)
+    hidden: int = other("hidden", 64)
+    dropout: float = other("dropout", 0.1)
+    patch: int = setting(1, "Values of each channel that are read in one step.", COUNT)
+    heads: int = setting(1, "Groups of units that do not see each other's past.", COUNT)
+    residual: bool = setting(False, "Normalise each layer's input and add it to the output.")
+    noise: float = setting(
+        0.0, "Standard deviation of noise added to the input in training.", NOT_NEGATIVE
+    )
+
+
+@dataclass(frozen=True)
+class SeriesConfig(SequenceConfig):
+    """A classifier of time series or raw audio."""
+
+    TASK: ClassVar[str] = "series"
+
+    data: str | None = setting(
+        None, "A folder or file: UCR/UEA .tsv, .ts, or .npz; or a name of the UCR/UEA archive."
+    )
+    unseen: str | None = setting(None, "Hold out this group (speaker) instead of the test half.")
+    by: str = setting(
+        "label",
+        "What is classified: label, or group (speaker).",
+        one_of(("label", "group"), "must be {}", " or "),
+    )
+    join: int | None = setting(
+        None, "Concatenate the sequences of a class and cut them into so many steps.", COUNT
+    )
+
+
+@dataclass(frozen=True)
+class ImagesConfig(SequenceConfig):
+    """A classifier of images, read pixel by pixel."""
+
+    TASK: ClassVar[str] = "images"
+
+    data: str | None = setting(
+        None, "A folder or file: .npz or idx; or the name of a Hugging Face data set."
+    )
+    layers: int = other("layers", 2)
+    hidden: int = other("hidden", 48)
+    dropout: float = other("dropout", 0.0)
+    batch: int = other("batch", 100)
+    lr: float = other("lr", 5e-3)
+    residual: bool = setting(True, "Normalise each layer's input and add it to the output.")
+    minutes: float = other("minutes", 15.0)
+    permute: bool = setting(False, "Read the pixels in one fixed random order.")

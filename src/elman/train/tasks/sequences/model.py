@@ -1,0 +1,216 @@
+"""A classifier of sequences: recurrent layers, the mean and the last of their outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from elman.errors import InputError
+from elman.train.loop.layers import recurrent
+from elman.train.loop.task import Trained
+from elman.train.tasks.sequences.config import SequenceConfig
+from elman.train.tasks.sequences.source import Values
+
+if TYPE_CHECKING:
+    from elman.train.tasks.sequences.data import SequenceData
+
+
+KINDS = ("values", "wave", "pixels")
+PERMUTATION_SEED = 0  # one order of the pixels for all runs: results can be compared
+
+
+@dataclass(frozen=True)
+class ClassifierSpec:
+    """What a classifier is built from besides its configuration, and how its input is scaled.
+
+    Attributes:
+        inputs: I, values per step.
+        classes: C names.
+        kind: "values", "wave" (raw audio) or "pixels".
+        mean, scale: of each channel of the kind "values", and 1 / standard deviation.
+    """
+
+    inputs: int
+    classes: list[str]
+    kind: str
+    mean: list[float]
+    scale: list[float]
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"the kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+
+    def scaled(self, values: Values) -> tuple[Values, int]:
+        """Scale all but pixels, which stay bytes until they are used.
+
+        Returns:
+            values: waves by the loudness of each (root mean square), others by channel.
+            missing: number of NaN, which became 0.
+        """
+        if self.kind == "pixels":
+            return values, 0
+        mean, scale = np.array(self.mean, np.float32), np.array(self.scale, np.float32)
+        pieces, missing = [], 0
+        for piece in values:
+            piece = piece.astype(np.float32)
+            gone = np.isnan(piece)
+            missing += int(gone.sum())
+            if self.kind == "wave":
+                piece = piece / max(1e-6, float(np.sqrt(np.nanmean(piece**2))))
+            else:
+                piece = (piece - mean) * scale
+            pieces.append(np.where(gone, np.float32(0), piece))
+        return pieces, missing
+
+
+@dataclass(frozen=True)
+class TrainedClassifier(Trained):
+    """A trained classifier; ``model((x, lengths))`` gives logits [B, C] of scaled x [T, B, I]."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the logits."""
+        return tuple(self.spec.classes)
+
+    @torch.no_grad()
+    def predict(self, values: Sequence[Any] | np.ndarray) -> Tensor:
+        """Predict the chances of each class.
+
+        Args:
+            values: N sequences [T, channels] of any lengths, or one array [N, T, channels], as in
+                the data that was trained on; NaN is missing.
+
+        Returns:
+            [N, C].
+
+        Raises:
+            InputError: values are of another shape.
+        """
+        spec, patch = self.spec, self.config.patch
+        pieces = [np.asarray(piece) for piece in values]
+        channels = spec.inputs // patch
+        for k, piece in enumerate(pieces):
+            if piece.ndim != 2 or piece.shape[1] != channels or not len(piece):
+                raise InputError(f"sequence {k} must be [T, {channels}], not {[*piece.shape]}")
+        if getattr(self.config, "permute", False):
+            pieces = [*permuted(np.stack(pieces))]
+        x, lengths = padded(spec.scaled(pieces)[0], patch)
+        x = as_floats(x).transpose(0, 1).contiguous()
+        logits, _ = self.model((x.to(self.weight), lengths.to(self.weight.device)))
+        return logits.softmax(-1)
+
+
+def permuted(values: Values) -> np.ndarray:
+    """Put the steps of equally long sequences into one fixed random order."""
+    whole = np.asarray(values)
+    return whole[:, np.random.default_rng(PERMUTATION_SEED).permutation(whole.shape[1])]
+
+
+def padded(values: Values, patch: int) -> tuple[Tensor, Tensor]:
+    """Join the values of `patch` steps to one and pad all sequences to the longest.
+
+    Returns:
+        x [N, T, I], and the steps of each sequence [N].
+    """
+    channels = values[0].shape[1]
+    steps = -(-np.array([len(piece) for piece in values]) // patch)
+    if isinstance(values, np.ndarray) and values.shape[1] % patch == 0:
+        x = torch.from_numpy(np.ascontiguousarray(values))
+    else:
+        dtype = torch.from_numpy(values[0][:0]).dtype
+        x = torch.zeros(len(values), int(steps.max()) * patch, channels, dtype=dtype)
+        for row, piece in zip(x, values):
+            row[: len(piece)] = torch.from_numpy(np.ascontiguousarray(piece))
+    return x.reshape(len(values), -1, patch * channels), torch.from_numpy(steps)
+
+
+def as_floats(x: Tensor) -> Tensor:
+    """Pixels as numbers in [0, 1]; others as they are."""
+    return x.float() / 255 if x.dtype == torch.uint8 else x
+
+
+class Residual(nn.Module):
+    """Layers as of the DEER paper's long-sequence models (Lim et al. 2023, arXiv:2309.12252v3,
+    sections 4.3 and 4.4): each normalises its input and adds its output to it.
+
+    Args:
+        inputs: I, size of a step.
+        hidden: H, size of everything else.
+        layers: recurrent modules from H to H.
+        dropout: share of each layer's output dropped.
+    """
+
+    def __init__(self, inputs: int, hidden: int, layers: list[nn.Module], dropout: float) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(inputs, hidden)
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in layers)
+        self.layers = nn.ModuleList(layers)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        """Return outputs [T, B, H] of x [T, B, I], and no state."""
+        h = self.encoder(x)
+        for norm, layer in zip(self.norms, self.layers):
+            h = h + self.dropout(layer(norm(h))[0])
+        return h, None
+
+
+class Classifier(nn.Module):
+    """Predicts the class of whole sequences.
+
+    Args:
+        hidden: H, size of the layers' output.
+        classes: C.
+        layers: outputs [T, B, H] and something = layers(x).
+        noise: standard deviation of what is added to x in training.
+        dropout: share of values dropped before the read-out.
+    """
+
+    def __init__(
+        self, hidden: int, classes: int, layers: nn.Module, noise: float, dropout: float
+    ) -> None:
+        super().__init__()
+        self.layers = layers
+        self.noise = noise
+        self.norm = nn.LayerNorm(2 * hidden)
+        self.dropout = nn.Dropout(dropout)
+        self.readout = nn.Linear(2 * hidden, classes)
+
+    def forward(self, inputs: tuple[Tensor, Tensor], state: Any = None) -> tuple[Tensor, None]:
+        """Predict.
+
+        Args:
+            inputs: x [T, B, I] and the steps of each sequence, [B].
+            state: unused; a sequence is read at once.
+
+        Returns:
+            logits [B, C], and no state.
+        """
+        x, lengths = inputs
+        if self.training and self.noise:
+            x = x + self.noise * torch.randn_like(x)
+        h, _ = self.layers(x)
+        inside = torch.arange(len(x), device=x.device)[:, None] < lengths
+        mean = (h * inside.unsqueeze(-1)).sum(0) / lengths.unsqueeze(-1)
+        last = h[lengths - 1, torch.arange(h.shape[1], device=x.device)]
+        return self.readout(self.dropout(self.norm(torch.cat((mean, last), -1)))), None
+
+
+def build_model(
+    config: SequenceConfig, data: SequenceData | ClassifierSpec, *, baseline: bool = False
+) -> Classifier:
+    """Build the model of a run; with `baseline` the same on torch.nn's recurrent layers."""
+    torch.manual_seed(config.seed)
+    if config.residual:
+        each = [
+            recurrent(config, config.hidden, 1, baseline=baseline) for _ in range(config.layers)
+        ]
+        layers: nn.Module = Residual(data.inputs, config.hidden, each, config.dropout)
+    else:
+        layers = recurrent(config, data.inputs, config.layers, baseline=baseline)
+    return Classifier(config.hidden, len(data.classes), layers, config.noise, config.dropout)

@@ -1,0 +1,127 @@
+"""Labelled sequences as they were read, before anything is done to them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from elman.errors import RunError
+
+Values = np.ndarray | Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Half:
+    """The training half or the held-out one.
+
+    Attributes:
+        values: N sequences [T, I] of any lengths, or one array [N, T, I].
+        labels: N names of classes.
+        groups: N names (speakers), or empty.
+    """
+
+    values: Values
+    labels: Sequence[str]
+    groups: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set as read.
+
+    Attributes:
+        name: where it came from, for people.
+        kind: "values", "wave" (raw audio) or "pixels": how it is scaled.
+    """
+
+    name: str
+    kind: str
+    train: Half
+    test: Half
+
+    @property
+    def digest(self) -> str:
+        """Hash of all values, labels and groups."""
+        hashed = hashlib.sha256(self.kind.encode())
+        for half in (self.train, self.test):
+            hashed.update(repr((list(half.labels), list(half.groups))).encode())
+            for piece in half.values:
+                hashed.update(repr(piece.shape).encode())
+                hashed.update(np.ascontiguousarray(piece).data)
+        return hashed.hexdigest()
+
+
+def holding_out(source: Source, group: str) -> Source:
+    """Divide anew: one group is held out, all others are learned from. Raises RunError: the data
+    have no groups, or none of that name."""
+    halves = (source.train, source.test)
+    values = [piece for half in halves for piece in half.values]
+    labels = [label for half in halves for label in half.labels]
+    groups = [name for half in halves for name in half.groups]
+    if group not in groups:
+        known = ", ".join(sorted(set(groups))) or "the data name no groups"
+        raise RunError(f"there is no group {group!r} to hold out", groups=known)
+    if set(groups) == {group}:
+        raise RunError(f"all sequences are of the group {group!r}: nothing is left to learn from")
+
+    def part(inside: bool) -> Half:
+        kept = [k for k, name in enumerate(groups) if (name == group) is inside]
+        return Half([values[k] for k in kept], [labels[k] for k in kept], [groups[k] for k in kept])
+
+    return Source(f"{source.name}, {group} unseen", source.kind, part(False), part(True))
+
+
+def by_group(source: Source) -> Source:
+    """Tell groups (speakers) apart, not labels. Raises RunError: the data have no groups."""
+    halves = [Half(half.values, half.groups) for half in (source.train, source.test)]
+    if not all(half.labels for half in halves):
+        raise RunError("the data name no groups to tell apart", "--by label", path=source.name)
+    return Source(f"{source.name}, by group", source.kind, *halves)
+
+
+def joined(source: Source, steps: int) -> Source:
+    """Lay the sequences of each class end to end and cut them into ones of `steps` each.
+
+    They stay in their order; what is left of a class at the end is dropped. Groups are, too.
+
+    Raises:
+        RunError: if the sequences of a class are too short together.
+    """
+    halves = [_joined(source.name, half, steps) for half in (source.train, source.test)]
+    return Source(f"{source.name}, joined to {steps} steps", source.kind, *halves)
+
+
+def _joined(name: str, half: Half, steps: int) -> Half:
+    """Join one half."""
+    rows: dict[str, list[np.ndarray]] = {}
+    for piece, label in zip(half.values, half.labels):
+        rows.setdefault(label, []).append(piece)
+    values: list[np.ndarray] = []
+    labels: list[str] = []
+    for label, pieces in rows.items():
+        row = np.concatenate(pieces)
+        count = len(row) // steps
+        if not count:
+            text = f"a class is too short to be joined to {steps} steps"
+            raise RunError(
+                text,
+                f"--join {len(row)}",
+                path=name,
+                together=f"{len(row)} steps",
+                **{"class": label},
+            )
+        values += np.split(row[: count * steps], count)
+        labels += [label] * count
+    return Half(values, labels)
+
+
+def unreadable(path: Path, error: object, hint: str = "") -> RunError:
+    """Build the error for a file that cannot be used."""
+    return RunError("the data file cannot be read", hint, path=path, error=error)

@@ -1,0 +1,271 @@
+"""A text as B parallel rows, cut along time into the segments of truncated BPTT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elman.errors import RunError
+from elman.train.loop.task import Baseline, Batch
+from elman.train.tasks.text.config import TextConfig
+from elman.train.tasks.text.corpus import Corpus, load
+from elman.train.tasks.text.model import TextSpec
+from elman.train.tasks.text.ngram import fit_ngram
+from elman.train.tasks.text.vocabulary import Vocabulary, fit_vocabulary
+
+VALID_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Stream:
+    """B rows of consecutive text; segment k holds tokens k·T … (k + 1)·T of each row.
+
+    Attributes:
+        ids [B, N]: tokens as numbers.
+        bptt: T, tokens per segment.
+    """
+
+    ids: np.ndarray
+    bptt: int
+
+    @property
+    def segments(self) -> int:
+        """Number of whole segments in one walk through the text."""
+        return (self.ids.shape[1] - 1) // self.bptt
+
+    def segment(self, k: int, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Cut out segment k.
+
+        Returns:
+            inputs [T, B]: tokens, int64, time-major.
+            targets [T, B]: the token after each.
+        """
+        start = k * self.bptt
+        piece = self.ids[rows, start : start + self.bptt + 1].T.astype(np.int64)
+        return torch.from_numpy(piece[:-1].copy()), torch.from_numpy(piece[1:].copy())
+
+    def pieces(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Cut the whole text; the last segment may be shorter."""
+        return map(self.segment, range(-(-(self.ids.shape[1] - 1) // self.bptt)))
+
+
+def training_stream(ids: np.ndarray, batch: int, bptt: int, items: str = "tokens") -> Stream:
+    """Lay a text out as `batch` rows of equal length.
+
+    Args:
+        items: what tokens are called.
+
+    Raises:
+        RunError: if a row would be shorter than one segment and the token after it.
+    """
+    width = len(ids) // batch
+    if width < bptt + 1:
+        hint = "more text, or a smaller --batch or --bptt"
+        raise RunError(
+            "the text is too short to train on",
+            hint,
+            text=f"{len(ids)} {items} for training",
+            need=f"{batch * (bptt + 1)} = batch {batch} x (bptt {bptt} + 1)",
+        )
+    return Stream(ids[: batch * width].reshape(batch, width), bptt)
+
+
+def validation_stream(
+    ids: np.ndarray, limit: int, bptt: int, items: str = "tokens"
+) -> tuple[Stream, np.ndarray]:
+    """Take rows that lie evenly over a text, at most `limit` tokens in all.
+
+    Args:
+        items: what tokens are called.
+
+    Returns:
+        stream: up to 64 rows.
+        places [N]: where the predicted tokens stand in `ids`, for other models to predict.
+
+    Raises:
+        RunError: if the text has fewer than two tokens.
+    """
+    predictable(ids, "validate", items)
+    count = rows_of(len(ids), bptt, limit)
+    width = max(2, min(limit, len(ids)) // count)
+    bptt = min(bptt, width - 1)
+    width = (width - 1) // bptt * bptt + 1
+    starts = np.linspace(0, len(ids) - width, count).astype(np.int64)
+    places = starts[:, None] + np.arange(width)
+    return Stream(ids[places], bptt), places[:, 1:].ravel()
+
+
+def whole_stream(ids: np.ndarray, bptt: int, items: str = "tokens") -> Stream:
+    """Lay a whole text out: all its tokens but the first are targets, up to 63 at its end apart.
+
+    Args:
+        items: what tokens are called.
+
+    Raises:
+        RunError: if the text has fewer than two tokens.
+    """
+    predictable(ids, "test", items)
+    count = rows_of(len(ids), bptt, len(ids))
+    width = (len(ids) - 1) // count
+    return Stream(ids[np.arange(count)[:, None] * width + np.arange(width + 1)], bptt)
+
+
+def predictable(ids: np.ndarray, purpose: str, items: str) -> None:
+    """Raise RunError unless a text has a token to begin with and one to predict."""
+    if len(ids) < 2:
+        text = f"the text is too short to {purpose} on"
+        raise RunError(text, "more text", text=f"{len(ids)} {items} to {purpose} on")
+
+
+def rows_of(length: int, bptt: int, limit: int) -> int:
+    """Return how many rows a text is predicted in: at most 64, of four segments or more."""
+    return max(1, min(VALID_ROWS, length // (4 * bptt), limit // 2))
+
+
+# Numbers that stand in memory at once: 16 MiB, which caches hold in part and an allocator keeps.
+MOST_LOGITS = 1 << 22
+
+
+@dataclass(frozen=True)
+class TextData:
+    """A text as streams of numbers.
+
+    Attributes:
+        config: of the run.
+        places [M]: where the validation stream's targets stand in `valid_ids`.
+        test: of the corpus's third text, if there is one.
+    """
+
+    config: TextConfig
+    corpus: Corpus
+    vocabulary: Vocabulary
+    train_ids: np.ndarray
+    valid_ids: np.ndarray
+    train: Stream
+    valid: Stream
+    places: np.ndarray
+    test: Stream | None = None
+
+    @property
+    def digest(self) -> str:
+        """Hash of the text."""
+        return self.corpus.digest
+
+    @property
+    def size(self) -> str:
+        """How many tokens there are."""
+        return f"{len(self.train_ids)} + {len(self.valid_ids)} {self.items}"
+
+    @property
+    def items(self) -> str:
+        """What tokens are called."""
+        return self.vocabulary.level.words.items
+
+    def validating(self, config: TextConfig) -> TextData:
+        """Return the same text with the validation stream of another configuration."""
+        valid, places = validation_stream(self.valid_ids, config.validation_chars, config.bptt)
+        return replace(self, config=config, valid=valid, places=places)
+
+    @property
+    def symbols(self) -> int:
+        """V, numbers of tokens."""
+        return len(self.vocabulary)
+
+    def spec(self) -> TextSpec:
+        """What a model of the text is built from."""
+        return TextSpec(list(self.vocabulary.known))
+
+    def baseline(self) -> Baseline:
+        """Fit a trigram to the training text; its loss on the same targets."""
+        model = fit_ngram(self.train_ids, len(self.vocabulary))
+        nats = float(model.nats(self.valid_ids)[self.places].mean())
+        return Baseline(model.name, self.vocabulary.level.words.unit(nats))
+
+    def steps(self) -> int | None:
+        """Steps that the epochs make; a walk ends with the last whole segment."""
+        epochs = self.config.epochs
+        return None if epochs is None else epochs * self.train.segments
+
+    def batch(self, step: int, mine: slice) -> Batch:
+        """Return the next segment of each row; the state begins anew with each walk."""
+        k = step % self.train.segments
+        return Batch(*self.train.segment(k, mine), begins=k == 0)
+
+    def held_out(self) -> Iterator[Batch]:
+        """Walk through the validation stream."""
+        return walked(self._short(self.valid))
+
+    def tested(self) -> Iterator[Batch]:
+        """Walk through the whole test text; nothing if there is none."""
+        return walked(self._short(self.test)) if self.test else iter(())
+
+    def _short(self, stream: Stream) -> Stream:
+        """Cut a stream into segments of which the logits, [T, B, V], are few."""
+        most = max(1, MOST_LOGITS // (len(stream.ids) * self.symbols))
+        return replace(stream, bptt=min(stream.bptt, most))
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a report says about the text, and what a resumed run compares."""
+        known, size = self.vocabulary.known, f"{len(self.vocabulary)} {self.items}"
+        return {
+            "source": self.corpus.source,
+            "train_chars": len(self.corpus.train),
+            "valid_chars": len(self.corpus.valid),
+            "train_files": self.corpus.train_files,
+            "valid_files": self.corpus.valid_files,
+            "predicted_chars": int(self.places.size),
+            "unknown_share": float((self.valid_ids[self.places] == 0).mean()),
+            "vocabulary": "".join(known) if self.config.level == "char" else size,
+        }
+
+    def about(self) -> str:
+        """Say in one line what the text is."""
+        corpus = self.corpus
+        files = f" in {corpus.train_files} files" if corpus.train_files else ""
+        others = f" in {corpus.valid_files} files" if corpus.valid_files else ""
+        return (
+            f"text: {corpus.source}: {len(self.train_ids):,} {self.items}{files} to train on, "
+            f"{len(self.valid_ids):,}{others} to validate; {len(self.vocabulary):,} symbols"
+        )
+
+
+def walked(stream: Stream) -> Iterator[Batch]:
+    """Walk through a stream, the state carried from segment to segment."""
+    for k, piece in enumerate(stream.pieces()):
+        yield Batch(*piece, begins=k == 0)
+
+
+def prepare(config: TextConfig) -> TextData:
+    """Read, encode and lay out the text of a run. Raises RunError: there is no text, or too
+    little."""
+    corpus = load(config.data)
+    level = config.splitting
+    if not corpus.train:
+        raise RunError(
+            "the text is too short to train on",
+            "more text",
+            source=corpus.source,
+            text=f"no {level.words.items} for training",
+        )
+    vocabulary = fit_vocabulary(corpus.train, level, config.vocabulary)
+    train_ids, valid_ids = vocabulary.encode(corpus.train), vocabulary.encode(corpus.valid)
+    train = training_stream(train_ids, config.batch, config.bptt, level.words.items)
+    limits = (config.validation_chars, config.bptt)
+    valid, places = validation_stream(valid_ids, *limits, level.words.items)
+    test = vocabulary.encode(corpus.test)
+    return TextData(
+        config=config,
+        corpus=corpus,
+        vocabulary=vocabulary,
+        train_ids=train_ids,
+        valid_ids=valid_ids,
+        train=train,
+        valid=valid,
+        places=places,
+        test=whole_stream(test, config.bptt, level.words.items) if corpus.test else None,
+    )

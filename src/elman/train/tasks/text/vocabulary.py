@@ -1,0 +1,159 @@
+"""Tokens of a text: what they are (its level), how a run calls them, and their numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from elman.train.loop.objective import ACCURACY
+from elman.train.loop.task import Words
+
+RARE_SHARE = 1e-5  # of a text: characters that are rarer are not known
+END = "<eos>"  # the end of a line, among words
+UNKNOWN_WORD = "<unk>"
+MOST_NATS = 700.0  # beyond which a perplexity is not a float
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A text as a row of tokens.
+
+    Attributes:
+        kinds: the K tokens that occur.
+        places [N]: which of them stands where, in 0 … K - 1.
+    """
+
+    kinds: list[str]
+    places: np.ndarray
+
+    def counts(self) -> np.ndarray:
+        """How often each kind occurs, [K]."""
+        return np.bincount(self.places, minlength=len(self.kinds))
+
+
+@dataclass(frozen=True)
+class Level:
+    """A way of splitting texts.
+
+    Attributes:
+        name: what a user types.
+        split, join: from a text to its tokens, and back.
+        unknown: shown for a token that is not known.
+        least: how often a token of a text must occur there to be known.
+        words: how a run calls tokens and its loss.
+    """
+
+    name: str
+    split: Callable[[str], Tokens]
+    join: Callable[[Iterable[str]], str]
+    unknown: str
+    least: Callable[[Tokens], int]
+    words: Words
+
+
+def split_characters(text: str) -> Tokens:
+    """Take each character; kinds are sorted."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    present = np.bincount(codes) > 0 if len(codes) else np.zeros(0, dtype=bool)
+    numbers = np.cumsum(present) - 1
+    return Tokens([chr(code) for code in np.flatnonzero(present)], numbers[codes])
+
+
+def split_words(text: str) -> Tokens:
+    """Take what stands between white space, and `<eos>` at the end of each line."""
+    numbers: dict[str, int] = {}
+    words = text.replace("\n", f" {END} ").split()
+    places = [numbers.setdefault(word, len(numbers)) for word in words]
+    return Tokens(list(numbers), np.array(places, dtype=np.int64))
+
+
+def join_words(words: Iterable[str]) -> str:
+    """Write words with spaces between them, and lines."""
+    text = "".join("\n" if word == END else f"{word} " for word in words)
+    return text.replace(" \n", "\n").rstrip(" ")
+
+
+def least_characters(tokens: Tokens) -> int:
+    """Leave out those rarer than one in 100 000, and those that occur once."""
+    return max(2, math.ceil(RARE_SHARE * len(tokens.places)))
+
+
+def least_words(tokens: Tokens) -> int:
+    """Leave out words that occur once, unless rare words are `<unk>` in the text already."""
+    return 1 if UNKNOWN_WORD in tokens.kinds else 2
+
+
+def perplexity(nats: float) -> float:
+    """Return e^nats, of a mean loss."""
+    return math.exp(min(nats, MOST_NATS))
+
+
+CHARACTERS = Level(
+    "char",
+    split_characters,
+    "".join,
+    "\ufffd",
+    least_characters,
+    Words("characters", "bits per character", "bits/char", 1 / math.log(2), "loss", ACCURACY),
+)
+WORDS = Level(
+    "word",
+    split_words,
+    join_words,
+    UNKNOWN_WORD,
+    least_words,
+    Words("words", "perplexity", "perplexity", 1.0, "loss", ACCURACY, ".2f", perplexity),
+)
+LEVELS = {level.name: level for level in (CHARACTERS, WORDS)}
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens a model knows; number 0 stands for all others.
+
+    Attributes:
+        known: the k-th has number k + 1.
+        level: what tokens are.
+    """
+
+    known: Sequence[str]
+    level: Level = CHARACTERS
+
+    def __len__(self) -> int:
+        return len(self.known) + 1
+
+    def encode(self, text: str) -> np.ndarray:
+        """Turn a text of N tokens into numbers.
+
+        Returns:
+            ids [N]: int32 in 0 … len(self) - 1.
+        """
+        tokens = self.level.split(text)
+        numbers = {token: number for number, token in enumerate(self.known, start=1)}
+        table = np.array([numbers.get(kind, 0) for kind in tokens.kinds], dtype=np.int32)
+        return table[tokens.places]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Turn numbers into a text; unknown tokens show as their level's sign."""
+        table = (self.level.unknown, *self.known)
+        return self.level.join(table[number] for number in ids)
+
+
+def fit_vocabulary(text: str, level: Level = CHARACTERS, most: int | None = None) -> Vocabulary:
+    """Collect the tokens of a text, without rare ones, unless all are rare.
+
+    Args:
+        level: what tokens are, and which of them are rare.
+        most: numbers in all; the most frequent tokens have one.
+    """
+    tokens = level.split(text)
+    counts = np.where([kind == level.unknown for kind in tokens.kinds], 0, tokens.counts())
+    kept = counts >= level.least(tokens)
+    if not kept.any():
+        kept = counts > 0
+    if most is not None:
+        kept[np.argsort(-counts, kind="stable")[most - 1 :]] = False
+    return Vocabulary([k for k, keep in zip(tokens.kinds, kept, strict=True) if keep], level)
