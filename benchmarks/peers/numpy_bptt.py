@@ -118,9 +118,7 @@ def numba_bptt(problem: Problem) -> Contestant | str:
     given = Given.of(problem)
     step = jit(_loops(numba.prange))
     return contestant(
-        problem,
-        lambda: step(given.x, given.target, given.W, given.R, given.V),
-        facts_of("numba"),
+        problem, lambda: step(given.x, given.target, given.W, given.R, given.V), facts_of("numba")
     )
 
 

@@ -188,9 +188,7 @@ def phased_lstm(x: Tensor, t: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
     phi = torch.remainder(t[:, None] - w["shift"], w["tau"]) / w["tau"]
     ratio = w["ratio"]
     k = torch.where(
-        phi < ratio / 2,
-        2 * phi / ratio,
-        torch.where(phi < ratio, 2 - 2 * phi / ratio, 0.001 * phi),
+        phi < ratio / 2, 2 * phi / ratio, torch.where(phi < ratio, 2 - 2 * phi / ratio, 0.001 * phi)
     )
     new_h, new_c = _lstm(x, h, c, w)
     h, c = k * new_h + (1 - k) * h, k * new_c + (1 - k) * c

@@ -489,12 +489,7 @@ def run(first: int, last: int, formulas: int, cache: str) -> dict[str, Any]:
         wrong = [f"ended with {ended.returncode}: {said}"]
         failed.append({"seed": at, "formula": "the process", "wrong": wrong})
         last = at + 1
-    return {
-        "first": first,
-        "last": last,
-        "formulas": (last - first) * formulas,
-        "failures": failed,
-    }
+    return {"first": first, "last": last, "formulas": (last - first) * formulas, "failures": failed}
 
 
 def inside(first: int, last: int, formulas: int) -> None:

@@ -96,11 +96,7 @@ CMU = Suite(
             for name in LENGTHS
         ),
         _fit(CALLS, "elman-c", "per-step", "per-run", baseline="elman-c"),
-        _fit(
-            PARTS,
-            *("elman-c", "without specialization", "without fusion"),
-            baseline="elman-c",
-        ),
+        _fit(PARTS, *("elman-c", "without specialization", "without fusion"), baseline="elman-c"),
         Case(PHASES, "phases", _CELL, 10, 1000, 1000),
         Case(PHASES_QUICK, "phases", _CELL, 10, 100, 256, quick=True),
     ),

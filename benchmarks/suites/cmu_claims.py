@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.claims import (
-    SAME,
-    Claim,
-    Reasons,
-    Rows,
-    Trend,
-    UnmeasuredError,
-    Verdict,
-    fit_trend,
-)
+from benchmarks.claims import SAME, Claim, Reasons, Rows, Trend, UnmeasuredError, Verdict, fit_trend
 
 COMBINED = "switches 10,16,1000"
 COMBINED_QUICK = "switches 10,16,256"
 PEERS = "batch 10,1000,1000"
 BATCHES = (*(f"batch 10,{B},1000" for B in range(100, 1000, 100)), PEERS)
 LENGTHS = tuple(f"steps {T},10,128" for T in (10, 20, 40, 80))
-SIZES = (
-    PEERS,
-    "peers 10,100,256",
-    "peers 10,1000,32",
-    "peers 10,1000,1024",
-    "peers 10,32,4096",
-)
+SIZES = (PEERS, "peers 10,100,256", "peers 10,1000,32", "peers 10,1000,1024", "peers 10,32,4096")
 CALLS = "calls 10,100,1000"
 PARTS = "parts 10,100,1000"
 PHASES = "phases 10,1000,1000"

@@ -5,15 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from benchmarks.claims import (
-    Claim,
-    Reasons,
-    Rows,
-    UnmeasuredError,
-    Verdict,
-    curve,
-    fit_trend,
-)
+from benchmarks.claims import Claim, Reasons, Rows, UnmeasuredError, Verdict, curve, fit_trend
 
 UNITS = (1, 2, 4, 8, 16, 32, 64)
 LENGTHS = (1000, 10_000, 100_000, 1_000_000)

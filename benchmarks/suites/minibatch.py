@@ -7,15 +7,7 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.cases import Case, Suite
-from benchmarks.claims import (
-    Claim,
-    Reasons,
-    Rows,
-    UnmeasuredError,
-    Verdict,
-    curve,
-    fit_trend,
-)
+from benchmarks.claims import Claim, Reasons, Rows, UnmeasuredError, Verdict, curve, fit_trend
 from benchmarks.rows import Row
 from benchmarks.studies.learning_studies import STEP_SIZE, TARGET, WINDOW
 

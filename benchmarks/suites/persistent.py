@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.cases import Case, Suite
-from benchmarks.claims import (
-    Claim,
-    Reasons,
-    Rows,
-    UnmeasuredError,
-    Verdict,
-    curve,
-    fit_trend,
-)
+from benchmarks.claims import Claim, Reasons, Rows, UnmeasuredError, Verdict, curve, fit_trend
 from elman.engines.base import WAITING
 
 T, INPUTS = 64, 16  # as the paper's program for its kernels; few inputs, so that R is the work

@@ -6,16 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.cases import Case, Suite
-from benchmarks.claims import (
-    SAME,
-    Claim,
-    Reasons,
-    Rows,
-    Spread,
-    UnmeasuredError,
-    Verdict,
-    curve,
-)
+from benchmarks.claims import SAME, Claim, Reasons, Rows, Spread, UnmeasuredError, Verdict, curve
 
 T, FEW = 16, 4  # the post does not tell its own; few steps where one takes 0.1 s
 LARGE = 2048

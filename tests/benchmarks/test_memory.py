@@ -76,8 +76,7 @@ def test_modules():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "sizes",
-    [(150, 16, 32), pytest.param((600, 16, 32), marks=pytest.mark.long), (20_000, 16, 4)],
+    "sizes", [(150, 16, 32), pytest.param((600, 16, 32), marks=pytest.mark.long), (20_000, 16, 4)]
 )
 def test_forecasts_of_all_steps_at_once(sizes):
     """Jacobians of a window, and what is computed beside them where they are small."""

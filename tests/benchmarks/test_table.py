@@ -8,15 +8,7 @@ import pytest
 
 from benchmarks.cases import Case, Effort, Suite
 from benchmarks.pages import complaints, markdown, rewritten
-from benchmarks.table import (
-    CASE,
-    COLUMNS,
-    NOTHING,
-    filled,
-    share_of_peak,
-    warnings_of,
-    words,
-)
+from benchmarks.table import CASE, COLUMNS, NOTHING, filled, share_of_peak, warnings_of, words
 from elman.errors import InputError, RunError
 from elman.measuring.timing import Quartiles
 

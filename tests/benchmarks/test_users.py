@@ -13,16 +13,7 @@ from benchmarks.claims import Rows, UnmeasuredError, judged
 from benchmarks.contestants import draw_problem, enter
 from benchmarks.measures.limits import judged_steps
 from benchmarks.measures.training import measure_steps
-from benchmarks.suites.users import (
-    AIMS,
-    EPISODES,
-    LOOP,
-    PADDED,
-    RECURRENT,
-    TORCHRL,
-    UPDATE,
-    USERS,
-)
+from benchmarks.suites.users import AIMS, EPISODES, LOOP, PADDED, RECURRENT, TORCHRL, UPDATE, USERS
 from benchmarks.users import PROJECTS
 from helpers import assert_close
 
