@@ -23,6 +23,8 @@ class Problem:
         weights: by name.
         rows: steps of all samples; 0 if products are not counted.
         once: names of weights that do not multiply in every step: not counted.
+        wants_x: whether the gradient of x is wanted, where there is any.
+        moved: bytes that are read and written at least, where these are counted instead.
     """
 
     case: Case
@@ -31,6 +33,8 @@ class Problem:
     weights: Mapping[str, Tensor]
     rows: int = 0
     once: frozenset[str] = frozenset()
+    wants_x: bool = True
+    moved: int = 0
 
     def double(self) -> Problem:
         """The same numbers in float64."""
@@ -47,12 +51,10 @@ class Problem:
     def flop(self) -> int:
         """Of the products, two per multiplication; a backward step has two for each forward one,
         but for x where its gradient is not wanted."""
-        elements = [
-            w.numel() for k, w in self.weights.items() if w.dim() == 2 and k not in self.once
-        ]
-        each = 2 if self.case.measure in ("forward", "product") else 6
-        unwanted = 2 * elements[0] if self.case.measure == "fit" else 0
-        return (each * sum(elements) - unwanted) * self.rows
+        matrices = [w for k, w in self.weights.items() if w.dim() == 2 and k not in self.once]
+        elements = [w.numel() for w in matrices]
+        each = 6 if self.case.measure.backward else 2
+        return (each * sum(elements) - (0 if self.wants_x else 2 * elements[0])) * self.rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +76,12 @@ class Contestant:
     facts: Callable[[], dict[str, Any]]
     sample: Callable[[int], float] | None = None
     close: Callable[[], None] = lambda: None
+
+
+def draw_problem(case: Case) -> Problem:
+    """The random numbers of a case, the same whenever they are drawn."""
+    assert case.measure.draw is not None, "contestants of the case share them"
+    return case.measure.draw(case)
 
 
 def named(output: Tensor, last: Any) -> Results:

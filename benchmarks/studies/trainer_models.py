@@ -12,7 +12,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from benchmarks.cases import Case, NoDataError
+from benchmarks.cases import NoDataError, TrainedCase
 from benchmarks.contestants import BUILT_IN, MODULES
 from benchmarks.peers.loops import PLAIN, Loop
 from elman.train.config import Config
@@ -57,7 +57,7 @@ STUDIES = {
 }
 
 
-def config_of(case: Case) -> SequenceConfig:
+def config_of(case: TrainedCase) -> SequenceConfig:
     """The run of a case of the trainer's.
 
     Raises:

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.distributions.categorical import Categorical
 
 import elman.nn
-from benchmarks.cases import Case
+from benchmarks.cases import Case, Way
+from benchmarks.measures.training import measure_steps
 from benchmarks.problem import Contestant, Problem, Results
 from benchmarks.users.project import ENGINES
 from benchmarks.users.resets import Fused, Stepwise, flags
@@ -157,3 +158,6 @@ def updated(name: str, problem: Problem) -> Contestant | str:
 
     facts = partial(elman.nn.choices, agent) if name in ENGINES else dict
     return Contestant(run, results, tuple(problem.weights), facts)
+
+
+UPDATE = Way("update", measure_steps, draw_update, updated)

@@ -69,7 +69,7 @@ def entered(project: Project, name: str, problem: Problem) -> Contestant | str:
     """A contestant, or why it is absent: one of the project's ways, or elman on an engine."""
     case, ours = problem.case, name in ENGINES
     if not ours and name not in project.ways:
-        return f"nobody wrote {case.kind} that way"
+        return f"nobody wrote {case.name.split()[0]} that way"
     module = project.ours(case, ENGINES[name]) if ours else project.ways[name](case)
     moved = project.moved if ours else dict
     module.to(problem.x.dtype)

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -20,7 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 import elman.nn
+from benchmarks.cases import Case, Way
+from benchmarks.contestants import draw_layer
 from benchmarks.measures.phases import fitting_job
+from benchmarks.measures.training import measure_steps
 from benchmarks.peers.halide_bptt import halide_bptt
 from benchmarks.peers.numpy_bptt import numba_bptt, numpy_bptt, quadratic_bptt
 from benchmarks.problem import Contestant, Problem, Results, named
@@ -50,8 +54,13 @@ COMBINATIONS = {  # name -> what is left out
 WITHOUT = {f"without {name}": (name,) for name in ("specialization", "fusion")}
 
 
+def draw_fit(case: Case) -> Problem:
+    """As of a layer; nobody wants the gradient of x."""
+    return replace(draw_layer(case), wants_x=False)
+
+
 def fitted(name: str, problem: Problem) -> Contestant | str:
-    """A contestant of a measure ``fit``, or why it is absent."""
+    """A contestant of :data:`FITTERS`, or why it is absent."""
     return FITTERS[name](problem)
 
 
@@ -191,3 +200,9 @@ FITTERS: dict[str, Callable[[Problem], Contestant | str]] = {
     "per-step": _called_per_step,
     "per-run": _compiled_per_run,
 }
+FIT = Way(
+    "fit",
+    *(measure_steps, draw_fit, fitted),
+    dense=True,
+    apart=("numpy", "quadratic", "numba", "halide"),
+)

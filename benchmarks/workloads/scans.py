@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.cases import Case, Effort
+from benchmarks.cases import Case, Effort, Way
+from benchmarks.measures.training import measure_steps
 from benchmarks.peers.libraries import facts_of, library, tensor_of
 from benchmarks.problem import Contestant, Problem, Results
 from elman.engines.deer.api import linear_scan
@@ -24,16 +26,16 @@ def draw_scan(case: Case, seed: int = 0) -> Problem:
     source = torch.Generator().manual_seed(seed)
     dtype = getattr(torch, case.dtype)
 
-    size = (case.T, case.B, case.H, *([case.I] if case.I else []))
+    size, moved = (case.T, case.B, case.H, *([case.I] if case.I else [])), scanned_bytes(case)
 
     def normal(*more: int) -> Tensor:
         return torch.randn(*size, *more, dtype=dtype, generator=source)
 
     if not case.I:
-        return Problem(case, normal(), normal(), {"a": torch.sigmoid(normal())})
+        return Problem(case, normal(), normal(), {"a": torch.sigmoid(normal())}, moved=moved)
     a = normal(case.I)
     norm = torch.linalg.matrix_norm(a, ord="fro", keepdim=True)
-    return Problem(case, normal(), normal(), {"a": a / norm})
+    return Problem(case, normal(), normal(), {"a": a / norm}, moved=moved)
 
 
 def _contestant(problem: Problem, scan: Any) -> Contestant:
@@ -56,11 +58,6 @@ def scanned_bytes(case: Case) -> int:
     values = case.T * case.B * case.H * max(1, case.I)
     factors = values * max(1, case.I)
     return (_VECTORS * values + _FACTORS * factors) * getattr(torch, case.dtype).itemsize
-
-
-def own_scan(problem: Problem) -> Contestant:
-    """elman's."""
-    return _contestant(problem, linear_scan)
 
 
 def loop_scan(problem: Problem) -> Contestant:
@@ -142,3 +139,20 @@ def measure_bandwidth(case: Case, effort: Effort) -> dict[str, Any]:
         torch.add(a, b, out=c)
         best = min(best, time.perf_counter() - start)
     return {"bandwidth_gbs": round(3 * 4 * _ELEMENTS / best / 1e9, 2), "threads": case.threads}
+
+
+SCANS: dict[str, Callable[[Problem], Contestant | str]] = {
+    "loop": loop_scan,
+    "jax": jax_associative,
+    "torch": torch_associative,
+    "elman": partial(_contestant, scan=linear_scan),
+}
+
+
+def enter_scan(name: str, problem: Problem) -> Contestant | str:
+    """One of :data:`SCANS`, or why it is absent."""
+    return SCANS[name](problem)
+
+
+SCAN = Way("scan", measure_steps, draw_scan, enter_scan, apart=("jax",))
+BANDWIDTH = Way("bandwidth", measure_bandwidth)

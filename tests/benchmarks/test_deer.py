@@ -7,10 +7,10 @@ from typing import Any
 from bench_rows import steady
 from benchmarks.claims import Rows, judged
 from benchmarks.measures.limits import REFUSED
-from benchmarks.suites.deer import DEER
-from benchmarks.suites.deer_claims import (
+from benchmarks.suites.deer import (
     AT_ONCE,
     CLAIMS,
+    DEER,
     DIFFICULT,
     INITIAL,
     LOOP,

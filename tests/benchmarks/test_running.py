@@ -9,15 +9,17 @@ import pytest
 
 from benchmarks import running
 from benchmarks.cases import Case, Effort, Suite
+from benchmarks.contestants import TRAIN
 from benchmarks.rows import append_row, read_rows
 from benchmarks.running import reached, run_suite
 from benchmarks.table import words
+from benchmarks.worker import PEAK as PEAK_CASE
 from elman.errors import RunError
 from elman.measuring.timing import Quartiles
 
-PEAK = Case("peak", "peak")
+PEAK = PEAK_CASE
 STEP = Case(
-    "gru 3,2,5", "train", "gru", 3, 2, 5, contestants=("torch", "elman"), baseline="torch", ratio=2
+    "gru 3,2,5", TRAIN, "gru", 3, 2, 5, contestants=("torch", "elman"), baseline="torch", ratio=2
 )
 SUITE = Suite("small", "Does it work?", (PEAK, STEP))
 EFFORT = Effort(1e-9, 1, 1)

@@ -10,9 +10,10 @@ import pytest
 from bench_rows import steady
 from benchmarks.cases import OURS, Case, Effort
 from benchmarks.claims import Rows, UnmeasuredError, judged
-from benchmarks.contestants import draw_problem, enter
 from benchmarks.measures.limits import judged_steps
 from benchmarks.measures.training import measure_steps
+from benchmarks.peers.remote import enter
+from benchmarks.problem import draw_problem
 from benchmarks.suites.users import AIMS, EPISODES, LOOP, PADDED, RECURRENT, TORCHRL, UPDATE, USERS
 from benchmarks.users import PROJECTS
 from helpers import assert_close
