@@ -14,10 +14,10 @@ import elman.nn
 from benchmarks.cases import OURS, Case, Way
 from benchmarks.measures.training import measure_steps
 from benchmarks.peers.libraries import compile_step, compiled_step, jax_scan, onnxruntime
-from benchmarks.peers.loops import PLAIN, TUNED, Loop, looped, stepwise
+from benchmarks.peers.loops import TUNED, looped, stepwise
 from benchmarks.peers.published import STEPS as PUBLISHED
 from benchmarks.peers.steps import STEPS
-from benchmarks.problem import Contestant, Problem, Results, named
+from benchmarks.problem import Contestant, Problem, named, trained
 from benchmarks.workloads.custom_cells import find_cell
 from benchmarks.workloads.weight_residency import stepped
 
@@ -112,20 +112,34 @@ def _named(problem: Problem, name: str) -> Contestant | str:
     return _contestant(problem, module, dict(module.named_parameters()), facts)
 
 
-def _loop(problem: Problem, loops: Mapping[str, Loop]) -> Contestant | str:
-    """A loop over torch ops."""
-    cell = problem.case.cell
-    loop = loops.get(cell)
-    weights = {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
-    if loop is None and loops is PLAIN and cell in STEPS:
-        return _contestant(problem, lambda x: stepwise(cell, x, weights), weights, dict)
-    if loop is None and loops is PLAIN and cell in PUBLISHED:
-        found = find_cell(cell)
-        loop = partial(looped, found, found.bind(problem.case.input_size, problem.case.H))
-    if loop is None:
-        return f"no loop is written for {cell}"
-    short = {name.removesuffix("_l0"): w for name, w in weights.items()}
+def _loop(problem: Problem) -> Contestant | str:
+    """A loop over torch ops: the formula, step by step."""
+    name, weights = problem.case.cell, _weights(problem)
+    if name in STEPS:
+        return _contestant(problem, lambda x: stepwise(name, x, weights), weights, dict)
+    if name not in PUBLISHED:
+        return f"no loop is written for {name}"
+    cell = find_cell(name)
+    dims, short = cell.bind(problem.case.input_size, problem.case.H), _short(weights)
+    return _contestant(problem, lambda x: looped(cell, dims, x, short), weights, dict)
+
+
+def _tuned(problem: Problem) -> Contestant | str:
+    """A loop that is written as well as torch allows."""
+    if problem.case.cell not in TUNED:
+        return f"no loop is written for {problem.case.cell}"
+    loop, weights = TUNED[problem.case.cell], _weights(problem)
+    short = _short(weights)
     return _contestant(problem, lambda x: loop(x, short), weights, dict)
+
+
+def _weights(problem: Problem) -> dict[str, Tensor]:
+    return {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
+
+
+def _short(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By their names in the formula."""
+    return {name.removesuffix("_l0"): w for name, w in weights.items()}
 
 
 def _compiled(problem: Problem) -> Contestant | str:
@@ -133,8 +147,7 @@ def _compiled(problem: Problem) -> Contestant | str:
     cell = problem.case.cell
     if cell not in STEPS:
         return f"no step is written for {cell}"
-    weights = {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
-    step = compile_step(cell)
+    weights, step = _weights(problem), compile_step(cell)
     return _contestant(problem, lambda x: compiled_step(x, weights, cell, step), weights, dict)
 
 
@@ -149,18 +162,12 @@ def _contestant(
     if not problem.case.measure.backward:
         return _forward(problem, call, facts)
     x = problem.x.clone().requires_grad_()
-    wants, leaves, dy = ("x", *weights), (x, *weights.values()), problem.dy
 
-    def run() -> tuple[Tensor, Any, tuple[Tensor, ...]]:
+    def forward() -> tuple[tuple[Any, ...], Tensor, Tensor]:
         output, last = call(x)
-        return output, last, torch.autograd.grad(output, leaves, dy)
+        return (output, last), output, problem.dy
 
-    def results() -> Results:
-        output, last, grads = run()
-        by_name = {f"gradient of {name}": grad for name, grad in zip(wants, grads, strict=True)}
-        return named(output, last) | by_name
-
-    return Contestant(run, results, wants, facts)
+    return trained(forward, {"x": x, **weights}, facts)
 
 
 def _forward(problem: Problem, call: Call, facts: Callable[[], dict[str, Any]]) -> Contestant:
@@ -173,8 +180,8 @@ def _forward(problem: Problem, call: Call, facts: Callable[[], dict[str, Any]]) 
 
 CONTESTANTS: dict[str, Callable[[Problem], Contestant | str]] = {
     "torch": partial(_named, name="torch"),
-    "loop": partial(_loop, loops=PLAIN),
-    "tuned-loop": partial(_loop, loops=TUNED),
+    "loop": _loop,
+    "tuned-loop": _tuned,
     "compiled": _compiled,
     "jax": jax_scan,
     "onnxruntime": onnxruntime,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from benchmarks.cases import Case
@@ -76,6 +77,37 @@ class Contestant:
     facts: Callable[[], dict[str, Any]]
     sample: Callable[[int], float] | None = None
     close: Callable[[], None] = lambda: None
+
+
+def gradients(wants: Iterable[str], grads: Iterable[Tensor]) -> Results:
+    """Gradients by name."""
+    return {f"gradient of {name}": grad for name, grad in zip(wants, grads, strict=True)}
+
+
+def trained(
+    forward: Callable[[], tuple[tuple[Any, ...], Tensor, Tensor | None]],
+    leaves: Mapping[str, Tensor],
+    facts: Callable[[], dict[str, Any]] = dict,
+    name: Callable[..., Results] | None = None,
+) -> Contestant:
+    """A training step that autograd differentiates.
+
+    Args:
+        forward: gives what came out, what of it is differentiated, and its cotangent.
+        leaves: by name, whose gradients are asked for.
+        name: gives what came out its names; None: an output and last states (:func:`named`).
+    """
+    inputs, name = tuple(leaves.values()), name or named
+
+    def run() -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
+        found, root, d = forward()
+        return found, torch.autograd.grad(root, inputs, d)
+
+    def results() -> Results:
+        found, grads = run()
+        return name(*found) | gradients(leaves, grads)
+
+    return Contestant(run, results, tuple(leaves), facts)
 
 
 def draw_problem(case: Case) -> Problem:

@@ -10,7 +10,6 @@ from typing import Any
 from benchmarks.cases import OURS, Case, Suite, sized
 from benchmarks.claims import Rows, UnmeasuredError
 from benchmarks.contestants import TRAIN
-from benchmarks.peers.loops import PLAIN
 from benchmarks.peers.published import STEPS as PUBLISHED
 from benchmarks.peers.steps import STEPS as TORCHS
 from elman import cells
@@ -38,7 +37,7 @@ def _case(cell: Cell) -> Case:
 def _written(cell: Cell) -> bool:
     """Whether there is a loop for it, over one input and weights alone."""
     alone = len(cell.inputs) == 1 and not cell.static and not cell.constants
-    return alone and any(cell.name in known for known in (PLAIN, PUBLISHED, TORCHS))
+    return alone and any(cell.name in known for known in (PUBLISHED, TORCHS))
 
 
 def times_as_fast(rows: Rows, cell: Cell) -> float | None:

@@ -27,7 +27,7 @@ from benchmarks.measures.phases import fitting_job
 from benchmarks.measures.training import measure_steps
 from benchmarks.peers.halide_bptt import halide_bptt
 from benchmarks.peers.numpy_bptt import numba_bptt, numpy_bptt, quadratic_bptt
-from benchmarks.problem import Contestant, Problem, Results, named
+from benchmarks.problem import Contestant, Problem, trained
 from benchmarks.workloads.custom_cells import find_cell
 from elman.engines.c.kernel import CKernel
 from elman.engines.call import Call
@@ -75,20 +75,12 @@ def _trained(
     facts: Callable[[], dict[str, Any]] = dict,
 ) -> Contestant:
     """Whatever autograd differentiates."""
-    x, target, leaves = problem.x, problem.dy, tuple(weights.values())
 
-    def run() -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        output, last = forward(x)
-        loss = (output - target).square().sum()
-        return output, last, torch.autograd.grad(loss, leaves)
+    def run() -> tuple[tuple[Tensor, Tensor], Tensor, None]:
+        output, last = forward(problem.x)
+        return (output, last), (output - problem.dy).square().sum(), None
 
-    def results() -> Results:
-        output, last, grads = run()
-        return named(output, last) | {
-            f"gradient of {name}": grad for name, grad in zip(weights, grads, strict=True)
-        }
-
-    return Contestant(run, results, tuple(weights), facts)
+    return trained(run, weights, facts)
 
 
 def _module(problem: Problem, engine: str, without: tuple[str, ...] = ()) -> nn.Module:

@@ -19,7 +19,7 @@ import elman.nn
 from benchmarks.cases import Effort, KindCase, Way
 from benchmarks.measures.training import measure_steps
 from benchmarks.peers.remote import beside
-from benchmarks.problem import Contestant, Problem, Results
+from benchmarks.problem import Contestant, Problem, Results, gradients, trained
 
 LAYERED = ("elman-lengths", "elman-reference", "loop")  # beside torch, elman and elman-c
 SHORTEST = 0.2  # of T: lengths are drawn from there to T
@@ -73,7 +73,7 @@ def layered(name: str, problem: Problem) -> Contestant | str:
     if case.kind == "samples":
         names = tuple(dict(module.named_parameters()))
         each = (_one_by_one if name in ("torch", "loop") else _mapped)(module, problem.x)
-        return Contestant(each, lambda: _samples(names, each()), names, facts)
+        return Contestant(each, lambda: gradients(names, each()), names, facts)
     if case.kind == "acting":
         act = partial(_acted, module, problem.x)
         return Contestant(act, lambda: dict(zip(("output", "last"), act(), strict=True)), (), facts)
@@ -81,17 +81,10 @@ def layered(name: str, problem: Problem) -> Contestant | str:
     wanted = {"x": x, **dict(module.named_parameters())}
     call = _CALLS[case.kind](case, module, problem.dy, name)
 
-    def step() -> tuple[Any, tuple[Tensor, ...]]:
-        results, roots, ds = call(x)
-        return results, torch.autograd.grad(roots, list(wanted.values()), ds)
+    def name_of(*outputs: Tensor) -> Results:
+        return {f"output {k}": value.detach() for k, value in enumerate(outputs)}
 
-    def results() -> Results:
-        outputs, grads = step()
-        named = {f"output {k}": value.detach() for k, value in enumerate(outputs)}
-        by_name = zip(wanted, grads, strict=True)
-        return named | {f"gradient of {name}": value for name, value in by_name}
-
-    return Contestant(step, results, tuple(wanted), facts)
+    return trained(lambda: call(x), wanted, facts, name_of)
 
 
 def _states(last: Any) -> tuple[Tensor, ...]:
@@ -189,10 +182,6 @@ def _one_by_one(module: nn.Module, x: Tensor) -> Callable[[], tuple[Tensor, ...]
         return tuple(torch.stack(values) for values in zip(*each, strict=True))
 
     return run
-
-
-def _samples(names: tuple[str, ...], found: tuple[Tensor, ...]) -> Results:
-    return {f"gradient of {name}": value for name, value in zip(names, found, strict=True)}
 
 
 _CALLS: dict[str, Callable[[KindCase, Module, Tensor, str], Any]] = {

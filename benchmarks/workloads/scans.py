@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmarks.cases import Case, Effort, Way
 from benchmarks.measures.training import measure_steps
 from benchmarks.peers.libraries import facts_of, library, tensor_of
-from benchmarks.problem import Contestant, Problem, Results
+from benchmarks.problem import Contestant, Problem, Results, gradients, trained
 from elman.engines.deer.api import linear_scan
 
 _VECTORS, _FACTORS = 5, 3  # arrays like b: b y; y dy db. Like a: a; a da. Each counted once
@@ -42,15 +42,11 @@ def _contestant(problem: Problem, scan: Any) -> Contestant:
     a = problem.weights["a"].clone().requires_grad_()
     b = problem.x.clone().requires_grad_()
 
-    def run() -> tuple[Tensor, tuple[Tensor, ...]]:
+    def forward() -> tuple[tuple[Tensor], Tensor, Tensor]:
         y = scan(a, b)
-        return y, torch.autograd.grad(y, (a, b), problem.dy)
+        return (y,), y, problem.dy
 
-    return Contestant(run, lambda: _named(*run()), ("a", "b"), dict)
-
-
-def _named(y: Tensor, grads: tuple[Tensor, ...]) -> Results:
-    return {"output": y.detach(), "gradient of a": grads[0], "gradient of b": grads[1]}
+    return trained(forward, {"a": a, "b": b}, name=lambda y: {"output": y.detach()})
 
 
 def scanned_bytes(case: Case) -> int:
@@ -123,7 +119,7 @@ def jax_associative(problem: Problem) -> Contestant | str:
 
     def results() -> Results:
         y, grads = run()
-        return _named(tensor_of(y), tuple(map(tensor_of, grads)))
+        return {"output": tensor_of(y)} | gradients("ab", map(tensor_of, grads))
 
     return Contestant(run, results, ("a", "b"), partial(facts_of, "jax"))
 

@@ -13,7 +13,7 @@ from benchmarks.cases import Case, Effort, KindCase
 from benchmarks.contestants import BUILT_IN, FORWARD, TRAIN
 from benchmarks.measures import training
 from benchmarks.measures.training import measure_steps
-from benchmarks.peers.loops import PLAIN, TUNED
+from benchmarks.peers.loops import TUNED
 from benchmarks.peers.remote import enter
 from benchmarks.peers.steps import STEPS
 from benchmarks.problem import Contestant, draw_problem
@@ -30,7 +30,7 @@ SMALL = Case("small", TRAIN, "gru", 5, 2, 8, contestants=("torch", "elman-aten")
 @pytest.mark.parametrize(
     "name, cell, layers",
     [
-        *[("loop", cell, 1) for cell in PLAIN],
+        *[("loop", cell, 1) for cell in ("lstm_layernorm", "lstm_peephole", "lem", "leaky_memory")],
         *[("tuned-loop", cell, 1) for cell in TUNED],
         *[("loop", cell, layers) for cell in STEPS for layers in (1, 2)],
     ],
@@ -107,7 +107,7 @@ def test_bandwidth(monkeypatch):
 _absent: dict[str, str] = {}  # peers that said so; each asks in a process of its own
 
 
-@pytest.mark.parametrize("measure", ["train", "forward"])
+@pytest.mark.parametrize("measure", [TRAIN, FORWARD], ids=lambda way: way.name)
 @pytest.mark.parametrize("cell", BUILT_IN)
 @pytest.mark.parametrize("name", ["jax", "onnxruntime"])
 def test_peer_is_the_cell(name, cell, measure):
@@ -118,7 +118,7 @@ def test_peer_is_the_cell(name, cell, measure):
     problem = draw_problem(case)
     peer = enter(name, problem)
     if isinstance(peer, str):
-        assert "not installed" in peer or (name, measure) == ("onnxruntime", "train")
+        assert "not installed" in peer or (name, measure) == ("onnxruntime", TRAIN)
         if "not installed" in peer:
             _absent[name] = peer
         return

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench_rows import steady
-from benchmarks.cases import Case, Effort
+from benchmarks.cases import Case, Effort, packed
 from benchmarks.claims import Rows, judged
 from benchmarks.contestants import CHECKPOINT, KeptCase, module_of
 from benchmarks.measures.memory import MEMORY as STEP_OF
@@ -54,8 +54,8 @@ def test_results_that_are_kept_count_as_taken():
     too: a step takes it."""
     need_engine("c")
     case = Case("c", STEP_OF, "gru", 4000, 4, 128, contestants=("elman-c",), baseline="elman-c")
-    asked = {"case": case.to_json(), "contestant": "elman-c", "choices": {}}
-    found = json.loads(run_program(program("measures.memory", text=json.dumps(asked)), 300))
+    text = packed(case, "elman-c", {})
+    found = json.loads(run_program(program("measures.memory", text=text), 300))
     assert found["forecast"] > 4 * LARGE
     assert found["peak"] == pytest.approx(found["forecast"], rel=0.1)
 
@@ -93,8 +93,8 @@ def test_forecasts(sizes, checkpoint):
     which take less; also where there are many spans, of many small tensors."""
     need_engine("c")
     torchs = ("torch",) * (sizes[0] < 10_000)
-    case = Case(
-        *("case", "memory", "gru", *sizes),
+    case = KeptCase(
+        *("case", STEP_OF, "gru", *sizes),
         contestants=(*torchs, "elman-c", CHECKPOINT),
         baseline=(*torchs, "elman-c")[0],
         threads=1,

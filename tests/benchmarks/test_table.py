@@ -13,12 +13,11 @@ from benchmarks.measures.starting import IMPORT
 from benchmarks.pages import complaints, markdown, rewritten
 from benchmarks.studies.convergence import CONVERGENCE, OVER_LENGTHS
 from benchmarks.table import CASE, COLUMNS, NOTHING, filled, share_of_peak, warnings_of, words
-from benchmarks.worker import PEAK as PEAK_CASE
+from benchmarks.worker import PEAK
 from benchmarks.workloads.fitting import FIT
 from elman.errors import InputError, RunError
 from elman.measuring.timing import Quartiles
 
-PEAK = PEAK_CASE
 STEP = Case(
     *("gru 10,1,64", "train", "gru", 10, 1, 64),
     contestants=("torch", "elman", "elman-c"),

@@ -32,7 +32,7 @@ ASKED = {  # times as fast as the loop; a table of its own, so that nobody lower
     "dreamer gru 64,16,512": 5,
     "haste lstm 100,32,256": 3,
 }
-MODELS = [case for case in USERS.cases if case.measure == "users"]
+MODELS = [case for case in USERS.cases if case.measure.name == "users"]
 
 
 def small(case: Case) -> Case:
