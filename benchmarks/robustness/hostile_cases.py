@@ -1,7 +1,4 @@
-"""What an enemy may have done to a run folder, a checkpoint, a cache or a record: cases by kind.
-
-`hostile_files.py` opens what comes of each.
-"""
+"""What an enemy may have done to a run folder, a checkpoint, a cache: cases of hostile_files.py."""
 
 from __future__ import annotations
 
@@ -39,6 +36,7 @@ NAMES = (
 )
 NUMBERS = (0, -1, 2.5, 1e308, -1e308, 1e-320, 10**30, 10**400, float("nan"), float("inf"), True)
 OTHERS = (None, [], {}, "7", [[[]]], {"a": {"b": 1}}, [1, "2"], *NUMBERS, *NAMES)
+NAMED = {f"{ascii(other)[:40]} ({number})": other for number, other in enumerate(OTHERS)}
 JSON = ("config.json", "facts.json", "result.json", "model.json")
 READ = ("load", "sample", "export", "runs", "report")  # which leave the run's files as they are
 WAYS = (*READ, "resume", "train --resume", "weights")
@@ -100,8 +98,8 @@ def listening(path: Path) -> None:
 
 
 def twice(path: Path) -> None:
-    content = path.read_text()
-    path.write_text(content.replace("{", '{"cell": 7, "step": -1, "tokens": 3, "digest": [],', 1))
+    again = '{"cell": 7, "step": -1, "tokens": 3, "digest": [],'
+    path.write_text(path.read_text().replace("{", again, 1))
 
 
 def to_pipe(path: Path) -> None:
@@ -198,11 +196,7 @@ def others(find: Find, most: int, inside: Callable[[Any], Any]) -> Iterator[tupl
         for path in find(place):
             edited(path, edit)
 
-    return ((named(k, other), partial(change, other)) for k, other in enumerate(OTHERS))
-
-
-def named(number: int, other: Any) -> str:
-    return f"{ascii(other)[:40]} ({number})"
+    return ((name, partial(change, other)) for name, other in NAMED.items())
 
 
 def values() -> Iterator[Case]:
@@ -324,8 +318,8 @@ def facts() -> Iterator[Case]:
             place.file(f"{at}/tensors.safetensors").write_bytes(content)
             edited(place.file(f"{at}/checkpoint.json"), lambda told: told["sha256"].update(sha256))
 
-    for number, other in enumerate(OTHERS):
-        yield Case("facts", named(number, other), partial(change, other), ("resume", "load"))
+    for name, other in NAMED.items():
+        yield Case("facts", name, partial(change, other), ("resume", "load"))
     for name, content in RAW.items():
         opened = ("resume", "load", "weights")
         yield Case("facts", f"safetensors: {name}", partial(raw, content), opened)
@@ -346,11 +340,11 @@ def links() -> Iterator[Case]:
             yield Case("links", f"{name}, {way}", partial(change, name), (way,))
 
 
+@dataclass(frozen=True)
 class Pickled:
     """What a pickle runs."""
 
-    def __init__(self, mark: str) -> None:
-        self.mark = mark
+    mark: str
 
     def __reduce__(self) -> Any:
         return os.mkdir, (self.mark,)

@@ -19,7 +19,7 @@ from elman.errors import InputError, RunError
 from elman.measuring.timing import Quartiles
 
 STEP = Case(
-    *("gru 10,1,64", "train", "gru", 10, 1, 64),
+    *("gru 10,1,64", TRAIN, "gru", 10, 1, 64),
     contestants=("torch", "elman", "elman-c"),
     baseline="torch",
     ratio=30.0,
@@ -194,7 +194,7 @@ def test_studies_in_words():
     )
     lengths = row(Case("lengths", OVER_LENGTHS), lengths={"untrained": ([10, 100], [3, None])})
     assert words(lengths)["study"] == "iterations untrained 10: 3, 100: None"
-    assert words(row(Case("kept", "kept"), told="so many bytes"))["study"] == "so many bytes"
+    assert words(row(Case("kept", CONVERGENCE), told="so many bytes"))["study"] == "so many bytes"
 
 
 def test_our_own_baseline():
