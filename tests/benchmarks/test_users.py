@@ -10,7 +10,6 @@ import pytest
 from bench_rows import steady
 from benchmarks.cases import OURS, Case, Effort
 from benchmarks.claims import Rows, UnmeasuredError, judged
-from benchmarks.measures.limits import judged_steps
 from benchmarks.measures.training import measure_steps
 from benchmarks.peers.remote import enter
 from benchmarks.problem import draw_problem
@@ -91,7 +90,7 @@ def test_an_update_is_the_loops():
 def test_steps_that_are_compared_are_those_the_case_names():
     """Of spiking layers the first ones, in which nothing is rounded."""
     case = next(case for case in MODELS if case.kind == "snntorch")
-    assert 0 < judged_steps(case, (LOOP,)) < case.T
+    assert 0 < case.judged < case.T
     found = measure_steps(replace(case, T=12, B=3, H=9, I=5), LEAST)
     assert found["compared"] == case.judged
     spikes = enter(LOOP, draw_problem(replace(case, T=case.judged, B=32))).results()["output"]
