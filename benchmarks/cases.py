@@ -1,53 +1,75 @@
-"""What is measured: a case is data, so that it can be handed to a process of its own."""
+"""What is measured: cases, the way in which each is measured, and suites of them."""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import pickle
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.claims import Claim, Rows
 from elman.errors import InputError, diagnostic
+
+if TYPE_CHECKING:
+    from benchmarks.problem import Contestant, Problem
+
+OURS = "elman"  # the contestant that a suite judges: engine auto
 
 
 class NoDataError(InputError):
     """A case wants data that nobody has named: it is left out, and has not failed."""
 
 
-OURS = "elman"  # the contestant that a suite judges: engine auto
+@dataclass(frozen=True)
+class Way:
+    """What is measured of a case, and of which work: a constant of the module that does it.
+
+    Attributes:
+        name: in rows.
+        run: measures a case: what its row has.
+        draw: the random numbers of a case, from a seed; None where none are shared.
+        enter: a contestant of a problem by its name, or why it is absent.
+        backward: whether contestants differentiate.
+        dense: whether they are given a cotangent of every output.
+        apart: contestants that run in a process of their own.
+    """
+
+    name: str
+    run: Callable[[Any, Effort], dict[str, Any]]
+    draw: Callable[[Any], Problem] | None = None
+    enter: Callable[[str, Problem], Contestant | str] | None = None
+    _: KW_ONLY
+    backward: bool = True
+    dense: bool = False
+    apart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of a suite.
+    """One row of a suite. Suites whose cases have more to say have a class of their own.
 
     Attributes:
         name: unique in its suite.
-        measure: a name of ``worker.MEASURES``: what is measured, and how.
+        measure: what is measured, and of what.
         cell: a name of ``elman.cells``.
         T, B, H, I: steps, batch, units, input size (0: as many as units). Of a scan: I > 0 is the
             size of the matrices, of which each sample has H; of a decoder, the vocabulary.
-        contestants: names of ``contestants.CONTESTANTS``, timed interleaved.
+        contestants: names of those who are timed interleaved.
         baseline: the contestant that ratios refer to, and whose float64 run judges all others.
         ratio: what elman has to reach at least against the baseline; None if nothing is asked.
         seconds: what elman may take at most (s); None if nothing is asked.
         threads: of the process.
-        kind: of a study: which weights (``convergence.WEIGHTS``), or what is learned
-            (``trainer_models.STUDIES``); of layers: what they do (``workloads.layer_features``).
         quick: whether ``--quick`` measures it too.
         layers: of the module.
-        checkpoint: steps between two kept states of ``elman-checkpoint``.
-        heads: groups of units of a layer that do not see each other's past.
-        steps: of training, where a model is trained.
-        most: seconds that a call of a contestant may take by forecast, and whether it has to fit
-            into the memory that there is (``measures.limits``); 0: nothing is forecast.
         judged: steps over which contestants are compared; 0: all.
     """
 
     name: str
-    measure: str
+    measure: Way
     cell: str = "gru"
     T: int = 1
     B: int = 1
@@ -55,17 +77,13 @@ class Case:
     I: int = 0
     contestants: tuple[str, ...] = ()
     baseline: str = ""
+    _: KW_ONLY
     ratio: float | None = None
     seconds: float | None = None
     dtype: str = "float32"
     threads: int = 2
-    kind: str = ""
     quick: bool = False
     layers: int = 1
-    checkpoint: int = 0
-    heads: int = 1
-    steps: int = 0
-    most: float = 0.0
     judged: int = 0
 
     @property
@@ -74,13 +92,47 @@ class Case:
         return self.I or self.H
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, JSON-able."""
-        return dataclasses.asdict(self)
+        """All fields, JSON-able, as rows have them: of the way its name."""
+        names = [field.name for field in dataclasses.fields(self)]
+        return {name: getattr(self, name) for name in names} | {"measure": self.measure.name}
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Case:
-        """The case that :meth:`to_json` wrote."""
-        return cls(**{**fields, "contestants": tuple(fields["contestants"])})
+
+@dataclass(frozen=True)
+class KindCase(Case):
+    """A case of which there are several kinds: ``kind`` is what its module calls it."""
+
+    _: KW_ONLY
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class TrainedCase(KindCase):
+    """A model that learns: so many steps, its units in heads that do not see each other's past."""
+
+    _: KW_ONLY
+    heads: int = 1
+    steps: int = 0
+
+
+def sized(
+    name: str, measure: Way, *contestants: str, cell: str = "", of: type[Case] = Case, **more: Any
+) -> Any:
+    """A case whose name has its T,B,H, and begins with its cell unless that is said; the first
+    contestant is the baseline unless that is said."""
+    sizes = re.findall(r"(\d+),(\d+),(\d+)", name)[-1]
+    given = {"baseline": contestants[0] if contestants else "", **more}
+    cell = cell or name.split()[0]
+    return of(name, measure, cell, *map(int, sizes), contestants=contestants, **given)
+
+
+def packed(*values: Any) -> str:
+    """Cases and what belongs to them as ASCII text, for a process of this package."""
+    return base64.b64encode(pickle.dumps(values)).decode()
+
+
+def unpacked(text: str) -> Any:
+    """What :func:`packed` was given."""
+    return pickle.loads(base64.b64decode(text))
 
 
 @dataclass(frozen=True)
@@ -118,7 +170,7 @@ class Suite:
         seconds: of timing each (s).
         source: the paper or report whose claims are judged.
         claims: what it says.
-        plots: what is drawn of several rows: ``claims.curve`` each.
+        curves: what is drawn of several rows: ``claims.curve`` each.
         rounds: of timing, at least.
     """
 
@@ -127,9 +179,13 @@ class Suite:
     cases: tuple[Case, ...]
     seconds: float = 6.0
     source: str = ""
-    claims: tuple[Claim, ...] = ()
-    plots: Callable[[Rows], list[dict[str, Any]]] = lambda rows: []
+    claims: Sequence[Claim] = ()
+    curves: Callable[[Rows], Sequence[dict[str, Any]]] = lambda rows: ()
     rounds: int = 5
+
+    def plots(self, rows: Rows) -> list[dict[str, Any]]:
+        """The curves of which anything was measured."""
+        return [curve for curve in self.curves(rows) if curve["lines"]]
 
     def select(self, patterns: tuple[str, ...] = (), quick: bool = False) -> tuple[Case, ...]:
         """The cases whose names fit a pattern (``gru*``; all without patterns), in order.
@@ -140,9 +196,8 @@ class Suite:
         for pattern in patterns:
             if not any(fnmatchcase(case.name, pattern) for case in self.cases):
                 names = ", ".join(case.name for case in self.cases)
-                raise InputError(
-                    diagnostic(f"suite {self.name} has no case {pattern!r}", [("cases", names)])
-                )
+                text = f"suite {self.name} has no case {pattern!r}"
+                raise InputError(diagnostic(text, [("cases", names)]))
         if patterns:
             return tuple(c for c in self.cases if any(fnmatchcase(c.name, p) for p in patterns))
         return tuple(case for case in self.cases if case.quick or not quick)

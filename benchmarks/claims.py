@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from statistics import linear_regression
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.rows import Row, busy_in_words
 from elman.errors import ElmanError
@@ -14,6 +15,7 @@ from elman.errors import ElmanError
 HOLDS, FAILS = "holds", "does not hold"
 UNMEASURED, BUSY = "not measured", "not measured (busy)"
 SAME = 0.02  # share by which the median has to differ from 1, or there is no difference
+_Place = TypeVar("_Place")
 _CLEAR = 2.0  # standard errors that a trend has to be off zero
 
 
@@ -125,9 +127,23 @@ class Rows:
         self.read.add(case)
         return self._rows[case]
 
+    def among(self, cases: Iterable[str], why: str) -> list[str]:
+        """Those of some cases that were measured.
+
+        Raises:
+            UnmeasuredError: none was, for the reason that is given.
+        """
+        if measured := [case for case in cases if case in self]:
+            return measured
+        raise UnmeasuredError(why)
+
     def anew(self) -> Rows:
         """The same rows, of which none was read."""
         return Rows(self._rows.values())
+
+    def rate(self, case: str, contestant: str) -> float:
+        """GFLOP/s of the products that a contestant does."""
+        return self[case]["flop"] / self.seconds(case, contestant) / 1e9
 
     def busy(self) -> list[Row]:
         """Rows that were read, and measured while other programs took the cores."""
@@ -238,6 +254,37 @@ class Claim:
     judge: Callable[[Rows], Verdict]
 
 
+Judgement = Verdict | tuple[bool, str] | tuple[bool, str, str]
+
+
+class Claims(list[Claim]):
+    """What a source says, in its order; each is written above the function that judges it:
+
+    ``@CLAIMS("4.9", "fused loops against one after another", "almost 2x")``, with the reasons of
+    both verdicts if they are known. The function returns whether the claim holds, our figure, and
+    facts if there are any; or a verdict, whose reasons are its own.
+    """
+
+    def __call__(
+        self, where: str, says: str, figure: str = "", *, holds: str = "", fails: str = ""
+    ) -> Callable[[Callable[[Rows], Judgement]], Callable[[Rows], Judgement]]:
+        """Note a claim; a decorator of what judges it."""
+        reasons = Reasons(holds, fails) if holds or fails else None
+
+        def judge_by(judge: Callable[[Rows], Judgement]) -> Callable[[Rows], Judgement]:
+            def judged(rows: Rows) -> Verdict:
+                found = judge(rows)
+                if isinstance(found, Verdict):
+                    return found
+                agrees, ours, *facts = found
+                return Verdict(agrees, ours, facts="".join(facts), reasons=reasons)
+
+            self.append(Claim(where, says, figure, judged))
+            return judge
+
+        return judge_by
+
+
 HEADERS = ("where", "what it says", "there", "here", "", "why")
 
 
@@ -256,6 +303,17 @@ def _line(claim: Claim, rows: Rows) -> tuple[str, ...]:
         row = max(busy, key=lambda row: row["waited"])
         return (*said, "", BUSY, f"{row['case']}: {busy_in_words(row)}")
     return (*said, found.figure, HOLDS if found.holds else FAILS, found.why)
+
+
+def known(
+    places: Iterable[_Place], figure: Callable[[_Place], float]
+) -> list[tuple[_Place, float]]:
+    """Places and their figures, without those that were not measured."""
+    pairs: list[tuple[_Place, float]] = []
+    for place in places:
+        with suppress(UnmeasuredError):
+            pairs.append((place, figure(place)))
+    return pairs
 
 
 def curve(title: str, x: str, y: str, log: str, lines: Mapping[str, Any]) -> dict[str, Any]:

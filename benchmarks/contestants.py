@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
@@ -10,28 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import elman.nn
-from benchmarks.cases import OURS, Case
+from benchmarks.cases import OURS, Case, Way
+from benchmarks.measures.training import measure_steps
 from benchmarks.peers.libraries import compile_step, compiled_step, jax_scan, onnxruntime
-from benchmarks.peers.loops import PLAIN, TUNED, Loop, looped, stepwise
+from benchmarks.peers.loops import TUNED, looped, stepwise
 from benchmarks.peers.published import STEPS as PUBLISHED
-from benchmarks.peers.remote import beside, remote
 from benchmarks.peers.steps import STEPS
-from benchmarks.problem import Contestant, Problem, Results, named
-from benchmarks.users import draw_user, used
-from benchmarks.users.ppo import draw_update, updated
+from benchmarks.problem import Contestant, Problem, named, trained
 from benchmarks.workloads.custom_cells import find_cell
-from benchmarks.workloads.decoding import decoded, draw_decoder
-from benchmarks.workloads.fitting import fitted
-from benchmarks.workloads.language import draw_language, predicted
-from benchmarks.workloads.layer_features import draw_layers, layered
-from benchmarks.workloads.products import draw_product, multiplied
-from benchmarks.workloads.scans import (
-    draw_scan,
-    jax_associative,
-    loop_scan,
-    own_scan,
-    torch_associative,
-)
 from benchmarks.workloads.weight_residency import stepped
 
 BUILT_IN: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
@@ -39,7 +26,7 @@ BUILT_IN: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "gru": (nn.GRU, elman.nn.GRU),
     "lstm": (nn.LSTM, elman.nn.LSTM),
 }
-CHECKPOINT = f"{OURS}-checkpoint"  # keeps the states of every case.checkpoint steps
+CHECKPOINT = f"{OURS}-checkpoint"  # keeps states as a KeptCase says
 MODULES: dict[str, dict[str, Any]] = {  # elman's, by their options
     OURS: {},
     CHECKPOINT: {},
@@ -52,10 +39,16 @@ MODULES: dict[str, dict[str, Any]] = {  # elman's, by their options
 Call = Callable[[Tensor], tuple[Tensor, Any]]
 
 
-def draw_problem(case: Case, seed: int = 0) -> Problem:
+@dataclass(frozen=True)
+class KeptCase(Case):
+    """A case of :data:`CHECKPOINT` too, with so many steps between two kept states."""
+
+    _: KW_ONLY
+    checkpoint: int = 0
+
+
+def draw_layer(case: Case, seed: int = 0) -> Problem:
     """Draw x and dy from N(0, 1), weights as their module draws them."""
-    if case.measure in _DRAWN:
-        return _DRAWN[case.measure](case, seed)
     dtype = getattr(torch, case.dtype)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -75,19 +68,9 @@ def _tamed(weight: Tensor) -> Tensor:
     return weight / 2 if bool((weight == 1).all()) else weight
 
 
-def enter(name: str, problem: Problem) -> Contestant | str:
-    """A contestant for a problem, or why it is absent."""
-    if name in _ELSEWHERE:
-        return remote(name, problem)
-    if problem.case.kind == "beside" and problem.x.dtype == torch.float32:
-        return beside(name, problem)
-    return local(name, problem)
-
-
-def local(name: str, problem: Problem) -> Contestant | str:
-    """A contestant in this process, or why it is absent."""
-    own = _OWN.get(problem.case.measure)
-    return own(name, problem) if own else CONTESTANTS[name](problem)
+def enter_layer(name: str, problem: Problem) -> Contestant | str:
+    """One of :data:`CONTESTANTS`, or why it is absent."""
+    return CONTESTANTS[name](problem)
 
 
 def _torch_layer(case: Case) -> nn.Module:
@@ -114,8 +97,8 @@ def module_of(name: str, problem: Problem) -> nn.Module | str:
     if name == "torch":
         module = _torch_layer(case)
     else:
-        checkpoint = {"checkpoint": case.checkpoint} if name == CHECKPOINT else {}
-        module = _own(case, **MODULES[name], **checkpoint)
+        kept = {"checkpoint": case.checkpoint} if isinstance(case, KeptCase) else {}
+        module = _own(case, **MODULES[name], **(kept if name == CHECKPOINT else {}))
     module.to(problem.x.dtype).load_state_dict(dict(problem.weights))
     return module
 
@@ -129,20 +112,34 @@ def _named(problem: Problem, name: str) -> Contestant | str:
     return _contestant(problem, module, dict(module.named_parameters()), facts)
 
 
-def _loop(problem: Problem, loops: Mapping[str, Loop]) -> Contestant | str:
-    """A loop over torch ops."""
-    cell = problem.case.cell
-    loop = loops.get(cell)
-    weights = {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
-    if loop is None and loops is PLAIN and cell in STEPS:
-        return _contestant(problem, lambda x: stepwise(cell, x, weights), weights, dict)
-    if loop is None and loops is PLAIN and cell in PUBLISHED:
-        found = find_cell(cell)
-        loop = partial(looped, found, found.bind(problem.case.input_size, problem.case.H))
-    if loop is None:
-        return f"no loop is written for {cell}"
-    short = {name.removesuffix("_l0"): w for name, w in weights.items()}
+def _loop(problem: Problem) -> Contestant | str:
+    """A loop over torch ops: the formula, step by step."""
+    name, weights = problem.case.cell, _weights(problem)
+    if name in STEPS:
+        return _contestant(problem, lambda x: stepwise(name, x, weights), weights, dict)
+    if name not in PUBLISHED:
+        return f"no loop is written for {name}"
+    cell = find_cell(name)
+    dims, short = cell.bind(problem.case.input_size, problem.case.H), _short(weights)
+    return _contestant(problem, lambda x: looped(cell, dims, x, short), weights, dict)
+
+
+def _tuned(problem: Problem) -> Contestant | str:
+    """A loop that is written as well as torch allows."""
+    if problem.case.cell not in TUNED:
+        return f"no loop is written for {problem.case.cell}"
+    loop, weights = TUNED[problem.case.cell], _weights(problem)
+    short = _short(weights)
     return _contestant(problem, lambda x: loop(x, short), weights, dict)
+
+
+def _weights(problem: Problem) -> dict[str, Tensor]:
+    return {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
+
+
+def _short(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By their names in the formula."""
+    return {name.removesuffix("_l0"): w for name, w in weights.items()}
 
 
 def _compiled(problem: Problem) -> Contestant | str:
@@ -150,8 +147,7 @@ def _compiled(problem: Problem) -> Contestant | str:
     cell = problem.case.cell
     if cell not in STEPS:
         return f"no step is written for {cell}"
-    weights = {name: w.clone().requires_grad_() for name, w in problem.weights.items()}
-    step = compile_step(cell)
+    weights, step = _weights(problem), compile_step(cell)
     return _contestant(problem, lambda x: compiled_step(x, weights, cell, step), weights, dict)
 
 
@@ -163,21 +159,15 @@ def _stepped(problem: Problem, cold: bool = False) -> Contestant | str:
 def _contestant(
     problem: Problem, call: Call, weights: Mapping[str, Tensor], facts: Callable[[], dict[str, Any]]
 ) -> Contestant:
-    if problem.case.measure == "forward":
+    if not problem.case.measure.backward:
         return _forward(problem, call, facts)
     x = problem.x.clone().requires_grad_()
-    wants, leaves, dy = ("x", *weights), (x, *weights.values()), problem.dy
 
-    def run() -> tuple[Tensor, Any, tuple[Tensor, ...]]:
+    def forward() -> tuple[tuple[Any, ...], Tensor, Tensor]:
         output, last = call(x)
-        return output, last, torch.autograd.grad(output, leaves, dy)
+        return (output, last), output, problem.dy
 
-    def results() -> Results:
-        output, last, grads = run()
-        by_name = {f"gradient of {name}": grad for name, grad in zip(wants, grads, strict=True)}
-        return named(output, last) | by_name
-
-    return Contestant(run, results, wants, facts)
+    return trained(forward, {"x": x, **weights}, facts)
 
 
 def _forward(problem: Problem, call: Call, facts: Callable[[], dict[str, Any]]) -> Contestant:
@@ -190,8 +180,8 @@ def _forward(problem: Problem, call: Call, facts: Callable[[], dict[str, Any]]) 
 
 CONTESTANTS: dict[str, Callable[[Problem], Contestant | str]] = {
     "torch": partial(_named, name="torch"),
-    "loop": partial(_loop, loops=PLAIN),
-    "tuned-loop": partial(_loop, loops=TUNED),
+    "loop": _loop,
+    "tuned-loop": _tuned,
     "compiled": _compiled,
     "jax": jax_scan,
     "onnxruntime": onnxruntime,
@@ -199,29 +189,6 @@ CONTESTANTS: dict[str, Callable[[Problem], Contestant | str]] = {
     "reloaded": partial(_stepped, cold=True),
     **{name: partial(_named, name=name) for name in MODULES},
 }
-SCANS: dict[str, Callable[[Problem], Contestant | str]] = {
-    "loop": loop_scan,
-    "jax": jax_associative,
-    "torch": torch_associative,
-    "elman": own_scan,
-}
-_DRAWN: dict[str, Callable[[Case, int], Problem]] = {
-    "scan": draw_scan,
-    "layers": draw_layers,
-    "decoder": draw_decoder,
-    "product": draw_product,
-    "language": draw_language,
-    "users": draw_user,
-    "update": draw_update,
-}
-_OWN: dict[str, Callable[[str, Problem], Contestant | str]] = {
-    "scan": lambda name, problem: SCANS[name](problem),
-    "layers": layered,
-    "fit": fitted,
-    "decoder": decoded,
-    "product": multiplied,
-    "language": predicted,
-    "users": used,
-    "update": updated,
-}
-_ELSEWHERE = ("jax", "onnxruntime", "numpy", "quadratic", "numba", "halide")
+_LAYER = (measure_steps, draw_layer, enter_layer)
+TRAIN = Way("train", *_LAYER, dense=True, apart=("jax", "onnxruntime"))
+FORWARD = Way("forward", *_LAYER, backward=False, apart=("jax", "onnxruntime"))

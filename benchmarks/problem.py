@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from benchmarks.cases import Case
@@ -23,6 +24,8 @@ class Problem:
         weights: by name.
         rows: steps of all samples; 0 if products are not counted.
         once: names of weights that do not multiply in every step: not counted.
+        wants_x: whether the gradient of x is wanted, where there is any.
+        moved: bytes that are read and written at least, where these are counted instead.
     """
 
     case: Case
@@ -31,6 +34,8 @@ class Problem:
     weights: Mapping[str, Tensor]
     rows: int = 0
     once: frozenset[str] = frozenset()
+    wants_x: bool = True
+    moved: int = 0
 
     def double(self) -> Problem:
         """The same numbers in float64."""
@@ -47,12 +52,10 @@ class Problem:
     def flop(self) -> int:
         """Of the products, two per multiplication; a backward step has two for each forward one,
         but for x where its gradient is not wanted."""
-        elements = [
-            w.numel() for k, w in self.weights.items() if w.dim() == 2 and k not in self.once
-        ]
-        each = 2 if self.case.measure in ("forward", "product") else 6
-        unwanted = 2 * elements[0] if self.case.measure == "fit" else 0
-        return (each * sum(elements) - unwanted) * self.rows
+        matrices = [w for k, w in self.weights.items() if w.dim() == 2 and k not in self.once]
+        elements = [w.numel() for w in matrices]
+        each = 6 if self.case.measure.backward else 2
+        return (each * sum(elements) - (0 if self.wants_x else 2 * elements[0])) * self.rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +77,43 @@ class Contestant:
     facts: Callable[[], dict[str, Any]]
     sample: Callable[[int], float] | None = None
     close: Callable[[], None] = lambda: None
+
+
+def gradients(wants: Iterable[str], grads: Iterable[Tensor]) -> Results:
+    """Gradients by name."""
+    return {f"gradient of {name}": grad for name, grad in zip(wants, grads, strict=True)}
+
+
+def trained(
+    forward: Callable[[], tuple[tuple[Any, ...], Tensor, Tensor | None]],
+    leaves: Mapping[str, Tensor],
+    facts: Callable[[], dict[str, Any]] = dict,
+    name: Callable[..., Results] | None = None,
+) -> Contestant:
+    """A training step that autograd differentiates.
+
+    Args:
+        forward: gives what came out, what of it is differentiated, and its cotangent.
+        leaves: by name, whose gradients are asked for.
+        name: gives what came out its names; None: an output and last states (:func:`named`).
+    """
+    inputs, name = tuple(leaves.values()), name or named
+
+    def run() -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
+        found, root, d = forward()
+        return found, torch.autograd.grad(root, inputs, d)
+
+    def results() -> Results:
+        found, grads = run()
+        return name(*found) | gradients(leaves, grads)
+
+    return Contestant(run, results, tuple(leaves), facts)
+
+
+def draw_problem(case: Case) -> Problem:
+    """The random numbers of a case, the same whenever they are drawn."""
+    assert case.measure.draw is not None, "contestants of the case share them"
+    return case.measure.draw(case)
 
 
 def named(output: Tensor, last: Any) -> Results:

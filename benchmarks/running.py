@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import OURS, Case, Effort, Suite
+from benchmarks.cases import OURS, Case, Effort, Suite, packed
 from benchmarks.machine import code
 from benchmarks.programs import program
 from benchmarks.rows import Row, append_row, busy_in_words, read_rows
@@ -57,7 +57,7 @@ def _counts(row: Row, case: Case, effort: Effort, digest: str) -> bool:
 
 
 def _measured(case: Case, effort: Effort, cache: Path | None) -> dict[str, Any]:
-    text = json.dumps({"case": case.to_json(), "effort": asdict(effort)})
+    text = packed(case, effort)
     worker = program("worker", cache=cache, threads=case.threads, text=text)
     try:
         return json.loads(run_program(worker, LIMIT_S))

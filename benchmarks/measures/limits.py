@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from benchmarks.cases import OURS, Case
-from benchmarks.contestants import CHECKPOINT, MODULES, draw_problem, enter, module_of
+from benchmarks.cases import OURS, Case, Effort
+from benchmarks.contestants import CHECKPOINT, FORWARD, MODULES, TRAIN, module_of
+from benchmarks.measures.training import entered, timed
+from benchmarks.peers.remote import enter
+from benchmarks.problem import draw_problem
 from elman.errors import EngineError
 from elman.explaining import step_bytes
 from elman.nn.explain import layers_of
@@ -32,10 +36,25 @@ _MEMORY = Path("/proc/meminfo")
 _DOUBLE = 2  # times as large as float32
 
 
-def refusals(case: Case) -> dict[str, str]:
-    """Who is not measured, and why; without a limit (``Case.most``) everyone is."""
-    if not case.most:
-        return {}
+@dataclass(frozen=True)
+class LimitedCase(Case):
+    """A case of layers whose calls may take so many seconds (``most``) and the memory that there
+    is, by forecast."""
+
+    _: KW_ONLY
+    most: float
+
+
+def measure_limited(case: LimitedCase, effort: Effort) -> dict[str, Any]:
+    """As :func:`measure_steps`, those who would take too long or too much memory left out."""
+    refused = refusals(case)
+    able = [name for name in case.contestants if name not in refused]
+    judged = judged_steps(case, able) if able else 0
+    return timed(case, effort, entered(case, refused, judged), judged)
+
+
+def refusals(case: LimitedCase) -> dict[str, str]:
+    """Who is not measured, and why."""
     found = {name: why for name in case.contestants if (why := _too_long(case, name))}
     room = available()
     if room is not None:
@@ -49,12 +68,10 @@ def refusals(case: Case) -> dict[str, str]:
     return found
 
 
-def judged_steps(case: Case, contestants: Sequence[str]) -> int:
-    """Over how many steps contestants are compared with the baseline's float64 run: as many as the
-    case says, or all, if memory allows that."""
-    if case.judged:
-        return min(case.judged, case.T)
-    room = available() if case.most else None
+def judged_steps(case: LimitedCase, contestants: Sequence[str]) -> int:
+    """Over how many steps contestants are compared with the baseline's float64 run: all, if memory
+    allows that."""
+    room = available()
     if room is None or case.T <= JUDGED:
         return case.T
     given, x = _given(case)
@@ -92,7 +109,7 @@ def _step(case: Case, name: str) -> int:
     module = module_of(name, short)
     if isinstance(module, str):
         return 0
-    x = short.x.expand(case.T, -1, -1).requires_grad_(case.measure != "forward")
+    x = short.x.expand(case.T, -1, -1).requires_grad_(case.measure.backward)
     return step_bytes(layers_of(module, x), measure=name not in (OURS, CHECKPOINT)) or 0
 
 
@@ -107,7 +124,7 @@ def _too_large(case: Case, name: str, around: int, room: int) -> str | None:
     return f"needs about {needed / (1 << 30):.0f} GiB, {room / (1 << 30):.0f} available"
 
 
-def _too_long(case: Case, name: str) -> str | None:
+def _too_long(case: LimitedCase, name: str) -> str | None:
     """In words, with the forecast and the short run that it is made of."""
     T = PROBE
     while T < case.T:
@@ -147,3 +164,6 @@ def _short_run(case: Case, name: str) -> float | None:
     finally:
         entered.close()
     return min(times)
+
+
+LIMITED_TRAIN, LIMITED_FORWARD = (replace(way, run=measure_limited) for way in (TRAIN, FORWARD))

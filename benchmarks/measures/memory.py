@@ -1,6 +1,6 @@
 """Peak memory of a training step, in a process of its own: beside torch's, and as forecast.
 
-``python -m benchmarks.measures.memory`` reads a case and a contestant as one JSON object and prints
+``python -m benchmarks.measures.memory`` reads a case, a contestant and what it chose, and prints
 what it took. What is counted are resident pages, by the system (VmRSS, and VmHWM, which is reset
 before the step): whatever torch, kernels or threads allocate is in it. So that pages are those of
 tensors that are alive, glibc is told to give back at once what is freed from 64 KiB on, and before
@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import elman.nn
-from benchmarks.cases import OURS, Case, Effort
-from benchmarks.contestants import draw_problem, module_of
+from benchmarks.cases import OURS, Case, Effort, Way, packed, unpacked
+from benchmarks.contestants import draw_layer, enter_layer, module_of
 from benchmarks.measures.training import measure_steps
-from benchmarks.problem import Contestant, Problem
+from benchmarks.problem import Contestant, Problem, draw_problem
 from benchmarks.programs import program
-from benchmarks.workloads.decoding import decoded, few
+from benchmarks.workloads.decoding import decoded, draw_decoder, few
 from elman.engines.c.memory import release
 from elman.errors import EngineError
 from elman.measuring.process import run_program
@@ -53,8 +53,7 @@ def measure_memory(case: Case, effort: Effort) -> dict[str, Any]:
     row = measure_steps(case, effort)
     memory: dict[str, Any] = {}
     for name in row["seconds"]:
-        chosen = row["facts"].get(name, {})
-        text = json.dumps({"case": case.to_json(), "contestant": name, "choices": chosen})
+        text = packed(case, name, row["facts"].get(name, {}))
         child = program("measures.memory", threads=case.threads, text=text)
         memory[name] = json.loads(run_program(child, LIMIT_S))
     return {**row, "memory": memory}
@@ -119,40 +118,44 @@ def take_step(contestant: Contestant, before: Contestant) -> dict[str, int | Non
     return {"peak": most - settled - taken, "forecast": None}
 
 
-def forecast(name: str, problem: Problem, module: nn.Module) -> int | None:
-    """What ``explain`` says of the same step, or None for another's module."""
-    if not name.startswith(OURS):
-        return None
-    x: Tensor = problem.x.clone().requires_grad_()
-    return explain(module, x).step_bytes
-
-
 def main() -> None:
     """Read, measure, print."""
-    asked = json.load(sys.stdin)
-    case = Case.from_json(asked["case"])
+    case, name, choices = unpacked(sys.stdin.read())
     torch.set_num_threads(case.threads)
     if hasattr(_C, "mallopt"):
         _C.mallopt(_MMAP_THRESHOLD, _PER_CALL)
     _C.prctl(_THP_DISABLE, 1, 0, 0, 0)
     problem = draw_problem(case)
-    if case.measure == "decoder":
-        whole, part = (decoded(asked["contestant"], one) for one in (problem, few(problem)))
-        if isinstance(whole, str) or isinstance(part, str):
-            raise EngineError(f"{asked['contestant']} is absent: {whole}")
-        sys.stdout.write(json.dumps(take_step(whole, part)) + "\n")
-        return
-    module = module_of(asked["contestant"], problem)
+    taken = (_of_decoder if case.measure.draw is draw_decoder else _of_layer)(
+        name, problem, choices
+    )
+    sys.stdout.write(json.dumps(taken) + "\n")
+
+
+def _of_decoder(name: str, problem: Problem, choices: Any) -> dict[str, int | None]:
+    whole, part = (decoded(name, one) for one in (problem, few(problem)))
+    if isinstance(whole, str) or isinstance(part, str):
+        raise EngineError(f"{name} is absent: {whole}")
+    return take_step(whole, part)
+
+
+def _of_layer(name: str, problem: Problem, choices: Any) -> dict[str, int | None]:
+    module = module_of(name, problem)
     if isinstance(module, str):
         raise EngineError(module)
     engine = "auto"
-    for chosen in asked["choices"].values():
+    for chosen in choices.values():
         engine = next(iter(chosen.values()))["engine"]
-    if complaints := elman.nn.pin(module, asked["choices"]) if asked["choices"] else []:
+    if complaints := elman.nn.pin(module, choices) if choices else []:
         raise EngineError("; ".join(complaints))
-    expected = forecast(asked["contestant"], problem, module)
-    found = {**take_peak(problem, module, engine), "forecast": expected}
-    sys.stdout.write(json.dumps(found) + "\n")
+    expected = None
+    if name.startswith(OURS):
+        expected = explain(module, problem.x.clone().requires_grad_()).step_bytes
+    return {**take_peak(problem, module, engine), "forecast": expected}
+
+
+MEMORY = Way("memory", measure_memory, draw_layer, enter_layer, dense=True)
+DECODER = Way("decoder", measure_memory, draw_decoder, decoded)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch.autograd.profiler import profile
 
-from benchmarks.cases import Case, Effort
-from benchmarks.contestants import draw_problem, enter
+from benchmarks.cases import Case, Effort, Way
+from benchmarks.contestants import draw_layer, enter_layer
+from benchmarks.problem import draw_problem
 from benchmarks.rows import study
 from elman.errors import EngineError
 
@@ -46,7 +47,7 @@ def measure_operators(case: Case, effort: Effort) -> dict[str, Any]:
 
 
 def _profiled(name: str, case: Case) -> dict[str, Any]:
-    entered = enter(name, draw_problem(case))
+    entered = enter_layer(name, draw_problem(case))
     if isinstance(entered, str):
         raise EngineError(entered)
     entered.run()
@@ -75,3 +76,6 @@ def _shares(seconds: dict[str, float]) -> str:
     return ", ".join(
         f"{kind} {value / total:.0%}" for kind, value in parts if value > 0.005 * total
     )
+
+
+OPERATORS = Way("operators", measure_operators, draw_layer, enter_layer)

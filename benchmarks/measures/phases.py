@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.cases import Case, Effort
+from benchmarks.cases import Case, Effort, Way
 from benchmarks.workloads.custom_cells import find_cell
 from elman import compiler
 from elman.engines.base import Job
@@ -38,3 +38,6 @@ def measure_phases(case: Case, effort: Effort) -> dict[str, Any]:
         "wants": sorted(job.spec.wants),
         "dy": "dense",
     }
+
+
+PHASES = Way("phases", measure_phases)

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import OURS, Case, Effort
+from benchmarks.cases import OURS, Case, Effort, Way
 from benchmarks.measures.random_cell import unseen_cell
 from benchmarks.programs import program
 from benchmarks.workloads.custom_cells import find_cell
@@ -99,3 +99,7 @@ def _summary(found: list[dict[str, Any]]) -> dict[str, Any]:
         "dy": "dense",
         "waited": max(one["waited"] for one in found),
     }
+
+
+COLD, WARM = Way("cold", measure_cold), Way("warm", measure_warm)
+CHOOSING, IMPORT = Way("choosing", measure_choosing), Way("import", measure_import)

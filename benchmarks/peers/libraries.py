@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.peers.steps import STEPS, TORCH, Ops
-from benchmarks.problem import Contestant, Problem, Results, named
+from benchmarks.problem import Contestant, Problem, Results, gradients, named
 
 _WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 _ONNX_GATES = {  # torch's gates in ONNX's order, and ONNX's name of the cell
@@ -60,7 +60,7 @@ def jax_scan(problem: Problem) -> Contestant | str:
         return output, last, pull((dy, jax.tree.map(jnp.zeros_like, last)))
 
     given = [jnp.asarray(v.numpy()) for v in (problem.x, *(problem.weights[k] for k in _WEIGHTS))]
-    train = case.measure == "train"
+    train = case.measure.backward
     compiled = jax.jit(training if train else forward)
     arguments = [*given, jnp.asarray(problem.dy.numpy())] if train else given
 
@@ -71,8 +71,7 @@ def jax_scan(problem: Problem) -> Contestant | str:
         output, last, *rest = run()
         found = named(tensor_of(output), tuple(map(tensor_of, last)))
         if rest:
-            names = [f"gradient of {name}" for name in ("x", *_WEIGHTS)]
-            found |= dict(zip(names, map(tensor_of, rest[0]), strict=True))
+            found |= gradients(("x", *_WEIGHTS), map(tensor_of, rest[0]))
         return found
 
     return Contestant(run, results, ("x", *_WEIGHTS) if train else (), lambda: facts_of("jax"))
@@ -92,7 +91,7 @@ def onnxruntime(problem: Problem) -> Contestant | str:
     case = problem.case
     if isinstance(found, str):
         return found
-    if case.measure != "forward":
+    if case.measure.backward:
         return "it only runs forward"
     if case.cell not in _ONNX_GATES or case.dtype != "float32":
         return f"it has no {case.cell} in {case.dtype}"

@@ -1,9 +1,8 @@
 """Cells as a loop over torch ops: what one writes in torch for a cell that torch does not have.
 
-``published`` has steps of papers and of their authors' code.
-``PLAIN`` is the formula, step by step, with matrices joined and torch's fused layer_norm. ``TUNED``
-is written as well as torch allows: the input projection of all steps is one product, everything
-that needs no state is outside the loop, additions are fused into products where torch has the op.
+``looped`` runs a step of ``published``. ``TUNED`` is written as well as torch allows: the input
+projection of all steps is one product, everything that needs no state is outside the loop,
+additions are fused into products where torch has the op.
 """
 
 from __future__ import annotations
@@ -60,73 +59,6 @@ def tuned_lstm_peephole(x: Tensor, w: Mapping[str, Tensor]) -> tuple[Tensor, tup
     return torch.stack(outputs), (h, c)
 
 
-def _steps(
-    x: Tensor, states: tuple[Tensor, ...], step: Callable[..., tuple[Tensor, ...]]
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The plain loop: outputs are the first state."""
-    outputs = []
-    for row in x.unbind(0):
-        states = step(row, *states)
-        outputs.append(states[0])
-    return torch.stack(outputs), states
-
-
-def plain_lstm_layernorm(x: Tensor, w: Mapping[str, Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """``cells.lstm_layernorm`` step by step."""
-    W, R = w["W"], w["R"]
-    gates, units = (R.shape[0],), (R.shape[1],)
-
-    def step(x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-        left = F.layer_norm(F.linear(x, W), gates, w["gx"], w["b"])
-        i, f, g, o = (left + F.layer_norm(F.linear(h, R), gates, w["gh"])).chunk(4, -1)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        return torch.sigmoid(o) * torch.tanh(F.layer_norm(c, units, w["gc"], w["bc"])), c
-
-    return _steps(x, (_zeros(x, R),) * 2, step)
-
-
-def plain_lstm_peephole(x: Tensor, w: Mapping[str, Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """``cells.lstm_peephole`` step by step."""
-    W, R, b = w["W"], w["R"], w["b"]
-    pi, pf, po = w["p"].chunk(3)
-
-    def step(x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-        i, f, g, o = (F.linear(x, W, b) + F.linear(h, R)).chunk(4, -1)
-        i = torch.sigmoid(i + pi * c)
-        f = torch.sigmoid(f + pf * c)
-        c = f * c + i * torch.tanh(g)
-        return torch.sigmoid(o + po * c) * torch.tanh(c), c
-
-    return _steps(x, (_zeros(x, R),) * 2, step)
-
-
-def plain_lem(x: Tensor, w: Mapping[str, Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """``cells.lem`` step by step."""
-    W, R, Q, b = w["W"], w["R"], w["Q"], w["b"]
-
-    def step(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
-        x1, x2, xz, xy = F.linear(x, W, b).chunk(4, -1)
-        r1, r2, rz = F.linear(y, R).chunk(3, -1)
-        step1, step2 = torch.sigmoid(x1 + r1), torch.sigmoid(x2 + r2)
-        z = (1 - step1) * z + step1 * torch.tanh(xz + rz)
-        return (1 - step2) * y + step2 * torch.tanh(xy + F.linear(z, Q)), z
-
-    return _steps(x, (_zeros(x, R),) * 2, step)
-
-
-def plain_leaky_memory(x: Tensor, w: Mapping[str, Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """``custom_cells.leaky_memory`` step by step."""
-    W, R, b = w["W"], w["R"], w["b"]
-
-    def step(x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, ...]:
-        f, i, g = (F.linear(x, W, b) + F.linear(h, R)).chunk(3, -1)
-        f, i = torch.sigmoid(f), torch.sigmoid(i)
-        m = f * m + (1 - f) * torch.tanh(g)
-        return i * torch.relu(m) + (1 - i) * h, m
-
-    return _steps(x, (_zeros(x, R),) * 2, step)
-
-
 def stepwise(cell: str, x: Tensor, w: Mapping[str, Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Layers of one of torch's cells, both products and every operation in each step.
 
@@ -172,10 +104,4 @@ def looped(
 TUNED: dict[str, Loop] = {
     "lstm_layernorm": tuned_lstm_layernorm,
     "lstm_peephole": tuned_lstm_peephole,
-}
-PLAIN: dict[str, Loop] = {
-    "lstm_layernorm": plain_lstm_layernorm,
-    "lstm_peephole": plain_lstm_peephole,
-    "lem": plain_lem,
-    "leaky_memory": plain_leaky_memory,
 }

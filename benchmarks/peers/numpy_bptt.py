@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.peers.libraries import facts_of, library
-from benchmarks.problem import Contestant, Problem, Results, named
+from benchmarks.problem import Contestant, Problem, Results, gradients, named
 
 Array = Any
 
@@ -41,8 +41,7 @@ def contestant(problem: Problem, step: Step, facts: dict[str, Any]) -> Contestan
 
     def results() -> Results:
         output, last, *grads = (torch.from_numpy(np.array(value)) for value in step())
-        names = [f"gradient of {name}" for name in problem.weights]
-        return named(output, last) | dict(zip(names, grads, strict=True))
+        return named(output, last) | gradients(problem.weights, grads)
 
     return Contestant(step, results, tuple(problem.weights), lambda: facts)
 
@@ -118,9 +117,7 @@ def numba_bptt(problem: Problem) -> Contestant | str:
     given = Given.of(problem)
     step = jit(_loops(numba.prange))
     return contestant(
-        problem,
-        lambda: step(given.x, given.target, given.W, given.R, given.V),
-        facts_of("numba"),
+        problem, lambda: step(given.x, given.target, given.W, given.R, given.V), facts_of("numba")
     )
 
 

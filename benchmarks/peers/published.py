@@ -1,4 +1,4 @@
-"""Steps of published cells as one writes them in torch, from their papers and their authors' code.
+"""Steps of cells as one writes them in torch, from papers and their authors' code, or by formula.
 
 They know nothing of elman: a step takes one row [B, I] of each input, the states [B, n] and the
 weights by name, and gives its output and the next states. Where a paper joins matrices, so do they.
@@ -188,9 +188,7 @@ def phased_lstm(x: Tensor, t: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
     phi = torch.remainder(t[:, None] - w["shift"], w["tau"]) / w["tau"]
     ratio = w["ratio"]
     k = torch.where(
-        phi < ratio / 2,
-        2 * phi / ratio,
-        torch.where(phi < ratio, 2 - 2 * phi / ratio, 0.001 * phi),
+        phi < ratio / 2, 2 * phi / ratio, torch.where(phi < ratio, 2 - 2 * phi / ratio, 0.001 * phi)
     )
     new_h, new_c = _lstm(x, h, c, w)
     h, c = k * new_h + (1 - k) * h, k * new_c + (1 - k) * c
@@ -340,6 +338,41 @@ def rglru(x: Tensor, h: Tensor, w: Weights) -> Made:
     return h, (h,)
 
 
+def lstm_layernorm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+    gates, units = (4 * h.shape[-1],), h.shape[-1:]
+    left = F.layer_norm(F.linear(x, w["W"]), gates, w["gx"], w["b"])
+    i, f, g, o = (left + F.layer_norm(F.linear(h, w["R"]), gates, w["gh"])).chunk(4, -1)
+    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+    h = sigmoid(o) * tanh(F.layer_norm(c, units, w["gc"], w["bc"]))
+    return h, (h, c)
+
+
+def lstm_peephole(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+    pi, pf, po = w["p"].chunk(3)
+    i, f, g, o = (F.linear(x, w["W"], w["b"]) + F.linear(h, w["R"])).chunk(4, -1)
+    i, f = sigmoid(i + pi * c), sigmoid(f + pf * c)
+    c = f * c + i * tanh(g)
+    h = sigmoid(o + po * c) * tanh(c)
+    return h, (h, c)
+
+
+def lem(x: Tensor, y: Tensor, z: Tensor, w: Weights) -> Made:
+    x1, x2, xz, xy = F.linear(x, w["W"], w["b"]).chunk(4, -1)
+    r1, r2, rz = F.linear(y, w["R"]).chunk(3, -1)
+    step1, step2 = sigmoid(x1 + r1), sigmoid(x2 + r2)
+    z = (1 - step1) * z + step1 * tanh(xz + rz)
+    y = (1 - step2) * y + step2 * tanh(xy + F.linear(z, w["Q"]))
+    return y, (y, z)
+
+
+def leaky_memory(x: Tensor, h: Tensor, m: Tensor, w: Weights) -> Made:
+    f, i, g = (F.linear(x, w["W"], w["b"]) + F.linear(h, w["R"])).chunk(3, -1)
+    f, i = sigmoid(f), sigmoid(i)
+    m = f * m + (1 - f) * tanh(g)
+    h = i * torch.relu(m) + (1 - i) * h
+    return h, (h, m)
+
+
 STEPS: dict[str, Step] = {
     own.__name__: own
     for own in (
@@ -347,5 +380,6 @@ STEPS: dict[str, Step] = {
         *(lif, rlif, synaptic, alif, ligru, fastgrnn, indgru, rhn, mogrifier, onlstm),
         *(gru_layernorm, rglru, antisymmetric, antisymmetric_gated, cornn, unicornn),
         *(phased_lstm, t_lstm, gru_d, cfc, cfc_pure),
+        *(lstm_layernorm, lstm_peephole, lem, leaky_memory),
     )
 }

@@ -1,8 +1,8 @@
-"""A contestant in a process of its own, for libraries with threads of their own.
+"""A contestant in this process, or in one of its own for libraries with threads of their own.
 
 Two pools of threads in one process, or one that spins while the other computes, would measure
-neither. ``python -m benchmarks.peers.remote`` reads a case and a contestant's name as JSON, says
-where its results are, and then times so many calls as each line of its input asks for.
+neither. ``python -m benchmarks.peers.remote`` reads a case, a contestant's name and a folder for
+its results, and then times so many calls as each further line of its input asks for.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.cases import Case
-from benchmarks.problem import Contestant, Problem, Results
+from benchmarks.cases import packed, unpacked
+from benchmarks.problem import Contestant, Problem, Results, draw_problem
 from benchmarks.programs import program
 from elman.measuring.process import ProcessError, environment
 
@@ -41,8 +41,7 @@ class Remote:
             text=True,
             env=environment(far),
         )
-        asked = {"case": problem.case.to_json(), "name": name, "folder": self.folder.name}
-        self.answer: dict[str, Any] = self.ask(asked)
+        self.answer: dict[str, Any] = self.ask(packed(problem.case, name, self.folder.name))
 
     def ask(self, question: Any) -> Any:
         """One question, one answer.
@@ -61,6 +60,10 @@ class Remote:
             raise ProcessError(f"the process of {self.name} ended with {self.process.returncode}")
         return json.loads(answer)
 
+    def results(self) -> Results:
+        """What the contestant has computed."""
+        return torch.load(Path(self.folder.name) / "results.pt", weights_only=True)
+
     def close(self) -> None:
         """End the process."""
         if self.process.stdin is not None:
@@ -75,6 +78,13 @@ class Remote:
         self.folder.cleanup()
 
 
+def enter(name: str, problem: Problem) -> Contestant | str:
+    """A contestant of a problem, where it is to run; or why it is absent."""
+    measure = problem.case.measure
+    assert measure.enter is not None, "the case has contestants"
+    return (remote if name in measure.apart else measure.enter)(name, problem)
+
+
 def remote(name: str, problem: Problem) -> Contestant | str:
     """A contestant elsewhere, or why it is absent."""
     if problem.x.dtype != torch.float32:
@@ -83,57 +93,39 @@ def remote(name: str, problem: Problem) -> Contestant | str:
     if "absent" in far.answer:
         far.close()
         return str(far.answer["absent"])
-
-    def results() -> Results:
-        return torch.load(Path(far.folder.name) / "results.pt", weights_only=True)
-
-    return Contestant(
-        lambda: far.ask(1),
-        results,
-        tuple(far.answer["wants"]),
-        lambda: dict(far.answer["facts"]),
-        far.ask,
-        far.close,
-    )
+    wants, facts = tuple(far.answer["wants"]), dict(far.answer["facts"])
+    return Contestant(lambda: far.ask(1), far.results, wants, lambda: facts, far.ask, far.close)
 
 
 def beside(name: str, problem: Problem) -> Contestant | str:
     """A contestant that trains twice at once, in two processes on the same cores."""
     both = [Remote(name, problem) for _ in range(2)]
-    absent = both[0].answer.get("absent")
-    if absent:
-        for one in both:
-            one.close()
-        return str(absent)
-
-    def results() -> Results:
-        return torch.load(Path(both[0].folder.name) / "results.pt", weights_only=True)
-
-    def sample(calls: int) -> float:
-        with ThreadPoolExecutor(2) as threads:
-            return fmean(threads.map(lambda one: one.ask(_OVERLAP * calls), both))
 
     def close() -> None:
         for one in both:
             one.close()
 
+    def sample(calls: int) -> float:
+        with ThreadPoolExecutor(2) as threads:
+            return fmean(threads.map(lambda one: one.ask(_OVERLAP * calls), both))
+
     answer = both[0].answer
+    if "absent" in answer:
+        close()
+        return str(answer["absent"])
     wants, facts = tuple(answer["wants"]), dict(answer["facts"])
-    return Contestant(lambda: sample(1), results, wants, lambda: facts, sample, close)
+    return Contestant(lambda: sample(1), both[0].results, wants, lambda: facts, sample, close)
 
 
 def main() -> None:
     """The far end."""
-    from benchmarks.contestants import draw_problem, local  # they import this module
-
-    asked = json.loads(sys.stdin.readline())
-    case = Case.from_json(asked["case"])
+    case, name, folder = unpacked(json.loads(sys.stdin.readline()))
     torch.set_num_threads(case.threads)
-    made = local(asked["name"], draw_problem(case))
+    made = case.measure.enter(name, draw_problem(case))
     if isinstance(made, str):
         answer({"absent": made})
         return
-    torch.save(made.results(), Path(asked["folder"]) / "results.pt")
+    torch.save(made.results(), Path(folder) / "results.pt")
     answer({"wants": made.wants, "facts": made.facts()})
     for line in sys.stdin:
         calls = int(line)

@@ -30,14 +30,7 @@ from typing import BinaryIO, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-from random_calls import (
-    ADDRESS_SPACE,
-    Place,
-    RandomCall,
-    Verdict,
-    random_call,
-    verdict,
-)
+from random_calls import ADDRESS_SPACE, Place, RandomCall, Verdict, random_call, verdict
 
 BATCH = 50  # calls of one process
 GRACE_S = 15.0  # beyond the limit, within which Python has to notice it

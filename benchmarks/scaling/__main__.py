@@ -97,7 +97,10 @@ def scale(
     console = wide_console()
     counts = counts_of(check)
     link = link_of(context, interconnect, per_node, inside)
-    check_batch(batch, most_batch)
+    if most_batch is not None and batch > most_batch:
+        details = [("most", f"{most_batch} still learns as well, by --most-batch")]
+        text = f"a global minibatch of {batch} is too large to learn"
+        raise InputError(diagnostic(text, details, f"--batch {most_batch}"))
     folder = out or Path("scale-out") / f"{datetime.now():%Y%m%d-%H%M%S}"
     if times is None:
         stack = Stack(cell or "gru", hidden, layers, steps, str(dtype), threads)
@@ -107,12 +110,17 @@ def scale(
         measured = measure_here(console, stack, batch, seconds, at_once)
         write_times(folder / "times.json", measured)
     else:
-        check_given(context)
+        if said := given(context, (*OF_FILE, "seconds")):
+            text = f"the file says what was measured: leave {', '.join(said)} out"
+            raise typer.BadParameter(text, param_hint="--times")
         measured = read_times(times)
         if counts:
             check_same_machine(measured)
         make_folder(folder)
-    here = machine(console, measured) if counts or link is None else None
+    here = None
+    if counts or link is None:
+        with console.status("measuring sums"):
+            here = measured.shared(cores(), measure_memory())
     by = link or here
     assert by is not None, "it is found or measured"
     points = scaled(measured.times, batch, workers, by)
@@ -173,29 +181,6 @@ def counts_of(text: str | None) -> list[int]:
     return [int(word) for word in words]
 
 
-def check_batch(batch: int, most: int | None) -> None:
-    """Refuse a global minibatch that is known not to learn.
-
-    Raises:
-        InputError: it is larger than the largest one that does.
-    """
-    if most is not None and batch > most:
-        details = [("most", f"{most} still learns as well, by --most-batch")]
-        text = f"a global minibatch of {batch} is too large to learn"
-        raise InputError(diagnostic(text, details, f"--batch {most}"))
-
-
-def check_given(context: typer.Context) -> None:
-    """Refuse options that a file of times answers.
-
-    Raises:
-        BadParameter: one is given.
-    """
-    if said := given(context, (*OF_FILE, "seconds")):
-        text = f"the file says what was measured: leave {', '.join(said)} out"
-        raise typer.BadParameter(text, param_hint="--times")
-
-
 def given(context: typer.Context, names: Collection[str]) -> list[str]:
     """Those options that a call gives."""
     sources = {name: context.get_parameter_source(name) for name in names}
@@ -241,13 +226,6 @@ def measure_here(
             contended_s = measure_contention(stack, minibatch, processes)
         contention[str(processes)] = contended_s / measured.times.compute_s(minibatch)
     return replace(measured, contention=contention)
-
-
-def machine(console: Console, measured: Measured) -> Machine:
-    """This machine, which processes share."""
-    with console.status("measuring sums"):
-        memory = measure_memory()
-    return measured.shared(cores(), memory)
 
 
 def checked_by(

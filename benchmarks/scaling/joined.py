@@ -78,25 +78,7 @@ def measure_sharing(stack: Stack, seconds: float = STEP_S) -> float:
         ProcessError: it failed or took too long.
     """
     what = {"work": "sharing", "processes": 1, "threads": stack.threads}
-    return float(_ran(what | {"stack": vars(stack), "seconds": seconds})["sharing_s"])
-
-
-def measure_contention(
-    stack: Stack, minibatch: int, processes: int, seconds: float = STEP_S
-) -> float:
-    """A training step of a stack while so many processes take theirs, each with a model of its own
-    (s).
-
-    Args:
-        stack: what each process computes, with its threads.
-        minibatch: of each.
-        processes: how many.
-        seconds: for all steps, starting aside (s).
-
-    Raises:
-        ProcessError: they failed or took too long.
-    """
-    return _trained("contention", stack, minibatch, processes, seconds).step_s
+    return float(_ran(what | _of(stack, seconds))["sharing_s"])
 
 
 @dataclass(frozen=True)
@@ -112,7 +94,9 @@ class Ran:
     core_s: float
 
 
-def measure_joined(stack: Stack, minibatch: int, processes: int, seconds: float) -> Ran:
+def measure_joined(
+    stack: Stack, minibatch: int, processes: int, seconds: float = STEP_S, work: str = "steps"
+) -> Ran:
     """Training steps of a stack by processes that sum their gradients.
 
     Args:
@@ -120,17 +104,24 @@ def measure_joined(stack: Stack, minibatch: int, processes: int, seconds: float)
         minibatch: of each.
         processes: how many.
         seconds: for all steps, starting aside (s).
+        work: "contention" if each has a model of its own, and they sum nothing.
 
     Raises:
         ProcessError: they failed or took too long.
     """
-    return _trained("steps", stack, minibatch, processes, seconds)
-
-
-def _trained(work: str, stack: Stack, minibatch: int, processes: int, seconds: float) -> Ran:
     what = {"work": work, "processes": processes, "threads": stack.threads}
-    own = {"stack": vars(stack), "minibatch": minibatch, "seconds": seconds}
-    return Ran(**_ran(what | own))
+    return Ran(**_ran({**what, **_of(stack, seconds), "minibatch": minibatch}))
+
+
+def measure_contention(
+    stack: Stack, minibatch: int, processes: int, seconds: float = STEP_S
+) -> float:
+    """A step while so many processes take theirs, each with a model of its own (s)."""
+    return measure_joined(stack, minibatch, processes, seconds, "contention").step_s
+
+
+def _of(stack: Stack, seconds: float) -> dict[str, Any]:
+    return {"stack": vars(stack), "seconds": seconds}
 
 
 def _ran(what: dict[str, Any]) -> Any:
@@ -158,18 +149,17 @@ def _sums(what: dict[str, Any]) -> dict[str, Any]:
 
 def _contention(what: dict[str, Any]) -> dict[str, Any]:
     """Time training steps of processes that have nothing to do with one another."""
-    stack: Stack = filled(Stack, what["stack"])
-    step = alone(stack, stack.module(), what["minibatch"])
-
-    def run() -> None:
-        with sending_after_backward():
-            step()
-
-    return _timed(run, what["seconds"])
+    return _trained(what, lambda net: None)
 
 
 def _steps(what: dict[str, Any]) -> dict[str, Any]:
     """Time training steps of processes that share one model."""
+    none = torch.empty(0, dtype=getattr(torch, what["stack"]["dtype"]))
+    return _trained(what, lambda net: average_gradients(net.parameters(), none))
+
+
+def _trained(what: dict[str, Any], after: Callable[[nn.Module], object]) -> dict[str, Any]:
+    """Time training steps, and what follows each."""
     stack: Stack = filled(Stack, what["stack"])
     net = stack.module()
     step = alone(stack, net, what["minibatch"])
@@ -177,7 +167,7 @@ def _steps(what: dict[str, Any]) -> dict[str, Any]:
     def run() -> None:
         with sending_after_backward():
             step()
-        average_gradients(net.parameters(), torch.empty(0, dtype=getattr(torch, stack.dtype)))
+        after(net)
 
     return _timed(run, what["seconds"])
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import elman.nn
-from benchmarks.cases import Case, Effort
+from benchmarks.cases import Effort, KindCase, Way
 from benchmarks.workloads.custom_cells import find_cell
 from elman import compiler
 from elman.engines.deer.equations import Trajectory, before, largest
@@ -50,7 +50,7 @@ class Path:
     replaced: int = 0
 
 
-def measure_convergence(case: Case, effort: Effort) -> dict[str, Any]:
+def measure_convergence(case: KindCase, effort: Effort) -> dict[str, Any]:
     """Each solver by itself on one sequence; then the whole chain, as engine deer runs it."""
     del effort
     weights = drawn(case)
@@ -83,7 +83,7 @@ def measure_convergence(case: Case, effort: Effort) -> dict[str, Any]:
     }
 
 
-def measure_lengths(case: Case, effort: Effort) -> dict[str, Any]:
+def measure_lengths(case: KindCase, effort: Effort) -> dict[str, Any]:
     """Iterations of Newton's method over the length of the sequence, before and after training."""
     del effort
     lines: dict[str, Any] = {}
@@ -98,7 +98,7 @@ def measure_lengths(case: Case, effort: Effort) -> dict[str, Any]:
     return {"lengths": lines, "plots": [plot(title, "steps T", "iterations", lines, "x")]}
 
 
-def drawn(case: Case, kind: str = "") -> dict[str, Tensor]:
+def drawn(case: KindCase, kind: str = "") -> dict[str, Tensor]:
     """A layer's weights as its module draws them, scaled or trained as the case's kind says."""
     scale, steps = WEIGHTS[kind or case.kind]
     with torch.random.fork_rng(devices=[]):
@@ -126,13 +126,13 @@ def train(net: elman.nn.Recurrent, steps: int) -> None:
         optimizer.step()
 
 
-def inputs(case: Case, T: int) -> Tensor:
+def inputs(case: KindCase, T: int) -> Tensor:
     """x [T, B, I] from N(0, 1)."""
     source = torch.Generator().manual_seed(1)
     return torch.randn(T, case.B, case.input_size, generator=source)
 
 
-def problem_of(case: Case, weights: dict[str, Tensor], T: int) -> Problem:
+def problem_of(case: KindCase, weights: dict[str, Tensor], T: int) -> Problem:
     """The equations of a cell over T steps, from states of zero."""
     cell = find_cell(case.cell)
     dims = tuple(sorted(cell.bind(case.input_size, case.H).items()))
@@ -159,7 +159,7 @@ def plain(value: float) -> float:
     return value if math.isfinite(value) else 1e30
 
 
-def compared(case: Case, y: Trajectory | None, truth: Trajectory) -> list[dict[str, Any]]:
+def compared(case: KindCase, y: Trajectory | None, truth: Trajectory) -> list[dict[str, Any]]:
     """The first unit's last steps by a sequential run, by all steps at once, and their
     difference."""
     if y is None:
@@ -175,7 +175,7 @@ def compared(case: Case, y: Trajectory | None, truth: Trajectory) -> list[dict[s
     ]
 
 
-def returned(case: Case, weights: dict[str, Tensor]) -> dict[str, Any]:
+def returned(case: KindCase, weights: dict[str, Tensor]) -> dict[str, Any]:
     """What a module on engine deer gives: does every step satisfy the recurrence, and did it warn?
 
     For cells whose output is their one recurrent state.
@@ -201,3 +201,6 @@ def plot(
 ) -> dict[str, Any]:
     """What a page needs to draw: `log` names the axes that are logarithmic."""
     return {"title": title, "x": x, "y": y, "log": log, "lines": lines}
+
+
+CONVERGENCE, OVER_LENGTHS = Way("convergence", measure_convergence), Way("lengths", measure_lengths)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.cases import OURS, Case, Effort
+from benchmarks.cases import OURS, Effort, TrainedCase, Way
 from benchmarks.claims import curve
 from benchmarks.rows import study
 from elman.errors import EngineError, InputError, VerifyError
@@ -35,7 +35,7 @@ class Entered:
     absent: dict[str, str]
 
 
-def measure_learning(case: Case, effort: Effort) -> dict[str, Any]:
+def measure_learning(case: TrainedCase, effort: Effort) -> dict[str, Any]:
     """Train by all contestants a few interleaved steps, by elman all.
 
     Args:
@@ -65,7 +65,7 @@ def measure_learning(case: Case, effort: Effort) -> dict[str, Any]:
     return _row(case, entered, off, data.baseline().accuracy or 0.0)
 
 
-def _entered(case: Case, effort: Effort, config: Any, data: Any) -> Entered:
+def _entered(case: TrainedCase, effort: Effort, config: Any, data: Any) -> Entered:
     """All contestants, after their first steps."""
     from benchmarks.studies.trainer_models import learner, model_of
     from elman.train.distributed.launch import launch
@@ -93,7 +93,7 @@ def _entered(case: Case, effort: Effort, config: Any, data: Any) -> Entered:
     return Entered(present, absent)
 
 
-def _time(case: Case, effort: Effort, learners: list[Learner]) -> None:
+def _time(case: TrainedCase, effort: Effort, learners: list[Learner]) -> None:
     """Further interleaved steps: one of each, then those of which another one is affordable."""
     for done in range(min(MOST, case.steps - 1)):
         for one in learners:
@@ -104,7 +104,9 @@ def _time(case: Case, effort: Effort, learners: list[Learner]) -> None:
                 one.step()
 
 
-def _agreed(case: Case, present: dict[str, Learner], config: Any, data: Any) -> dict[str, float]:
+def _agreed(
+    case: TrainedCase, present: dict[str, Learner], config: Any, data: Any
+) -> dict[str, float]:
     """The largest relative difference of each contestant's losses from the baseline's in float64.
 
     Raises:
@@ -136,7 +138,9 @@ def _agreed(case: Case, present: dict[str, Learner], config: Any, data: Any) -> 
     return found
 
 
-def _row(case: Case, entered: Entered, off: dict[str, float], chance: float) -> dict[str, Any]:
+def _row(
+    case: TrainedCase, entered: Entered, off: dict[str, float], chance: float
+) -> dict[str, Any]:
     present = entered.present
     scores = present[OURS].scores
     seconds = {name: quartiles(one.seconds[1:]) for name, one in present.items()}
@@ -161,3 +165,6 @@ def _row(case: Case, entered: Entered, off: dict[str, float], chance: float) -> 
         absent=entered.absent,
         plots=[curve(title, "seconds of training steps", "accuracy", "x", lines)],
     )
+
+
+LEARNING = Way("learning", measure_learning)

@@ -1,4 +1,8 @@
-"""Do two models learn alike? Language models of equal steps from the same seeds: studies."""
+"""Do two models learn alike? Language models of equal steps from the same seeds: studies.
+
+Of a case, T are the characters or words of a segment, B the rows. Every study takes a text: what
+``data`` names, else what :data:`TEXT` names, else the one that the trainer finds by itself.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,14 @@ from dataclasses import replace
 from statistics import mean, median_low
 from typing import Any
 
-from benchmarks.cases import OURS, Case, Effort
+from benchmarks.cases import OURS, Case, Effort, TrainedCase, Way
 from benchmarks.claims import curve
 from benchmarks.rows import study
 
 CELLS = ("gru_before", "gru")  # the reset gate before and after the recurrent product
 SEEDS = (0, 1, 2)
 STEPS, WORD_STEPS = 300, 100
-TEXT = "ELMAN_BENCH_TEXT"  # names the text that models learn; else Python's own sources
+TEXT = "ELMAN_BENCH_TEXT"
 TARGET = 3.0  # bits per character: above a trigram's, far below the alphabet's
 WINDOW, STEP_SIZE = 512.0, 1 / 16  # samples that momentum remembers; learning rate per sample
 _MEAN = 8  # steps whose mean loss is held against the target
@@ -29,24 +33,12 @@ Curve = list[tuple[int, float]]
 
 
 def measure_characters(case: Case, effort: Effort, data: str | None = None) -> dict[str, Any]:
-    """Train each cell from each seed; validation loss over steps.
-
-    Args:
-        case: T characters per segment, B rows, H units.
-        effort: nothing here.
-        data: a text; None: what :data:`TEXT` names, or the one that the trainer finds by itself.
-
-    Raises:
-        RunError: there is no text.
-    """
+    """Train each cell from each seed; validation loss over steps."""
     del effort
-
-    def one(cell: str, seed: int) -> Curve:
-        return learned(
-            {**_sizes(case), "data": _text(data), "cell": cell, "seed": seed, "engine": "c"}
-        )
-
-    curves = {name: [one(name, seed) for seed in SEEDS] for name in CELLS}
+    given = {**_sizes(case, data), "engine": "c"}
+    curves = {
+        name: [learned({**given, "cell": name, "seed": seed}) for seed in SEEDS] for name in CELLS
+    }
     bits = {name: [line[-1][1] for line in lines] for name, lines in curves.items()}
     lines = {
         f"{name}, seed {seed}": line
@@ -66,30 +58,14 @@ def measure_characters(case: Case, effort: Effort, data: str | None = None) -> d
 
 
 def measure_perplexities(case: Case, effort: Effort, data: str | None = None) -> dict[str, Any]:
-    """Train a word model on elman's layers and one on torch's from one seed; perplexity over steps.
-
-    Args:
-        case: T words per segment, B rows, H units, layers and cell.
-        effort: nothing here.
-        data: a text, or a folder of its parts; None as of :func:`measure_characters`.
-
-    Raises:
-        RunError: there is no text.
-    """
+    """Train a word model on elman's layers and one on torch's from one seed; perplexity over
+    steps. The text may be a folder of its parts."""
     del effort
-    given = {
-        **_sizes(case),
-        "level": "word",
-        "steps": WORD_STEPS,
-        "validation_chars": _WORDS,
-        "data": _text(data),
-        "vocabulary": _WORDS,
-        "cell": case.cell,
-        "embedding": case.H,
-    }
+    words = {"level": "word", "validation_chars": _WORDS, "vocabulary": _WORDS}
+    model = {"steps": WORD_STEPS, "cell": case.cell, "embedding": case.H}
+    given = {**_sizes(case, data), **words, **model}
     curves = {OURS: learned(given), "torch": learned(given, baseline=True)}
-    last = {name: line[-1][1] for name, line in curves.items()}
-    texts = [f"{name} {value:.2f}" for name, value in last.items()]
+    texts = [f"{name} {line[-1][1]:.2f}" for name, line in curves.items()]
     title = f"Validation of a word model, {case.layers} x {case.H} units"
     return study(
         f"perplexity after {WORD_STEPS} steps: {', '.join(texts)}",
@@ -98,29 +74,14 @@ def measure_perplexities(case: Case, effort: Effort, data: str | None = None) ->
     )
 
 
-def measure_residual(case: Case, effort: Effort, data: str | None = None) -> dict[str, Any]:
-    """Train a stack as it is and one with residual layers; validation loss over steps.
-
-    Args:
-        case: T characters per segment, B rows, H units, layers, cell and training steps.
-        effort: nothing here.
-        data: a text; None: what :data:`TEXT` names, or the one that the trainer finds by itself.
-
-    Raises:
-        RunError: there is no text.
-    """
+def measure_residual(case: TrainedCase, effort: Effort, data: str | None = None) -> dict[str, Any]:
+    """Train a stack as it is and one with residual layers; validation loss over steps."""
     del effort
-    sizes = {
-        **_sizes(case),
-        "data": _text(data),
-        "cell": case.cell,
-        "engine": "c",
-        "steps": case.steps,
-    }
-    sizes |= {"validation_chars": _FEW}
-    sizes |= {"embedding": case.H}  # so that the first layer's input is as wide as the others'
+    given = {**_sizes(case, data), "cell": case.cell, "engine": "c", "steps": case.steps}
+    given |= {"validation_chars": _FEW}
+    given |= {"embedding": case.H}  # so that the first layer's input is as wide as the others'
     curves = {
-        name: learned({**sizes, "residual": name == "residual"}) for name in ("plain", "residual")
+        name: learned({**given, "residual": name == "residual"}) for name in ("plain", "residual")
     }
     bits = {name: line[-1][1] for name, line in curves.items()}
     texts = [f"{name} {value:.3f}" for name, value in bits.items()]
@@ -132,26 +93,21 @@ def measure_residual(case: Case, effort: Effort, data: str | None = None) -> dic
     )
 
 
-def measure_samples(case: Case, effort: Effort, data: str | None = None) -> dict[str, Any]:
+def measure_samples(case: TrainedCase, effort: Effort, data: str | None = None) -> dict[str, Any]:
     """Samples (segments of a row) that a character model reads until its training loss is at
     :data:`TARGET`, by SGD whose momentum and learning rate follow the minibatch: of each seed, None
     for one that does not come to it, and their median.
 
     Args:
-        case: T characters per segment, B rows: the minibatch, H units, layers and cell; at most
-            so many training steps.
+        case: at most so many training steps.
         effort: as many seeds as starts, all of :data:`SEEDS` at most.
-        data: a text; None: what :data:`TEXT` names, or the one that the trainer finds by itself.
-
-    Raises:
-        RunError: there is no text.
     """
     # deferred: the worker of every other case should not pay for the trainer
     from benchmarks.studies.trainer_models import losses_until
     from elman.train.tasks.text.config import TextConfig
 
     rule = {"optimizer": "sgd", "window": WINDOW, "step_size": STEP_SIZE, "schedule": "constant"}
-    given = {**_sizes(case), **rule, "data": _text(data), "cell": case.cell, "steps": case.steps}
+    given = {**_sizes(case, data), **rule, "cell": case.cell, "steps": case.steps}
     config = TextConfig.of({**given, "weight_decay": 0.0, "warmup": 0.0, "engine": "c"})
     each: list[int | None] = []
     for seed in SEEDS[: effort.starts]:
@@ -159,33 +115,21 @@ def measure_samples(case: Case, effort: Effort, data: str | None = None) -> dict
         reached = len(losses) < case.steps or sum(losses[-_MEAN:]) / _MEAN <= TARGET
         each.append(len(losses) * case.B if reached else None)
     middle = median_low(math.inf if count is None else count for count in each)
-    samples = None if middle == math.inf else int(middle)
     found = ", ".join("none" if count is None else str(count) for count in each)
     return study(
         f"samples to {TARGET} bits per character: {found} (of {case.steps * case.B} at most); "
         f"momentum {config.used_momentum:.3f}, learning rate {config.peak_lr:.3g}",
-        samples=samples,
+        samples=None if middle == math.inf else int(middle),
         each=each,
         rate={"momentum": config.used_momentum, "lr": config.peak_lr},
     )
 
 
-def _text(data: str | None) -> str | None:
-    """The text that models learn; None: the one that the trainer finds by itself."""
-    return data or os.environ.get(TEXT) or None
-
-
-def _sizes(case: Case) -> dict[str, Any]:
-    """Options of a run, from a case."""
-    return {
-        "layers": case.layers,
-        "hidden": case.H,
-        "batch": case.B,
-        "bptt": case.T,
-        "steps": STEPS,
-        "validation_chars": _TOKENS,
-        "accelerator": "cpu",
-    }
+def _sizes(case: Case, data: str | None) -> dict[str, Any]:
+    """Options of a run, from a case and its text."""
+    model = {"layers": case.layers, "hidden": case.H, "batch": case.B, "bptt": case.T}
+    run = {"steps": STEPS, "validation_chars": _TOKENS, "accelerator": "cpu"}
+    return {**model, **run, "data": data or os.environ.get(TEXT) or None}
 
 
 def learned(given: Mapping[str, Any], *, baseline: bool = False) -> Curve:
@@ -194,6 +138,9 @@ def learned(given: Mapping[str, Any], *, baseline: bool = False) -> Curve:
     Args:
         given: options of the run; with its number of steps.
         baseline: on torch's recurrent layers.
+
+    Raises:
+        RunError: there is no text.
     """
     # deferred: the worker of every other case should not pay for the trainer
     from benchmarks.studies.trainer_models import curve_of
@@ -202,3 +149,8 @@ def learned(given: Mapping[str, Any], *, baseline: bool = False) -> Curve:
     config = TextConfig.of(given)
     assert config.steps is not None, "a study has a length"
     return curve_of(config, max(1, config.steps // _VALIDATIONS), baseline=baseline)
+
+
+CHARACTERS = Way("characters", measure_characters)
+PERPLEXITIES = Way("perplexities", measure_perplexities)
+RESIDUAL, SAMPLES = Way("residual", measure_residual), Way("samples", measure_samples)

@@ -12,16 +12,17 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from benchmarks.cases import Case, NoDataError
+from benchmarks.cases import NoDataError, TrainedCase
 from benchmarks.contestants import BUILT_IN, MODULES
-from benchmarks.peers.loops import PLAIN, Loop
-from elman.train.distributed.launch import launch, rows_of
-from elman.train.loop.config import Config
-from elman.train.loop.optimizer import learning_rate
-from elman.train.loop.stepper import Stepper, make_stepper
-from elman.train.loop.task import Data, Task
-from elman.train.tasks.registry import task_of, words_of
-from elman.train.tasks.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
+from benchmarks.peers.loops import looped
+from benchmarks.peers.published import STEPS
+from elman.train.config import Config
+from elman.train.launch import launch, rows_of
+from elman.train.schedule import learning_rate
+from elman.train.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
+from elman.train.stepper import Stepper, make_stepper
+from elman.train.task import Data, Task
+from elman.train.tasks import task_of, words_of
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ STUDIES = {
 }
 
 
-def config_of(case: Case) -> SequenceConfig:
+def config_of(case: TrainedCase) -> SequenceConfig:
     """The run of a case of the trainer's.
 
     Raises:
@@ -181,22 +182,18 @@ def losses_until(config: Config, target: float, count: int) -> list[float]:
 
 
 class Looped(nn.Module):
-    """A recurrent layer of elman's, run as a loop over torch ops.
+    """A recurrent layer of elman's, of one layer and direction, run as a loop over torch ops."""
 
-    Args:
-        layer: of one layer and direction; has the weights.
-        loop: of its cell.
-    """
-
-    def __init__(self, layer: nn.Module, loop: Loop) -> None:
+    def __init__(self, layer: Any) -> None:
         super().__init__()
         self.layer = layer
-        self.loop = loop
 
     def forward(self, x: Tensor) -> tuple[Tensor, Any]:
         """Return outputs [T, B, H] of x [T, B, I], and the last states."""
+        cell = self.layer.cell
         weights = {name.removesuffix("_l0"): w for name, w in self.layer.named_parameters()}
-        return self.loop(x, weights)
+        dims = cell.bind(self.layer.input_size, self.layer.hidden_size)
+        return looped(cell, dims, x, weights)
 
 
 def model_of(
@@ -216,12 +213,12 @@ def model_of(
         if config.heads == 1:
             twin.load_state_dict(weights)
         return twin
-    if name == "loop" and config.cell not in PLAIN:
+    if name == "loop" and config.cell not in STEPS:
         return f"no loop is written for {config.cell}"
     engine = "c" if name == "loop" else MODULES[name].get("engine", "auto")
     model = task.build(replace(config, engine=engine), data)
     model.load_state_dict(weights)
     if name == "loop":
         layers: Any = model.layers
-        layers.layers = nn.ModuleList(Looped(one, PLAIN[config.cell]) for one in layers.layers)
+        layers.layers = nn.ModuleList(map(Looped, layers.layers))
     return model

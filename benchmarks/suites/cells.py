@@ -5,9 +5,11 @@ Those that read one input and have neither static inputs nor constants.
 
 from __future__ import annotations
 
-from benchmarks.cases import OURS, Case, Suite
+from typing import Any
+
+from benchmarks.cases import OURS, Case, Suite, sized
 from benchmarks.claims import Rows, UnmeasuredError
-from benchmarks.peers.loops import PLAIN
+from benchmarks.contestants import TRAIN
 from benchmarks.peers.published import STEPS as PUBLISHED
 from benchmarks.peers.steps import STEPS as TORCHS
 from elman import cells
@@ -27,23 +29,15 @@ def case_name(cell: Cell) -> str:
 
 def _case(cell: Cell) -> Case:
     units = H * len(cell.inputs[0].shape[0])
-    return Case(
-        case_name(cell),
-        "train",
-        cell.name,
-        *(T, B, H, units),
-        contestants=(LOOP, OURS),
-        baseline=LOOP,
-        ratio=1.0,
-        quick=cell.name in _QUICK,
-        judged=_EXACT if cell.name in _SPIKING else 0,
-    )
+    quick, judged = cell.name in _QUICK, _EXACT if cell.name in _SPIKING else 0
+    asked: dict[str, Any] = {"ratio": 1.0, "quick": quick, "judged": judged}
+    return sized(case_name(cell), TRAIN, LOOP, OURS, I=units, **asked)
 
 
 def _written(cell: Cell) -> bool:
     """Whether there is a loop for it, over one input and weights alone."""
     alone = len(cell.inputs) == 1 and not cell.static and not cell.constants
-    return alone and any(cell.name in known for known in (PLAIN, PUBLISHED, TORCHS))
+    return alone and any(cell.name in known for known in (PUBLISHED, TORCHS))
 
 
 def times_as_fast(rows: Rows, cell: Cell) -> float | None:

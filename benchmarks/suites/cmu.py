@@ -4,54 +4,245 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.cases import Case, Suite
-from benchmarks.claims import Rows, curve
-from benchmarks.suites.cmu_claims import (
-    BATCHES,
-    CALLS,
-    CLAIMS,
-    COMBINED,
-    COMBINED_QUICK,
-    LENGTHS,
-    PARTS,
-    PEERS,
-    PHASES,
-    PHASES_QUICK,
-    each,
-    per_sample,
+from benchmarks.cases import Case, Suite, sized
+from benchmarks.claims import (
+    SAME,
+    Claims,
+    Reasons,
+    Rows,
+    UnmeasuredError,
+    Verdict,
+    curve,
+    fit_trend,
 )
-from benchmarks.workloads.fitting import COMBINATIONS
+from benchmarks.measures.phases import PHASES as PARTED
+from benchmarks.worker import PEAK
+from benchmarks.workloads.fitting import COMBINATIONS, FIT
 
+COMBINED, COMBINED_QUICK = "switches 10,16,1000", "switches 10,16,256"
+PEERS = "batch 10,1000,1000"
+BATCHES = (*(f"batch 10,{B},1000" for B in range(100, 1000, 100)), PEERS)
+LENGTHS = tuple(f"steps {T},10,128" for T in (10, 20, 40, 80))
+POWER = "peers 10,1000,1024"
+SIZES = (PEERS, "peers 10,100,256", "peers 10,1000,32", POWER, "peers 10,32,4096")
+CALLS, PARTS = "calls 10,100,1000", "parts 10,100,1000"
+PHASES, PHASES_QUICK = "phases 10,1000,1000", "phases 10,100,256"
+CLAIMS = Claims()
 _CELL = "tanh_readout"
 _OTHERS = ("numpy", "compiled", "numba", "halide")
+_BETWEEN = 1.5  # power of T
+_SLIGHT = 1.25  # times as fast at most, for a gain that is called marginal
 
 
-def _fit(
-    name: str,
-    *contestants: str,
-    baseline: str = "torch",
-    threads: int = 2,
-    ratio: float | None = None,
-    quick: bool = False,
-) -> Case:
+def _fit(name: str, *contestants: str, **more: Any) -> Case:
     """A training step; a name ends with T,B,H."""
-    T, B, H = map(int, name.split()[-1].split(","))
-    return Case(
-        name,
-        "fit",
-        _CELL,
-        *(T, B, H),
-        contestants=contestants,
-        baseline=baseline,
-        ratio=ratio,
-        threads=threads,
-        quick=quick,
-    )
+    return sized(name, FIT, *contestants, cell=_CELL, **more)
 
 
-def _peers(name: str, *others: str, quick: bool = False) -> Case:
+def _peers(name: str, *others: str, **more: Any) -> Case:
     """Beside who else there is: torch is to be the slower one."""
-    return _fit(name, "torch", "elman", *others, ratio=1.0, quick=quick)
+    return _fit(name, "torch", "elman", *others, ratio=1.0, **more)
+
+
+def per_sample(rows: Rows, case: str, who: str) -> float:
+    """The time of a call per sample (s)."""
+    return rows.seconds(case, who) / rows[case]["asked"]["B"]
+
+
+def _first(rows: Rows, *cases: str) -> str:
+    """The first case that was measured."""
+    return next((case for case in cases if case in rows), cases[0])
+
+
+def _combined(rows: Rows) -> str:
+    return _first(rows, COMBINED, COMBINED_QUICK)
+
+
+@CLAIMS(
+    *("1, 4.4", "tiling, vectors and threads together against serial code", "39x on 61 cores"),
+    holds="in serial code each addition waits for the one before",
+    fails="there are few cores for the third of them to use",
+)
+def total(rows: Rows):
+    case = _combined(rows)
+    gain, asked = rows.faster(case, "elman-c", "serial"), rows[case]["asked"]
+    slow, fast = (rows.rate(case, who) for who in ("serial", "elman-c"))
+    facts = (
+        f"serial code {slow:.2g} GFLOP/s, all three together {fast:.2g}, both at a batch of "
+        f"{asked['B']}"
+    )
+    if PEERS in rows:
+        full = rows.rate(PEERS, "elman") / rows.rate(case, "serial")
+        facts += f"; a batch of 1000 gives {full:.0f}x per FLOP"
+    return gain >= 39, f"{gain:.0f}x on {asked['threads']} cores", facts
+
+
+def _growth(rows: Rows, who: str) -> Any:
+    """How the time grows with the steps."""
+    return fit_trend((rows[case]["asked"]["T"], rows.seconds(case, who)) for case in LENGTHS)
+
+
+@CLAIMS(
+    *("3.1", "backpropagation is linear in the steps", "O(T), not O(T²)"),
+    holds="one derived step back per step, whose cotangent the next one reads",
+    fails="the lengths are too short for what grows with them to show",
+)
+def linear(rows: Rows):
+    ours, theirs = (_growth(rows, who) for who in ("elman", "quadratic"))
+    facts = (
+        f"fits of the time through {len(LENGTHS)} lengths; what a call costs besides its steps "
+        f"makes powers less than they are, so that {_BETWEEN:g} parts linear from quadratic"
+    )
+    return ours.power < _BETWEEN < theirs.power, f"T^({ours}), quadratic T^({theirs})", facts
+
+
+@CLAIMS(
+    *("4.2", "NumPy is faster than the best Halide", "3x"),
+    holds="BLAS also cuts along k, and packs both operands",
+    fails="this schedule keeps sums in registers and a panel in cache, as BLAS does",
+)
+def numpy(rows: Rows):
+    if "halide" in (absent := rows[PEERS].get("absent", {})):
+        raise UnmeasuredError(f"Halide did not run: {absent['halide']}")
+    gain = rows.faster(PEERS, "numpy", "halide")
+    ours = rows.faster(PEERS, "elman", "numpy")
+    return gain >= 2.5, f"NumPy {gain:.2f}x Halide; elman {ours:.2f}x NumPy"
+
+
+@CLAIMS(
+    *("4.3", "larger batches take less time per sample"),
+    holds="weights are packed once per call, which more samples share",
+    fails="100 samples pay for most of what is done once per call: packing the weights",
+)
+def batches(rows: Rows):
+    times = {rows[case]["asked"]["B"]: per_sample(rows, case, "elman") for case in BATCHES}
+    trend = fit_trend(times.items())
+    least, most = min(times), max(times)
+    gain = (most / least) ** -trend.power
+    facts = f"by the fit B^({trend}) of the time per sample through {len(times)} batches"
+    less = trend.falls and gain > 1 + SAME
+    return less, f"{gain:.2f}x per sample from {least} to {most}", facts
+
+
+@CLAIMS(
+    *("4.4", "tiling gains, alone and with vectors"),
+    holds="a tile loads an element once for all of its rows or columns, and its sums are "
+    "independent",
+    fails="at this size operands are in a cache however they are gone through",
+)
+def tiling(rows: Rows):
+    case = _combined(rows)
+    alone, both = (rows.ratio(case, "tiling", "serial"), rows.ratio(case, "tiling+simd", "simd"))
+    text = f"{alone.median:.1f}x alone, {both.median:.1f}x with vectors"
+    return alone.gains and both.gains, text
+
+
+@CLAIMS(
+    *("4.5", "vectors gain up to", "8x of 16 lanes"),
+    holds="products and tanh alike are vector code here; theirs left tanh scalar",
+    fails="a vector of this processor has fewer than 16 lanes, or what it loads comes too slowly",
+)
+def simd(rows: Rows):
+    pairs = {
+        "alone": ("serial", "simd"),
+        "with tiles": ("tiling", "tiling+simd"),
+        "with threads": ("threads", "simd+threads"),
+        "with both": ("tiling+threads", "elman-c"),
+    }
+    case = _combined(rows)
+    gains = {name: rows.faster(case, new, old) for name, (old, new) in pairs.items()}
+    return max(gains.values()) >= 8, ", ".join(f"{x:.1f}x {name}" for name, x in gains.items())
+
+
+@CLAIMS(
+    *("4.6", "threads go better with vectors than with tiling"),
+    holds="threads that share tiles wait for each other's operands",
+    fails="a worker here takes one share of all rows or units, not tiles from here and there",
+)
+def threads(rows: Rows):
+    case = _combined(rows)
+    gain = rows.ratio(case, "simd+threads", "tiling+threads")
+    tiles = rows.ratio(case, "tiling+threads", "threads")
+    text = f"vectors and threads {gain.median:.1f}x tiles and threads"
+    return gain.gains and tiles.loses, f"{text}; tiles gain {tiles.median:.1f}x under threads"
+
+
+@CLAIMS("4.7", "specialized pointwise code gains a little", "slight")
+def special(rows: Rows):
+    gain = rows.ratio(PARTS, "elman-c", "without specialization")
+    reasons = Reasons(
+        "tanh is a small part of a step whose products have a thousand terms",
+        "without it each tanh is a call of the C library beside products at the speed of vectors: "
+        "no small part of a step"
+        if gain.gains
+        else "the calls of the C library that it replaces take next to nothing of a step",
+    )
+    slight, facts = gain.gains and gain.median <= _SLIGHT, f"slight is {_SLIGHT:g}x at most"
+    return Verdict(slight, f"{gain.median:.2f}x", facts=facts, reasons=reasons)
+
+
+@CLAIMS("4.8", "compiling ahead of time against just in time", "3x")
+def ahead(rows: Rows):
+    gain, steps = (rows.faster(CALLS, "elman-c", other) for other in ("per-run", "per-step"))
+    alone = rows.seconds(CALLS, "elman-c")
+    compiling = (gain - 1) * alone
+    facts = f"compiling takes {compiling:.1f} s, a training step of this size {alone:.2g} s"
+    text = f"{gain:.1f}x over compiling in each run, {steps:.2f}x over a call per step"
+    return gain >= 3, text, facts
+
+
+@CLAIMS(
+    *("4.9", "fused loops against one after another", "almost 2x"),
+    holds="values of one loop are read by the next one from memory",
+    fails="pointwise work is a small part of a step, whether its values stay in cache or not",
+)
+def fusion(rows: Rows):
+    gain = rows.faster(PARTS, "elman-c", "without fusion")
+    return gain >= 1.8, f"{gain:.2f}x"
+
+
+@CLAIMS(
+    *("4.9", "1024, a power of two, is slower than 1000", "+0.5 s of 2.9 s"),
+    holds="rows of x and of states that are 4096 bytes apart meet in the same cache sets",
+    fails="weights are packed, and a tile reads no more than eight rows that lie so far apart",
+)
+def powers(rows: Rows):
+    loss = rows.rate(PEERS, "elman") / rows.rate(POWER, "elman")
+    return loss > 1.1, f"1024 takes {loss:.2f}x the time of 1000 per FLOP"
+
+
+@CLAIMS(
+    *("4.10", "products take most of the time", "70 % in steps 2, 8 and 9"),
+    holds="nothing is saved by a pass of its own: a tape is written by the code that computed it",
+    fails="few units make products that are no more work than what is done to their results",
+)
+def phases(rows: Rows):
+    shares: dict[str, float] = rows[_first(rows, PHASES, PHASES_QUICK)]["phases"]
+    summed = sum(share for name, share in shares.items() if "gradients" in name)
+    multiplied = sum(
+        share for name, share in shares.items() if "products" in name or "gradients" in name
+    )
+    text = f"{multiplied:.0%} in products, {summed:.0%} of all for the weights' gradients"
+    return multiplied >= 0.7, text
+
+
+@CLAIMS("asked here", "elman is faster than every peer at every size")
+def fastest(rows: Rows):
+    gains = {
+        (case, who): rows.ratio(case, "elman", who)
+        for case in rows.among(SIZES, "no size was measured")
+        for who in rows[case]["seconds"]
+        if who != "elman"
+    }
+    if not gains:
+        raise UnmeasuredError("no size was measured")
+    (case, who), least = min(gains.items(), key=lambda item: item[1].median)
+    reasons = Reasons(
+        "all steps are one call, and what follows a product finds its result in the first cache",
+        f"there the products of {who} are as fast, and they are most of the work",
+    )
+    text = f"{least.median:.2f}x {who} in {case}, the least of {len(gains)}"
+    return Verdict(all(gain.gains for gain in gains.values()), text, reasons=reasons)
 
 
 def _plots(rows: Rows) -> list[dict[str, Any]]:
@@ -65,47 +256,39 @@ def _plots(rows: Rows) -> list[dict[str, Any]]:
         ]
 
     batch = {who: line(BATCHES, who, "B", per_sample) for who in ("torch", "elman", "numpy")}
-    steps = {who: line(LENGTHS, who, "T", each) for who in ("elman", "torch", "quadratic")}
-    plots = (
+    steps = {who: line(LENGTHS, who, "T", Rows.seconds) for who in ("elman", "torch", "quadratic")}
+    return [
         curve("time per sample by batch", "samples", "s", "xy", batch),
         curve("time of a training step by its length", "time steps", "s", "xy", steps),
-    )
-    return [plot for plot in plots if plot["lines"]]
+    ]
 
 
 CMU = Suite(
     "cmu",
     "What do tiling, vectors, threads, batches and compilation gain in training an RNN?",
     (
-        Case("peak", "peak", quick=True),
+        PEAK,
         _fit(COMBINED_QUICK, *COMBINATIONS, baseline="serial", quick=True),
-        _fit("one sample 10,1,1000", "serial", "elman-c", baseline="serial"),
+        _fit("one sample 10,1,1000", "serial", "elman-c"),
         _fit(COMBINED, *COMBINATIONS, baseline="serial"),
         *(_peers(name) for name in BATCHES if name != PEERS),
         _peers(PEERS, *_OTHERS),
         _peers("peers 10,100,256", "numpy", "halide", quick=True),
         _peers("peers 10,1000,32", *_OTHERS),
-        _peers("peers 10,1000,1024", "numpy", "halide"),
+        _peers(POWER, "numpy", "halide"),
         _peers("peers 10,32,4096", "numpy", "halide"),
-        *(
-            _fit(f"{n} threads 10,100,1000", "torch", "elman-c", threads=n, baseline="torch")
-            for n in (1, 2)
-        ),
+        *(_fit(f"{n} threads 10,100,1000", "torch", "elman-c", threads=n) for n in (1, 2)),
         *(
             _fit(name, "torch", "elman", "quadratic", quick=name in LENGTHS[::3])
             for name in LENGTHS
         ),
-        _fit(CALLS, "elman-c", "per-step", "per-run", baseline="elman-c"),
-        _fit(
-            PARTS,
-            *("elman-c", "without specialization", "without fusion"),
-            baseline="elman-c",
-        ),
-        Case(PHASES, "phases", _CELL, 10, 1000, 1000),
-        Case(PHASES_QUICK, "phases", _CELL, 10, 100, 256, quick=True),
+        _fit(CALLS, "elman-c", "per-step", "per-run"),
+        _fit(PARTS, "elman-c", "without specialization", "without fusion"),
+        sized(PHASES, PARTED, cell=_CELL),
+        sized(PHASES_QUICK, PARTED, cell=_CELL, quick=True),
     ),
     seconds=1.0,
     source="Han & Uboweja 2016, Parallel Training of Recurrent Neural Networks, CMU 15-418/618",
     claims=CLAIMS,
-    plots=_plots,
+    curves=_plots,
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from benchmarks.cases import OURS, Case, Suite
-from benchmarks.claims import Claim, Reasons, Rows, UnmeasuredError, Verdict
+from benchmarks.claims import Claims, Rows, UnmeasuredError
+from benchmarks.measures.memory import DECODER as STEP
 from benchmarks.workloads.decoding import DECODERS
 
 MIB = 1 << 20
@@ -17,62 +20,55 @@ WORDS, FEW_WORDS, WIDE, WIKI, CHARACTERS, ROW = SHAPES = (
 )
 _FASTER, _LESS = 1.4, 10.0  # asked of WORDS
 _LONG = 10_000_000  # logits
+CLAIMS = Claims()
 
 
 def name_of(shape: tuple[int, int, int]) -> str:
     """What the case of N rows, H and V is called."""
-    N, H, V = shape
-    return f"{N} rows, {H} to {V}"
+    return "{} rows, {} to {}".format(*shape)
 
 
 def _case(shape: tuple[int, int, int]) -> Case:
     N, H, V = shape
     slow = ("torch-chunks", f"{OURS}-reference") if N * V >= _LONG else ()  # seconds per step
-    return Case(
-        name_of(shape),
-        "decoder",
-        *("rnn", 1, N, H, V),
-        contestants=tuple(name for name in DECODERS if name not in slow),
-        baseline="torch",
-        ratio=_FASTER if shape == WORDS else None,
-        quick=shape in (FEW_WORDS, CHARACTERS),
-    )
+    who = tuple(name for name in DECODERS if name not in slow)
+    asked: dict[str, Any] = {
+        "ratio": _FASTER if shape == WORDS else None,
+        "quick": shape in (FEW_WORDS, CHARACTERS),
+    }
+    return Case(name_of(shape), STEP, "rnn", 1, N, H, V, who, "torch", **asked)
 
 
 def _words(rows: Rows) -> str:
     """The case that is judged."""
-    return next(
-        (name for shape in (WORDS, FEW_WORDS) if (name := name_of(shape)) in rows), name_of(WORDS)
+    return name_of(
+        FEW_WORDS if name_of(FEW_WORDS) in rows and name_of(WORDS) not in rows else WORDS
     )
 
 
-def _faster(rows: Rows) -> Verdict:
+@CLAIMS(
+    *("our aim", "as one operation they are faster on a CPU", f"{_FASTER:g}x"),
+    holds="its products run at the speed of generated tiles, and softmax on blocks that are in "
+    "cache",
+    fails="torch's products are as fast there, and products are most of the work",
+)
+def faster(rows: Rows):
     figure = rows.faster(_words(rows), OURS, "torch")
-    return Verdict(
-        figure >= _FASTER,
-        f"{figure:.2f}x",
-        reasons=Reasons(
-            "its products run at the speed of generated tiles, and softmax on blocks that are in "
-            "cache",
-            "torch's products are as fast there, and products are most of the work",
-        ),
-    )
+    return figure >= _FASTER, f"{figure:.2f}x"
 
 
-def _less(rows: Rows) -> Verdict:
+@CLAIMS(
+    *("abstract", "the loss takes a fraction of the memory", "24 GB to 1 MB, Gemma 2 (2B), GPU"),
+    holds="logits of 128 rows at a time, no copies of them",
+    fails="there are few logits, or torch has the memory of one step for the next",
+)
+def less(rows: Rows):
     """Bytes beside x, weights and their gradients."""
     memory = rows[_words(rows)].get("memory", {})
     if not {"torch", OURS} <= set(memory):
         raise UnmeasuredError("the memory of torch or elman was not measured")
     theirs, ours = (memory[name]["peak"] for name in ("torch", OURS))
-    return Verdict(
-        theirs >= _LESS * ours,
-        f"{ours / MIB:.1f} MiB instead of {theirs / MIB:.1f} MiB",
-        reasons=Reasons(
-            "logits of 128 rows at a time, no copies of them",
-            "there are few logits, or torch has the memory of one step for the next",
-        ),
-    )
+    return theirs >= _LESS * ours, f"{ours / MIB:.1f} MiB instead of {theirs / MIB:.1f} MiB"
 
 
 DECODER = Suite(
@@ -82,13 +78,5 @@ DECODER = Suite(
     seconds=3.0,
     source="Cut your losses in large-vocabulary language models"
     " (Wijmans et al., arXiv 2411.09009v2)",
-    claims=(
-        Claim("our aim", "as one operation they are faster on a CPU", f"{_FASTER:g}x", _faster),
-        Claim(
-            "abstract",
-            "the loss takes a fraction of the memory",
-            "24 GB to 1 MB, Gemma 2 (2B), GPU",
-            _less,
-        ),
-    ),
+    claims=CLAIMS,
 )

@@ -2,69 +2,293 @@
 
 from __future__ import annotations
 
-from benchmarks.cases import Case, Suite
-from benchmarks.suites.deer_claims import (
-    BATCH,
-    CLAIMS,
-    DIFFICULT,
-    INITIAL,
-    LENGTHS,
-    MEMORY,
-    OVER_LENGTHS,
-    TRAINED,
-    UNITS,
-    cell_of_grid,
-    plots,
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks.cases import Case, KindCase, Suite, sized
+from benchmarks.claims import Claims, Rows, UnmeasuredError, curve, fit_trend, known
+from benchmarks.measures.limits import LIMITED_FORWARD, LIMITED_TRAIN, LimitedCase
+from benchmarks.measures.memory import MEMORY as PEAK_MEMORY
+from benchmarks.studies.convergence import CONVERGENCE
+from benchmarks.studies.convergence import OVER_LENGTHS as ITERATIONS
+
+UNITS = (1, 2, 4, 8, 16, 32, 64)
+LENGTHS = (1000, 10_000, 100_000, 1_000_000)
+BATCH = 16
+INITIAL, TRAINED, DIFFICULT = "gru at initialisation", "gru after training", "difficult rnn"
+OVER_LENGTHS = "gru over lengths"
+APART, MIXED = "paragru 10000,1,16", "gru 10000,1,16"  # units apart, and all mixed
+FORWARD = "gru 10000,16,1, forward"
+MEMORY = tuple(f"memory of gru 1000,16,{n}" for n in (32, 64))
+LOOP, AT_ONCE = "elman-c", "elman-deer"
+MOST_S = 2.0  # of a call
+CLAIMS = Claims()
+_ROUNDING = 3.0  # times the loop's own error that another order of sums may make
+_MANY = 20  # iterations
+_LANES = "steps that a loop does one after another are done by lanes that would be idle"
+_NO_LANES = "two cores have no idle lanes: the loop keeps them busy, and needs neither Jacobians"
+_AUTHORS = "authors' tables"
+_JUDGED = (
+    "judged by the compiled loop; torch.nn pays for operators at each step, as did the loop "
+    "that the authors compare with"
 )
 
-MOST_S = 2.0  # of a call in the grid
+
+def cell_of_grid(n: int, T: int) -> str:
+    """The name of a cell of the grid."""
+    return f"gru {T},{BATCH},{n}"
+
+
+def _gain(rows: Rows, n: int, T: int) -> float:
+    """How many times as fast all steps at once are as the compiled loop."""
+    return rows.faster(cell_of_grid(n, T), AT_ONCE, LOOP)
+
+
+def _gains(rows: Rows, units: Iterable[int], lengths: Iterable[int]) -> dict[Any, float]:
+    """The same by units and length.
+
+    Raises:
+        UnmeasuredError: fewer than two cells were measured.
+    """
+    places = [(n, T) for n in units for T in lengths]
+    found = dict(known(places, lambda place: _gain(rows, *place)))
+    if len(found) < 2:
+        for place in [place for place in places if place not in found][-1:]:
+            _gain(rows, *place)  # which says why
+    return found
+
+
+def _times(gain: float) -> str:
+    return f"{gain:.0f}x" if gain >= 10 else f"{gain:.2g}x"
+
+
+def _beside_loop(rows: Rows, case: str):
+    """All steps at once beside the compiled loop, and beside torch."""
+    gain, other = rows.ratio(case, AT_ONCE, LOOP), rows.faster(case, AT_ONCE, "torch")
+    text = f"{_times(gain.median)} the compiled loop, {_times(other)} torch.nn"
+    return gain.gains, text, _JUDGED
+
+
+@CLAIMS(
+    *("abstract", "up to three orders of magnitude faster", "2029x on a V100"),
+    holds=_LANES,
+    fails=f"{_NO_LANES} nor iterations",
+)
+def orders(rows: Rows):
+    gains = _gains(rows, UNITS, LENGTHS)
+    (n, T), best = max(gains.items(), key=lambda item: item[1])
+    return best >= 100, f"{_times(best)} at best (n = {n}, T = {T:,}), in training"
+
+
+@CLAIMS(
+    *(_AUTHORS, "faster forward, n = 1, T = 10 000", "138x on a V100"),
+    holds=_LANES,
+    fails=f"{_NO_LANES} nor iterations",
+)
+def forward(rows: Rows):
+    return _beside_loop(rows, FORWARD)
+
+
+@CLAIMS(
+    *(_AUTHORS, "faster in training, n = 1, T = 10 000", "289x on a V100"),
+    holds=_LANES,
+    fails="of three iterations and a scan back each takes about what the loop takes in all",
+)
+def training(rows: Rows):
+    return _beside_loop(rows, cell_of_grid(1, 10_000))
+
+
+@CLAIMS(
+    *(_AUTHORS, "the longer, the larger the gain, n = 1, in training"),
+    "41x at 1000, 816x at 100 000",
+    holds="what an operator costs besides its elements is shared by more steps",
+    fails="what an operator costs besides its elements is shared by more steps until it is gone: "
+    "on two cores that is all there is to gain",
+)
+def longer(rows: Rows):
+    gains = _gains(rows, (1,), LENGTHS)
+    text = ", ".join(f"{_times(gain)} at {T:,}" for (_, T), gain in gains.items())
+    trend = fit_trend((T, gain) for (_, T), gain in gains.items())
+    return trend.rises, text, f"by the fit T^({trend})"
+
+
+@CLAIMS(
+    *("talk, drawbacks", "the gain falls with n"),
+    holds="a Jacobian of n² numbers is made and read for each step of each sample, where the loop "
+    "reads the same weights from cache for all",
+    fails="the loop's work grows with n² as well",
+)
+def larger(rows: Rows):
+    gains = _gains(rows, UNITS, LENGTHS[:1])
+    trend = fit_trend((n, gain) for (n, _), gain in gains.items())
+    text = ", ".join(f"{gain:.2g} at {n}" for (n, _), gain in gains.items())
+    return trend.falls, f"times as fast by units: {text}", f"by the fit n^({trend})"
+
+
+@CLAIMS(
+    *("talk, drawbacks", "work grows with the third power of n", "O(n³)"),
+    holds="to join two spans of steps, matrices of n x n are multiplied",
+    fails="each core runs its steps one after another, so matrices meet vectors alone; the rows "
+    "of a GRU's Jacobian are one number each times a row of weights",
+)
+def cubic(rows: Rows):
+    small, large = (rows.seconds(cell_of_grid(n, 1000), AT_ONCE) for n in (16, 64))
+    power = math.log(large / small, 64 / 16)
+    return power >= 2.5, f"n^{power:.1f} from 16 to 64 units"
+
+
+@CLAIMS(
+    *("paper, limitations", "memory grows with the square of n", "O(n²)"),
+    holds="a Jacobian of n² numbers is kept for each step",
+    fails="a Jacobian has n² numbers, so a window has fewer steps: its Jacobians fit into the "
+    "last level cache, and what is computed beside them grows with n",
+)
+def memory(rows: Rows):
+    small, large = (_peak(rows, case) for case in MEMORY)
+    power = math.log2(large / small)
+    text = f"n^{power:.1f} from 32 to 64 units: {small:.0f} and {large:.0f} MiB"
+    return 1.5 <= power <= 2.2, text
+
+
+def _peak(rows: Rows, case: str) -> float:
+    found = rows[case].get("memory", {}).get(AT_ONCE)
+    if found is None:
+        raise UnmeasuredError(f"{AT_ONCE} was not measured in {case}")
+    return found["peak"] / (1 << 20)
+
+
+@CLAIMS(
+    *("talk, drawbacks", "states that are apart keep it fast"),
+    holds="a Jacobian is one number per unit then",
+    fails="a Jacobian is one number per unit then, but the loop has less to do as well",
+)
+def detached(rows: Rows):
+    mixed, apart = (rows.ratio(case, AT_ONCE, LOOP) for case in (MIXED, APART))
+    T, B, n = MIXED.split()[1].split(",")
+    text = f"{_times(apart.median)} the loop if units are apart"
+    facts = f"paragru and gru, both with T = {int(T):,}, B = {B}, n = {n}"
+    return apart.over(mixed).gains, f"{text}, {_times(mixed.median)} if all mix", facts
+
+
+def _iterations(rows: Rows, case: str, solver: str = "newton") -> int | None:
+    return rows[case]["solvers"][solver]["iterations"]
+
+
+@CLAIMS(
+    *("talk, algorithm", "a few iterations are enough", "fewer than 20"),
+    holds="Newton's iteration doubles the digits that are right",
+    fails="far from the solution Newton's iteration is as good as any other",
+)
+def few(rows: Rows):
+    counts = {case: _iterations(rows, case) for case in (INITIAL, TRAINED)}
+    most = max(count or math.inf for count in counts.values())
+    text = ", ".join(f"{count} {case.removeprefix('gru ')}" for case, count in counts.items())
+    return most < _MANY, text
+
+
+@CLAIMS(
+    *("paper, experiments", "iterations do not grow with the length"),
+    holds="a step's error dies out over the steps that the cell remembers, not over all",
+    fails="what the cell remembers reaches over more steps than the shorter sequences have",
+)
+def constant(rows: Rows):
+    texts, same = list[str](), True
+    for kind, (lengths, counts) in rows[OVER_LENGTHS]["lengths"].items():
+        ended = [count for count in counts if count is not None]
+        same &= len(ended) == len(counts) and max(ended) - min(ended) <= 2
+        texts.append(f"{counts[0]} to {counts[-1]} {kind} ({lengths[0]} to {lengths[-1]:,} steps)")
+    return same, ", ".join(texts)
+
+
+@CLAIMS(
+    *("talk, drawbacks", "after training it may not converge"),
+    holds="a cell that remembers long amplifies what an iterate has wrong",
+    fails="a GRU that averages over 100 steps is no harder; an RNN whose weights are large is",
+)
+def after_training(rows: Rows):
+    count = _iterations(rows, TRAINED)
+    return count is None, "no result is accepted" if count is None else f"{count} iterations"
+
+
+@CLAIMS(
+    *("talk, drawbacks", "it converges if NaN are replaced by 0"),
+    holds="steps before the first NaN are right, and their number grows with each iteration",
+    fails="rounding is amplified as well there",
+)
+def replaced(rows: Rows):
+    found, by = rows[DIFFICULT]["solvers"]["newton"], rows[DIFFICULT]["solved_by"]
+    count = found["iterations"]
+    ended = f"{count} iterations" if count else "no convergence"
+    text = f"{found['replaced']:,} values replaced, {ended}"
+    return count is not None, text, f"what is returned is {by}'s"
+
+
+@CLAIMS(
+    *("talk, Picard", "Picard's iteration is far worse"),
+    holds="it carries what is right one step further with each iteration, or as fast as the cell "
+    "forgets",
+    fails="a cell that forgets at once needs no more",
+)
+def picards(rows: Rows):
+    newton, picard = (_iterations(rows, INITIAL, name) for name in ("newton", "picard"))
+    text = f"{picard or 'more than 400'} iterations, Newton's {newton}"
+    return picard is None or picard > 5 * (newton or 1), text
+
+
+@CLAIMS(
+    *("abstract", "no loss of accuracy", "2.4e-7 at most, T = 10 000"),
+    holds="no result is returned that does not satisfy every step to rounding",
+    fails="a step that is satisfied to rounding is not as right as one that was computed",
+)
+def accurate(rows: Rows):
+    cases = [cell_of_grid(n, T) for n in UNITS for T in LENGTHS]
+    found = {case: rows[case].get("error", {}) for case in cases if case in rows}
+    errors = {case: (one[AT_ONCE], one[LOOP]) for case, one in found.items() if AT_ONCE in one}
+    if not errors:
+        raise UnmeasuredError("no cell of the grid was measured")
+    worst = max(errors, key=lambda case: errors[case][0] / errors[case][1])
+    ours, loops = errors[worst]
+    text = f"{ours:.1e} against float64 at most, relative to the loop's {loops:.1e} ({worst})"
+    facts = f"over output and all gradients of {len(errors)} cells"
+    return ours <= max(1e-5, _ROUNDING * loops), text, facts
+
+
+def _plots(rows: Rows) -> list[dict[str, Any]]:
+    """The grid: speed-ups over lengths, and times over units."""
+    gains = {f"n = {n}": known(LENGTHS, lambda T, n=n: _gain(rows, n, T)) for n in UNITS}
+    times = {
+        who: known(UNITS, lambda n, who=who: rows.seconds(cell_of_grid(n, 1000), who))
+        for who in (LOOP, AT_ONCE, "torch")
+    }
+    return [
+        curve("all steps at once, times as fast as the loop", "steps T", "times", "xy", gains),
+        curve("a training step of 1000 steps", "units n", "seconds", "xy", times),
+    ]
+
+
 _QUICK = ((1, 1000), (1, 10_000), (4, 1000), (16, 1000))  # of the grid
-STUDIES = {  # name -> cell, T, H, weights
-    INITIAL: ("gru", 10_000, 8, "untrained"),
-    TRAINED: ("gru", 10_000, 8, "trained"),
-    DIFFICULT: ("rnn", 1000, 8, "difficult"),
-    "chaotic rnn": ("rnn", 1000, 8, "chaotic"),
+_LIMITED: dict[str, Any] = {"of": LimitedCase, "most": MOST_S}
+_STUDIES = {  # name -> cell, T, B, H; weights
+    INITIAL: (("gru", 10_000, 1, 8), "untrained"),
+    TRAINED: (("gru", 10_000, 1, 8), "trained"),
+    DIFFICULT: (("rnn", 1000, 1, 8), "difficult"),
+    "chaotic rnn": (("rnn", 1000, 1, 8), "chaotic"),
 }
 
 
 def _grid(n: int, T: int) -> Case:
     """The sequential methods beside all steps at once, where time and memory allow."""
-    return Case(
-        cell_of_grid(n, T),
-        "train",
-        "gru",
-        *(T, BATCH, n),
-        contestants=("elman-c", "elman-deer", "torch"),
-        baseline="elman-c",
-        quick=(n, T) in _QUICK,
-        most=MOST_S,
-    )
+    who, quick = (LOOP, AT_ONCE, "torch"), (n, T) in _QUICK
+    return sized(cell_of_grid(n, T), LIMITED_TRAIN, *who, quick=quick, **_LIMITED)
 
 
-def _memory(name: str) -> Case:
-    """What a training step takes, of a name that ends with T, B and n."""
-    T, B, n = map(int, name.rpartition(" ")[2].split(","))
-    names = ("elman-c", "elman-deer")
-    return Case(name, "memory", "gru", *(T, B, n), contestants=names, baseline="elman-c")
-
-
-def _engines(
-    cell: str, T: int, B: int, H: int, measure: str = "train", *, quick: bool = False
-) -> Case:
+def _engines(name: str, forward: bool = False) -> Case:
     """The compiled loop and all steps at once, and other libraries that have the cell."""
-    ours = ("elman", "elman-c", "elman-deer")
-    ours += ("elman-scan-backward",) * (measure == "train")
-    others = ("torch", "jax") if cell in ("gru", "lstm", "rnn") else ()
-    return Case(
-        f"{cell} {T},{B},{H}" + (", forward" if measure == "forward" else ""),
-        measure,
-        cell,
-        *(T, B, H),
-        contestants=(*ours, *others),
-        baseline="elman-c",
-        quick=quick,
-        most=MOST_S,
-    )
+    who = ("elman", LOOP, AT_ONCE) + ("elman-scan-backward",) * (not forward)
+    who += ("torch", "jax") * (name.split()[0] in ("gru", "lstm", "rnn"))
+    name, measure = (f"{name}, forward", LIMITED_FORWARD) if forward else (name, LIMITED_TRAIN)
+    return sized(name, measure, *who, baseline=LOOP, **_LIMITED)
 
 
 DEER = Suite(
@@ -72,27 +296,27 @@ DEER = Suite(
     "Where does it pay to run all time steps at once on this processor?",
     (
         *(
-            Case(name, "convergence", cell, *(T, 1, H), kind=kind, quick=name == INITIAL)
-            for name, (cell, T, H, kind) in STUDIES.items()
+            KindCase(name, CONVERGENCE, *sizes, kind=kind, quick=name == INITIAL)
+            for name, (sizes, kind) in _STUDIES.items()
         ),
-        Case(OVER_LENGTHS, "lengths", "gru", *(1, 1, 8)),
+        KindCase(OVER_LENGTHS, ITERATIONS, "gru", 1, 1, 8),
         *(_grid(n, T) for T in LENGTHS for n in UNITS),
-        *map(_memory, MEMORY),
-        *(_engines("gru", 10_000, BATCH, n, "forward") for n in (1, 4, 16)),
-        _engines("mingru", 10_000, 8, 256),
-        _engines("mingru", 10_000, 1, 16),
-        _engines("lru", 10_000, 1, 16),
-        _engines("sru", 10_000, 1, 16),
-        _engines("paragru", 10_000, 1, 16),
-        _engines("gru", 10_000, 1, 16),
-        _engines("paralstm", 10_000, 1, 16),
-        _engines("indrnn", 10_000, 1, 16),
-        _engines("lstm", 10_000, 1, 4),
+        *(sized(name, PEAK_MEMORY, LOOP, AT_ONCE, cell="gru") for name in MEMORY),
+        *(_engines(f"gru 10000,{BATCH},{n}", forward=True) for n in (1, 4, 16)),
+        _engines("mingru 10000,8,256"),
+        _engines("mingru 10000,1,16"),
+        _engines("lru 10000,1,16"),
+        _engines("sru 10000,1,16"),
+        _engines(APART),
+        _engines(MIXED),
+        _engines("paralstm 10000,1,16"),
+        _engines("indrnn 10000,1,16"),
+        _engines("lstm 10000,1,4"),
     ),
     seconds=1.0,
     rounds=3,
     source="Parallelizing non-linear sequential models over the sequence length (Lim, Zhu, "
     "Selfridge, Kasim; ICLR 2024)",
     claims=CLAIMS,
-    plots=plots,
+    curves=_plots,
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.cases import Case, Suite
+from benchmarks.cases import Suite, TrainedCase
 from benchmarks.claims import Claim, Reasons, Rows, UnmeasuredError, Verdict, curve
+from benchmarks.studies.learning_studies import RESIDUAL
 
 LAYERS = (1, 3, 10, 30, 100)
 STEPS = 150
@@ -18,16 +19,23 @@ def name_of(layers: int) -> str:
     return f"{layers} layers"
 
 
+def _bits(rows: Rows) -> dict[int, dict[str, float]]:
+    """Bits per character by layers, plain and residual."""
+    return {n: rows[name_of(n)]["bits"] for n in LAYERS if name_of(n) in rows}
+
+
 def bits(rows: Rows) -> dict[int, dict[str, float]]:
-    """Bits per character by layers, plain and residual.
+    """The same.
 
     Raises:
         UnmeasuredError: no deep stack was trained.
     """
-    found = {n: rows[name_of(n)]["bits"] for n in LAYERS if name_of(n) in rows}
-    if not any(n >= _DEEP for n in found):
-        raise UnmeasuredError("no deep stack was trained")
-    return found
+    rows.among(map(name_of, (n for n in LAYERS if n >= _DEEP)), "no deep stack was trained")
+    return _bits(rows)
+
+
+def _listed(numbers: list[int]) -> str:
+    return " and ".join(map(str, numbers))
 
 
 def _applies(rows: Rows) -> Verdict:
@@ -35,20 +43,13 @@ def _applies(rows: Rows) -> Verdict:
     gains = {n: both["plain"] - both["residual"] for n, both in deep.items()}
     texts = ", ".join(f"{gain:+.2f} at {n}" for n, gain in gains.items())
     worse = [n for n, gain in gains.items() if gain <= _HARDLY]
-    return Verdict(
-        not worse,
-        f"{texts} layers (bits per character)",
-        facts=f"gained over plain stacks; seeds differ by {_HARDLY:g}",
-        reasons=Reasons(
-            "with its input added, the gradient of a layer's output reaches the layers below whole",
-            f"at {_listed(worse)} layers the sum of all layers' outputs grows with their number, "
-            "and nothing in these stacks brings it back",
-        ),
+    reasons = Reasons(
+        "with its input added, the gradient of a layer's output reaches the layers below whole",
+        f"at {_listed(worse)} layers the sum of all layers' outputs grows with their number, "
+        "and nothing in these stacks brings it back",
     )
-
-
-def _listed(numbers: list[int]) -> str:
-    return " and ".join(map(str, numbers))
+    facts = f"gained over plain stacks; seeds differ by {_HARDLY:g}"
+    return Verdict(not worse, f"{texts} layers (bits per character)", facts=facts, reasons=reasons)
 
 
 def _deeper(rows: Rows) -> Verdict:
@@ -57,38 +58,35 @@ def _deeper(rows: Rows) -> Verdict:
         raise UnmeasuredError("one layer was not trained")
     worse = [n for n in found if n >= _DEEP and found[n] > found[1] + _HARDLY]
     texts = ", ".join(f"{value:.2f} at {n}" for n, value in found.items())
-    return Verdict(
-        not worse,
-        f"{texts} (bits per character)",
-        facts=f"after {STEPS} steps of the same optimizer; possible is what learns at least as "
-        f"well as "
-        "one layer",
-        reasons=Reasons(
-            "each layer begins as hardly more than what it adds to its input",
-            f"{_listed(worse)} layers have not learned as much after as many steps",
-        ),
+    facts = (
+        f"after {STEPS} steps of the same optimizer; possible is what learns at least as well as "
+        "one layer"
     )
+    reasons = Reasons(
+        "each layer begins as hardly more than what it adds to its input",
+        f"{_listed(worse)} layers have not learned as much after as many steps",
+    )
+    return Verdict(not worse, f"{texts} (bits per character)", facts=facts, reasons=reasons)
 
 
 def _plots(rows: Rows) -> list[dict[str, Any]]:
     """Final loss by depth."""
-    found = {n: rows[name_of(n)]["bits"] for n in LAYERS if name_of(n) in rows}
-    lines = {name: [(n, both[name]) for n, both in found.items()] for name in ("plain", "residual")}
-    plot = curve("after equal steps", "layers", "bits per character", "x", lines)
-    return [plot] if plot["lines"] else []
+    found = _bits(rows).items()
+    lines = {name: [(n, both[name]) for n, both in found] for name in ("plain", "residual")}
+    return [curve("after equal steps", "layers", "bits per character", "x", lines)]
 
 
+_SIZES: dict[str, Any] = {"cell": "gru", "T": 32, "B": 8, "H": 64, "steps": STEPS}
 DEPTH = Suite(
     "depth",
     "Do residual layers let deep recurrent networks learn?",
     tuple(
-        Case(name_of(n), "residual", "gru", 32, 8, 64, layers=n, steps=STEPS, quick=n in (1, 10))
-        for n in LAYERS
+        TrainedCase(name_of(n), RESIDUAL, layers=n, quick=n in (1, 10), **_SIZES) for n in LAYERS
     ),
     source="Diamos, Persistent RNNs: 30 times faster RNN layers at small minibatches (Baidu, 2016)",
     claims=(
         Claim("residual", "residual skip connections apply to RNNs", "", _applies),
         Claim("residual", "models with more layers become possible", "", _deeper),
     ),
-    plots=_plots,
+    curves=_plots,
 )

@@ -4,160 +4,294 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.cases import OURS, Case, Suite
-from benchmarks.claims import Rows, curve
-from benchmarks.suites.ecornn_claims import (
-    AGAIN,
-    CHOOSING,
-    CLAIMS,
-    CURVES,
-    DEFAULT,
-    FIRST,
-    GRID,
-    LAUNCHES,
-    LAYOUTS,
-    OPERATORS,
-    PHASES,
-    PTB,
-    Point,
-    T,
-    grid_name,
-    layout_name,
-    share_of_best,
+from benchmarks.cases import OURS, Case, Suite, sized
+from benchmarks.claims import Claims, Rows, curve
+from benchmarks.contestants import TRAIN
+from benchmarks.measures.operators import LAYER, PRODUCTS
+from benchmarks.measures.operators import OPERATORS as BY_KIND
+from benchmarks.measures.phases import PHASES as PARTED
+from benchmarks.measures.starting import CHOOSING as CHOICE
+from benchmarks.measures.starting import COLD, WARM
+from benchmarks.studies.learning_studies import PERPLEXITIES
+from benchmarks.worker import PEAK
+from benchmarks.workloads.language import LANGUAGE, LANGUAGES
+from benchmarks.workloads.products import COLUMNS, PANELS, PRODUCT, ROWS
+from elman.train.summary import engines
+
+T = 35
+Point = tuple[int, int, int]  # layers, minibatch, units
+PTB: Point = (2, 20, 200)
+GRID: tuple[Point, ...] = (
+    *((layers, B, 200) for layers in (1, 2) for B in (20, 64, 128)),
+    *((layers, B, 512) for layers in (1, 2) for B in (20, 64)),
+    (1, 128, 512),
+    (2, 20, 650),
+    (1, 32, 1024),
 )
-from benchmarks.workloads.language import LANGUAGES
-from benchmarks.workloads.products import COLUMNS, PANELS, ROWS
+LAUNCHES = f"launches {T},1,1"
+OPERATORS, PHASES = f"operators {T},64,512", f"phases {T},64,512"
+LAYOUTS = ((64, 512, 2048), *((B, 512, 2048) for B in (20, 128, 700)), (20, 200, 800))
+FIRST, AGAIN = f"first step, cold cache {T},20,200", f"first step, warm cache {T},20,200"
+CHOOSING = f"choosing, kernels compiled {T},20,200"
+CURVES = f"perplexities {T},20,200"
+DEFAULT = "loop"
+CLAIMS = Claims()
+_OF_PRODUCTS = ("products", "weight gradients")  # how engine c's phases of them end
+_MOST = 0.85  # of the time
+_WORST = 0.8  # of the best one's speed
+_MILLISECONDS = 0.1  # s: two digits of them
+_ALIKE = 0.01  # of a perplexity
+_TWICE = 1.8
+
+
+def grid_name(point: Point) -> str:
+    """The case of a point of the grid."""
+    layers, B, H = point
+    return f"{layers} lstm {T},{B},{H}"
+
+
+def layout_name(sizes: tuple[int, int, int]) -> str:
+    """The case of a product X Wᵀ, of X [B, I] and W [H, I]."""
+    return f"product {','.join(map(str, sizes))}"
+
+
+def measured(rows: Rows) -> list[Point]:
+    """The points of the grid that were measured.
+
+    Raises:
+        UnmeasuredError: none was.
+    """
+    rows.among(map(grid_name, GRID), "no point of the grid was measured")
+    return _points(rows)
+
+
+def _points(rows: Rows) -> list[Point]:
+    return [point for point in GRID if grid_name(point) in rows]
+
+
+def share_of_best(rows: Rows, point: Point) -> tuple[float, str]:
+    """The speed of elman's choice as a share of the fastest contestant's, and who that is."""
+    speeds = speeds_of(rows, grid_name(point))
+    best = max(speeds, key=speeds.__getitem__)
+    return speeds[OURS] / speeds[best], best
+
+
+def speeds_of(rows: Rows, case: str) -> dict[str, float]:
+    """How many times as fast as the baseline each contestant is, round by round."""
+    row = rows[case]
+    found = {name: ratio["median"] for name, ratio in row["ratio"].items()}
+    return {row["asked"]["baseline"]: 1.0, **found}
+
+
+def chosen(rows: Rows, point: Point) -> str:
+    """The engine that elman's choice was."""
+    return ", ".join(engines(rows[grid_name(point)]["facts"].get(OURS, {})))
+
+
+def at(point: Point) -> str:
+    """A point in a few words."""
+    layers, B, H = point
+    return f"({layers} x {H}, {B})"
+
+
+def _over(rows: Rows, other: str) -> tuple[list[float], str]:
+    """How many times as fast as another one elman is over the grid, and the extremes in words."""
+    found = {point: rows.faster(grid_name(point), OURS, other) for point in measured(rows)}
+    low, high = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
+    return [*found.values()], f"{found[low]:.2f} {at(low)} to {found[high]:.2f} {at(high)}"
+
+
+@CLAIMS(
+    *("1, 3", "up to 3x over the default", "3.0, Titan Xp"),
+    holds="a loop pays for each operator, most where products are small",
+    fails="products are so large that what operators cost besides hardly counts",
+)
+def default_most(rows: Rows):
+    found, extremes = _over(rows, DEFAULT)
+    return max(found) >= 3, extremes, "beside a Python loop over torch's operators"
+
+
+@CLAIMS("3", "always significantly better than the default", "> 1, Titan Xp")
+def default_always(rows: Rows):
+    found, extremes = _over(rows, DEFAULT)
+    return min(found) >= 1.2, extremes, "significant: 1.2 times or more at every point of the grid"
+
+
+@CLAIMS("1, 3", "up to 1.5x over the vendor's layer", "1.5, Titan Xp")
+def vendor_most(rows: Rows):
+    found, extremes = _over(rows, "torch")
+    facts = "torch.nn.LSTM runs the vendor's closed kernels (oneDNN) on a CPU"
+    return max(found) >= 1.5, extremes, facts
+
+
+@CLAIMS("3", "where it is slower, by less than 20 %", "-20 %, Titan Xp")
+def worst(rows: Rows):
+    found = {point: share_of_best(rows, point) for point in measured(rows)}
+    low = min(found, key=lambda point: found[point][0])
+    picks = [chosen(rows, point) for point in found]
+    counts = ", ".join(f"{name} {picks.count(name)}" for name in dict.fromkeys(picks))
+    share, best = found[low]
+    facts = f"beside the fastest of all at each of {len(found)} points, there {best}"
+    ours = f"{share - 1:+.0%} {at(low)}" if share < 1 else "0 %"
+    return share >= _WORST, ours, f"{facts}; chosen: {counts}"
+
+
+@CLAIMS(
+    *("4", "the fastest way is found in milliseconds", "ms, Titan Xp"),
+    holds="a few calls of each candidate tell the fastest",
+    fails="candidates are called interleaved, for 0.2 s unless one is clearly the fastest "
+    "before, so that noise does not choose",
+)
+def first(rows: Rows):
+    choosing = rows.seconds(CHOOSING, OURS)
+    facts = f"fewer than {_MILLISECONDS * 1e3:.0f} ms, with all candidates' kernels compiled"
+    if FIRST in rows and AGAIN in rows:
+        cold, warm = rows.seconds(FIRST, OURS), rows.seconds(AGAIN, OURS)
+        facts += (
+            f"; the first step of a formula nobody has seen, compiling included: {cold:.2f} s, in "
+            f"every later process {warm * 1e3:.0f} ms"
+        )
+    return choosing < _MILLISECONDS, f"{choosing * 1e3:.0f} ms", facts
+
+
+@CLAIMS("2, obs. 1", "products take over 85 % of the time", "85 %, cuDNN 6, Titan Xp")
+def products(rows: Rows):
+    phases = rows[PHASES]["phases"]
+    ours = sum(share for phase, share in phases.items() if phase.endswith(_OF_PRODUCTS))
+    operators = rows[OPERATORS]["operators"]
+    seconds = {name: operators[name]["seconds"] for name in (DEFAULT, "torch")}
+    loop = seconds[DEFAULT][PRODUCTS] / sum(seconds[DEFAULT].values())
+    layer = seconds["torch"][LAYER] / sum(seconds["torch"].values())
+    facts = (
+        f"of the default's time {loop:.0%}; torch's own layer is one operator, which has "
+        f"{layer:.0%} and does not tell"
+    )
+    return ours > _MOST, f"{ours:.0%} of engine c's time", facts
+
+
+@CLAIMS("2, fig. 2a", "the default launches 5x as much", "5x cuDNN 6, Titan Xp")
+def launches(rows: Rows):
+    ratio, ours = (rows.faster(LAUNCHES, who, DEFAULT) for who in ("torch", OURS))
+    default = rows.seconds(LAUNCHES, DEFAULT)
+    counts = rows[OPERATORS]["operators"] if OPERATORS in rows else {}
+    operators = "".join(f"; {k}: {one['operators']} operators a step" for k, one in counts.items())
+    facts = (
+        "the time of a step of one unit and one sample, where nothing is computed: "
+        f"{default * 1e3:.1f} ms by the default{operators}"
+    )
+    return ratio >= 5, f"{ratio:.0f}x torch.nn's, {ours:.0f}x elman's", facts
+
+
+@CLAIMS(
+    *("2, obs. 2", "Yᵀ = W Xᵀ is twice as fast", "2x, Titan Xp"),
+    holds="a product reads one layout in a row, and the other one in strides",
+    fails="a CPU's product packs operands into panels, whatever their layout",
+)
+def layout(rows: Rows):
+    rows[layout_name(LAYOUTS[0])]
+    names = {sizes: name for sizes in LAYOUTS if (name := layout_name(sizes)) in rows}
+    found = {sizes: speeds_of(rows, name) for sizes, name in names.items()}
+    columns, panels = (
+        ", ".join(f"{speeds[who]:.2f} {sizes}" for sizes, speeds in found.items())
+        for who in (COLUMNS, PANELS)
+    )
+    gain = found[LAYOUTS[0]][COLUMNS]
+    facts = f"beside rows, columns {columns}; engine c's panels {panels}"
+    return gain >= _TWICE, f"{gain:.2f}x", facts
+
+
+@CLAIMS("4", "any way may be chosen: all train alike")
+def alike(rows: Rows):
+    ours, theirs = (rows[CURVES]["perplexities"][who] for who in (OURS, "torch"))
+    off = [abs(a / b - 1) for a, b in zip(ours, theirs, strict=True)]
+    facts = (
+        f"perplexity in validation {ours[-1]:.1f} beside torch.nn's {theirs[-1]:.1f}, same seed "
+        f"and steps; {max(off):.2%} at most on the way"
+    )
+    return off[-1] <= _ALIKE, f"{off[-1]:.2%} apart at the end", facts
+
+
+def _plots(rows: Rows) -> list[dict[str, Any]]:
+    """Words per second by units, what the choice is of the best, and both layouts."""
+    points = _points(rows)
+
+    def name(layers: int) -> str:
+        return f"{layers} layer{'s' * (layers > 1)}"
+
+    def speeds(layers: int, who: str) -> list[tuple[int, float]]:
+        own = sorted(point for point in points if point[:2] == (layers, 20))
+        return [(H, T * 20 / rows.seconds(grid_name((n, B, H)), who)) for n, B, H in own]
+
+    def shares(layers: int) -> list[tuple[int, float]]:
+        own = sorted((p for p in points if p[0] == layers), key=lambda p: p[1] * p[2])
+        return [(H * B, share_of_best(rows, (n, B, H))[0]) for n, B, H in own]
+
+    def products(who: str) -> list[tuple[int, float]]:
+        alike = [s for s in sorted(LAYOUTS) if s[1:] == LAYOUTS[0][1:] and layout_name(s) in rows]
+        return [(sizes[0], rows.rate(layout_name(sizes), who)) for sizes in alike]
+
+    depths = sorted({point[0] for point in points})
+    words = {
+        f"{who}, {name(layers)}, 20": speeds(layers, who)
+        for layers in depths
+        for who in (DEFAULT, "torch", OURS)
+    }
+    best = {name(layers): shares(layers) for layers in depths}
+    layouts = {who: products(who) for who in (ROWS, COLUMNS, PANELS)}
+    return [
+        curve("Training of the recurrent layers, 20 rows", "units", "words/s", "xy", words),
+        curve("The choice beside the best of all", "units x rows", "share", "x", best),
+        curve("Product with W [2048, 512]", "rows of X", "GFLOP/s", "x", layouts),
+    ]
+
 
 _WAYS = (DEFAULT, "torch", OURS, "elman-c", "elman-aten")
 
 
-def _point(point: Point) -> Case:
+def _point(point: Point, cell: str = "lstm", ratio: float | None = None) -> Case:
     """A training step of the recurrent layers, by every way."""
-    layers, B, H = point
-    return Case(
-        grid_name(point),
-        "train",
-        "lstm",
-        *(T, B, H),
-        contestants=_WAYS,
-        baseline="torch",
-        ratio=1.2 if point == PTB else None,
-        layers=layers,
-        quick=point == PTB,
-    )
+    quick, name = point == PTB and cell == "lstm", grid_name(point).replace("lstm", cell)
+    options: dict[str, Any] = {"ratio": ratio, "layers": point[0], "quick": quick}
+    return sized(name, TRAIN, *_WAYS, cell=cell, baseline="torch", **options)
 
 
 def _model(cell: str) -> Case:
     """A training step of the whole model."""
     layers, B, H = PTB
-    return Case(
-        f"model {layers} {cell} {T},{B},{H}",
-        "language",
-        cell,
-        *(T, B, H),
-        contestants=LANGUAGES,
-        baseline="torch",
-        ratio=1.4,
-        layers=layers,
-        quick=cell == "lstm",
-    )
+    options: dict[str, Any] = {"ratio": 1.4, "layers": layers, "quick": cell == "lstm"}
+    return sized(f"model {layers} {cell} {T},{B},{H}", LANGUAGE, *LANGUAGES, cell=cell, **options)
 
 
 def _product(sizes: tuple[int, int, int]) -> Case:
     """Both layouts of a product; its step is one."""
-    B, I, H = sizes
-    return Case(
-        layout_name(sizes),
-        "product",
-        *("projected", 1, B, H, I),
-        contestants=(ROWS, COLUMNS, PANELS),
-        baseline=ROWS,
-        quick=sizes == LAYOUTS[0],
-    )
+    (B, I, H), quick = sizes, sizes == LAYOUTS[0]
+    who = (ROWS, COLUMNS, PANELS)
+    return Case(layout_name(sizes), PRODUCT, "projected", 1, B, H, I, who, ROWS, quick=quick)
 
 
-def _plots(rows: Rows) -> list[dict[str, Any]]:
-    """Words per second by units, what the choice is of the best, and both layouts."""
-    points = [point for point in GRID if grid_name(point) in rows]
-
-    def speed(point: Point, who: str) -> float:
-        return T * point[1] / rows.seconds(grid_name(point), who)
-
-    pairs = sorted({(layers, B) for layers, B, _ in points})
-    speeds = {
-        f"{who}, {layers} layer{'s' * (layers > 1)}, {B}": [
-            (H, speed((layers, B, H), who))
-            for H in sorted({H for _, _, H in points})
-            if (layers, B, H) in points
-        ]
-        for layers, B in pairs
-        if B == 20
-        for who in (DEFAULT, "torch", OURS)
-    }
-    best = {
-        f"{layers} layer{'s' * (layers > 1)}": [
-            (H * B, share_of_best(rows, (layers, B, H))[0])
-            for _, B, H in sorted(
-                (point for point in points if point[0] == layers), key=lambda p: p[1] * p[2]
-            )
-        ]
-        for layers in sorted({point[0] for point in points})
-    }
-    layouts = [sizes for sizes in sorted(LAYOUTS) if layout_name(sizes) in rows]
-    products = {
-        who: [
-            (B, rows[name]["flop"] / rows.seconds(name, who) / 1e9)
-            for B, I, H in layouts
-            if LAYOUTS[0][1:] == (I, H)
-            for name in [layout_name((B, I, H))]
-        ]
-        for who in (ROWS, COLUMNS, PANELS)
-    }
-    plots = (
-        curve("Training of the recurrent layers, 20 rows", "units", "words/s", "xy", speeds),
-        curve("The choice beside the best of all", "units x rows", "share", "x", best),
-        curve("Product with W [2048, 512]", "rows of X", "GFLOP/s", "x", products),
-    )
-    return [plot for plot in plots if plot["lines"]]
-
-
+_OPERATORS: dict[str, Any] = {"cell": "lstm", "baseline": ""}
 ECORNN = Suite(
     "ecornn",
     "Which way to run a word model's LSTM is the fastest, and does the choice find it?",
     (
-        Case("peak", "peak", quick=True),
-        *map(_point, GRID),
-        Case(
-            grid_name(PTB).replace("lstm", "gru"),
-            "train",
-            "gru",
-            *(T, *PTB[1:]),
-            contestants=_WAYS,
-            baseline="torch",
-            ratio=2.0,
-            layers=PTB[0],
-        ),
+        PEAK,
+        *(_point(point, ratio=1.2 if point == PTB else None) for point in GRID),
+        _point(PTB, "gru", 2.0),
         _model("lstm"),
         _model("gru"),
-        Case(
-            LAUNCHES,
-            "train",
-            "lstm",
-            *(T, 1, 1),
-            contestants=(DEFAULT, "torch", OURS),
-            baseline="torch",
-            quick=True,
+        sized(
+            *(LAUNCHES, TRAIN, DEFAULT, "torch", OURS), cell="lstm", baseline="torch", quick=True
         ),
-        Case(OPERATORS, "operators", "lstm", T, 64, 512, contestants=(DEFAULT, "torch", OURS)),
-        Case(PHASES, "phases", "lstm", T, 64, 512),
+        sized(OPERATORS, BY_KIND, DEFAULT, "torch", OURS, **_OPERATORS),
+        sized(PHASES, PARTED, cell="lstm"),
         *map(_product, LAYOUTS),
-        Case(FIRST, "cold", T=T, B=PTB[1], H=PTB[2]),
-        Case(AGAIN, "warm", T=T, B=PTB[1], H=PTB[2]),
-        Case(CHOOSING, "choosing", "lstm", T, *PTB[1:], quick=True),
-        Case(CURVES, "perplexities", "lstm", T, *PTB[1:], layers=PTB[0]),
+        sized(FIRST, COLD, cell="gru"),
+        sized(AGAIN, WARM, cell="gru"),
+        sized(CHOOSING, CHOICE, cell="lstm", quick=True),
+        sized(CURVES, PERPLEXITIES, cell="lstm", layers=PTB[0]),
     ),
     seconds=1.0,
     source="Zheng, EcoRNN: Efficient Computing of LSTM RNN on GPUs (extended abstract): Titan Xp",
     claims=CLAIMS,
-    plots=_plots,
+    curves=_plots,
 )

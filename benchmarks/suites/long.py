@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.cases import OURS, Case, Suite
-from benchmarks.claims import Claim, Reasons, Rows, UnmeasuredError, Verdict, curve
+from benchmarks.cases import OURS, Suite, TrainedCase
+from benchmarks.claims import Claim, Claims, Rows, Verdict, curve
+from benchmarks.studies.learning_by_engine import LEARNING
 
 LOOP = f"{OURS}-c"  # the compiled loop over time
 AT_ONCE = f"{OURS}-deer"
@@ -14,135 +15,108 @@ HEADS, WHOLE = "multi-head gru, pixels", "gru, pixels"
 GRU, LEM = "gru, speech", "lem, speech"
 LENGTH = 17_984  # steps of EigenWorms
 _ALIKE = 1e-4  # relative difference of a loss that is rounding, after a few updates
+CLAIMS = Claims()
 
 
-def _pixels(name: str, steps: int, heads: int, *contestants: str, quick: bool = False) -> Case:
+def _case(name: str, cell: str, sizes: tuple[int, int, int], *others: str, **more: Any) -> Any:
+    who = (LOOP, OURS, *others)
+    return TrainedCase(name, LEARNING, cell, *sizes, contestants=who, baseline=LOOP, **more)
+
+
+def _pixels(name: str, steps: int, heads: int, *others: str, quick: bool = False) -> TrainedCase:
     """Images pixel by pixel: 1024 steps of three colours."""
-    return Case(
-        name,
-        "learning",
-        "gru",
-        *(1024, 8, 64),
-        contestants=(LOOP, OURS, *contestants),
-        baseline=LOOP,
-        kind="pixels",
-        quick=quick,
-        layers=2,
-        heads=heads,
-        steps=steps,
-    )
-
-
-def _speech(name: str, cell: str, steps: int, *contestants: str, quick: bool = False) -> Case:
-    """Who speaks, from raw samples."""
-    return Case(
-        name,
-        "learning",
-        cell,
-        *(LENGTH, 4, 16),
-        contestants=(LOOP, OURS, *contestants),
-        baseline=LOOP,
-        kind="speech",
-        quick=quick,
-        steps=steps,
-    )
-
-
-def _same(rows: Rows) -> Verdict:
-    """The loss that is most off, of all studies and contestants."""
-    off = {
-        f"{who}, {case}": value
-        for case in (case.name for case in LONG.cases)
-        if case in rows
-        for who, value in rows[case]["off"].items()
+    options: dict[str, Any] = {
+        "kind": "pixels",
+        "layers": 2,
+        "heads": heads,
+        "steps": steps,
+        "quick": quick,
     }
-    if not off:
-        raise UnmeasuredError("no study was measured")
+    return _case(name, "gru", (1024, 8, 64), *others, **options)
+
+
+def _speech(name: str, cell: str, steps: int, *others: str, quick: bool = False) -> TrainedCase:
+    """Who speaks, from raw samples."""
+    options: dict[str, Any] = {"kind": "speech", "steps": steps, "quick": quick}
+    return _case(name, cell, (LENGTH, 4, 16), *others, **options)
+
+
+@CLAIMS("Abstract", "no meaningful difference in the training results")
+def same(rows: Rows):
+    """The loss that is most off, of all studies and contestants."""
+    cases = rows.among((case.name for case in LONG.cases), "no study was measured")
+    off = {f"{who}, {case}": value for case in cases for who, value in rows[case]["off"].items()}
     worst = max(off, key=lambda name: off[name])
-    return Verdict(
-        off[worst] <= _ALIKE,
-        f"losses within {off[worst]:.0e} ({worst})",
-        facts=f"relative to engine c in float64, over the first steps of {len(off)} trainings",
-    )
+    facts = f"relative to engine c in float64, over the first steps of {len(off)} trainings"
+    return off[worst] <= _ALIKE, f"losses within {off[worst]:.0e} ({worst})", facts
 
 
-def _faster(case: str, there: str, than: str, asked: float) -> Claim:
+def _faster(case: str, there: str, than: str) -> Claim:
     """How much faster training gets with all time steps at once."""
 
     def judge(rows: Rows) -> Verdict:
         ratio = rows.faster(case, AT_ONCE, than)
         ours, theirs = (rows.seconds(case, who) for who in (AT_ONCE, than))
-        return Verdict(
-            ratio >= asked,
-            f"{ratio:.2g}x",
-            facts=f"a step of {ours:.2g} s beside {theirs:.2g} s on two cores; the compiled loop "
-            f"is "
-            f"{rows.faster(case, LOOP, than):.0f}x, elman by itself "
-            f"{rows.faster(case, OURS, than):.0f}x as fast as {than}",
+        loop, alone = (rows.faster(case, who, than) for who in (LOOP, OURS))
+        facts = (
+            f"a step of {ours:.2g} s beside {theirs:.2g} s on two cores; the compiled loop is "
+            f"{loop:.0f}x, elman by itself {alone:.0f}x as fast as {than}"
         )
+        return Verdict(ratio >= 10, f"{ratio:.2g}x", facts=facts)
 
     says = f"training is many times faster than step by step: {case}, beside {than}"
     return Claim("EigenWorms", says, there, judge)
 
 
-def _accuracy(rows: Rows, case: str) -> float:
-    return rows[case]["accuracy"]
+CLAIMS += [_faster(GRU, "25.8x, V100, beside lax.scan", "torch"), _faster(LEM, "", "loop")]
 
 
-def _long(rows: Rows) -> Verdict:
-    accuracy, chance = _accuracy(rows, GRU), rows[GRU]["chance"]
-    seconds = rows.seconds(GRU, OURS)
-    return Verdict(
-        accuracy >= chance + 0.2,
-        f"{accuracy:.1%}",
-        facts=f"another task: six speakers from raw samples, {chance:.1%} by chance, "
-        f"{rows[GRU]['asked']['steps']} steps of {seconds:.2g} s; asked for are 20 % above chance",
+@CLAIMS("EigenWorms", f"a GRU learns series of {LENGTH:,} steps", "88.0 ± 4.4 %")
+def learns(rows: Rows):
+    accuracy, chance = rows[GRU]["accuracy"], rows[GRU]["chance"]
+    seconds, steps = rows.seconds(GRU, OURS), rows[GRU]["asked"]["steps"]
+    facts = (
+        f"another task: six speakers from raw samples, {chance:.1%} by chance, {steps} steps of "
+        f"{seconds:.2g} s; asked for are 20 % above chance"
     )
+    return accuracy >= chance + 0.2, f"{accuracy:.1%}", facts
 
 
-def _lem_first(rows: Rows) -> Verdict:
-    lem, gru = _accuracy(rows, LEM), _accuracy(rows, GRU)
-    return Verdict(
-        lem > gru,
-        f"{lem:.1%} beside {gru:.1%}",
-        facts="one seed, equal units and steps; 55 held-out sequences tell no 10 % apart",
-    )
+@CLAIMS("EigenWorms", "LEM learns them better", "92.3 ± 2.1 %")
+def lem_first(rows: Rows):
+    lem, gru = rows[LEM]["accuracy"], rows[GRU]["accuracy"]
+    facts = "one seed, equal units and steps; 55 held-out sequences tell no 10 % apart"
+    return lem > gru, f"{lem:.1%} beside {gru:.1%}", facts
 
 
-def _few_units(rows: Rows) -> Verdict:
-    ratio = rows.time(WHOLE, AT_ONCE).over(rows.time(HEADS, AT_ONCE))
-    whole, heads = rows.seconds(WHOLE, AT_ONCE), rows.seconds(HEADS, AT_ONCE)
-    return Verdict(
-        ratio.gains,
-        f"{ratio.median:.1f}x: {heads:.2g} s a step instead of {whole:.2g} s",
-        facts="64 units in 8 heads have Jacobians of 8 x 8, not of 64 x 64",
-    )
+@CLAIMS("Multi-head GRU", "fast with few units that depend on each other")
+def few_units(rows: Rows):
+    whole, heads = (rows.time(case, AT_ONCE) for case in (WHOLE, HEADS))
+    ratio, facts = whole.over(heads), "64 units in 8 heads have Jacobians of 8 x 8, not of 64 x 64"
+    text = f"{heads.median:.2g} s a step instead of {whole.median:.2g} s"
+    return ratio.gains, f"{ratio.median:.1f}x: {text}", facts
 
 
-def _multi_head(rows: Rows) -> Verdict:
-    row, whole = rows[HEADS], _accuracy(rows, WHOLE)
-    return Verdict(
-        row["accuracy"] >= 0.9,
-        f"{row['accuracy']:.1%}, one head {whole:.1%}",
-        facts=f"5000 images and {row['asked']['steps']} steps of {row['asked']['B']}",
-        reasons=Reasons(
-            "heads of few units are enough for pixels",
-            "the paper's model sees 50 000 images for 100 000s of steps",
-        ),
-    )
+@CLAIMS(
+    *("Multi-head GRU", "sequential CIFAR-10", "90.25 %"),
+    holds="heads of few units are enough for pixels",
+    fails="the paper's model sees 50 000 images for 100 000s of steps",
+)
+def multi_head(rows: Rows):
+    row, whole = rows[HEADS], rows[WHOLE]["accuracy"]
+    facts = f"5000 images and {row['asked']['steps']} steps of {row['asked']['B']}"
+    return row["accuracy"] >= 0.9, f"{row['accuracy']:.1%}, one head {whole:.1%}", facts
 
 
 def _plots(rows: Rows) -> list[dict[str, Any]]:
     """Accuracy over steps of the cells side by side."""
-    plots = []
-    for title, cases in (("pixels", (HEADS, WHOLE)), ("speech", (GRU, LEM))):
-        lines = {
-            case: [(step, score) for step, _, score in rows[case]["scores"]]
-            for case in cases
-            if case in rows
-        }
-        plots.append(curve(f"accuracy, {title}", "training steps", "held out", "", lines))
-    return [plot for plot in plots if plot["lines"]]
+
+    def plot(title: str, *cases: str) -> dict[str, Any]:
+        scores = {case: rows[case]["scores"] for case in cases if case in rows}
+        lines = {case: [(step, score) for step, _, score in own] for case, own in scores.items()}
+        return curve(f"accuracy, {title}", "training steps", "held out", "", lines)
+
+    return [plot("pixels", HEADS, WHOLE), plot("speech", GRU, LEM)]
 
 
 LONG = Suite(
@@ -158,14 +132,6 @@ LONG = Suite(
     ),
     seconds=8.0,
     source="Lim, Zhu, Selfridge & Kasim 2024, arXiv:2309.12252v3 (DEER): V100, JAX; and its talk",
-    claims=(
-        Claim("Abstract", "no meaningful difference in the training results", "", _same),
-        _faster(GRU, "25.8x, V100, beside lax.scan", "torch", 10),
-        _faster(LEM, "", "loop", 10),
-        Claim("EigenWorms", f"a GRU learns series of {LENGTH:,} steps", "88.0 ± 4.4 %", _long),
-        Claim("EigenWorms", "LEM learns them better", "92.3 ± 2.1 %", _lem_first),
-        Claim("Multi-head GRU", "fast with few units that depend on each other", "", _few_units),
-        Claim("Multi-head GRU", "sequential CIFAR-10", "90.25 %", _multi_head),
-    ),
-    plots=_plots,
+    claims=CLAIMS,
+    curves=_plots,
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.cases import OURS, Case, Suite
-from benchmarks.claims import Claim, Reasons, Rows, UnmeasuredError, Verdict, curve
-from benchmarks.contestants import CHECKPOINT
+from benchmarks.cases import OURS, Case, Suite, sized
+from benchmarks.claims import Claim, Claims, Reasons, Rows, UnmeasuredError, Verdict, curve, known
+from benchmarks.contestants import CHECKPOINT, KeptCase
+from benchmarks.measures.memory import MEMORY as STEP
 
 MIB = 1 << 20
 BATCHES, STEPS = (4, 16, 64), (250, 1000, 4000)
@@ -17,50 +18,27 @@ LONG = 100_000
 EVERY = (32, 316, 3162)  # steps between two kept states, of LONG
 _EXACT = 0.10  # share that a forecast may be off
 _NOISE = 1 * MIB  # of small allocations, and of pages that are taken in part
+CLAIMS = Claims()
 
 
-def _case(cell: str, T: int, B: int, H: int, checkpoint: int, quick: bool = False) -> Case:
+def _case(name: str, checkpoint: int, quick: bool = False) -> Case:
     """torch's layer, elman's, and elman's with kept states."""
-    return Case(
-        f"{cell} {T},{B},{H}",
-        "memory",
-        cell,
-        *(T, B, H),
-        contestants=("torch", OURS, CHECKPOINT),
-        baseline="torch",
-        quick=quick,
-        threads=1,
-        checkpoint=checkpoint,
-    )
+    kept: dict[str, Any] = {"of": KeptCase, "checkpoint": checkpoint, "threads": 1, "quick": quick}
+    return sized(name, STEP, "torch", OURS, CHECKPOINT, **kept)
 
 
 def _long(checkpoint: int) -> Case:
     """A sequence of which torch takes minutes: elman's engine c, with and without kept states."""
-    return Case(
-        f"gru {LONG},1,32 every {checkpoint}",
-        "memory",
-        "gru",
-        *(LONG, 1, 32),
-        contestants=("elman-c", CHECKPOINT),
-        baseline="elman-c",
-        threads=1,
-        checkpoint=checkpoint,
-    )
+    kept: dict[str, Any] = {"of": KeptCase, "checkpoint": checkpoint, "threads": 1}
+    return sized(f"gru {LONG},1,32 every {checkpoint}", STEP, "elman-c", CHECKPOINT, **kept)
 
 
 def _stack(layers: int, B: int) -> Case:
     """Layers of the seed's cell, without what lies between them."""
-    return Case(
-        f"rnn x {layers}, {B} samples",
-        "memory",
-        "rnn",
-        *(_STEPS_OF_ALL // layers, B, 128),
-        contestants=("torch", "elman-c"),
-        baseline="torch",
-        threads=1,
-        layers=layers,
-        quick=(layers, B) == (min(STACKS), min(MINIBATCHES)),
-    )
+    name, sizes = f"rnn x {layers}, {B} samples", (_STEPS_OF_ALL // layers, B, 128)
+    quick = (layers, B) == (min(STACKS), min(MINIBATCHES))
+    who: dict[str, Any] = {"contestants": ("torch", "elman-c"), "baseline": "torch"}
+    return Case(name, STEP, "rnn", *sizes, **who, threads=1, layers=layers, quick=quick)
 
 
 def _bytes(rows: Rows, case: str, contestant: str, which: str = "peak") -> int:
@@ -77,108 +55,90 @@ def _bytes(rows: Rows, case: str, contestant: str, which: str = "peak") -> int:
 
 def _sixteenth(layers: int, total: bool) -> Claim:
     """The claim at one depth: of what is kept for the backward, or of everything."""
+    grows = "states and tape grow with the minibatch"
 
     def judge(rows: Rows) -> Verdict:
         small, large = (f"rnn x {layers}, {B} samples" for B in (4, 64))
-
-        def taken(case: str) -> float:
-            if not total:
-                return _bytes(rows, case, "elman-c", "held")
-            sizes = [_bytes(rows, case, "elman-c", which) for which in ("peak", "weights")]
-            return float(sum(sizes))
-
-        less = taken(large) / taken(small)
-        same = _bytes(rows, small, "elman-c", "weights") / MIB
-        grows = "states and tape grow with the minibatch, and nothing else is kept"
-        stays = f"weights and their gradients, {same:.1f} MiB each, are the same at every minibatch"
-        return Verdict(
-            14 <= less <= 18,
-            f"{less:.1f}x, {taken(small) / MIB:.1f} MiB at 4",
-            reasons=Reasons(
-                f"{grows[: grows.index(',')]}, and are most of it" if total else grows,
-                stays if total else "something is kept that does not grow with the minibatch",
-            ),
+        of = ("peak", "weights") if total else ("held",)
+        most, least = (
+            sum(_bytes(rows, case, "elman-c", which) for which in of) for case in (large, small)
         )
+        same = _bytes(rows, small, "elman-c", "weights") / MIB
+        reasons = Reasons(
+            f"{grows}, and are most of it" if total else f"{grows}, and nothing else is kept",
+            f"weights and their gradients, {same:.1f} MiB each, are the same at every minibatch"
+            if total
+            else "something is kept that does not grow with the minibatch",
+        )
+        less = most / least
+        figure = f"{less:.1f}x, {least / MIB:.1f} MiB at 4"
+        return Verdict(14 <= less <= 18, figure, reasons=reasons)
 
     what = "weights, gradients and activations" if total else "activations"
     says = f"a minibatch of 4 instead of 64 takes 16 times less memory: {what}, {layers} layers"
     return Claim("Exploring deep residual RNNs", says, "16x, GPU", judge)
 
 
-def _forecast(rows: Rows) -> Verdict:
+CLAIMS += [_sixteenth(layers, total) for layers in STACKS for total in (False, True)]
+
+
+@CLAIMS("explain", "forecasts the peak of a training step within 10 %")
+def forecast(rows: Rows):
     """The forecast that is most off, of all rows."""
-    off: dict[str, float] = {}
-    for case in MEMORY.cases:
-        if case.name not in rows:
-            continue
-        for name, found in rows[case.name].get("memory", {}).items():
-            if found["forecast"] is not None and found["peak"] >= 10 * _NOISE:
-                off[f"{case.name}, {name}"] = found["forecast"] / found["peak"] - 1
+    steps = {
+        f"{case.name}, {name}": taken
+        for case in MEMORY.cases
+        if case.name in rows
+        for name, taken in rows[case.name].get("memory", {}).items()
+    }
+    off = {
+        name: one["forecast"] / one["peak"] - 1
+        for name, one in steps.items()
+        if one["forecast"] is not None and one["peak"] >= 10 * _NOISE
+    }
     if not off:
         raise UnmeasuredError("no row has a step of 10 MiB")
     worst = max(off, key=lambda name: abs(off[name]))
     figure = f"{off[worst]:+.1%} at most ({worst})"
-    return Verdict(
-        abs(off[worst]) <= _EXACT, figure, facts=f"over {len(off)} steps of 10 MiB and more"
-    )
+    return abs(off[worst]) <= _EXACT, figure, f"over {len(off)} steps of 10 MiB and more"
 
 
-def _grows_with_the_root(rows: Rows) -> Verdict:
+@CLAIMS("checkpoint=", f"{LONG:,} steps train in memory that grows with the root of T")
+def grows_with_the_root(rows: Rows):
     """What LONG steps take beside input, output and their gradients."""
     case = f"gru {LONG},1,32 every {EVERY[1]}"
     around = 4 * LONG * 32 * 2 / MIB  # output and the gradient of x
-    whole, root = (_bytes(rows, case, name) / MIB for name in ("elman-c", CHECKPOINT))
+    whole, root = (_bytes(rows, case, name) / MIB - around for name in ("elman-c", CHECKPOINT))
     slower = rows.seconds(case, CHECKPOINT) / rows.seconds(case, "elman-c")
-    return Verdict(
-        root - around <= 0.1 * (whole - around),
-        f"{root - around:.1f} MiB instead of {whole - around:.1f} MiB, {slower:.2f}x the time",
-        facts=f"beside {around:.1f} MiB of output and gradient of x",
-    )
+    text = f"{root:.1f} MiB instead of {whole:.1f} MiB, {slower:.2f}x the time"
+    return root <= 0.1 * whole, text, f"beside {around:.1f} MiB of output and gradient of x"
 
 
 def _plots(rows: Rows) -> list[dict[str, Any]]:
-    def line(sizes: tuple[int, ...], name: str, contestant: str) -> list[tuple[int, float]]:
-        found: list[tuple[int, float]] = []
-        for size in sizes:
-            case = name.format(size)
-            if case in rows and contestant in rows[case].get("memory", {}):
-                found.append((size, _bytes(rows, case, contestant) / MIB))
-        return found
+    def plot(over: str, x: str, sizes: tuple[int, ...], name: str) -> dict[str, Any]:
+        lines = {
+            who: known(sizes, lambda size, who=who: _bytes(rows, name.format(size), who) / MIB)
+            for who in ("torch", OURS, CHECKPOINT)
+        }
+        return curve(f"a training step of a GRU over {over}", x, "MiB", "xy", lines)
 
-    who = ("torch", OURS, CHECKPOINT)
-    ways = (
-        ("a training step of a GRU over minibatches", "samples", BATCHES, "gru 500,{},128"),
-        ("a training step of a GRU over lengths", "steps", STEPS, "gru {},4,128"),
-    )
-    curves = [
-        curve(title, x, "MiB", "xy", {name: line(sizes, of, name) for name in who})
-        for title, x, sizes, of in ways
-    ]
-    return [one for one in curves if one["lines"]]
+    minibatches = plot("minibatches", "samples", BATCHES, "gru 500,{},128")
+    return [minibatches, plot("lengths", "steps", STEPS, "gru {},4,128")]
 
 
 MEMORY = Suite(
     "memory",
     "What does a training step take, beside torch.nn and as explain forecasts it?",
     (
-        *(_case("gru", 500, B, 128, 23, B == 16) for B in BATCHES),
-        *(_case("gru", T, 4, 128, round(T**0.5)) for T in STEPS),
-        _case("lstm", 500, 16, 128, 23),
-        _case("rnn", 500, 16, 128, 23),
+        *(_case(f"gru 500,{B},128", 23, B == 16) for B in BATCHES),
+        *(_case(f"gru {T},4,128", round(T**0.5)) for T in STEPS),
+        _case("lstm 500,16,128", 23),
+        _case("rnn 500,16,128", 23),
         *map(_long, EVERY),
         *(_stack(layers, B) for layers in STACKS for B in MINIBATCHES),
     ),
     seconds=1.6,
     source="Persistent RNNs, stashing recurrent weights on-chip (G. Diamos, Baidu SVAIL, 2016)",
-    claims=(
-        *(_sixteenth(layers, total) for layers in STACKS for total in (False, True)),
-        Claim("explain", "forecasts the peak of a training step within 10 %", "", _forecast),
-        Claim(
-            "checkpoint=",
-            f"{LONG:,} steps train in memory that grows with the root of T",
-            "",
-            _grows_with_the_root,
-        ),
-    ),
-    plots=_plots,
+    claims=CLAIMS,
+    curves=_plots,
 )

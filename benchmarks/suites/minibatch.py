@@ -6,22 +6,15 @@ import math
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.cases import Case, Suite
-from benchmarks.claims import (
-    Claim,
-    Reasons,
-    Rows,
-    UnmeasuredError,
-    Verdict,
-    curve,
-    fit_trend,
-)
+from benchmarks.cases import Suite, TrainedCase
+from benchmarks.claims import Claims, Rows, UnmeasuredError, curve, fit_trend
 from benchmarks.rows import Row
-from benchmarks.studies.learning_studies import STEP_SIZE, TARGET, WINDOW
+from benchmarks.studies.learning_studies import SAMPLES, STEP_SIZE, TARGET, WINDOW
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512)
 BUDGET = 40_000  # samples in all, at most
 _TWICE = 2.0  # times the fewest samples from which a minibatch is too large
+CLAIMS = Claims()
 
 
 def name_of(minibatch: int) -> str:
@@ -78,24 +71,30 @@ def bound(rows: Rows) -> int:
     return max(B for B, count in fit.items() if count < _TWICE * min(fit.values()))
 
 
-def _bounded(rows: Rows) -> Verdict:
+@CLAIMS(
+    *("minibatch", "optimization sets an upper bound, found empirically"),
+    holds="larger steps are fewer, and no step makes up for two",
+    fails="no minibatch that was tried is large enough",
+)
+def bounded(rows: Rows):
     most, tried = bound(rows), [B for B in SIZES if name_of(B) in rows]
     if len(tried) < 3:
         raise UnmeasuredError("fewer than three minibatches were measured")
-    return Verdict(
-        most < max(tried),
-        f"{most} samples",
-        facts=f"beyond it a loss of {TARGET} bits per character takes at least {_TWICE:g} times "
-        f"as many samples as at best, or is not reached, by the rising curve through "
-        f"{_seeds(rows, most)} of each minibatch; {max(tried)} tried",
-        reasons=Reasons(
-            "larger steps are fewer, and no step makes up for two",
-            "no minibatch that was tried is large enough",
-        ),
+    facts = (
+        f"beyond it a loss of {TARGET} bits per character takes at least {_TWICE:g} times as many "
+        f"samples as at best, or is not reached, by the rising curve through {_seeds(rows, most)} "
+        f"of each minibatch; {max(tried)} tried"
     )
+    return most < max(tried), f"{most} samples", facts
 
 
-def _followed(rows: Rows) -> Verdict:
+@CLAIMS(
+    *("minibatch", "momentum and learning rate follow the minibatch"),
+    holds="a sample moves the weights by as much in every minibatch",
+    fails="a sample moves the weights by as much in every minibatch, but small ones move them in "
+    "directions that the next sample corrects",
+)
+def followed(rows: Rows):
     found, most = samples(rows), bound(rows)
     points = [(float(B), float(count)) for B in found if most >= B for count in found[B]]
     least = min(B for B, _ in points)
@@ -104,16 +103,11 @@ def _followed(rows: Rows) -> Verdict:
         "minibatch, nothing else tuned; asked for is a minibatch four times as large that needs no "
         "more samples"
     )
-    reasons = Reasons(
-        "a sample moves the weights by as much in every minibatch",
-        "a sample moves the weights by as much in every minibatch, but small ones move them in "
-        "directions that the next sample corrects",
-    )
     if most < 4 * least:
-        return Verdict(False, f"alike from {least:g} to {most} alone", facts=facts, reasons=reasons)
+        return False, f"alike from {least:g} to {most} alone", facts
     trend = fit_trend(points)
     text = f"samples grow with B^({trend}) over minibatches {least:g} to {most}"
-    return Verdict(not trend.rises, text, facts=facts, reasons=reasons)
+    return not trend.rises, text, facts
 
 
 def _plots(rows: Rows) -> list[dict[str, Any]]:
@@ -130,17 +124,16 @@ def _plots(rows: Rows) -> list[dict[str, Any]]:
     ]
 
 
+def _case(B: int) -> TrainedCase:
+    name, quick = name_of(B), B in (16, 64, 256)
+    return TrainedCase(name, SAMPLES, "lstm", 32, B, 128, steps=BUDGET // B, quick=quick)
+
+
 MINIBATCH = Suite(
     "minibatch",
     "How many samples does learning take as the minibatch grows?",
-    tuple(
-        Case(name_of(B), "samples", "lstm", 32, B, 128, steps=BUDGET // B, quick=B in (16, 64, 256))
-        for B in SIZES
-    ),
+    tuple(map(_case, SIZES)),
     source="Diamos, Persistent RNNs: 30 times faster RNN layers at small minibatches (Baidu, 2016)",
-    claims=(
-        Claim("minibatch", "optimization sets an upper bound, found empirically", "", _bounded),
-        Claim("minibatch", "momentum and learning rate follow the minibatch", "", _followed),
-    ),
-    plots=_plots,
+    claims=CLAIMS,
+    curves=_plots,
 )

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.cases import Case, Suite
-from benchmarks.claims import (
-    Claim,
-    Reasons,
-    Rows,
-    UnmeasuredError,
-    Verdict,
-    curve,
-    fit_trend,
-)
+from benchmarks.cases import Suite, sized
+from benchmarks.claims import Claims, Rows, UnmeasuredError, curve, fit_trend, known
+from benchmarks.contestants import FORWARD
+from benchmarks.measures.phases import PHASES
 from elman.engines.base import WAITING
 
 T, INPUTS = 64, 16  # as the paper's program for its kernels; few inputs, so that R is the work
@@ -22,9 +16,9 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 SMALL = 4  # the paper's minibatch
 RESIDENT, STEPPED, COLD = "elman-c", "stepped", "reloaded"
 WAYS = {RESIDENT: "resident", STEPPED: "a product per step", COLD: "weights from memory"}
-THERE = {1: 0.7, 3: 2.05, 5: 2.8}  # TFLOP/s of the assembly kernel, TitanX, read off the figure
 _BARRIER = 500 / (430 + 320 + 315 + 500)  # of a step
 _QUICK = tuple((512, B) for B in (1, 4, 64))
+CLAIMS = Claims()
 
 
 def name_of(H: int, B: int) -> str:
@@ -37,153 +31,129 @@ def phases_of(H: int) -> str:
     return f"phases {T},{SMALL},{H}"
 
 
-def rates(rows: Rows, way: str, H: int) -> dict[int, float]:
-    """GFLOP/s by minibatch.
-
-    Raises:
-        UnmeasuredError: none was measured.
-    """
-    cases = {B: name for B in SIZES if (name := name_of(H, B)) in rows}
-    if not cases:
-        raise UnmeasuredError(f"no minibatch of {H} units was measured")
-    return {B: rows[name]["flop"] / rows.seconds(name, way) / 1e9 for B, name in cases.items()}
+def _sizes(rows: Rows, H: int) -> list[int]:
+    return [B for B in SIZES if name_of(H, B) in rows]
 
 
 def _each(rows: Rows) -> list[int]:
-    found = [H for H in UNITS if any(name_of(H, B) in rows for B in SIZES)]
-    if not found:
-        raise UnmeasuredError("no layer was measured")
-    return found
+    """The layers that were measured."""
+    rows.among((name_of(H, B) for H in UNITS for B in SIZES), "no layer was measured")
+    return [H for H in UNITS if _sizes(rows, H)]
 
 
-def _faster(rows: Rows) -> Verdict:
+@CLAIMS(
+    *("title", "30 times as fast at a minibatch of 4", "30, TitanX"),
+    holds="to load the weights takes many times as long as to multiply by them",
+    fails="memory is slower than arithmetic by less here than on that GPU",
+)
+def faster(rows: Rows):
     found = {
         H: rows.faster(name_of(H, SMALL), RESIDENT, COLD)
         for H in _each(rows)
-        if name_of(H, SMALL) in rows
+        if SMALL in _sizes(rows, H)
     }
     if not found:
         raise UnmeasuredError(f"a minibatch of {SMALL} was not measured")
     warm = [f"{rows.faster(name_of(H, SMALL), RESIDENT, STEPPED):.1f} ({H})" for H in found]
-    return Verdict(
-        max(found.values()) >= 30,
-        ", ".join(f"{times:.1f} ({H})" for H, times in found.items()),
-        facts="beside weights that come from memory in each step; beside those that a product per "
-        "step "
-        f"finds in a cache, as a program without a kernel of its own does: {', '.join(warm)}",
-        reasons=Reasons(
-            "to load the weights takes many times as long as to multiply by them",
-            "memory is slower than arithmetic by less here than on that GPU",
-        ),
+    facts = (
+        "beside weights that come from memory in each step; beside those that a product per step "
+        f"finds in a cache, as a program without a kernel of its own does: {', '.join(warm)}"
     )
+    ours = ", ".join(f"{times:.1f} ({H})" for H, times in found.items())
+    return max(found.values()) >= 30, ours, facts
 
 
-def _saturates(rows: Rows) -> Verdict:
+@CLAIMS(
+    *("pipelining", "kept full with a minibatch of 4", "2.8 TFLOP/s from 5"),
+    holds="a row of weights in a register serves as many samples as there are",
+    fails="from a cache a row of weights is loaded once for a tile of samples, which few do not "
+    "fill",
+)
+def saturates(rows: Rows):
     texts, shares = [], []
     for H in _each(rows):
-        found = rates(rows, RESIDENT, H)
+        found = {B: rows.rate(name_of(H, B), RESIDENT) for B in _sizes(rows, H)}
         if SMALL in found and len(found) > 1:
             shares.append(found[SMALL] / max(found.values()))
             best = max(found, key=found.__getitem__)
             texts.append(f"{shares[-1]:.0%} of {max(found.values()):.0f} GFLOP/s at {best} ({H})")
     if not shares:
         raise UnmeasuredError(f"a minibatch of {SMALL} and another one were not measured")
-    return Verdict(
-        max(shares) >= 0.9,
-        ", ".join(texts),
-        facts=f"throughput at a minibatch of {SMALL}",
-        reasons=Reasons(
-            "a row of weights in a register serves as many samples as there are",
-            "from a cache a row of weights is loaded once for a tile of samples, which few do not "
-            "fill",
-        ),
-    )
+    return max(shares) >= 0.9, ", ".join(texts), f"throughput at a minibatch of {SMALL}"
 
 
-def _closes(rows: Rows) -> Verdict:
+@CLAIMS(
+    *("caching", "loading weights in each step is wasteful"),
+    holds="loading the weights is shared by all samples, so that few samples gain most",
+    fails="loading the weights hides behind the products of all minibatches alike",
+)
+def closes(rows: Rows):
     texts, falling = [], []
     for H in _each(rows):
-        gains = {
-            B: rows.faster(name_of(H, B), RESIDENT, COLD) for B in SIZES if name_of(H, B) in rows
-        }
+        gains = {B: rows.faster(name_of(H, B), RESIDENT, COLD) for B in _sizes(rows, H)}
         if len(gains) > 2:
-            least, most = min(gains), max(gains)
-            trend = fit_trend(gains.items())
+            least, most, trend = min(gains), max(gains), fit_trend(gains.items())
             falling.append(trend.falls)
-            texts.append(
-                f"{gains[least]:.1f} at {least}, {gains[most]:.1f} at {most} ({H}; B^({trend}))"
-            )
+            ends = f"{gains[least]:.1f} at {least}, {gains[most]:.1f} at {most}"
+            texts.append(f"{ends} ({H}; B^({trend}))")
     if not falling:
         raise UnmeasuredError("three minibatches of a layer were not measured")
-    return Verdict(
-        all(falling),
-        ", ".join(texts),
-        facts="resident beside weights from memory, with the fit through all minibatches",
-        reasons=Reasons(
-            "loading the weights is shared by all samples, so that few samples gain most",
-            "loading the weights hides behind the products of all minibatches alike",
-        ),
-    )
+    facts = "resident beside weights from memory, with the fit through all minibatches"
+    return all(falling), ", ".join(texts), facts
 
 
-def _barriers(rows: Rows) -> Verdict:
+@CLAIMS(
+    *("pipelining", "a barrier is a third of a step", f"{_BARRIER:.0%}, TitanX"),
+    holds="what threads do between two barriers is as short as a barrier",
+    fails="the state goes through caches that the cores share: a barrier takes well under a "
+    "microsecond",
+)
+def barriers(rows: Rows):
+    rows.among(map(phases_of, UNITS), "no step was parted")
     found = {H: name for H in UNITS if (name := phases_of(H)) in rows}
-    if not found:
-        raise UnmeasuredError("no step was parted")
     waiting = {H: rows[name]["phases"].get(WAITING, 0.0) for H, name in found.items()}
-    return Verdict(
-        max(waiting.values()) >= 0.5 * _BARRIER,
-        ", ".join(f"{share:.0%} ({H})" for H, share in waiting.items()),
-        facts="of a training step, half of the paper's share being enough",
-        reasons=Reasons(
-            "what threads do between two barriers is as short as a barrier",
-            "the state goes through caches that the cores share: a barrier takes well under a "
-            "microsecond",
-        ),
-    )
+    ours = ", ".join(f"{share:.0%} ({H})" for H, share in waiting.items())
+    facts = "of a training step, half of the paper's share being enough"
+    return max(waiting.values()) >= 0.5 * _BARRIER, ours, facts
 
 
 def _plots(rows: Rows) -> list[dict[str, Any]]:
     """Throughput over minibatch, for each layer."""
-    plots = []
-    for H in UNITS:
-        lines = {}
-        for way, name in WAYS.items():
-            try:
-                lines[name] = [*rates(rows, way, H).items()]
-            except UnmeasuredError:
-                continue
-        if lines:
-            plots.append(curve(f"{H} units, T = {T}", "minibatch", "GFLOP/s", "xy", lines))
-    return plots
+    return [
+        curve(f"{H} units, T = {T}", "minibatch", "GFLOP/s", "xy", lines)
+        for H in UNITS
+        for lines in [
+            {
+                name: known(SIZES, lambda B, way=way, H=H: rows.rate(name_of(H, B), way))
+                for way, name in WAYS.items()
+            }
+        ]
+    ]
 
 
+_LAYER: dict[str, Any] = {"cell": "rnn", "I": INPUTS}
+_BESIDE: dict[str, Any] = {"baseline": "torch", **_LAYER}
 PERSISTENT = Suite(
     "persistent",
     "What do recurrent weights gain that stay on the chip over all steps?",
     (
         *(
-            Case(
+            sized(
                 name_of(H, B),
-                "forward",
-                "rnn",
-                *(T, B, H, INPUTS),
-                contestants=(*WAYS, "torch"),
+                FORWARD,
+                *WAYS,
+                "torch",
                 baseline="torch",
                 quick=(H, B) in _QUICK,
+                **_LAYER,
             )
             for H in UNITS
             for B in SIZES
         ),
-        *(Case(phases_of(H), "phases", "rnn", T, SMALL, H, INPUTS, quick=H == 512) for H in UNITS),
+        *(sized(phases_of(H), PHASES, quick=H == 512, **_LAYER) for H in UNITS),
     ),
     seconds=3.0,
     source="Diamos, Persistent RNNs: 30 times faster RNN layers at small minibatches (Baidu, 2016)",
-    claims=(
-        Claim("title", "30 times as fast at a minibatch of 4", "30, TitanX", _faster),
-        Claim("pipelining", "kept full with a minibatch of 4", "2.8 TFLOP/s from 5", _saturates),
-        Claim("caching", "loading weights in each step is wasteful", "", _closes),
-        Claim("pipelining", "a barrier is a third of a step", f"{_BARRIER:.0%}, TitanX", _barriers),
-    ),
-    plots=_plots,
+    claims=CLAIMS,
+    curves=_plots,
 )

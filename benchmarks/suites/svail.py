@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
-from benchmarks.cases import Case, Suite
-from benchmarks.claims import (
-    SAME,
-    Claim,
-    Reasons,
-    Rows,
-    Spread,
-    UnmeasuredError,
-    Verdict,
-    curve,
-)
+from benchmarks.cases import Case, Effort, Suite, Way, sized
+from benchmarks.claims import SAME, Claims, Rows, Spread, UnmeasuredError, curve
+from benchmarks.contestants import TRAIN
+from benchmarks.measures.training import Entered, entered, timed
+from benchmarks.rows import study
+from benchmarks.studies.learning_studies import CELLS, CHARACTERS
+from benchmarks.worker import PEAK
+from benchmarks.workloads.custom_cells import find_cell
+from elman import compiler
+from elman.plan.build import program
+from elman.plan.cost import backward_work, state_bytes, tape_bytes
+from elman.plan.spec import PlanOptions, Spec, Tape
 
 T, FEW = 16, 4  # the post does not tell its own; few steps where one takes 0.1 s
 LARGE = 2048
@@ -42,7 +44,52 @@ THERE = {
     2048: (1.035, 1.114, 1.195),
 }
 _ADDED_UP = "what each step gains adds up"
+_NO_LAUNCHES = "one compiled loop has no launches of kernels to save"
 Place = tuple[int, int]
+CLAIMS = Claims()
+
+
+def measure_variants(case: Case, effort: Effort) -> dict[str, Any]:
+    """Time training steps of several formulas interleaved.
+
+    A contestant is a name and its cell, ``elman-c gru``; it has agreed with the float64 run of the
+    first one of its own formula.
+
+    Raises:
+        VerifyError, EngineError: as :func:`measure_steps`.
+    """
+    every, groups = Entered(), dict[str, list[str]]()
+    for contestant in case.contestants:
+        name, cell = contestant.split()
+        groups.setdefault(cell, []).append(name)
+    for cell, names in groups.items():
+        group = {"cell": cell, "contestants": tuple(names), "baseline": names[0]}
+        one = entered(replace(case, measure=TRAIN, **group), {}, 0)
+        every.present |= {f"{name} {cell}": who for name, who in one.present.items()}
+        every.absent |= {f"{name} {cell}": why for name, why in one.absent.items()}
+        every.errors |= {f"{name} {cell}": error for name, error in one.errors.items()}
+        every.flop = max(every.flop, one.flop)
+    return timed(case, effort, every)
+
+
+def measure_tapes(case: Case, effort: Effort) -> dict[str, Any]:
+    """Per cell and tape, for one step of one sample: bytes that are kept, beside the states'; FLOP
+    of products and pointwise evaluations of the backward. Nothing is run."""
+    del effort
+    found = {f"{name} {tape}": _kept(name, tape, case) for name in CELLS for tape in get_args(Tape)}
+    texts = [f"{name} {one['bytes']} bytes" for name, one in found.items()]
+    return study(f"kept per step and sample: {', '.join(texts)}", kept=found)
+
+
+def _kept(name: str, tape: Tape, case: Case) -> dict[str, int]:
+    cell = find_cell(name)
+    dims = tuple(sorted(cell.bind(case.input_size, case.H).items()))
+    wants = frozenset(entry.name for entry in (*cell.inputs, *cell.weights))
+    spec = Spec(dims, case.dtype, wants=wants, options=PlanOptions(tape))
+    made = program(compiler.pair_of(cell), spec)
+    work = backward_work(made)
+    kept = {"bytes": tape_bytes(made), "states": state_bytes(made)}
+    return {**kept, "products": work.products, "pointwise": work.pointwise}
 
 
 def case_name(place: Place) -> str:
@@ -51,38 +98,18 @@ def case_name(place: Place) -> str:
     return f"ladder {FEW if H >= LARGE else T},{B},{H}"
 
 
-def _case(place: Place) -> Case:
-    H, B = place
-    return Case(
-        case_name(place),
-        "variants",
-        "gru",
-        *(FEW if H >= LARGE else T, B, H),
-        contestants=VARIANTS,
-        baseline=CHOSEN,
-        quick=place == (128, 128),
-    )
-
-
-def _faster(rows: Rows, later: str, earlier: str, place: Place) -> Spread:
-    """How many times as fast one variant is as another, round by round beside the baseline."""
-    return rows.ratio(case_name(place), later, earlier)
-
-
 def _everywhere(
     rows: Rows, later: str, earlier: str, places: Iterable[Place]
 ) -> dict[Place, Spread]:
-    """How many times as fast one variant is as another, wherever they were measured.
+    """How many times as fast one variant is as another, round by round beside the baseline,
+    wherever they were measured.
 
     Raises:
         UnmeasuredError: nowhere.
     """
-    found = {
-        place: _faster(rows, later, earlier, place) for place in places if case_name(place) in rows
-    }
-    if not found:
-        raise UnmeasuredError("none of its sizes was measured")
-    return found
+    cases = {place: case_name(place) for place in places}
+    rows.among(cases.values(), "none of its sizes was measured")
+    return {at: rows.ratio(name, later, earlier) for at, name in cases.items() if name in rows}
 
 
 def _list(found: dict[Place, Spread]) -> str:
@@ -97,172 +124,149 @@ def _gaining(found: dict[Place, Spread]) -> str:
 
 def _there(step: int) -> str:
     """What one step of the ladder gains in the post, by units."""
-    texts = []
-    for H, bars in THERE.items():
-        before = bars[step - 1] if step else 1.0
-        texts.append(f"{bars[step] / before:.2f} ({H}, 128)")
-    return f"{', '.join(texts)}, TitanX"
+    gains = {H: bars[step] / (bars[step - 1] if step else 1.0) for H, bars in THERE.items()}
+    return ", ".join(f"{gain:.2f} ({H}, 128)" for H, gain in gains.items()) + ", TitanX"
 
 
-def _whole(rows: Rows) -> Verdict:
+@CLAIMS(
+    *("2", "GRUs are accelerated by up to 40 %", "1.40 (1024, 128), TitanX"),
+    holds=_ADDED_UP,
+    fails=_NO_LAUNCHES,
+)
+def whole(rows: Rows):
     found = _everywhere(rows, CHOSEN, ORIGINAL, PLACES)
     best = max(found, key=lambda place: found[place].median)
-    return Verdict(
-        found[best].median >= THERE[1024][2] * (1 - SAME),
-        _list({best: found[best]}),
-        facts="the best of all sizes",
-        reasons=Reasons(_ADDED_UP, "one compiled loop has no launches of kernels to save"),
-    )
+    good = found[best].median >= THERE[1024][2] * (1 - SAME)
+    return good, _list({best: found[best]}), "the best of all sizes"
 
 
-def _ladder(rows: Rows) -> Verdict:
+@CLAIMS(
+    *("6", "all four: 20 to 40 %, minibatch 128", "1.20 to 1.40, TitanX"),
+    holds=_ADDED_UP,
+    fails=_NO_LAUNCHES,
+)
+def ladder(rows: Rows):
     found = _everywhere(rows, CHOSEN, ORIGINAL, BARS)
-    return Verdict(
-        min(ratio.median for ratio in found.values()) >= 1.2,
-        _list(found),
-        facts="the whole ladder, variant 4 beside variant 1",
-        reasons=Reasons(_ADDED_UP, "one compiled loop has no launches of kernels to save"),
-    )
+    least = min(ratio.median for ratio in found.values())
+    return least >= 1.2, _list(found), "the whole ladder, variant 4 beside variant 1"
 
 
-def _concatenate(rows: Rows) -> Verdict:
+@CLAIMS(
+    *("5.2.2", "concatenating products gains", _there(0)),
+    holds="an operand is loaded once for all products that read it",
+    fails="single products are tiles of the same loop over rows and units, and no launches",
+)
+def concatenate(rows: Rows):
     found = _everywhere(rows, CONCATENATED, ORIGINAL, BARS)
-    hoisted = _everywhere(rows, UNMERGED, ORIGINAL, found)
-    return Verdict(
-        all(ratio.gains for ratio in found.values()),
-        _list(found),
-        facts=f"{_gaining(found)}; of it by the inputs' products for all steps at once: "
-        f"{_list(hoisted)}",
-        reasons=Reasons(
-            "an operand is loaded once for all products that read it",
-            "single products are tiles of the same loop over rows and units, and no launches",
-        ),
-    )
+    hoisted = _list(_everywhere(rows, UNMERGED, ORIGINAL, found))
+    facts = f"{_gaining(found)}; of it by the inputs' products for all steps at once: {hoisted}"
+    return all(ratio.gains for ratio in found.values()), _list(found), facts
 
 
-def _reset(rows: Rows) -> Verdict:
+@CLAIMS(
+    *("2, 5.2.3", "moving the reset gate gains ~10 %", _there(1)),
+    holds="one product a step instead of two that wait for each other",
+    fails="at minibatch 128 two products that wait for each other keep two cores as busy as one",
+)
+def reset(rows: Rows):
     found = _everywhere(rows, CHOSEN, CONCATENATED, BARS)
     smaller = _everywhere(rows, CHOSEN, CONCATENATED, PLACES)
-    return Verdict(
-        all(ratio.gains and ratio.median >= 1.05 for ratio in found.values()),
-        _list(smaller),
-        facts="both with the tape that the plan chooses; judged at minibatch 128",
-        reasons=Reasons(
-            "one product a step instead of two that wait for each other",
-            "at minibatch 128 two products that wait for each other keep two cores as busy as one",
-        ),
-    )
+    faster = all(ratio.gains and ratio.median >= 1.05 for ratio in found.values())
+    facts = "both with the tape that the plan chooses; judged at minibatch 128"
+    return faster, _list(smaller), facts
 
 
-def _activations(rows: Rows) -> Verdict:
+@CLAIMS(
+    *("5.2.4", "saving other activations gains", _there(2)),
+    holds="what is kept is less, and what is recomputed is elementwise",
+    fails='tape="save" recomputes no product either',
+)
+def activations(rows: Rows):
     found = _everywhere(rows, CHOSEN, MOVED, BARS)
-    again = _everywhere(rows, CHOSEN, RECOMPUTED, found)
-    return Verdict(
-        all(ratio.gains for ratio in found.values()),
-        _list(found),
-        facts=f'{_gaining(found)}, tape="auto" beside "save"; beside "recompute", which '
-        f"recomputes a "
-        f"product as variant 3 does: {_list(again)}",
-        reasons=Reasons(
-            "what is kept is less, and what is recomputed is elementwise",
-            'tape="save" recomputes no product either',
-        ),
+    again = _list(_everywhere(rows, CHOSEN, RECOMPUTED, found))
+    facts = (
+        f'{_gaining(found)}, tape="auto" beside "save"; beside "recompute", which recomputes a '
+        f"product as variant 3 does: {again}"
     )
+    return all(ratio.gains for ratio in found.values()), _list(found), facts
 
 
-def _memory(rows: Rows) -> Verdict:
+@CLAIMS(
+    *("5.2.4", "… without more memory, no product recomputed", "3 H values"),
+    holds="the minimum cut keeps the recurrent product and recomputes what is elementwise",
+    fails="the cut trades a product for memory, or memory for a product",
+)
+def memory(rows: Rows):
     row = rows["kept"]
     auto, save = row["kept"]["gru auto"], row["kept"]["gru save"]
-    return Verdict(
-        auto["bytes"] <= save["bytes"] and auto["products"] <= save["products"],
-        f"{auto['bytes']} bytes beside {save['bytes']} per step and sample, "
-        f"H = {row['asked']['H']}",
-        reasons=Reasons(
-            "the minimum cut keeps the recurrent product and recomputes what is elementwise",
-            "the cut trades a product for memory, or memory for a product",
-        ),
-    )
+    text = f"{auto['bytes']} bytes beside {save['bytes']} per step and sample"
+    less = auto["bytes"] <= save["bytes"] and auto["products"] <= save["products"]
+    return less, f"{text}, H = {row['asked']['H']}"
 
 
-def _minibatch(rows: Rows) -> Verdict:
+@CLAIMS(
+    *("6", "optimized at 64 as fast as original at 128", "1.0, TitanX"),
+    holds="what the ladder gains is more than what a smaller product loses",
+    fails="what the ladder gains is less than what a smaller product loses",
+)
+def minibatch(rows: Rows):
     found: dict[Place, Spread] = {}
     for H in (512, 1024):
-        if all(case_name((H, B)) in rows for B in (64, 128)):
-            half, whole = (case_name((H, B)) for B in (64, 128))
+        half, whole = (case_name((H, B)) for B in (64, 128))
+        if half in rows and whole in rows:
             ratio = rows.time(whole, ORIGINAL).over(rows.time(half, CHOSEN))
             found[H, 64] = Spread(ratio.median / 2, ratio.q1 / 2, ratio.q3 / 2)
     if not found:
         raise UnmeasuredError("minibatches of 64 and 128 were not measured")
-    return Verdict(
-        not any(ratio.loses for ratio in found.values()),
-        _list(found),
-        facts="samples per second of variant 4 at 64 beside those of variant 1 at 128",
-        reasons=Reasons(
-            "what the ladder gains is more than what a smaller product loses",
-            "what the ladder gains is less than what a smaller product loses",
-        ),
-    )
+    facts = "samples per second of variant 4 at 64 beside those of variant 1 at 128"
+    return not any(ratio.loses for ratio in found.values()), _list(found), facts
 
 
-def _accuracy(rows: Rows) -> Verdict:
+@CLAIMS("2", "the reset gate moves without loss in accuracy")
+def accuracy(rows: Rows):
     bits = rows["characters"]["bits"]
     before, after = bits["gru_before"], bits["gru"]
     off = sum(after) / len(after) - sum(before) / len(before)
     spread = max(max(values) - min(values) for values in (before, after))
-    return Verdict(
-        off <= spread,
-        f"{off:+.3f} bits per character",
-        facts=f"means over {len(after)} seeds of equal steps; seeds differ by up to {spread:.3f}",
-    )
+    facts = f"means over {len(after)} seeds of equal steps; seeds differ by up to {spread:.3f}"
+    return off <= spread, f"{off:+.3f} bits per character", facts
 
 
 def _plots(rows: Rows) -> list[dict[str, Any]]:
     """The post's second figure, there and here; and its first one, here."""
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for index, (name, variant) in enumerate(
-        (("concatenate", CONCATENATED), ("+ reset moved", MOVED), ("+ activations", CHOSEN))
-    ):
+    lines: dict[str, Any] = {}
+    places = {place[0]: name for place in BARS if (name := case_name(place)) in rows}
+    ladder = {"concatenate": CONCATENATED, "+ reset moved": MOVED, "+ activations": CHOSEN}
+    for index, (name, who) in enumerate(ladder.items()):
         lines[f"{name}, TitanX"] = [(H, bars[index]) for H, bars in THERE.items()]
-        lines[f"{name}, here"] = [
-            (place[0], _faster(rows, variant, ORIGINAL, place).median)
-            for place in BARS
-            if case_name(place) in rows
-        ]
+        here = [(H, rows.faster(case, who, ORIGINAL)) for H, case in places.items()]
+        lines[f"{name}, here"] = here
     rates = {
-        f"variant {number}": [
-            (place[0], rows[name]["flop"] / rows.seconds(name, variant) / 1e9)
-            for place in BARS
-            if (name := case_name(place)) in rows
-        ]
+        f"variant {number}": [(H, rows.rate(case, variant)) for H, case in places.items()]
         for number, variant in ((1, ORIGINAL), (4, CHOSEN))
     }
-    plots = [
+    return [
         curve("Speed at minibatch 128, beside the original", "units", "times as fast", "x", lines),
         curve("Products at minibatch 128", "units", "GFLOP/s", "xy", rates),
     ]
-    return [plot for plot in plots if plot["lines"]]
 
 
+_LADDER: dict[str, Any] = {"cell": "gru", "baseline": CHOSEN}
+_VARIANTS = Way("variants", measure_variants, dense=True)
 SVAIL = Suite(
     "svail",
     "What does each step of the SVAIL post's ladder of GRUs gain here?",
     (
-        Case("peak", "peak", quick=True),
-        *(_case(place) for place in PLACES),
-        Case("kept", "kept", "gru", T, 64, 512, quick=True),
-        Case("characters", "characters", "gru", 64, 16, 128),
+        PEAK,
+        *(
+            sized(case_name(at), _VARIANTS, *VARIANTS, quick=at == (128, 128), **_LADDER)
+            for at in PLACES
+        ),
+        Case("kept", Way("kept", measure_tapes), "gru", T, 64, 512, quick=True),
+        Case("characters", CHARACTERS, "gru", 64, 16, 128),
     ),
     seconds=1.0,
     source="Engel, Optimizing RNNs with Differentiable Graphs (Baidu SVAIL, 2016): TitanX, fp32",
-    claims=(
-        Claim("2", "GRUs are accelerated by up to 40 %", "1.40 (1024, 128), TitanX", _whole),
-        Claim("6", "all four: 20 to 40 %, minibatch 128", "1.20 to 1.40, TitanX", _ladder),
-        Claim("5.2.2", "concatenating products gains", _there(0), _concatenate),
-        Claim("2, 5.2.3", "moving the reset gate gains ~10 %", _there(1), _reset),
-        Claim("5.2.4", "saving other activations gains", _there(2), _activations),
-        Claim("5.2.4", "… without more memory, no product recomputed", "3 H values", _memory),
-        Claim("6", "optimized at 64 as fast as original at 128", "1.0, TitanX", _minibatch),
-        Claim("2", "the reset gate moves without loss in accuracy", "", _accuracy),
-    ),
-    plots=_plots,
+    claims=CLAIMS,
+    curves=_plots,
 )

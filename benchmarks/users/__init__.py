@@ -1,12 +1,15 @@
 """Recurrent models as published projects run them today, a step at a time, and the same on elman.
 
 Each project's loop is written here anew, as that project writes it: the same operations in the same
-order on the same shapes, none of its lines. ``Case.kind`` names the project.
+order on the same shapes, none of its lines. The kind of a case names the project.
 """
 
 from __future__ import annotations
 
-from benchmarks.cases import Case
+from typing import Any
+
+from benchmarks.cases import KindCase, Way
+from benchmarks.measures.training import measure_steps
 from benchmarks.problem import Contestant, Problem
 from benchmarks.users.lstms import EALSTM_MODEL, HASTE_MODEL
 from benchmarks.users.models import CFC, LIGRU
@@ -23,14 +26,18 @@ PROJECTS: dict[str, Project] = {
     "neuralhydrology": EALSTM_MODEL,
     "haste": HASTE_MODEL,
 }
-USERS = {*ENGINES, *(way for project in PROJECTS.values() for way in project.ways)}
+WAYS = {*ENGINES, *(way for project in PROJECTS.values() for way in project.ways)}
 
 
-def draw_user(case: Case, seed: int = 0) -> Problem:
+def draw_user(case: KindCase, seed: int = 0) -> Problem:
     """Draw x and dy from N(0, 1), weights as the project's loop initialises them."""
     return draw_project(PROJECTS[case.kind], case, seed)
 
 
 def used(name: str, problem: Problem) -> Contestant | str:
     """A contestant, or why it is absent: one of the project's ways, or elman on an engine."""
-    return entered(PROJECTS[problem.case.kind], name, problem)
+    case: Any = problem.case
+    return entered(PROJECTS[case.kind], name, problem)
+
+
+USER = Way("users", measure_steps, draw_user, used, dense=True)

@@ -9,15 +9,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-import elman.nn
 from benchmarks.cases import Case
-from benchmarks.users.project import Project, Weights
+from benchmarks.users.project import Project, Weights, layer_of
 from elman.cells import ealstm, zoneout_lstm_layernorm
 
 ATTRIBUTES = 27  # of a basin in CAMELS, as Kratzert et al. 2019 take them
@@ -48,19 +45,6 @@ class EALSTMLoop(nn.Module):
             h = torch.sigmoid(o) * torch.tanh(c)
             outputs.append(h)
         return torch.stack(outputs), (h, c)
-
-
-class EALSTM(nn.Module):
-    """The same on elman."""
-
-    def __init__(self, case: Case, engine: str) -> None:
-        super().__init__()
-        sizes = (case.input_size, case.H)
-        self.layer = elman.nn.Recurrent(ealstm, *sizes, S=ATTRIBUTES, engine=engine)
-
-    def forward(self, x: Tensor, attributes: Tensor) -> tuple[Tensor, Any]:
-        """See :class:`EALSTMLoop`."""
-        return self.layer(x, static=attributes)
 
 
 class HasteLoop(nn.Module):
@@ -96,20 +80,6 @@ class HasteLoop(nn.Module):
             h = (new - h) * keep + h
             outputs.append(h)
         return torch.stack(outputs), (h, c)
-
-
-class Haste(nn.Module):
-    """The same on elman."""
-
-    def __init__(self, case: Case, engine: str) -> None:
-        super().__init__()
-        sizes = (case.input_size, case.H)
-        options = {"hold_h": ZONEOUT, "engine": engine}
-        self.layer = elman.nn.Recurrent(zoneout_lstm_layernorm, *sizes, **options)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Any]:
-        """See :class:`HasteLoop`."""
-        return self.layer(x)
 
 
 def _eas(weights: Weights) -> dict[str, Tensor]:
@@ -150,11 +120,12 @@ def _halved(name: str, weight: Tensor) -> Tensor:
 
 EALSTM_MODEL = Project(
     {"loop": EALSTMLoop},
-    EALSTM,
+    layer_of(ealstm, lambda layer, x, given: layer(x, static=given), S=ATTRIBUTES),
     _attributes,
     learned=1,
     moved=_eas,
     tamed=_halved,
     once=frozenset({"input_net.weight"}),
 )
-HASTE_MODEL = Project({"loop": HasteLoop}, Haste, moved=_hastes, tamed=_halved, drawn=True)
+_HASTE = layer_of(zoneout_lstm_layernorm, hold_h=ZONEOUT)
+HASTE_MODEL = Project({"loop": HasteLoop}, _HASTE, moved=_hastes, tamed=_halved, drawn=True)

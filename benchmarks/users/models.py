@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import elman.nn
 from benchmarks.cases import Case
-from benchmarks.users.project import Project, Weights
+from benchmarks.users.project import Project, Weights, layer_of
 from elman.cells import cfc, ligru
 
 BACKBONE = 128  # units, as in ncps by default
@@ -107,18 +107,6 @@ class CfCLoop(nn.Module):
         return torch.stack(outputs), h
 
 
-class CfC(nn.Module):
-    """The same on elman."""
-
-    def __init__(self, case: Case, engine: str) -> None:
-        super().__init__()
-        self.layer = elman.nn.Recurrent(cfc, case.input_size, case.H, U=BACKBONE, engine=engine)
-
-    def forward(self, x: Tensor, gaps: Tensor) -> tuple[Tensor, Any]:
-        """See :class:`CfCLoop`."""
-        return self.layer((x, gaps))
-
-
 def _ligrus(weights: Weights) -> dict[str, Tensor]:
     return {"u.U_l0" if name == "u.weight" else name: weight for name, weight in weights.items()}
 
@@ -139,4 +127,5 @@ def _gaps(case: Case, source: torch.Generator) -> tuple[Tensor]:
 
 
 LIGRU = Project({"loop": LiGRULoop}, LiGRU, moved=_ligrus)
-CFC = Project({"loop": CfCLoop}, CfC, _gaps, learned=1, moved=_cfcs)
+_CFC = layer_of(cfc, lambda layer, x, gaps: layer((x, gaps)), U=BACKBONE)
+CFC = Project({"loop": CfCLoop}, _CFC, _gaps, learned=1, moved=_cfcs)

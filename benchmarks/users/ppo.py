@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.distributions.categorical import Categorical
 
 import elman.nn
-from benchmarks.cases import Case
-from benchmarks.problem import Contestant, Problem, Results
+from benchmarks.cases import Case, Way
+from benchmarks.measures.training import measure_steps
+from benchmarks.problem import Contestant, Problem, Results, gradients
 from benchmarks.users.project import ENGINES
 from benchmarks.users.resets import Fused, Stepwise, flags
 
@@ -152,8 +153,10 @@ def updated(name: str, problem: Problem) -> Contestant | str:
         part = played.of(torch.arange(case.B // MINIBATCHES))
         loss = loss_of(agent, part)
         grads = torch.autograd.grad(loss, [*agent.parameters()])
-        names = [f"gradient of {name}" for name, _ in agent.named_parameters()]
-        return {"loss": loss.detach(), **dict(zip(names, grads, strict=True))}
+        return {"loss": loss.detach()} | gradients(dict(agent.named_parameters()), grads)
 
     facts = partial(elman.nn.choices, agent) if name in ENGINES else dict
     return Contestant(run, results, tuple(problem.weights), facts)
+
+
+UPDATE = Way("update", measure_steps, draw_update, updated)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 import elman.nn
 from benchmarks.cases import OURS, Case
 from benchmarks.problem import Contestant, Problem, Results, named
+from elman.frontend.cell import Cell
 
 Weights = Mapping[str, Tensor]
 ENGINES = {OURS: "auto", f"{OURS}-c": "c", f"{OURS}-reference": "reference"}
@@ -50,6 +52,34 @@ class Project:
     drawn: bool = False
 
 
+class Layer(nn.Module):
+    """One layer of a cell on elman, called as the project's module is."""
+
+    def __init__(self, layer: nn.Module, call: Callable[..., tuple[Tensor, Any]]) -> None:
+        super().__init__()
+        self.layer, self.call = layer, call
+
+    def forward(self, x: Tensor, *given: Tensor) -> tuple[Tensor, Any]:
+        """Outputs [T, B, H] and the last states."""
+        return self.call(self.layer, x, *given)
+
+
+def layer_of(
+    cell: Cell, call: Callable[..., Any] = nn.Module.__call__, **options: Any
+) -> Callable[[Case, str], nn.Module]:
+    """What makes such a layer, with dims and options of the cell.
+
+    Args:
+        call: of the layer, x and what is given.
+    """
+
+    def make(case: Case, engine: str) -> nn.Module:
+        sizes = (case.input_size, case.H)
+        return Layer(elman.nn.Recurrent(cell, *sizes, engine=engine, **options), call)
+
+    return make
+
+
 def draw_project(project: Project, case: Case, seed: int = 0) -> Problem:
     """Draw x and dy from N(0, 1), weights as the project's loop initialises them."""
     dtype = getattr(torch, case.dtype)
@@ -69,7 +99,7 @@ def entered(project: Project, name: str, problem: Problem) -> Contestant | str:
     """A contestant, or why it is absent: one of the project's ways, or elman on an engine."""
     case, ours = problem.case, name in ENGINES
     if not ours and name not in project.ways:
-        return f"nobody wrote {case.kind} that way"
+        return f"nobody wrote {case.name.split()[0]} that way"
     module = project.ours(case, ENGINES[name]) if ours else project.ways[name](case)
     moved = project.moved if ours else dict
     module.to(problem.x.dtype)

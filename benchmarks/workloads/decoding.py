@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 import elman.nn
 from benchmarks.cases import OURS, Case
-from benchmarks.problem import Contestant, Problem, Results
+from benchmarks.problem import Contestant, Problem, trained
 
 _FEW = 8  # rows and classes of the step before the one whose memory is measured
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -41,18 +41,12 @@ def decoded(name: str, problem: Problem) -> Contestant | str:
     if isinstance(loss, str):
         return loss
     x, targets = problem.x.clone().requires_grad_(), problem.dy.long()
-    leaves = {"x": x, **weights}
 
-    def run() -> tuple[Tensor, tuple[Tensor, ...]]:
+    def forward() -> tuple[tuple[Tensor], Tensor, None]:
         value = loss(x, targets)
-        return value, torch.autograd.grad(value, list(leaves.values()))
+        return (value,), value, None
 
-    def results() -> Results:
-        value, grads = run()
-        by_name = zip(leaves, grads, strict=True)
-        return {"output": value.detach()} | {f"gradient of {key}": grad for key, grad in by_name}
-
-    return Contestant(run, results, tuple(leaves), dict)
+    return trained(forward, {"x": x, **weights}, name=lambda value: {"output": value.detach()})
 
 
 def few(problem: Problem) -> Problem:

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -20,10 +21,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 import elman.nn
+from benchmarks.cases import Case, Way
+from benchmarks.contestants import draw_layer
 from benchmarks.measures.phases import fitting_job
+from benchmarks.measures.training import measure_steps
 from benchmarks.peers.halide_bptt import halide_bptt
 from benchmarks.peers.numpy_bptt import numba_bptt, numpy_bptt, quadratic_bptt
-from benchmarks.problem import Contestant, Problem, Results, named
+from benchmarks.problem import Contestant, Problem, trained
 from benchmarks.workloads.custom_cells import find_cell
 from elman.engines.c.kernel import CKernel
 from elman.engines.call import Call
@@ -50,8 +54,13 @@ COMBINATIONS = {  # name -> what is left out
 WITHOUT = {f"without {name}": (name,) for name in ("specialization", "fusion")}
 
 
+def draw_fit(case: Case) -> Problem:
+    """As of a layer; nobody wants the gradient of x."""
+    return replace(draw_layer(case), wants_x=False)
+
+
 def fitted(name: str, problem: Problem) -> Contestant | str:
-    """A contestant of a measure ``fit``, or why it is absent."""
+    """A contestant of :data:`FITTERS`, or why it is absent."""
     return FITTERS[name](problem)
 
 
@@ -66,20 +75,12 @@ def _trained(
     facts: Callable[[], dict[str, Any]] = dict,
 ) -> Contestant:
     """Whatever autograd differentiates."""
-    x, target, leaves = problem.x, problem.dy, tuple(weights.values())
 
-    def run() -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        output, last = forward(x)
-        loss = (output - target).square().sum()
-        return output, last, torch.autograd.grad(loss, leaves)
+    def run() -> tuple[tuple[Tensor, Tensor], Tensor, None]:
+        output, last = forward(problem.x)
+        return (output, last), (output - problem.dy).square().sum(), None
 
-    def results() -> Results:
-        output, last, grads = run()
-        return named(output, last) | {
-            f"gradient of {name}": grad for name, grad in zip(weights, grads, strict=True)
-        }
-
-    return Contestant(run, results, tuple(weights), facts)
+    return trained(run, weights, facts)
 
 
 def _module(problem: Problem, engine: str, without: tuple[str, ...] = ()) -> nn.Module:
@@ -191,3 +192,9 @@ FITTERS: dict[str, Callable[[Problem], Contestant | str]] = {
     "per-step": _called_per_step,
     "per-run": _compiled_per_run,
 }
+FIT = Way(
+    "fit",
+    *(measure_steps, draw_fit, fitted),
+    dense=True,
+    apart=("numpy", "quadratic", "numba", "halide"),
+)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import elman.nn
-from benchmarks.cases import OURS, Case
+from benchmarks.cases import OURS, Case, Way
+from benchmarks.measures.training import measure_steps
 from benchmarks.problem import Contestant, Problem, Results
 
 if TYPE_CHECKING:
@@ -67,3 +68,6 @@ def predicted(name: str, problem: Problem) -> Contestant:
 
     facts = partial(elman.nn.choices, model) if name == OURS else dict
     return Contestant(run, results, tuple(problem.weights), facts)
+
+
+LANGUAGE = Way("language", measure_steps, draw_language, predicted)

@@ -1,11 +1,12 @@
 """What torch.nn's layers do beside a dense batch: packed sequences, stacks, steps, transforms.
 
-``Case.kind`` says which. Every contestant computes the same: outputs, last states, all gradients.
+The kind of a case says which. Contestants compute the same: outputs, last states, all gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,20 +16,20 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import elman.nn
-from benchmarks.cases import Case
-from benchmarks.problem import Contestant, Problem, Results
+from benchmarks.cases import Effort, KindCase, Way
+from benchmarks.measures.training import measure_steps
+from benchmarks.peers.remote import beside
+from benchmarks.problem import Contestant, Problem, Results, gradients, trained
 
 LAYERED = ("elman-lengths", "elman-reference", "loop")  # beside torch, elman and elman-c
 SHORTEST = 0.2  # of T: lengths are drawn from there to T
 _STACK = {"num_layers": 2, "bidirectional": True}
 _KINDS: dict[str, Any] = {"stacked": _STACK, "stacked packed": _STACK}
-_TIMES: dict[str, int] = dict.fromkeys(
-    ("penalty", "samples", "stream", "acting"), 0
-)  # their products are not counted
+_UNCOUNTED = ("penalty", "samples", "stream", "acting")  # products
 Module = Callable[..., Any]
 
 
-def draw_layers(case: Case, seed: int = 0) -> Problem:
+def draw_layers(case: KindCase, seed: int = 0) -> Problem:
     """Draw x and dy from N(0, 1), weights as torch draws them."""
     dtype = getattr(torch, case.dtype)
     with torch.random.fork_rng(devices=[]):
@@ -39,10 +40,10 @@ def draw_layers(case: Case, seed: int = 0) -> Problem:
         dy = torch.randn(case.T, case.B, case.H * directions, dtype=dtype)
     weights = {name: w.detach().to(dtype) for name, w in module.state_dict().items()}
     rows = int(_lengths(case).sum()) if "packed" in case.kind else case.T * case.B
-    return Problem(case, x, dy, weights, _TIMES.get(case.kind, rows))
+    return Problem(case, x, dy, weights, 0 if case.kind in _UNCOUNTED else rows)
 
 
-def _lengths(case: Case) -> Tensor:
+def _lengths(case: KindCase) -> Tensor:
     """Lengths uniform between ``SHORTEST`` of T and T, longest first; the longest is T."""
     source = torch.Generator().manual_seed(case.B)
     drawn = torch.randint(int(SHORTEST * case.T), case.T + 1, (case.B,), generator=source)
@@ -50,7 +51,7 @@ def _lengths(case: Case) -> Tensor:
     return drawn.sort(descending=True).values
 
 
-def _module(case: Case, where: Any, **options: Any) -> nn.Module:
+def _module(case: KindCase, where: Any, **options: Any) -> nn.Module:
     """A layer of torch's, or of elman's with an engine."""
     module: nn.Module = getattr(where, case.cell.upper())(
         case.input_size, case.H, **_KINDS.get(case.kind, {}), **options
@@ -63,7 +64,7 @@ def layered(name: str, problem: Problem) -> Contestant | str:
 
     ``elman-lengths``: padded, with ``lengths=``. ``loop``: elman's module, called for each sample.
     """
-    case = problem.case
+    case: Any = problem.case
     engine = name.removeprefix("elman-") if name in ("elman-c", "elman-reference") else "auto"
     ours = {} if name == "torch" else {"engine": engine}
     module = _module(case, nn if name == "torch" else elman.nn, **ours)
@@ -72,7 +73,7 @@ def layered(name: str, problem: Problem) -> Contestant | str:
     if case.kind == "samples":
         names = tuple(dict(module.named_parameters()))
         each = (_one_by_one if name in ("torch", "loop") else _mapped)(module, problem.x)
-        return Contestant(each, lambda: _samples(names, each()), names, facts)
+        return Contestant(each, lambda: gradients(names, each()), names, facts)
     if case.kind == "acting":
         act = partial(_acted, module, problem.x)
         return Contestant(act, lambda: dict(zip(("output", "last"), act(), strict=True)), (), facts)
@@ -80,24 +81,17 @@ def layered(name: str, problem: Problem) -> Contestant | str:
     wanted = {"x": x, **dict(module.named_parameters())}
     call = _CALLS[case.kind](case, module, problem.dy, name)
 
-    def step() -> tuple[Any, tuple[Tensor, ...]]:
-        results, roots, ds = call(x)
-        return results, torch.autograd.grad(roots, list(wanted.values()), ds)
+    def name_of(*outputs: Tensor) -> Results:
+        return {f"output {k}": value.detach() for k, value in enumerate(outputs)}
 
-    def results() -> Results:
-        outputs, grads = step()
-        named = {f"output {k}": value.detach() for k, value in enumerate(outputs)}
-        by_name = zip(wanted, grads, strict=True)
-        return named | {f"gradient of {name}": value for name, value in by_name}
-
-    return Contestant(step, results, tuple(wanted), facts)
+    return trained(lambda: call(x), wanted, facts, name_of)
 
 
 def _states(last: Any) -> tuple[Tensor, ...]:
     return tuple(last) if isinstance(last, tuple) else (last,)
 
 
-def _packed(case: Case, module: Module, dy: Tensor, name: str) -> Any:
+def _packed(case: KindCase, module: Module, dy: Tensor, name: str) -> Any:
     """Packed rows in and out; or a padded batch with its lengths."""
     lengths = _lengths(case)
     d_rows = pack_padded_sequence(dy, lengths).data
@@ -114,7 +108,7 @@ def _packed(case: Case, module: Module, dy: Tensor, name: str) -> Any:
     return call
 
 
-def _dense(case: Case, module: Module, dy: Tensor, name: str) -> Any:
+def _dense(case: KindCase, module: Module, dy: Tensor, name: str) -> Any:
     def call(x: Tensor) -> Any:
         output, last = module(x)
         return (output, *_states(last)), output, dy
@@ -132,7 +126,7 @@ def _stepped(module: Module, x: Tensor) -> tuple[Tensor, Any]:
     return torch.cat(outputs), last
 
 
-def _stream(case: Case, module: Module, dy: Tensor, name: str) -> Any:
+def _stream(case: KindCase, module: Module, dy: Tensor, name: str) -> Any:
     def call(x: Tensor) -> Any:
         output, last = _stepped(module, x)
         return (output, *_states(last)), output, dy
@@ -147,7 +141,7 @@ def _acted(module: Module, x: Tensor) -> tuple[Tensor, Tensor]:
     return output, torch.cat(_states(last))
 
 
-def _penalty(case: Case, module: Module, dy: Tensor, name: str) -> Any:
+def _penalty(case: KindCase, module: Module, dy: Tensor, name: str) -> Any:
     """The gradient of a loss plus the squared norm of its gradient by x."""
 
     def call(x: Tensor) -> Any:
@@ -190,11 +184,7 @@ def _one_by_one(module: nn.Module, x: Tensor) -> Callable[[], tuple[Tensor, ...]
     return run
 
 
-def _samples(names: tuple[str, ...], found: tuple[Tensor, ...]) -> Results:
-    return {f"gradient of {name}": value for name, value in zip(names, found, strict=True)}
-
-
-_CALLS: dict[str, Callable[[Case, Module, Tensor, str], Any]] = {
+_CALLS: dict[str, Callable[[KindCase, Module, Tensor, str], Any]] = {
     "packed": _packed,
     "stacked packed": _packed,
     "stacked": _dense,
@@ -202,3 +192,19 @@ _CALLS: dict[str, Callable[[Case, Module, Tensor, str], Any]] = {
     "stream": _stream,
     "penalty": _penalty,
 }
+
+
+def twice(name: str, problem: Problem) -> Contestant | str:
+    """Two runs at once, in two processes on the same cores; one in float64, which judges them."""
+    if problem.x.dtype != torch.float32:
+        return layered(name, problem)
+    return beside(name, replace(problem, case=replace(problem.case, measure=LAYERS)))
+
+
+def measure_twice(case: KindCase, effort: Effort) -> dict[str, Any]:
+    """As :func:`measure_steps`: both runs take each other's cores, as they are meant to."""
+    return {**measure_steps(case, effort), "waited": 0.0}
+
+
+LAYERS = Way("layers", measure_steps, draw_layers, layered)
+TWICE = Way("layers", measure_twice, draw_layers, twice)

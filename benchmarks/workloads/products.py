@@ -9,8 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 import elman.nn
-from benchmarks.cases import Case
+from benchmarks.cases import Case, Effort, Way
+from benchmarks.measures.training import measure_steps
 from benchmarks.problem import Contestant, Problem
+from benchmarks.rows import Row, study
 from benchmarks.workloads.custom_cells import projected
 
 ROWS, COLUMNS = "rows", "columns"  # a sample is a row of X [B, I], or a column of Xᵀ [I, B]
@@ -63,3 +65,14 @@ PRODUCTS: dict[str, Callable[[Problem], Contestant]] = {
     COLUMNS: _columns,
     PANELS: _own,
 }
+
+
+def measure_products(case: Case, effort: Effort) -> Row:
+    """Time layouts of a product interleaved, as :func:`measure_steps`, and tell their speeds."""
+    row = measure_steps(case, effort)
+    speeds = {name: row["flop"] / taken["median"] / 1e9 for name, taken in row["seconds"].items()}
+    texts = [f"{name} {speed:.0f}" for name, speed in speeds.items()]
+    return study(f"GFLOP/s: {', '.join(texts)}", **row)
+
+
+PRODUCT = Way("product", measure_products, draw_product, multiplied, backward=False)

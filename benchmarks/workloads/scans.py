@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.cases import Case, Effort
+from benchmarks.cases import Case, Effort, Way
+from benchmarks.measures.training import measure_steps
 from benchmarks.peers.libraries import facts_of, library, tensor_of
-from benchmarks.problem import Contestant, Problem, Results
+from benchmarks.problem import Contestant, Problem, Results, gradients, trained
 from elman.engines.deer.api import linear_scan
 
 _VECTORS, _FACTORS = 5, 3  # arrays like b: b y; y dy db. Like a: a; a da. Each counted once
@@ -24,31 +26,27 @@ def draw_scan(case: Case, seed: int = 0) -> Problem:
     source = torch.Generator().manual_seed(seed)
     dtype = getattr(torch, case.dtype)
 
-    size = (case.T, case.B, case.H, *([case.I] if case.I else []))
+    size, moved = (case.T, case.B, case.H, *([case.I] if case.I else [])), scanned_bytes(case)
 
     def normal(*more: int) -> Tensor:
         return torch.randn(*size, *more, dtype=dtype, generator=source)
 
     if not case.I:
-        return Problem(case, normal(), normal(), {"a": torch.sigmoid(normal())})
+        return Problem(case, normal(), normal(), {"a": torch.sigmoid(normal())}, moved=moved)
     a = normal(case.I)
     norm = torch.linalg.matrix_norm(a, ord="fro", keepdim=True)
-    return Problem(case, normal(), normal(), {"a": a / norm})
+    return Problem(case, normal(), normal(), {"a": a / norm}, moved=moved)
 
 
 def _contestant(problem: Problem, scan: Any) -> Contestant:
     a = problem.weights["a"].clone().requires_grad_()
     b = problem.x.clone().requires_grad_()
 
-    def run() -> tuple[Tensor, tuple[Tensor, ...]]:
+    def forward() -> tuple[tuple[Tensor], Tensor, Tensor]:
         y = scan(a, b)
-        return y, torch.autograd.grad(y, (a, b), problem.dy)
+        return (y,), y, problem.dy
 
-    return Contestant(run, lambda: _named(*run()), ("a", "b"), dict)
-
-
-def _named(y: Tensor, grads: tuple[Tensor, ...]) -> Results:
-    return {"output": y.detach(), "gradient of a": grads[0], "gradient of b": grads[1]}
+    return trained(forward, {"a": a, "b": b}, name=lambda y: {"output": y.detach()})
 
 
 def scanned_bytes(case: Case) -> int:
@@ -56,11 +54,6 @@ def scanned_bytes(case: Case) -> int:
     values = case.T * case.B * case.H * max(1, case.I)
     factors = values * max(1, case.I)
     return (_VECTORS * values + _FACTORS * factors) * getattr(torch, case.dtype).itemsize
-
-
-def own_scan(problem: Problem) -> Contestant:
-    """elman's."""
-    return _contestant(problem, linear_scan)
 
 
 def loop_scan(problem: Problem) -> Contestant:
@@ -126,7 +119,7 @@ def jax_associative(problem: Problem) -> Contestant | str:
 
     def results() -> Results:
         y, grads = run()
-        return _named(tensor_of(y), tuple(map(tensor_of, grads)))
+        return {"output": tensor_of(y)} | gradients("ab", map(tensor_of, grads))
 
     return Contestant(run, results, ("a", "b"), partial(facts_of, "jax"))
 
@@ -142,3 +135,20 @@ def measure_bandwidth(case: Case, effort: Effort) -> dict[str, Any]:
         torch.add(a, b, out=c)
         best = min(best, time.perf_counter() - start)
     return {"bandwidth_gbs": round(3 * 4 * _ELEMENTS / best / 1e9, 2), "threads": case.threads}
+
+
+SCANS: dict[str, Callable[[Problem], Contestant | str]] = {
+    "loop": loop_scan,
+    "jax": jax_associative,
+    "torch": torch_associative,
+    "elman": partial(_contestant, scan=linear_scan),
+}
+
+
+def enter_scan(name: str, problem: Problem) -> Contestant | str:
+    """One of :data:`SCANS`, or why it is absent."""
+    return SCANS[name](problem)
+
+
+SCAN = Way("scan", measure_steps, draw_scan, enter_scan, apart=("jax",))
+BANDWIDTH = Way("bandwidth", measure_bandwidth)

@@ -9,17 +9,18 @@ import pytest
 from bench_rows import steady
 from benchmarks.cases import Case, Effort
 from benchmarks.claims import Rows, judged
-from benchmarks.contestants import draw_problem, enter
-from benchmarks.measures.phases import measure_phases
+from benchmarks.measures.phases import PHASES, measure_phases
 from benchmarks.measures.training import measure_steps
+from benchmarks.peers.remote import enter
+from benchmarks.problem import draw_problem
 from benchmarks.suites import find_suite
-from benchmarks.suites.cmu_claims import CLAIMS, COMBINED, LENGTHS, PEERS
-from benchmarks.workloads.fitting import COMBINATIONS, FITTERS, SWITCHES
+from benchmarks.suites.cmu import CLAIMS, COMBINED, LENGTHS, PEERS
+from benchmarks.workloads.fitting import COMBINATIONS, FIT, FITTERS, SWITCHES
 from elman.engines.base import WAITING
 from helpers import assert_close
 
 LEAST = Effort(1e-9, 1, 1)
-SMALL = Case("small 6,5,19", "fit", "tanh_readout", 6, 5, 19, baseline="torch")
+SMALL = Case("small 6,5,19", FIT, "tanh_readout", 6, 5, 19, baseline="torch")
 CMU = find_suite("cmu")
 
 
@@ -70,7 +71,7 @@ def test_a_row():
 
 def test_phases():
     """Shares of the time, products and pointwise work of both ways apart."""
-    found = measure_phases(replace(SMALL, measure="phases"), LEAST)["phases"]
+    found = measure_phases(replace(SMALL, measure=PHASES), LEAST)["phases"]
     assert 0 <= found.pop(WAITING) < 1
     assert sum(found.values()) == pytest.approx(1)
     for name in ("forward, steps: products", "backward, steps: pointwise", "weight gradients"):

@@ -7,8 +7,10 @@ import pytest
 from benchmarks import running
 from benchmarks.cases import Case, Suite
 from benchmarks.claims import Claim, Rows, Verdict, curve
+from benchmarks.measures.starting import COLD
 from benchmarks.rows import read_rows
 from benchmarks.suites import SUITES
+from benchmarks.worker import PEAK
 
 MACHINE = {
     "cpu": "a",
@@ -26,7 +28,7 @@ def fail(monkeypatch):
     """Every case but the peak fails."""
 
     def measure(case, effort, cache):
-        told = {"peak_gflops": {"2": 7.0}} if case.measure == "peak" else {"failed": "cannot"}
+        told = {"peak_gflops": {"2": 7.0}} if case.measure.name == "peak" else {"failed": "cannot"}
         return {**told, "machine": MACHINE}
 
     monkeypatch.setattr(running, "_measured", measure)
@@ -94,7 +96,7 @@ def test_claims_and_plots_of_several_rows(benchmarks, fail, tmp_path, monkeypatc
         places = [(1.0, rows["peak"]["peak_gflops"]["2"])]
         return [curve("Peaks by threads", "threads", "GFLOP/s", "", {"here": places, "none": []})]
 
-    cases = (Case("peak", "peak"), Case("b", "cold"))
+    cases = (PEAK, Case("b", COLD))
     claims = (never, never_measured)
     suite = Suite("probe", "?", cases, 1.0, "A Report, 2016", claims, plots)
     monkeypatch.setitem(SUITES, "probe", suite)

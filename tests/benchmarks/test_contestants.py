@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from benchmarks import contestants
-from benchmarks.cases import Case, Effort
-from benchmarks.contestants import BUILT_IN, draw_problem, enter
+from benchmarks.cases import Case, Effort, KindCase
+from benchmarks.contestants import BUILT_IN, FORWARD, TRAIN
 from benchmarks.measures import training
 from benchmarks.measures.training import measure_steps
-from benchmarks.peers.loops import PLAIN, TUNED
+from benchmarks.peers.loops import TUNED
+from benchmarks.peers.remote import enter
 from benchmarks.peers.steps import STEPS
-from benchmarks.problem import Contestant
+from benchmarks.problem import Contestant, draw_problem
 from benchmarks.suites import find_suite
-from benchmarks.workloads.scans import measure_bandwidth
+from benchmarks.workloads.scans import BANDWIDTH, SCAN, measure_bandwidth
 from elman.errors import EngineError, VerifyError
 from elman.nn import using
 from helpers import assert_close
 
 LEAST = Effort(1e-9, 1, 1)
-SMALL = Case(
-    "small", "train", "gru", 5, 2, 8, contestants=("torch", "elman-aten"), baseline="torch"
-)
+SMALL = Case("small", TRAIN, "gru", 5, 2, 8, contestants=("torch", "elman-aten"), baseline="torch")
 
 
 @pytest.mark.parametrize(
     "name, cell, layers",
     [
-        *[("loop", cell, 1) for cell in PLAIN],
+        *[("loop", cell, 1) for cell in ("lstm_layernorm", "lstm_peephole", "lem", "leaky_memory")],
         *[("tuned-loop", cell, 1) for cell in TUNED],
         *[("loop", cell, layers) for cell in STEPS for layers in (1, 2)],
     ],
@@ -52,7 +52,7 @@ def test_loop_is_the_cell(name, cell, layers):
 @pytest.mark.parametrize("n", [0, 3])
 def test_scans_are_the_loop(name, n):
     """A linear recurrence by each contestant, of factors or matrices: values and gradients."""
-    case = replace(SMALL, measure="scan", cell="mingru", T=37, I=n, contestants=("loop", name))
+    case = replace(SMALL, measure=SCAN, cell="mingru", T=37, I=n, contestants=("loop", name))
     problem = draw_problem(case)
     made = enter(name, problem)
     if isinstance(made, str):
@@ -65,10 +65,10 @@ def test_scans_are_the_loop(name, n):
         assert_close(got[result], value, msg=result)
 
 
-LAYERS = {  # one of two runs at once will do: it starts four processes
+LAYERS: dict[Any, Any] = {  # one of two runs at once will do: it starts four processes
     case.kind if case.kind == "beside" else (case.cell, case.kind): case
     for case in (*find_suite("layers").cases, *find_suite("streams").cases)
-    if case.kind
+    if isinstance(case, KindCase)
 }
 
 
@@ -101,13 +101,13 @@ def test_engines_of_a_suite_are_asked_for_by_name():
 def test_bandwidth(monkeypatch):
     """Bytes that are moved over time."""
     monkeypatch.setattr("benchmarks.workloads.scans._ELEMENTS", 1 << 12)
-    assert measure_bandwidth(replace(SMALL, measure="bandwidth"), LEAST)["bandwidth_gbs"] > 0
+    assert measure_bandwidth(replace(SMALL, measure=BANDWIDTH), LEAST)["bandwidth_gbs"] > 0
 
 
 _absent: dict[str, str] = {}  # peers that said so; each asks in a process of its own
 
 
-@pytest.mark.parametrize("measure", ["train", "forward"])
+@pytest.mark.parametrize("measure", [TRAIN, FORWARD], ids=lambda way: way.name)
 @pytest.mark.parametrize("cell", BUILT_IN)
 @pytest.mark.parametrize("name", ["jax", "onnxruntime"])
 def test_peer_is_the_cell(name, cell, measure):
@@ -118,7 +118,7 @@ def test_peer_is_the_cell(name, cell, measure):
     problem = draw_problem(case)
     peer = enter(name, problem)
     if isinstance(peer, str):
-        assert "not installed" in peer or (name, measure) == ("onnxruntime", "train")
+        assert "not installed" in peer or (name, measure) == ("onnxruntime", TRAIN)
         if "not installed" in peer:
             _absent[name] = peer
         return
@@ -146,7 +146,7 @@ def test_steps_of_the_suite(case):
     assert found["ratio"].keys() == present - {small.baseline}
     assert found["error"].keys() == present
     assert all(0 <= error < 1e-4 for error in found["error"].values())
-    if case.measure == "train":
+    if case.measure.name == "train":
         assert found["wants"][0] == "x"
         assert len(found["wants"]) > 4
         assert found["dy"] == "dense"
@@ -170,7 +170,7 @@ def test_same_numbers_for_all():
 
 def test_work_is_counted():
     """Products only: 2·G·H·(I+H)·T·B forward, three times that in training."""
-    forward = replace(SMALL, measure="forward", I=3)
+    forward = replace(SMALL, measure=FORWARD, I=3)
     assert draw_problem(forward).flop == 2 * 3 * 8 * (3 + 8) * 5 * 2
     assert draw_problem(replace(SMALL, I=3)).flop == 3 * draw_problem(forward).flop
 

@@ -7,16 +7,17 @@ import json
 import pytest
 import torch
 
-from benchmarks.cases import Case, Effort
+from benchmarks.cases import Effort, KindCase
 from benchmarks.report import Plot
 from benchmarks.studies import convergence
+from benchmarks.studies.convergence import CONVERGENCE, OVER_LENGTHS
 
 EFFORT = Effort(1e-9, 1, 1)
 
 
 def study(kind: str, cell: str = "gru", T: int = 40) -> dict:
     """What is found of a small case, as the file holds it."""
-    case = Case("a study", "convergence", cell, T, 2, 3, kind=kind)
+    case = KindCase("a study", CONVERGENCE, cell, T, 2, 3, kind=kind)
     return json.loads(json.dumps(convergence.measure_convergence(case, EFFORT)))
 
 
@@ -50,7 +51,7 @@ def test_lengths(monkeypatch):
     """One count per length, for weights as drawn and as trained."""
     monkeypatch.setattr(convergence, "LENGTHS", (5, 20))
     monkeypatch.setitem(convergence.WEIGHTS, "trained", (1.0, 2))
-    found = convergence.measure_lengths(Case("n", "lengths", "gru", 1, 1, 3), EFFORT)
+    found = convergence.measure_lengths(KindCase("n", OVER_LENGTHS, "gru", 1, 1, 3), EFFORT)
     assert set(found["lengths"]) == {"untrained", "trained"}
     for lengths, counts in found["lengths"].values():
         assert list(lengths) == [5, 20]
@@ -59,7 +60,7 @@ def test_lengths(monkeypatch):
 
 def test_training_changes_the_weights():
     """The trained study is of other weights than the untrained one."""
-    case = Case("n", "convergence", "gru", 10, 1, 3, kind="untrained")
+    case = KindCase("n", CONVERGENCE, "gru", 10, 1, 3, kind="untrained")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(convergence.WEIGHTS, "trained", (1.0, 2))
         before, after = convergence.drawn(case), convergence.drawn(case, "trained")

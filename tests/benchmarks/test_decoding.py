@@ -10,6 +10,7 @@ import pytest
 from bench_rows import steady
 from benchmarks.cases import OURS, Case, Effort
 from benchmarks.claims import Rows, judged
+from benchmarks.measures.memory import DECODER as STEP
 from benchmarks.measures.memory import measure_memory
 from benchmarks.measures.training import measure_steps
 from benchmarks.suites.decoder import DECODER, MIB, WORDS, name_of
@@ -17,7 +18,7 @@ from benchmarks.workloads.decoding import DECODERS
 
 
 def case_of(N: int, H: int, V: int, contestants: tuple[str, ...]) -> Case:
-    return Case("case", "decoder", "rnn", 1, N, H, V, contestants, "torch", threads=1)
+    return Case("case", STEP, "rnn", 1, N, H, V, contestants, "torch", threads=1)
 
 
 def test_all_agree():

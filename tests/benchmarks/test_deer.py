@@ -7,10 +7,10 @@ from typing import Any
 from bench_rows import steady
 from benchmarks.claims import Rows, judged
 from benchmarks.measures.limits import REFUSED
-from benchmarks.suites.deer import DEER
-from benchmarks.suites.deer_claims import (
+from benchmarks.suites.deer import (
     AT_ONCE,
     CLAIMS,
+    DEER,
     DIFFICULT,
     INITIAL,
     LOOP,
@@ -22,9 +22,9 @@ from benchmarks.suites.deer_claims import (
 def row(case, time, iterations: dict[Any, Any], grows: int, power: int) -> dict[str, Any]:
     """What a case would have given: times by contestant, iterations by solver."""
     told: dict[str, Any] = {"case": case.name, "asked": case.to_json()}
-    if case.measure == "lengths":
+    if case.measure.name == "lengths":
         return {**told, "lengths": {"untrained": [[100, 1000], [3, 3 + grows]]}}
-    if case.measure == "convergence":
+    if case.measure.name == "convergence":
         solvers = {
             name: {"iterations": iterations[case.name, name], "replaced": 7}
             for name in ("newton", "picard")

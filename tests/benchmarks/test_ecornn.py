@@ -7,21 +7,20 @@ from dataclasses import replace
 import pytest
 
 from bench_rows import steady
-from benchmarks import contestants
 from benchmarks.cases import OURS, Effort
 from benchmarks.claims import Rows, judged
-from benchmarks.contestants import draw_problem, enter
 from benchmarks.measures import operators
 from benchmarks.measures.operators import LAYER, MOVING, POINTWISE, PRODUCTS, REST, by_kind
-from benchmarks.measures.training import measure_products, measure_steps
-from benchmarks.problem import Contestant
+from benchmarks.measures.training import measure_steps
+from benchmarks.peers.remote import enter
+from benchmarks.problem import Contestant, draw_problem
 from benchmarks.studies import learning_studies
 from benchmarks.studies.learning_studies import measure_perplexities
-from benchmarks.suites.ecornn import ECORNN
-from benchmarks.suites.ecornn_claims import (
+from benchmarks.suites.ecornn import (
     AGAIN,
     CHOOSING,
     CURVES,
+    ECORNN,
     FIRST,
     GRID,
     LAUNCHES,
@@ -32,6 +31,7 @@ from benchmarks.suites.ecornn_claims import (
     layout_name,
 )
 from benchmarks.workloads import language, products
+from benchmarks.workloads.products import measure_products
 from elman.errors import VerifyError
 
 LEAST = Effort(1e-9, 1, 1)
@@ -69,9 +69,9 @@ def test_models_are_one(monkeypatch):
     def other(name, problem):
         return plain(name, replace(problem, dy=(problem.dy + (name == OURS)) % 11))
 
-    monkeypatch.setitem(contestants._OWN, "language", other)
+    model = replace(MODEL, measure=replace(MODEL.measure, enter=other))
     with pytest.raises(VerifyError, match="elman disagrees with torch"):
-        measure_steps(MODEL, LEAST)
+        measure_steps(model, LEAST)
 
 
 def test_a_step_of_a_model_updates_it(monkeypatch):

@@ -81,6 +81,8 @@ def test_wrong_kernels_are_not_timed(script: Any, monkeypatch: pytest.MonkeyPatc
 def test_cases(script: Any) -> None:
     """Every part of the question has cases, each under a name of its own, the first of all kinds
     at once."""
+    from benchmarks.gpu_worker import job_of
+
     found = list(script.cases())
     names = [case.name for case in found]
     assert len(set(names)) == len(names)
@@ -89,4 +91,4 @@ def test_cases(script: Any) -> None:
     assert set(script.COMPILED) <= set(names)
     for case in found:
         if case.kind not in ("peaks", "barrier", "decoder", *script.MODULES):
-            assert script.job_of(case, "cpu").spec.dims
+            assert job_of(case, "cpu").spec.dims

@@ -10,18 +10,18 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from benchmarks.cases import Case, Effort
+from benchmarks.cases import Effort, TrainedCase
 from benchmarks.studies import trainer_models
-from benchmarks.studies.learning_by_engine import measure_learning
+from benchmarks.studies.learning_by_engine import LEARNING, measure_learning
 from benchmarks.studies.trainer_models import STUDIES, config_of, curve_of
 from elman.errors import InputError, VerifyError
 from elman.train.loop.metrics import read_metrics
 from elman.train.run.run import start
 
 LEAST = Effort(1e-9, 1, 1)
-SMALL = Case(
+SMALL = TrainedCase(
     "small",
-    "learning",
+    LEARNING,
     "gru",
     *(12, 4, 8),
     contestants=("elman-c", "elman", "torch", "loop"),

@@ -7,22 +7,28 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.cases import Case, Effort
+from benchmarks.cases import Effort
 from benchmarks.claims import Rows, UnmeasuredError
 from benchmarks.measures import limits
-from benchmarks.measures.limits import REFUSED, judged_steps, refusals
-from benchmarks.measures.training import measure_steps
+from benchmarks.measures.limits import (
+    LIMITED_TRAIN,
+    REFUSED,
+    LimitedCase,
+    judged_steps,
+    measure_limited,
+    refusals,
+)
 from benchmarks.problem import Contestant
 from benchmarks.suites import SUITES
-from benchmarks.suites.deer_claims import LENGTHS, UNITS, cell_of_grid
+from benchmarks.suites.deer import LENGTHS, UNITS, cell_of_grid
 from benchmarks.table import words
 from elman.measuring import timing
 from helpers import need_engine
 
 LEAST = Effort(1e-9, 1, 1)
-CASE = Case(
+CASE = LimitedCase(
     "case",
-    "train",
+    LIMITED_TRAIN,
     "gru",
     *(20_000, 2, 4),
     contestants=("torch", "elman-aten"),
@@ -54,12 +60,6 @@ def clock(monkeypatch):
     return taking
 
 
-def test_without_a_limit_nothing_is_forecast(clock):
-    ran = clock({})
-    assert refusals(replace(CASE, most=0.0)) == {}
-    assert not ran
-
-
 def test_time_is_forecast_by_short_runs(clock):
     """In proportion to the steps; what a call costs besides is not taken for a step's."""
     ran = clock({"torch": lambda T: 0.05 + 1e-5 * T, "elman-aten": lambda T: 0.01 * T})
@@ -81,7 +81,7 @@ def test_an_expensive_short_run_is_the_last(clock):
 def test_who_is_judged_by_a_refused_one_is_refused(clock, monkeypatch):
     """Without the baseline nobody agrees with anything: a row without times, and no failure."""
     clock({"torch": lambda T: 1.0 * T, "elman-aten": lambda T: 0.0})
-    row = measure_steps(CASE, LEAST)
+    row = measure_limited(CASE, LEAST)
     assert row["seconds"] == {}
     assert row["absent"]["elman-aten"] == f"{REFUSED}torch, which judges it, is"
     told = words({**row, "case": CASE.name, "asked": CASE.to_json()})
@@ -109,14 +109,13 @@ def test_all_steps_are_compared_if_they_fit(monkeypatch):
     """Else the first ones, with the same weights, and the row says how many."""
     case = replace(CASE, T=300, contestants=("elman-aten", "torch"))
     monkeypatch.setattr(limits, "JUDGED", 20)
-    row = measure_steps(case, LEAST)
+    row = measure_limited(case, LEAST)
     assert "compared" not in row
     for room, steps in ((1 << 30, 300), (1 << 10, 20)):
         monkeypatch.setattr(limits, "available", lambda room=room: room)
         assert judged_steps(case, case.contestants) == steps
     monkeypatch.setattr(limits, "refusals", lambda case: {})
-    monkeypatch.setattr("benchmarks.measures.training.refusals", lambda case: {})
-    row = measure_steps(case, LEAST)
+    row = measure_limited(case, LEAST)
     assert row["compared"] == 20
     assert row["seconds"].keys() == {"elman-aten", "torch"}
     told = words({**row, "case": case.name, "asked": case.to_json()})
@@ -144,4 +143,4 @@ def test_every_cell_of_the_grid_has_a_case():
             case = cases[cell_of_grid(n, T)]
             sizes = case.T, case.B, case.H
             assert sizes == (T, 16, n)
-            assert case.most > 0
+            assert isinstance(case, LimitedCase)

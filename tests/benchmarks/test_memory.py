@@ -9,18 +9,19 @@ import pytest
 import torch
 
 from bench_rows import steady
-from benchmarks.cases import Case, Effort
+from benchmarks.cases import Case, Effort, packed
 from benchmarks.claims import Rows, judged
-from benchmarks.contestants import CHECKPOINT, draw_problem, module_of
+from benchmarks.contestants import CHECKPOINT, KeptCase, module_of
+from benchmarks.measures.memory import MEMORY as STEP_OF
 from benchmarks.measures.memory import measure_memory, take_peak
-from benchmarks.problem import Problem
+from benchmarks.problem import Problem, draw_problem
 from benchmarks.programs import program
 from benchmarks.suites.memory import EVERY, LONG, MEMORY, MIB
 from elman.engines.c.memory import LARGE
 from elman.measuring.process import run_program
 from helpers import need_engine
 
-STEP = Case("step", "memory", "gru", 16, 1, 8, contestants=("torch",), baseline="torch")
+STEP = Case("step", STEP_OF, "gru", 16, 1, 8, contestants=("torch",), baseline="torch")
 
 
 class Known(torch.nn.Module):
@@ -52,16 +53,16 @@ def test_results_that_are_kept_count_as_taken():
     """Engine c has memory of earlier results for further ones of their size, those of a forecast
     too: a step takes it."""
     need_engine("c")
-    case = Case("c", "memory", "gru", 4000, 4, 128, contestants=("elman-c",), baseline="elman-c")
-    asked = {"case": case.to_json(), "contestant": "elman-c", "choices": {}}
-    found = json.loads(run_program(program("measures.memory", text=json.dumps(asked)), 300))
+    case = Case("c", STEP_OF, "gru", 4000, 4, 128, contestants=("elman-c",), baseline="elman-c")
+    text = packed(case, "elman-c", {})
+    found = json.loads(run_program(program("measures.memory", text=text), 300))
     assert found["forecast"] > 4 * LARGE
     assert found["peak"] == pytest.approx(found["forecast"], rel=0.1)
 
 
 def test_modules():
     """The same weights; who keeps states keeps those of the case's steps."""
-    case = Case("c", "memory", "lstm", 5, 2, 4, layers=2, checkpoint=3, contestants=("torch",))
+    case = KeptCase("c", STEP_OF, "lstm", 5, 2, 4, layers=2, contestants=("torch",), checkpoint=3)
     problem = draw_problem(case)
     torch_module, ours = (module_of(name, problem) for name in ("torch", CHECKPOINT))
     assert not isinstance(torch_module, str)
@@ -70,18 +71,17 @@ def test_modules():
     assert ours.num_layers == torch_module.num_layers == 2
     for name, weight in torch_module.state_dict().items():
         assert torch.equal(weight, ours.state_dict()[name])
-    lru = Case("c", "memory", "lru", 5, 2, 4)
+    lru = Case("c", STEP_OF, "lru", 5, 2, 4)
     assert module_of("torch", draw_problem(lru)) == "torch.nn has no lru"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "sizes",
-    [(150, 16, 32), pytest.param((600, 16, 32), marks=pytest.mark.long), (20_000, 16, 4)],
+    "sizes", [(150, 16, 32), pytest.param((600, 16, 32), marks=pytest.mark.long), (20_000, 16, 4)]
 )
 def test_forecasts_of_all_steps_at_once(sizes):
     """Jacobians of a window, and what is computed beside them where they are small."""
-    case = Case("case", "memory", "gru", *sizes, contestants=("elman-deer",), baseline="elman-deer")
+    case = Case("case", STEP_OF, "gru", *sizes, contestants=("elman-deer",), baseline="elman-deer")
     memory = measure_memory(case, Effort(0.1, 1, 1))["memory"]["elman-deer"]
     assert memory["forecast"] == pytest.approx(memory["peak"], rel=0.25)
 
@@ -93,8 +93,8 @@ def test_forecasts(sizes, checkpoint):
     which take less; also where there are many spans, of many small tensors."""
     need_engine("c")
     torchs = ("torch",) * (sizes[0] < 10_000)
-    case = Case(
-        *("case", "memory", "gru", *sizes),
+    case = KeptCase(
+        *("case", STEP_OF, "gru", *sizes),
         contestants=(*torchs, "elman-c", CHECKPOINT),
         baseline=(*torchs, "elman-c")[0],
         threads=1,

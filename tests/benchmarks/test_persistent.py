@@ -10,8 +10,8 @@ import torch
 from bench_rows import steady
 from benchmarks.cases import Effort
 from benchmarks.claims import Rows, judged
-from benchmarks.contestants import draw_problem
 from benchmarks.measures.training import measure_steps
+from benchmarks.problem import draw_problem
 from benchmarks.suites.persistent import (
     COLD,
     PERSISTENT,

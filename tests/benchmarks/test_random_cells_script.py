@@ -20,6 +20,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "robustness" / "random_cells
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script as a module."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
     spec = importlib.util.spec_from_file_location("random_cells_script", SCRIPT)
     assert spec is not None
     assert spec.loader is not None

@@ -7,12 +7,7 @@ import pytest
 from benchmarks.scaling.forecast import Machine, Point, Times, forecast, paying, scaled
 from benchmarks.scaling.links import Memory, Nodes
 from elman.errors import InputError
-from elman.plan.allreduce import (
-    INTERCONNECTS,
-    Interconnect,
-    find_interconnect,
-    step_s,
-)
+from elman.plan.allreduce import INTERCONNECTS, Interconnect, find_interconnect, step_s
 
 FREE = Interconnect(0.0, 1e30)
 NOTHING = Memory(0.0, 1e30)

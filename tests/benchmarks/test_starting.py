@@ -12,7 +12,14 @@ from benchmarks.cases import Case, Effort
 from benchmarks.measures import starting
 from benchmarks.measures.first_step import first_step
 from benchmarks.measures.random_cell import unseen_cell
-from benchmarks.measures.starting import measure_choosing, measure_import, measure_warm
+from benchmarks.measures.starting import (
+    CHOOSING,
+    IMPORT,
+    WARM,
+    measure_choosing,
+    measure_import,
+    measure_warm,
+)
 from elman.measuring.process import run_program
 from elman.nn import using
 
@@ -36,11 +43,11 @@ def test_starts_are_measured(monkeypatch):
     least = Effort(starts=1)
     with monkeypatch.context() as patch:
         patch.setattr(starting, "run_program", cache(run_program))  # the first import counts
-        found = measure_import(Case("import", "import"), least)["seconds"]
+        found = measure_import(Case("import", IMPORT), least)["seconds"]
     assert found["elman"]["median"] > 0
     assert found["torch"]["median"] > 0
 
-    found = measure_warm(Case("warm", "warm", T=3, B=2, H=5, threads=1), least)
+    found = measure_warm(Case("warm", WARM, T=3, B=2, H=5, threads=1), least)
     assert found["seconds"]["elman"]["samples"] == 1
     (chosen,) = found["facts"]["elman"]["l0"].values()
     assert chosen["engine"] in {"c", "reference"}
@@ -53,7 +60,7 @@ def test_choosing_alone(monkeypatch):
     """Kernels are compiled and verified before the clock starts; each round chooses anew."""
     asked = []
     monkeypatch.setattr(starting, "choose", lambda *_, **more: asked.append(more) or CHOICE)
-    case = Case("choosing", "choosing", "lstm", 5, 3, 8, layers=2)
+    case = Case("choosing", CHOOSING, "lstm", 5, 3, 8, layers=2)
     found = measure_choosing(case, Effort(1.0, 3, 1))
     assert asked == [{}, *[{"again": True}] * 3]
     assert found["seconds"]["elman"]["samples"] == 3

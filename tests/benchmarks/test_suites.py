@@ -6,17 +6,17 @@ import json
 
 import pytest
 
-from benchmarks.cases import Case, Effort
+from benchmarks.cases import Effort, packed, unpacked
 from benchmarks.contestants import CONTESTANTS
 from benchmarks.suites import SUITES, find_suite
-from benchmarks.users import USERS
-from benchmarks.worker import MEASURES
+from benchmarks.users import WAYS
 from benchmarks.workloads.custom_cells import find_cell
 from benchmarks.workloads.decoding import DECODERS
 from benchmarks.workloads.fitting import FITTERS
 from benchmarks.workloads.language import LANGUAGES
 from benchmarks.workloads.layer_features import LAYERED
 from benchmarks.workloads.products import PRODUCTS
+from benchmarks.workloads.scans import SCANS
 from elman.errors import InputError
 
 ASKED = {  # (T, B, H) -> times as fast as torch; a table of its own, so that nobody lowers it
@@ -36,7 +36,7 @@ def test_foundation_asks_what_was_promised():
     found = find_suite("foundation").cases
     steps = [case for case in found if case.ratio is not None]
     assert {(c.cell, c.T, c.B, c.H): c.ratio for c in steps} == ASKED
-    assert {(c.threads, c.dtype, c.measure) for c in steps} == {(2, "float32", "train")}
+    assert {(c.threads, c.dtype, c.measure.name) for c in steps} == {(2, "float32", "train")}
     assert all(case.input_size == case.H for case in steps)
     seconds = {case.name: case.seconds for case in found if case.seconds is not None}
     assert seconds == {
@@ -61,7 +61,7 @@ CPU_ASKED = {  # (T, B, H) -> GRU, RNN, LSTM
 def test_cpu_asks_what_was_promised():
     """Ratios to torch's own layers by shape; a loop for cells that torch does not have."""
     found = [case for case in find_suite("cpu").cases if case.ratio is not None]
-    assert {(c.threads, c.dtype, c.measure) for c in found} == {(2, "float32", "train")}
+    assert {(c.threads, c.dtype, c.measure.name) for c in found} == {(2, "float32", "train")}
     for index, cell in enumerate(("gru", "rnn", "lstm")):
         ours = {(c.T, c.B, c.H): c.ratio for c in found if c.cell == cell}
         assert ours == {shape: ratios[index] for shape, ratios in CPU_ASKED.items()}
@@ -81,14 +81,14 @@ def test_suite_is_consistent(suite):
     assert SUITES[suite.name] is suite
     assert suite.question.endswith("?")
     for case in suite.cases:
-        assert case.measure in MEASURES, case.name
-        assert case.measure in ("users", "update") or find_cell(case.cell), case.name
-        with_cell = case.measure == "variants"
+        assert case.measure.name in ("users", "update") or find_cell(case.cell), case.name
+        with_cell = case.measure.name == "variants"
         names = {name.partition(" ")[0] if with_cell else name for name in case.contestants}
-        every = {*CONTESTANTS, *LAYERED, *FITTERS, *DECODERS, *PRODUCTS, *LANGUAGES, *USERS}
+        every = {*CONTESTANTS, *LAYERED, *FITTERS, *DECODERS, *PRODUCTS, *LANGUAGES, *WAYS, *SCANS}
         assert names <= every, case.name
         assert case.baseline in {"", *case.contestants}, case.name
-        assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
+        assert unpacked(packed(case)) == (case,)
+        assert json.loads(json.dumps(case.to_json()))["measure"] == case.measure.name
 
 
 def test_cases_are_selected_by_pattern():

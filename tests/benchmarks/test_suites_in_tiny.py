@@ -15,14 +15,15 @@ import pytest
 import torch
 
 from benchmarks import contestants, report, running, worker
-from benchmarks.cases import Case, Effort, Suite
+from benchmarks.cases import Case, Effort, Suite, unpacked
 from benchmarks.claims import BUSY, FAILS, HOLDS, UNMEASURED, Rows, judged
 from benchmarks.measures import memory, starting
+from benchmarks.peers import remote
 from benchmarks.rows import Row, read_rows
 from benchmarks.studies import learning_studies
 from benchmarks.suites import SUITES
 from benchmarks.table import CASE, words
-from benchmarks.workloads import fitting, language
+from benchmarks.workloads import fitting, language, layer_features
 from elman.measuring.process import Program, environment
 from scripts import begin, finished
 
@@ -36,19 +37,10 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 def tiny(case: Case) -> Case:
     """The same in sizes that take no time."""
-    return replace(
-        case,
-        T=min(case.T, T),
-        B=min(case.B, 4),
-        H=min(case.H, 8),
-        I=min(case.I, 5),
-        layers=min(case.layers, 2),
-        heads=min(case.heads, 2),
-        steps=min(case.steps, 6),
-        checkpoint=min(case.checkpoint, 4),
-        judged=min(case.judged, T),
-        threads=1,
-    )
+    most = {"T": T, "B": 4, "H": 8, "I": 5, "layers": 2, "judged": T, "threads": 1}
+    most |= {"heads": 2, "steps": 6, "checkpoint": 4}
+    sizes = {k: min(getattr(case, k), size) for k, size in most.items() if hasattr(case, k)}
+    return replace(case, **sizes)
 
 
 _said: dict[tuple[str, ...], str] = {}
@@ -57,7 +49,7 @@ _said: dict[tuple[str, ...], str] = {}
 def run_forked(program: Program, limit_s: float) -> str:
     """The last line of a process that had torch imported, and compiles as tests do: of one for all
     that differ in their sizes alone."""
-    who = json.loads(program.text)["contestant"] if program.text else ""
+    who = unpacked(program.text)[1] if program.text else ""
     key = (*program.words[:2], who)
     if key not in _said:
         _said[key] = _run_forked(program, limit_s)
@@ -103,8 +95,8 @@ def in_tiny(monkeypatch, tmp_path) -> None:
     """Suites measure tiny cases in this process, on data of two classes; what is always in a
     process of its own is forked from one that has torch."""
     monkeypatch.setattr(running, "_measured", measure)
-    monkeypatch.setattr(contestants, "remote", absent)
-    monkeypatch.setattr(contestants, "beside", contestants.local)
+    monkeypatch.setattr(remote, "remote", absent)
+    monkeypatch.setattr(layer_features, "beside", layer_features.layered)
     for known in (contestants.CONTESTANTS, fitting.FITTERS):
         monkeypatch.setitem(known, "compiled", absent)
     for module in (memory, starting):

@@ -11,11 +11,18 @@ from bench_rows import steady
 from benchmarks.cases import Effort
 from benchmarks.claims import Rows, judged
 from benchmarks.contestants import CONTESTANTS
-from benchmarks.measures.tapes import measure_tapes
-from benchmarks.measures.training import measure_variants
 from benchmarks.studies import learning_studies
 from benchmarks.studies.learning_studies import measure_characters
-from benchmarks.suites.svail import BARS, CHOSEN, PLACES, SVAIL, VARIANTS, case_name
+from benchmarks.suites.svail import (
+    BARS,
+    CHOSEN,
+    PLACES,
+    SVAIL,
+    VARIANTS,
+    case_name,
+    measure_tapes,
+    measure_variants,
+)
 from elman.errors import VerifyError
 
 LEAST = Effort(1e-9, 1, 1)

@@ -7,27 +7,24 @@ from dataclasses import asdict, replace
 import pytest
 
 from benchmarks.cases import Case, Effort, Suite
+from benchmarks.contestants import TRAIN
+from benchmarks.measures.phases import PHASES
+from benchmarks.measures.starting import IMPORT
 from benchmarks.pages import complaints, markdown, rewritten
-from benchmarks.table import (
-    CASE,
-    COLUMNS,
-    NOTHING,
-    filled,
-    share_of_peak,
-    warnings_of,
-    words,
-)
+from benchmarks.studies.convergence import CONVERGENCE, OVER_LENGTHS
+from benchmarks.table import CASE, COLUMNS, NOTHING, filled, share_of_peak, warnings_of, words
+from benchmarks.worker import PEAK
+from benchmarks.workloads.fitting import FIT
 from elman.errors import InputError, RunError
 from elman.measuring.timing import Quartiles
 
-PEAK = Case("peak", "peak")
 STEP = Case(
-    *("gru 10,1,64", "train", "gru", 10, 1, 64),
+    *("gru 10,1,64", TRAIN, "gru", 10, 1, 64),
     contestants=("torch", "elman", "elman-c"),
     baseline="torch",
     ratio=30.0,
 )
-START = Case("import elman", "import", seconds=0.3)
+START = Case("import elman", IMPORT, seconds=0.3)
 SUITE = Suite("small", "Does it work?", (PEAK, STEP, START))
 MACHINE = {
     "cpu": "A processor",
@@ -190,20 +187,20 @@ def test_studies_in_words():
         "newton": {"iterations": 3, "replaced": 0},
         "picard": {"iterations": None, "replaced": 7},
     }
-    study = row(Case("a study", "convergence"), solvers=solvers, solved_by="newton")
+    study = row(Case("a study", CONVERGENCE), solvers=solvers, solved_by="newton")
     assert (
         words(study)["study"]
         == f"iterations newton 3, picard {NOTHING} (7 values replaced); returned: newton"
     )
-    lengths = row(Case("lengths", "lengths"), lengths={"untrained": ([10, 100], [3, None])})
+    lengths = row(Case("lengths", OVER_LENGTHS), lengths={"untrained": ([10, 100], [3, None])})
     assert words(lengths)["study"] == "iterations untrained 10: 3, 100: None"
-    assert words(row(Case("kept", "kept"), told="so many bytes"))["study"] == "so many bytes"
+    assert words(row(Case("kept", CONVERGENCE), told="so many bytes"))["study"] == "so many bytes"
 
 
 def test_our_own_baseline():
     """Where engine c is what all are compared with, the others are told even without auto."""
     case = Case(
-        "gru 10,1,1", "train", T=10, contestants=("elman-c", "elman-deer"), baseline="elman-c"
+        "gru 10,1,1", TRAIN, T=10, contestants=("elman-c", "elman-deer"), baseline="elman-c"
     )
     found = row(case, seconds={"elman-c": times(1e-5)}, ratio={"elman-deer": times(0.25)})
     assert words(found)["others"] == "deer 4.00x"
@@ -212,7 +209,7 @@ def test_our_own_baseline():
 def test_phases_in_words():
     """The largest shares of the time, in a column of their own."""
     some = {f"steps {k}": k / 1000 for k in range(1, 9)}
-    found = row(Case("phases", "phases"), phases={**some, "products": 0.875, "waiting": 0.125})
+    found = row(Case("phases", PHASES), phases={**some, "products": 0.875, "waiting": 0.125})
     headers, told = filled([found])
     assert headers == ["case (T,B,H)", "where the time goes"]
     assert told == [["phases", "products 87.5%, waiting 12.5%, steps 8 0.8%, steps 7 0.7%"]]
@@ -220,7 +217,7 @@ def test_phases_in_words():
 
 def test_engine_c_beside_what_it_leaves_out():
     """Where engine c alone runs, others are told beside it."""
-    case = Case("switches", "fit", contestants=("serial", "simd", "elman-c"), baseline="serial")
+    case = Case("switches", FIT, contestants=("serial", "simd", "elman-c"), baseline="serial")
     ratio = {"simd": times(4.0), "elman-c": times(16.0)}
     found = words(row(case, seconds={"serial": times(1.0), "elman-c": times(0.0625)}, ratio=ratio))
     assert found["others"] == "simd 4.00x"

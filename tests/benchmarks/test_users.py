@@ -10,19 +10,10 @@ import pytest
 from bench_rows import steady
 from benchmarks.cases import OURS, Case, Effort
 from benchmarks.claims import Rows, UnmeasuredError, judged
-from benchmarks.contestants import draw_problem, enter
-from benchmarks.measures.limits import judged_steps
 from benchmarks.measures.training import measure_steps
-from benchmarks.suites.users import (
-    AIMS,
-    EPISODES,
-    LOOP,
-    PADDED,
-    RECURRENT,
-    TORCHRL,
-    UPDATE,
-    USERS,
-)
+from benchmarks.peers.remote import enter
+from benchmarks.problem import draw_problem
+from benchmarks.suites.users import AIMS, EPISODES, LOOP, PADDED, RECURRENT, TORCHRL, UPDATE, USERS
 from benchmarks.users import PROJECTS
 from helpers import assert_close
 
@@ -40,7 +31,7 @@ ASKED = {  # times as fast as the loop; a table of its own, so that nobody lower
     "dreamer gru 64,16,512": 5,
     "haste lstm 100,32,256": 3,
 }
-MODELS = [case for case in USERS.cases if case.measure == "users"]
+MODELS = [case for case in USERS.cases if case.measure.name == "users"]
 
 
 def small(case: Case) -> Case:
@@ -99,7 +90,7 @@ def test_an_update_is_the_loops():
 def test_steps_that_are_compared_are_those_the_case_names():
     """Of spiking layers the first ones, in which nothing is rounded."""
     case = next(case for case in MODELS if case.kind == "snntorch")
-    assert 0 < judged_steps(case, (LOOP,)) < case.T
+    assert 0 < case.judged < case.T
     found = measure_steps(replace(case, T=12, B=3, H=9, I=5), LEAST)
     assert found["compared"] == case.judged
     spikes = enter(LOOP, draw_problem(replace(case, T=case.judged, B=32))).results()["output"]

@@ -191,7 +191,7 @@ def _checked(
     for part in inputs:
         if part.is_complex():
             what = f"deer: x is {part.dtype}; it must be real"
-            raise InputError(diagnostic(what, [], "torch.view_as_real(x).flatten(-2)"))
+            raise InputError(what, "torch.view_as_real(x).flatten(-2)")
         if part.shape[: 1 + len(lead)] != (inputs[0].shape[0], *lead):
             raise ShapeError(
                 f"deer: x is [T, {', '.join(map(str, lead))}{', ' if lead else ''}…] beside y0 "

@@ -1,0 +1,401 @@
+"""What an enemy may have done to a run folder, a checkpoint, a cache: cases of hostile_files.py."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import elman
+from elman.train.text.config import TextConfig
+from run_folders import forge
+
+EVIL = """
+from pathlib import Path
+from elman import cell, ops
+Path({mark!r}).touch()
+@cell(input="x[I]", state="h[H]", weights="W[H, I], R[H, H]")
+def evil(x, h, W, R):
+    return ops.tanh(W @ x + R @ h)
+"""
+NAMES = (
+    *("*/ int evil; /*", "<script>alert(1)</script>", "[red]x[/][/]", "\x1b[2J\x07", "a\nb\\"),
+    *("\ud800", "../../../x", "\x00", "%s%n", "$(id)", "\u202ex", "x" * 5000, ""),
+)
+NUMBERS = (0, -1, 2.5, 1e308, -1e308, 1e-320, 10**30, 10**400, float("nan"), float("inf"), True)
+OTHERS = (None, [], {}, "7", [[[]]], {"a": {"b": 1}}, [1, "2"], *NUMBERS, *NAMES)
+NAMED = {f"{ascii(other)[:40]} ({number})": other for number, other in enumerate(OTHERS)}
+JSON = ("config.json", "facts.json", "result.json", "model.json")
+READ = ("load", "sample", "export", "runs", "report")  # which leave the run's files as they are
+WAYS = (*READ, "resume", "train --resume", "weights")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a case has for itself.
+
+    Attributes:
+        run: the run folder.
+        cache: elman's.
+        home: files of the user, which stay as they are.
+        mark: what code of the folder would leave.
+    """
+
+    root: Path
+
+    run = property(lambda self: self.root / "run")
+    cache = property(lambda self: self.root / "cache")
+    home = property(lambda self: self.root / "home")
+    mark = property(lambda self: self.root / "ran")
+
+    def file(self, name: str) -> Path:
+        """A file of the run; ``step/…`` and ``best/…`` of its checkpoints."""
+        kind, _, rest = name.partition("/")
+        if not rest:
+            return self.run / name
+        return next((self.run / "checkpoints").glob(f"{kind}-*")) / rest
+
+
+Change = Callable[[Place, random.Random], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to damage or to forge, and the ways to open what comes of it."""
+
+    kind: str
+    name: str
+    change: Change
+    ways: tuple[str, ...]
+
+
+def put(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
+
+
+def instead(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda path: (path.unlink(), make(path))
+
+
+def listening(path: Path) -> None:
+    where = os.getcwd()
+    os.chdir(path.parent)  # the name of a socket is short
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as one:
+        one.bind(path.name)
+    os.chdir(where)
+
+
+def twice(path: Path) -> None:
+    again = '{"cell": 7, "step": -1, "tokens": 3, "digest": [],'
+    path.write_text(path.read_text().replace("{", again, 1))
+
+
+def to_pipe(path: Path) -> None:
+    os.mkfifo(path.with_suffix(".p"))
+    path.symlink_to(path.with_suffix(".p"))
+
+
+FORMS: dict[str, Callable[[Path], object]] = {
+    "emptied": put(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "no text": put(b"\xff\xfe\x00\x81" * 999),
+    "deep": put(b'{"a":' * 200_000),
+    "deep lists": put(b"[" * 200_000 + b"]" * 200_000),
+    "digits": put(b'{"steps": ' + b"9" * 100_000 + b"}"),
+    "a list": put(b"[1, 2]"),
+    "null": put(b"null"),
+    "nan": put(b"NaN"),
+    "a mark": lambda path: path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes()),
+    "twice": twice,
+    "huge": lambda path: os.truncate(path, 1 << 42),
+    "gone": Path.unlink,
+    "a pipe": instead(os.mkfifo),
+    "a socket": instead(listening),
+    "a folder": instead(Path.mkdir),
+    "zeros": instead(lambda path: path.symlink_to("/dev/zero")),
+    "a terminal": instead(lambda path: path.symlink_to("/dev/tty")),
+    "a link to nothing": instead(lambda path: path.symlink_to(path.with_name("nothing"))),
+    "a link to itself": instead(lambda path: path.symlink_to(path)),
+    "a link to a pipe": instead(to_pipe),
+}
+Find = Callable[[Place], Iterable[Path]]
+
+
+def formed(find: Find) -> Iterator[tuple[str, Change]]:
+    """By name of a form: files of a place get it."""
+
+    def change(make: Callable[[Path], object], place: Place, draw: random.Random) -> None:
+        for path in find(place):
+            with contextlib.suppress(UnicodeDecodeError):
+                make(path)
+
+    return ((form, partial(change, make)) for form, make in FORMS.items())
+
+
+def written(path: Path, content: bytes = b"{}") -> Path:
+    """A file, with that content if it is not there."""
+    if not path.exists():
+        path.write_bytes(content)
+    return path
+
+
+def forms() -> Iterator[Case]:
+    names = [*JSON, "metrics.csv", ".lock", "report.html"]
+    inner = ("checkpoint.json", "tensors.safetensors", "metrics.csv")
+    for name in [*names, *(f"{at}/{name}" for at in ("step", "best") for name in inner)]:
+        for form, change in formed(lambda place, name=name: [written(place.file(name))]):
+            yield Case("forms", f"{name}: {form}", change, WAYS)
+
+
+def places(content: Any, outer: tuple = ()) -> Iterator[tuple]:
+    """Walk through the places of a JSON value."""
+    if outer:
+        yield outer
+    parts = content.items() if isinstance(content, dict) else ()
+    parts = enumerate(content) if isinstance(content, list) else parts
+    for key, part in parts:
+        yield from places(part, (*outer, key))
+
+
+def replaced(content: Any, where: tuple, value: Any) -> None:
+    """Put another value at a place."""
+    for key in where[:-1]:
+        content = content[key]
+    content[where[-1]] = value
+
+
+def edited(path: Path, edit: Callable[[Any], object]) -> None:
+    """Change what a file of JSON has."""
+    content = json.loads(written(path).read_text())
+    edit(content)
+    path.write_text(json.dumps(content))
+
+
+def others(find: Find, most: int, inside: Callable[[Any], Any]) -> Iterator[tuple[str, Change]]:
+    """By name of a value: it takes some places of a part of files of JSON."""
+
+    def change(other: Any, place: Place, draw: random.Random) -> None:
+        def edit(content: Any) -> None:
+            value = inside(content)
+            for where in draw.sample(list(places(value)), min(most, len(value))):
+                with contextlib.suppress(KeyError, IndexError, TypeError):
+                    replaced(value, where, other)
+
+        for path in find(place):
+            edited(path, edit)
+
+    return ((name, partial(change, other)) for name, other in NAMED.items())
+
+
+def values() -> Iterator[Case]:
+    for name in JSON:
+        files = others(lambda place, name=name: [place.file(name)], 2, lambda content: content)
+        for other, change in files:
+            yield Case("values", f"{name}: {other}", change, WAYS)
+
+
+def fields() -> Iterator[Case]:
+    def change(field: str, place: Place, draw: random.Random) -> None:
+        value = draw.choice((10**9, 2**40, 1e308, -5, 0, "x", None, *NAMES))
+        edited(place.file("config.json"), lambda content: content.update({field: value}))
+
+    for field in TextConfig.__dataclass_fields__:
+        yield Case("fields", field, partial(change, field), WAYS)
+
+
+SPELLINGS: dict[str, Callable[[Place], str]] = {
+    "whole": lambda place: f"{place.run}/evil.py:evil",
+    "relative": lambda place: "run/evil.py:evil",
+    "up": lambda place: f"{place.home}/../run/evil.py:evil",
+    "no suffix": lambda place: f"{place.run}/evil:evil",
+    "no cell": lambda place: f"{place.run}/evil.py:",
+    "no file": lambda place: ":evil",
+    "a method": lambda place: f"{place.run}/evil.py:__doc__",
+    "a module": lambda place: "os:system",
+    "a file alone": lambda place: f"{place.run}/evil.py",
+    "a pipe": lambda place: f"{place.run}/pipe:evil",
+    "zeros": lambda place: "/dev/zero:evil",
+    "a folder": lambda place: f"{place.run}:evil",
+    "the user's": lambda place: f"{place.home}/mine.py:mine",
+}
+
+
+def trust() -> Iterator[Case]:
+    def spelled(spelling: str, formula: Any, place: Place, draw: random.Random) -> None:
+        cell = {"cell": SPELLINGS[spelling](place)}
+        edited(place.file("config.json"), lambda content: content.update(cell))
+        edited(place.file("model.json"), lambda content: content.update({"formula": formula}))
+
+    def recorded(name: str, place: Place, draw: random.Random) -> None:
+        spelled("whole", "", place, draw)
+        (place.run / name).mkdir(parents=True)
+        record = {"cell": "run/evil.py:evil", "sha256": "0" * 64}
+        (place.run / name / f"{'0' * 64}.json").write_text(json.dumps(record))
+
+    for name in SPELLINGS:
+        for formula in ("", "0" * 16, 7):
+            change = partial(spelled, name, formula)
+            yield Case("trust", f"{name}, formula {formula!r}", change, WAYS)
+    for name in ("runs", "cache/runs", ".cache/elman/runs"):  # in the folder itself
+        yield Case("trust", f"a record in {name}", partial(recorded, name), WAYS)
+
+
+def tensors() -> Iterator[Case]:
+    changes: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
+        "smaller": lambda v: v.flatten()[: v.numel() // 2].clone(),
+        "one": lambda v: v.flatten()[:1].clone(),
+        "none": lambda v: v.flatten()[:0].clone(),
+        "a number": lambda v: torch.zeros((), dtype=v.dtype),
+        "larger": lambda v: torch.cat((v.flatten(), v.flatten())),
+        "turned": lambda v: v.flatten()[None].clone(),
+        "bytes": lambda v: v.to(torch.uint8),
+        "doubles": torch.Tensor.double,
+        "halves": torch.Tensor.half,
+        "eighths": lambda v: v.float().to(torch.float8_e4m3fn),
+        "integers": torch.Tensor.long,
+        "nan": lambda v: torch.full_like(v, float("nan") if v.is_floating_point() else 255),
+        "missing": lambda v: None,
+    }
+
+    def change(tensor: str, made: Any, place: Place, draw: random.Random) -> None:
+        def forged(held: dict[str, Any], facts: dict[str, Any]) -> None:
+            if tensor in held and (value := made(held.pop(tensor))) is not None:
+                held[tensor] = value.contiguous()
+
+        forge(place.run, forged)
+
+    kinds = ("model.recurrent.weight_hh_l0", "model.embedding.weight", "optimizer.1.exp_avg")
+    kinds += ("optimizer.2.exp_avg_sq", "optimizer.0.step", "carried.0", "random.cpu")
+    for tensor in kinds:
+        for name, made in changes.items():
+            opened = ("resume", "load", "weights")
+            yield Case("tensors", f"{tensor}: {name}", partial(change, tensor, made), opened)
+
+
+def safetensors(name: str, dtype: str, shape: list[int], at: list[int]) -> bytes:
+    """A file with that header."""
+    text = json.dumps({name: {"dtype": dtype, "shape": shape, "data_offsets": at}}).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(8)
+
+
+RAW = {
+    "a header of 2^62": struct.pack("<Q", 1 << 62),
+    "no header": b"",
+    "no tensors": struct.pack("<Q", 2) + b"{}",
+    "beyond the end": safetensors("model.x", "F32", [2], [0, 1 << 40]),
+    "negative": safetensors("model.x", "F32", [-2], [0, 8]),
+    "endless": safetensors("model.x", "F32", [1 << 62, 0], [0, 0]),
+    "no such type": safetensors("model.x", "F99", [2], [0, 8]),
+    "a name": safetensors(NAMES[0], "F32", [2], [0, 8]),
+}
+
+
+def facts() -> Iterator[Case]:
+    def change(other: Any, place: Place, draw: random.Random) -> None:
+        def forged(held: dict[str, Any], facts: dict[str, Any]) -> None:
+            replaced(facts, draw.choice(list(places(facts))), other)
+            with contextlib.suppress(TypeError, KeyError):
+                facts["choices"][draw.choice(NAMES)] = {draw.choice(NAMES): {"engine": other}}
+
+        with contextlib.suppress(UnicodeEncodeError):
+            forge(place.run, forged)
+
+    def raw(content: bytes, place: Place, draw: random.Random) -> None:
+        sha256 = {"tensors.safetensors": hashlib.sha256(content).hexdigest()}
+        for at in ("step", "best"):
+            place.file(f"{at}/tensors.safetensors").write_bytes(content)
+            edited(place.file(f"{at}/checkpoint.json"), lambda told: told["sha256"].update(sha256))
+
+    for name, other in NAMED.items():
+        yield Case("facts", name, partial(change, other), ("resume", "load"))
+    for name, content in RAW.items():
+        opened = ("resume", "load", "weights")
+        yield Case("facts", f"safetensors: {name}", partial(raw, content), opened)
+
+
+def links() -> Iterator[Case]:
+    def change(name: str, place: Place, draw: random.Random) -> None:
+        path = place.run / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        folder = name in ("checkpoints", "tensorboard")
+        path.symlink_to(place.home / ("step" if folder else "letter.txt"))
+
+    inner = ("checkpoints", "tensorboard", ".lock", "metrics.csv", "report.html", "result.json")
+    for name in (*inner, "config.json", "model.json", "facts.json"):
+        for way in ("resume", "runs", "report", "load"):
+            yield Case("links", f"{name}, {way}", partial(change, name), (way,))
+
+
+@dataclass(frozen=True)
+class Pickled:
+    """What a pickle runs."""
+
+    mark: str
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.mark,)
+
+
+def weights() -> Iterator[Case]:
+    def saved(place: Place, made: Any = None) -> list[Path]:
+        made = {"weight_hh_l0": torch.zeros(24, 8)} if made is None else made
+        torch.save(made, place.root / "weights.pt")
+        return [place.root / "weights.pt"]
+
+    states: dict[str, Callable[[Place], Any]] = {
+        "code": lambda place: {"weight_hh_l0": Pickled(str(place.mark))},
+        "a list": lambda place: [1, 2],
+        "numbers": lambda place: {"weight_hh_l0": 7},
+        "no names": lambda place: {7: torch.zeros(2)},
+        "sparse": lambda place: {"weight_hh_l0": torch.zeros(24, 8).to_sparse()},
+        "halves": lambda place: elman.GRU(4, 8).half().state_dict(),
+    }
+    for name, make in states.items():
+        change = lambda place, draw, make=make: saved(place, make(place))  # noqa: E731
+        yield Case("weights", name, change, ("weights.pt",))
+    for form, change in formed(saved):
+        yield Case("weights", form, change, ("weights.pt",))
+
+
+def caches() -> Iterator[Case]:
+    def files(pattern: str) -> Find:
+        return lambda place: sorted(place.cache.glob(pattern))
+
+    for suffix in (".so", ".lock"):
+        for form, change in formed(files(f"kernels/*{suffix}")):
+            yield Case("caches", f"*{suffix}: {form}", change, ("kernel",))
+    records, ways = files("tuning/*.json"), ("kernel", "tune")
+    for form, change in formed(records):
+        yield Case("caches", f"tuning: {form}", change, ways)
+    for other, change in others(records, 3, lambda content: content["value"]):
+        yield Case("caches", f"tuning: {other}", change, ways)
+    for name in ("tuning", "kernels"):
+        for mode in (0o777, 0o770, 0o000):
+            change = lambda place, draw, at=(name, mode): (place.cache / at[0]).chmod(at[1])  # noqa: E731
+            yield Case("caches", f"{name}: mode {mode:o}", change, ("kernel",))
+
+
+KINDS = (forms, values, fields, trust, tensors, facts, links, weights, caches)
+
+
+def cases(seed: int) -> list[Case]:
+    """All there are, those of each kind in a drawn order, the kinds in turn."""
+    draw, every = random.Random(seed), [list(kind()) for kind in KINDS]
+    for own in every:
+        draw.shuffle(own)
+    longest = max(map(len, every))
+    return [own[k] for k in range(longest) for own in every if k < len(own)]
