@@ -24,7 +24,8 @@ from elman.engines.c.emit import Emitter
 from elman.engines.c.isa import SCALAR
 from elman.engines.call import Call
 from elman.ir.printer import show_backward, show_graph, show_step
-from elman.nn import choices, dispatch
+from elman.nn import choices
+from elman.nn.execute import layer
 from elman.nn.execute.layer import Runner
 from elman.passes.names import step_names
 from elman.plan.printer import program_names, show_program
@@ -58,7 +59,7 @@ def prints() -> dict[str, str]:
         elman.using(engine="c"),  # whatever the environment asks for
         noted(Runner, "run") as runs,
         noted(Runner, "request") as requests,
-        noted(dispatch, "choose") as chosen,
+        noted(layer, "choose") as chosen,
     ):
         net(x)
     ((_, call, engine, rules, *_), _), (_, request) = runs[0], requests[0]

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import elman
-from elman.train.text.config import TextConfig
+from elman.train.tasks.text.config import TextConfig
 from run_folders import forge
 
 EVIL = """

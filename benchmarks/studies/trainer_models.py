@@ -16,13 +16,13 @@ from benchmarks.cases import NoDataError, TrainedCase
 from benchmarks.contestants import BUILT_IN, MODULES
 from benchmarks.peers.loops import looped
 from benchmarks.peers.published import STEPS
-from elman.train.config import Config
-from elman.train.launch import launch, rows_of
-from elman.train.schedule import learning_rate
-from elman.train.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
-from elman.train.stepper import Stepper, make_stepper
-from elman.train.task import Data, Task
-from elman.train.tasks import task_of, words_of
+from elman.train.distributed.launch import launch, rows_of
+from elman.train.loop.config import Config
+from elman.train.loop.optimizer import learning_rate
+from elman.train.loop.stepper import Stepper, make_stepper
+from elman.train.loop.task import Data, Task
+from elman.train.tasks.registry import task_of, words_of
+from elman.train.tasks.sequences.config import ImagesConfig, SequenceConfig, SeriesConfig
 
 
 @dataclass(frozen=True)

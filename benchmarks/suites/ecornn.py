@@ -16,7 +16,7 @@ from benchmarks.studies.learning_studies import PERPLEXITIES
 from benchmarks.worker import PEAK
 from benchmarks.workloads.language import LANGUAGE, LANGUAGES
 from benchmarks.workloads.products import COLUMNS, PANELS, PRODUCT, ROWS
-from elman.train.summary import engines
+from elman.train.run.record import engines
 
 T = 35
 Point = tuple[int, int, int]  # layers, minibatch, units

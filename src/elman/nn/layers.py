@@ -186,8 +186,9 @@ class TorchLayers(SequenceModule):
         if mistaken or not more:
             result = self._torch_forward(input, hx, options.get("lengths"))
         if not more:
-            both = "outputs" in options and result is not None
-            return (result[0], *result) if both else result
+            if "outputs" not in options or result is None:
+                return result
+            return (result[0], *result)
         check_export(type(self).__name__)
         option = ", ".join(name for name in more if name)
         raise EngineError(

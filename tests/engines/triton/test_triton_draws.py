@@ -13,7 +13,8 @@ from elman import compiler, ops
 from elman.engines.call import Call
 from elman.frontend.cell import cell
 from elman.nn.autograd.function import run
-from elman.nn.options.draws import Draws, draw_keys
+from elman.nn.options.base import StepValues
+from elman.nn.options.draws import DRAWS, draw_keys
 from elman.passes.draws import draws
 from elman.tuning.kernels import kernel_of
 from helpers import Sizes, assert_close, forced, job_of, random_case
@@ -48,7 +49,8 @@ def test_every_schedule(schedule):
     found: list[list[Tensor]] = []
     for engine in ("triton", "reference"):
         values = [[v.clone().requires_grad_() for v in group.values()] for group in tensors]
-        call = Draws(per, keys).extend(Call(*map(tuple, values)), False)
+        plain = Call(*map(tuple, values))
+        call = DRAWS.extend(StepValues("draws", tuple(per), tuple(keys)), plain, False, 0)
         kernel = kernel_of(job, engine, schedule if engine == "triton" else "")
         out, last, _ = run(kernel, never, call, True)
         loss = out.sin().sum() + sum(end.cos().sum() for end in last)
