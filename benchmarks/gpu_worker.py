@@ -26,7 +26,7 @@ from elman import cells, compiler  # noqa: E402
 from elman.engines.call import Call  # noqa: E402
 from elman.errors import ElmanError  # noqa: E402
 from elman.ir.types import shape_size  # noqa: E402
-from elman.nn.formulas import FORMULAS  # noqa: E402
+from elman.nn.modules.formulas import FORMULAS  # noqa: E402
 from elman.plan.spec import Spec  # noqa: E402
 from elman.tuning.agreement import disagreement  # noqa: E402
 from elman.tuning.kernels import candidates, kernel_of  # noqa: E402

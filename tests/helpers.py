@@ -292,7 +292,7 @@ def assert_all_same(
 def forced(engine: str) -> Iterator[None]:
     """Every module runs on one engine, those too that name another: as by ELMAN_FORCE_ENGINE."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(import_module("elman.nn.using"), "_forced", engine)
+        patch.setattr(import_module("elman.nn.engine_choice"), "_forced", engine)
         yield
 
 

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 import elman
 from elman import cells
 from elman.nn.call.plan import CallPlan
-from elman.nn.sequence import SequenceModule
+from elman.nn.modules.sequence import SequenceModule
 from helpers import assert_close, forced
 
 SIZES = (5, 7)  # of x and h

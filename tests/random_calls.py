@@ -29,7 +29,7 @@ import elman.nn
 from elman import errors, ops
 from elman.cli import main
 from elman.drawing import draw_ops
-from elman.nn.layer_options import Options
+from elman.nn.modules.layer_options import Options
 
 LIMIT_S = 10.0  # of a call
 COMMAND_LIMIT_S = 300.0  # of the command line, some of which measure in processes of their own

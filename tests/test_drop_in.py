@@ -454,9 +454,9 @@ def test_options_are_in_the_signature(kind):
     """``help`` and editors show torch's arguments, then each option; a subclass shows its own."""
     shown = inspect.signature(getattr(elman, kind)).parameters
     options = [name for name, p in shown.items() if p.kind is p.KEYWORD_ONLY]
-    assert options == list(elman.nn.layers.Options.__annotations__)
+    assert options == list(elman.nn.modules.torch_layers.Options.__annotations__)
     assert {name: shown[name].default for name in options} == {
-        name: getattr(elman.nn.sequence.SequenceModule, name) for name in options
+        name: getattr(elman.nn.modules.sequence.SequenceModule, name) for name in options
     }
     names = list(inspect.signature(elman.Recurrent).parameters)
     assert {*options} <= {*names}

@@ -23,8 +23,8 @@ from elman.nn import (
     using,
 )
 from elman.nn.explain import explain
-from elman.nn.saving import NAMED as _NAMED
-from elman.nn.saving import safe_globals
+from elman.nn.modules.saving import NAMED as _NAMED
+from elman.nn.modules.saving import safe_globals
 from elman.version import __version__
 
 if _TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 from elman import cells, ops
 from elman.engines.aten.engine import ENGINE
 from elman.frontend.cell import cell
-from elman.nn.formulas import FORMULAS
+from elman.nn.modules.formulas import FORMULAS
 from helpers import Sizes, assert_all_same, job_of, random_case, run
 
 

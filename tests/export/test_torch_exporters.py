@@ -9,7 +9,7 @@ import torch
 
 import elman
 from elman.errors import InputError
-from elman.nn.using import exports_onnx
+from elman.nn.engine_choice import exports_onnx
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

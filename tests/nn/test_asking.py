@@ -15,7 +15,7 @@ from elman.errors import EngineError
 from helpers import OwnBackwardEngine, forced, need_engine, stand_in
 from scripts import begin, finished
 
-USING = import_module("elman.nn.using")
+USING = import_module("elman.nn.engine_choice")
 
 
 def ran(net) -> set[str]:

@@ -14,6 +14,7 @@ import elman.nn
 from elman import cells, compiler, ops
 from elman.errors import EngineError, InputError
 from elman.frontend.cell import cell
+from elman.frontend.changes import ClippedGradient, RecurrentDropout
 from helpers import assert_close
 
 F64 = torch.float64
@@ -101,9 +102,7 @@ def test_clipping_holds_what_all_readers_send_back():
     def both(x, h, R):
         return R @ h + 0.5 * h + x
 
-    made = both.with_changes(
-        elman.nn.layer_options.RecurrentDropout(0.5), elman.nn.layer_options.ClippedGradient(0.1)
-    )
+    made = both.with_changes(RecurrentDropout(0.5), ClippedGradient(0.1))
     graph = compiler.graph_of(made, compiler.training_rules(made))
     clips = [value for value in graph.walk() if value.op == "clip_gradient"]
     assert len(clips) == 1

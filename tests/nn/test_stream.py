@@ -12,7 +12,7 @@ import elman
 from elman import cells, ops
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import cell
-from elman.nn import streaming
+from elman.nn.modules import stream
 from helpers import assert_same, need_engine
 
 LENGTHS = (1, 3, 1, 7, 2)
@@ -184,6 +184,6 @@ def test_samples_in_every_form(samples, which):
 
 def test_examples_of_the_docstring():
     """As they are printed."""
-    failed, tried = doctest.testmod(streaming, extraglobs={"elman": elman})
+    failed, tried = doctest.testmod(stream, extraglobs={"elman": elman})
     assert tried > 5
     assert not failed

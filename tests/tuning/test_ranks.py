@@ -141,8 +141,8 @@ RELEASE = (
     JOIN
     + """
 from elman.engines.c.kernel import CKernel
-from elman.nn import stack
-stack.released = lambda *call: True
+from elman.nn.execute import group
+group.released = lambda *call: True
 torch.manual_seed(0)
 plain, told = CKernel.backward, []
 def backward(self, *args):

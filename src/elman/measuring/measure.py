@@ -22,8 +22,8 @@ from elman.errors import BuildError, InputError, VerifyError
 from elman.frontend.cell import Cell
 from elman.measuring.plain_loop import Pairing
 from elman.measuring.timing import Quartiles, quartiles, ratios, time_side_by_side
+from elman.nn.modules.recurrent import Recurrent
 from elman.nn.records import choices
-from elman.nn.recurrent import Recurrent
 from elman.plan.build import program
 from elman.plan.cost import backward_work, forward_work
 from elman.plan.spec import PlanOptions, Spec

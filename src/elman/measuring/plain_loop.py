@@ -11,7 +11,7 @@ from torch import Tensor
 from elman.engines.call import Call
 from elman.engines.reference.engine import steps as loop_over
 from elman.ir.types import shape_size
-from elman.nn.recurrent import Recurrent
+from elman.nn.modules.recurrent import Recurrent
 from elman.passes.draws import expected
 
 Named = dict[str, Tensor]

@@ -13,12 +13,12 @@ from elman.errors import InputError, diagnostic
 from elman.explaining import Explanation, Layer
 from elman.frontend.cell import Cell
 from elman.nn.call.plan import plan_call
+from elman.nn.engine_choice import checked, unsuitable, wanted
 from elman.nn.execute.layer import sizes_for_choosing
-from elman.nn.layers import TorchLayers
+from elman.nn.modules.sequence import SequenceModule
+from elman.nn.modules.torch_layers import TorchLayers
 from elman.nn.options.draws import no_keys
 from elman.nn.options.registry import NAMES, CallOptions, given_options
-from elman.nn.sequence import SequenceModule
-from elman.nn.using import checked, unsuitable, wanted
 from elman.plan.checkpoint import EVERYTHING
 
 

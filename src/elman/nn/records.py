@@ -12,7 +12,7 @@ from elman.errors import InputError, diagnostic
 from elman.nn.call.dense import check_model
 from elman.nn.execute.group import Group
 from elman.nn.execute.layer import Runner
-from elman.nn.sequence import SequenceModule
+from elman.nn.modules.sequence import SequenceModule
 
 
 def _runners(model: nn.Module) -> Iterator[tuple[str, Runner | Group]]:

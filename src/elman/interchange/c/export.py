@@ -20,7 +20,7 @@ from elman.errors import InputError
 from elman.interchange.c.project import Project, own_file
 from elman.interchange.c.step import LayerText
 from elman.ir.graph import Node
-from elman.nn.sequence import SequenceModule
+from elman.nn.modules.sequence import SequenceModule
 from elman.passes.draws import expected
 from elman.plan.spec import PlanOptions, Spec
 

@@ -20,7 +20,7 @@ from elman.interchange.weights.arrays import Kind, kind_of, numbers, unchanged
 from elman.interchange.weights.layouts import save_layer
 from elman.ir.fingerprint import fingerprint
 from elman.ir.types import shape_size
-from elman.nn.sequence import SequenceModule
+from elman.nn.modules.sequence import SequenceModule
 
 T, B, STATES = "T", "B", "1 or B"  # names of sizes that a call decides
 

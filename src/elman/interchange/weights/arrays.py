@@ -15,8 +15,8 @@ import torch
 from elman import cells
 from elman.errors import InputError, ShapeError
 from elman.frontend.cell import Cell
-from elman.nn.formulas import FORMULAS
-from elman.nn.sequence import SequenceModule
+from elman.nn.modules.formulas import FORMULAS
+from elman.nn.modules.sequence import SequenceModule
 from elman.ops import relu
 
 Array = np.ndarray[Any, Any]

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.nn.autograd.transforms import plain
 from elman.nn.call.plan import CallPlan
-from elman.nn.layer_options import Configured
-from elman.nn.using import wanted
+from elman.nn.engine_choice import wanted
+from elman.nn.modules.layer_options import Configured
 
 _MOST = 128  # plans of a module; beyond them it begins anew
 _PLAIN = (Tensor, Parameter)

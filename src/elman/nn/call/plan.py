@@ -27,18 +27,18 @@ from elman.nn.call.signature import parts_of
 from elman.nn.call.states import one_or_all
 from elman.nn.compile.operator import draw_traced_keys
 from elman.nn.compile.traced import trace_layers
+from elman.nn.engine_choice import HALVES, autocast_type, serves
 from elman.nn.execute.stack import Bound
 from elman.nn.options.draws import DRAWS, draw_keys
 from elman.nn.options.mask import masked_outputs
 from elman.nn.options.outputs import Outputs, RunSettings
 from elman.nn.options.registry import STEP_OPTIONS
 from elman.nn.options.step_values import check_step_values
-from elman.nn.using import HALVES, autocast_type, serves
 from elman.plan.checkpoint import EVERYTHING
 from elman.torch_internals import autocast_enabled
 
 if TYPE_CHECKING:
-    from elman.nn.sequence import SequenceModule
+    from elman.nn.modules.sequence import SequenceModule
 
 Weights = Sequence[Sequence[Tensor]]
 _UNKNOWN = "not looked for yet"

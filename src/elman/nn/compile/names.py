@@ -13,11 +13,11 @@ from copy import copy
 from elman.errors import EngineError
 from elman.frontend.cell import find_cell, same_cell
 from elman.nn.call.states import StateForm
+from elman.nn.engine_choice import wanted
 from elman.nn.execute.group import Group
 from elman.nn.execute.layer import Runner
 from elman.nn.execute.stack import Stack
 from elman.nn.options.outputs import OutputLayout, Outputs
-from elman.nn.using import wanted
 from elman.plan.spec import PlanOptions
 from elman.torch_internals import constant, innermost_transform
 

@@ -8,7 +8,7 @@ from elman.errors import InputError, ShapeError, diagnostic
 from elman.frontend.cell import Cell
 from elman.ir.types import dim_size, shape_size
 from elman.nn.execute.layer import Runner
-from elman.nn.layered import Formula
+from elman.nn.modules.layer_config import Formula
 from elman.plan.spec import PlanOptions
 
 Shared = dict[tuple[str, str], tuple[int, tuple[int, ...]]]  # kind, name -> first layer, its sizes

@@ -16,7 +16,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from elman.errors import RunError
-from elman.nn.sequence import SequenceModule
+from elman.nn.modules.sequence import SequenceModule
 from elman.train.distributed.gradients import divided_as, whole
 from elman.train.loop.config import Config
 from elman.train.loop.metrics import Tally

@@ -17,7 +17,7 @@ from elman.frontend.changes import (
     Zoneout,
 )
 from elman.frontend.draws import Per
-from elman.nn.using import checked
+from elman.nn.engine_choice import checked
 from elman.plan.checkpoint import EVERYTHING, Checkpoint, Steps
 from elman.plan.checkpoint import checked as checked_steps
 from elman.plan.spec import PlanOptions, Tape

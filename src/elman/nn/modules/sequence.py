@@ -23,8 +23,8 @@ from elman.nn.compile.names import key_of
 from elman.nn.execute.build import begins_otherwise, multiplies_states, runners_of
 from elman.nn.execute.layer import Runner
 from elman.nn.execute.stack import Stack
-from elman.nn.layer_options import Configured
-from elman.nn.layered import Formula
+from elman.nn.modules.layer_config import Formula
+from elman.nn.modules.layer_options import Configured
 from elman.nn.options.draws import check_draws, draws_to_keep
 from elman.nn.options.registry import STEP_OPTIONS, CallOptions, given_options
 from elman.nn.options.step_values import check_sample_values

@@ -21,12 +21,12 @@ from elman.nn.call.dense import check_factory
 from elman.nn.call.parts import PARTS
 from elman.nn.call.plan import plan_call
 from elman.nn.compile.names import fixed_engine
+from elman.nn.engine_choice import check_export, check_trace, wanted
 from elman.nn.execute.layer import Runner
-from elman.nn.layer_options import Options, signed
-from elman.nn.layered import Formula, layers_of
+from elman.nn.modules.layer_config import Formula, layers_of
+from elman.nn.modules.layer_options import Options, signed
+from elman.nn.modules.sequence import SequenceModule
 from elman.nn.options.registry import CallOptions, given_options
-from elman.nn.sequence import SequenceModule
-from elman.nn.using import check_export, check_trace, wanted
 
 _FORMULA = "_formula"
 _OF_PARAMETERS = ("device", "dtype")  # they say, the module does not
@@ -54,8 +54,8 @@ class Recurrent(SequenceModule):
         batch_first: x and out are [B, T, ·].
         dropout: share of values dropped after each layer but the last, in training.
         device, dtype: of the parameters.
-        options: of :class:`elman.nn.layer_options.Options`: ``engine``, ``heads``, ``residual``,
-            ``tape``, ``without``, ``checkpoint``, ``memory_budget``, ``clip_gradient``,
+        options: of :class:`elman.nn.modules.layer_options.Options`: ``engine``, ``heads``,
+            ``residual``, ``tape``, ``without``, ``checkpoint``, ``memory_budget``, ``clip_gradient``,
             ``learn_initial``, ``zoneout``, ``recurrent_dropout``, ``recurrent_dropout_per``,
             ``weight_dropout``.
         more: sizes of the cell's other dims (``P=16``), the cell's own options, and its constants

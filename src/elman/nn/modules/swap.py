@@ -10,8 +10,8 @@ from torch.nn.utils import parametrize
 
 from elman.nn.call.dense import check_model
 from elman.nn.call.parts import PARTS
-from elman.nn.layers import GRU, LSTM, RNN
-from elman.nn.recurrent import Recurrent
+from elman.nn.modules.recurrent import Recurrent
+from elman.nn.modules.torch_layers import GRU, LSTM, RNN
 
 _log = logging.getLogger("elman")
 _OURS: dict[type, type] = {nn.RNN: RNN, nn.GRU: GRU, nn.LSTM: LSTM}

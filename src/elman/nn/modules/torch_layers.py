@@ -16,12 +16,12 @@ from elman.nn.call.packing import checked_lengths
 from elman.nn.call.parts import PARTS, Parts
 from elman.nn.call.plan import plan_call
 from elman.nn.compile.names import fixed_engine
+from elman.nn.engine_choice import check_export, compiles, unsuitable, wanted
 from elman.nn.execute.layer import Runner
-from elman.nn.formulas import FORMULAS, PROJECTED
-from elman.nn.layer_options import Options, limited, signed, unknown
+from elman.nn.modules.formulas import FORMULAS, PROJECTED
+from elman.nn.modules.layer_options import Options, limited, signed, unknown
+from elman.nn.modules.sequence import SequenceModule
 from elman.nn.options.registry import CallOptions, given_options, step_options
-from elman.nn.sequence import SequenceModule
-from elman.nn.using import check_export, compiles, unsuitable, wanted
 from elman.torch_internals import allow_compiling
 
 

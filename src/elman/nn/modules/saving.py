@@ -6,9 +6,9 @@ from typing import Any
 
 from elman import cells, ops
 from elman.frontend.cell import bound_cell
-from elman.nn.decoder import LinearCrossEntropy
-from elman.nn.layers import GRU, LSTM, RNN
-from elman.nn.recurrent import Recurrent
+from elman.nn.modules.linear_cross_entropy import LinearCrossEntropy
+from elman.nn.modules.recurrent import Recurrent
+from elman.nn.modules.torch_layers import GRU, LSTM, RNN
 
 NAMED = (GRU, LSTM, RNN, Recurrent, LinearCrossEntropy, bound_cell)
 

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from elman.errors import InputError, diagnostic
 from elman.nn.call.dense import is_dense
-from elman.nn.sequence import SequenceModule
+from elman.nn.modules.sequence import SequenceModule
 
 
 class Stream:

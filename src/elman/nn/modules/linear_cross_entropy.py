@@ -25,7 +25,7 @@ from elman.nn.autograd.transforms import transformed
 from elman.nn.call.dense import as_tensor, check_dense, check_factory
 from elman.nn.compile.cross_entropy import run_compiled
 from elman.nn.compile.names import transforming
-from elman.nn.using import autocast_type, exports_onnx, wanted
+from elman.nn.engine_choice import autocast_type, exports_onnx, wanted
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
