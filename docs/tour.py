@@ -26,6 +26,7 @@ from elman.engines.call import Call
 from elman.ir.printer import show_backward, show_graph, show_step
 from elman.nn import choices
 from elman.nn.execute import layer
+from elman.nn.execute.group import Group
 from elman.nn.execute.layer import Runner
 from elman.passes.names import step_names
 from elman.plan.printer import program_names, show_program
@@ -57,12 +58,12 @@ def prints() -> dict[str, str]:
     x = torch.zeros(7, 2, 3)
     with (
         elman.using(engine="c"),  # whatever the environment asks for
-        noted(Runner, "run") as runs,
+        noted(Group, "bind") as binds,
         noted(Runner, "request") as requests,
         noted(layer, "choose") as chosen,
     ):
         net(x)
-    ((_, call, engine, rules, *_), _), (_, request) = runs[0], requests[0]
+    ((_, (call,), engine, (rules,), _), _), (_, request) = binds[0], requests[0]
     (job, *_), choice = chosen[0]
     return {
         "call": _call(call, engine, rules),

@@ -317,14 +317,14 @@ def test_operators_pass_torchs_own_checks():
     weights = [w.detach().requires_grad_() for w in net.parameters()]
     x, h = torch.randn(5, 2, 3, requires_grad=True), torch.zeros(2, 4)
     wants = [True, False, True, True, True, True]
-    counts, mask = torch.tensor([5, 2]), torch.rand(5, 2) < 0.3
-    for lengths, reset, to, handed in (
-        (None, None, "", ""),
-        (counts, None, "", "first"),
-        (counts, mask, "initial", "states"),
+    counts, flags = torch.tensor([5, 2]), torch.rand(5, 2) < 0.3
+    for lengths, values, options, outputs in (
+        (None, [], "", ""),
+        (counts, [], "", "first"),
+        (counts, [flags, flags], "mask 1;reset 1 initial", "states"),
     ):
-        flags = (lengths, reset, reset, wants, name, "auto", to, [0, 0, 1], handed)
-        given = ([x], [h], weights, [], *flags)
+        how = (lengths, wants, name, "auto", options, [0, 0, 1], outputs)
+        given = ([x], [h], weights, values, *how)
         torch.library.opcheck(
             torch.ops.elman.recurrent.default,
             given,

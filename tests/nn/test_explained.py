@@ -194,7 +194,7 @@ def test_every_argument_of_forward(name, monkeypatch):
         return choose(self, request, steps, batch)
 
     monkeypatch.setattr(Runner, "_choose", noted)
-    net(x, **call)
+    net(x, call.get("state"), **{name: call[name] for name in call if name != "state"})
     assert found == asked
     if name in ("reset", "draws"):
         assert any(rule.name in ("reset", "draws") for rule in told[0].rules)

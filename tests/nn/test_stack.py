@@ -61,7 +61,7 @@ def schedule(request, monkeypatch):
     def pinned(*given):
         return real(*given[:-1], request.param)
 
-    monkeypatch.setattr("elman.nn.execute.stack.choose_together", pinned)
+    monkeypatch.setattr("elman.nn.execute.group.choose_together", pinned)
     monkeypatch.setattr("elman.engines.c.engine._PRUNE_RATIO", 1e9)
     monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 2)
     return request.param
@@ -186,7 +186,7 @@ def test_any_number_of_threads(threads, monkeypatch):
     want = results(net, x, state, "reference", dy, ends)
     real = together.choose_together
     monkeypatch.setattr(
-        "elman.nn.execute.stack.choose_together", lambda *a: real(*a[:-1], together.AT_ONCE)
+        "elman.nn.execute.group.choose_together", lambda *a: real(*a[:-1], together.AT_ONCE)
     )
     monkeypatch.setattr("elman.engines.c.together.workers", lambda: threads)
     same(results(net, x, state, "c", dy, ends), want)
@@ -200,9 +200,10 @@ def test_threads_are_shared_evenly():
     assert Teams.of(3, 8) == Teams(2, 3)
 
 
-def test_the_choice_is_measured_and_remembered(monkeypatch):
+def test_the_choice_is_measured_and_remembered(nothing_known, monkeypatch):
     """A new size bucket measures once; another process would recall it; wrong results never win."""
     need_engine("c")
+    monkeypatch.setattr(decisions, "_decided", {})
     monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 2)
     monkeypatch.setattr("elman.engines.c.engine._PRUNE_RATIO", 1e9)
     monkeypatch.setattr("elman.tuning.contest._sample", lambda run: (run(), (1e-3, 0.0))[1])
@@ -217,13 +218,13 @@ def test_the_choice_is_measured_and_remembered(monkeypatch):
     assert reason().why == "benchmarked"
     assert reason().why == "remembered"
     monkeypatch.setattr(decisions, "_decided", {})
-    monkeypatch.setattr(together.cache, "recall", lambda key: {"samples": ["together"]})
+    monkeypatch.setattr(decisions, "recall", lambda key: {"samples": ["together"]})
     assert reason().why == "benchmarked", "what cannot be true is not believed"
     monkeypatch.undo()
     monkeypatch.setattr(decisions, "_decided", {})
     monkeypatch.setattr("elman.engines.c.engine.threads", lambda: 2)
     monkeypatch.setattr("elman.engines.c.engine._PRUNE_RATIO", 1e9)
-    monkeypatch.setattr(together.cache, "recall", lambda key: None)
+    monkeypatch.setattr(decisions, "recall", lambda key: None)
     with torch.no_grad():
         monkeypatch.setattr(ConcurrentLaunches, "run", lambda self: None)
         wrong = reason()

@@ -12,6 +12,7 @@ from torch.nn import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
 from elman.nn.autograd.transforms import plain
+from elman.nn.call.dense import is_dense
 from elman.nn.call.plan import CallPlan
 from elman.nn.engine_choice import wanted
 from elman.nn.modules.layer_options import Configured
@@ -35,11 +36,18 @@ class Kind(NamedTuple):
         guards: must equal those of the entry; not part of the key, as hashing them takes longer
             than comparing them.
         weights: of all layers and directions.
+        tensors: all arguments.
     """
 
     key: Hashable
     guards: list[Any]
     weights: Sequence[Tensor]
+    tensors: list[Tensor]
+
+    @property
+    def plain(self) -> bool:
+        """Whether all tensors have memory that a kernel may read."""
+        return all(type(t) in _PLAIN and t.is_cpu and not t.is_neg() for t in self.tensors)
 
 
 class CallCache:
@@ -73,13 +81,12 @@ class CallCache:
                 form.append(_describe(x, tensors))
             if state is not None:
                 form.append(_describe(state, tensors))
+            buffers, own = module._buffers, module._parameters
+            weights = self._weights({**buffers, **own} if buffers else own)
+            tensors += weights
+            count = len(tensors)
             for name, value in options.items():
                 form += [name, _describe(value, tensors)]
-            buffers = module._buffers
-            weights = self._weights(
-                {**buffers, **module._parameters} if buffers else module._parameters
-            )
-            tensors += weights
             first = tensors[0]
             key = (
                 first.shape,
@@ -97,11 +104,11 @@ class CallCache:
                 *map(_shape, tensors),
                 *map(_on_cpu, tensors),
                 *map(Tensor.is_neg, tensors),
-                *map(Tensor.is_contiguous, tensors),
+                *map(Tensor.is_contiguous, tensors[:count]),  # a direct call reads their memory
             ]
         except (KeyError, RuntimeError, TypeError):  # weights are missing, or have no memory
             return None
-        return Kind(key, guards, weights)
+        return Kind(key, guards, weights, tensors)
 
     def find(self, kind: Kind) -> CallPlan | None:
         """The plan of calls of a kind."""
@@ -110,9 +117,7 @@ class CallCache:
 
     def keep(self, kind: Kind, plan: CallPlan) -> None:
         """Keep the plan of a kind, unless its tensors hide their memory."""
-        count = len(kind.guards) // 6
-        kinds, places, negated = (kind.guards[k * count : (k + 1) * count] for k in (0, 3, 4))
-        if not all(one in _PLAIN for one in kinds) or not all(places) or any(negated):
+        if not kind.plain:
             return
         if len(self._plans) >= _MOST:
             self._plans.clear()
@@ -126,6 +131,8 @@ def _describe(value: Any, tensors: list[Tensor]) -> Hashable:
         TypeError: it is none that calls of a kind can have in common.
     """
     if isinstance(value, Tensor):
+        if not is_dense(value):
+            raise TypeError("an argument is not dense")
         tensors.append(value)
         return Tensor
     if type(value) is PackedSequence and type(value.data) is Tensor and value.data.is_cpu:
