@@ -71,6 +71,22 @@ WRONG = {  # kind of mistake -> a call that has it, and what the error says
     "an empty path": (lambda: elman.export.to_c(gru(), ""), "folder must be a path, got ''"),
     "a number for a run": (lambda: elman.load(3), "path must be a path, got 3"),
     "no function": (lambda: elman.deer(3, X[0], X), "step must be a function, got 3"),
+    "a class of layers": (
+        lambda: elman.deer(lambda y, x: y + x, X[0], X, report=elman.GRU),
+        r"report must take \(solved\)",
+    ),
+    "a limit that is a weight": (
+        lambda: mgu(clip_gradient=torch.nn.Parameter(torch.ones(3))),
+        "clip_gradient must be a positive number",
+    ),
+    "a share that is a weight": (
+        lambda: mgu(recurrent_dropout=torch.nn.Parameter(torch.ones(3))),
+        r"recurrent_dropout must be in \[0, 1\]",
+    ),
+    "shares that are weights": (
+        lambda: mgu(zoneout=torch.nn.Parameter(torch.ones(3))),
+        r"zoneout must be in \[0, 1\]",
+    ),
     "a function of one": (lambda: elman.deer(abs, X[0], X), r"step must take \(y, x\)|must be"),
     "nothing to explain": (lambda: elman.explain([]), "explain takes a cell or a module"),
     "static of a drop-in": (lambda: gru().step(X[0], static=X[0]), "has no static inputs"),

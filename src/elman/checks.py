@@ -191,7 +191,8 @@ def check_callable(name: str, value: Any, arguments: Sequence[str], example: str
     if not callable(value):
         raise InputError(diagnostic(f"{name} must be a function, got {shown(value)}", [], example))
     try:
-        inspect.signature(getattr(value, "forward", value)).bind(*arguments)
+        called = value if isinstance(value, type) else getattr(value, "forward", value)
+        inspect.signature(called).bind(*arguments)
     except ValueError:  # of Python's own functions, some of which do not tell
         return
     except TypeError:

@@ -104,10 +104,14 @@ class Configured:
         self.checkpoint, self.memory_budget = checked_steps(
             options.get("checkpoint"), options.get("memory_budget")
         )
-        self.clip_gradient = options.get("clip_gradient")
+        limit = options.get("clip_gradient")
+        self.clip_gradient = None if limit is None else ClippedGradient(limit).limit
         self.learn_initial = check_flag("learn_initial", options.get("learn_initial", False))
-        self.zoneout = options.get("zoneout", 0.0)
-        self.recurrent_dropout = options.get("recurrent_dropout", 0.0)
+        kept = options.get("zoneout", 0.0)
+        self.zoneout = kept if isinstance(kept, Mapping) else check_share("zoneout", kept)
+        self.recurrent_dropout = check_share(
+            "recurrent_dropout", options.get("recurrent_dropout", 0.0)
+        )
         per = check_choice(
             "recurrent_dropout_per",
             options.get("recurrent_dropout_per", "sequence"),
