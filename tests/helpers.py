@@ -22,9 +22,7 @@ from elman.engines.vjp import leaves_of, vjp
 from elman.errors import EngineError
 from elman.frontend.cell import Cell
 from elman.ir.types import shape_size
-from elman.nn.execute.group import Group
 from elman.nn.execute.layer import Runner
-from elman.plan.checkpoint import EVERYTHING
 from elman.tuning.kernels import kernel_of, refusal
 from specs import spec_of
 
@@ -200,10 +198,9 @@ def run(cell: Cell, case: Case, engine: str) -> dict[str, torch.Tensor]:
 
 
 def run_layer(runner: Runner, call: Call, engine: str) -> Result:
-    """Run a call of one layer in one direction, whose kernel is chosen now."""
-    group = Group([runner], False)
-    bound = group.bind([call], engine, group.rules([]), EVERYTHING)
-    return group.run(bound, [call])
+    """Run a call of one layer in one direction, which has no static inputs."""
+    flows = [value.requires_grad for value in call.inputs]
+    return runner.bind(call, runner.request(call, flows, engine)).run(call)
 
 
 _judged: dict[object, dict[str, torch.Tensor]] = {}  # the last, of all that ask

@@ -14,7 +14,7 @@ import elman
 from elman.errors import RunError
 from elman.train.loop.optimizer import OPTIMIZERS
 from elman.train.run import checkpoint
-from elman.train.run.snapshot import form, memory_of
+from elman.train.run.forms import form, memory_of
 from run_folders import changed, forge, small_run
 
 

@@ -11,6 +11,7 @@ import elman
 from elman import cells, compiler
 from elman.engines.call import Call
 from elman.nn.autograd.function import run
+from elman.nn.options.base import StepValues
 from elman.nn.options.reset import RESETS, Reset
 from elman.tuning.kernels import kernel_of
 from helpers import Sizes, assert_close, forced, job_of, random_case
@@ -43,7 +44,8 @@ def test_every_schedule(cell, to, schedule):
     found = []
     for engine in ("triton", "reference"):
         values = [[v.clone().requires_grad_() for v in group.values()] for group in tensors]
-        call = Reset(mask, to).extend(Call(*map(tuple, values)), False)
+        plain = Call(*map(tuple, values))
+        call = Reset().extend(StepValues("reset", (to,), (mask != 0,)), plain, False, 0)
         kernel = kernel_of(job, engine, schedule if engine == "triton" else "")
         out, last, _ = run(kernel, never, call, True)
         loss = out.sin().sum() + sum(end.cos().sum() for end in last)

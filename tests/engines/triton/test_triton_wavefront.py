@@ -127,7 +127,7 @@ def stack(monkeypatch: pytest.MonkeyPatch, of: Cell | str, layers: int) -> Any:
         assert isinstance(choice.kernel, Wavefront) == (choice.engine == "triton")
         return choice
 
-    monkeypatch.setattr("elman.nn.execute.stack.choose_together", pinned)
+    monkeypatch.setattr("elman.nn.execute.group.choose_together", pinned)
     torch.manual_seed(0)
     if isinstance(of, str):
         return getattr(elman, of)(3, 5, num_layers=layers, engine="triton")
@@ -291,7 +291,7 @@ def test_a_wave_that_fails_is_refused(deterministic: bool, monkeypatch: pytest.M
         raise EngineError("Triton refuses a kernel: out of resources")
 
     monkeypatch.setattr(Wavefront, "forward", refuse)
-    monkeypatch.setattr(together.cache, "recall", lambda key: None)
+    monkeypatch.setattr(together, "recall", lambda key: None)
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
     case = random_case(cells.gru, Sizes(T=2, B=1, I=4, H=4))
     jobs = [job_of(case)] * 2

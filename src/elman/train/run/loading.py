@@ -22,8 +22,8 @@ from elman.train.loop.layers import own_formula
 from elman.train.loop.task import Data, Trained
 from elman.train.run.checkpoint import Checkpoint, decode_tensors, newest, read_best
 from elman.train.run.folder import RunFolder, open_run, permit_cell
+from elman.train.run.forms import FLOATS, check_sizes, check_weights, grouped
 from elman.train.run.record import needed, read_record
-from elman.train.run.snapshot import FLOATS, check_sizes, check_weights, grouped
 from elman.train.run.stored import DamageError, filled
 from elman.train.tasks.registry import task_of
 from elman.version import __version__

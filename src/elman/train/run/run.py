@@ -45,11 +45,11 @@ from elman.train.run.folder import (
     open_run,
     permit_cell,
 )
+from elman.train.run.forms import Facts as Held
+from elman.train.run.forms import check_sizes, check_weights, grouped, misfit
 from elman.train.run.loading import check_formula, write_spec
 from elman.train.run.outcome import Outcome, conclude, in_words
 from elman.train.run.record import Facts, read_record
-from elman.train.run.snapshot import Facts as Held
-from elman.train.run.snapshot import check_sizes, check_weights, grouped, misfit
 from elman.train.run.stored import DamageError, filled
 from elman.train.tasks.registry import task_of, words_of
 from elman.tuning.facts import cores, processor

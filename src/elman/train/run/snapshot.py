@@ -1,179 +1,23 @@
-"""A stepper's whole state as named tensors and facts, and back: what makes a resume exact.
-
-The form of what a checkpoint holds is checked before any of it is used. Its hashes say that the
-bytes are those that were written, not who wrote them: torch's fused optimizers read and write as
-many numbers of a moment as its weight has, whatever its size.
-"""
+"""A stepper's whole state as named tensors and facts, and back: what makes a resume exact."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from elman.errors import RunError
-from elman.nn.modules.sequence import SequenceModule
 from elman.train.distributed.gradients import divided_as, whole
 from elman.train.loop.config import Config
-from elman.train.loop.metrics import Tally
-from elman.train.loop.optimizer import MEMORY
 from elman.train.loop.stepper import Stepper
-
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-KINDS = {"none": range(1), "tensor": range(1, 2), "tuple": range(1, 1000)}  # of a carried state
-GROUPS = ("model", "optimizer", "carried", "random")
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a checkpoint holds besides tensors.
-
-    Attributes:
-        carried: the kind of the carried state, of `KINDS`.
-        optimizer: numbers that the optimizer remembers, by "index.name".
-        tally: what the run has come to.
-        choices: what runs each layer.
-    """
-
-    carried: str
-    optimizer: dict[str, int | float | None]
-    tally: Tally
-    choices: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        tally = self.tally
-        if (tally.step and not tally.seconds > 0) or (tally.count and not tally.since_s > 0):
-            raise ValueError("tally has steps that took no time")
-
-
-def grouped(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Sort tensors by the first part of their names."""
-    groups: dict[str, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        group, _, rest = name.partition(".")
-        groups.setdefault(group, {})[rest] = value
-    return groups
-
-
-def check_sizes(config: Config, weights: Mapping[str, Tensor]) -> None:
-    """Refuse a model that is larger than its weights, before it is built. Raises RunError: it has
-    more layers than there are weights, or more units than the longest."""
-    longest = max((size for value in weights.values() for size in value.shape), default=0)
-    for name, most in (("layers", len(weights)), ("hidden", longest), ("embedding", longest)):
-        size = getattr(config, name, 0)
-        if size > most:
-            raise misfit(f"{name} is {size}, and the weights are of {most} at most")
-
-
-def check_weights(weights: Mapping[str, Tensor], model: nn.Module) -> None:
-    """Refuse weights that are not exactly those of a model. Raises RunError: one is missing, too
-    many, or of another shape or dtype."""
-    wanted = {name: form(value) for name, value in model.state_dict().items()}
-    _check({name: form(value) for name, value in weights.items()}, wanted)
-
-
-def check_state(
-    tensors: Mapping[str, Tensor], facts: Facts, config: Config, model: nn.Module, by: Any
-) -> None:
-    """Refuse what a run cannot go on with.
-
-    Args:
-        tensors: all of a checkpoint.
-        config: of the run.
-        model, by: what they are for, and its optimizer.
-
-    Raises:
-        RunError: one is missing, too many, or of another shape or dtype.
-    """
-    groups = grouped(tensors)
-    if unknown := sorted(set(groups) - set(GROUPS)):
-        raise misfit(f"{unknown[0]} is no part of a checkpoint")
-    check_weights(groups.get("model", {}), model)
-    _check_memory(groups.get("optimizer", {}) | facts.optimizer, by)
-    _check_random(groups.get("random", {}))
-    _check_carried(groups, facts.carried, config, model)
-
-
-def form(value: Any) -> str:
-    """The shape and dtype of a tensor, in words."""
-    if not isinstance(value, Tensor):
-        return "nothing" if value is None else "a number"
-    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-
-
-def misfit(found: str) -> RunError:
-    """Build the error for what belongs to another model."""
-    return RunError("the checkpoint is of another model", found=found)
-
-
-def _check(there: Mapping[str, str], wanted: Mapping[str, str], place: str = "") -> None:
-    """Refuse forms by name that are not those that are wanted."""
-    for name in wanted:
-        if name not in there:
-            raise misfit(f"{place}{name} is missing")
-        if there[name] != wanted[name]:
-            raise misfit(f"{place}{name} is {there[name]}, not {wanted[name]}")
-    if extra := sorted(there.keys() - wanted.keys()):
-        raise misfit(f"{place}{extra[0]} is one too many")
-
-
-def _check_memory(values: Mapping[str, Any], optimizer: Any) -> None:
-    """Refuse what an optimizer cannot go on with: of a parameter all that it remembers, or nothing
-    if it had no gradient yet."""
-    parameters = [(one, group) for group in optimizer.param_groups for one in group["params"]]
-    there: dict[str, dict[str, str]] = {}
-    for key, value in values.items():
-        index, _, name = key.partition(".")
-        there.setdefault(index, {})[name] = form(value)
-    for index, forms in there.items():
-        if not index.isascii() or not index.isdigit() or int(index) >= len(parameters):
-            raise misfit(f"optimizer.{index} is of no weight")
-        parameter, group = parameters[int(index)]
-        wanted = {name: form(like(parameter, group)) for name, like in memory_of(optimizer).items()}
-        _check(forms, wanted, f"optimizer.{index}.")
-
-
-def memory_of(optimizer: Any) -> Any:
-    """The row of `MEMORY` of an optimizer, which Fabric may have wrapped."""
-    return MEMORY[type(getattr(optimizer, "optimizer", optimizer))]
-
-
-def _check_random(states: Mapping[str, Tensor]) -> None:
-    """Refuse what are no states of random numbers, [processes, bytes]."""
-    if "cpu" not in states:
-        raise misfit("random.cpu is missing")
-    size = torch.get_rng_state().numel()
-    for name, value in states.items():
-        count = size if name == "cpu" else value.shape[-1] if value.dim() else 0
-        wanted = f"uint8 {[max(1, len(states['cpu'])) if states['cpu'].dim() else 1, count]}"
-        if name not in ("cpu", "cuda") or form(value) != wanted:
-            raise misfit(f"random.{name} is {form(value)}, not {wanted}")
-
-
-def _check_carried(
-    groups: Mapping[str, Mapping[str, Tensor]], kind: str, config: Config, model: nn.Module
-) -> None:
-    """Refuse what is no state of recurrent layers, [processes, layers, rows, …]."""
-    parts, processes = groups.get("carried", {}), len(groups["random"]["cpu"])
-    if kind not in KINDS or len(parts) not in KINDS[kind]:
-        raise misfit(f"{len(parts)} carried states, which are called {kind!r}")
-    if config.batch % processes:
-        raise misfit(f"{processes} processes, for a batch of {config.batch}")
-    there = [list(value.shape) for _, value in sorted(parts.items())]
-    rows = config.batch // processes
-    layers = [one.parts.signature for one in model.modules() if isinstance(one, SequenceModule)]
-    known = [[[processes, one.lead, rows, *size] for _, size in one.states] for one in layers]
-    if parts and there not in known:
-        raise misfit(f"the carried state is {there}, not {known}")
-    dtypes = {value.dtype for value in model.parameters()}
-    dtypes |= {torch.bfloat16, torch.float16} if "mixed" in config.precision else set()
-    for name, value in parts.items():
-        if value.dtype not in dtypes:
-            raise misfit(f"carried.{name} is {form(value)}")
+from elman.train.run.forms import (
+    Facts,
+    check_state,
+    check_weights,
+    grouped,
+    misfit,
+)
 
 
 def capture(stepper: Stepper) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -113,9 +113,7 @@ def _joined(name: str, half: Half, steps: int) -> Half:
             raise RunError(
                 text,
                 f"--join {len(row)}",
-                path=name,
-                together=f"{len(row)} steps",
-                **{"class": label},
+                **{"path": name, "class": label, "together": f"{len(row)} steps"},
             )
         values += np.split(row[: count * steps], count)
         labels += [label] * count
