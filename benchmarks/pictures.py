@@ -109,11 +109,11 @@ def draw_gains(groups: Iterable[Group], ground: Ground) -> str:
     groups = list(groups)
     heights = [len(group.bars) + 1.2 for group in groups]
     colours: dict[Any, Any] = {
-        "text.color": ground.text,
         "axes.edgecolor": ground.muted,
         "axes.grid": False,
+        "text.color": ground.text,
     }
-    with mpl.rc_context({**STYLE, **colours}):
+    with mpl.rc_context(STYLE | colours):
         figure = Figure(figsize=(8.4, 0.265 * sum(heights) + 0.1), layout="constrained")
         panels = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights, sharex=True)
         for axes, group in zip(panels[:, 0], groups, strict=True):
