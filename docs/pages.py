@@ -17,11 +17,15 @@ from benchmarks.claims import HEADERS, Rows, judged
 from benchmarks.rows import read_rows
 from benchmarks.suites import SUITES
 from benchmarks.table import filled, machine_line
-from elman import ops
+from elman import errors, ops
 from elman.drawing import draw_ops
 
 FIGURE = 24  # characters of a cell that are not broken into lines
 TRIED = Path(__file__).parents[1] / "release" / "tried.jsonl"
+PUBLIC = {  # of modules whose other names stand elsewhere
+    "nn": ("report", "choices", "pin", "counters"),
+    "errors": [n for n, value in vars(errors).items() if inspect.isclass(value) and "Error" in n],
+}
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 
@@ -72,7 +76,8 @@ def reference() -> str:
             parts += [f"## {name}\n", _directive("autofunction", f"elman.{name}")]
         elif inspect.ismodule(value) and name not in ("cells", "ops"):
             parts.append(f"## elman.{name}\n")
-            for each in value.__all__:
+            names = PUBLIC.get(name) or value.__all__
+            for each in names:
                 kind = "autoclass" if inspect.isclass(getattr(value, each)) else "autofunction"
                 parts.append(_directive(kind, f"elman.{name}.{each}", ":members:"))
     return "\n".join(parts)

@@ -6,7 +6,7 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from elman import cells, ops, weights
+from elman import cells, errors, nn, ops, weights
 from elman.drawing import draw
 from elman.engines.deer.api import deer, linear_scan
 from elman.frontend.cell import bound_cell, cell
@@ -25,6 +25,7 @@ from elman.nn import (
 from elman.nn.explain import explain
 from elman.nn.modules.saving import NAMED as _NAMED
 from elman.nn.modules.saving import safe_globals
+from elman.nn.tune import tune
 from elman.version import __version__
 
 if _TYPE_CHECKING:
@@ -64,13 +65,16 @@ __all__ = [
     "cell",
     "cells",
     "deer",
+    "errors",
     "export",
     "linear_scan",
     "load",
     "measure",
+    "nn",
     "ops",
     "release",
     "safe_globals",
+    "tune",
     "using",
     "weights",
     "explain",
