@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.machine import facts
-from benchmarks.scaling.forecast import Machine, Times
-from benchmarks.scaling.links import Memory
+from benchmarks.scaling.forecast import Times, powers
 from elman.errors import RunError, diagnostic
 from elman.files import write_atomically
 from elman.measuring.timing import WARM_UP, quartiles, time_side_by_side
@@ -25,6 +27,7 @@ from elman.tuning.waiting import Waiting
 
 FORMAT = "elman scale 1"
 BUDGET_S = 30.0  # for all minibatches
+SHARING_S = 6.0  # for what sharing costs beside sums
 LEAST_ROUNDS = 3
 BEFORE = 2 + WARM_UP  # calls of each minibatch before the rounds begin
 
@@ -95,7 +98,6 @@ class Measured:
         machine: where.
         sharing_s: what each of several workers does beside that, sums aside: see `Times`.
         waited: share of the time for which threads wanted a core and had none.
-        contention: by processes at once: see `Machine`.
         format: of the file.
     """
 
@@ -106,7 +108,6 @@ class Measured:
     sharing_s: Annotated[float, Range(0, 1e9)] = 0.0
     waited: Share = 0.0
     format: str = ""
-    contention: dict[str, Positive] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.format != FORMAT:
@@ -116,20 +117,12 @@ class Measured:
         wrong = [size for size in self.seconds if not (size.isdecimal() and int(size))]
         if wrong or not self.seconds:
             raise ValueError(f'seconds: by minibatch, as in "1", not {", ".join(wrong) or "{}"}')
-        wrong = [count for count in self.contention if not (count.isdecimal() and int(count) > 1)]
-        if wrong:
-            raise ValueError(f'contention: by processes, as in "2", not {", ".join(wrong)}')
 
     @property
     def times(self) -> Times:
         """As a forecast takes them."""
         by_size = {int(size): seconds for size, seconds in self.seconds.items()}
         return Times(by_size, tuple(self.gradients), self.sharing_s)
-
-    def shared(self, cores: int, memory: Memory) -> Machine:
-        """The machine that measured, if all workers share it, and its memory."""
-        contention = {int(count): times for count, times in self.contention.items()}
-        return Machine(cores, self.stack.threads, memory, contention)
 
 
 def read_times(path: Path) -> Measured:
@@ -164,9 +157,7 @@ def write_times(path: Path, measured: Measured) -> None:
         raise RunError(diagnostic("times cannot be written", details)) from error
 
 
-def measure_times(
-    stack: Stack, batch: int, seconds: float = BUDGET_S, sharing_s: float = 0.0
-) -> Measured:
+def measure_times(stack: Stack, batch: int, seconds: float = BUDGET_S) -> Measured:
     """Time steps of minibatches 1, 2, 4, … in alternating rounds; the median of each counts.
 
     A minibatch whose step would take more than its share of the time ends the row.
@@ -175,12 +166,11 @@ def measure_times(
         stack: what is computed.
         batch: the largest minibatch.
         seconds: for all of them, compiling aside (s).
-        sharing_s: to be noted beside them.
     """
     module = stack.module()
     runs: dict[str, Callable[[], object]] = {}
     round_s = 0.0
-    for minibatch in [2**power for power in range(batch.bit_length())]:
+    for minibatch in powers(batch):
         runs[str(minibatch)] = run = alone(stack, module, minibatch)
         run()
         took = _took(run)
@@ -188,13 +178,33 @@ def measure_times(
         # The next one takes twice as long, or less.
         if (round_s + 2 * took) * (BEFORE + LEAST_ROUNDS) > seconds:
             break
-    left = max(0.0, seconds - BEFORE * round_s)
+    budget = max(0.0, seconds - BEFORE * round_s)
     waiting = Waiting()
-    taken = time_side_by_side(runs, left, LEAST_ROUNDS)
+    samples = time_side_by_side(runs, budget, LEAST_ROUNDS)
     waited = waiting.share()
-    medians = {size: quartiles(samples.steady).median for size, samples in taken.items()}
+    medians = {size: quartiles(sample.steady).median for size, sample in samples.items()}
     gradients = gradient_bytes(module, stack.layers)
-    return Measured(stack, gradients, medians, facts(), sharing_s, waited, FORMAT)
+    return Measured(stack, gradients, medians, facts(), measure_sharing(stack), waited, FORMAT)
+
+
+def measure_sharing(stack: Stack, seconds: float = SHARING_S) -> float:
+    """What DistributedDataParallel adds to a training step without another process (s): steps of
+    one sample, of which the difference is most, with and without the wrapper by turns.
+
+    Args:
+        seconds: for all steps (s).
+    """
+    if not dist.is_available():  # nor would its workers share anything
+        return 0.0
+    dist.init_process_group("gloo", store=dist.HashStore(), world_size=1, rank=0)
+    try:
+        wrapper = DistributedDataParallel(stack.module())
+        runs = {"alone": alone(stack, stack.module(), 1), "wrapped": alone(stack, wrapper, 1)}
+        samples = time_side_by_side(runs, seconds, LEAST_ROUNDS)
+    finally:
+        dist.destroy_process_group()
+    pairs = zip(samples["wrapped"].steady, samples["alone"].steady, strict=True)
+    return max(0.0, median(more - less for more, less in pairs))
 
 
 def gradient_bytes(module: nn.Module, layers: int) -> list[float]:
