@@ -78,9 +78,9 @@ class _Worker:
         if time.monotonic() - self.since > limit + GRACE_S:
             os.kill(self.pid, signal.SIGKILL)
 
-    def _row(self, found: Verdict) -> Row:
+    def _row(self, verdict: Verdict) -> Row:
         seed = self.left.pop(0)
-        return Row(seed, random_call(seed), found)
+        return Row(seed, random_call(seed), verdict)
 
 
 def _make_calls(seeds: Sequence[int], said: BinaryIO, root: Path, place: Place) -> None:
@@ -93,10 +93,10 @@ def _make_calls(seeds: Sequence[int], said: BinaryIO, root: Path, place: Place) 
     for seed in seeds:
         folder = Path(tempfile.mkdtemp(dir=root))
         try:
-            found = verdict(random_call(seed), place._replace(folder=folder))
+            verdict_of = verdict(random_call(seed), place._replace(folder=folder))
         except BaseException as error:
-            found = Verdict(f"{type(error).__name__} of the judge", False, str(error))
-        said.write(json.dumps(found).encode() + b"\n")
+            verdict_of = Verdict(f"{type(error).__name__} of the judge", False, str(error))
+        said.write(json.dumps(verdict_of).encode() + b"\n")
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
@@ -135,20 +135,20 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", default="", help="calls whose name begins so")
     parser.add_argument("--show", type=int, help="one call, by its seed")
-    asked = parser.parse_args(words)
+    options = parser.parse_args(words)
     os.environ.setdefault("ELMAN_CFLAGS", "-O0")
     root = Path(tempfile.mkdtemp(prefix="elman-calls-"))
     os.environ.setdefault("ELMAN_CACHE", str(root / "cache"))
     try:
         place = prepared(root)
-        if asked.show is not None:
-            call = random_call(asked.show)
+        if options.show is not None:
+            call = random_call(options.show)
             print(call.target, call.text, verdict(call, place), sep="\n")
             return 0
-        seeds = range(asked.seed, asked.seed + asked.count)
-        chosen = [seed for seed in seeds if random_call(seed).target.startswith(asked.only)]
+        seeds = range(options.seed, options.seed + options.count)
+        chosen = [seed for seed in seeds if random_call(seed).target.startswith(options.only)]
         counts: Counter[tuple[bool, str]] = Counter()
-        for row in make_calls(chosen, asked.workers, root, place):
+        for row in make_calls(chosen, options.workers, root, place):
             counts[row.verdict.right, row.verdict.kind] += 1
             if not row.verdict.right:
                 print(f"--- {row.call.target}, seed {row.seed}", row.call.text, sep="\n")

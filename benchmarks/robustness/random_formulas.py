@@ -66,14 +66,14 @@ class Draw:
         shapes."""
         kinds = (self._elementwise, self._elementwise, self._smooth, self._rates)
         while True:
-            made = Formula(number)
-            made.leaf("h")
-            self.source.choice(kinds)(made)
+            drawing = Formula(number)
+            drawing.leaf("h")
+            self.source.choice(kinds)(drawing)
             try:
-                cell_of([made])
+                cell_of([drawing])
             except (TraceError, ShapeError, ArithmeticError):
                 continue
-            return made
+            return drawing
 
     def _elementwise(self, f: Formula) -> None:
         """Functions of one, two and three values, on special numbers."""
@@ -104,19 +104,19 @@ class Draw:
     def _smooth(self, f: Formula) -> None:
         """Products, reductions and functions of normal numbers."""
         names = [f.leaf("x"), f.leaf("h")]
-        left = {"A": 3, "B": 3, "g": 3}
+        uses = {"A": 3, "B": 3, "g": 3}
 
         def matrix() -> str:
             name = self.source.choice("AAB")
-            if not left[name]:
+            if not uses[name]:
                 return ""
-            left[name] -= 1
+            uses[name] -= 1
             form = self.source.choice(("{0}", "{0}", "{0}.T", "(0.5 * {0})", "tanh({0})"))
             return form.format(f.leaf(name))
 
         def value() -> str:
-            if left["g"] and self.source.random() < 0.2:
-                left["g"] -= 1
+            if uses["g"] and self.source.random() < 0.2:
+                uses["g"] -= 1
                 return f"({f.leaf('g')} * {self.source.choice(names)})"
             if self.source.random() < 0.1:
                 return f.leaf("k")
