@@ -41,9 +41,9 @@ class Product:
     pipeline: Any
     inputs: dict[str, Any]
 
-    def __call__(self, *out: Array, **given: Array) -> None:
+    def __call__(self, *out: Array, **arrays: Array) -> None:
         """Run on these arrays [rows, columns]."""
-        for name, array in given.items():
+        for name, array in arrays.items():
             self.inputs[name].set(self.hl.Buffer(array))
         buffers = [self.hl.Buffer(array) for array in out]
         self.pipeline.realize(buffers if len(buffers) > 1 else buffers[0])
@@ -113,24 +113,24 @@ class Writer:
 def halide_bptt(problem: Problem) -> Contestant | str:
     """Halide, compiled once, all sizes known."""
     os.environ["HL_NUM_THREADS"] = str(problem.case.threads)  # read when its threads are made
-    found = library("halide")
-    if isinstance(found, str):
-        return found
-    return contestant(problem, Pipelines(found[0], problem).step, facts_of("halide"))
+    modules = library("halide")
+    if isinstance(modules, str):
+        return modules
+    return contestant(problem, Pipelines(modules[0], problem).step, facts_of("halide"))
 
 
 class Pipelines:
     """The products of a training step, and the arrays between them."""
 
     def __init__(self, hl: Any, problem: Problem) -> None:
-        given, case = Given.of(problem), problem.case
+        data, case = Given.of(problem), problem.case
         T, B, n, H = case.T, case.B, case.input_size, case.H
-        self.given, write = given, Writer(hl, H)
+        self.given, write = data, Writer(hl, H)
         narrow = Writer(hl, n)
 
-        def loss(value: Expr, wanted: Expr) -> Expr:
+        def loss(value: Expr, target: Expr) -> Expr:
             y = hl.tanh(value)
-            return hl.Tuple([y, hl.f32(2) * (y - wanted) * (hl.f32(1) - y * y)])
+            return hl.Tuple([y, hl.f32(2) * (y - target) * (hl.f32(1) - y * y)])
 
         def back(value: Expr, outer: Expr, h: Expr) -> Expr:
             return (value + outer) * (hl.f32(1) - h * h)
@@ -155,21 +155,21 @@ class Pipelines:
 
     def step(self) -> tuple[Array, ...]:
         """One training step."""
-        given, h, d, dh = self.given, self.h, self.d, self.dh
+        data, h, d, dh = self.given, self.h, self.d, self.dh
         T = len(d)
-        self.project(_flat(self.p), left=_flat(given.x), right=given.W)
+        self.project(_flat(self.p), left=_flat(data.x), right=data.W)
         for t in range(T):
-            self.step_on(h[t + 1], left=h[t], right=given.R, p=self.p[t])
-        targets = _flat(given.target)
-        self.read(_flat(self.y), _flat(d), left=_flat(h[1:]), right=given.V, target=targets)
-        self.unread(_flat(dh), left=_flat(d), right=given.V)
+            self.step_on(h[t + 1], left=h[t], right=data.R, p=self.p[t])
+        targets = _flat(data.target)
+        self.read(_flat(self.y), _flat(d), left=_flat(h[1:]), right=data.V, target=targets)
+        self.unread(_flat(dh), left=_flat(d), right=data.V)
         after = self.zeros
         for t in reversed(range(T)):
             back = np.empty_like(self.zeros)
-            self.step_back(back, left=after, right=given.R, outer=dh[t], h=h[t + 1])
+            self.step_back(back, left=after, right=data.R, outer=dh[t], h=h[t + 1])
             dh[t] = back
             after = dh[t]
-        dW = self._gathered(self.gather_input, dh, given.x)
+        dW = self._gathered(self.gather_input, dh, data.x)
         dR = self._gathered(self.gather, dh, h[:-1])
         return self.y, h[-1], dW, dR, self._gathered(self.gather, d, h[1:])
 

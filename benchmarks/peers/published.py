@@ -148,10 +148,10 @@ def onlstm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
 
 def gru_layernorm(x: Tensor, h: Tensor, w: Weights) -> Made:
     """GRUCell of dreamerv2/common/nets.py at 6124db4, with Keras's eps of a norm."""
-    one = torch.cat([w["W"], w["R"]], 1)  # Dreamer multiplies [x, h] by one matrix
-    parts = F.linear(torch.cat([x, h], -1), one, w["a"])
-    parts = F.layer_norm(parts, parts.shape[-1:], w["g"], w["b"], 1e-3)
-    reset, cand, update = parts.chunk(3, -1)
+    joined = torch.cat([w["W"], w["R"]], 1)  # Dreamer multiplies [x, h] by one matrix
+    gates = F.linear(torch.cat([x, h], -1), joined, w["a"])
+    gates = F.layer_norm(gates, gates.shape[-1:], w["g"], w["b"], 1e-3)
+    reset, cand, update = gates.chunk(3, -1)
     cand, update = tanh(sigmoid(reset) * cand), sigmoid(update - 1)
     h = update * cand + (1 - update) * h
     return h, (h,)
@@ -204,10 +204,10 @@ def t_lstm(x: Tensor, gap: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
 
 def gru_d(x: Tensor, mask: Tensor, delta: Tensor, h: Tensor, last: Tensor, w: Weights) -> Made:
     keep = torch.exp(-torch.relu(delta * w["gx"] + w["bx"]))
-    seen = mask > 0
+    observed = mask > 0
     filled = keep * last + (1 - keep) * w["mean"]
-    last = torch.where(seen, x, last)
-    x = torch.where(seen, x, filled)
+    last = torch.where(observed, x, last)
+    x = torch.where(observed, x, filled)
     h = torch.exp(-torch.relu(delta @ w["Gh"].T + w["bh"])) * h
     Wr, Wz, Wn = w["W"].chunk(3)
     Rr, Rz, Rn = w["R"].chunk(3)
@@ -230,15 +230,18 @@ def _backbone(x: Tensor, h: Tensor, w: Weights) -> Tensor:
 
 def cfc(x: Tensor, t: Tensor, h: Tensor, w: Weights, mode: str = "default") -> Made:
     heads = (_backbone(x, h, w) @ w["F"].T + w["f"]).chunk(4, -1)
-    one, two, a, b = tanh(heads[0]), tanh(heads[1]), *heads[2:]
+    first, two, a, b = tanh(heads[0]), tanh(heads[1]), *heads[2:]
     gate = sigmoid(a * t[:, None] + b)
-    h = one + gate * two if mode == "no_gate" else one * (1.0 - gate) + gate * two
+    h = first + gate * two if mode == "no_gate" else first * (1.0 - gate) + gate * two
     return h, (h,)
 
 
 def cfc_pure(x: Tensor, t: Tensor, h: Tensor, w: Weights) -> Made:
-    one = _backbone(x, h, w) @ w["F"].T + w["f"]
-    h = -w["scale"] * torch.exp(-t[:, None] * (w["w"].abs() + one.abs())) * one + w["scale"]
+    features = _backbone(x, h, w) @ w["F"].T + w["f"]
+    h = (
+        -w["scale"] * torch.exp(-t[:, None] * (w["w"].abs() + features.abs())) * features
+        + w["scale"]
+    )
     return h, (h,)
 
 
@@ -340,8 +343,8 @@ def rglru(x: Tensor, h: Tensor, w: Weights) -> Made:
 
 def lstm_layernorm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
     gates, units = (4 * h.shape[-1],), h.shape[-1:]
-    left = F.layer_norm(F.linear(x, w["W"]), gates, w["gx"], w["b"])
-    i, f, g, o = (left + F.layer_norm(F.linear(h, w["R"]), gates, w["gh"])).chunk(4, -1)
+    projected = F.layer_norm(F.linear(x, w["W"]), gates, w["gx"], w["b"])
+    i, f, g, o = (projected + F.layer_norm(F.linear(h, w["R"]), gates, w["gh"])).chunk(4, -1)
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
     h = sigmoid(o) * tanh(F.layer_norm(c, units, w["gc"], w["bc"]))
     return h, (h, c)
