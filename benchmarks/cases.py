@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.claims import Claim, Rows
+from benchmarks.claims import Claim
 from elman.errors import InputError, diagnostic
 
 if TYPE_CHECKING:
@@ -170,7 +170,6 @@ class Suite:
         seconds: of timing each (s).
         source: the paper or report whose claims are judged.
         claims: what it says.
-        curves: what is drawn of several rows: ``claims.curve`` each.
         rounds: of timing, at least.
     """
 
@@ -180,12 +179,7 @@ class Suite:
     seconds: float = 6.0
     source: str = ""
     claims: Sequence[Claim] = ()
-    curves: Callable[[Rows], Sequence[dict[str, Any]]] = lambda rows: ()
     rounds: int = 5
-
-    def plots(self, rows: Rows) -> list[dict[str, Any]]:
-        """The curves of which anything was measured."""
-        return [curve for curve in self.curves(rows) if curve["lines"]]
 
     def select(self, patterns: tuple[str, ...] = (), quick: bool = False) -> tuple[Case, ...]:
         """The cases whose names fit a pattern (``gru*``; all without patterns), in order.

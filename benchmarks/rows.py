@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,21 @@ Row = dict[str, Any]
 STUDY = "told"  # the field of what a study says of itself, which tables show
 
 
-def study(text: str, **found: Any) -> Row:
+def study(text: str, **figures: Any) -> Row:
     """The row of a study: what tables show of it, and its figures."""
-    return {**found, STUDY: text}
+    return {**figures, STUDY: text}
+
+
+def curve(title: str, x: str, y: str, log: str, lines: Mapping[str, Any]) -> dict[str, Any]:
+    """A plot of a row.
+
+    Args:
+        title, x, y: of the plot, of its axes.
+        log: the names of the axes that are logarithmic, as "xy".
+        lines: by name, pairs of place and value; a value that is not known is None.
+    """
+    columns = {name: [*map(list, zip(*pairs))] for name, pairs in lines.items() if pairs}
+    return {"title": title, "x": x, "y": y, "log": log, "lines": columns}
 
 
 def busy_in_words(row: Row) -> str:

@@ -91,7 +91,7 @@ def timed(case: Case, effort: Effort, entered: Entered, judged: int = 0) -> dict
     waiting = Waiting()
     samples = time_side_by_side(runs, effort.seconds, effort.rounds, far)
     waited = waiting.share()
-    steady = {name: taken.steady for name, taken in samples.items()}
+    steady = {name: sample.steady for name, sample in samples.items()}
     for contestant in present.values():
         contestant.close()
     return {
@@ -99,7 +99,7 @@ def timed(case: Case, effort: Effort, entered: Entered, judged: int = 0) -> dict
         "dy": "dense" if case.measure.dense else "none",
         "flop": entered.flop,
         **({"bytes": entered.moved} if entered.moved else {}),
-        "seconds": {name: asdict(quartiles(taken)) for name, taken in steady.items()},
+        "seconds": {name: asdict(quartiles(sample)) for name, sample in steady.items()},
         "first": {n: asdict(quartiles(one.first)) for n, one in samples.items() if one.first},
         "ratio": {name: asdict(ratio) for name, ratio in ratios(steady, case.baseline).items()},
         "error": entered.errors,

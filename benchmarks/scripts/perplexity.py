@@ -56,15 +56,15 @@ class Contestant:
 
     def row(self, data: TextData, last: bool) -> dict[str, float]:
         """Say what the epoch brought, and begin the next one."""
-        found = {
+        result = {
             "train": math.exp(sum(self.nats) / len(self.nats)),
             "valid": math.exp(self.stepper.validate(data.held_out()).loss),
             "cpu_ms": 1e3 * self.seconds / len(self.nats),
         }
         if last and data.test:
-            found["test"] = math.exp(self.stepper.validate(data.tested()).loss)
+            result["test"] = math.exp(self.stepper.validate(data.tested()).loss)
         self.nats, self.seconds = [], 0.0
-        return found
+        return result
 
     def kept(self) -> dict[str, Any]:
         """What another process needs to go on."""
@@ -76,33 +76,36 @@ class Contestant:
             "seconds": self.seconds,
         }
 
-    def goes_on(self, kept: dict[str, Any]) -> None:
+    def goes_on(self, checkpoint: dict[str, Any]) -> None:
         """Take over what was kept."""
-        self.stepper.plain.load_state_dict(kept["model"])
-        self.stepper.optimizer.load_state_dict(kept["optimizer"])
-        self.stepper.state = kept["state"]
-        self.nats, self.seconds = kept["nats"], kept["seconds"]
+        self.stepper.plain.load_state_dict(checkpoint["model"])
+        self.stepper.optimizer.load_state_dict(checkpoint["optimizer"])
+        self.stepper.state = checkpoint["state"]
+        self.nats, self.seconds = checkpoint["nats"], checkpoint["seconds"]
 
 
 def contestants(config: TextConfig, data: TextData, moved: bool) -> dict[str, Contestant]:
     """Build the models, all with the weights of elman's."""
     fabric = Fabric(accelerator="cpu", devices=1)
-    own = build_model(config, data)
-    made = {"elman": Contestant(make_stepper(fabric, own, config, TEXT.objective))}
+    first = build_model(config, data)
+    models = {"elman": Contestant(make_stepper(fabric, first, config, TEXT.objective))}
     outside = replace(TEXT.objective, inside=False)
     for name, by in {"torch.nn": 0.0, **({"torch.nn, moved": MOVED} if moved else {})}.items():
         model = build_model(config, data, baseline=True)
         with torch.no_grad():
-            for mine, its in zip(own.parameters(), model.parameters(), strict=True):
+            for mine, its in zip(first.parameters(), model.parameters(), strict=True):
                 its.copy_(mine * (1 + by * torch.randn_like(mine)))
-        made[name] = Contestant(make_stepper(fabric, model, config, outside))
-    return made
+        models[name] = Contestant(make_stepper(fabric, model, config, outside))
+    return models
 
 
 def keep(path: Path, step: int, running: dict[str, Contestant]) -> None:
     """Write where the models stand; whoever is killed meanwhile has the file before."""
     beside = path.with_suffix(".part")
-    torch.save({"step": step, "of": {name: one.kept() for name, one in running.items()}}, beside)
+    torch.save(
+        {"step": step, "of": {name: contestant.kept() for name, contestant in running.items()}},
+        beside,
+    )
     os.replace(beside, path)
 
 
@@ -116,35 +119,41 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--chunk", type=int, default=250, help="steps before the next one's turn")
     parser.add_argument("--moved", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
 
-    torch.set_num_threads(asked.threads)
-    words = {"preset": asked.preset, "data": asked.data, "level": "word"}
-    words |= {"epochs": asked.epochs} if asked.epochs else {}
+    torch.set_num_threads(options.threads)
+    words = {"preset": options.preset, "data": options.data, "level": "word"}
+    words |= {"epochs": options.epochs} if options.epochs else {}
     config = TextConfig.of(words)
     data = prepare(config)
     epoch, total = data.train.segments, data.steps()
     assert total is not None, "presets say how many epochs"
-    running = contestants(config, data, asked.moved)
+    running = contestants(config, data, options.moved)
     print(f"{data.about()}; {epoch} steps an epoch, {total} in all", flush=True)
 
-    beside, step = asked.out.with_suffix(".pt"), 0
+    beside, step = options.out.with_suffix(".pt"), 0
     if beside.exists():
         stood = torch.load(beside, weights_only=True)
         step = stood["step"]
-        for name, one in running.items():
-            one.goes_on(stood["of"][name])
+        for name, contestant in running.items():
+            contestant.goes_on(stood["of"][name])
     while step < total:
-        end = min(step + asked.chunk, (step // epoch + 1) * epoch)
-        for one in running.values():
-            one.train(data, config, range(step, end), total)
+        end = min(step + options.chunk, (step // epoch + 1) * epoch)
+        for contestant in running.values():
+            contestant.train(data, config, range(step, end), total)
         step = end
         if step % epoch == 0:
-            found = {name: one.row(data, step == total) for name, one in running.items()}
-            row = {"data": Path(asked.data).name, "preset": asked.preset, "epoch": step // epoch}
-            with asked.out.open("a") as file:
-                print(json.dumps({**row, "found": found}), file=file)
-            print(json.dumps({**row, "found": found}), flush=True)
+            results = {
+                name: contestant.row(data, step == total) for name, contestant in running.items()
+            }
+            row = {
+                "data": Path(options.data).name,
+                "preset": options.preset,
+                "epoch": step // epoch,
+            }
+            with options.out.open("a") as file:
+                print(json.dumps({**row, "found": results}), file=file)
+            print(json.dumps({**row, "found": results}), flush=True)
         keep(beside, step, running)
 
 

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cases import OURS, Effort, TrainedCase, Way
-from benchmarks.claims import curve
-from benchmarks.rows import study
+from benchmarks.rows import curve, study
 from elman.errors import EngineError, InputError, VerifyError
 from elman.measuring.timing import quartiles
 
@@ -60,8 +59,8 @@ def measure_learning(case: TrainedCase, effort: Effort) -> dict[str, Any]:
         raise InputError(f"{case.name}: the sequences of {config.data} have {longest} steps")
     entered = _entered(case, effort, config, data)
     off = _agreed(case, entered.present, config, data)
-    ours = entered.present[OURS]
-    ours.learn(max(1, case.steps // VALIDATIONS))
+    judged = entered.present[OURS]
+    judged.learn(max(1, case.steps // VALIDATIONS))
     return _row(case, entered, off, data.baseline().accuracy or 0.0)
 
 
@@ -80,13 +79,13 @@ def _entered(case: TrainedCase, effort: Effort, config: Any, data: Any) -> Enter
         if isinstance(model, str):
             absent[name] = model
             continue
-        one = learner(config, data, model, fabric)
+        model_learner = learner(config, data, model, fabric)
         try:
-            one.step()
+            model_learner.step()
         except EngineError as refused:
             absent[name] = str(refused)
         else:
-            present[name] = one
+            present[name] = model_learner
     if case.baseline not in present:
         raise EngineError(absent[case.baseline])
     _time(case, effort, list(present.values()))
@@ -95,13 +94,14 @@ def _entered(case: TrainedCase, effort: Effort, config: Any, data: Any) -> Enter
 
 def _time(case: TrainedCase, effort: Effort, learners: list[Learner]) -> None:
     """Further interleaved steps: one of each, then those of which another one is affordable."""
-    for done in range(min(MOST, case.steps - 1)):
-        for one in learners:
-            spent = sum(one.seconds[1:])
-            if not done or (
-                len(one.losses) == done + 1 and spent + one.seconds[-1] <= effort.seconds
+    for step in range(min(MOST, case.steps - 1)):
+        for contestant in learners:
+            spent = sum(contestant.seconds[1:])
+            if not step or (
+                len(contestant.losses) == step + 1
+                and spent + contestant.seconds[-1] <= effort.seconds
             ):
-                one.step()
+                contestant.step()
 
 
 def _agreed(
@@ -121,12 +121,14 @@ def _agreed(
     model = model_of(case.baseline, double, data, weights)
     assert not isinstance(model, str), "the baseline has run"
     oracle = learner(double, data, model, launch(double))
-    alike = {n: one for n, one in present.items() if case.heads == 1 or n != DIFFERENT}
-    for _ in range(max(len(one.losses) for one in alike.values())):
+    alike = {
+        n: contestant for n, contestant in present.items() if case.heads == 1 or n != DIFFERENT
+    }
+    for _ in range(max(len(contestant.losses) for contestant in alike.values())):
         oracle.step()
-    found = {}
-    for name, one in alike.items():
-        pairs = zip(one.losses, oracle.losses)
+    errors = {}
+    for name, contestant in alike.items():
+        pairs = zip(contestant.losses, oracle.losses)
         off = [abs(loss - want) / max(abs(want), 1e-12) for loss, want in pairs]
         if not (off[0] <= FIRST and max(off) <= LATER):
             texts = ", ".join(f"{value:.1e}" for value in off)
@@ -134,8 +136,8 @@ def _agreed(
                 f"{case.name}: {name} learns other than {case.baseline} in float64: losses differ "
                 f"by {texts}"
             )
-        found[name] = max(off)
-    return found
+        errors[name] = max(off)
+    return errors
 
 
 def _row(
@@ -143,21 +145,21 @@ def _row(
 ) -> dict[str, Any]:
     present = entered.present
     scores = present[OURS].scores
-    seconds = {name: quartiles(one.seconds[1:]) for name, one in present.items()}
+    seconds = {name: quartiles(contestant.seconds[1:]) for name, contestant in present.items()}
     accuracy = scores[-1][2]
-    took = ", ".join(f"{name} {one.median:.3g} s" for name, one in seconds.items())
+    took = ", ".join(f"{name} {contestant.median:.3g} s" for name, contestant in seconds.items())
     lines = {
-        name: [(step * one.median, score) for step, _, score in scores]
-        for name, one in seconds.items()
+        name: [(step * contestant.median, score) for step, _, score in scores]
+        for name, contestant in seconds.items()
         if name in off
     }
     title = f"{case.name}: accuracy by time of training"
     return study(
         f"accuracy {accuracy:.1%} after {case.steps} steps ({chance:.1%} by chance); "
         f"losses within {max(off.values()):.1e}; a step: {took}",
-        seconds={name: asdict(one) for name, one in seconds.items()},
-        first={name: one.seconds[0] for name, one in present.items()},
-        losses={name: one.losses[: MOST + 1] for name, one in present.items()},
+        seconds={name: asdict(contestant) for name, contestant in seconds.items()},
+        first={name: contestant.seconds[0] for name, contestant in present.items()},
+        losses={name: contestant.losses[: MOST + 1] for name, contestant in present.items()},
         off=off,
         scores=[list(score) for score in scores],
         accuracy=accuracy,

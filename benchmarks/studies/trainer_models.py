@@ -108,10 +108,10 @@ class Learner:
 
     def step(self) -> None:
         """Do one training step."""
-        config, done = self.config, len(self.losses)
+        config, index = self.config, len(self.losses)
         assert config.steps is not None, "a study has a number of steps"
-        lr = learning_rate(done, config.steps, config.peak_lr, config.warmup, config.schedule)
-        batch = self.data.batch(done, rows_of(self.stepper.fabric, config.batch))
+        lr = learning_rate(index, config.steps, config.peak_lr, config.warmup, config.schedule)
+        batch = self.data.batch(index, rows_of(self.stepper.fabric, config.batch))
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self.random)
             began = time.perf_counter()
@@ -132,8 +132,10 @@ class Learner:
 
     def validate(self) -> None:
         """Judge the model on the held-out data."""
-        found = self.stepper.validate(self.data.held_out())
-        self.scores.append((len(self.losses), words_of(self.config).unit(found.loss), found.score))
+        result = self.stepper.validate(self.data.held_out())
+        self.scores.append(
+            (len(self.losses), words_of(self.config).unit(result.loss), result.score)
+        )
 
 
 def learner(config: Config, data: Data, model: nn.Module, fabric: Fabric) -> Learner:
@@ -159,9 +161,9 @@ def curve_of(config: Config, every: int, *, baseline: bool = False) -> list[tupl
     fabric = launch(config)
     task = task_of(config)
     data = task.prepare(config)
-    found = learner(config, data, task.build(config, data, baseline=baseline), fabric)
-    found.learn(every)
-    return [(step, loss) for step, loss, _ in found.scores]
+    run = learner(config, data, task.build(config, data, baseline=baseline), fabric)
+    run.learn(every)
+    return [(step, loss) for step, loss, _ in run.scores]
 
 
 def losses_until(config: Config, target: float, count: int) -> list[float]:
@@ -169,16 +171,16 @@ def losses_until(config: Config, target: float, count: int) -> list[float]:
     so many is at a target; all of them if it never is, or a loss is not finite."""
     fabric = launch(config)
     data = task_of(config).prepare(config)
-    found = learner(config, data, task_of(config).build(config, data), fabric)
+    run = learner(config, data, task_of(config).build(config, data), fabric)
     assert config.steps is not None, "a study has a number of steps"
-    while len(found.losses) < config.steps:
-        found.step()
-        last = found.losses[-count:]
+    while len(run.losses) < config.steps:
+        run.step()
+        last = run.losses[-count:]
         if not math.isfinite(last[-1]):
-            return found.losses + [math.inf] * (config.steps - len(found.losses))
+            return run.losses + [math.inf] * (config.steps - len(run.losses))
         if len(last) == count and sum(last) / count <= target:
             break
-    return found.losses
+    return run.losses
 
 
 class Looped(nn.Module):

@@ -13,7 +13,7 @@ _QUICK = ("gru packed 100,32,256", "gru stream 16,8,64")
 _NOT_SLOWER = 0.97
 
 
-def _layers(name: str, ratio: float | None, *others: str) -> Case:
+def _layers(name: str, ratio: float | None, *more_contestants: str) -> Case:
     """A training step, or a gradient, of torch's layer and of elman's; the kind is in the name."""
     kind = " ".join(name.split()[1:-1])
     options: dict[str, Any] = {
@@ -22,7 +22,9 @@ def _layers(name: str, ratio: float | None, *others: str) -> Case:
         "ratio": ratio,
         "quick": name in _QUICK,
     }
-    return sized(name, TWICE if kind == "beside" else WORK, "torch", OURS, *others, **options)
+    return sized(
+        name, TWICE if kind == "beside" else WORK, "torch", OURS, *more_contestants, **options
+    )
 
 
 LAYERS = Suite(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from benchmarks.cases import Case, Effort, Suite, Way, sized
-from benchmarks.claims import SAME, Claims, Rows, Spread, UnmeasuredError, curve
+from benchmarks.claims import SAME, Claims, Rows, Spread, UnmeasuredError
 from benchmarks.contestants import TRAIN
 from benchmarks.measures.training import Entered, entered, timed
 from benchmarks.rows import study
@@ -76,9 +76,9 @@ def measure_tapes(case: Case, effort: Effort) -> dict[str, Any]:
     """Per cell and tape, for one step of one sample: bytes that are kept, beside the states'; FLOP
     of products and pointwise evaluations of the backward. Nothing is run."""
     del effort
-    found = {f"{name} {tape}": _kept(name, tape, case) for name in CELLS for tape in get_args(Tape)}
-    texts = [f"{name} {one['bytes']} bytes" for name, one in found.items()]
-    return study(f"kept per step and sample: {', '.join(texts)}", kept=found)
+    tapes = {f"{name} {tape}": _kept(name, tape, case) for name in CELLS for tape in get_args(Tape)}
+    texts = [f"{name} {tape['bytes']} bytes" for name, tape in tapes.items()]
+    return study(f"kept per step and sample: {', '.join(texts)}", kept=tapes)
 
 
 def _kept(name: str, tape: Tape, case: Case) -> dict[str, int]:
@@ -86,10 +86,10 @@ def _kept(name: str, tape: Tape, case: Case) -> dict[str, int]:
     dims = tuple(sorted(cell.bind(case.input_size, case.H).items()))
     wants = frozenset(entry.name for entry in (*cell.inputs, *cell.weights))
     spec = Spec(dims, case.dtype, wants=wants, options=PlanOptions(tape))
-    made = program(compiler.pair_of(cell), spec)
-    work = backward_work(made)
-    kept = {"bytes": tape_bytes(made), "states": state_bytes(made)}
-    return {**kept, "products": work.products, "pointwise": work.pointwise}
+    compiled = program(compiler.pair_of(cell), spec)
+    work = backward_work(compiled)
+    memory = {"bytes": tape_bytes(compiled), "states": state_bytes(compiled)}
+    return {**memory, "products": work.products, "pointwise": work.pointwise}
 
 
 def case_name(place: Place) -> str:
@@ -112,14 +112,14 @@ def _everywhere(
     return {at: rows.ratio(name, later, earlier) for at, name in cases.items() if name in rows}
 
 
-def _list(found: dict[Place, Spread]) -> str:
-    return ", ".join(f"{ratio.median:.2f} ({H}, {B})" for (H, B), ratio in found.items())
+def _list(ratios: dict[Place, Spread]) -> str:
+    return ", ".join(f"{ratio.median:.2f} ({H}, {B})" for (H, B), ratio in ratios.items())
 
 
-def _gaining(found: dict[Place, Spread]) -> str:
+def _gaining(ratios: dict[Place, Spread]) -> str:
     """In how many places it is a gain."""
-    gains = sum(ratio.gains for ratio in found.values())
-    return f"a gain in {gains} of {len(found)} places"
+    gains = sum(ratio.gains for ratio in ratios.values())
+    return f"a gain in {gains} of {len(ratios)} places"
 
 
 def _there(step: int) -> str:
@@ -134,10 +134,10 @@ def _there(step: int) -> str:
     fails=_NO_LAUNCHES,
 )
 def whole(rows: Rows):
-    found = _everywhere(rows, CHOSEN, ORIGINAL, PLACES)
-    best = max(found, key=lambda place: found[place].median)
-    good = found[best].median >= THERE[1024][2] * (1 - SAME)
-    return good, _list({best: found[best]}), "the best of all sizes"
+    ratios = _everywhere(rows, CHOSEN, ORIGINAL, PLACES)
+    best = max(ratios, key=lambda place: ratios[place].median)
+    good = ratios[best].median >= THERE[1024][2] * (1 - SAME)
+    return good, _list({best: ratios[best]}), "the best of all sizes"
 
 
 @CLAIMS(
@@ -146,9 +146,9 @@ def whole(rows: Rows):
     fails=_NO_LAUNCHES,
 )
 def ladder(rows: Rows):
-    found = _everywhere(rows, CHOSEN, ORIGINAL, BARS)
-    least = min(ratio.median for ratio in found.values())
-    return least >= 1.2, _list(found), "the whole ladder, variant 4 beside variant 1"
+    ratios = _everywhere(rows, CHOSEN, ORIGINAL, BARS)
+    least = min(ratio.median for ratio in ratios.values())
+    return least >= 1.2, _list(ratios), "the whole ladder, variant 4 beside variant 1"
 
 
 @CLAIMS(
@@ -157,10 +157,10 @@ def ladder(rows: Rows):
     fails="single products are tiles of the same loop over rows and units, and no launches",
 )
 def concatenate(rows: Rows):
-    found = _everywhere(rows, CONCATENATED, ORIGINAL, BARS)
-    hoisted = _list(_everywhere(rows, UNMERGED, ORIGINAL, found))
-    facts = f"{_gaining(found)}; of it by the inputs' products for all steps at once: {hoisted}"
-    return all(ratio.gains for ratio in found.values()), _list(found), facts
+    ratios = _everywhere(rows, CONCATENATED, ORIGINAL, BARS)
+    hoisted = _list(_everywhere(rows, UNMERGED, ORIGINAL, ratios))
+    facts = f"{_gaining(ratios)}; of it by the inputs' products for all steps at once: {hoisted}"
+    return all(ratio.gains for ratio in ratios.values()), _list(ratios), facts
 
 
 @CLAIMS(
@@ -169,9 +169,9 @@ def concatenate(rows: Rows):
     fails="at minibatch 128 two products that wait for each other keep two cores as busy as one",
 )
 def reset(rows: Rows):
-    found = _everywhere(rows, CHOSEN, CONCATENATED, BARS)
+    ratios = _everywhere(rows, CHOSEN, CONCATENATED, BARS)
     smaller = _everywhere(rows, CHOSEN, CONCATENATED, PLACES)
-    faster = all(ratio.gains and ratio.median >= 1.05 for ratio in found.values())
+    faster = all(ratio.gains and ratio.median >= 1.05 for ratio in ratios.values())
     facts = "both with the tape that the plan chooses; judged at minibatch 128"
     return faster, _list(smaller), facts
 
@@ -182,13 +182,13 @@ def reset(rows: Rows):
     fails='tape="save" recomputes no product either',
 )
 def activations(rows: Rows):
-    found = _everywhere(rows, CHOSEN, MOVED, BARS)
-    again = _list(_everywhere(rows, CHOSEN, RECOMPUTED, found))
+    ratios = _everywhere(rows, CHOSEN, MOVED, BARS)
+    again = _list(_everywhere(rows, CHOSEN, RECOMPUTED, ratios))
     facts = (
-        f'{_gaining(found)}, tape="auto" beside "save"; beside "recompute", which recomputes a '
+        f'{_gaining(ratios)}, tape="auto" beside "save"; beside "recompute", which recomputes a '
         f"product as variant 3 does: {again}"
     )
-    return all(ratio.gains for ratio in found.values()), _list(found), facts
+    return all(ratio.gains for ratio in ratios.values()), _list(ratios), facts
 
 
 @CLAIMS(
@@ -210,16 +210,16 @@ def memory(rows: Rows):
     fails="what the ladder gains is less than what a smaller product loses",
 )
 def minibatch(rows: Rows):
-    found: dict[Place, Spread] = {}
+    ratios: dict[Place, Spread] = {}
     for H in (512, 1024):
-        half, whole = (case_name((H, B)) for B in (64, 128))
-        if half in rows and whole in rows:
-            ratio = rows.time(whole, ORIGINAL).over(rows.time(half, CHOSEN))
-            found[H, 64] = Spread(ratio.median / 2, ratio.q1 / 2, ratio.q3 / 2)
-    if not found:
+        half, full = (case_name((H, B)) for B in (64, 128))
+        if half in rows and full in rows:
+            ratio = rows.time(full, ORIGINAL).over(rows.time(half, CHOSEN))
+            ratios[H, 64] = Spread(ratio.median / 2, ratio.q1 / 2, ratio.q3 / 2)
+    if not ratios:
         raise UnmeasuredError("minibatches of 64 and 128 were not measured")
     facts = "samples per second of variant 4 at 64 beside those of variant 1 at 128"
-    return not any(ratio.loses for ratio in found.values()), _list(found), facts
+    return not any(ratio.loses for ratio in ratios.values()), _list(ratios), facts
 
 
 @CLAIMS("2", "the reset gate moves without loss in accuracy")
@@ -230,25 +230,6 @@ def accuracy(rows: Rows):
     spread = max(max(values) - min(values) for values in (before, after))
     facts = f"means over {len(after)} seeds of equal steps; seeds differ by up to {spread:.3f}"
     return off <= spread, f"{off:+.3f} bits per character", facts
-
-
-def _plots(rows: Rows) -> list[dict[str, Any]]:
-    """The post's second figure, there and here; and its first one, here."""
-    lines: dict[str, Any] = {}
-    places = {place[0]: name for place in BARS if (name := case_name(place)) in rows}
-    ladder = {"concatenate": CONCATENATED, "+ reset moved": MOVED, "+ activations": CHOSEN}
-    for index, (name, who) in enumerate(ladder.items()):
-        lines[f"{name}, TitanX"] = [(H, bars[index]) for H, bars in THERE.items()]
-        here = [(H, rows.faster(case, who, ORIGINAL)) for H, case in places.items()]
-        lines[f"{name}, here"] = here
-    rates = {
-        f"variant {number}": [(H, rows.rate(case, variant)) for H, case in places.items()]
-        for number, variant in ((1, ORIGINAL), (4, CHOSEN))
-    }
-    return [
-        curve("Speed at minibatch 128, beside the original", "units", "times as fast", "x", lines),
-        curve("Products at minibatch 128", "units", "GFLOP/s", "xy", rates),
-    ]
 
 
 _LADDER: dict[str, Any] = {"cell": "gru", "baseline": CHOSEN}
@@ -268,5 +249,4 @@ SVAIL = Suite(
     seconds=1.0,
     source="Engel, Optimizing RNNs with Differentiable Graphs (Baidu SVAIL, 2016): TitanX, fp32",
     claims=CLAIMS,
-    curves=_plots,
 )

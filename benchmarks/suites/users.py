@@ -102,24 +102,24 @@ def _at_peak(rows: Rows, case: str) -> str:
 def _whole(rows: Rows, case: str) -> str:
     """What of an update is recurrent, and what is left without it."""
     every = EPOCHS * MINIBATCHES
-    loop, ours = (rows.seconds(case, who) for who in (LOOP, OURS))
-    of_loop, of_ours = (every * rows.seconds(RECURRENT, who) for who in (LOOP, OURS))
+    loop, elman = (rows.seconds(case, contestant) for contestant in (LOOP, OURS))
+    of_loop, of_ours = (every * rows.seconds(RECURRENT, contestant) for contestant in (LOOP, OURS))
     return (
-        f"the LSTM takes {of_loop / loop:.0%} of it in a loop, {of_ours / ours:.0%} on elman; the "
-        f"rest is convolutions: with a layer that takes no time {loop / (ours - of_ours):.1f}x"
+        f"the LSTM takes {of_loop / loop:.0%} of it in a loop, {of_ours / elman:.0%} on elman; the "
+        f"rest is convolutions: with a layer that takes no time {loop / (elman - of_ours):.1f}x"
     )
 
 
 def _episodes(rows: Rows, case: str) -> str:
-    ours, theirs = (rows.seconds(case, who) for who in (OURS, PADDED))
-    return f"{theirs:.2g} s and {ours:.2g} s; an episode of few steps is padded to the longest"
+    elman, padded = (rows.seconds(case, contestant) for contestant in (OURS, PADDED))
+    return f"{padded:.2g} s and {elman:.2g} s; an episode of few steps is padded to the longest"
 
 
 def _judge(
-    case: str, ratio: float, facts: Callable[[Rows, str], str], other: str = LOOP
+    case: str, ratio: float, facts: Callable[[Rows, str], str], reference: str = LOOP
 ) -> Callable[[Rows], Verdict]:
     def judge(rows: Rows) -> Verdict:
-        figure = rows.faster(case, OURS, other)
+        figure = rows.faster(case, OURS, reference)
         return Verdict(figure >= ratio, f"{figure:.1f}x", facts=facts(rows, case))
 
     return judge

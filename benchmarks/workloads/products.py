@@ -70,7 +70,9 @@ PRODUCTS: dict[str, Callable[[Problem], Contestant]] = {
 def measure_products(case: Case, effort: Effort) -> Row:
     """Time layouts of a product interleaved, as :func:`measure_steps`, and tell their speeds."""
     row = measure_steps(case, effort)
-    speeds = {name: row["flop"] / taken["median"] / 1e9 for name, taken in row["seconds"].items()}
+    speeds = {
+        name: row["flop"] / seconds["median"] / 1e9 for name, seconds in row["seconds"].items()
+    }
     texts = [f"{name} {speed:.0f}" for name, speed in speeds.items()]
     return study(f"GFLOP/s: {', '.join(texts)}", **row)
 
