@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.claims import Claim
+from benchmarks.sweeps import Sweep
 from elman.errors import InputError, diagnostic
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ class Suite:
         source: the paper or report whose claims are judged.
         claims: what it says.
         rounds: of timing, at least.
+        sweep: what is drawn over several rows.
     """
 
     name: str
@@ -180,6 +182,7 @@ class Suite:
     source: str = ""
     claims: Sequence[Claim] = ()
     rounds: int = 5
+    sweep: Sweep | None = None
 
     def select(self, patterns: tuple[str, ...] = (), quick: bool = False) -> tuple[Case, ...]:
         """The cases whose names fit a pattern (``gru*``; all without patterns), in order.

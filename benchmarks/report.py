@@ -36,7 +36,7 @@ class BenchPage:
         ratios: by case, times as fast as the baseline.
         asked: by case, what the suite asks for.
         shares: by case, share of the peak in [0, 1].
-        plots: curves of studies, as ``rows.curve`` makes them.
+        plots: of the suite's sweep and of studies, as ``rows.curve`` makes them.
         absent: contestants that were not measured, by case and name, and why.
         source: the paper or report whose claims are judged.
         claims: the table of them, as text.

@@ -15,6 +15,7 @@ from benchmarks.claims import (
     fit_trend,
 )
 from benchmarks.measures.phases import PHASES as PARTED
+from benchmarks.sweeps import Sweep
 from benchmarks.worker import PEAK
 from benchmarks.workloads.fitting import COMBINATIONS, FIT
 
@@ -278,4 +279,9 @@ CMU = Suite(
     seconds=1.0,
     source="Han & Uboweja 2016, Parallel Training of Recurrent Neural Networks, CMU 15-418/618",
     claims=CLAIMS,
+    sweep=Sweep(
+        "time per sample over minibatches, 10 steps of 1000 units",
+        *("samples", "s", range(100, 1100, 100), ("torch", "elman")),
+        lambda rows, name, B: per_sample(rows, f"batch 10,{B},1000", name),
+    ),
 )

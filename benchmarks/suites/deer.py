@@ -13,6 +13,7 @@ from benchmarks.measures.limits import LIMITED_FORWARD, LIMITED_TRAIN, LimitedCa
 from benchmarks.measures.memory import MEMORY as PEAK_MEMORY
 from benchmarks.studies.convergence import CONVERGENCE
 from benchmarks.studies.convergence import OVER_LENGTHS as ITERATIONS
+from benchmarks.sweeps import Sweep
 
 UNITS = (1, 2, 4, 8, 16, 32, 64)
 LENGTHS = (1000, 10_000, 100_000, 1_000_000)
@@ -314,4 +315,9 @@ DEER = Suite(
     source="Parallelizing non-linear sequential models over the sequence length (Lim, Zhu, "
     "Selfridge, Kasim; ICLR 2024)",
     claims=CLAIMS,
+    sweep=Sweep(
+        "all steps at once beside the compiled loop, by units",
+        *("steps T", "times as fast", LENGTHS, UNITS),
+        lambda rows, n, T: _gain(rows, n, T),
+    ),
 )

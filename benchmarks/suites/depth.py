@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks.cases import Suite, TrainedCase
 from benchmarks.claims import Claim, Reasons, Rows, UnmeasuredError, Verdict
 from benchmarks.studies.learning_studies import RESIDUAL
+from benchmarks.sweeps import Sweep
 
 LAYERS = (1, 3, 10, 30, 100)
 STEPS = 150
@@ -75,5 +76,11 @@ DEPTH = Suite(
     claims=(
         Claim("residual", "residual skip connections apply to RNNs", "", _applies),
         Claim("residual", "models with more layers become possible", "", _deeper),
+    ),
+    sweep=Sweep(
+        f"after {STEPS} training steps",
+        *("layers", "bits per character", LAYERS, ("plain", "residual")),
+        lambda rows, name, n: rows[name_of(n)]["bits"][name],
+        log="x",
     ),
 )

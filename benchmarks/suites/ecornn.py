@@ -13,6 +13,7 @@ from benchmarks.measures.phases import PHASES as PARTED
 from benchmarks.measures.starting import CHOOSING as CHOICE
 from benchmarks.measures.starting import COLD, WARM
 from benchmarks.studies.learning_studies import PERPLEXITIES
+from benchmarks.sweeps import Sweep
 from benchmarks.worker import PEAK
 from benchmarks.workloads.language import LANGUAGE, LANGUAGES
 from benchmarks.workloads.products import COLUMNS, PANELS, PRODUCT, ROWS
@@ -259,4 +260,9 @@ ECORNN = Suite(
     seconds=1.0,
     source="Zheng, EcoRNN: Efficient Computing of LSTM RNN on GPUs (extended abstract): Titan Xp",
     claims=CLAIMS,
+    sweep=Sweep(
+        "training of two layers of LSTM, 20 rows",
+        *("units", "words/s", (200, 512, 650), _WAYS),
+        lambda rows, name, H: T * 20 / rows.seconds(grid_name((2, 20, H)), name),
+    ),
 )

@@ -8,6 +8,7 @@ from benchmarks.cases import OURS, Case, Suite, sized
 from benchmarks.claims import Claim, Claims, Reasons, Rows, UnmeasuredError, Verdict
 from benchmarks.contestants import CHECKPOINT, KeptCase
 from benchmarks.measures.memory import MEMORY as STEP
+from benchmarks.sweeps import Sweep
 
 MIB = 1 << 20
 BATCHES, STEPS = (4, 16, 64), (250, 1000, 4000)
@@ -133,4 +134,9 @@ MEMORY = Suite(
     seconds=1.6,
     source="Persistent RNNs, stashing recurrent weights on-chip (G. Diamos, Baidu SVAIL, 2016)",
     claims=CLAIMS,
+    sweep=Sweep(
+        "a training step of a GRU over minibatches",
+        *("samples", "MiB", BATCHES, ("torch", OURS, CHECKPOINT)),
+        lambda rows, name, B: _bytes(rows, f"gru 500,{B},128", name) / MIB,
+    ),
 )

@@ -9,6 +9,7 @@ from benchmarks.cases import Suite, TrainedCase
 from benchmarks.claims import Claims, Rows, UnmeasuredError, fit_trend
 from benchmarks.rows import Row
 from benchmarks.studies.learning_studies import SAMPLES, STEP_SIZE, TARGET, WINDOW
+from benchmarks.sweeps import Sweep
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512)
 BUDGET = 40_000  # samples in all, at most
@@ -109,6 +110,13 @@ def followed(rows: Rows):
     return not trend.rises, text, facts
 
 
+def _fit_at(rows: Rows, name: str, B: int) -> float:
+    fit = fitted(rows)
+    if B not in fit:
+        raise UnmeasuredError(f"few seeds came to the target with a minibatch of {B}")
+    return fit[B]
+
+
 def _case(B: int) -> TrainedCase:
     name, quick = name_of(B), B in (16, 64, 256)
     return TrainedCase(name, SAMPLES, "lstm", 32, B, 128, steps=BUDGET // B, quick=quick)
@@ -120,4 +128,9 @@ MINIBATCH = Suite(
     tuple(map(_case, SIZES)),
     source="Diamos, Persistent RNNs: 30 times faster RNN layers at small minibatches (Baidu, 2016)",
     claims=CLAIMS,
+    sweep=Sweep(
+        f"samples to {TARGET} bits per character, the rising curve through all seeds",
+        *("minibatch", "samples", SIZES, ("fit",)),
+        _fit_at,
+    ),
 )

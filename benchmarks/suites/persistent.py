@@ -8,6 +8,7 @@ from benchmarks.cases import Suite, sized
 from benchmarks.claims import Claims, Rows, UnmeasuredError, fit_trend
 from benchmarks.contestants import FORWARD
 from benchmarks.measures.phases import PHASES
+from benchmarks.sweeps import Sweep
 from elman.engines.base import WAITING
 
 T, INPUTS = 64, 16  # as the paper's program for its kernels; few inputs, so that R is the work
@@ -141,4 +142,9 @@ PERSISTENT = Suite(
     seconds=3.0,
     source="Diamos, Persistent RNNs: 30 times faster RNN layers at small minibatches (Baidu, 2016)",
     claims=CLAIMS,
+    sweep=Sweep(
+        f"{UNITS[-1]} units, T = {T}",
+        *("minibatch", "GFLOP/s", SIZES, WAYS),
+        lambda rows, name, B: rows.rate(name_of(UNITS[-1], B), name),
+    ),
 )

@@ -12,6 +12,7 @@ from benchmarks.contestants import TRAIN
 from benchmarks.measures.training import Entered, entered, timed
 from benchmarks.rows import study
 from benchmarks.studies.learning_studies import CELLS, CHARACTERS
+from benchmarks.sweeps import Sweep
 from benchmarks.worker import PEAK
 from benchmarks.workloads.custom_cells import find_cell
 from elman import compiler
@@ -249,4 +250,10 @@ SVAIL = Suite(
     seconds=1.0,
     source="Engel, Optimizing RNNs with Differentiable Graphs (Baidu SVAIL, 2016): TitanX, fp32",
     claims=CLAIMS,
+    sweep=Sweep(
+        f"at minibatch 128, beside {ORIGINAL}",
+        *("units", "times as fast", tuple(THERE), (CONCATENATED, MOVED, CHOSEN)),
+        lambda rows, name, H: rows.faster(case_name((H, 128)), name, ORIGINAL),
+        log="x",
+    ),
 )

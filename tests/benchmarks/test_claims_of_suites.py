@@ -1,4 +1,4 @@
-"""Claims of every suite: what committed rows say of them, and that other rows say otherwise."""
+"""Claims and charts of every suite: what committed rows say, and that other rows say otherwise."""
 
 from __future__ import annotations
 
@@ -110,3 +110,15 @@ def test_each_claim_may_hold_and_fail(suite: Suite) -> None:
         if mark != "?" and not {HOLDS, FAILS} <= verdict
     }
     assert not constant
+
+
+@pytest.mark.parametrize(
+    "suite", [suite for suite in SUITES.values() if suite.sweep], ids=lambda suite: suite.name
+)
+def test_sweep(suite: Suite) -> None:
+    """A chart of the committed rows has all lines; of no rows there is none."""
+    assert suite.sweep is not None
+    (plot,) = suite.sweep.plots(Rows(rows_of(suite)))
+    assert set(plot["lines"]) == set(map(str, suite.sweep.lines))
+    assert max(len(sizes) for sizes, _ in plot["lines"].values()) > 2
+    assert suite.sweep.plots(Rows([])) == []
