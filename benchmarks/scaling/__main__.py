@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +24,6 @@ from elman.cli._options import DType, DTypeOption
 from elman.cli._terminal import plain, say, wide_console
 from elman.cli.app import run_command
 from elman.cli.tune import LINKS, find_link
-from elman.errors import InputError, diagnostic
 from elman.plan.allreduce import Interconnect
 from elman.train.loop.layers import find_sequence_cell
 from elman.tuning.waiting import waiting_in_words
@@ -35,17 +33,14 @@ HEADERS = (
     *("times as fast", "efficiency", ""),
 )
 OF_FILE = ("cell", "hidden", "layers", "steps", "dtype", "threads", "seconds")
-UNITS, LAYERS, STEPS = 256, 2, 100
 
 
 def scale(
     context: typer.Context,
-    cell: Annotated[
-        str | None, typer.Argument(help="gru (default), another cell, or file.py:cell.")
-    ] = None,
-    hidden: Annotated[int, typer.Option(help="Units of each layer.", min=1)] = UNITS,
-    layers: Annotated[int, typer.Option(help="Layers of the stack.", min=1)] = LAYERS,
-    steps: Annotated[int, typer.Option(help="Steps of a sequence, T.", min=1)] = STEPS,
+    cell: Annotated[str, typer.Argument(help="A cell of the library, or file.py:cell.")] = "gru",
+    hidden: Annotated[int, typer.Option(help="Units of each layer.", min=1)] = 256,
+    layers: Annotated[int, typer.Option(help="Layers of the stack.", min=1)] = 2,
+    steps: Annotated[int, typer.Option(help="Steps of a sequence, T.", min=1)] = 100,
     batch: Annotated[int, typer.Option(help="Global minibatch.", min=1)] = 512,
     workers: Annotated[int, typer.Option(help="Largest number of workers.", min=1)] = 1024,
     interconnect: Annotated[
@@ -57,9 +52,6 @@ def scale(
     ] = "nvlink",
     times: Annotated[
         Path | None, typer.Option(help="Read times.json of an earlier call instead of measuring.")
-    ] = None,
-    most_batch: Annotated[
-        int | None, typer.Option(help="Largest global minibatch that still learns.", min=1)
     ] = None,
     least_saved: Annotated[
         float, typer.Option(help="Share of a step that a doubling must save.", min=0, max=1)
@@ -80,14 +72,10 @@ def scale(
     """
     console = wide_console()
     link = link_of(context, interconnect, per_node, inside)
-    if most_batch is not None and batch > most_batch:
-        details = [("most", f"{most_batch} still learns as well, by --most-batch")]
-        text = f"a global minibatch of {batch} is too large to learn"
-        raise InputError(diagnostic(text, details, f"--batch {most_batch}"))
     if times is None:
-        stack = Stack(cell or "gru", hidden, layers, steps, str(dtype), threads)
-        find_sequence_cell(stack.cell)
+        find_sequence_cell(cell)
         torch.set_num_threads(threads)
+        stack = Stack(cell, hidden, layers, steps, str(dtype), threads)
         with console.status("measuring"):
             measured = measure_times(stack, batch, seconds)
         times = (out or Path("scale-out") / f"{datetime.now():%Y%m%d-%H%M%S}") / "times.json"
@@ -98,10 +86,13 @@ def scale(
             raise typer.BadParameter(text, param_hint="--times")
         measured = read_times(times)
     points = scaled(measured.times, batch, workers, link)
-    scaling = Scaling(measured, batch, workers, interconnect, link, points, least_saved)
-    console.print(table(HEADERS, scaling.lines(), scaling.title))
-    for line in (scaling.verdict(), *scaling.notes(), f"times: {times}"):
-        say(console, line)
+    best, largest = paying(points, least_saved), max(measured.times.seconds)
+    title = f"{measured.stack}, global minibatch {batch}, {title_of(interconnect, link)} (forecast)"
+    console.print(table(HEADERS, [line(point, best, largest) for point in points], title))
+    say(console, verdict(points, best, least_saved))
+    for note in notes(measured, batch, workers, largest):
+        say(console, note)
+    say(console, f"times: {times}")
 
 
 def link_of(context: typer.Context, interconnect: str, per_node: int, inside: str) -> Link:
@@ -124,105 +115,63 @@ def explicit(context: typer.Context, names: Collection[str]) -> list[str]:
     return [name for name, source in sources.items() if source and source.name != "DEFAULT"]
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """A forecast in words.
+def title_of(name: str, link: Link) -> str:
+    """An interconnect by its name, with latency and bandwidth."""
 
-    Attributes:
-        measured: steps of one worker.
-        batch: the global minibatch.
-        most: workers, at most.
-        name: of the interconnect.
-        link: what connects workers.
-        points: by 1, 2, 4, … workers.
-        least: share of a step that a doubling has to save.
-    """
+    def described(link: Interconnect) -> str:
+        return f"{link.latency_s * 1e6:.3g} µs, {link.bytes_per_s / 1e9:.3g} GB/s"
 
-    measured: Measured
-    batch: int
-    most: int
-    name: str
-    link: Link
-    points: list[Point]
-    least: float
+    if isinstance(link, Nodes):
+        inside = f"nodes of {link.devices} (inside {described(link.inside)})"
+        return f"{inside}, {name}: {described(link.across)}"
+    return f"{name}: {described(link)}"
 
-    @property
-    def title(self) -> str:
-        """Title of the table: the stack, its minibatch and the interconnect."""
-        stack, link, nodes = self.measured.stack, self.link, ""
-        if isinstance(link, Nodes):
-            nodes, link = f"nodes of {link.devices} (inside {in_words(link.inside)}), ", link.across
-        return (
-            f"{stack.layers} layers of {stack.cell}, {stack.hidden} units, T={stack.steps}, "
-            f"{stack.dtype}, global minibatch {self.batch}, {nodes}{self.name}: {in_words(link)} "
-            "(forecast)"
-        )
 
-    @property
-    def best(self) -> Point:
-        """The last point that pays."""
-        return paying(self.points, self.least)
+def line(point: Point, best: Point, largest: int) -> list[str]:
+    """A point under :data:`HEADERS`; a time that rests on no measurement is marked."""
+    return [
+        *(str(point.workers), str(point.minibatch)),
+        ("≈ " if point.minibatch > largest else "") + in_ms(point.compute_s),
+        *(in_ms(point.exposed_s), in_ms(point.step_s)),
+        *(f"{point.speedup:.2f}", f"{point.efficiency:.0%}"),
+        "pays up to here" if point == best else "",
+    ]
 
-    def lines(self) -> list[list[str]]:
-        """As :data:`HEADERS` names them; times that rest on no measurement are marked."""
-        largest = max(self.measured.times.seconds)
-        return [
-            [
-                str(point.workers),
-                str(point.minibatch),
-                ("≈ " if point.minibatch > largest else "") + in_ms(point.compute_s),
-                in_ms(point.exposed_s),
-                in_ms(point.step_s),
-                f"{point.speedup:.2f}",
-                f"{point.efficiency:.0%}",
-                "pays up to here" if point == self.best else "",
-            ]
-            for point in self.points
-        ]
 
-    def verdict(self) -> str:
-        """Up to how many workers it pays, in a sentence."""
-        best = self.best
-        workers = f"{best.workers} workers" if best.workers > 1 else "one worker"
-        text = (
-            f"It pays up to {workers}, a minibatch of {best.minibatch} each: a step takes "
-            f"{in_ms(best.step_s)}, {best.speedup:.3g} times as fast as one worker"
-        )
-        after = [point for point in self.points if point.workers > best.workers]
-        if not after:
-            return f"{text}; no more were looked at."
-        saved = 1 - after[0].step_s / best.step_s
-        change = f"save {saved:.0%}" if saved >= 0 else f"take {-saved:.0%} longer"
-        return f"{text}; {after[0].workers} would {change} (asked for: {self.least:.0%} saved)."
+def verdict(points: list[Point], best: Point, least: float) -> str:
+    """Up to how many workers it pays, in a sentence."""
+    workers = f"{best.workers} workers" if best.workers > 1 else "one worker"
+    text = (
+        f"It pays up to {workers}, a minibatch of {best.minibatch} each: a step takes "
+        f"{in_ms(best.step_s)}, {best.speedup:.3g} times as fast as one worker"
+    )
+    after = next((point for point in points if point.workers > best.workers), None)
+    if after is None:
+        return f"{text}; no more were looked at."
+    saved = 1 - after.step_s / best.step_s
+    change = f"save {saved:.0%}" if saved >= 0 else f"take {-saved:.0%} longer"
+    return f"{text}; {after.workers} would {change} (asked for: {least:.0%} saved)."
 
-    def notes(self) -> list[str]:
-        """What a reader of the table should know."""
-        largest, notes = max(self.measured.times.seconds), list[str]()
-        if self.batch > largest:
-            notes.append(
-                f"≈: a minibatch of {largest} is the largest that was measured; beyond it a step "
-                "is taken to grow in proportion."
-            )
-        if text := waiting_in_words(self.measured.waited):
-            notes.append(text)
-        if self.most > self.batch:
-            notes.append(f"More than {self.batch} workers would not have a sample each.")
-        return notes
+
+def notes(measured: Measured, batch: int, most: int, largest: int) -> list[str]:
+    """What a reader of the table should know."""
+    beyond = (
+        f"≈: a minibatch of {largest} is the largest that was measured; beyond it a step is taken "
+        "to grow in proportion."
+    )
+    idle = f"More than {batch} workers would not have a sample each."
+    busy = waiting_in_words(measured.waited)
+    return [*[beyond] * (batch > largest), *[busy] * bool(busy), *[idle] * (most > batch)]
 
 
 def table(headers: tuple[str, ...], lines: list[list[str]], title: str) -> Table:
     """Lay lines out."""
-    laid_out = Table(*headers, title=plain(title), title_justify="left")
-    for column in laid_out.columns:
-        column.justify = "right"
-    for line in lines:
-        laid_out.add_row(*map(plain, line))
+    laid_out = Table(title=plain(title), title_justify="left")
+    for header in headers:
+        laid_out.add_column(header, justify="right")
+    for cells in lines:
+        laid_out.add_row(*map(plain, cells))
     return laid_out
-
-
-def in_words(link: Interconnect) -> str:
-    """Latency and bandwidth to three digits."""
-    return f"{link.latency_s * 1e6:.3g} µs, {link.bytes_per_s / 1e9:.3g} GB/s"
 
 
 def in_ms(seconds: float) -> str:

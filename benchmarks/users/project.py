@@ -75,9 +75,9 @@ def project_of(script: str, **more: Any) -> Project:
 
 def on_engine(module: nn.Module, engine: str) -> nn.Module:
     """The same module, all of whose layers of elman's run on an engine."""
-    for layer in module.modules():
-        if hasattr(layer, "engine"):
-            layer.engine = engine
+    layers: list[Any] = [layer for layer in module.modules() if hasattr(layer, "engine")]
+    for layer in layers:
+        layer.engine = engine
     return module
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.scaling.times import FORMAT, Measured, Stack, write_times
+from benchmarks.scaling.times import Measured, Stack, write_times
 from elman.measuring.timing import Samples
 from elman.tuning.facts import cores, processor
 
@@ -20,7 +20,7 @@ SECONDS = {"1": 1e-3, "2": 1.1e-3, "4": 2e-3, "8": 4e-3}  # above 2: in proporti
 def stored(tmp_path: Path) -> Path:
     """Times of a stack, its gradients small."""
     path = tmp_path / "times.json"
-    write_times(path, Measured(STACK, [8e3, 8e3], SECONDS, HERE, 0.0, 0.0, FORMAT))
+    write_times(path, Measured(STACK, [8e3, 8e3], SECONDS, HERE, 0.0, 0.0))
     return path
 
 
@@ -83,16 +83,6 @@ def test_nodes_of_several_devices(stored, scaling):
     assert "It pays up to 4 workers" in output
     slow = scaling(*words, "--per-node", "4", "--inside", "8888,1")[1]
     assert "It pays up to one worker" in slow
-
-
-def test_a_minibatch_that_does_not_learn(stored, scaling):
-    """Refused with its reason and the one to use; what learns is not."""
-    words = ["--times", str(stored), "--most-batch", "128"]
-    status, output = scaling(*words, "--batch", "512")
-    assert status == 1
-    assert "a global minibatch of 512 is too large to learn" in output
-    assert "--batch 128" in output
-    assert scaling(*words, "--batch", "128")[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import torch
 
 from benchmarks.scaling import times
 from benchmarks.scaling.times import (
-    FORMAT,
     Measured,
     Stack,
     measure_sharing,
@@ -23,9 +22,7 @@ from elman.errors import RunError
 from elman.measuring.timing import Samples
 
 STACK = Stack("gru", 9, 2, 5, "float32", 1)
-MEASURED = Measured(
-    STACK, [1944.0, 1944.0], {"1": 1e-3, "2": 1.5e-3}, {"cpu": "x"}, 1e-4, 0.0, FORMAT
-)
+MEASURED = Measured(STACK, [1944.0, 1944.0], {"1": 1e-3, "2": 1.5e-3}, {"cpu": "x"}, 1e-4, 0.0)
 
 
 @pytest.fixture
@@ -33,7 +30,7 @@ def clock(monkeypatch):
     """A step of a minibatch of n takes n seconds; what is timed is called once."""
     now = [0.0]
 
-    def alone(stack: Stack, module: torch.nn.Module, minibatch: int) -> Callable[[], None]:
+    def step(stack: Stack, module: torch.nn.Module, minibatch: int) -> Callable[[], None]:
         def run() -> None:
             now[0] += minibatch
 
@@ -43,7 +40,7 @@ def clock(monkeypatch):
         assert seconds >= rounds * sum(map(int, runs)) or len(runs) == 1
         return {name: Samples([float(name), 2.0 * float(name), 9e9], []) for name in runs}
 
-    monkeypatch.setattr(times, "alone", alone)
+    monkeypatch.setattr(Stack, "step", step)
     monkeypatch.setattr(times, "time_side_by_side", side_by_side)
     monkeypatch.setattr(times, "measure_sharing", lambda stack: 0.0)
     monkeypatch.setattr(times.time, "perf_counter", lambda: now[0])
@@ -83,7 +80,7 @@ def test_bytes_of_gradients(cell, dtype):
 def test_a_step_is_a_training_step():
     """Gradients of one step, not of all that were timed."""
     module = STACK.module()
-    run = times.alone(STACK, module, 2)
+    run = STACK.step(module, 2)
     run()
     once = [p.grad.clone() for p in module.parameters()]
     run()
@@ -116,12 +113,10 @@ def damaged(**changes: object) -> str:
         ("", "it is empty"),
         ('{"case": "gru"}', "stack is missing"),
         (damaged()[:-9], "it is not JSON"),
-        (damaged(format="elman scale 0"), "the format is 'elman scale 0', not"),
         (damaged(seconds={}), "seconds: by minibatch"),
         (damaged(seconds={"one": 1.0}), "seconds: by minibatch"),
         (damaged(seconds={"1": float("nan")}), "seconds.1: nan is not in"),
-        (damaged(gradients=[]), "gradients: there are none"),
-        (damaged(stack={**vars(STACK), "dtype": "double precision"}), "torch has no dtype"),
+        (damaged(gradients=["many"]), "gradients"),
     ],
 )
 def test_other_files(tmp_path, text, found):
