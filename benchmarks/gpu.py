@@ -19,7 +19,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from benchmarks.programs import Worker  # noqa: E402
+from benchmarks.rows import append_row, read_rows  # noqa: E402
 from elman.measuring.process import ProcessError  # noqa: E402
 
 WORKER = str(Path(__file__).with_name("gpu_worker.py"))
@@ -206,53 +207,53 @@ def facts(device: str) -> dict[str, Any]:
     }
 
 
-def shown(row: dict[str, Any], peaks: dict[str, float]) -> str:
-    """A row as a line of the table: microseconds per step, forward and with the backward."""
+def line(row: dict[str, Any], peaks: dict[str, float]) -> str:
+    """A row of the table: microseconds per step, forward and with the backward."""
     if "failed" in row:
-        return f"{row['name']:36} failed: {row['failed'][:80]}"
+        return f"{row['case']:36} failed: {row['failed'][:80]}"
     if "text" in row:
-        return f"{row['name']:36} {row['text']}"
-    others = [name for name in OTHERS if row.get(name)]
+        return f"{row['case']:36} {row['text']}"
+    pairs = {name: _pair(row[name], row["T"]) for name in ("elman", *OTHERS) if row.get(name)}
+    others = [name for name in pairs if name != "elman"]
     ratio = shares = "-"
-    if others and row.get("elman"):
+    if others and "elman" in pairs:
         ratio = f"{row[others[0]][1] / row['elman'][1]:.2f}x"
         if peaks and "flop" in row:
             product = "tf32" if row["dtype"] == "float32" else row["dtype"]
             least = row["flop"] / peaks[product], row["bytes"] / peaks["copy"]
             shares = "/".join(f"{100 * seconds / row['elman'][1]:.0f}" for seconds in least)
-    rest = ", ".join(f"{name} {_pair(row, name)}" for name in others if name != "torch")
-    columns = f"{row['name']:36} {_pair(row, 'elman')} {_pair(row, 'torch')} {ratio:>8} {shares:>7}"
+    own, beside = (pairs.get(name, _pair((None, None), 1)) for name in ("elman", "torch"))
+    rest = ", ".join(f"{name} {pairs[name]}" for name in others if name != "torch")
+    columns = f"{row['case']:36} {own} {beside} {ratio:>8} {shares:>7}"
     return f"{columns} {row.get('best', '-'):18} {rest}".rstrip()
 
 
-def _pair(row: dict[str, Any], name: str) -> str:
+def _pair(times: Sequence[float | None], steps: int) -> str:
     """Microseconds per step of a contestant, forward and with the backward."""
-    times = row.get(name) or (None, None)
-    texts = ("-" if s is None else f"{s / row['T'] * 1e6:.2f}" for s in times)
+    texts = ("-" if s is None else f"{s / steps * 1e6:.2f}" for s in times)
     return " ".join(f"{text:>8}" for text in texts)
 
 
 def report(rows: list[dict[str, Any]], machine: dict[str, Any], file: Path) -> None:
     """The table as a page of Markdown, with what was refused and why."""
     facts = "\n".join(f"- {key}: {value}" for key, value in machine.items())
-    rows = [row for row in rows if row["machine"] == machine]
-    table = "\n".join([HEAD, *(shown(row, peaks_of(rows)) for row in rows)])
-    refused = [
-        f"- {row['name']}, {schedule}: {why}"
+    table = "\n".join([HEAD, *(line(row, peaks_of(rows)) for row in rows)])
+    refused = "\n".join(
+        f"- {row['case']}, {schedule}: {why}"
         for row in rows
         for schedule, why in row.get("refused", {}).items()
-    ]
+    )
     file.write_text(
         f"# elman on a GPU\n\n{facts}\n\n```\n{table}\n```\n\n"
-        f"Microseconds per step; ratio of forward and backward to the first other that was measured"
-        f" (torch.nn in the same dtype, else a loop); shares of the matrix and copy peaks in"
-        f" percent.\n\n## Not run\n\n" + "\n".join(refused) + "\n"
+        "Microseconds per step; ratio of forward and backward to the first other that was measured "
+        "(torch.nn in the same dtype, else a loop); shares of the matrix and copy peaks in "
+        f"percent.\n\n## Not run\n\n{refused}\n"
     )
 
 
 def peaks_of(rows: list[dict[str, Any]]) -> dict[str, float]:
     """What the device can do, if it was measured."""
-    return next((row["peaks"] for row in reversed(rows) if "peaks" in row), {})
+    return next((row["peaks"] for row in rows if "peaks" in row), {})
 
 
 OTHERS = ("torch", "compiled loop", "python loop", "product per step", "in turn")
@@ -300,14 +301,13 @@ def main() -> None:
         if not options.untested:
             run_tests()
     machine = facts(device)
-    lines = options.out.read_text().splitlines() if options.out.exists() else []
-    rows = [json.loads(line) for line in lines]
-    present = {row["name"] for row in rows if "failed" not in row and row["machine"] == machine}
+    rows = {name: row for name, row in read_rows(options.out).items() if row["machine"] == machine}
     end = time.monotonic() + options.seconds
     todo = [
         case
         for case in (TINY if options.dry else cases())
-        if case.name not in present and fnmatchcase(case.name, options.only)
+        if fnmatchcase(case.name, options.only)
+        and "failed" in rows.get(case.name, {"failed": "not measured"})
     ]
     if todo and not options.dry:
         warm(todo, device, options.warming)
@@ -322,14 +322,13 @@ def main() -> None:
         if not worker.alive:
             worker = Worker(command)
         row = measure(worker, case, min(limit, remaining + 10.0))
-        row = {**asdict(case), **row, "machine": machine}
-        with options.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        rows.append(row)
-        print(shown(row, peaks_of(rows)), flush=True)
-    report(rows, machine, options.out.with_suffix(".md"))
+        row = {"case": case.name, **asdict(case), **row, "machine": machine}
+        append_row(options.out, row)
+        rows[case.name] = row
+        print(line(row, peaks_of([*rows.values()])), flush=True)
+    report([*rows.values()], machine, options.out.with_suffix(".md"))
     worker.process.kill()
-    failed = sum("failed" in row for row in rows)
+    failed = sum("failed" in row for row in rows.values())
     print(f"{len(rows)} rows in {options.out}, {failed} failed; table in {options.out.stem}.md")
 
 

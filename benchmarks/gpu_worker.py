@@ -33,7 +33,7 @@ from elman.tuning.kernels import candidates, kernel_of  # noqa: E402
 from elman.tuning.trial import make_trial  # noqa: E402
 
 LONG = 4096  # steps beyond which they are not launched one by one
-SAMPLE_S = 0.25  # of timing, per contestant and direction
+SAMPLE_MS = 250  # of timing, per contestant and direction
 MEETINGS = """@triton.jit
 def meetings(counter, steps, programs):
     target = 0
@@ -44,39 +44,22 @@ def meetings(counter, steps, programs):
 """
 
 
-class Clock:
-    """Seconds of a call: by CUDA's events, or the wall clock where there is no GPU."""
+Clock = Callable[[Callable[[], Any]], float]
 
-    def __init__(self, device: str) -> None:
-        self.gpu = device == "cuda"
 
-    def __call__(self, run: Callable[[], Any]) -> float:
-        """The median over about :data:`SAMPLE_S`, after some that are not counted."""
-        before = time.perf_counter()
+def clock_of(device: str) -> Clock:
+    """What times a call (s): the median by CUDA's events, or one call where there is no GPU."""
+    if device == "cuda":
+        from triton.testing import do_bench
+
+        return lambda run: do_bench(run, rep=SAMPLE_MS, return_mode="median") / 1e3
+
+    def once(run: Callable[[], Any]) -> float:
+        start = time.perf_counter()
         run()
-        run()  # the second call may record what the third runs
-        if self.gpu:
-            torch.cuda.synchronize()
-        slow = not self.gpu or time.perf_counter() - before > 4 * SAMPLE_S
-        if not slow:
-            run()
-        seconds: list[float] = []
-        end = time.perf_counter() + (0.0 if slow else SAMPLE_S)
-        while len(seconds) < (1 if slow else 5) or (
-            time.perf_counter() < end and len(seconds) < 200
-        ):
-            if self.gpu:
-                first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                first.record()
-                run()
-                last.record()
-                last.synchronize()
-                seconds.append(first.elapsed_time(last) / 1e3)
-            else:
-                start = time.perf_counter()
-                run()
-                seconds.append(time.perf_counter() - start)
-        return median(seconds)
+        return time.perf_counter() - start
+
+    return once
 
 
 def job_of(case: Case, device: str) -> Any:
@@ -110,9 +93,7 @@ def host_time(run: Callable[[], Any], device: str) -> float:
     for _ in range(5 if device == "cuda" else 1):
         if device == "cuda":
             torch.cuda.synchronize()
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clock_of("cpu")(run))
     return median(seconds)
 
 
@@ -333,7 +314,7 @@ KINDS: dict[str, Callable[[Case, str, Clock], dict[str, Any]]] = {  # others hav
 
 def measure(case: Case, device: str) -> dict[str, Any]:
     """All of a row but what is the same in every row."""
-    clock = Clock(device)
+    clock = clock_of(device)
     if case.kind in KINDS:
         return KINDS[case.kind](case, device, clock)
     row = work_of(case, device) | own_times(case, device, clock)
