@@ -138,10 +138,14 @@ class Learner:
         )
 
 
-def learner(config: Config, data: Data, model: nn.Module, fabric: Fabric) -> Learner:
-    """Make a model ready for its first step."""
+def learner(
+    config: Config, data: Data, model: nn.Module, fabric: Fabric, *, inside: bool = True
+) -> Learner:
+    """Make a model ready for its first step; its loss is computed inside of it where it can be,
+    unless that is not wanted."""
     task = task_of(config)
-    stepper = make_stepper(fabric, model, config, task.objective)
+    objective = replace(task.objective, inside=inside and task.objective.inside)
+    stepper = make_stepper(fabric, model, config, objective)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed + 1)  # as the trainer does
         random = torch.get_rng_state()
