@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.cases import OURS, Case, Effort
 from benchmarks.contestants import CHECKPOINT, FORWARD, MODULES, TRAIN, module_of
-from benchmarks.measures.training import entered, timed
+from benchmarks.measures.training import enter_all, timed
 from benchmarks.peers.remote import enter
 from benchmarks.problem import draw_problem
 from elman.errors import EngineError
@@ -51,7 +51,7 @@ def measure_limited(case: LimitedCase, effort: Effort) -> dict[str, Any]:
     refused = refusals(case)
     able = [name for name in case.contestants if name not in refused]
     judged = judged_steps(case, able) if able else 0
-    return timed(case, effort, entered(case, refused, judged), judged)
+    return timed(case, effort, enter_all(case, refused, judged), judged)
 
 
 def refusals(case: LimitedCase) -> dict[str, str]:

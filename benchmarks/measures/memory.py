@@ -85,7 +85,7 @@ def take_peak(problem: Problem, module: nn.Module, engine: str) -> dict[str, int
     with elman.nn.using(engine=engine):
         torch.autograd.grad(module(few)[0], [few, *leaves], problem.dy[: few.shape[0]])
     del few
-    before = _settled()
+    before = _reset_peak()
     output, last = module(x)
     between, _ = resident()
     gradients = torch.autograd.grad(output, [x, *leaves], problem.dy)
@@ -95,7 +95,7 @@ def take_peak(problem: Problem, module: nn.Module, engine: str) -> dict[str, int
     return {"held": between - before, "peak": most - before, "weights": weights}
 
 
-def _settled() -> int:
+def _reset_peak() -> int:
     """Bytes in memory, now that all that is free was given back, what engine c keeps for further
     results included; the most since begins anew."""
     gc.collect()
@@ -111,11 +111,11 @@ def take_step(contestant: Contestant, before: Contestant) -> dict[str, int | Non
     """What the first step of a contestant takes beside gradients, its arguments and the process
     itself (bytes), after one of ``before``."""
     before.run()
-    settled = _settled()
+    before_bytes = _reset_peak()
     _, gradients = contestant.run()
     _, most = resident()
     gradient_bytes = sum(gradient.numel() * gradient.itemsize for gradient in gradients)
-    return {"peak": most - settled - gradient_bytes, "forecast": None}
+    return {"peak": most - before_bytes - gradient_bytes, "forecast": None}
 
 
 def main() -> None:
@@ -133,7 +133,7 @@ def main() -> None:
 
 
 def _of_decoder(name: str, problem: Problem, choices: Any) -> dict[str, int | None]:
-    contestant, part = (decoded(name, one) for one in (problem, few(problem)))
+    contestant, part = (decoded(name, size) for size in (problem, few(problem)))
     if isinstance(contestant, str) or isinstance(part, str):
         raise EngineError(f"{name} is absent: {contestant}")
     return take_step(contestant, part)

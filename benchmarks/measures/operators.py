@@ -47,16 +47,16 @@ def measure_operators(case: Case, effort: Effort) -> dict[str, Any]:
 
 
 def _profiled(name: str, case: Case) -> dict[str, Any]:
-    entered = enter_layer(name, draw_problem(case))
-    if isinstance(entered, str):
-        raise EngineError(entered)
-    entered.run()
-    entered.run()
+    contestant = enter_layer(name, draw_problem(case))
+    if isinstance(contestant, str):
+        raise EngineError(contestant)
+    contestant.run()
+    contestant.run()
     profiler = profile(use_cpu=True)
     with profiler:
         for _ in range(_CALLS):
-            entered.run()
-    entered.close()
+            contestant.run()
+    contestant.close()
     return by_kind((e.key, e.self_cpu_time_total, e.count) for e in profiler.key_averages())
 
 

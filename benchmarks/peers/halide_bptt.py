@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.libraries import facts_of, library
-from benchmarks.peers.numpy_bptt import Array, Given, contestant
+from benchmarks.peers.numpy_bptt import Array, Given, contestant, flat
 from benchmarks.problem import Contestant, Problem
 
 _ROWS = 6  # of a tile; with four vectors it fills the registers of AVX-512
@@ -157,12 +157,12 @@ class Pipelines:
         """One training step."""
         data, h, d, dh = self.given, self.h, self.d, self.dh
         T = len(d)
-        self.project(_flat(self.p), left=_flat(data.x), right=data.W)
+        self.project(flat(self.p), left=flat(data.x), right=data.W)
         for t in range(T):
             self.step_on(h[t + 1], left=h[t], right=data.R, p=self.p[t])
-        targets = _flat(data.target)
-        self.read(_flat(self.y), _flat(d), left=_flat(h[1:]), right=data.V, target=targets)
-        self.unread(_flat(dh), left=_flat(d), right=data.V)
+        targets = flat(data.target)
+        self.read(flat(self.y), flat(d), left=flat(h[1:]), right=data.V, target=targets)
+        self.unread(flat(dh), left=flat(d), right=data.V)
         after = self.zeros
         for t in reversed(range(T)):
             back = np.empty_like(self.zeros)
@@ -181,8 +181,3 @@ class Pipelines:
             gather(two, left=now, right=after, sum=one)
             one, two = two, one
         return one
-
-
-def _flat(value: Array) -> Array:
-    """[T·B, n] of [T, B, n]."""
-    return value.reshape(-1, value.shape[-1])

@@ -51,18 +51,18 @@ def forward(data: Given) -> tuple[Array, Array, Array]:
     x, W, R, V = data.x, data.W, data.R, data.V
     T, B, _ = x.shape
     h = np.zeros((T + 1, B, len(R)), x.dtype)
-    p = _flat(x) @ W.T
+    p = flat(x) @ W.T
     for t, row in enumerate(p.reshape(T, B, -1)):
         row += h[t] @ R.T
         np.tanh(row, out=h[t + 1])
-    y = _flat(h[1:]) @ V.T
+    y = flat(h[1:]) @ V.T
     np.tanh(y, out=y)
     y = y.reshape(T, B, -1)
     np.square(y - data.target).sum()
     return h, y, 2 * (y - data.target) * (1 - y * y)
 
 
-def _flat(value: Array) -> Array:
+def flat(value: Array) -> Array:
     """[T·B, n] of [T, B, n]."""
     return value.reshape(-1, value.shape[-1])
 
@@ -71,13 +71,13 @@ def linear(data: Given) -> tuple[Array, ...]:
     """A step back per time step, batched; what the weights gather is one product each."""
     h, y, d = forward(data)
     R, V = data.R, data.V
-    dV = _flat(d).T @ _flat(h[1:])
-    dh = (_flat(d) @ V).reshape(d.shape)
+    dV = flat(d).T @ flat(h[1:])
+    dh = (flat(d) @ V).reshape(d.shape)
     for t in reversed(range(len(dh))):
         if t + 1 < len(dh):
             dh[t] += dh[t + 1] @ R
         dh[t] *= 1 - h[t + 1] * h[t + 1]
-    return y, h[-1], _flat(dh).T @ _flat(data.x), _flat(dh).T @ _flat(h[:-1]), dV
+    return y, h[-1], flat(dh).T @ flat(data.x), flat(dh).T @ flat(h[:-1]), dV
 
 
 def quadratic(data: Given) -> tuple[Array, ...]:

@@ -7,7 +7,7 @@ same accuracy follows from the time of their steps.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cases import OURS, Effort, TrainedCase, Way
@@ -24,14 +24,6 @@ VALIDATIONS = 10
 # Relative difference of a loss from the float64 run's. The first step's is rounding; an update by
 # Adam divides by the gradient's own size, so that later ones grow with every step.
 FIRST, LATER = 1e-5, 1e-2
-
-
-@dataclass(frozen=True)
-class Entered:
-    """Who learns, by name; why others do not."""
-
-    present: dict[str, Learner]
-    absent: dict[str, str]
 
 
 def measure_learning(case: TrainedCase, effort: Effort) -> dict[str, Any]:
@@ -57,15 +49,15 @@ def measure_learning(case: TrainedCase, effort: Effort) -> dict[str, Any]:
     longest = data.facts()["steps"]
     if longest != [case.T, case.T]:
         raise InputError(f"{case.name}: the sequences of {config.data} have {longest} steps")
-    entered = _entered(case, effort, config, data)
-    off = _agreed(case, entered.present, config, data)
-    judged = entered.present[OURS]
-    judged.learn(max(1, case.steps // VALIDATIONS))
-    return _row(case, entered, off, data.baseline().accuracy or 0.0)
+    learners, absent = _begin(case, config, data)
+    _time(case, effort, [*learners.values()])
+    off = _compare(case, learners, config, data)
+    learners[OURS].learn(max(1, case.steps // VALIDATIONS))
+    return _row(case, learners, off, data.baseline().accuracy or 0.0) | {"absent": absent}
 
 
-def _entered(case: TrainedCase, effort: Effort, config: Any, data: Any) -> Entered:
-    """All contestants, after their first steps."""
+def _begin(case: TrainedCase, config: Any, data: Any) -> tuple[dict[str, Learner], dict[str, str]]:
+    """All contestants after their first step; why others are absent."""
     from benchmarks.studies.trainer_models import learner, model_of
     from elman.train.distributed.launch import launch
     from elman.train.tasks.registry import task_of
@@ -88,8 +80,7 @@ def _entered(case: TrainedCase, effort: Effort, config: Any, data: Any) -> Enter
             present[name] = model_learner
     if case.baseline not in present:
         raise EngineError(absent[case.baseline])
-    _time(case, effort, list(present.values()))
-    return Entered(present, absent)
+    return present, absent
 
 
 def _time(case: TrainedCase, effort: Effort, learners: list[Learner]) -> None:
@@ -104,7 +95,7 @@ def _time(case: TrainedCase, effort: Effort, learners: list[Learner]) -> None:
                 contestant.step()
 
 
-def _agreed(
+def _compare(
     case: TrainedCase, present: dict[str, Learner], config: Any, data: Any
 ) -> dict[str, float]:
     """The largest relative difference of each contestant's losses from the baseline's in float64.
@@ -141,9 +132,8 @@ def _agreed(
 
 
 def _row(
-    case: TrainedCase, entered: Entered, off: dict[str, float], chance: float
+    case: TrainedCase, present: dict[str, Learner], off: dict[str, float], chance: float
 ) -> dict[str, Any]:
-    present = entered.present
     scores = present[OURS].scores
     seconds = {name: quartiles(contestant.seconds[1:]) for name, contestant in present.items()}
     accuracy = scores[-1][2]
@@ -164,7 +154,6 @@ def _row(
         scores=[list(score) for score in scores],
         accuracy=accuracy,
         chance=chance,
-        absent=entered.absent,
         plots=[curve(title, "seconds of training steps", "accuracy", "x", lines)],
     )
 

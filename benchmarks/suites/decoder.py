@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from benchmarks.cases import OURS, Case, Suite
 from benchmarks.claims import Claims, Rows, UnmeasuredError
 from benchmarks.measures.memory import DECODER as STEP
@@ -32,11 +30,9 @@ def _case(shape: tuple[int, int, int]) -> Case:
     N, H, V = shape
     slow = ("torch-chunks", f"{OURS}-reference") if N * V >= _LONG else ()  # seconds per step
     contestants = tuple(name for name in DECODERS if name not in slow)
-    options: dict[str, Any] = {
-        "ratio": _FASTER if shape == WORDS else None,
-        "quick": shape in (FEW_WORDS, CHARACTERS),
-    }
-    return Case(name_of(shape), STEP, "rnn", 1, N, H, V, contestants, "torch", **options)
+    ratio, quick = _FASTER if shape == WORDS else None, shape in (FEW_WORDS, CHARACTERS)
+    sizes = (1, N, H, V)
+    return Case(name_of(shape), STEP, "rnn", *sizes, contestants, "torch", ratio=ratio, quick=quick)
 
 
 def _words(rows: Rows) -> str:

@@ -27,20 +27,13 @@ def _case(name: str, cell: str, sizes: tuple[int, int, int], *rest: str, **field
 
 def _pixels(name: str, steps: int, heads: int, *rest: str, quick: bool = False) -> TrainedCase:
     """Images pixel by pixel: 1024 steps of three colours."""
-    options: dict[str, Any] = {
-        "kind": "pixels",
-        "layers": 2,
-        "heads": heads,
-        "steps": steps,
-        "quick": quick,
-    }
-    return _case(name, "gru", (1024, 8, 64), *rest, **options)
+    options: dict[str, Any] = {"kind": "pixels", "layers": 2, "heads": heads, "quick": quick}
+    return _case(name, "gru", (1024, 8, 64), *rest, steps=steps, **options)
 
 
 def _speech(name: str, cell: str, steps: int, *rest: str, quick: bool = False) -> TrainedCase:
     """Who speaks, from raw samples."""
-    options: dict[str, Any] = {"kind": "speech", "steps": steps, "quick": quick}
-    return _case(name, cell, (LENGTH, 4, 16), *rest, **options)
+    return _case(name, cell, (LENGTH, 4, 16), *rest, kind="speech", steps=steps, quick=quick)
 
 
 @CLAIMS("Abstract", "no meaningful difference in the training results")

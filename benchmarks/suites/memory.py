@@ -24,19 +24,14 @@ CLAIMS = Claims()
 
 def _case(name: str, checkpoint: int, quick: bool = False) -> Case:
     """torch's layer, elman's, and elman's with kept states."""
-    options: dict[str, Any] = {
-        "of": KeptCase,
-        "checkpoint": checkpoint,
-        "threads": 1,
-        "quick": quick,
-    }
-    return sized(name, STEP, "torch", OURS, CHECKPOINT, **options)
+    names = ("torch", OURS, CHECKPOINT)
+    return sized(name, STEP, *names, of=KeptCase, checkpoint=checkpoint, threads=1, quick=quick)
 
 
 def _long(checkpoint: int) -> Case:
     """A sequence of which torch takes minutes: elman's engine c, with and without kept states."""
-    options: dict[str, Any] = {"of": KeptCase, "checkpoint": checkpoint, "threads": 1}
-    return sized(f"gru {LONG},1,32 every {checkpoint}", STEP, "elman-c", CHECKPOINT, **options)
+    name, names = f"gru {LONG},1,32 every {checkpoint}", ("elman-c", CHECKPOINT)
+    return sized(name, STEP, *names, of=KeptCase, checkpoint=checkpoint, threads=1)
 
 
 def _stack(layers: int, B: int) -> Case:

@@ -125,15 +125,7 @@ PERSISTENT = Suite(
     "What do recurrent weights gain that stay on the chip over all steps?",
     (
         *(
-            sized(
-                name_of(H, B),
-                FORWARD,
-                *WAYS,
-                "torch",
-                baseline="torch",
-                quick=(H, B) in _QUICK,
-                **_LAYER,
-            )
+            sized(name_of(H, B), FORWARD, *WAYS, "torch", quick=(H, B) in _QUICK, **_BESIDE)
             for H in UNITS
             for B in SIZES
         ),

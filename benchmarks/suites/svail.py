@@ -9,7 +9,7 @@ from typing import Any, get_args
 from benchmarks.cases import Case, Effort, Suite, Way, sized
 from benchmarks.claims import SAME, Claims, Rows, Spread, UnmeasuredError
 from benchmarks.contestants import TRAIN
-from benchmarks.measures.training import Entered, entered, timed
+from benchmarks.measures.training import Field, enter_all, timed
 from benchmarks.rows import study
 from benchmarks.studies.learning_studies import CELLS, CHARACTERS
 from benchmarks.sweeps import Sweep
@@ -59,17 +59,17 @@ def measure_variants(case: Case, effort: Effort) -> dict[str, Any]:
     Raises:
         VerifyError, EngineError: as :func:`measure_steps`.
     """
-    every, groups = Entered(), dict[str, list[str]]()
+    every, groups = Field(), dict[str, list[str]]()
     for contestant in case.contestants:
         name, cell = contestant.split()
         groups.setdefault(cell, []).append(name)
     for cell, names in groups.items():
         group = {"cell": cell, "contestants": tuple(names), "baseline": names[0]}
-        one = entered(replace(case, measure=TRAIN, **group), {}, 0)
-        every.present |= {f"{name} {cell}": who for name, who in one.present.items()}
-        every.absent |= {f"{name} {cell}": why for name, why in one.absent.items()}
-        every.errors |= {f"{name} {cell}": error for name, error in one.errors.items()}
-        every.flop = max(every.flop, one.flop)
+        field = enter_all(replace(case, measure=TRAIN, **group), {}, 0)
+        for kind in ("present", "absent", "errors"):
+            by_name = {f"{name} {cell}": value for name, value in getattr(field, kind).items()}
+            getattr(every, kind).update(by_name)
+        every.flop = max(every.flop, field.flop)
     return timed(case, effort, every)
 
 

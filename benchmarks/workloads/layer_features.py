@@ -104,8 +104,10 @@ def _packed(case: KindCase, module: Module, dy: Tensor, name: str) -> Any:
 
 
 def _dense(case: KindCase, module: Module, dy: Tensor, name: str) -> Any:
+    forward = partial(_stepped, module) if case.kind == "stream" else module
+
     def call(x: Tensor) -> Any:
-        output, last = module(x)
+        output, last = forward(x)
         return (output, *_states(last)), output, dy
 
     return call
@@ -119,14 +121,6 @@ def _stepped(module: Module, x: Tensor) -> tuple[Tensor, Any]:
         output, last = module(row, last)
         outputs.append(output)
     return torch.cat(outputs), last
-
-
-def _stream(case: KindCase, module: Module, dy: Tensor, name: str) -> Any:
-    def call(x: Tensor) -> Any:
-        output, last = _stepped(module, x)
-        return (output, *_states(last)), output, dy
-
-    return call
 
 
 def _acted(module: Module, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,7 +178,7 @@ _CALLS: dict[str, Callable[[KindCase, Module, Tensor, str], Any]] = {
     "stacked packed": _packed,
     "stacked": _dense,
     "beside": _dense,
-    "stream": _stream,
+    "stream": _dense,
     "penalty": _penalty,
 }
 

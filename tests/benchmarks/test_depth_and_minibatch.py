@@ -73,17 +73,6 @@ def rows_of_depth(plain: dict[int, float], residual: dict[int, float]) -> list[d
     ]
 
 
-def test_claims_of_depth():
-    """As the slides have it, the other way round, and without deep stacks."""
-    plain = {n: 3.0 + n / 100 for n in LAYERS}
-    better = {n: 3.0 - n / 100 for n in LAYERS}
-    worse = {n: 3.0 + n / 10 for n in LAYERS}
-    assert verdicts(DEPTH, rows_of_depth(plain, better)) == ["holds", "holds"]
-    assert verdicts(DEPTH, rows_of_depth(better, worse)) == ["does not hold", "does not hold"]
-    few = rows_of_depth(plain, {n: better[n] for n in LAYERS[:2]})
-    assert verdicts(DEPTH, few) == ["not measured", "not measured"]
-
-
 def test_deeper_stacks_have_to_learn_as_well_as_one_layer():
     """One depth that is best does not make all the others possible."""
     plain = {n: 3.0 + n / 100 for n in LAYERS}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -18,6 +17,7 @@ from elman.errors import InputError, VerifyError
 from elman.train.loop.metrics import read_metrics
 from elman.train.run.run import start
 
+pytestmark = pytest.mark.usefixtures("two_classes")
 LEAST = Effort(1e-9, 1, 1)
 SMALL = TrainedCase(
     "small",
@@ -30,27 +30,6 @@ SMALL = TrainedCase(
     kind="speech",
     steps=6,
 )
-
-
-@pytest.fixture(autouse=True)
-def files(tmp_path, monkeypatch):
-    """Images of two classes that differ in their colour; voices that differ in their pitch."""
-    draw = np.random.default_rng(0)
-    images, voices = {}, {"speaker_names": np.array(["high", "low"])}
-    for half in ("train", "test"):
-        y = np.arange(20) % 2
-        x = draw.integers(0, 99, (20, 3, 4, 3)) + 150 * y[:, None, None, None]
-        images |= {f"x_{half}": x.astype(np.uint8), f"y_{half}": y}
-        waves = [np.sin(np.arange(9) * (1 + who)) * 999 for who in y]
-        voices |= {
-            f"audio_{half}": np.concatenate(waves).astype(np.int16),
-            f"length_{half}": np.full(20, 9),
-            f"digit_{half}": y,
-            f"speaker_{half}": y,
-        }
-    for name, arrays in (("images", images), ("audio", voices)):
-        np.savez(tmp_path / f"{name}.npz", **arrays)
-        monkeypatch.setenv(f"ELMAN_BENCH_{name.upper()}", str(tmp_path / f"{name}.npz"))
 
 
 def test_all_learn_alike():

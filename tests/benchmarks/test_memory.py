@@ -1,22 +1,19 @@
-"""Peak memory of a step: what is measured of a known one, forecasts, and the suite's claims."""
+"""Peak memory of a step: what is measured of a known one, and forecasts."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 import torch
 
-from bench_rows import steady
 from benchmarks.cases import Case, Effort, packed
-from benchmarks.claims import Rows, judged
 from benchmarks.contestants import CHECKPOINT, KeptCase
 from benchmarks.measures.memory import MEMORY as STEP_OF
 from benchmarks.measures.memory import measure_memory, take_peak
 from benchmarks.problem import Problem
 from benchmarks.programs import program
-from benchmarks.suites.memory import EVERY, LONG, MEMORY, MIB
+from benchmarks.suites.memory import MIB
 from elman.engines.c.memory import LARGE
 from elman.measuring.process import run_program
 from helpers import need_engine
@@ -92,41 +89,3 @@ def test_forecasts(sizes, checkpoint):
         assert memory[name]["forecast"] == pytest.approx(memory[name]["peak"], rel=0.1, abs=MIB)
     assert memory[CHECKPOINT]["peak"] < 0.6 * memory["elman-c"]["peak"]
     assert all(memory["elman-c"]["peak"] < memory[name]["peak"] for name in torchs)
-
-
-def row(case: str, **memory: dict[str, int]) -> dict[str, Any]:
-    seconds = {name: steady(1.0 + k) for k, name in enumerate(("elman-c", CHECKPOINT))}
-    named = {name.replace("_", "-"): value for name, value in memory.items()}
-    return {"case": case, "memory": named, "seconds": seconds}
-
-
-def test_claims():
-    """What holds, what does not, what was not measured; a claim that fails says by how much."""
-
-    def taken(peak: float, held: float = 0, forecast: float | None = None) -> dict[str, Any]:
-        sizes = {"peak": peak, "held": held, "weights": MIB, "forecast": forecast}
-        return {k: v if v is None else int(v) for k, v in sizes.items()}
-
-    rows = [
-        row("rnn x 2, 4 samples", elman_c=taken(3 * MIB, 2 * MIB)),
-        row("rnn x 2, 64 samples", elman_c=taken(34 * MIB, 32 * MIB, 35 * MIB)),
-        row(
-            f"gru {LONG},1,32 every {EVERY[1]}",
-            elman_c=taken(80 * MIB, 0, 80 * MIB),
-            elman_checkpoint=taken(26 * MIB, 0, 26 * MIB),
-        ),
-    ]
-    lines = judged(MEMORY.claims, Rows(rows))
-    assert [line[4] for line in lines] == [
-        "holds",
-        "does not hold",
-        *["not measured"] * 4,
-        "holds",
-        "holds",
-    ]
-    assert lines[0][3] == "16.0x, 2.0 MiB at 4"
-    assert lines[1][3] == "8.8x, 4.0 MiB at 4"
-    assert lines[6][3] == "+2.9% at most (rnn x 2, 64 samples, elman-c)"
-    assert "2.00x the time" in lines[7][3]
-    rows[2]["memory"]["elman-c"]["forecast"] = 60 * MIB
-    assert judged(MEMORY.claims, Rows(rows))[6][4] == "does not hold"

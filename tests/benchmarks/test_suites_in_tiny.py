@@ -10,7 +10,6 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -91,7 +90,7 @@ def absent(*_: Any) -> str:
 
 
 @pytest.fixture
-def in_tiny(monkeypatch, tmp_path) -> None:
+def in_tiny(monkeypatch, tmp_path, two_classes) -> None:
     """Suites measure tiny cases in this process, on data of two classes; what is always in a
     process of its own is forked from one that has torch."""
     monkeypatch.setattr(running, "_measured", measure)
@@ -110,28 +109,6 @@ def in_tiny(monkeypatch, tmp_path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {k % 7} of {k % 5}\n" for k in range(900)))
     monkeypatch.setenv("ELMAN_BENCH_TEXT", str(text))
-    for name, arrays in (("IMAGES", images()), ("AUDIO", voices())):
-        np.savez(tmp_path / f"{name}.npz", **arrays)
-        monkeypatch.setenv(f"ELMAN_BENCH_{name}", str(tmp_path / f"{name}.npz"))
-
-
-def images() -> dict[str, np.ndarray]:
-    """Of two classes."""
-    x = np.random.default_rng(0).integers(0, 255, (20, 3, 4, 3)).astype(np.uint8)
-    return halved({"x": x, "y": np.arange(20) % 2})
-
-
-def voices() -> dict[str, np.ndarray]:
-    """Of two speakers."""
-    y = np.arange(20) % 2
-    audio = np.concatenate([np.sin(np.arange(9) * (1 + who)) * 999 for who in y]).astype(np.int16)
-    arrays = {"audio": audio, "length": np.full(20, 9), "digit": y, "speaker": y}
-    return {"speaker_names": np.array(["high", "low"]), **halved(arrays)}
-
-
-def halved(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same to train and to test on."""
-    return {f"{name}_{half}": a for name, a in arrays.items() for half in ("train", "test")}
 
 
 def shown(suite: Suite, path: Path) -> str:
