@@ -167,7 +167,7 @@ def page_of(suite: Suite, rows: list[Row]) -> BenchPage:
         for name, reason in row.get("absent", {}).items()
     }
     absent |= {row["case"]: row[key] for row in rows for key in ("failed", "skipped") if key in row}
-    drawn = suite.sweep.plots(Rows(rows)) if suite.sweep else ()
+    sweep = suite.sweep.plots(Rows(rows)) if suite.sweep else ()
     return BenchPage(
         f"benchmarks {suite.name}",
         suite.question,
@@ -181,7 +181,7 @@ def page_of(suite: Suite, rows: list[Row]) -> BenchPage:
             if row["asked"]["ratio"] and not busy_in_words(row)
         },
         {name: share[1] for name, share in shares.items() if share and share[1]},
-        [*drawn, *(plot for row in rows for plot in row.get("plots", ()))],
+        [*sweep, *(plot for row in rows for plot in row.get("plots", ()))],
         absent,
         suite.source,
         judged(suite.claims, Rows(rows)),

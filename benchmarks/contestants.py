@@ -49,7 +49,7 @@ class KeptCase(Case):
 
 def draw_layer(case: Case, seed: int = 0) -> Problem:
     """Draw x and dy from N(0, 1), weights as their module draws them."""
-    make = _torch_layer if case.cell in BUILT_IN else _own
+    make = _torch_layer if case.cell in BUILT_IN else _elman
     sizes = (case.T, case.B, case.input_size), (case.T, case.B, case.H)
     weights, (x, dy) = draw(lambda: make(case), case, seed, *sizes)
     weights = {name: _tamed(weight) for name, weight in weights.items()}
@@ -74,7 +74,7 @@ def _torch_layer(case: Case) -> nn.Module:
     return BUILT_IN[case.cell][0](case.input_size, case.H, case.layers)
 
 
-def _own(case: Case, **options: Any) -> nn.Module:
+def _elman(case: Case, **options: Any) -> nn.Module:
     sizes = (case.input_size, case.H, case.layers)
     if case.cell in BUILT_IN:
         return BUILT_IN[case.cell][1](*sizes, **options)
@@ -95,7 +95,7 @@ def module_of(name: str, problem: Problem) -> nn.Module | str:
         module = _torch_layer(case)
     else:
         spacing = {"checkpoint": case.checkpoint} if isinstance(case, KeptCase) else {}
-        module = _own(case, **MODULES[name], **(spacing if name == CHECKPOINT else {}))
+        module = _elman(case, **MODULES[name], **(spacing if name == CHECKPOINT else {}))
     module.to(problem.x.dtype).load_state_dict(dict(problem.weights))
     return module
 

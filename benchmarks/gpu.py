@@ -213,18 +213,18 @@ def line(row: dict[str, Any], peaks: dict[str, float]) -> str:
         return f"{row['case']:36} failed: {row['failed'][:80]}"
     if "text" in row:
         return f"{row['case']:36} {row['text']}"
-    pairs = {name: _pair(row[name], row["T"]) for name in ("elman", *OTHERS) if row.get(name)}
-    others = [name for name in pairs if name != "elman"]
+    pairs = {name: _pair(row[name], row["T"]) for name in ("elman", *PEERS) if row.get(name)}
+    peers = [name for name in pairs if name != "elman"]
     ratio = shares = "-"
-    if others and "elman" in pairs:
-        ratio = f"{row[others[0]][1] / row['elman'][1]:.2f}x"
+    if peers and "elman" in pairs:
+        ratio = f"{row[peers[0]][1] / row['elman'][1]:.2f}x"
         if peaks and "flop" in row:
             product = "tf32" if row["dtype"] == "float32" else row["dtype"]
             least = row["flop"] / peaks[product], row["bytes"] / peaks["copy"]
             shares = "/".join(f"{100 * seconds / row['elman'][1]:.0f}" for seconds in least)
-    own, beside = (pairs.get(name, _pair((None, None), 1)) for name in ("elman", "torch"))
-    rest = ", ".join(f"{name} {pairs[name]}" for name in others if name != "torch")
-    columns = f"{row['case']:36} {own} {beside} {ratio:>8} {shares:>7}"
+    elman, beside = (pairs.get(name, _pair((None, None), 1)) for name in ("elman", "torch"))
+    rest = ", ".join(f"{name} {pairs[name]}" for name in peers if name != "torch")
+    columns = f"{row['case']:36} {elman} {beside} {ratio:>8} {shares:>7}"
     return f"{columns} {row.get('best', '-'):18} {rest}".rstrip()
 
 
@@ -256,7 +256,7 @@ def peaks_of(rows: list[dict[str, Any]]) -> dict[str, float]:
     return next((row["peaks"] for row in rows if "peaks" in row), {})
 
 
-OTHERS = ("torch", "compiled loop", "python loop", "product per step", "in turn")
+PEERS = ("torch", "compiled loop", "python loop", "product per step", "in turn")
 HEAD = (
     f"{'case (T,B,H)':36} {'elman fw':>8} {'fw+bw':>8} {'torch fw':>8} {'fw+bw':>8} {'ratio':>8} "
     f"{'peaks %':>7} {'schedule':18} others"

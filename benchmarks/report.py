@@ -34,7 +34,7 @@ class BenchPage:
         machines: a line per machine that measured.
         headers, lines: the table, as text.
         ratios: by case, times as fast as the baseline.
-        asked: by case, what the suite asks for.
+        aims: by case, what the suite asks for.
         shares: by case, share of the peak in [0, 1].
         plots: of the suite's sweep and of studies, as ``rows.curve`` makes them.
         absent: contestants that were not measured, by case and name, and why.
@@ -48,7 +48,7 @@ class BenchPage:
     headers: Sequence[str]
     lines: Sequence[Sequence[str]]
     ratios: Mapping[str, Quartiles]
-    asked: Mapping[str, float]
+    aims: Mapping[str, float]
     shares: Mapping[str, float]
     plots: Sequence[Mapping[str, Any]]
     absent: Mapping[str, str]
@@ -89,8 +89,8 @@ def _draw_ratios(axes: Axes, page: BenchPage) -> None:
     for place, (name, ratio) in enumerate(page.ratios.items()):
         spread = [[ratio["median"] - ratio["q1"]], [ratio["q3"] - ratio["median"]]]
         axes.barh(place, ratio["median"], xerr=spread, color=BLUE, height=0.65, capsize=2)
-        if name in page.asked:
-            axes.plot([page.asked[name]] * 2, [place - 0.4, place + 0.4], color=RED, lw=2)
+        if name in page.aims:
+            axes.plot([page.aims[name]] * 2, [place - 0.4, place + 0.4], color=RED, lw=2)
     medians = {name: ratio["median"] for name, ratio in page.ratios.items()}
     _label(axes, medians, [f"{name}: {median:.2f}x" for name, median in medians.items()])
     axes.axvline(1.0, color=GREY, lw=1)

@@ -49,7 +49,7 @@ def read_rows(path: Path) -> dict[str, Row]:
     except OSError as error:
         if missing(path, error):
             return {}
-        raise RunError(_told("results cannot be read", path, error)) from error
+        raise RunError(_describe("results cannot be read", path, error)) from error
     rows: dict[str, Row] = {}
     for line in text.splitlines():
         try:
@@ -75,7 +75,7 @@ def append_row(path: Path, row: Row) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise RunError(_told("results cannot be written", path, error)) from error
+        raise RunError(_describe("results cannot be written", path, error)) from error
 
 
 def _ends_line(file: Any) -> bool:
@@ -86,5 +86,5 @@ def _ends_line(file: Any) -> bool:
     return file.read(1) == b"\n"
 
 
-def _told(what: str, path: Path, error: OSError) -> str:
+def _describe(what: str, path: Path, error: OSError) -> str:
     return diagnostic(what, [("path", str(path)), ("error", str(error.strerror))])

@@ -67,7 +67,7 @@ def _measured(row: Row) -> dict[str, str]:
         "c": _ratio(ratios.get("elman-c"), spread=False),
         "error": _number(row.get("error", {}).get(OURS), ".1e"),
         "speed": _speed(row),
-        "others": _others(ratios, case["baseline"]),
+        "others": _peers(ratios, case["baseline"]),
         "memory": _memory(row.get("memory", {})),
         "refused": _refused(row),
     }
@@ -126,7 +126,7 @@ def filled(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
     return headers, [[line.get(name, NOTHING) for name in columns] for line in lines]
 
 
-def _others(ratios: dict[str, Any], baseline: str) -> str:
+def _peers(ratios: dict[str, Any], baseline: str) -> str:
     """How many times as fast as each peer elman is, by the ratios of both to the baseline."""
     if OURS in ratios:
         elman = ratios[OURS]["median"]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.libraries import facts_of, library
-from benchmarks.peers.numpy_bptt import Array, Given, contestant, flat
+from benchmarks.peers.numpy_bptt import Array, Arrays, contestant, flat
 from benchmarks.problem import Contestant, Problem
 
 _ROWS = 6  # of a tile; with four vectors it fills the registers of AVX-512
@@ -63,7 +63,7 @@ class Writer:
         self,
         rows: int,
         inner: int,
-        others: tuple[str, ...],
+        extra: tuple[str, ...],
         finish: Callable[..., Any],
         *,
         left_down: bool = False,
@@ -74,13 +74,13 @@ class Writer:
         Args:
             rows: of the output.
             inner: length of k.
-            others: names of further parameters [rows, columns] that ``finish`` reads.
+            extra: names of further parameters [rows, columns] that ``finish`` reads.
             finish: the value of the product, then those of the others, to what is stored.
             left_down: whether the left operand lies as [k, rows], else [rows, k].
             right_down: whether the right operand lies as [k, columns], else [columns, k].
         """
         hl = self.hl
-        names = ("left", "right", *others)
+        names = ("left", "right", *extra)
         inputs = {name: hl.ImageParam(hl.Float(32), 2, name) for name in names}
         x, y, k = hl.Var("x"), hl.Var("y"), hl.Var("k")
         r = hl.RDom([(0, inner)])
@@ -89,7 +89,7 @@ class Writer:
         left = inputs["left"][y, r.x] if left_down else inputs["left"][r.x, y]
         total[x, y] = hl.f32(0)
         total[x, y] += left * panel[x, r.x]
-        out[x, y] = finish(total[x, y], *(inputs[name][x, y] for name in others))
+        out[x, y] = finish(total[x, y], *(inputs[name][x, y] for name in extra))
         self._scheduled(panel, total, out, (x, y, r.x), rows)
         out.compile_jit()
         return Product(hl, out, inputs)
@@ -123,7 +123,7 @@ class Pipelines:
     """The products of a training step, and the arrays between them."""
 
     def __init__(self, hl: Any, problem: Problem) -> None:
-        data, case = Given.of(problem), problem.case
+        data, case = Arrays.of(problem), problem.case
         T, B, n, H = case.T, case.B, case.input_size, case.H
         self.given, write = data, Writer(hl, H)
         narrow = Writer(hl, n)
@@ -143,7 +143,7 @@ class Pipelines:
         self.unread = write.product(T * B, H, (), lambda value: value)
         self.step_back = write.product(B, H, ("outer", "h"), back)
         gather = partial(
-            Writer.product, rows=H, inner=B, others=("sum",), finish=lambda value, s: value + s
+            Writer.product, rows=H, inner=B, extra=("sum",), finish=lambda value, s: value + s
         )
         self.gather, self.gather_input = (
             gather(write, left_down=True),
@@ -176,8 +176,8 @@ class Pipelines:
     @staticmethod
     def _gathered(gather: Product, left: Array, right: Array) -> Array:
         """The sum over time of leftᵀ · right by steps: a panel of all rows fits no cache."""
-        one, two = (np.zeros((left.shape[2], right.shape[2]), np.float32) for _ in range(2))
+        total, updated = (np.zeros((left.shape[2], right.shape[2]), np.float32) for _ in range(2))
         for now, after in zip(left, right, strict=True):
-            gather(two, left=now, right=after, sum=one)
-            one, two = two, one
-        return one
+            gather(updated, left=now, right=after, sum=total)
+            total, updated = updated, total
+        return total

@@ -17,7 +17,7 @@ Array = Any
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class Arrays:
     """A problem as arrays: x [T, B, I], target [T, B, H], W [H, I], R [H, H], V [H, H]."""
 
     x: Array
@@ -27,10 +27,10 @@ class Given:
     V: Array
 
     @staticmethod
-    def of(problem: Problem) -> Given:
+    def of(problem: Problem) -> Arrays:
         """The same memory."""
         tensors = (problem.x, problem.dy, *problem.weights.values())
-        return Given(*(value.numpy() for value in tensors))
+        return Arrays(*(value.numpy() for value in tensors))
 
 
 Step = Callable[[], tuple[Array, ...]]  # y, the last h, gradients of W, R and V
@@ -46,7 +46,7 @@ def contestant(problem: Problem, step: Step, facts: dict[str, Any]) -> Contestan
     return Contestant(step, results, tuple(problem.weights), lambda: facts)
 
 
-def forward(data: Given) -> tuple[Array, Array, Array]:
+def forward(data: Arrays) -> tuple[Array, Array, Array]:
     """All states h [T + 1, B, H] from zero, y, and the loss's derivative by V h [T, B, H]."""
     x, W, R, V = data.x, data.W, data.R, data.V
     T, B, _ = x.shape
@@ -67,7 +67,7 @@ def flat(value: Array) -> Array:
     return value.reshape(-1, value.shape[-1])
 
 
-def linear(data: Given) -> tuple[Array, ...]:
+def linear(data: Arrays) -> tuple[Array, ...]:
     """A step back per time step, batched; what the weights gather is one product each."""
     h, y, d = forward(data)
     R, V = data.R, data.V
@@ -80,7 +80,7 @@ def linear(data: Given) -> tuple[Array, ...]:
     return y, h[-1], flat(dh).T @ flat(data.x), flat(dh).T @ flat(h[:-1]), dV
 
 
-def quadratic(data: Given) -> tuple[Array, ...]:
+def quadratic(data: Arrays) -> tuple[Array, ...]:
     """From every step back to the first one, as the tutorial does it that the report began with."""
     h, y, d = forward(data)
     R, V, x = data.R, data.V, data.x
@@ -98,12 +98,12 @@ def quadratic(data: Given) -> tuple[Array, ...]:
 
 def numpy_bptt(problem: Problem) -> Contestant:
     """Batched NumPy, linear in T."""
-    return contestant(problem, partial(linear, Given.of(problem)), facts_of("numpy"))
+    return contestant(problem, partial(linear, Arrays.of(problem)), facts_of("numpy"))
 
 
 def quadratic_bptt(problem: Problem) -> Contestant:
     """Batched NumPy, quadratic in T."""
-    return contestant(problem, partial(quadratic, Given.of(problem)), facts_of("numpy"))
+    return contestant(problem, partial(quadratic, Arrays.of(problem)), facts_of("numpy"))
 
 
 def numba_bptt(problem: Problem) -> Contestant | str:
@@ -114,7 +114,7 @@ def numba_bptt(problem: Problem) -> Contestant | str:
     numba, _ = modules
     numba.set_num_threads(min(problem.case.threads, numba.config.NUMBA_NUM_THREADS))
     jit = numba.njit(parallel=True, fastmath=True)
-    data = Given.of(problem)
+    data = Arrays.of(problem)
     step = jit(_loops(numba.prange))
     return contestant(
         problem, lambda: step(data.x, data.target, data.W, data.R, data.V), facts_of("numba")

@@ -113,7 +113,7 @@ class Outcome:
     """How a case went: why it failed, or nothing; what it said; how long it took."""
 
     failures: list[str]
-    said: str
+    text: str
     seconds: float
 
 
@@ -211,7 +211,7 @@ def campaign(root: Path, chosen: list[Case], seed: int, patience_s: float) -> Co
         slowest = max(slowest, outcome.seconds)
         counts["cases"] += 1
         counts[f"of {case.kind}"] += 1
-        counts["refused"] += "error" in outcome.said.lower()
+        counts["refused"] += "error" in outcome.text.lower()
         counts["failed"] += bool(outcome.failures)
         if outcome.failures:
             name = f"{case.kind}: {case.name}, by {way}".encode("ascii", "backslashreplace")

@@ -56,12 +56,12 @@ class Campaign:
 
     Attributes:
         engine: what they run on; "auto" may choose otherwise in each.
-        whole: undisturbed runs, by their number of processes and what they chose.
+        references: undisturbed runs, by their number of processes and what they chose.
     """
 
     root: Path
     engine: str = "auto"
-    whole: dict[str, RunFolder] = field(default_factory=dict)
+    references: dict[str, RunFolder] = field(default_factory=dict)
 
     def prepare(self, launches: list[str]) -> None:
         """Write the text that is learned; compile, measure and run undisturbed.
@@ -131,11 +131,11 @@ class Campaign:
         processes = 1 if launch == "alone" else 2
         choices = (run.read("result") or {})["choices"]
         key = f"{processes} {sorted(choices.items())!r}"
-        if key in self.whole:
-            return self.whole[key]
+        if key in self.references:
+            return self.references[key]
         if run.path.parent.name.startswith("whole-"):
-            return self.whole.setdefault(key, run)
-        return self.whole.setdefault(key, self.pinned(launch, choices, len(self.whole)))
+            return self.references.setdefault(key, run)
+        return self.references.setdefault(key, self.pinned(launch, choices, len(self.references)))
 
     def pinned(self, launch: str, choices: dict[str, Any], number: int) -> RunFolder:
         """An undisturbed run from the first step, by given choices."""

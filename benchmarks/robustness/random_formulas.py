@@ -150,7 +150,7 @@ class Draw:
         hard, soft = of_rate(self.source.choice(rates)), of_rate(self.source.choice(rates))
         if self.source.random() < 0.2:
             soft = f"(0.5 * {soft} + {of_rate(self.source.choice(rates))})"
-        value = f.let(self.source.choice(_OTHER).format(hard, soft))
+        value = f.let(self.source.choice(_DERIVATIVES).format(hard, soft))
         if self.source.random() < 0.3:
             value = f.let(f"{value} + 0 * {f.leaf('x')}")
         A, wide = f.leaf("A"), f"({value} + 0.5 * {f.leaf('k')})"
@@ -217,7 +217,7 @@ _REDUCED = (
     "{0} / (1 + sum({1} * {1}))",
     "amax({0}) * {1}",
 )
-_OTHER = (
+_DERIVATIVES = (
     *("straight_through({0}, {1})", "straight_through({0}, {1})", "straight_through({0}, {1})"),
     *("straight_through({0}, {0} * {1})", "spike({0} - {1}, 'triangular')", "spike({0} * {1})"),
     *("stop_gradient({0}) + {1}", "stop_gradient({0}) * {1}", "{1} - stop_gradient({0} * {1})"),

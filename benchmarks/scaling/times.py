@@ -199,7 +199,7 @@ def measure_sharing(stack: Stack, seconds: float = SHARING_S) -> float:
     finally:
         dist.destroy_process_group()
     pairs = zip(samples["wrapped"].steady, samples["alone"].steady, strict=True)
-    return max(0.0, median(more - less for more, less in pairs))
+    return max(0.0, median(wrapped - alone for wrapped, alone in pairs))
 
 
 def gradient_bytes(module: nn.Module, layers: int) -> list[float]:

@@ -36,7 +36,7 @@ WEIGHTS = {
     "chaotic": (30.0, 0),
 }
 LENGTHS = (100, 300, 1000, 3000, 10_000, 30_000, 100_000)
-_SHOWN = 200  # steps of the comparison of outputs
+_LAST = 200  # steps of the comparison of outputs
 _TRAINED_T, _TRAINED_B = 500, 16
 _MEMORY = 100  # steps over which the signal to be learned is averaged
 
@@ -54,7 +54,7 @@ class Path:
 def measure_convergence(case: KindCase, effort: Effort) -> dict[str, Any]:
     """Each solver by itself on one sequence; then the whole chain, as engine deer runs it."""
     del effort
-    weights = drawn(case)
+    weights = draw_weights(case)
     problem = problem_of(case, weights, case.T)
     truth = run_sequentially(problem)
     solvers, lines = {}, {}
@@ -88,7 +88,7 @@ def measure_lengths(case: KindCase, effort: Effort) -> dict[str, Any]:
     del effort
     lines: dict[str, Any] = {}
     for kind in ("untrained", "trained"):
-        weights = drawn(case, kind)
+        weights = draw_weights(case, kind)
         counts = []
         for T in LENGTHS:
             solution = solve(problem_of(case, weights, T), ("newton",))
@@ -99,7 +99,7 @@ def measure_lengths(case: KindCase, effort: Effort) -> dict[str, Any]:
     return {"lengths": lines, "plots": [curve(title, "steps T", "iterations", "x", pairs)]}
 
 
-def drawn(case: KindCase, kind: str = "") -> dict[str, Tensor]:
+def draw_weights(case: KindCase, kind: str = "") -> dict[str, Tensor]:
     """A layer's weights as its module draws them, scaled or trained as the case's kind says."""
     scale, steps = WEIGHTS[kind or case.kind]
     with torch.random.fork_rng(devices=[]):
@@ -165,7 +165,7 @@ def compared(case: KindCase, y: Trajectory | None, truth: Trajectory) -> list[di
     difference."""
     if y is None:
         return []
-    last = slice(max(0, case.T - _SHOWN), case.T)
+    last = slice(max(0, case.T - _LAST), case.T)
     steps = list(range(last.start, case.T))
     at_once, in_turn = (part[0][last].flatten(1)[:, 0].tolist() for part in (y, truth))
     values = {"in turn": in_turn, "all at once": at_once}

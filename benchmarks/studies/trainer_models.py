@@ -32,13 +32,13 @@ class Study:
     Attributes:
         config: the class of its configurations.
         variable: of the environment; it names the file of the data.
-        wanted: what that file holds.
+        content: what that file holds.
         options: of the configuration, beside the sizes that a case gives.
     """
 
     config: type[SequenceConfig]
     variable: str
-    wanted: str
+    content: str
     options: dict[str, Any]
 
 
@@ -67,7 +67,7 @@ def config_of(case: TrainedCase) -> SequenceConfig:
     study = STUDIES[case.kind]
     named = os.environ.get(study.variable)
     if not named:
-        raise NoDataError(f"no data: set {study.variable} to {study.wanted}")
+        raise NoDataError(f"no data: set {study.variable} to {study.content}")
     joined = {"join": case.T} if study.config is SeriesConfig else {}
     return study.config(
         data=named,

@@ -30,8 +30,8 @@ def case_name(cell: Cell) -> str:
 def _case(cell: Cell) -> Case:
     units = H * len(cell.inputs[0].shape[0])
     quick, judged = cell.name in _QUICK, _EXACT if cell.name in _SPIKING else 0
-    asked: dict[str, Any] = {"ratio": 1.0, "quick": quick, "judged": judged}
-    return sized(case_name(cell), TRAIN, LOOP, OURS, I=units, **asked)
+    options: dict[str, Any] = {"ratio": 1.0, "quick": quick, "judged": judged}
+    return sized(case_name(cell), TRAIN, LOOP, OURS, I=units, **options)
 
 
 def _written(cell: Cell) -> bool:

@@ -25,23 +25,23 @@ BATCHES = (*(f"batch 10,{B},1000" for B in range(100, 1000, 100)), PEERS)
 LENGTHS = tuple(f"steps {T},10,128" for T in (10, 20, 40, 80))
 POWER = "peers 10,1000,1024"
 SIZES = (PEERS, "peers 10,100,256", "peers 10,1000,32", POWER, "peers 10,32,4096")
-CALLS, PARTS = "calls 10,100,1000", "parts 10,100,1000"
+CALLS, OMISSIONS = "calls 10,100,1000", "parts 10,100,1000"
 PHASES, PHASES_QUICK = "phases 10,1000,1000", "phases 10,100,256"
 CLAIMS = Claims()
 _CELL = "tanh_readout"
-_OTHERS = ("numpy", "compiled", "numba", "halide")
+_PEERS = ("numpy", "compiled", "numba", "halide")
 _BETWEEN = 1.5  # power of T
 _SLIGHT = 1.25  # times as fast at most, for a gain that is called marginal
 
 
-def _fit(name: str, *contestants: str, **more: Any) -> Case:
+def _fit(name: str, *contestants: str, **options: Any) -> Case:
     """A training step; a name ends with T,B,H."""
-    return sized(name, FIT, *contestants, cell=_CELL, **more)
+    return sized(name, FIT, *contestants, cell=_CELL, **options)
 
 
-def _peers(name: str, *others: str, **more: Any) -> Case:
+def _peers(name: str, *peers: str, **options: Any) -> Case:
     """Beside who else there is: torch is to be the slower one."""
-    return _fit(name, "torch", "elman", *others, ratio=1.0, **more)
+    return _fit(name, "torch", "elman", *peers, ratio=1.0, **options)
 
 
 def per_sample(rows: Rows, case: str, contestant: str) -> float:
@@ -176,7 +176,7 @@ def threads(rows: Rows):
 
 @CLAIMS("4.7", "specialized pointwise code gains a little", "slight")
 def special(rows: Rows):
-    gain = rows.ratio(PARTS, "elman-c", "without specialization")
+    gain = rows.ratio(OMISSIONS, "elman-c", "without specialization")
     reasons = Reasons(
         "tanh is a small part of a step whose products have a thousand terms",
         "without it each tanh is a call of the C library beside products at the speed of vectors: "
@@ -204,7 +204,7 @@ def ahead(rows: Rows):
     fails="pointwise work is a small part of a step, whether its values stay in cache or not",
 )
 def fusion(rows: Rows):
-    gain = rows.faster(PARTS, "elman-c", "without fusion")
+    gain = rows.faster(OMISSIONS, "elman-c", "without fusion")
     return gain >= 1.8, f"{gain:.2f}x"
 
 
@@ -261,9 +261,9 @@ CMU = Suite(
         _fit("one sample 10,1,1000", "serial", "elman-c"),
         _fit(COMBINED, *COMBINATIONS, baseline="serial"),
         *(_peers(name) for name in BATCHES if name != PEERS),
-        _peers(PEERS, *_OTHERS),
+        _peers(PEERS, *_PEERS),
         _peers("peers 10,100,256", "numpy", "halide", quick=True),
-        _peers("peers 10,1000,32", *_OTHERS),
+        _peers("peers 10,1000,32", *_PEERS),
         _peers(POWER, "numpy", "halide"),
         _peers("peers 10,32,4096", "numpy", "halide"),
         *(_fit(f"{n} threads 10,100,1000", "torch", "elman-c", threads=n) for n in (1, 2)),
@@ -272,7 +272,7 @@ CMU = Suite(
             for name in LENGTHS
         ),
         _fit(CALLS, "elman-c", "per-step", "per-run"),
-        _fit(PARTS, "elman-c", "without specialization", "without fusion"),
+        _fit(OMISSIONS, "elman-c", "without specialization", "without fusion"),
         sized(PHASES, PARTED, cell=_CELL),
         sized(PHASES_QUICK, PARTED, cell=_CELL, quick=True),
     ),

@@ -11,7 +11,7 @@ from benchmarks.studies.learning_by_engine import LEARNING
 LOOP = f"{OURS}-c"  # the compiled loop over time
 AT_ONCE = f"{OURS}-deer"
 HALF = f"{OURS}-scan-backward"  # forward sequentially, backward at once
-HEADS, WHOLE = "multi-head gru, pixels", "gru, pixels"
+HEADS, ONE_HEAD = "multi-head gru, pixels", "gru, pixels"
 GRU, LEM = "gru, speech", "lem, speech"
 LENGTH = 17_984  # steps of EigenWorms
 _ALIKE = 1e-4  # relative difference of a loss that is rounding, after a few updates
@@ -50,21 +50,21 @@ def same(rows: Rows):
     return off[worst] <= _ALIKE, f"losses within {off[worst]:.0e} ({worst})", facts
 
 
-def _faster(case: str, there: str, than: str) -> Claim:
+def _faster(case: str, figure: str, than: str) -> Claim:
     """How much faster training gets with all time steps at once."""
 
     def judge(rows: Rows) -> Verdict:
         ratio = rows.faster(case, AT_ONCE, than)
-        ours, theirs = (rows.seconds(case, who) for who in (AT_ONCE, than))
-        loop, alone = (rows.faster(case, who, than) for who in (LOOP, OURS))
+        own_s, reference_s = (rows.seconds(case, name) for name in (AT_ONCE, than))
+        loop, alone = (rows.faster(case, name, than) for name in (LOOP, OURS))
         facts = (
-            f"a step of {ours:.2g} s beside {theirs:.2g} s on two cores; the compiled loop is "
-            f"{loop:.0f}x, elman by itself {alone:.0f}x as fast as {than}"
+            f"a step of {own_s:.2g} s beside {reference_s:.2g} s on two cores; the compiled loop "
+            f"is {loop:.0f}x, elman by itself {alone:.0f}x as fast as {than}"
         )
         return Verdict(ratio >= 10, f"{ratio:.2g}x", facts=facts)
 
     says = f"training is many times faster than step by step: {case}, beside {than}"
-    return Claim("EigenWorms", says, there, judge)
+    return Claim("EigenWorms", says, figure, judge)
 
 
 CLAIMS += [_faster(GRU, "25.8x, V100, beside lax.scan", "torch"), _faster(LEM, "", "loop")]
@@ -90,7 +90,7 @@ def lem_first(rows: Rows):
 
 @CLAIMS("Multi-head GRU", "fast with few units that depend on each other")
 def few_units(rows: Rows):
-    one_head, heads = (rows.time(case, AT_ONCE) for case in (WHOLE, HEADS))
+    one_head, heads = (rows.time(case, AT_ONCE) for case in (ONE_HEAD, HEADS))
     ratio, facts = (
         one_head.over(heads),
         "64 units in 8 heads have Jacobians of 8 x 8, not of 64 x 64",
@@ -105,7 +105,7 @@ def few_units(rows: Rows):
     fails="the paper's model sees 50 000 images for 100 000s of steps",
 )
 def multi_head(rows: Rows):
-    row, one_head = rows[HEADS], rows[WHOLE]["accuracy"]
+    row, one_head = rows[HEADS], rows[ONE_HEAD]["accuracy"]
     facts = f"5000 images and {row['asked']['steps']} steps of {row['asked']['B']}"
     return row["accuracy"] >= 0.9, f"{row['accuracy']:.1%}, one head {one_head:.1%}", facts
 
@@ -115,7 +115,7 @@ LONG = Suite(
     "Do models of long sequences learn alike by every engine, and how long do they take?",
     (
         _pixels(HEADS, 1000, 8, HALF, AT_ONCE, "torch"),
-        _pixels(WHOLE, 1000, 1, HALF, AT_ONCE, "torch"),
+        _pixels(ONE_HEAD, 1000, 1, HALF, AT_ONCE, "torch"),
         _speech(GRU, "gru", 800, HALF, AT_ONCE, "torch"),
         _speech(LEM, "lem", 800, HALF, AT_ONCE, "torch", "loop"),
         _pixels("multi-head gru, few steps", 12, 4, quick=True),

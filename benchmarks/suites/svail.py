@@ -37,7 +37,7 @@ UNMERGED = "elman-unmerged gru_before"
 RECOMPUTED = "elman-recompute gru"
 VARIANTS = (CHOSEN, MOVED, RECOMPUTED, CONCATENATED, UNMERGED, ORIGINAL)
 # Relative speed at minibatch 128 on a TitanX: variants 2 to 4, read off the figure (± 0.005).
-THERE = {
+POST = {
     128: (1.155, 1.287, 1.292),
     256: (1.18, 1.292, 1.31),
     512: (1.15, 1.27, 1.335),
@@ -77,12 +77,14 @@ def measure_tapes(case: Case, effort: Effort) -> dict[str, Any]:
     """Per cell and tape, for one step of one sample: bytes that are kept, beside the states'; FLOP
     of products and pointwise evaluations of the backward. Nothing is run."""
     del effort
-    tapes = {f"{name} {tape}": _kept(name, tape, case) for name in CELLS for tape in get_args(Tape)}
+    tapes = {
+        f"{name} {tape}": _tape_of(name, tape, case) for name in CELLS for tape in get_args(Tape)
+    }
     texts = [f"{name} {tape['bytes']} bytes" for name, tape in tapes.items()]
     return study(f"kept per step and sample: {', '.join(texts)}", kept=tapes)
 
 
-def _kept(name: str, tape: Tape, case: Case) -> dict[str, int]:
+def _tape_of(name: str, tape: Tape, case: Case) -> dict[str, int]:
     cell = find_cell(name)
     dims = tuple(sorted(cell.bind(case.input_size, case.H).items()))
     wants = frozenset(entry.name for entry in (*cell.inputs, *cell.weights))
@@ -123,9 +125,9 @@ def _gaining(ratios: dict[Place, Spread]) -> str:
     return f"a gain in {gains} of {len(ratios)} places"
 
 
-def _there(step: int) -> str:
+def _in_post(step: int) -> str:
     """What one step of the ladder gains in the post, by units."""
-    gains = {H: bars[step] / (bars[step - 1] if step else 1.0) for H, bars in THERE.items()}
+    gains = {H: bars[step] / (bars[step - 1] if step else 1.0) for H, bars in POST.items()}
     return ", ".join(f"{gain:.2f} ({H}, 128)" for H, gain in gains.items()) + ", TitanX"
 
 
@@ -134,10 +136,10 @@ def _there(step: int) -> str:
     holds=_ADDED_UP,
     fails=_NO_LAUNCHES,
 )
-def whole(rows: Rows):
+def best_of_all(rows: Rows):
     ratios = _everywhere(rows, CHOSEN, ORIGINAL, PLACES)
     best = max(ratios, key=lambda place: ratios[place].median)
-    good = ratios[best].median >= THERE[1024][2] * (1 - SAME)
+    good = ratios[best].median >= POST[1024][2] * (1 - SAME)
     return good, _list({best: ratios[best]}), "the best of all sizes"
 
 
@@ -153,7 +155,7 @@ def ladder(rows: Rows):
 
 
 @CLAIMS(
-    *("5.2.2", "concatenating products gains", _there(0)),
+    *("5.2.2", "concatenating products gains", _in_post(0)),
     holds="an operand is loaded once for all products that read it",
     fails="single products are tiles of the same loop over rows and units, and no launches",
 )
@@ -165,7 +167,7 @@ def concatenate(rows: Rows):
 
 
 @CLAIMS(
-    *("2, 5.2.3", "moving the reset gate gains ~10 %", _there(1)),
+    *("2, 5.2.3", "moving the reset gate gains ~10 %", _in_post(1)),
     holds="one product a step instead of two that wait for each other",
     fails="at minibatch 128 two products that wait for each other keep two cores as busy as one",
 )
@@ -178,7 +180,7 @@ def reset(rows: Rows):
 
 
 @CLAIMS(
-    *("5.2.4", "saving other activations gains", _there(2)),
+    *("5.2.4", "saving other activations gains", _in_post(2)),
     holds="what is kept is less, and what is recomputed is elementwise",
     fails='tape="save" recomputes no product either',
 )
@@ -252,7 +254,7 @@ SVAIL = Suite(
     claims=CLAIMS,
     sweep=Sweep(
         f"at minibatch 128, beside {ORIGINAL}",
-        *("units", "times as fast", tuple(THERE), (CONCATENATED, MOVED, CHOSEN)),
+        *("units", "times as fast", tuple(POST), (CONCATENATED, MOVED, CHOSEN)),
         lambda rows, name, H: rows.faster(case_name((H, 128)), name, ORIGINAL),
         log="x",
     ),

@@ -18,7 +18,7 @@ from benchmarks.worker import PEAK
 LOOP, PADDED = "loop", "padded"
 UPDATE, RECURRENT = "cleanrl-ppo lstm 128,8,128", "cleanrl lstm 128,2,128"
 TORCHRL, EPISODES = "torchrl gru 128,256,512", "torchrl-padded gru 128,64,512"
-_OURS = (OURS, f"{OURS}-c")
+_ENGINES = (OURS, f"{OURS}-c")
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,28 @@ class Aim:
     Attributes:
         ratio: how many times as fast as the project's loop at least.
         says: what loops, in words.
-        there: a number of the project's own threads, with its place.
+        figure: a number of the project's own threads, with its place.
     """
 
     case: KindCase
     ratio: float
     says: str
-    there: str = ""
+    figure: str = ""
 
 
-def _case(name: str, kind: str, *who: str, measure: Any = USER, **more: Any) -> KindCase:
+def _case(name: str, kind: str, *contestants: str, measure: Any = USER, **more: Any) -> KindCase:
     """A case whose name has the cell and T,B,H at its end."""
-    return sized(name, measure, LOOP, *who, cell=name.split()[1], of=KindCase, kind=kind, **more)
+    return sized(
+        name, measure, LOOP, *contestants, cell=name.split()[1], of=KindCase, kind=kind, **more
+    )
 
 
 def _aim(
-    name: str, kind: str, ratio: float, says: str, there: str = "", *who: str, **more: Any
+    name: str, kind: str, ratio: float, says: str, figure: str = "", *contestants: str, **more: Any
 ) -> Aim:
-    return Aim(_case(name, kind, *(who or _OURS), ratio=ratio, **more), ratio, says, there)
+    return Aim(
+        _case(name, kind, *(contestants or _ENGINES), ratio=ratio, **more), ratio, says, figure
+    )
 
 
 _PPO = "a whole update of recurrent PPO at its Atari settings"
@@ -59,7 +63,7 @@ AIMS = (
     _aim(RECURRENT, "resets", 10, _MASKED, I=FEATURES, quick=True),
     _aim(
         *("sb3 lstm 128,8,256", "resets", 5, _SB3, "pull request 118: 5-9x, open since 2022"),
-        *("split", *_OURS),
+        *("split", *_ENGINES),
         I=64,
     ),
     _aim(TORCHRL, "resets", 5, _TORCHRL, "", OURS, I=32),
@@ -99,7 +103,7 @@ def _at_peak(rows: Rows, case: str) -> str:
     )
 
 
-def _whole(rows: Rows, case: str) -> str:
+def _update(rows: Rows, case: str) -> str:
     """What of an update is recurrent, and what is left without it."""
     every = EPOCHS * MINIBATCHES
     loop, elman = (rows.seconds(case, contestant) for contestant in (LOOP, OURS))
@@ -127,8 +131,8 @@ def _judge(
 
 def _claim(aim: Aim) -> Claim:
     name = aim.case.name
-    judge = _judge(name, aim.ratio, _whole if name == UPDATE else _at_peak)
-    return Claim(name.split()[0], f"{aim.says}: at least {aim.ratio:g}x", aim.there, judge)
+    judge = _judge(name, aim.ratio, _update if name == UPDATE else _at_peak)
+    return Claim(name.split()[0], f"{aim.says}: at least {aim.ratio:g}x", aim.figure, judge)
 
 
 _BESIDE_PADDED = "64 samples of it beside its padded path: at least 2x"

@@ -31,7 +31,7 @@ class Project:
     Attributes:
         ways: what makes the module of a case, by contestant; ``"loop"`` is the project's own, whose
             initialisation all contestants get.
-        ours: the same for elman.
+        fused: the same for elman.
         arguments: further arguments of a case, drawn from a generator in float32.
         learned: how many of these, counted from the first one, want a gradient.
         moved: brings weights of the ways, or their gradients, under the names and into the layout
@@ -43,7 +43,7 @@ class Project:
     """
 
     ways: Mapping[str, Callable[[Case], nn.Module]]
-    ours: Callable[[Case], nn.Module]
+    fused: Callable[[Case], nn.Module]
     arguments: Callable[[Case, torch.Generator], tuple[Tensor, ...]] = lambda case, source: ()
     learned: int = 0
     moved: Callable[[Weights], dict[str, Tensor]] = dict
@@ -91,11 +91,11 @@ def draw_project(project: Project, case: Case, seed: int = 0) -> Problem:
 
 def enter_project(project: Project, name: str, problem: Problem) -> Contestant | str:
     """A contestant, or why it is absent: one of the project's ways, or elman on an engine."""
-    case, ours = problem.case, name in ENGINES
-    if not ours and name not in project.ways:
+    case, fused = problem.case, name in ENGINES
+    if not fused and name not in project.ways:
         return f"nobody wrote {case.name.split()[0]} that way"
-    module = on_engine(project.ours(case), ENGINES[name]) if ours else project.ways[name](case)
-    moved = project.moved if ours else dict
+    module = on_engine(project.fused(case), ENGINES[name]) if fused else project.ways[name](case)
+    moved = project.moved if fused else dict
     module.to(problem.x.dtype)
     module.load_state_dict({**module.state_dict(), **moved(problem.weights)})
     source = torch.Generator().manual_seed(case.B)
@@ -117,9 +117,9 @@ def enter_project(project: Project, name: str, problem: Problem) -> Contestant |
         output, last, grads = run()
         module.train()
         of_weights = dict(zip(parameters, grads[len(inputs) :], strict=True))
-        of_weights = of_weights if ours else project.moved(of_weights)
+        of_weights = of_weights if fused else project.moved(of_weights)
         by_leaf = dict(zip(inputs, grads, strict=False)) | of_weights
         return named(output, last) | {f"gradient of {k}": grad for k, grad in by_leaf.items()}
 
-    facts = partial(elman.nn.choices, module) if ours else dict
+    facts = partial(elman.nn.choices, module) if fused else dict
     return Contestant(run, results, (*inputs, *parameters), facts)

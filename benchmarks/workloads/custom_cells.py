@@ -57,7 +57,7 @@ def leaky(x, m, *, beta=0.5, threshold=1.0):
     return spike(m - threshold), m
 
 
-OWN = {each.name: each for each in (leaky_memory, tanh_readout, projected, rleaky, leaky)}
+CUSTOM = {each.name: each for each in (leaky_memory, tanh_readout, projected, rleaky, leaky)}
 
 
 @cache
@@ -74,7 +74,7 @@ def spiking(name: str) -> bool:
 
 def find_cell(name: str) -> Cell:
     """A cell of elman's, or one of those above. Raises InputError for a name that is neither."""
-    cell_of_name = OWN.get(name) or getattr(elman.cells, name, None)
+    cell_of_name = CUSTOM.get(name) or getattr(elman.cells, name, None)
     if not isinstance(cell_of_name, Cell):
         raise InputError(f"no cell {name!r}")
     return cell_of_name

@@ -71,7 +71,7 @@ def _torch_chunks(problem: Problem, weights: dict[str, Tensor]) -> Loss | str:
     return lambda x, targets: chunked(x, weight, targets, linear_bias=bias, options=options())
 
 
-def _own(problem: Problem, weights: dict[str, Tensor], engine: str = "auto") -> Loss:
+def _elman(problem: Problem, weights: dict[str, Tensor], engine: str = "auto") -> Loss:
     """elman's, in its kernel or in torch's operations."""
     decoder = elman.nn.LinearCrossEntropy(problem.case.H, problem.case.I, dtype=problem.x.dtype)
 
@@ -85,6 +85,6 @@ def _own(problem: Problem, weights: dict[str, Tensor], engine: str = "auto") -> 
 DECODERS: dict[str, Callable[[Problem, dict[str, Tensor]], Loss | str]] = {
     "torch": _torch,
     "torch-chunks": _torch_chunks,
-    OURS: _own,
-    f"{OURS}-reference": partial(_own, engine="reference"),
+    OURS: _elman,
+    f"{OURS}-reference": partial(_elman, engine="reference"),
 }

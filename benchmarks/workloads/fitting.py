@@ -98,7 +98,7 @@ def _module(problem: Problem, engine: str, without: tuple[str, ...] = ()) -> nn.
     return module
 
 
-def _own(problem: Problem, engine: str, without: tuple[str, ...] = ()) -> Contestant:
+def _elman(problem: Problem, engine: str, without: tuple[str, ...] = ()) -> Contestant:
     """elman's, on an engine, all optimizations used or some left out."""
     module = _module(problem, engine, without)
     facts = partial(elman.nn.choices, module)
@@ -178,8 +178,8 @@ FITTERS: dict[str, Callable[[Problem], Contestant | str]] = {
     "quadratic": quadratic_bptt,
     "numba": numba_bptt,
     "halide": halide_bptt,
-    "elman": partial(_own, engine="auto"),
-    **{n: partial(_own, engine="c", without=out) for n, out in (COMBINATIONS | WITHOUT).items()},
+    "elman": partial(_elman, engine="auto"),
+    **{n: partial(_elman, engine="c", without=out) for n, out in (COMBINATIONS | WITHOUT).items()},
     "per-step": _called_per_step,
     "per-run": _compiled_per_run,
 }

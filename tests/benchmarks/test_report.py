@@ -18,7 +18,7 @@ def bench_page(**changes) -> BenchPage:
         "headers": ["case", "times as fast"],
         "lines": [["gru", "2.0x"], ["lstm", "2.0x"]],
         "ratios": {"gru": ratio, "lstm": ratio},
-        "asked": {"gru": 5.0},
+        "aims": {"gru": 5.0},
         "shares": {"gru": 0.5},
         "plots": [curve("a <study>", "T", "n", "xy", {"newton": [(1, 3), (10, None)]})],
         "absent": {"lstm: jax": "jax is not installed"},
@@ -38,7 +38,7 @@ def test_a_suite_as_a_page(tmp_path):
 
 def test_a_suite_without_ratios(tmp_path):
     """Starts alone: no plots, but a page."""
-    empty = bench_page(ratios={}, asked={}, shares={}, plots=[], absent={})
+    empty = bench_page(ratios={}, aims={}, shares={}, plots=[], absent={})
     text = write_report(tmp_path / "rows.html", "small", [empty]).read_text()
     assert "<svg" not in text
     assert "Not measured" not in text

@@ -52,7 +52,7 @@ def page(name: str) -> BenchPage:
             ["d", "1.5 s", *["10.0x"] * 9],
         ],
         ratios={"b": ratio, "d": {"q1": 30.0, "median": 40.0, "q3": 50.0}},
-        asked={"b": 5.0},
+        aims={"b": 5.0},
         shares={"b": 0.5},
         plots=[curve("a study", "T", "n", "xy", {"newton": [(1, 3), (10, None), (100, 4)]})],
         absent={"b: jax": "jax is not installed"},
