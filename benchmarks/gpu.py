@@ -222,9 +222,9 @@ def line(row: dict[str, Any], peaks: dict[str, float]) -> str:
             product = "tf32" if row["dtype"] == "float32" else row["dtype"]
             least = row["flop"] / peaks[product], row["bytes"] / peaks["copy"]
             shares = "/".join(f"{100 * seconds / row['elman'][1]:.0f}" for seconds in least)
-    elman, beside = (pairs.get(name, _pair((None, None), 1)) for name in ("elman", "torch"))
+    elman, torchs = (pairs.get(name, _pair((None, None), 1)) for name in ("elman", "torch"))
     rest = ", ".join(f"{name} {pairs[name]}" for name in peers if name != "torch")
-    columns = f"{row['case']:36} {elman} {beside} {ratio:>8} {shares:>7}"
+    columns = f"{row['case']:36} {elman} {torchs} {ratio:>8} {shares:>7}"
     return f"{columns} {row.get('best', '-'):18} {rest}".rstrip()
 
 

@@ -86,5 +86,5 @@ def _ends_line(file: Any) -> bool:
     return file.read(1) == b"\n"
 
 
-def _describe(what: str, path: Path, error: OSError) -> str:
-    return diagnostic(what, [("path", str(path)), ("error", str(error.strerror))])
+def _describe(text: str, path: Path, error: OSError) -> str:
+    return diagnostic(text, [("path", str(path)), ("error", str(error.strerror))])

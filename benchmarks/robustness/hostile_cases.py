@@ -36,8 +36,8 @@ NAMES = (
     *("\ud800", "../../../x", "\x00", "%s%n", "$(id)", "\u202ex", "x" * 5000, ""),
 )
 NUMBERS = (0, -1, 2.5, 1e308, -1e308, 1e-320, 10**30, 10**400, float("nan"), float("inf"), True)
-OTHERS = (None, [], {}, "7", [[[]]], {"a": {"b": 1}}, [1, "2"], *NUMBERS, *NAMES)
-NAMED = {f"{ascii(other)[:40]} ({number})": other for number, other in enumerate(OTHERS)}
+FOREIGN = (None, [], {}, "7", [[[]]], {"a": {"b": 1}}, [1, "2"], *NUMBERS, *NAMES)
+NAMED = {f"{ascii(foreign)[:40]} ({number})": foreign for number, foreign in enumerate(FOREIGN)}
 JSON = ("config.json", "facts.json", "result.json", "model.json")
 READ = ("load", "sample", "export", "runs", "report")  # which leave the run's files as they are
 WAYS = (*READ, "resume", "train --resume", "weights")
@@ -178,27 +178,27 @@ def edited(path: Path, edit: Callable[[Any], object]) -> None:
     path.write_text(json.dumps(content))
 
 
-def others(find: Find, most: int, inside: Callable[[Any], Any]) -> Iterator[tuple[str, Change]]:
+def swaps(find: Find, most: int, inside: Callable[[Any], Any]) -> Iterator[tuple[str, Change]]:
     """By name of a value: it takes some places of a part of files of JSON."""
 
-    def change(other: Any, place: Place, draw: random.Random) -> None:
+    def change(foreign: Any, place: Place, draw: random.Random) -> None:
         def edit(content: Any) -> None:
             value = inside(content)
             for where in draw.sample(list(places(value)), min(most, len(value))):
                 with contextlib.suppress(KeyError, IndexError, TypeError):
-                    replaced(value, where, other)
+                    replaced(value, where, foreign)
 
         for path in find(place):
             edited(path, edit)
 
-    return ((name, partial(change, other)) for name, other in NAMED.items())
+    return ((name, partial(change, foreign)) for name, foreign in NAMED.items())
 
 
 def values() -> Iterator[Case]:
     for name in JSON:
-        files = others(lambda place, name=name: [place.file(name)], 2, lambda content: content)
-        for other, change in files:
-            yield Case("values", f"{name}: {other}", change, WAYS)
+        files = swaps(lambda place, name=name: [place.file(name)], 2, lambda content: content)
+        for foreign, change in files:
+            yield Case("values", f"{name}: {foreign}", change, WAYS)
 
 
 def fields() -> Iterator[Case]:
@@ -297,11 +297,11 @@ RAW = {
 
 
 def facts() -> Iterator[Case]:
-    def change(other: Any, place: Place, draw: random.Random) -> None:
+    def change(foreign: Any, place: Place, draw: random.Random) -> None:
         def forged(stored: dict[str, Any], facts: dict[str, Any]) -> None:
-            replaced(facts, draw.choice(list(places(facts))), other)
+            replaced(facts, draw.choice(list(places(facts))), foreign)
             with contextlib.suppress(TypeError, KeyError):
-                facts["choices"][draw.choice(NAMES)] = {draw.choice(NAMES): {"engine": other}}
+                facts["choices"][draw.choice(NAMES)] = {draw.choice(NAMES): {"engine": foreign}}
 
         with contextlib.suppress(UnicodeEncodeError):
             forge(place.run, forged)
@@ -314,8 +314,8 @@ def facts() -> Iterator[Case]:
                 place.file(f"{at}/checkpoint.json"), lambda record: record["sha256"].update(sha256)
             )
 
-    for name, other in NAMED.items():
-        yield Case("facts", name, partial(change, other), ("resume", "load"))
+    for name, foreign in NAMED.items():
+        yield Case("facts", name, partial(change, foreign), ("resume", "load"))
     for name, content in RAW.items():
         yield Case("facts", f"safetensors: {name}", partial(raw, content), REOPEN)
 
@@ -375,8 +375,8 @@ def caches() -> Iterator[Case]:
     records, ways = files("tuning/*.json"), ("kernel", "tune")
     for form, change in formed(records):
         yield Case("caches", f"tuning: {form}", change, ways)
-    for other, change in others(records, 3, lambda content: content["value"]):
-        yield Case("caches", f"tuning: {other}", change, ways)
+    for foreign, change in swaps(records, 3, lambda content: content["value"]):
+        yield Case("caches", f"tuning: {foreign}", change, ways)
     for name in ("tuning", "kernels"):
         for mode in (0o777, 0o770, 0o000):
             change = lambda place, draw, at=(name, mode): (place.cache / at[0]).chmod(at[1])  # noqa: E731

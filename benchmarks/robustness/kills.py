@@ -217,10 +217,10 @@ def gone_on(output: str) -> str:
     return "its result" if "the run is complete" in output else "its first step"
 
 
-def difference(left: RunFolder, right: RunFolder) -> str:
+def difference(first: RunFolder, second: RunFolder) -> str:
     """In what two runs differ, beside times; empty if they are equal to the bit."""
     try:
-        assert_equal_runs(left, right)
+        assert_equal_runs(first, second)
     except AssertionError as error:
         return str(error).split("\n")[0] or "checkpoint or metrics"
     return ""

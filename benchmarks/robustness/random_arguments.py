@@ -49,7 +49,7 @@ class _Worker:
     """A process that makes some calls, and sends of each how it ended."""
 
     def __init__(self, seeds: Sequence[int], root: Path, place: Place) -> None:
-        self.left, self.since, self.alive = list(seeds), time.monotonic(), True
+        self.remaining, self.since, self.alive = list(seeds), time.monotonic(), True
         self.verdicts, far = FORKED.Pipe(duplex=False)
         self.process = FORKED.Process(target=_make_calls, args=(seeds, far, root, place))
         self.process.start()
@@ -66,14 +66,14 @@ class _Worker:
             status = self.process.exitcode or 0
             kind = f"ended by {signal.Signals(-status).name}" if status < 0 else "ended"
             judgement = Verdict(kind, False, f"status {status}")
-        if not self.left:
+        if not self.remaining:
             return None
-        seed = self.left.pop(0)
+        seed = self.remaining.pop(0)
         return Row(seed, random_call(seed), judgement)
 
     def check(self) -> None:
         """End the process if its call takes far too long."""
-        limit = random_call(self.left[0]).limit_s if self.left else 0.0
+        limit = random_call(self.remaining[0]).limit_s if self.remaining else 0.0
         if time.monotonic() - self.since > limit + GRACE_S:
             self.process.kill()
 
@@ -109,8 +109,8 @@ def make_calls(seeds: Sequence[int], workers: int, root: Path, place: Place) -> 
             if row is not None:
                 yield row
             if not running[ready].alive:
-                left = running.pop(ready).left
-                waiting += [left] if left else []
+                remaining = running.pop(ready).remaining
+                waiting += [remaining] if remaining else []
         for worker in running.values():
             worker.check()
 

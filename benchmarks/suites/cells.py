@@ -37,7 +37,7 @@ def _case(cell: Cell) -> Case:
 def _written(cell: Cell) -> bool:
     """Whether there is a loop for it, over one input and weights alone."""
     alone = len(cell.inputs) == 1 and not cell.static and not cell.constants
-    return alone and any(cell.name in known for known in (PUBLISHED, TORCHS))
+    return alone and any(cell.name in steps for steps in (PUBLISHED, TORCHS))
 
 
 def times_as_fast(rows: Rows, cell: Cell) -> float | None:

@@ -39,7 +39,7 @@ def _fit(name: str, *contestants: str, **options: Any) -> Case:
     return sized(name, FIT, *contestants, cell=_CELL, **options)
 
 
-def _peers(name: str, *peers: str, **options: Any) -> Case:
+def _beside_torch(name: str, *peers: str, **options: Any) -> Case:
     """Beside who else there is: torch is to be the slower one."""
     return _fit(name, "torch", "elman", *peers, ratio=1.0, **options)
 
@@ -260,12 +260,12 @@ CMU = Suite(
         _fit(COMBINED_QUICK, *COMBINATIONS, baseline="serial", quick=True),
         _fit("one sample 10,1,1000", "serial", "elman-c"),
         _fit(COMBINED, *COMBINATIONS, baseline="serial"),
-        *(_peers(name) for name in BATCHES if name != PEERS),
-        _peers(PEERS, *_PEERS),
-        _peers("peers 10,100,256", "numpy", "halide", quick=True),
-        _peers("peers 10,1000,32", *_PEERS),
-        _peers(POWER, "numpy", "halide"),
-        _peers("peers 10,32,4096", "numpy", "halide"),
+        *(_beside_torch(name) for name in BATCHES if name != PEERS),
+        _beside_torch(PEERS, *_PEERS),
+        _beside_torch("peers 10,100,256", "numpy", "halide", quick=True),
+        _beside_torch("peers 10,1000,32", *_PEERS),
+        _beside_torch(POWER, "numpy", "halide"),
+        _beside_torch("peers 10,32,4096", "numpy", "halide"),
         *(_fit(f"{n} threads 10,100,1000", "torch", "elman-c", threads=n) for n in (1, 2)),
         *(
             _fit(name, "torch", "elman", "quadratic", quick=name in LENGTHS[::3])

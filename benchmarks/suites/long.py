@@ -37,7 +37,7 @@ def _speech(name: str, cell: str, steps: int, *rest: str, quick: bool = False) -
 
 
 @CLAIMS("Abstract", "no meaningful difference in the training results")
-def same(rows: Rows):
+def alike(rows: Rows):
     """The loss that is most off, of all studies and contestants."""
     cases = rows.among((case.name for case in LONG.cases), "no study was measured")
     off = {

@@ -37,19 +37,17 @@ class Aim:
     figure: str = ""
 
 
-def _case(name: str, kind: str, *contestants: str, measure: Any = USER, **more: Any) -> KindCase:
+def _case(name: str, kind: str, *names: str, measure: Any = USER, **rest: Any) -> KindCase:
     """A case whose name has the cell and T,B,H at its end."""
-    return sized(
-        name, measure, LOOP, *contestants, cell=name.split()[1], of=KindCase, kind=kind, **more
-    )
+    cell = name.split()[1]
+    return sized(name, measure, LOOP, *names, cell=cell, of=KindCase, kind=kind, **rest)
 
 
 def _aim(
-    name: str, kind: str, ratio: float, says: str, figure: str = "", *contestants: str, **more: Any
+    name: str, kind: str, ratio: float, says: str, figure: str = "", *names: str, **rest: Any
 ) -> Aim:
-    return Aim(
-        _case(name, kind, *(contestants or _ENGINES), ratio=ratio, **more), ratio, says, figure
-    )
+    case = _case(name, kind, *(names or _ENGINES), ratio=ratio, **rest)
+    return Aim(case, ratio, says, figure)
 
 
 _PPO = "a whole update of recurrent PPO at its Atari settings"

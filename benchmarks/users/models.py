@@ -106,4 +106,4 @@ EALSTM = project_of(
     tamed=_halved,
     once=frozenset({"input_net.weight"}),
 )
-HASTE = project_of("haste_lstm", tamed=_halved, drawn=True)
+HASTE = project_of("haste_lstm", tamed=_halved, random=True)

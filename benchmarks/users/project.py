@@ -38,7 +38,7 @@ class Project:
             of elman's module, whose own stay where there is none; without it they are the same.
         tamed: what is done to the drawn weights.
         once: weights that multiply once per sequence, not in each step.
-        drawn: in training, modules draw random numbers of their own: what is compared is what they
+        random: in training, modules draw random numbers of their own: what is compared is what they
             compute where they do not train.
     """
 
@@ -51,15 +51,15 @@ class Project:
     inputs: Callable[[Tensor], Tensor] = lambda x: x
     outputs: Callable[[Case], int] = field(default=lambda case: case.H)
     once: frozenset[str] = frozenset()
-    drawn: bool = False
+    random: bool = False
 
 
-def project_of(script: str, **more: Any) -> Project:
+def project_of(script: str, **fields: Any) -> Project:
     """The models ``Before`` and ``After`` of a script of ``examples/projects``.
 
     Args:
         script: its name; both models take units and features.
-        more: fields of :class:`Project`.
+        fields: fields of :class:`Project`.
     """
     folder = str(ROOT / "examples" / "projects")
     if folder not in sys.path:
@@ -70,7 +70,7 @@ def project_of(script: str, **more: Any) -> Project:
         return model(case.H, case.input_size)
 
     before, after = partial(make, example.Before), partial(make, example.After)
-    return Project({"loop": before}, after, moved=example.moved, **more)
+    return Project({"loop": before}, after, moved=example.moved, **fields)
 
 
 def on_engine(module: nn.Module, engine: str) -> nn.Module:
@@ -113,7 +113,7 @@ def enter_project(project: Project, name: str, problem: Problem) -> Contestant |
         return output, last, torch.autograd.grad(output, leaves, problem.dy)
 
     def results() -> Results:
-        module.train(not project.drawn)
+        module.train(not project.random)
         output, last, grads = run()
         module.train()
         of_weights = dict(zip(parameters, grads[len(inputs) :], strict=True))
