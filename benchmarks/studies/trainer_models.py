@@ -152,6 +152,13 @@ def learner(
     return Learner(config, task, data, stepper, random)
 
 
+def begin(config: Config, *, baseline: bool = False) -> Learner:
+    """A model of a configuration's task and data, at its first step."""
+    fabric, task = launch(config), task_of(config)
+    data = task.prepare(config)
+    return learner(config, data, task.build(config, data, baseline=baseline), fabric)
+
+
 def curve_of(config: Config, every: int, *, baseline: bool = False) -> list[tuple[int, float]]:
     """Steps and validation loss (in the task's unit) of a whole run.
 
@@ -162,10 +169,7 @@ def curve_of(config: Config, every: int, *, baseline: bool = False) -> list[tupl
     Raises:
         RunError: the data cannot be used.
     """
-    fabric = launch(config)
-    task = task_of(config)
-    data = task.prepare(config)
-    run = learner(config, data, task.build(config, data, baseline=baseline), fabric)
+    run = begin(config, baseline=baseline)
     run.learn(every)
     return [(step, loss) for step, loss, _ in run.scores]
 
@@ -173,9 +177,7 @@ def curve_of(config: Config, every: int, *, baseline: bool = False) -> list[tupl
 def losses_until(config: Config, target: float, count: int) -> list[float]:
     """Losses (in the task's unit) of the steps of a run, to the one at which the mean of the last
     so many is at a target; all of them if it never is, or a loss is not finite."""
-    fabric = launch(config)
-    data = task_of(config).prepare(config)
-    run = learner(config, data, task_of(config).build(config, data), fabric)
+    run = begin(config)
     assert config.steps is not None, "a study has a number of steps"
     while len(run.losses) < config.steps:
         run.step()
