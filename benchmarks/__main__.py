@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.cases import OURS, Case, Effort, Suite
-from benchmarks.claims import FAILS, Rows, judged
-from benchmarks.claims import HEADERS as CLAIM_HEADERS
-from benchmarks.report import BenchPage, Plot, write_benchmark, write_benchmarks
+from benchmarks.claims import FAILS, HEADERS, VERDICT, Rows, judged
+from benchmarks.report import BenchPage, write_report
 from benchmarks.rows import Row, busy_in_words, read_rows
 from benchmarks.running import run_suite
 from benchmarks.suites import SUITES, find_suite
@@ -70,82 +70,63 @@ def bench(
         path = out or path.with_suffix(".jsonl")
     pages, failed = [], False
     for chosen in SUITES.values() if suite == ALL else (find_suite(suite),):
-        own = path / f"{chosen.name}.jsonl" if suite == ALL else path
+        file = path / f"{chosen.name}.jsonl" if suite == ALL else path
+        cases = chosen.select(tuple(rows or ()), quick)
         if measuring:
             effort = Effort.of(quick, seconds, chosen.seconds, chosen.rounds)
-            cases = chosen.select(tuple(rows or ()), quick)
-            found = measure(console, chosen, cases, effort, own)
+            measured = measure(console, chosen, cases, effort, file)
         else:
-            found = present(chosen, tuple(rows or ()), quick, own)
-        tell(console, chosen, found)
-        say(console, f"rows: {own}")
-        pages.append(page_of(chosen, found))
-        failed |= any("failed" in row for row in found)
+            measured = stored(chosen, cases, file)
+        page = page_of(chosen, measured)
+        console.print(table_of(chosen, measured))
+        if chosen.claims:
+            console.print(claims_table(chosen, page.claims))
+        for line in (*page.machines, f"rows: {file}"):
+            say(console, line)
+        pages.append(page)
+        failed |= any("failed" in row for row in measured)
     if suite == ALL:
-        page = write_benchmarks(path / "report.html", "elman: every suite", pages)
+        page = write_report(path / "report.html", "elman: every suite", pages)
     else:
-        page = write_benchmark(path.with_suffix(".html"), pages[0])
+        page = write_report(path.with_suffix(".html"), pages[0].name, pages)
     say(console, f"page: {page}")
     if failed and measuring:
         raise typer.Exit(FAILED)
 
 
-def present(suite: Suite, names: tuple[str, ...], quick: bool, path: Path) -> list[Row]:
-    """The rows that a file has of a suite, whatever code measured them, in the suite's order.
+def stored(suite: Suite, cases: tuple[Case, ...], path: Path) -> list[Row]:
+    """The rows that a file has of some cases, whatever code measured them, in their order.
 
     Raises:
-        RunError: it cannot be read, or a row is not what is measured of its case.
+        RunError: it cannot be read, or a row is not what is measured of its case: each suite
+            measures its own fields, so what shows a row is asked.
     """
     rows = read_rows(path)
-    found = [rows[case.name] for case in suite.select(names, quick) if case.name in rows]
-    for row in found:
-        check_row(suite, row, path)
-    return found
-
-
-def check_row(suite: Suite, row: Row, path: Path) -> None:
-    """Refuse a row that cannot be shown. Suites measure each their own: what shows it is asked.
-
-    Raises:
-        RunError: a field is missing, or of another kind.
-    """
-    try:
-        table_of(suite, [row])
-        for ratio in page_of(suite, [row]).ratios.values():
-            if not 0 < ratio["q1"] <= ratio["median"] <= ratio["q3"] < math.inf:
-                raise ValueError("the quartiles of a ratio are not in their order")
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        details = [("path", str(path)), ("row", row["case"]), ("found", f"{error!r}")]
-        text = "a row of the file is not what python -m benchmarks writes"
-        raise RunError(diagnostic(text, details, "measure it again")) from error
-
-
-def tell(console: Console, chosen: Suite, found: list[Row]) -> None:
-    """Print a suite's tables."""
-    console.print(table_of(chosen, found))
-    if chosen.claims:
-        console.print(claims_of(chosen, found))
-    for line in (*machines_of(found), *warnings_of(found)):
-        say(console, line)
-
-
-def machines_of(found: list[Row]) -> list[str]:
-    """A line for each machine that rows were measured on."""
-    lines = [machine_line(row) for row in found if "cpu" in row.get("machine", {})]
-    return list(dict.fromkeys(lines))
+    present = [rows[case.name] for case in cases if case.name in rows]
+    for row in present:
+        try:
+            table_of(suite, [row])
+            for ratio in page_of(suite, [row]).ratios.values():
+                if not 0 < ratio["q1"] <= ratio["median"] <= ratio["q3"] < math.inf:
+                    raise ValueError("the quartiles of a ratio are not in their order")
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            details = [("path", str(path)), ("row", row["case"]), ("found", f"{error!r}")]
+            text = "a row of the file is not what python -m benchmarks writes"
+            raise RunError(diagnostic(text, details, "measure it again")) from error
+    return present
 
 
 def measure(
     console: Console, suite: Suite, cases: tuple[Case, ...], effort: Effort, path: Path
 ) -> list[Row]:
     """Run the cases and tell each as it is done."""
-    found: list[Row] = []
+    rows: list[Row] = []
     with console.status("measuring"):
-        for case, row, measured in run_suite(suite, cases, effort, path):
-            found.append(row)
-            text = summary(row) if measured else "in the file already"
-            say(console, f"[{len(found)}/{len(cases)}] {case.name}: {text}")
-    return found
+        for case, row, fresh in run_suite(suite, cases, effort, path):
+            rows.append(row)
+            text = summary(row) if fresh else "in the file already"
+            say(console, f"[{len(rows)}/{len(cases)}] {case.name}: {text}")
+    return rows
 
 
 def summary(row: Row) -> str:
@@ -154,45 +135,43 @@ def summary(row: Row) -> str:
     return row["failed"] if "failed" in row else ", ".join(texts)
 
 
-def table_of(suite: Suite, found: list[Row]) -> Table:
+def table_of(suite: Suite, rows: list[Row]) -> Table:
     """Lay rows out; what was asked for and not reached is red."""
     table = Table(title=plain(suite.question), title_justify="left")
-    headers, texts = filled(found)
+    headers, texts = filled(rows)
     for header in headers:
         table.add_column(header, justify="left" if header == COLUMNS[CASE][0] else "right")
-    for row, line in zip(found, texts, strict=True):
+    for row, line in zip(rows, texts, strict=True):
         missed = "failed" in row or row.get("met") is False
         table.add_row(*map(plain, line), style="red" if missed else None)
     return table
 
 
-def claims_of(suite: Suite, found: list[Row]) -> Table:
+def claims_table(suite: Suite, lines: Iterable[Sequence[str]]) -> Table:
     """What the source of a suite says beside what was measured; what does not hold is red."""
-    table = Table(*CLAIM_HEADERS, title=plain(suite.source), title_justify="left")
-    for line in judged(suite.claims, Rows(found)):
-        table.add_row(*map(plain, line), style="red" if line[4] == FAILS else None)
+    table = Table(*HEADERS, title=plain(suite.source), title_justify="left")
+    for line in lines:
+        table.add_row(*map(plain, line), style="red" if line[VERDICT] == FAILS else None)
     return table
 
 
-def page_of(suite: Suite, found: list[Row]) -> BenchPage:
+def page_of(suite: Suite, rows: list[Row]) -> BenchPage:
     """What the report shows of a suite's rows."""
-    headers, lines = filled(found)
-    steps = [row for row in found if OURS in row.get("ratio", {})]
-    large = [row for row in steps if row["asked"]["H"] >= LARGE]
-    shares = {row["case"]: share_of_peak(row) for row in large}
-    missing = {
-        row["case"]: row[key] for row in found for key in ("failed", "skipped") if key in row
-    }
+    headers, lines = filled(rows)
+    machines = [machine_line(row) for row in rows if "cpu" in row.get("machine", {})]
+    steps = [row for row in rows if OURS in row.get("ratio", {})]
+    shares = {row["case"]: share_of_peak(row) for row in steps if row["asked"]["H"] >= LARGE}
     absent = {
         f"{row['case']}: {name}": reason
-        for row in found
+        for row in rows
         for name, reason in row.get("absent", {}).items()
     }
-    plots = [*suite.plots(Rows(found)), *(p for row in found for p in row.get("plots", ()))]
+    absent |= {row["case"]: row[key] for row in rows for key in ("failed", "skipped") if key in row}
+    sweep = suite.sweep.plots(Rows(rows)) if suite.sweep else ()
     return BenchPage(
         f"benchmarks {suite.name}",
         suite.question,
-        [*machines_of(found), *warnings_of(found)],
+        [*dict.fromkeys(machines), *warnings_of(rows)],
         headers,
         lines,
         {row["case"]: row["ratio"][OURS] for row in steps},
@@ -202,11 +181,10 @@ def page_of(suite: Suite, found: list[Row]) -> BenchPage:
             if row["asked"]["ratio"] and not busy_in_words(row)
         },
         {name: share[1] for name, share in shares.items() if share and share[1]},
-        [Plot(**plot) for plot in plots],
-        absent | missing,
+        [*sweep, *(plot for row in rows for plot in row.get("plots", ()))],
+        absent,
         suite.source,
-        CLAIM_HEADERS,
-        judged(suite.claims, Rows(found)),
+        judged(suite.claims, Rows(rows)),
     )
 
 

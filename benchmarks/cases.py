@@ -11,7 +11,8 @@ from dataclasses import KW_ONLY, dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.claims import Claim, Rows
+from benchmarks.claims import Claim
+from benchmarks.sweeps import Sweep
 from elman.errors import InputError, diagnostic
 
 if TYPE_CHECKING:
@@ -115,14 +116,14 @@ class TrainedCase(KindCase):
 
 
 def sized(
-    name: str, measure: Way, *contestants: str, cell: str = "", of: type[Case] = Case, **more: Any
+    name: str, measure: Way, *contestants: str, cell: str = "", of: type[Case] = Case, **rest: Any
 ) -> Any:
     """A case whose name has its T,B,H, and begins with its cell unless that is said; the first
     contestant is the baseline unless that is said."""
     sizes = re.findall(r"(\d+),(\d+),(\d+)", name)[-1]
-    given = {"baseline": contestants[0] if contestants else "", **more}
+    fields = {"baseline": contestants[0] if contestants else "", **rest}
     cell = cell or name.split()[0]
-    return of(name, measure, cell, *map(int, sizes), contestants=contestants, **given)
+    return of(name, measure, cell, *map(int, sizes), contestants=contestants, **fields)
 
 
 def packed(*values: Any) -> str:
@@ -170,8 +171,8 @@ class Suite:
         seconds: of timing each (s).
         source: the paper or report whose claims are judged.
         claims: what it says.
-        curves: what is drawn of several rows: ``claims.curve`` each.
         rounds: of timing, at least.
+        sweep: what is drawn over several rows.
     """
 
     name: str
@@ -180,12 +181,8 @@ class Suite:
     seconds: float = 6.0
     source: str = ""
     claims: Sequence[Claim] = ()
-    curves: Callable[[Rows], Sequence[dict[str, Any]]] = lambda rows: ()
     rounds: int = 5
-
-    def plots(self, rows: Rows) -> list[dict[str, Any]]:
-        """The curves of which anything was measured."""
-        return [curve for curve in self.curves(rows) if curve["lines"]]
+    sweep: Sweep | None = None
 
     def select(self, patterns: tuple[str, ...] = (), quick: bool = False) -> tuple[Case, ...]:
         """The cases whose names fit a pattern (``gru*``; all without patterns), in order.

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from statistics import linear_regression
-from typing import Any, TypeVar
 
 from benchmarks.rows import Row, busy_in_words
 from elman.errors import ElmanError
@@ -15,7 +13,6 @@ from elman.errors import ElmanError
 HOLDS, FAILS = "holds", "does not hold"
 UNMEASURED, BUSY = "not measured", "not measured (busy)"
 SAME = 0.02  # share by which the median has to differ from 1, or there is no difference
-_Place = TypeVar("_Place")
 _CLEAR = 2.0  # standard errors that a trend has to be off zero
 
 
@@ -47,12 +44,14 @@ class Spread:
         """The other one beside this one."""
         return Spread(1 / self.median, 1 / self.q3, 1 / self.q1)
 
-    def over(self, other: Spread) -> Spread:
+    def over(self, reference: Spread) -> Spread:
         """This beside the other, both being beside the same third: their deviations in the
         logarithm are taken as independent."""
-        down = math.hypot(*(math.log(one.median / one.q1) for one in (self, other.inverse)))
-        up = math.hypot(*(math.log(one.q3 / one.median) for one in (self, other.inverse)))
-        median = self.median / other.median
+        down = math.hypot(
+            *(math.log(ratio.median / ratio.q1) for ratio in (self, reference.inverse))
+        )
+        up = math.hypot(*(math.log(ratio.q3 / ratio.median) for ratio in (self, reference.inverse)))
+        median = self.median / reference.median
         return Spread(median, median * math.exp(-down), median * math.exp(up))
 
 
@@ -93,9 +92,9 @@ def fit_trend(points: Iterable[tuple[float, float]]) -> Trend:
         raise UnmeasuredError("a trend needs three points, of which there are fewer")
     xs, ys = zip(*pairs, strict=True)
     power, at_zero = linear_regression(xs, ys)
-    left = sum((y - at_zero - power * x) ** 2 for x, y in pairs) / (len(pairs) - 2)
+    residual = sum((y - at_zero - power * x) ** 2 for x, y in pairs) / (len(pairs) - 2)
     mean = sum(xs) / len(xs)
-    return Trend(power, math.sqrt(left / sum((x - mean) ** 2 for x in xs)))
+    return Trend(power, math.sqrt(residual / sum((x - mean) ** 2 for x in xs)))
 
 
 class Rows:
@@ -153,27 +152,27 @@ class Rows:
         """The median of :meth:`time`."""
         return self.time(case, contestant).median
 
-    def faster(self, case: str, contestant: str, other: str) -> float:
+    def faster(self, case: str, contestant: str, reference: str) -> float:
         """How many times as fast one contestant is as another in the same case."""
-        return self.ratio(case, contestant, other).median
+        return self.ratio(case, contestant, reference).median
 
-    def ratio(self, case: str, contestant: str, other: str) -> Spread:
+    def ratio(self, case: str, contestant: str, reference: str) -> Spread:
         """The same with its quartiles: round by round where one of both is the baseline, which all
         others of a row are beside; else by the ratios to it or by times, whichever spread less.
 
         Raises:
             UnmeasuredError: one of both was not timed.
         """
-        ours, theirs = self.time(case, contestant), self.time(case, other)
+        numerator, denominator = self.time(case, contestant), self.time(case, reference)
         row = self[case]
         beside, baseline = row.get("ratio", {}), row.get("asked", {}).get("baseline")
-        if contestant == baseline and other in beside:
-            return _spread(beside[other]).inverse
-        if other == baseline and contestant in beside:
+        if contestant == baseline and reference in beside:
+            return _spread(beside[reference]).inverse
+        if reference == baseline and contestant in beside:
             return _spread(beside[contestant])
-        ways = [theirs.over(ours)]
-        if contestant in beside and other in beside:
-            ways.append(_spread(beside[contestant]).over(_spread(beside[other])))
+        ways = [denominator.over(numerator)]
+        if contestant in beside and reference in beside:
+            ways.append(_spread(beside[contestant]).over(_spread(beside[reference])))
         return min(ways, key=lambda way: way.q3 / way.q1)
 
     def time(self, case: str, contestant: str) -> Spread:
@@ -193,9 +192,9 @@ def _because(why: str | None) -> str:
     return "" if why is None else f": {why}"
 
 
-def _spread(one: Mapping[str, float]) -> Spread:
+def _spread(quartiles: Mapping[str, float]) -> Spread:
     """Quartiles of a row, of times or of ratios."""
-    return Spread(one["median"], one["q1"], one["q3"])
+    return Spread(quartiles["median"], quartiles["q1"], quartiles["q3"])
 
 
 @dataclass(frozen=True)
@@ -273,11 +272,11 @@ class Claims(list[Claim]):
 
         def judge_by(judge: Callable[[Rows], Judgement]) -> Callable[[Rows], Judgement]:
             def judged(rows: Rows) -> Verdict:
-                found = judge(rows)
-                if isinstance(found, Verdict):
-                    return found
-                agrees, ours, *facts = found
-                return Verdict(agrees, ours, facts="".join(facts), reasons=reasons)
+                verdict = judge(rows)
+                if isinstance(verdict, Verdict):
+                    return verdict
+                agrees, figure_here, *facts = verdict
+                return Verdict(agrees, figure_here, facts="".join(facts), reasons=reasons)
 
             self.append(Claim(where, says, figure, judged))
             return judge
@@ -286,6 +285,7 @@ class Claims(list[Claim]):
 
 
 HEADERS = ("where", "what it says", "there", "here", "", "why")
+VERDICT = 4  # column that says whether a claim holds
 
 
 def judged(claims: Sequence[Claim], rows: Rows) -> list[tuple[str, ...]]:
@@ -294,40 +294,12 @@ def judged(claims: Sequence[Claim], rows: Rows) -> list[tuple[str, ...]]:
 
 
 def _line(claim: Claim, rows: Rows) -> tuple[str, ...]:
-    said = (claim.where, claim.says, claim.figure)
+    source = (claim.where, claim.says, claim.figure)
     try:
-        found = claim.judge(rows)
+        verdict = claim.judge(rows)
     except UnmeasuredError as error:
-        return (*said, "", UNMEASURED, str(error))
+        return (*source, "", UNMEASURED, str(error))
     if busy := rows.busy():
         row = max(busy, key=lambda row: row["waited"])
-        return (*said, "", BUSY, f"{row['case']}: {busy_in_words(row)}")
-    return (*said, found.figure, HOLDS if found.holds else FAILS, found.why)
-
-
-def known(
-    places: Iterable[_Place], figure: Callable[[_Place], float]
-) -> list[tuple[_Place, float]]:
-    """Places and their figures, without those that were not measured."""
-    pairs: list[tuple[_Place, float]] = []
-    for place in places:
-        with suppress(UnmeasuredError):
-            pairs.append((place, figure(place)))
-    return pairs
-
-
-def curve(title: str, x: str, y: str, log: str, lines: Mapping[str, Any]) -> dict[str, Any]:
-    """A plot over several rows, as rows of studies bring theirs (``report.benchmark.Plot``).
-
-    Args:
-        title, x, y: of the plot, of its axes.
-        log: the names of the axes that are logarithmic, as "xy".
-        lines: by name, pairs of place and value.
-    """
-    return {
-        "title": title,
-        "x": x,
-        "y": y,
-        "log": log,
-        "lines": {name: [*map(list, zip(*pairs))] for name, pairs in lines.items() if pairs},
-    }
+        return (*source, "", BUSY, f"{row['case']}: {busy_in_words(row)}")
+    return (*source, verdict.figure, HOLDS if verdict.holds else FAILS, verdict.why)

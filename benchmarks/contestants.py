@@ -17,7 +17,7 @@ from benchmarks.peers.libraries import compile_step, compiled_step, jax_scan, on
 from benchmarks.peers.loops import TUNED, looped, stepwise
 from benchmarks.peers.published import STEPS as PUBLISHED
 from benchmarks.peers.steps import STEPS
-from benchmarks.problem import Contestant, Problem, named, trained
+from benchmarks.problem import Contestant, Problem, draw, named, trained
 from benchmarks.workloads.custom_cells import find_cell
 from benchmarks.workloads.weight_residency import stepped
 
@@ -49,13 +49,10 @@ class KeptCase(Case):
 
 def draw_layer(case: Case, seed: int = 0) -> Problem:
     """Draw x and dy from N(0, 1), weights as their module draws them."""
-    dtype = getattr(torch, case.dtype)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        module = _torch_layer(case) if case.cell in BUILT_IN else _own(case)
-        x = torch.randn(case.T, case.B, case.input_size, dtype=dtype)
-        dy = torch.randn(case.T, case.B, case.H, dtype=dtype)
-    weights = {name: _tamed(w.detach()).to(dtype) for name, w in module.state_dict().items()}
+    make = _torch_layer if case.cell in BUILT_IN else _elman
+    sizes = (case.T, case.B, case.input_size), (case.T, case.B, case.H)
+    weights, (x, dy) = draw(lambda: make(case), case, seed, *sizes)
+    weights = {name: _tamed(weight) for name, weight in weights.items()}
     return Problem(case, x, dy, weights, case.T * case.B)
 
 
@@ -77,7 +74,7 @@ def _torch_layer(case: Case) -> nn.Module:
     return BUILT_IN[case.cell][0](case.input_size, case.H, case.layers)
 
 
-def _own(case: Case, **options: Any) -> nn.Module:
+def _elman(case: Case, **options: Any) -> nn.Module:
     sizes = (case.input_size, case.H, case.layers)
     if case.cell in BUILT_IN:
         return BUILT_IN[case.cell][1](*sizes, **options)
@@ -97,8 +94,8 @@ def module_of(name: str, problem: Problem) -> nn.Module | str:
     if name == "torch":
         module = _torch_layer(case)
     else:
-        kept = {"checkpoint": case.checkpoint} if isinstance(case, KeptCase) else {}
-        module = _own(case, **MODULES[name], **(kept if name == CHECKPOINT else {}))
+        spacing = {"checkpoint": case.checkpoint} if isinstance(case, KeptCase) else {}
+        module = _elman(case, **MODULES[name], **(spacing if name == CHECKPOINT else {}))
     module.to(problem.x.dtype).load_state_dict(dict(problem.weights))
     return module
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import queue
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,6 +29,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+
+from benchmarks.programs import Worker  # noqa: E402
+from benchmarks.rows import append_row, read_rows  # noqa: E402
+from elman.measuring.process import ProcessError  # noqa: E402
+
 WORKER = str(Path(__file__).with_name("gpu_worker.py"))
 LIMIT_S = 90.0  # of one case, compiling included
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -71,7 +76,7 @@ def decoder(rows: int, H: int, classes: int, dtype: str) -> Case:
 
 
 def first() -> Iterator[Case]:
-    """A few of each kind: what is wanted most if time is short."""
+    """A few of each kind: what matters most if time is short."""
     yield Case("peaks", "peaks", "", 0, 0, 8192)
     yield layer("gru", 256, 16, 512, "bfloat16")
     yield layer("lstm", 256, 16, 512, "float32")
@@ -86,18 +91,17 @@ def first() -> Iterator[Case]:
     yield decoder(700, 200, 10_000, "float32")
 
 
-def cases() -> Iterator[Case]:
+def cases() -> list[Case]:
     """All cases, most important first."""
-    found = dict.fromkeys([*first(), *rest()])
-    yield from found
+    return [*dict.fromkeys([*first(), *rest()])]
 
 
 def rest() -> Iterator[Case]:
     """The lists of the question's seven parts, in order; the largest lists last."""
-    both = ("bfloat16", "float32")
+    dtypes = ("bfloat16", "float32")
     for H, B in ((512, 16), (256, 16), (1024, 16), (128, 16), (64, 16), (2048, 16)):
         for cell in ("gru", "lstm", "rnn"):
-            for dtype in both:
+            for dtype in dtypes:
                 yield layer(cell, 256, B, H, dtype)
     for B in (4, 1, 2, 3, 8, 16, 32, 64):
         yield layer("relu", 64, B, 1152, "float32", "persistent")
@@ -108,9 +112,9 @@ def rest() -> Iterator[Case]:
     for n in (1, 2, 4, 8, 16, 32):
         for T in (1000, 10_000, 100_000):
             yield layer("gru", T, 1, n, "float32", "deer")
-    for T, B, H, parts in ((1024, 16, 64, 16), (10_000, 1, 256, 32), (10_000, 1, 64, 16)):
-        yield divided(T, B, H, parts)
-    for dtype in both:
+    for T, B, H, count in ((1024, 16, 64, 16), (10_000, 1, 256, 32), (10_000, 1, 64, 16)):
+        yield divided(T, B, H, count)
+    for dtype in dtypes:
         yield decoder(2240, 650, 33_278, dtype)
         yield decoder(8192, 2048, 50_257, dtype)
     for cell in ("paragru", "paralstm"):
@@ -131,29 +135,27 @@ def rest() -> Iterator[Case]:
     for H in (512, 256, 1024, 128, 64):
         for B in (1, 32, 64, 256):
             for cell in ("gru", "lstm"):
-                for dtype in both:
+                for dtype in dtypes:
                     yield layer(cell, 256, B, H, dtype)
     for H in (512, 1024, 256, 128, 2048):  # the ladder of Baidu's post on graphs of a GRU
         for B in (32, 8, 16, 64, 128):
             yield layer("gru", 50, B, H, "float32", "ladder")
 
 
-def tiny() -> Iterator[Case]:
-    """A case of each kind that the interpreter runs in seconds."""
-    yield Case("layer gru dry", "layer", "gru", 3, 2, 8, "float32")
-    yield Case("layer lstm dry", "layer", "lstm", 2, 2, 8, "bfloat16")
-    yield Case("persistent dry", "persistent", "relu", 2, 2, 24, "float32")
-    yield Case("cell dry", "cell", "lstm_layernorm", 2, 2, 8, "float32")
-    yield Case("deer dry", "deer", "gru", 40, 1, 2, "float32")
-    yield Case("deer heads dry", "deer", "gru", 9, 1, 4, "float32", heads=2)
-    yield Case("deer five dry", "deer", "gru", 9, 1, 5, "float32")
-    yield Case("para dry", "deer", "paragru", 40, 1, 3, "float32")
-    yield Case("heads dry", "heads", "lstm", 2, 2, 8, "float32", heads=2)
-    yield Case("module dry", "module", "gru", 3, 2, 8, "float32")
-    yield Case("stack dry", "stack", "gru", 32, 2, 4, "float32")
-    yield Case("decoder dry", "decoder", "", 33, 5, 4, "float32")
-
-
+TINY = (  # a case of each kind that the interpreter runs in seconds
+    Case("layer gru dry", "layer", "gru", 3, 2, 8, "float32"),
+    Case("layer lstm dry", "layer", "lstm", 2, 2, 8, "bfloat16"),
+    Case("persistent dry", "persistent", "relu", 2, 2, 24, "float32"),
+    Case("cell dry", "cell", "lstm_layernorm", 2, 2, 8, "float32"),
+    Case("deer dry", "deer", "gru", 40, 1, 2, "float32"),
+    Case("deer heads dry", "deer", "gru", 9, 1, 4, "float32", heads=2),
+    Case("deer five dry", "deer", "gru", 9, 1, 5, "float32"),
+    Case("para dry", "deer", "paragru", 40, 1, 3, "float32"),
+    Case("heads dry", "heads", "lstm", 2, 2, 8, "float32", heads=2),
+    Case("module dry", "module", "gru", 3, 2, 8, "float32"),
+    Case("stack dry", "stack", "gru", 32, 2, 4, "float32"),
+    Case("decoder dry", "decoder", "", 33, 5, 4, "float32"),
+)
 MODULES = {"module": {"num_layers": 2, "bidirectional": True}, "stack": {"num_layers": 4}}
 COMPILED = {  # compiling a step takes up to a minute
     "cell lstm_layernorm 256,16,128 bf16",
@@ -162,66 +164,29 @@ COMPILED = {  # compiling a step takes up to a minute
 }
 
 
-class Worker:
-    """The process that measures; started again when it has died or was too slow."""
-
-    def __init__(self, device: str) -> None:
-        words = [sys.executable, WORKER, device]
-        self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.put(line)
-        self.lines.put("")
-
-    def ask(self, case: Case, limit: float) -> dict[str, Any]:
-        """A row, or why there is none; after a failure the worker is done."""
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps(asdict(case)) + "\n")
-            self.process.stdin.flush()
-            line = self.lines.get(timeout=limit)
-        except (queue.Empty, BrokenPipeError):
-            self.end()
-            return {"failed": f"no answer in {limit:.0f} s: it hung, or compiling takes too long"}
-        row = json.loads(line) if line else {"failed": f"the process ended ({self.process.wait()})"}
-        if "CUDA" in row.get("failed", ""):  # it ends by itself, but not at once
-            self.end()
-        return row
-
-    def end(self) -> None:
-        """Kill it, and wait until it is gone: the next case is another's."""
-        self.process.kill()
-        self.process.wait()
-
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
+def measure(worker: Worker, case: Case, limit: float) -> dict[str, Any]:
+    """A row, or why there is none; after some failures the worker is gone."""
+    try:
+        row = worker.ask(asdict(case), limit)
+    except ProcessError as error:
+        return {"failed": str(error)}
+    if "CUDA" in row.get("failed", ""):  # it ends by itself, but not at once
+        worker.close()
+    return row
 
 
-def warmed(todo: list[Case], device: str, seconds: float) -> None:
+def warm(todo: list[Case], device: str, seconds: float) -> None:
     """Compile for some cases, each in one of several processes; nothing is timed meanwhile."""
-    count = max(1, (os.cpu_count() or 1) - 2)
+    count = min(max(1, (os.cpu_count() or 1) - 2), len(todo))
     words = [sys.executable, WORKER, "--warm", device]
-    helpers = [
-        subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        for _ in range(min(count, len(todo)))
-    ]
-    for number, helper in enumerate(helpers):
-        assert helper.stdin is not None
-        helper.stdin.writelines(json.dumps(asdict(case)) + "\n" for case in todo[number::count])
-        helper.stdin.close()
-    end = time.monotonic() + seconds
-    for helper in helpers:
-        try:
-            helper.wait(timeout=max(0.1, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            helper.kill()
+
+    def compile_all(cases: list[Case]) -> None:
+        text = "".join(json.dumps(asdict(case)) + "\n" for case in cases)
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(words, input=text, stderr=subprocess.DEVNULL, text=True, timeout=seconds)
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(compile_all, (todo[number::count] for number in range(count))))
 
 
 def facts(device: str) -> dict[str, Any]:
@@ -242,84 +207,73 @@ def facts(device: str) -> dict[str, Any]:
     }
 
 
-def shown(row: dict[str, Any], most: dict[str, float]) -> str:
-    """A row as a line of the table: microseconds per step, forward and with the backward."""
+def line(row: dict[str, Any], peaks: dict[str, float]) -> str:
+    """A row of the table: microseconds per step, forward and with the backward."""
     if "failed" in row:
-        return f"{row['name']:36} failed: {row['failed'][:80]}"
-    if "barrier" in row:
-        told = ", ".join(f"{k}: {v * 1e6:.2f}" for k, v in row["barrier"].items())
-        return f"{row['name']:36} us by programs: {told}"
-    if "peaks" in row:
-        told = ", ".join(f"{k} {v / 1e12:.1f}" for k, v in row["peaks"].items())
-        return f"{row['name']:36} TB/s and TFLOP/s: {told}"
-    if "decoder" in row:
-        took = ", ".join(f"{k} {v * 1e3:.3f}" for k, v in row["decoder"].items())
-        told = ", ".join(f"{k} {v / 2**20:.0f}" for k, v in row["bytes"].items())
-        return f"{row['name']:36} ms: {took}; MiB: {told or '-'}"
-    T = row["T"]
-
-    def pair(name: str) -> str:
-        found = row.get(name)
-        if found is None:
-            return f"{'-':>8} {'-':>8}"
-        return " ".join(f"{'-' if s is None else f'{s / T * 1e6:.2f}':>8}" for s in found)
-
+        return f"{row['case']:36} failed: {row['failed'][:80]}"
+    if "text" in row:
+        return f"{row['case']:36} {row['text']}"
+    pairs = {name: _pair(row[name], row["T"]) for name in ("elman", *PEERS) if row.get(name)}
+    peers = [name for name in pairs if name != "elman"]
     ratio = shares = "-"
-    names = ("torch", "compiled loop", "python loop", "product per step", "in turn")
-    others = [name for name in names if row.get(name)]
-    if others and row.get("elman"):
-        ratio = f"{row[others[0]][1] / row['elman'][1]:.2f}x"
-        if most and "flop" in row:
+    if peers and "elman" in pairs:
+        ratio = f"{row[peers[0]][1] / row['elman'][1]:.2f}x"
+        if peaks and "flop" in row:
             product = "tf32" if row["dtype"] == "float32" else row["dtype"]
-            part = [row["flop"] / most[product], row["bytes"] / most["copy"]]
-            shares = "/".join(f"{100 * share / row['elman'][1]:.0f}" for share in part)
-    rest = ", ".join(f"{name} {pair(name)}" for name in others if name != "torch")
-    best = row.get("best", "-")
-    found = f"{row['name']:36} {pair('elman')} {pair('torch')} {ratio:>8} {shares:>7} {best:18}"
-    return f"{found} {rest}".rstrip()
+            least = row["flop"] / peaks[product], row["bytes"] / peaks["copy"]
+            shares = "/".join(f"{100 * seconds / row['elman'][1]:.0f}" for seconds in least)
+    elman, torchs = (pairs.get(name, _pair((None, None), 1)) for name in ("elman", "torch"))
+    rest = ", ".join(f"{name} {pairs[name]}" for name in peers if name != "torch")
+    columns = f"{row['case']:36} {elman} {torchs} {ratio:>8} {shares:>7}"
+    return f"{columns} {row.get('best', '-'):18} {rest}".rstrip()
+
+
+def _pair(times: Sequence[float | None], steps: int) -> str:
+    """Microseconds per step of a contestant, forward and with the backward."""
+    texts = ("-" if s is None else f"{s / steps * 1e6:.2f}" for s in times)
+    return " ".join(f"{text:>8}" for text in texts)
 
 
 def report(rows: list[dict[str, Any]], machine: dict[str, Any], file: Path) -> None:
     """The table as a page of Markdown, with what was refused and why."""
-    told = "\n".join(f"- {key}: {value}" for key, value in machine.items())
-    own = [row for row in rows if row["machine"] == machine]
-    most = peaks_of(own)
-    table = "\n".join([HEAD, *(shown(row, most) for row in own)])
-    refused = [
-        f"- {row['name']}, {schedule}: {why}"
-        for row in own
+    facts = "\n".join(f"- {key}: {value}" for key, value in machine.items())
+    table = "\n".join([HEAD, *(line(row, peaks_of(rows)) for row in rows)])
+    refused = "\n".join(
+        f"- {row['case']}, {schedule}: {why}"
+        for row in rows
         for schedule, why in row.get("refused", {}).items()
-    ]
+    )
     file.write_text(
-        f"# elman on a GPU\n\n{told}\n\n```\n{table}\n```\n\n"
-        f"Microseconds per step; ratio of forward and backward to the first other that was measured"
-        f" (torch.nn in the same dtype, else a loop); shares of the matrix and copy peaks in"
-        f" percent.\n\n## Not run\n\n" + "\n".join(refused) + "\n"
+        f"# elman on a GPU\n\n{facts}\n\n```\n{table}\n```\n\n"
+        "Microseconds per step; ratio of forward and backward to the first other that was measured "
+        "(torch.nn in the same dtype, else a loop); shares of the matrix and copy peaks in "
+        f"percent.\n\n## Not run\n\n{refused}\n"
     )
 
 
 def peaks_of(rows: list[dict[str, Any]]) -> dict[str, float]:
     """What the device can do, if it was measured."""
-    return next((row["peaks"] for row in reversed(rows) if "peaks" in row), {})
+    return next((row["peaks"] for row in rows if "peaks" in row), {})
 
 
+PEERS = ("torch", "compiled loop", "python loop", "product per step", "in turn")
 HEAD = (
     f"{'case (T,B,H)':36} {'elman fw':>8} {'fw+bw':>8} {'torch fw':>8} {'fw+bw':>8} {'ratio':>8} "
     f"{'peaks %':>7} {'schedule':18} others"
 )
 
 
-def proven() -> None:
+def run_tests() -> None:
     """Run the tests marked gpu on all cores, and stop if one fails: a time of wrong numbers is
     none."""
     words = ["-m", "pytest", "-q", "-m", "gpu", "-n", "auto", "--timeout=900", str(ROOT / "tests")]
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, *words], cwd=ROOT, check=False, env=os.environ | {"PYTHONPATH": paths}
     )
-    if done.returncode:
+    if result.returncode:
         sys.exit(
-            f"nothing was measured: pytest -m gpu ended with status {done.returncode}. It needs "
+            f"nothing was measured: pytest -m gpu ended with status {result.returncode}. It needs "
             "pip install -e '.[dev]'; --untested measures without it"
         )
 
@@ -335,51 +289,47 @@ def main() -> None:
     parser.add_argument(
         "--warming", type=float, default=120.0, help="seconds of it for compiling on all cores"
     )
-    asked = parser.parse_args()
-    device = "cpu" if asked.dry else "cuda"
-    if asked.dry:
+    options = parser.parse_args()
+    device = "cpu" if options.dry else "cuda"
+    if options.dry:
         os.environ["TRITON_INTERPRET"] = "1"
     else:
         import torch
 
         if not torch.cuda.is_available():
             sys.exit("no GPU is at hand; --dry runs tiny cases in Triton's interpreter")
-        if not asked.untested:
-            proven()
+        if not options.untested:
+            run_tests()
     machine = facts(device)
-    old = (
-        [json.loads(line) for line in asked.out.read_text().splitlines()]
-        if asked.out.exists()
-        else []
-    )
-    done = {row["name"] for row in old if "failed" not in row and row["machine"] == machine}
-    end = time.monotonic() + asked.seconds
+    rows = {name: row for name, row in read_rows(options.out).items() if row["machine"] == machine}
+    end = time.monotonic() + options.seconds
     todo = [
         case
-        for case in (tiny() if asked.dry else cases())
-        if case.name not in done and fnmatchcase(case.name, asked.only)
+        for case in (TINY if options.dry else cases())
+        if fnmatchcase(case.name, options.only)
+        and "failed" in rows.get(case.name, {"failed": "not measured"})
     ]
-    if todo and not asked.dry:
-        warmed(todo, device, asked.warming)
-    worker, limit = Worker(device), asked.seconds if asked.dry else LIMIT_S
+    if todo and not options.dry:
+        warm(todo, device, options.warming)
+    command, limit = [sys.executable, WORKER, device], options.seconds if options.dry else LIMIT_S
+    worker = Worker(command)
     print(f"{machine['gpu']}, torch {machine['torch']}, triton {machine['triton']}; us per step")
     print(HEAD)
-    rows = list(old)
     for case in todo:
-        left = end - time.monotonic()
-        if left <= 0:
+        remaining = end - time.monotonic()
+        if remaining <= 0:
             break
         if not worker.alive:
-            worker = Worker(device)
-        row = {**asdict(case), **worker.ask(case, min(limit, left + 10.0)), "machine": machine}
-        with asked.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        rows.append(row)
-        print(shown(row, peaks_of(rows)), flush=True)
-    report(rows, machine, asked.out.with_suffix(".md"))
+            worker = Worker(command)
+        row = measure(worker, case, min(limit, remaining + 10.0))
+        row = {"case": case.name, **asdict(case), **row, "machine": machine}
+        append_row(options.out, row)
+        rows[case.name] = row
+        print(line(row, peaks_of([*rows.values()])), flush=True)
+    report([*rows.values()], machine, options.out.with_suffix(".md"))
     worker.process.kill()
-    failed = sum("failed" in row for row in rows)
-    print(f"{len(rows)} rows in {asked.out}, {failed} failed; table in {asked.out.stem}.md")
+    failed = sum("failed" in row for row in rows.values())
+    print(f"{len(rows)} rows in {options.out}, {failed} failed; table in {options.out.stem}.md")
 
 
 if __name__ == "__main__":

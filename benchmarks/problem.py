@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.cases import Case
 
@@ -100,14 +100,27 @@ def trained(
     inputs, name = tuple(leaves.values()), name or named
 
     def run() -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
-        found, root, d = forward()
-        return found, torch.autograd.grad(root, inputs, d)
+        values, root, d = forward()
+        return values, torch.autograd.grad(root, inputs, d)
 
     def results() -> Results:
-        found, grads = run()
-        return name(*found) | gradients(leaves, grads)
+        values, grads = run()
+        return name(*values) | gradients(leaves, grads)
 
     return Contestant(run, results, tuple(leaves), facts)
+
+
+def draw(
+    make: Callable[[], nn.Module], case: Case, seed: int, *shapes: tuple[int, ...]
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """Weights as a module draws them, then tensors from N(0, 1), all in the case's dtype; the
+    global generator stays as it is."""
+    dtype = getattr(torch, case.dtype)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        state = make().state_dict()
+        tensors = [torch.randn(shape, dtype=dtype) for shape in shapes]
+    return {name: weight.detach().to(dtype) for name, weight in state.items()}, tensors
 
 
 def draw_problem(case: Case) -> Problem:

@@ -43,10 +43,10 @@ def rounded(value: float) -> str:
     return f"{round(value, -digits):,.0f}".replace(",", " ")
 
 
-def words_per_second(rows: Rows, case: str, who: str) -> float:
+def words_per_second(rows: Rows, case: str, contestant: str) -> float:
     """Of a training step of T x B words."""
-    asked = rows[case]["asked"]
-    return asked["T"] * asked["B"] / rows.seconds(case, who)
+    sizes = rows[case]["asked"]
+    return sizes["T"] * sizes["B"] / rows.seconds(case, contestant)
 
 
 def layers() -> str:
@@ -59,8 +59,13 @@ def layers() -> str:
     for case in POINTS:
         count, cell, sizes = case.split()
         _, B, H = sizes.split(",")
-        speeds = [rounded(words_per_second(rows, case, who)) for who in ("torch", OURS)]
-        ratios = [f"{rows.faster(case, who, 'torch'):.2f}x" for who in (OURS, "elman-c", "loop")]
+        speeds = [
+            rounded(words_per_second(rows, case, contestant)) for contestant in ("torch", OURS)
+        ]
+        ratios = [
+            f"{rows.faster(case, contestant, 'torch'):.2f}x"
+            for contestant in (OURS, "elman-c", "loop")
+        ]
         name = f"{cell.upper()} {count} x {H}, {B} rows"
         lines.append(f"| {' | '.join([name, *speeds, *ratios])} |")
     return "\n".join(lines)
@@ -78,18 +83,18 @@ def model_speed() -> float:
 
 def perplexities() -> str:
     """Of both models at the end."""
-    found = rows_of("ecornn")["perplexities 35,20,200"]["perplexities"]
-    return " and ".join(f"{found[who][-1]:.2f}" for who in (OURS, "torch"))
+    curves = rows_of("ecornn")["perplexities 35,20,200"]["perplexities"]
+    return " and ".join(f"{curves[contestant][-1]:.2f}" for contestant in (OURS, "torch"))
 
 
 def products() -> str:
     """Shares of the time: engine c's, and the loop's."""
     rows = rows_of("ecornn")
     phases = rows["phases 35,64,512"]["phases"]
-    ours = sum(v for k, v in phases.items() if k.endswith(("products", "weight gradients")))
+    of_engine = sum(v for k, v in phases.items() if k.endswith(("products", "weight gradients")))
     seconds = rows["operators 35,64,512"]["operators"]["loop"]["seconds"]
     share = seconds["products"] / sum(seconds.values())
-    return f"{ours:.0%} of engine c's time ({share:.0%} of the loop's)".replace("%", " %")
+    return f"{of_engine:.0%} of engine c's time ({share:.0%} of the loop's)".replace("%", " %")
 
 
 def launches() -> str:
@@ -101,9 +106,9 @@ def launches() -> str:
     return f"{loop} operators a step cost {times:.0f} times what torch.nn's {torch} do"
 
 
-def megabytes(cell: str, who: str) -> str:
+def megabytes(cell: str, contestant: str) -> str:
     """The peak of a training step."""
-    return f"{rows_of('memory')[f'{cell} 500,16,128']['memory'][who]['peak'] / 1e6:.0f}"
+    return f"{rows_of('memory')[f'{cell} 500,16,128']['memory'][contestant]['peak'] / 1e6:.0f}"
 
 
 def checkpointed() -> str:
@@ -120,9 +125,9 @@ def spans(every: int) -> str:
     return f"{rows_of('memory').faster(LONG.format(every), 'elman-c', CHECKPOINT):.1f}"
 
 
-def step_us(who: str) -> str:
+def step_us(contestant: str) -> str:
     """A step of one sample of a GRU of 64 units (µs)."""
-    return f"{rows_of('foundation').seconds('gru 1000,1,64', who) / 1000 * 1e6:.2g}"
+    return f"{rows_of('foundation').seconds('gru 1000,1,64', contestant) / 1000 * 1e6:.2g}"
 
 
 def span(speedups: Iterable[float]) -> str:

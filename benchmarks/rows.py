@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,21 @@ Row = dict[str, Any]
 STUDY = "told"  # the field of what a study says of itself, which tables show
 
 
-def study(text: str, **found: Any) -> Row:
+def study(text: str, **figures: Any) -> Row:
     """The row of a study: what tables show of it, and its figures."""
-    return {**found, STUDY: text}
+    return {**figures, STUDY: text}
+
+
+def curve(title: str, x: str, y: str, log: str, lines: Mapping[str, Any]) -> dict[str, Any]:
+    """A plot of a row.
+
+    Args:
+        title, x, y: of the plot, of its axes.
+        log: the names of the axes that are logarithmic, as "xy".
+        lines: by name, pairs of place and value; a value that is not known is None.
+    """
+    columns = {name: [*map(list, zip(*pairs))] for name, pairs in lines.items() if pairs}
+    return {"title": title, "x": x, "y": y, "log": log, "lines": columns}
 
 
 def busy_in_words(row: Row) -> str:
@@ -36,7 +49,7 @@ def read_rows(path: Path) -> dict[str, Row]:
     except OSError as error:
         if missing(path, error):
             return {}
-        raise RunError(_told("results cannot be read", path, error)) from error
+        raise RunError(_describe("results cannot be read", path, error)) from error
     rows: dict[str, Row] = {}
     for line in text.splitlines():
         try:
@@ -62,7 +75,7 @@ def append_row(path: Path, row: Row) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise RunError(_told("results cannot be written", path, error)) from error
+        raise RunError(_describe("results cannot be written", path, error)) from error
 
 
 def _ends_line(file: Any) -> bool:
@@ -73,5 +86,5 @@ def _ends_line(file: Any) -> bool:
     return file.read(1) == b"\n"
 
 
-def _told(what: str, path: Path, error: OSError) -> str:
-    return diagnostic(what, [("path", str(path)), ("error", str(error.strerror))])
+def _describe(text: str, path: Path, error: OSError) -> str:
+    return diagnostic(text, [("path", str(path)), ("error", str(error.strerror))])

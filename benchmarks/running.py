@@ -50,8 +50,8 @@ def run_suite(
 
 
 def _counts(row: Row, case: Case, effort: Effort, digest: str) -> bool:
-    same = json.loads(json.dumps([case.to_json(), asdict(effort), digest]))
-    return not {"failed", "skipped"} & row.keys() and same == [
+    current = json.loads(json.dumps([case.to_json(), asdict(effort), digest]))
+    return not {"failed", "skipped"} & row.keys() and current == [
         row.get(k) for k in ("asked", "effort", "code")
     ]
 
@@ -66,7 +66,7 @@ def _measured(case: Case, effort: Effort, cache: Path | None) -> dict[str, Any]:
 
 
 def _row(
-    suite: Suite, case: Case, effort: Effort, now: dict[str, str], found: dict[str, Any]
+    suite: Suite, case: Case, effort: Effort, now: dict[str, str], measured: dict[str, Any]
 ) -> Row:
     row = {
         "suite": suite.name,
@@ -75,7 +75,7 @@ def _row(
         "effort": asdict(effort),
         **now,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        **found,
+        **measured,
     }
     met = reached(case, row)
     return row if met is None else {**row, "met": met}

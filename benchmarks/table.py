@@ -55,19 +55,19 @@ def _measured(row: Row) -> dict[str, str]:
         return {"phases": _phases(row["phases"])}
     if "peak_gflops" in row:
         return {"speed": "; ".join(_peaks(row["peak_gflops"]))}
-    asked = row["asked"]
+    case = row["asked"]
     ratios, seconds = row.get("ratio", {}), row["seconds"]
-    steps = asked["T"] if ratios else None
+    steps = case["T"] if ratios else None
     return {
-        "baseline": _time(seconds.get(asked["baseline"] or "torch"), steps) + _loop(asked),
+        "baseline": _time(seconds.get(case["baseline"] or "torch"), steps) + _loop(case),
         OURS: _time(seconds.get(OURS), steps),
         "ratio": _ratio(ratios.get(OURS)),
-        "first": _first(row.get("first", {}), asked["baseline"], steps),
-        "target": _target(asked),
+        "first": _first(row.get("first", {}), case["baseline"], steps),
+        "target": _target(case),
         "c": _ratio(ratios.get("elman-c"), spread=False),
         "error": _number(row.get("error", {}).get(OURS), ".1e"),
         "speed": _speed(row),
-        "others": _others(ratios, asked["baseline"]),
+        "others": _peers(ratios, case["baseline"]),
         "memory": _memory(row.get("memory", {})),
         "refused": _refused(row),
     }
@@ -76,9 +76,9 @@ def _measured(row: Row) -> dict[str, str]:
 def _memory(memory: dict[str, Any]) -> str:
     """Peaks beside weights and arguments, and what was forecast."""
     texts = [
-        f"{name.removeprefix(f'{OURS}-')} {_three(one['peak'] / (1 << 20))}"
-        + ("" if one["forecast"] is None else f" ({_three(one['forecast'] / (1 << 20))})")
-        for name, one in memory.items()
+        f"{name.removeprefix(f'{OURS}-')} {_three(bytes_of['peak'] / (1 << 20))}"
+        + ("" if bytes_of["forecast"] is None else f" ({_three(bytes_of['forecast'] / (1 << 20))})")
+        for name, bytes_of in memory.items()
     ]
     return f"{', '.join(texts)} MiB" if texts else NOTHING
 
@@ -105,9 +105,9 @@ def _iterations(row: Row) -> str:
         ]
         return "; ".join(texts)
     texts = [
-        f"{name} {NOTHING if one['iterations'] is None else one['iterations']}"
-        + (f" ({one['replaced']} values replaced)" if one["replaced"] else "")
-        for name, one in row["solvers"].items()
+        f"{name} {NOTHING if solver['iterations'] is None else solver['iterations']}"
+        + (f" ({solver['replaced']} values replaced)" if solver["replaced"] else "")
+        for name, solver in row["solvers"].items()
     ]
     return f"iterations {', '.join(texts)}; returned: {row['solved_by']}"
 
@@ -121,19 +121,19 @@ def _phases(shares: dict[str, float]) -> str:
 def filled(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
     """Headers and rows as words, without the columns in which no row has anything."""
     lines = [words(row) for row in rows]
-    kept = [name for name in COLUMNS if any(name in line for line in lines)]
-    headers = [COLUMNS[name][0] for name in kept]
-    return headers, [[line.get(name, NOTHING) for name in kept] for line in lines]
+    columns = [name for name in COLUMNS if any(name in line for line in lines)]
+    headers = [COLUMNS[name][0] for name in columns]
+    return headers, [[line.get(name, NOTHING) for name in columns] for line in lines]
 
 
-def _others(ratios: dict[str, Any], baseline: str) -> str:
+def _peers(ratios: dict[str, Any], baseline: str) -> str:
     """How many times as fast as each peer elman is, by the ratios of both to the baseline."""
     if OURS in ratios:
-        ours = ratios[OURS]["median"]
+        elman = ratios[OURS]["median"]
     elif ratios and baseline.startswith(OURS):  # one of our engines is what all are compared with
-        ours = 1.0
+        elman = 1.0
     elif f"{OURS}-c" in ratios:
-        ours = ratios[f"{OURS}-c"]["median"]
+        elman = ratios[f"{OURS}-c"]["median"]
     else:
         return NOTHING
     peers = {
@@ -141,7 +141,7 @@ def _others(ratios: dict[str, Any], baseline: str) -> str:
         for name, ratio in ratios.items()
         if name not in (OURS, f"{OURS}-c")
     }
-    texts = [f"{name} {_three(ours / ratio['median'])}x" for name, ratio in peers.items()]
+    texts = [f"{name} {_three(elman / ratio['median'])}x" for name, ratio in peers.items()]
     return ", ".join(texts) or NOTHING
 
 
@@ -169,10 +169,10 @@ def share_of_peak(row: Row) -> tuple[float, float | None] | None:
     """GFLOP/s of elman's median (of engine c's where it alone runs) and, if the peak is known,
     their share of it; None where products are not counted, or have spikes for operands."""
     seconds = row.get("seconds", {})
-    ours = seconds.get(OURS) or seconds.get(f"{OURS}-c")
-    if not row.get("flop") or ours is None or spiking(row["asked"]["cell"]):
+    time = seconds.get(OURS) or seconds.get(f"{OURS}-c")
+    if not row.get("flop") or time is None or spiking(row["asked"]["cell"]):
         return None
-    gflops = row["flop"] / ours["median"] / 1e9
+    gflops = row["flop"] / time["median"] / 1e9
     peaks = row["machine"].get("peak_gflops", {})
     threads = min(row["asked"]["threads"], row["machine"]["cores"])
     peak = peaks.get(str(threads))
@@ -193,31 +193,31 @@ def _peaks(peaks: dict[str, float]) -> list[str]:
     return [f"{gflops:.0f} on {threads}" for threads, gflops in peaks.items()]
 
 
-def _time(found: dict[str, Any] | None, steps: int | None) -> str:
+def _time(quartiles: dict[str, Any] | None, steps: int | None) -> str:
     """Time per step, or of all where no steps are counted."""
-    if found is None:
+    if quartiles is None:
         return NOTHING
     if steps is None:
-        return f"{found['median']:.3g} s"
-    return f"{_three(found['median'] / steps * 1e6)} µs"
+        return f"{quartiles['median']:.3g} s"
+    return f"{_three(quartiles['median'] / steps * 1e6)} µs"
 
 
-def _first(found: dict[str, Any], baseline: str, steps: int | None) -> str:
+def _first(times: dict[str, Any], baseline: str, steps: int | None) -> str:
     """Time per step of our first calls, and how many times as fast as the baseline's they are."""
-    ours, theirs = found.get(OURS), found.get(baseline)
-    if ours is None:
+    elman, reference = times.get(OURS), times.get(baseline)
+    if elman is None:
         return NOTHING
-    ratio = "" if theirs is None else f" ({_three(theirs['median'] / ours['median'])}x)"
-    return _time(ours, steps) + ratio
+    ratio = "" if reference is None else f" ({_three(reference['median'] / elman['median'])}x)"
+    return _time(elman, steps) + ratio
 
 
-def _loop(asked: dict[str, Any]) -> str:
+def _loop(case: dict[str, Any]) -> str:
     return {
         "loop": " in a loop",
         "tuned-loop": " in a tuned loop",
         "elman-c": " by engine c",
         "serial": " by serial code",
-    }.get(asked["baseline"], "")
+    }.get(case["baseline"], "")
 
 
 def _three(value: float) -> str:
@@ -225,18 +225,18 @@ def _three(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def _ratio(found: dict[str, Any] | None, spread: bool = True) -> str:
-    if found is None:
+def _ratio(quartiles: dict[str, Any] | None, spread: bool = True) -> str:
+    if quartiles is None:
         return NOTHING
-    text = f"{_three(found['median'])}x"
-    return f"{text} ({_three(found['q1'])}–{_three(found['q3'])})" if spread else text
+    text = f"{_three(quartiles['median'])}x"
+    return f"{text} ({_three(quartiles['q1'])}–{_three(quartiles['q3'])})" if spread else text
 
 
-def _target(asked: dict[str, Any]) -> str:
+def _target(case: dict[str, Any]) -> str:
     """The speed-up that the suite wants at least, or the time that it wants at most."""
-    if asked["ratio"] is not None:
-        return f"≥ {asked['ratio']:g}x"
-    return NOTHING if asked["seconds"] is None else f"≤ {asked['seconds']:g} s"
+    if case["ratio"] is not None:
+        return f"≥ {case['ratio']:g}x"
+    return NOTHING if case["seconds"] is None else f"≤ {case['seconds']:g} s"
 
 
 def _number(value: float | None, form: str) -> str:

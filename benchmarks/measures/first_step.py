@@ -34,8 +34,8 @@ def first_step(path: Path, T: int, B: int, H: int) -> dict[str, Any]:
     module = elman.nn.Recurrent(read_cell(path), H, H)
     output, _ = module(x)
     output.backward(dy)
-    taken = time.perf_counter() - start
-    return {"seconds": taken, "facts": elman.nn.choices(module), "waited": waiting.share()}
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "facts": elman.nn.choices(module), "waited": waiting.share()}
 
 
 def read_cell(path: Path) -> Cell:

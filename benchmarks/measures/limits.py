@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 
 from benchmarks.cases import OURS, Case, Effort
 from benchmarks.contestants import CHECKPOINT, FORWARD, MODULES, TRAIN, module_of
-from benchmarks.measures.training import entered, timed
+from benchmarks.measures.training import enter_all, timed
 from benchmarks.peers.remote import enter
 from benchmarks.problem import draw_problem
 from elman.errors import EngineError
@@ -50,22 +51,27 @@ def measure_limited(case: LimitedCase, effort: Effort) -> dict[str, Any]:
     refused = refusals(case)
     able = [name for name in case.contestants if name not in refused]
     judged = judged_steps(case, able) if able else 0
-    return timed(case, effort, entered(case, refused, judged), judged)
+    return timed(case, effort, enter_all(case, refused, judged), judged)
 
 
 def refusals(case: LimitedCase) -> dict[str, str]:
     """Who is not measured, and why."""
-    found = {name: why for name in case.contestants if (why := _too_long(case, name))}
-    room = available()
-    if room is not None:
-        rest = [name for name in case.contestants if name not in found]
-        around = _clones(case, len(rest))
-        found |= {name: why for name in rest if (why := _too_large(case, name, around, room))}
-    found = {name: REFUSED + why for name, why in found.items()}
-    if case.baseline in found:
+    reasons = {name: why for name in case.contestants if (why := _too_long(case, name))}
+    rest = [name for name in case.contestants if name not in reasons]
+    if (room := available()) is not None:
+        beside = sum(_data_bytes(case)) + len(rest) * _data_bytes(case)[0]
+        for name in rest:
+            try:
+                needed = beside + _step_bytes(case, name)
+            except EngineError:
+                continue  # it says so when it enters
+            if needed > room:
+                gib = needed / (1 << 30), room / (1 << 30)
+                reasons[name] = "needs about {:.0f} GiB, {:.0f} available".format(*gib)
+    if case.baseline in reasons:
         for name in case.contestants:
-            found.setdefault(name, f"{REFUSED}{case.baseline}, which judges it, is")
-    return found
+            reasons.setdefault(name, f"{case.baseline}, which judges it, is")
+    return {name: REFUSED + why for name, why in reasons.items()}
 
 
 def judged_steps(case: LimitedCase, contestants: Sequence[str]) -> int:
@@ -74,10 +80,10 @@ def judged_steps(case: LimitedCase, contestants: Sequence[str]) -> int:
     room = available()
     if room is None or case.T <= JUDGED:
         return case.T
-    given, x = _given(case)
-    judge = _DOUBLE * (_step(case, case.baseline) + given + x) + given
-    judged = max(_step(case, name) for name in contestants) + _clones(case, len(contestants))
-    judged += 2 * _DOUBLE * given  # what is compared, and in float64 what it is compared with
+    x, dy = _data_bytes(case)
+    judge = _DOUBLE * (_step_bytes(case, case.baseline) + x + dy + x) + x + dy
+    judged = max(_step_bytes(case, name) for name in contestants) + len(contestants) * x
+    judged += (1 + 2 * _DOUBLE) * (x + dy)  # what is compared, and in float64 with what
     return case.T if max(judge, judged) <= room else JUDGED
 
 
@@ -89,19 +95,13 @@ def available() -> int | None:
     return int(_ROOM * 1024 * int(lines["MemAvailable"].split()[0]))
 
 
-def _given(case: Case) -> tuple[int, int]:
-    """Bytes of x and dy together, and of x."""
+def _data_bytes(case: Case) -> tuple[int, int]:
+    """Of x, which each contestant has for itself, and of dy."""
     item = getattr(torch, case.dtype).itemsize * case.T * case.B
-    return item * (case.input_size + case.H), item * case.input_size
+    return item * case.input_size, item * case.H
 
 
-def _clones(case: Case, contestants: int) -> int:
-    """Bytes of x and dy, and of each contestant's own x."""
-    given, x = _given(case)
-    return given + contestants * x
-
-
-def _step(case: Case, name: str) -> int:
+def _step_bytes(case: Case, name: str) -> int:
     """What a training step takes beside x and dy (bytes); 0 where nobody says."""
     if name not in MODULES:
         return 0
@@ -113,56 +113,39 @@ def _step(case: Case, name: str) -> int:
     return step_bytes(layers_of(module, x), measure=name not in (OURS, CHECKPOINT)) or 0
 
 
-def _too_large(case: Case, name: str, around: int, room: int) -> str | None:
-    """In words, with what is needed (``around`` without the step) and what there is."""
-    try:
-        needed = around + _step(case, name)
-    except EngineError:
-        return None  # it says so when it enters
-    if needed <= room:
-        return None
-    return f"needs about {needed / (1 << 30):.0f} GiB, {room / (1 << 30):.0f} available"
-
-
 def _too_long(case: LimitedCase, name: str) -> str | None:
-    """In words, with the forecast and the short run that it is made of."""
+    """The forecast in words, and the short run that it is made of; None if it is short enough."""
     T = PROBE
     while T < case.T:
-        taken = _short_run(replace(case, T=T), name)
-        if taken is None:
+        seconds = _short_run(replace(case, T=T), name)
+        if seconds is None or seconds * case.T / T <= case.most:
             return None
-        forecast = taken * case.T / T
-        if forecast <= case.most:
-            return None
-        if _LONGER * taken > _CHEAP * case.most or _LONGER * T >= case.T:
+        if _LONGER * seconds > _CHEAP * case.most or _LONGER * T >= case.T:
+            forecast = seconds * case.T / T
             text = f"{forecast:.0f}" if forecast >= 10 else f"{forecast:.1f}"
             return (
                 f"a call would take about {text} s (limit {case.most:g} s), by "
-                f"{taken:.2g} s measured at T = {T}"
+                f"{seconds:.2g} s measured at T = {T}"
             )
         T *= _LONGER
     return None
 
 
 def _short_run(case: Case, name: str) -> float | None:
-    """Seconds of a call; None if there is no such contestant."""
+    """Seconds of a call; None if there is no such contestant, which says so when it enters."""
     try:
-        entered = enter(name, draw_problem(case))
-    except EngineError:
-        return None  # it says so when it enters
-    if isinstance(entered, str):
-        return None
-    try:
-        entered.run()
-        times: list[float] = []
-        for _ in range(_RUNS):
-            start = time.perf_counter()
-            entered.run()
-            times.append(time.perf_counter() - start)
+        contestant = enter(name, draw_problem(case))
+        if isinstance(contestant, str):
+            return None
+        with closing(contestant):
+            contestant.run()
+            times: list[float] = []
+            for _ in range(_RUNS):
+                start = time.perf_counter()
+                contestant.run()
+                times.append(time.perf_counter() - start)
     except EngineError:
         return None
-    finally:
-        entered.close()
     return min(times)
 
 

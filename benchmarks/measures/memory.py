@@ -85,17 +85,17 @@ def take_peak(problem: Problem, module: nn.Module, engine: str) -> dict[str, int
     with elman.nn.using(engine=engine):
         torch.autograd.grad(module(few)[0], [few, *leaves], problem.dy[: few.shape[0]])
     del few
-    before = _settled()
+    before = _reset_peak()
     output, last = module(x)
-    held, _ = resident()
+    between, _ = resident()
     gradients = torch.autograd.grad(output, [x, *leaves], problem.dy)
     _, most = resident()
     del output, last, gradients
     weights = sum(weight.numel() * weight.itemsize for weight in leaves)
-    return {"held": held - before, "peak": most - before, "weights": weights}
+    return {"held": between - before, "peak": most - before, "weights": weights}
 
 
-def _settled() -> int:
+def _reset_peak() -> int:
     """Bytes in memory, now that all that is free was given back, what engine c keeps for further
     results included; the most since begins anew."""
     gc.collect()
@@ -111,11 +111,11 @@ def take_step(contestant: Contestant, before: Contestant) -> dict[str, int | Non
     """What the first step of a contestant takes beside gradients, its arguments and the process
     itself (bytes), after one of ``before``."""
     before.run()
-    settled = _settled()
+    before_bytes = _reset_peak()
     _, gradients = contestant.run()
     _, most = resident()
-    taken = sum(gradient.numel() * gradient.itemsize for gradient in gradients)
-    return {"peak": most - settled - taken, "forecast": None}
+    gradient_bytes = sum(gradient.numel() * gradient.itemsize for gradient in gradients)
+    return {"peak": most - before_bytes - gradient_bytes, "forecast": None}
 
 
 def main() -> None:
@@ -126,17 +126,17 @@ def main() -> None:
         _C.mallopt(_MMAP_THRESHOLD, _PER_CALL)
     _C.prctl(_THP_DISABLE, 1, 0, 0, 0)
     problem = draw_problem(case)
-    taken = (_of_decoder if case.measure.draw is draw_decoder else _of_layer)(
+    memory = (_of_decoder if case.measure.draw is draw_decoder else _of_layer)(
         name, problem, choices
     )
-    sys.stdout.write(json.dumps(taken) + "\n")
+    sys.stdout.write(json.dumps(memory) + "\n")
 
 
 def _of_decoder(name: str, problem: Problem, choices: Any) -> dict[str, int | None]:
-    whole, part = (decoded(name, one) for one in (problem, few(problem)))
-    if isinstance(whole, str) or isinstance(part, str):
-        raise EngineError(f"{name} is absent: {whole}")
-    return take_step(whole, part)
+    contestant, part = (decoded(name, size) for size in (problem, few(problem)))
+    if isinstance(contestant, str) or isinstance(part, str):
+        raise EngineError(f"{name} is absent: {contestant}")
+    return take_step(contestant, part)
 
 
 def _of_layer(name: str, problem: Problem, choices: Any) -> dict[str, int | None]:

@@ -41,23 +41,23 @@ def measure_operators(case: Case, effort: Effort) -> dict[str, Any]:
         EngineError: a contestant cannot run the case.
     """
     del effort
-    found = {name: _profiled(name, case) for name in case.contestants}
-    texts = [f"{name} {_shares(one['seconds'])}" for name, one in found.items()]
-    return study("; ".join(texts), operators=found)
+    profiles = {name: _profiled(name, case) for name in case.contestants}
+    texts = [f"{name} {_shares(profile['seconds'])}" for name, profile in profiles.items()]
+    return study("; ".join(texts), operators=profiles)
 
 
 def _profiled(name: str, case: Case) -> dict[str, Any]:
-    entered = enter_layer(name, draw_problem(case))
-    if isinstance(entered, str):
-        raise EngineError(entered)
-    entered.run()
-    entered.run()
-    taken = profile(use_cpu=True)
-    with taken:
+    contestant = enter_layer(name, draw_problem(case))
+    if isinstance(contestant, str):
+        raise EngineError(contestant)
+    contestant.run()
+    contestant.run()
+    profiler = profile(use_cpu=True)
+    with profiler:
         for _ in range(_CALLS):
-            entered.run()
-    entered.close()
-    return by_kind((e.key, e.self_cpu_time_total, e.count) for e in taken.key_averages())
+            contestant.run()
+    contestant.close()
+    return by_kind((e.key, e.self_cpu_time_total, e.count) for e in profiler.key_averages())
 
 
 def by_kind(events: Iterable[tuple[str, float, int]]) -> dict[str, Any]:
@@ -72,9 +72,9 @@ def by_kind(events: Iterable[tuple[str, float, int]]) -> dict[str, Any]:
 
 def _shares(seconds: dict[str, float]) -> str:
     total = sum(seconds.values())
-    parts = sorted(seconds.items(), key=lambda item: -item[1])
+    ranked = sorted(seconds.items(), key=lambda item: -item[1])
     return ", ".join(
-        f"{kind} {value / total:.0%}" for kind, value in parts if value > 0.005 * total
+        f"{kind} {value / total:.0%}" for kind, value in ranked if value > 0.005 * total
     )
 
 

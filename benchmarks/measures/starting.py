@@ -41,7 +41,8 @@ def measure_import(case: Case, effort: Effort) -> dict[str, Any]:
     times = [json.loads(run_program(imports, LIMIT_S)) for _ in range(effort.starts)]
     return {
         "seconds": {
-            name: asdict(quartiles([one[name] for one in times])) for name in ("torch", OURS)
+            name: asdict(quartiles([process[name] for process in times]))
+            for name in ("torch", OURS)
         }
     }
 
@@ -91,13 +92,13 @@ def _starts(case: Case, count: int) -> list[dict[str, Any]]:
         return [json.loads(run_program(first, LIMIT_S)) for _ in range(count)]
 
 
-def _summary(found: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(starts: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "seconds": {OURS: asdict(quartiles([one["seconds"] for one in found]))},
-        "facts": {OURS: found[-1]["facts"]},
+        "seconds": {OURS: asdict(quartiles([start["seconds"] for start in starts]))},
+        "facts": {OURS: starts[-1]["facts"]},
         "wants": ["x", "all weights"],
         "dy": "dense",
-        "waited": max(one["waited"] for one in found),
+        "waited": max(start["waited"] for start in starts),
     }
 
 

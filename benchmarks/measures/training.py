@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch.linalg import vector_norm
@@ -18,8 +19,9 @@ from elman.tuning.waiting import Waiting
 
 
 @dataclass
-class Entered:
-    """Who is to be timed, by name: those that are there, and have agreed; why others are not.
+class Field:
+    """The contestants of a case by name: those that are present, and have agreed; why others are
+    absent.
 
     Attributes:
         errors: the largest relative RMS error of each.
@@ -27,9 +29,9 @@ class Entered:
         moved: bytes, where these are counted instead.
     """
 
-    present: dict[str, Contestant] = field(default_factory=dict)
-    absent: dict[str, str] = field(default_factory=dict)
-    errors: dict[str, float] = field(default_factory=dict)
+    present: dict[str, Contestant] = dataclasses.field(default_factory=dict)
+    absent: dict[str, str] = dataclasses.field(default_factory=dict)
+    errors: dict[str, float] = dataclasses.field(default_factory=dict)
     flop: int = 0
     moved: int = 0
 
@@ -41,36 +43,36 @@ def measure_steps(case: Case, effort: Effort) -> dict[str, Any]:
         VerifyError: a contestant computes something else.
         EngineError: the baseline, or elman itself, cannot run the case.
     """
-    return timed(case, effort, entered(case, {}, case.judged))
+    return timed(case, effort, enter_all(case, {}, case.judged))
 
 
-def entered(case: Case, refused: Mapping[str, str], judged: int) -> Entered:
+def enter_all(case: Case, refused: Mapping[str, str], judged: int) -> Field:
     """Those contestants of a case that are not refused, compared over so many steps (0: all)."""
-    able, found = [name for name in case.contestants if name not in refused], Entered()
-    found.absent |= refused
+    able, field = [name for name in case.contestants if name not in refused], Field()
+    field.absent |= refused
     if not able:
-        return found
+        return field
     problem = draw_problem(case)
     compared = problem.first(judged) if 0 < judged < case.T else problem
     want = _judgement(compared)
     for name in able:
         try:
-            one = enter(name, compared)
-            if not isinstance(one, str):
-                found.errors[name] = agreed(name, one.results(), want, compared.case)
-            if not isinstance(one, str) and compared is not problem:
-                one.close()
-                one = enter(name, problem)
+            contestant = enter(name, compared)
+            if not isinstance(contestant, str):
+                field.errors[name] = agree(name, contestant.results(), want, compared.case)
+            if not isinstance(contestant, str) and compared is not problem:
+                contestant.close()
+                contestant = enter(name, problem)
         except EngineError as error:
-            one = str(error)
-        if isinstance(one, str):
-            found.absent[name] = one
+            contestant = str(error)
+        if isinstance(contestant, str):
+            field.absent[name] = contestant
         else:
-            found.present[name] = one
-    if case.baseline not in found.present:
-        raise EngineError(found.absent[case.baseline])
-    found.flop, found.moved = problem.flop, problem.moved
-    return found
+            field.present[name] = contestant
+    if case.baseline not in field.present:
+        raise EngineError(field.absent[case.baseline])
+    field.flop, field.moved = problem.flop, problem.moved
+    return field
 
 
 def _judgement(problem: Problem) -> Results:
@@ -81,36 +83,36 @@ def _judgement(problem: Problem) -> Results:
     return oracle.results()
 
 
-def timed(case: Case, effort: Effort, entered: Entered, judged: int = 0) -> dict[str, Any]:
-    """The times of all who are there, who have agreed over so many steps."""
-    present, judged = entered.present, judged or case.judged
+def timed(case: Case, effort: Effort, field: Field, judged: int = 0) -> dict[str, Any]:
+    """The times of all who are present, who have agreed over so many steps."""
+    present, judged = field.present, judged or case.judged
     if not present:
-        return {"seconds": {}, "ratio": {}, "error": {}, "absent": entered.absent}
+        return {"seconds": {}, "ratio": {}, "error": {}, "absent": field.absent}
     runs = {name: contestant.run for name, contestant in present.items()}
-    far = {name: one.sample for name, one in present.items() if one.sample is not None}
+    far = {name: who.sample for name, who in present.items() if who.sample is not None}
     waiting = Waiting()
     samples = time_side_by_side(runs, effort.seconds, effort.rounds, far)
     waited = waiting.share()
-    steady = {name: taken.steady for name, taken in samples.items()}
+    steady = {name: sample.steady for name, sample in samples.items()}
     for contestant in present.values():
         contestant.close()
     return {
         "wants": list(present[case.baseline].wants),
         "dy": "dense" if case.measure.dense else "none",
-        "flop": entered.flop,
-        **({"bytes": entered.moved} if entered.moved else {}),
-        "seconds": {name: asdict(quartiles(taken)) for name, taken in steady.items()},
-        "first": {n: asdict(quartiles(one.first)) for n, one in samples.items() if one.first},
+        "flop": field.flop,
+        **({"bytes": field.moved} if field.moved else {}),
+        "seconds": {name: asdict(quartiles(sample)) for name, sample in steady.items()},
+        "first": {name: asdict(quartiles(s.first)) for name, s in samples.items() if s.first},
         "ratio": {name: asdict(ratio) for name, ratio in ratios(steady, case.baseline).items()},
-        "error": entered.errors,
+        "error": field.errors,
         **({"compared": judged} if 0 < judged < case.T else {}),
-        "facts": {name: facts for name, one in present.items() if (facts := one.facts())},
+        "facts": {name: facts for name, who in present.items() if (facts := who.facts())},
         "waited": waited,
-        "absent": entered.absent,
+        "absent": field.absent,
     }
 
 
-def agreed(name: str, got: Results, want: Results, case: Case) -> float:
+def agree(name: str, got: Results, want: Results, case: Case) -> float:
     """The largest relative RMS error over all results.
 
     Raises:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.libraries import facts_of, library
-from benchmarks.peers.numpy_bptt import Array, Given, contestant
+from benchmarks.peers.numpy_bptt import Array, Arrays, contestant, flat
 from benchmarks.problem import Contestant, Problem
 
 _ROWS = 6  # of a tile; with four vectors it fills the registers of AVX-512
@@ -41,9 +41,9 @@ class Product:
     pipeline: Any
     inputs: dict[str, Any]
 
-    def __call__(self, *out: Array, **given: Array) -> None:
+    def __call__(self, *out: Array, **arrays: Array) -> None:
         """Run on these arrays [rows, columns]."""
-        for name, array in given.items():
+        for name, array in arrays.items():
             self.inputs[name].set(self.hl.Buffer(array))
         buffers = [self.hl.Buffer(array) for array in out]
         self.pipeline.realize(buffers if len(buffers) > 1 else buffers[0])
@@ -63,7 +63,7 @@ class Writer:
         self,
         rows: int,
         inner: int,
-        others: tuple[str, ...],
+        extra: tuple[str, ...],
         finish: Callable[..., Any],
         *,
         left_down: bool = False,
@@ -74,13 +74,13 @@ class Writer:
         Args:
             rows: of the output.
             inner: length of k.
-            others: names of further parameters [rows, columns] that ``finish`` reads.
+            extra: names of further parameters [rows, columns] that ``finish`` reads.
             finish: the value of the product, then those of the others, to what is stored.
             left_down: whether the left operand lies as [k, rows], else [rows, k].
             right_down: whether the right operand lies as [k, columns], else [columns, k].
         """
         hl = self.hl
-        names = ("left", "right", *others)
+        names = ("left", "right", *extra)
         inputs = {name: hl.ImageParam(hl.Float(32), 2, name) for name in names}
         x, y, k = hl.Var("x"), hl.Var("y"), hl.Var("k")
         r = hl.RDom([(0, inner)])
@@ -89,7 +89,7 @@ class Writer:
         left = inputs["left"][y, r.x] if left_down else inputs["left"][r.x, y]
         total[x, y] = hl.f32(0)
         total[x, y] += left * panel[x, r.x]
-        out[x, y] = finish(total[x, y], *(inputs[name][x, y] for name in others))
+        out[x, y] = finish(total[x, y], *(inputs[name][x, y] for name in extra))
         self._scheduled(panel, total, out, (x, y, r.x), rows)
         out.compile_jit()
         return Product(hl, out, inputs)
@@ -113,24 +113,24 @@ class Writer:
 def halide_bptt(problem: Problem) -> Contestant | str:
     """Halide, compiled once, all sizes known."""
     os.environ["HL_NUM_THREADS"] = str(problem.case.threads)  # read when its threads are made
-    found = library("halide")
-    if isinstance(found, str):
-        return found
-    return contestant(problem, Pipelines(found[0], problem).step, facts_of("halide"))
+    modules = library("halide")
+    if isinstance(modules, str):
+        return modules
+    return contestant(problem, Pipelines(modules[0], problem).step, facts_of("halide"))
 
 
 class Pipelines:
     """The products of a training step, and the arrays between them."""
 
     def __init__(self, hl: Any, problem: Problem) -> None:
-        given, case = Given.of(problem), problem.case
+        data, case = Arrays.of(problem), problem.case
         T, B, n, H = case.T, case.B, case.input_size, case.H
-        self.given, write = given, Writer(hl, H)
+        self.given, write = data, Writer(hl, H)
         narrow = Writer(hl, n)
 
-        def loss(value: Expr, wanted: Expr) -> Expr:
+        def loss(value: Expr, target: Expr) -> Expr:
             y = hl.tanh(value)
-            return hl.Tuple([y, hl.f32(2) * (y - wanted) * (hl.f32(1) - y * y)])
+            return hl.Tuple([y, hl.f32(2) * (y - target) * (hl.f32(1) - y * y)])
 
         def back(value: Expr, outer: Expr, h: Expr) -> Expr:
             return (value + outer) * (hl.f32(1) - h * h)
@@ -143,7 +143,7 @@ class Pipelines:
         self.unread = write.product(T * B, H, (), lambda value: value)
         self.step_back = write.product(B, H, ("outer", "h"), back)
         gather = partial(
-            Writer.product, rows=H, inner=B, others=("sum",), finish=lambda value, s: value + s
+            Writer.product, rows=H, inner=B, extra=("sum",), finish=lambda value, s: value + s
         )
         self.gather, self.gather_input = (
             gather(write, left_down=True),
@@ -155,34 +155,29 @@ class Pipelines:
 
     def step(self) -> tuple[Array, ...]:
         """One training step."""
-        given, h, d, dh = self.given, self.h, self.d, self.dh
+        data, h, d, dh = self.given, self.h, self.d, self.dh
         T = len(d)
-        self.project(_flat(self.p), left=_flat(given.x), right=given.W)
+        self.project(flat(self.p), left=flat(data.x), right=data.W)
         for t in range(T):
-            self.step_on(h[t + 1], left=h[t], right=given.R, p=self.p[t])
-        targets = _flat(given.target)
-        self.read(_flat(self.y), _flat(d), left=_flat(h[1:]), right=given.V, target=targets)
-        self.unread(_flat(dh), left=_flat(d), right=given.V)
+            self.step_on(h[t + 1], left=h[t], right=data.R, p=self.p[t])
+        targets = flat(data.target)
+        self.read(flat(self.y), flat(d), left=flat(h[1:]), right=data.V, target=targets)
+        self.unread(flat(dh), left=flat(d), right=data.V)
         after = self.zeros
         for t in reversed(range(T)):
             back = np.empty_like(self.zeros)
-            self.step_back(back, left=after, right=given.R, outer=dh[t], h=h[t + 1])
+            self.step_back(back, left=after, right=data.R, outer=dh[t], h=h[t + 1])
             dh[t] = back
             after = dh[t]
-        dW = self._gathered(self.gather_input, dh, given.x)
+        dW = self._gathered(self.gather_input, dh, data.x)
         dR = self._gathered(self.gather, dh, h[:-1])
         return self.y, h[-1], dW, dR, self._gathered(self.gather, d, h[1:])
 
     @staticmethod
     def _gathered(gather: Product, left: Array, right: Array) -> Array:
         """The sum over time of leftᵀ · right by steps: a panel of all rows fits no cache."""
-        one, two = (np.zeros((left.shape[2], right.shape[2]), np.float32) for _ in range(2))
+        total, updated = (np.zeros((left.shape[2], right.shape[2]), np.float32) for _ in range(2))
         for now, after in zip(left, right, strict=True):
-            gather(two, left=now, right=after, sum=one)
-            one, two = two, one
-        return one
-
-
-def _flat(value: Array) -> Array:
-    """[T·B, n] of [T, B, n]."""
-    return value.reshape(-1, value.shape[-1])
+            gather(updated, left=now, right=after, sum=total)
+            total, updated = updated, total
+        return total

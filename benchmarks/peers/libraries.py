@@ -33,46 +33,46 @@ def library(*names: str) -> tuple[Any, ...] | str:
 
 def jax_scan(problem: Problem) -> Contestant | str:
     """``jax.lax.scan`` over the step, jitted as a whole; gradients by ``jax.vjp``."""
-    found = library("jax", "jax.numpy")
+    modules = library("jax", "jax.numpy")
     case = problem.case
-    if isinstance(found, str):
-        return found
+    if isinstance(modules, str):
+        return modules
     if case.cell not in STEPS:
         return f"no step is written for {case.cell}"
     if case.dtype != "float32":
         return "JAX computes in float32 unless told otherwise for the whole process"
-    jax, jnp = found
+    jax, jnp = modules
     step, states = STEPS[case.cell]
     ops = Ops(jax.nn.sigmoid, jnp.tanh, partial(jnp.split, axis=-1))
 
     def forward(x: Any, W: Any, R: Any, b: Any, d: Any) -> tuple[Any, Any]:
         start = (jnp.zeros((case.B, case.H), x.dtype),) * states
 
-        def one(carry: Any, p: Any) -> tuple[Any, Any]:
+        def step_once(carry: Any, p: Any) -> tuple[Any, Any]:
             after = step(ops, p, carry, R, d)
             return after, after[0]
 
-        last, output = jax.lax.scan(one, start, x @ W.T + b)
+        last, output = jax.lax.scan(step_once, start, x @ W.T + b)
         return output, last
 
     def training(x: Any, W: Any, R: Any, b: Any, d: Any, dy: Any) -> tuple[Any, Any, Any]:
         (output, last), pull = jax.vjp(forward, x, W, R, b, d)
         return output, last, pull((dy, jax.tree.map(jnp.zeros_like, last)))
 
-    given = [jnp.asarray(v.numpy()) for v in (problem.x, *(problem.weights[k] for k in _WEIGHTS))]
+    arrays = [jnp.asarray(v.numpy()) for v in (problem.x, *(problem.weights[k] for k in _WEIGHTS))]
     train = case.measure.backward
     compiled = jax.jit(training if train else forward)
-    arguments = [*given, jnp.asarray(problem.dy.numpy())] if train else given
+    arguments = [*arrays, jnp.asarray(problem.dy.numpy())] if train else arrays
 
     def run() -> Any:
         return jax.block_until_ready(compiled(*arguments))
 
     def results() -> Results:
         output, last, *rest = run()
-        found = named(tensor_of(output), tuple(map(tensor_of, last)))
+        modules = named(tensor_of(output), tuple(map(tensor_of, last)))
         if rest:
-            found |= gradients(("x", *_WEIGHTS), map(tensor_of, rest[0]))
-        return found
+            modules |= gradients(("x", *_WEIGHTS), map(tensor_of, rest[0]))
+        return modules
 
     return Contestant(run, results, ("x", *_WEIGHTS) if train else (), lambda: facts_of("jax"))
 
@@ -87,15 +87,15 @@ def facts_of(library: str) -> dict[str, Any]:
 
 def onnxruntime(problem: Problem) -> Contestant | str:
     """ONNX Runtime's own kernel of the cell, forward only."""
-    found = library("onnx", "onnxruntime")
+    modules = library("onnx", "onnxruntime")
     case = problem.case
-    if isinstance(found, str):
-        return found
+    if isinstance(modules, str):
+        return modules
     if case.measure.backward:
         return "it only runs forward"
     if case.cell not in _ONNX_GATES or case.dtype != "float32":
         return f"it has no {case.cell} in {case.dtype}"
-    onnx, ort = found
+    onnx, ort = modules
     options = ort.SessionOptions()
     options.intra_op_num_threads = case.threads
     session = ort.InferenceSession(
@@ -119,8 +119,8 @@ def _model(onnx: Any, problem: Problem) -> bytes:
     op, order = _ONNX_GATES[case.cell]
 
     def gates(name: str) -> Any:
-        parts = problem.weights[name].chunk(len(order))
-        return torch.cat([parts[k] for k in order])
+        blocks = problem.weights[name].chunk(len(order))
+        return torch.cat([blocks[k] for k in order])
 
     biases = torch.cat([gates("bias_ih_l0"), gates("bias_hh_l0")])
     values = {"W": gates("weight_ih_l0"), "R": gates("weight_hh_l0"), "b": biases}
@@ -159,7 +159,7 @@ def compile_step(cell: str) -> Any:
     """The step of a cell under torch.compile."""
     step, _ = STEPS[cell]
 
-    def one(p: Tensor, carry: tuple[Tensor, ...], R: Tensor, d: Tensor) -> tuple[Tensor, ...]:
+    def compiled(p: Tensor, carry: tuple[Tensor, ...], R: Tensor, d: Tensor) -> tuple[Tensor, ...]:
         return step(TORCH, p, carry, R, d)
 
-    return torch.compile(one)
+    return torch.compile(compiled)

@@ -92,11 +92,11 @@ def looped(
     Returns:
         Outputs [T, B, n] and last states [B, n].
     """
-    own = PUBLISHED[cell.name]
+    step = PUBLISHED[cell.name]
     states = tuple(x.new_zeros(x.shape[1], *shape_size(s.shape, dims)) for s in cell.states)
     outputs = []
     for row in x.unbind(0):
-        output, states = own(row, *states, weights)
+        output, states = step(row, *states, weights)
         outputs.append(output)
     return torch.stack(outputs), states
 

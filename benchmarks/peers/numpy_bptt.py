@@ -17,7 +17,7 @@ Array = Any
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class Arrays:
     """A problem as arrays: x [T, B, I], target [T, B, H], W [H, I], R [H, H], V [H, H]."""
 
     x: Array
@@ -27,10 +27,10 @@ class Given:
     V: Array
 
     @staticmethod
-    def of(problem: Problem) -> Given:
+    def of(problem: Problem) -> Arrays:
         """The same memory."""
         tensors = (problem.x, problem.dy, *problem.weights.values())
-        return Given(*(value.numpy() for value in tensors))
+        return Arrays(*(value.numpy() for value in tensors))
 
 
 Step = Callable[[], tuple[Array, ...]]  # y, the last h, gradients of W, R and V
@@ -46,45 +46,45 @@ def contestant(problem: Problem, step: Step, facts: dict[str, Any]) -> Contestan
     return Contestant(step, results, tuple(problem.weights), lambda: facts)
 
 
-def forward(given: Given) -> tuple[Array, Array, Array]:
+def forward(data: Arrays) -> tuple[Array, Array, Array]:
     """All states h [T + 1, B, H] from zero, y, and the loss's derivative by V h [T, B, H]."""
-    x, W, R, V = given.x, given.W, given.R, given.V
+    x, W, R, V = data.x, data.W, data.R, data.V
     T, B, _ = x.shape
     h = np.zeros((T + 1, B, len(R)), x.dtype)
-    p = _flat(x) @ W.T
+    p = flat(x) @ W.T
     for t, row in enumerate(p.reshape(T, B, -1)):
         row += h[t] @ R.T
         np.tanh(row, out=h[t + 1])
-    y = _flat(h[1:]) @ V.T
+    y = flat(h[1:]) @ V.T
     np.tanh(y, out=y)
     y = y.reshape(T, B, -1)
-    np.square(y - given.target).sum()
-    return h, y, 2 * (y - given.target) * (1 - y * y)
+    np.square(y - data.target).sum()
+    return h, y, 2 * (y - data.target) * (1 - y * y)
 
 
-def _flat(value: Array) -> Array:
+def flat(value: Array) -> Array:
     """[T·B, n] of [T, B, n]."""
     return value.reshape(-1, value.shape[-1])
 
 
-def linear(given: Given) -> tuple[Array, ...]:
+def linear(data: Arrays) -> tuple[Array, ...]:
     """A step back per time step, batched; what the weights gather is one product each."""
-    h, y, d = forward(given)
-    R, V = given.R, given.V
-    dV = _flat(d).T @ _flat(h[1:])
-    dh = (_flat(d) @ V).reshape(d.shape)
+    h, y, d = forward(data)
+    R, V = data.R, data.V
+    dV = flat(d).T @ flat(h[1:])
+    dh = (flat(d) @ V).reshape(d.shape)
     for t in reversed(range(len(dh))):
         if t + 1 < len(dh):
             dh[t] += dh[t + 1] @ R
         dh[t] *= 1 - h[t + 1] * h[t + 1]
-    return y, h[-1], _flat(dh).T @ _flat(given.x), _flat(dh).T @ _flat(h[:-1]), dV
+    return y, h[-1], flat(dh).T @ flat(data.x), flat(dh).T @ flat(h[:-1]), dV
 
 
-def quadratic(given: Given) -> tuple[Array, ...]:
+def quadratic(data: Arrays) -> tuple[Array, ...]:
     """From every step back to the first one, as the tutorial does it that the report began with."""
-    h, y, d = forward(given)
-    R, V, x = given.R, given.V, given.x
-    dW, dR, dV = np.zeros_like(given.W), np.zeros_like(R), np.zeros_like(V)
+    h, y, d = forward(data)
+    R, V, x = data.R, data.V, data.x
+    dW, dR, dV = np.zeros_like(data.W), np.zeros_like(R), np.zeros_like(V)
     for last in range(len(d)):
         dV += d[last].T @ h[last + 1]
         delta = (d[last] @ V) * (1 - h[last + 1] ** 2)
@@ -98,26 +98,26 @@ def quadratic(given: Given) -> tuple[Array, ...]:
 
 def numpy_bptt(problem: Problem) -> Contestant:
     """Batched NumPy, linear in T."""
-    return contestant(problem, partial(linear, Given.of(problem)), facts_of("numpy"))
+    return contestant(problem, partial(linear, Arrays.of(problem)), facts_of("numpy"))
 
 
 def quadratic_bptt(problem: Problem) -> Contestant:
     """Batched NumPy, quadratic in T."""
-    return contestant(problem, partial(quadratic, Given.of(problem)), facts_of("numpy"))
+    return contestant(problem, partial(quadratic, Arrays.of(problem)), facts_of("numpy"))
 
 
 def numba_bptt(problem: Problem) -> Contestant | str:
     """Numba: loops over rows in parallel, products by the BLAS that SciPy brings."""
-    found = library("numba", "scipy.linalg")
-    if isinstance(found, str):
-        return found
-    numba, _ = found
+    modules = library("numba", "scipy.linalg")
+    if isinstance(modules, str):
+        return modules
+    numba, _ = modules
     numba.set_num_threads(min(problem.case.threads, numba.config.NUMBA_NUM_THREADS))
     jit = numba.njit(parallel=True, fastmath=True)
-    given = Given.of(problem)
+    data = Arrays.of(problem)
     step = jit(_loops(numba.prange))
     return contestant(
-        problem, lambda: step(given.x, given.target, given.W, given.R, given.V), facts_of("numba")
+        problem, lambda: step(data.x, data.target, data.W, data.R, data.V), facts_of("numba")
     )
 
 
@@ -138,12 +138,12 @@ def _loops(prange: Any) -> Callable[..., Any]:
         states = h[1:].reshape(T * B, H)
         y = states @ V.T
         d = np.empty_like(y)
-        wanted = target.reshape(T * B, H)
+        targets = target.reshape(T * B, H)
         for r in prange(T * B):
             for i in range(H):
                 out = np.tanh(y[r, i])
                 y[r, i] = out
-                d[r, i] = 2 * (out - wanted[r, i]) * (1 - out * out)
+                d[r, i] = 2 * (out - targets[r, i]) * (1 - out * out)
         dh = (d @ V).reshape(T, B, H)
         for t in range(T - 1, -1, -1):
             if t + 1 < T:

@@ -15,8 +15,8 @@ from torch import Tensor, sigmoid, tanh
 from torch.nn import functional as F  # noqa: N812  # torch's own habit
 
 Weights = Mapping[str, Tensor]
-Made = tuple[Tensor, tuple[Tensor, ...]]
-Step = Callable[..., Made]
+Result = tuple[Tensor, tuple[Tensor, ...]]
+Step = Callable[..., Result]
 
 
 class _Fires(torch.autograd.Function):
@@ -48,25 +48,27 @@ def _reset_by(reset: str, base: Tensor, current: Tensor, m: Tensor, threshold: f
     return (base - fired * base if reset == "zero_before" else base) + current
 
 
-def lif(x: Tensor, m: Tensor, w: Weights, reset: str = "subtract", threshold: float = 1.0) -> Made:
+def lif(
+    x: Tensor, m: Tensor, w: Weights, reset: str = "subtract", threshold: float = 1.0
+) -> Result:
     m = _reset_by(reset, 0.9 * m, x @ w["W"].T + w["b"], m, threshold)
     return _fires(m - threshold), (m,)
 
 
-def rlif(x: Tensor, s: Tensor, m: Tensor, w: Weights, reset: str = "subtract") -> Made:
+def rlif(x: Tensor, s: Tensor, m: Tensor, w: Weights, reset: str = "subtract") -> Result:
     current = x @ w["W"].T + w["b"] + s @ w["R"].T + w["c"]
     m = _reset_by(reset, 0.9 * m, current, m, 1.0)
     s = _fires(m - 1.0)
     return s, (s, m)
 
 
-def synaptic(x: Tensor, i: Tensor, m: Tensor, w: Weights, reset: str = "subtract") -> Made:
+def synaptic(x: Tensor, i: Tensor, m: Tensor, w: Weights, reset: str = "subtract") -> Result:
     i = 0.9 * i + x @ w["W"].T + w["b"]
     m = _reset_by(reset, 0.8 * m, i, m, 1.0)
     return _fires(m - 1.0), (i, m)
 
 
-def alif(x: Tensor, s: Tensor, m: Tensor, a: Tensor, w: Weights) -> Made:
+def alif(x: Tensor, s: Tensor, m: Tensor, a: Tensor, w: Weights) -> Result:
     keep, slow = math.exp(-1 / 20), math.exp(-1 / 200)
     a = slow * a + (1 - slow) * s
     limit = 0.01 + 1.6 * a
@@ -76,14 +78,14 @@ def alif(x: Tensor, s: Tensor, m: Tensor, a: Tensor, w: Weights) -> Made:
     return s, (s, m, a)
 
 
-def ligru(a: Tensor, h: Tensor, w: Weights) -> Made:
+def ligru(a: Tensor, h: Tensor, w: Weights) -> Result:
     at, zt = (a + h @ w["U"].T).chunk(2, -1)
     z = sigmoid(zt)
     h = z * h + (1 - z) * torch.relu(at)
     return h, (h,)
 
 
-def fastgrnn(x: Tensor, h: Tensor, w: Weights) -> Made:
+def fastgrnn(x: Tensor, h: Tensor, w: Weights) -> Result:
     pre = x @ w["W"].T + h @ w["U"].T
     bg, bu = w["b"].chunk(2)
     z, c = sigmoid(pre + bg), tanh(pre + bu)
@@ -91,7 +93,7 @@ def fastgrnn(x: Tensor, h: Tensor, w: Weights) -> Made:
     return h, (h,)
 
 
-def indgru(x: Tensor, h: Tensor, w: Weights) -> Made:
+def indgru(x: Tensor, h: Tensor, w: Weights) -> Result:
     xr, xz, xn = (x @ w["W"].T + w["b"]).chunk(3, -1)
     ur, uz, un = w["u"].chunk(3)
     r, z = sigmoid(xr + h * ur), sigmoid(xz + h * uz)
@@ -99,7 +101,7 @@ def indgru(x: Tensor, h: Tensor, w: Weights) -> Made:
     return h, (h,)
 
 
-def rhn(x: Tensor, s: Tensor, w: Weights) -> Made:
+def rhn(x: Tensor, s: Tensor, w: Weights) -> Result:
     matrices, biases = w["R"], w["b"]
     depth = len(biases) // (2 * s.shape[-1])
     for layer, (R, b) in enumerate(zip(matrices.chunk(depth), biases.chunk(depth))):
@@ -117,7 +119,7 @@ def _lstm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
     return sigmoid(o) * tanh(c), c
 
 
-def mogrifier(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+def mogrifier(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Result:
     of_x, of_h = (w[name].split(n) for name, n in (("Q", x.shape[-1]), ("P", h.shape[-1])))
     for index in range(len(of_x) + len(of_h)):
         if index % 2 == 0:
@@ -128,7 +130,7 @@ def mogrifier(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
     return h, (h, c)
 
 
-def onlstm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+def onlstm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Result:
     """Ordered-Neurons/ON_LSTM.py at 04531c4, but for the order of rows."""
     units = h.shape[-1]
     chunks = (len(w["b"]) - 4 * units) // 2
@@ -146,45 +148,45 @@ def onlstm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
     return h, (h, c)
 
 
-def gru_layernorm(x: Tensor, h: Tensor, w: Weights) -> Made:
+def gru_layernorm(x: Tensor, h: Tensor, w: Weights) -> Result:
     """GRUCell of dreamerv2/common/nets.py at 6124db4, with Keras's eps of a norm."""
-    one = torch.cat([w["W"], w["R"]], 1)  # Dreamer multiplies [x, h] by one matrix
-    parts = F.linear(torch.cat([x, h], -1), one, w["a"])
-    parts = F.layer_norm(parts, parts.shape[-1:], w["g"], w["b"], 1e-3)
-    reset, cand, update = parts.chunk(3, -1)
+    joined = torch.cat([w["W"], w["R"]], 1)  # Dreamer multiplies [x, h] by one matrix
+    gates = F.linear(torch.cat([x, h], -1), joined, w["a"])
+    gates = F.layer_norm(gates, gates.shape[-1:], w["g"], w["b"], 1e-3)
+    reset, cand, update = gates.chunk(3, -1)
     cand, update = tanh(sigmoid(reset) * cand), sigmoid(update - 1)
     h = update * cand + (1 - update) * h
     return h, (h,)
 
 
-def antisymmetric(x: Tensor, h: Tensor, w: Weights) -> Made:
+def antisymmetric(x: Tensor, h: Tensor, w: Weights) -> Result:
     W = w["W"] - w["W"].T - 0.01 * torch.eye(h.shape[-1], dtype=h.dtype)
     h = h + 0.01 * tanh(h @ W.T + x @ w["V"].T + w["b"])
     return h, (h,)
 
 
-def antisymmetric_gated(x: Tensor, h: Tensor, w: Weights) -> Made:
+def antisymmetric_gated(x: Tensor, h: Tensor, w: Weights) -> Result:
     W = w["W"] - w["W"].T - 0.01 * torch.eye(h.shape[-1], dtype=h.dtype)
     gate, new = (x @ w["V"].T + w["b"]).chunk(2, -1)
     h = h + 0.01 * sigmoid(h @ W.T + gate) * tanh(h @ W.T + new)
     return h, (h,)
 
 
-def cornn(x: Tensor, y: Tensor, z: Tensor, w: Weights) -> Made:
+def cornn(x: Tensor, y: Tensor, z: Tensor, w: Weights) -> Result:
     inside = torch.cat((x, z, y), 1) @ torch.cat((w["V"], w["Wz"], w["Wy"]), 1).T + w["b"]
     z = z + 0.042 * (tanh(inside) - 2.7 * y - 4.7 * z)
     y = y + 0.042 * z
     return y, (y, z)
 
 
-def unicornn(x: Tensor, y: Tensor, z: Tensor, w: Weights) -> Made:
+def unicornn(x: Tensor, y: Tensor, z: Tensor, w: Weights) -> Result:
     step = 0.1 * sigmoid(w["c"])
     z = z - step * (tanh(y * w["w"] + x @ w["V"].T + w["b"]) + 1.0 * y)
     y = y + step * z
     return y, (y, z)
 
 
-def phased_lstm(x: Tensor, t: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+def phased_lstm(x: Tensor, t: Tensor, h: Tensor, c: Tensor, w: Weights) -> Result:
     phi = torch.remainder(t[:, None] - w["shift"], w["tau"]) / w["tau"]
     ratio = w["ratio"]
     k = torch.where(
@@ -195,19 +197,19 @@ def phased_lstm(x: Tensor, t: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
     return h, (h, c)
 
 
-def t_lstm(x: Tensor, gap: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+def t_lstm(x: Tensor, gap: Tensor, h: Tensor, c: Tensor, w: Weights) -> Result:
     short = tanh(c @ w["D"].T + w["d"])
     c = c - short + short / torch.log(math.e + gap[:, None])
     h, c = _lstm(x, h, c, w)
     return h, (h, c)
 
 
-def gru_d(x: Tensor, mask: Tensor, delta: Tensor, h: Tensor, last: Tensor, w: Weights) -> Made:
+def gru_d(x: Tensor, mask: Tensor, delta: Tensor, h: Tensor, last: Tensor, w: Weights) -> Result:
     keep = torch.exp(-torch.relu(delta * w["gx"] + w["bx"]))
-    seen = mask > 0
+    observed = mask > 0
     filled = keep * last + (1 - keep) * w["mean"]
-    last = torch.where(seen, x, last)
-    x = torch.where(seen, x, filled)
+    last = torch.where(observed, x, last)
+    x = torch.where(observed, x, filled)
     h = torch.exp(-torch.relu(delta @ w["Gh"].T + w["bh"])) * h
     Wr, Wz, Wn = w["W"].chunk(3)
     Rr, Rz, Rn = w["R"].chunk(3)
@@ -228,17 +230,20 @@ def _backbone(x: Tensor, h: Tensor, w: Weights) -> Tensor:
     return v
 
 
-def cfc(x: Tensor, t: Tensor, h: Tensor, w: Weights, mode: str = "default") -> Made:
+def cfc(x: Tensor, t: Tensor, h: Tensor, w: Weights, mode: str = "default") -> Result:
     heads = (_backbone(x, h, w) @ w["F"].T + w["f"]).chunk(4, -1)
-    one, two, a, b = tanh(heads[0]), tanh(heads[1]), *heads[2:]
+    first, two, a, b = tanh(heads[0]), tanh(heads[1]), *heads[2:]
     gate = sigmoid(a * t[:, None] + b)
-    h = one + gate * two if mode == "no_gate" else one * (1.0 - gate) + gate * two
+    h = first + gate * two if mode == "no_gate" else first * (1.0 - gate) + gate * two
     return h, (h,)
 
 
-def cfc_pure(x: Tensor, t: Tensor, h: Tensor, w: Weights) -> Made:
-    one = _backbone(x, h, w) @ w["F"].T + w["f"]
-    h = -w["scale"] * torch.exp(-t[:, None] * (w["w"].abs() + one.abs())) * one + w["scale"]
+def cfc_pure(x: Tensor, t: Tensor, h: Tensor, w: Weights) -> Result:
+    features = _backbone(x, h, w) @ w["F"].T + w["f"]
+    h = (
+        -w["scale"] * torch.exp(-t[:, None] * (w["w"].abs() + features.abs())) * features
+        + w["scale"]
+    )
     return h, (h,)
 
 
@@ -251,7 +256,7 @@ def slstm(
     w: Weights,
     least: float = 0.0,
     forget: Any = F.logsigmoid,
-) -> Made:
+) -> Result:
     i, f, g, o = (x @ w["W"].T + h @ w["R"].T + w["b"]).chunk(4, -1)
     top = torch.maximum(m + forget(f), i)
     keep, take = torch.exp(m + forget(f) - top), torch.exp(i - top)
@@ -260,7 +265,7 @@ def slstm(
     return h, (h, c, n, top)
 
 
-def gru_before(x: Tensor, h: Tensor, w: Weights) -> Made:
+def gru_before(x: Tensor, h: Tensor, w: Weights) -> Result:
     pr, pz, pn = (x @ w["W"].T + w["b"]).chunk(3, -1)
     hr, hz = (h @ w["R"].T).chunk(2, -1)
     z = sigmoid(pz + hz)
@@ -269,19 +274,19 @@ def gru_before(x: Tensor, h: Tensor, w: Weights) -> Made:
     return h, (h,)
 
 
-def mgu(x: Tensor, h: Tensor, w: Weights) -> Made:
+def mgu(x: Tensor, h: Tensor, w: Weights) -> Result:
     f = sigmoid(x @ w["Wf"].T + h @ w["Rf"].T + w["bf"])
     n = tanh(x @ w["Wn"].T + (f * h) @ w["Rn"].T + w["bn"])
     h = (1 - f) * h + f * n
     return h, (h,)
 
 
-def indrnn(x: Tensor, h: Tensor, w: Weights) -> Made:
+def indrnn(x: Tensor, h: Tensor, w: Weights) -> Result:
     h = torch.relu(x @ w["W"].T + w["b"] + w["u"] * h)
     return h, (h,)
 
 
-def sru(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+def sru(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Result:
     u, f, r, skip = (x @ w["W"].T).chunk(4, -1)
     f, r = sigmoid(torch.cat((f, r), -1) + w["v"] * c.repeat(1, 2) + w["b"]).chunk(2, -1)
     c = f * c + (1 - f) * u
@@ -290,7 +295,7 @@ def sru(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
     return h, (h, c)
 
 
-def paragru(x: Tensor, h: Tensor, w: Weights) -> Made:
+def paragru(x: Tensor, h: Tensor, w: Weights) -> Result:
     r, z, n = (x @ w["W"].T + w["b"]).chunk(3, -1)
     ur, uz, un = w["u"].chunk(3)
     r, z = sigmoid(r + ur * h), sigmoid(z + uz * h)
@@ -298,7 +303,7 @@ def paragru(x: Tensor, h: Tensor, w: Weights) -> Made:
     return h, (h,)
 
 
-def paralstm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+def paralstm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Result:
     f, o, g = (x @ w["W"].T + w["b"]).chunk(3, -1)
     uf, uo, ug = w["u"].chunk(3)
     pf, po = w["p"].chunk(2)
@@ -308,20 +313,20 @@ def paralstm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
     return h, (h, c)
 
 
-def mingru(x: Tensor, h: Tensor, w: Weights) -> Made:
+def mingru(x: Tensor, h: Tensor, w: Weights) -> Result:
     z, n = (x @ w["W"].T + w["b"]).chunk(2, -1)
     h = torch.lerp(h, n, sigmoid(z))
     return h, (h,)
 
 
-def minlstm(x: Tensor, h: Tensor, w: Weights) -> Made:
+def minlstm(x: Tensor, h: Tensor, w: Weights) -> Result:
     f, i, n = (x @ w["W"].T + w["b"]).chunk(3, -1)
     f, i = sigmoid(f), sigmoid(i)
     h = (f * h + i * n) / (f + i)
     return h, (h,)
 
 
-def lru(x: Tensor, p: Tensor, q: Tensor, w: Weights) -> Made:
+def lru(x: Tensor, p: Tensor, q: Tensor, w: Weights) -> Result:
     modulus, phase = torch.exp(-torch.exp(w["nu"])), torch.exp(w["theta"])
     a, b = modulus * torch.cos(phase), modulus * torch.sin(phase)
     up, uq = (x @ w["B"].T).chunk(2, -1)
@@ -330,7 +335,7 @@ def lru(x: Tensor, p: Tensor, q: Tensor, w: Weights) -> Made:
     return p @ w["C"].T - q @ w["S"].T + x @ w["D"].T, (p, q)
 
 
-def rglru(x: Tensor, h: Tensor, w: Weights) -> Made:
+def rglru(x: Tensor, h: Tensor, w: Weights) -> Result:
     u = x @ w["U"].T
     r, i = sigmoid(u @ w["W"].T + w["b"]).chunk(2, -1)
     a = sigmoid(w["decay"]) ** (8 * r)
@@ -338,16 +343,16 @@ def rglru(x: Tensor, h: Tensor, w: Weights) -> Made:
     return h, (h,)
 
 
-def lstm_layernorm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+def lstm_layernorm(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Result:
     gates, units = (4 * h.shape[-1],), h.shape[-1:]
-    left = F.layer_norm(F.linear(x, w["W"]), gates, w["gx"], w["b"])
-    i, f, g, o = (left + F.layer_norm(F.linear(h, w["R"]), gates, w["gh"])).chunk(4, -1)
+    projected = F.layer_norm(F.linear(x, w["W"]), gates, w["gx"], w["b"])
+    i, f, g, o = (projected + F.layer_norm(F.linear(h, w["R"]), gates, w["gh"])).chunk(4, -1)
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
     h = sigmoid(o) * tanh(F.layer_norm(c, units, w["gc"], w["bc"]))
     return h, (h, c)
 
 
-def lstm_peephole(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
+def lstm_peephole(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Result:
     pi, pf, po = w["p"].chunk(3)
     i, f, g, o = (F.linear(x, w["W"], w["b"]) + F.linear(h, w["R"])).chunk(4, -1)
     i, f = sigmoid(i + pi * c), sigmoid(f + pf * c)
@@ -356,7 +361,7 @@ def lstm_peephole(x: Tensor, h: Tensor, c: Tensor, w: Weights) -> Made:
     return h, (h, c)
 
 
-def lem(x: Tensor, y: Tensor, z: Tensor, w: Weights) -> Made:
+def lem(x: Tensor, y: Tensor, z: Tensor, w: Weights) -> Result:
     x1, x2, xz, xy = F.linear(x, w["W"], w["b"]).chunk(4, -1)
     r1, r2, rz = F.linear(y, w["R"]).chunk(3, -1)
     step1, step2 = sigmoid(x1 + r1), sigmoid(x2 + r2)
@@ -365,7 +370,7 @@ def lem(x: Tensor, y: Tensor, z: Tensor, w: Weights) -> Made:
     return y, (y, z)
 
 
-def leaky_memory(x: Tensor, h: Tensor, m: Tensor, w: Weights) -> Made:
+def leaky_memory(x: Tensor, h: Tensor, m: Tensor, w: Weights) -> Result:
     f, i, g = (F.linear(x, w["W"], w["b"]) + F.linear(h, w["R"])).chunk(3, -1)
     f, i = sigmoid(f), sigmoid(i)
     m = f * m + (1 - f) * tanh(g)
@@ -374,8 +379,8 @@ def leaky_memory(x: Tensor, h: Tensor, m: Tensor, w: Weights) -> Made:
 
 
 STEPS: dict[str, Step] = {
-    own.__name__: own
-    for own in (
+    step.__name__: step
+    for step in (
         *(gru_before, mgu, indrnn, sru, paragru, paralstm, mingru, minlstm, lru, slstm),
         *(lif, rlif, synaptic, alif, ligru, fastgrnn, indgru, rhn, mogrifier, onlstm),
         *(gru_layernorm, rglru, antisymmetric, antisymmetric_gated, cornn, unicornn),

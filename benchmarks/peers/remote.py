@@ -7,9 +7,7 @@ its results, and then times so many calls as each further line of its input asks
 
 from __future__ import annotations
 
-import contextlib
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,8 +20,8 @@ import torch
 
 from benchmarks.cases import packed, unpacked
 from benchmarks.problem import Contestant, Problem, Results, draw_problem
-from benchmarks.programs import program
-from elman.measuring.process import ProcessError, environment
+from benchmarks.programs import Worker, program
+from elman.measuring.process import environment
 
 _OVERLAP = 20  # times the calls of a sample: what begins and ends alone is a small part of it
 
@@ -32,33 +30,14 @@ class Remote:
     """The near end: starts the process, asks it, ends it."""
 
     def __init__(self, name: str, problem: Problem) -> None:
-        self.name, self.folder = name, tempfile.TemporaryDirectory(prefix="elman-peer-")
+        self.folder = tempfile.TemporaryDirectory(prefix="elman-peer-")
         far = program("peers.remote", threads=problem.case.threads)
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", *far.words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(far),
-        )
-        self.answer: dict[str, Any] = self.ask(packed(problem.case, name, self.folder.name))
+        self.worker = Worker([sys.executable, "-P", *far.words], environment(far))
+        self.answer = self.worker.ask(packed(problem.case, name, self.folder.name))
 
-    def ask(self, question: Any) -> Any:
-        """One question, one answer.
-
-        Raises:
-            ProcessError: the process has ended.
-        """
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(question) + "\n")
-            self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            self.close()
-            raise ProcessError(f"the process of {self.name} ended with {self.process.returncode}")
-        return json.loads(answer)
+    def ask(self, calls: int) -> float:
+        """Seconds per call. Raises ProcessError: the process has ended."""
+        return self.worker.ask(calls)
 
     def results(self) -> Results:
         """What the contestant has computed."""
@@ -66,15 +45,7 @@ class Remote:
 
     def close(self) -> None:
         """End the process."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        try:
-            self.process.wait(10.0)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        self.worker.close()
         self.folder.cleanup()
 
 
@@ -99,41 +70,41 @@ def remote(name: str, problem: Problem) -> Contestant | str:
 
 def beside(name: str, problem: Problem) -> Contestant | str:
     """A contestant that trains twice at once, in two processes on the same cores."""
-    both = [Remote(name, problem) for _ in range(2)]
+    processes = [Remote(name, problem) for _ in range(2)]
 
     def close() -> None:
-        for one in both:
-            one.close()
+        for process in processes:
+            process.close()
 
     def sample(calls: int) -> float:
         with ThreadPoolExecutor(2) as threads:
-            return fmean(threads.map(lambda one: one.ask(_OVERLAP * calls), both))
+            return fmean(threads.map(lambda process: process.ask(_OVERLAP * calls), processes))
 
-    answer = both[0].answer
+    answer = processes[0].answer
     if "absent" in answer:
         close()
         return str(answer["absent"])
     wants, facts = tuple(answer["wants"]), dict(answer["facts"])
-    return Contestant(lambda: sample(1), both[0].results, wants, lambda: facts, sample, close)
+    return Contestant(lambda: sample(1), processes[0].results, wants, lambda: facts, sample, close)
 
 
 def main() -> None:
     """The far end."""
     case, name, folder = unpacked(json.loads(sys.stdin.readline()))
     torch.set_num_threads(case.threads)
-    made = case.measure.enter(name, draw_problem(case))
-    if isinstance(made, str):
-        answer({"absent": made})
+    contestant = case.measure.enter(name, draw_problem(case))
+    if isinstance(contestant, str):
+        answer({"absent": contestant})
         return
-    torch.save(made.results(), Path(folder) / "results.pt")
-    answer({"wants": made.wants, "facts": made.facts()})
+    torch.save(contestant.results(), Path(folder) / "results.pt")
+    answer({"wants": contestant.wants, "facts": contestant.facts()})
     for line in sys.stdin:
         calls = int(line)
         if calls > 1:
-            made.run()  # threads that slept are awake then
+            contestant.run()  # threads that slept are awake then
         start = time.perf_counter()
         for _ in range(calls):
-            made.run()
+            contestant.run()
         answer((time.perf_counter() - start) / calls)
 
 

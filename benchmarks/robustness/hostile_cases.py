@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -35,30 +36,25 @@ NAMES = (
     *("\ud800", "../../../x", "\x00", "%s%n", "$(id)", "\u202ex", "x" * 5000, ""),
 )
 NUMBERS = (0, -1, 2.5, 1e308, -1e308, 1e-320, 10**30, 10**400, float("nan"), float("inf"), True)
-OTHERS = (None, [], {}, "7", [[[]]], {"a": {"b": 1}}, [1, "2"], *NUMBERS, *NAMES)
-NAMED = {f"{ascii(other)[:40]} ({number})": other for number, other in enumerate(OTHERS)}
+FOREIGN = (None, [], {}, "7", [[[]]], {"a": {"b": 1}}, [1, "2"], *NUMBERS, *NAMES)
+NAMED = {f"{ascii(foreign)[:40]} ({number})": foreign for number, foreign in enumerate(FOREIGN)}
 JSON = ("config.json", "facts.json", "result.json", "model.json")
 READ = ("load", "sample", "export", "runs", "report")  # which leave the run's files as they are
 WAYS = (*READ, "resume", "train --resume", "weights")
+MATRIX = {"weight_hh_l0": torch.zeros(24, 8)}
+REOPEN = ("resume", "load", "weights")
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a case has for itself.
-
-    Attributes:
-        run: the run folder.
-        cache: elman's.
-        home: files of the user, which stay as they are.
-        mark: what code of the folder would leave.
-    """
+    """The folder of a case."""
 
     root: Path
 
-    run = property(lambda self: self.root / "run")
-    cache = property(lambda self: self.root / "cache")
-    home = property(lambda self: self.root / "home")
-    mark = property(lambda self: self.root / "ran")
+    run = property(lambda self: self.root / "run")  # the run's folder
+    cache = property(lambda self: self.root / "cache")  # elman's
+    home = property(lambda self: self.root / "home")  # files of the user, which stay as they are
+    mark = property(lambda self: self.root / "ran")  # what code of the folder would leave
 
     def file(self, name: str) -> Path:
         """A file of the run; ``step/…`` and ``best/…`` of its checkpoints."""
@@ -92,8 +88,8 @@ def instead(make: Callable[[Path], object]) -> Callable[[Path], object]:
 def listening(path: Path) -> None:
     where = os.getcwd()
     os.chdir(path.parent)  # the name of a socket is short
-    with contextlib.closing(socket.socket(socket.AF_UNIX)) as one:
-        one.bind(path.name)
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as server:
+        server.bind(path.name)
     os.chdir(where)
 
 
@@ -144,10 +140,10 @@ def formed(find: Find) -> Iterator[tuple[str, Change]]:
     return ((form, partial(change, make)) for form, make in FORMS.items())
 
 
-def written(path: Path, content: bytes = b"{}") -> Path:
-    """A file, with that content if it is not there."""
+def existing(path: Path) -> Path:
+    """A file; with an empty object of JSON if it was not there."""
     if not path.exists():
-        path.write_bytes(content)
+        path.write_text("{}")
     return path
 
 
@@ -155,7 +151,7 @@ def forms() -> Iterator[Case]:
     names = [*JSON, "metrics.csv", ".lock", "report.html"]
     inner = ("checkpoint.json", "tensors.safetensors", "metrics.csv")
     for name in [*names, *(f"{at}/{name}" for at in ("step", "best") for name in inner)]:
-        for form, change in formed(lambda place, name=name: [written(place.file(name))]):
+        for form, change in formed(lambda place, name=name: [existing(place.file(name))]):
             yield Case("forms", f"{name}: {form}", change, WAYS)
 
 
@@ -163,9 +159,8 @@ def places(content: Any, outer: tuple = ()) -> Iterator[tuple]:
     """Walk through the places of a JSON value."""
     if outer:
         yield outer
-    parts = content.items() if isinstance(content, dict) else ()
-    parts = enumerate(content) if isinstance(content, list) else parts
-    for key, part in parts:
+    numbered = enumerate(content) if isinstance(content, list) else ()
+    for key, part in content.items() if isinstance(content, dict) else numbered:
         yield from places(part, (*outer, key))
 
 
@@ -178,32 +173,32 @@ def replaced(content: Any, where: tuple, value: Any) -> None:
 
 def edited(path: Path, edit: Callable[[Any], object]) -> None:
     """Change what a file of JSON has."""
-    content = json.loads(written(path).read_text())
+    content = json.loads(existing(path).read_text())
     edit(content)
     path.write_text(json.dumps(content))
 
 
-def others(find: Find, most: int, inside: Callable[[Any], Any]) -> Iterator[tuple[str, Change]]:
+def swaps(find: Find, most: int, inside: Callable[[Any], Any]) -> Iterator[tuple[str, Change]]:
     """By name of a value: it takes some places of a part of files of JSON."""
 
-    def change(other: Any, place: Place, draw: random.Random) -> None:
+    def change(foreign: Any, place: Place, draw: random.Random) -> None:
         def edit(content: Any) -> None:
             value = inside(content)
             for where in draw.sample(list(places(value)), min(most, len(value))):
                 with contextlib.suppress(KeyError, IndexError, TypeError):
-                    replaced(value, where, other)
+                    replaced(value, where, foreign)
 
         for path in find(place):
             edited(path, edit)
 
-    return ((name, partial(change, other)) for name, other in NAMED.items())
+    return ((name, partial(change, foreign)) for name, foreign in NAMED.items())
 
 
 def values() -> Iterator[Case]:
     for name in JSON:
-        files = others(lambda place, name=name: [place.file(name)], 2, lambda content: content)
-        for other, change in files:
-            yield Case("values", f"{name}: {other}", change, WAYS)
+        files = swaps(lambda place, name=name: [place.file(name)], 2, lambda content: content)
+        for foreign, change in files:
+            yield Case("values", f"{name}: {foreign}", change, WAYS)
 
 
 def fields() -> Iterator[Case]:
@@ -269,19 +264,18 @@ def tensors() -> Iterator[Case]:
         "missing": lambda v: None,
     }
 
-    def change(tensor: str, made: Any, place: Place, draw: random.Random) -> None:
-        def forged(held: dict[str, Any], facts: dict[str, Any]) -> None:
-            if tensor in held and (value := made(held.pop(tensor))) is not None:
-                held[tensor] = value.contiguous()
+    def change(tensor: str, changed: Any, place: Place, draw: random.Random) -> None:
+        def forged(stored: dict[str, Any], facts: dict[str, Any]) -> None:
+            if tensor in stored and (value := changed(stored.pop(tensor))) is not None:
+                stored[tensor] = value.contiguous()
 
         forge(place.run, forged)
 
     kinds = ("model.recurrent.weight_hh_l0", "model.embedding.weight", "optimizer.1.exp_avg")
     kinds += ("optimizer.2.exp_avg_sq", "optimizer.0.step", "carried.0", "random.cpu")
     for tensor in kinds:
-        for name, made in changes.items():
-            opened = ("resume", "load", "weights")
-            yield Case("tensors", f"{tensor}: {name}", partial(change, tensor, made), opened)
+        for name, changed in changes.items():
+            yield Case("tensors", f"{tensor}: {name}", partial(change, tensor, changed), REOPEN)
 
 
 def safetensors(name: str, dtype: str, shape: list[int], at: list[int]) -> bytes:
@@ -303,11 +297,11 @@ RAW = {
 
 
 def facts() -> Iterator[Case]:
-    def change(other: Any, place: Place, draw: random.Random) -> None:
-        def forged(held: dict[str, Any], facts: dict[str, Any]) -> None:
-            replaced(facts, draw.choice(list(places(facts))), other)
+    def change(foreign: Any, place: Place, draw: random.Random) -> None:
+        def forged(stored: dict[str, Any], facts: dict[str, Any]) -> None:
+            replaced(facts, draw.choice(list(places(facts))), foreign)
             with contextlib.suppress(TypeError, KeyError):
-                facts["choices"][draw.choice(NAMES)] = {draw.choice(NAMES): {"engine": other}}
+                facts["choices"][draw.choice(NAMES)] = {draw.choice(NAMES): {"engine": foreign}}
 
         with contextlib.suppress(UnicodeEncodeError):
             forge(place.run, forged)
@@ -316,13 +310,14 @@ def facts() -> Iterator[Case]:
         sha256 = {"tensors.safetensors": hashlib.sha256(content).hexdigest()}
         for at in ("step", "best"):
             place.file(f"{at}/tensors.safetensors").write_bytes(content)
-            edited(place.file(f"{at}/checkpoint.json"), lambda told: told["sha256"].update(sha256))
+            edited(
+                place.file(f"{at}/checkpoint.json"), lambda record: record["sha256"].update(sha256)
+            )
 
-    for name, other in NAMED.items():
-        yield Case("facts", name, partial(change, other), ("resume", "load"))
+    for name, foreign in NAMED.items():
+        yield Case("facts", name, partial(change, foreign), ("resume", "load"))
     for name, content in RAW.items():
-        opened = ("resume", "load", "weights")
-        yield Case("facts", f"safetensors: {name}", partial(raw, content), opened)
+        yield Case("facts", f"safetensors: {name}", partial(raw, content), REOPEN)
 
 
 def links() -> Iterator[Case]:
@@ -351,9 +346,8 @@ class Pickled:
 
 
 def weights() -> Iterator[Case]:
-    def saved(place: Place, made: Any = None) -> list[Path]:
-        made = {"weight_hh_l0": torch.zeros(24, 8)} if made is None else made
-        torch.save(made, place.root / "weights.pt")
+    def saved(place: Place, state: Any = MATRIX) -> list[Path]:
+        torch.save(state, place.root / "weights.pt")
         return [place.root / "weights.pt"]
 
     states: dict[str, Callable[[Place], Any]] = {
@@ -381,8 +375,8 @@ def caches() -> Iterator[Case]:
     records, ways = files("tuning/*.json"), ("kernel", "tune")
     for form, change in formed(records):
         yield Case("caches", f"tuning: {form}", change, ways)
-    for other, change in others(records, 3, lambda content: content["value"]):
-        yield Case("caches", f"tuning: {other}", change, ways)
+    for foreign, change in swaps(records, 3, lambda content: content["value"]):
+        yield Case("caches", f"tuning: {foreign}", change, ways)
     for name in ("tuning", "kernels"):
         for mode in (0o777, 0o770, 0o000):
             change = lambda place, draw, at=(name, mode): (place.cache / at[0]).chmod(at[1])  # noqa: E731
@@ -394,8 +388,7 @@ KINDS = (forms, values, fields, trust, tensors, facts, links, weights, caches)
 
 def cases(seed: int) -> list[Case]:
     """All there are, those of each kind in a drawn order, the kinds in turn."""
-    draw, every = random.Random(seed), [list(kind()) for kind in KINDS]
-    for own in every:
-        draw.shuffle(own)
-    longest = max(map(len, every))
-    return [own[k] for k in range(longest) for own in every if k < len(own)]
+    draw, groups = random.Random(seed), [list(kind()) for kind in KINDS]
+    for group in groups:
+        draw.shuffle(group)
+    return [case for turn in zip_longest(*groups) for case in turn if case is not None]

@@ -87,25 +87,25 @@ def prepared(root: Path) -> Path:
     shutil.move(folder, place.run)
     forge(place.run, lambda tensors, facts: None)
     open_by("kernel", place)
-    ours = Path(os.environ["ELMAN_CACHE"])
+    cache = Path(os.environ["ELMAN_CACHE"])
     place.cache.mkdir()
     for name in ("kernels", "tuning"):
-        shutil.copytree(ours / name, place.cache / name) if (ours / name).exists() else None
+        shutil.copytree(cache / name, place.cache / name) if (cache / name).exists() else None
     return place.root
 
 
 def hashes(folder: Path) -> dict[str, str]:
     """Of all files below a folder that are files, by name; links as they are."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         if path.is_symlink():
-            found[name] = f"-> {os.readlink(path)}"
+            digests[name] = f"-> {os.readlink(path)}"
         elif path.is_file() and path.stat().st_size < 1 << 24:
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         else:
-            found[name] = "another"
-    return found
+            digests[name] = "another"
+    return digests
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Outcome:
     """How a case went: why it failed, or nothing; what it said; how long it took."""
 
     failures: list[str]
-    said: str
+    text: str
     seconds: float
 
 
@@ -128,38 +128,38 @@ def tried(case: Case, way: str, clean: Path, root: Path, seed: str, patience_s: 
     os.mkfifo(place.run / "pipe")
     case.change(place, random.Random(seed))
     home, before = hashes(place.home), hashes(place.run)
-    told, began = root / "said", time.monotonic()
+    log, began = root / "said", time.monotonic()
     child = os.fork()
     if not child:
         status = 99
         try:
-            status = _child(way, place, told)
+            status = _child(way, place, log)
         finally:
             os._exit(status)
     status = _awaited(child, began + patience_s)
     seconds = time.monotonic() - began
-    said = told.read_text(errors="replace") if told.exists() else ""
-    crashed = "Traceback" in said
-    errors = sum(line.startswith("error:") for line in said.splitlines())
+    output = log.read_text(errors="replace") if log.exists() else ""
+    crashed = "Traceback" in output
+    errors = sum(line.startswith("error:") for line in output.splitlines())
     after = {k: v for k, v in hashes(place.run).items() if k != "report.html"}
     judged = {
         f"it hung: {patience_s:g} s": status is None,
         f"status {status}": status not in (None, 0, 1, 2),
-        f"a traceback: {said.strip().splitlines()[-1] if crashed else ''}": crashed,
+        f"a traceback: {output.strip().splitlines()[-1] if crashed else ''}": crashed,
         f"{errors} errors": errors > 1 and not crashed,
-        "it wrote an escape sequence": "\x1b" in said,
+        "it wrote an escape sequence": "\x1b" in output,
         "code of the folder ran": place.mark.exists() or (root.parent / "mine ran").exists(),
         "files of the user have changed": hashes(place.home) != home,
         "the run's files have changed": way in READ
         and after != {k: v for k, v in before.items() if k != "report.html"},
     }
-    return Outcome([text for text, failed in judged.items() if failed], said, seconds)
+    return Outcome([text for text, failed in judged.items() if failed], output, seconds)
 
 
-def _child(way: str, place: Place, told: Path) -> int:
+def _child(way: str, place: Place, log: Path) -> int:
     """Open a case; what it says goes to a file. A process of its own, with no terminal."""
     os.setsid()
-    file = os.open(told, os.O_WRONLY | os.O_CREAT, 0o600)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT, 0o600)
     for number in (1, 2):
         os.dup2(file, number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -185,8 +185,8 @@ def _child(way: str, place: Place, told: Path) -> int:
 def _awaited(child: int, end: float) -> int | None:
     """The status of a process; None if it had to be ended."""
     while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.01)
     with contextlib.suppress(ProcessLookupError):
@@ -207,15 +207,15 @@ def campaign(root: Path, chosen: list[Case], seed: int, patience_s: float) -> Co
     clean, counts, slowest = prepared(root), Counter[str](), 0.0
     for number, case in enumerate(chosen):
         way = case.ways[random.Random(f"{seed} {number}").randrange(len(case.ways))]
-        found = tried(case, way, clean, root / "case", f"{seed} {case.name}", patience_s)
-        slowest = max(slowest, found.seconds)
+        outcome = tried(case, way, clean, root / "case", f"{seed} {case.name}", patience_s)
+        slowest = max(slowest, outcome.seconds)
         counts["cases"] += 1
         counts[f"of {case.kind}"] += 1
-        counts["refused"] += "error" in found.said.lower()
-        counts["failed"] += bool(found.failures)
-        if found.failures:
+        counts["refused"] += "error" in outcome.text.lower()
+        counts["failed"] += bool(outcome.failures)
+        if outcome.failures:
             name = f"{case.kind}: {case.name}, by {way}".encode("ascii", "backslashreplace")
-            print(f"{name.decode()}: {'; '.join(found.failures)}", flush=True)
+            print(f"{name.decode()}: {'; '.join(outcome.failures)}", flush=True)
     print(f"{dict(counts)}, the slowest took {slowest:.1f} s")
     return counts
 
@@ -228,11 +228,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="kinds, such as trust,links")
     parser.add_argument("--patience", type=float, default=10.0, help="seconds for a case")
-    asked = parser.parse_args()
-    os.environ["ELMAN_CACHE"] = str((asked.out / "cache").resolve())
-    only = asked.only.split(",") if asked.only else [kind.__name__ for kind in KINDS]
-    chosen = [case for case in cases(asked.seed) if case.kind in only][: asked.count]
-    counts = campaign(asked.out.resolve(), chosen, asked.seed, asked.patience)
+    options = parser.parse_args()
+    os.environ["ELMAN_CACHE"] = str((options.out / "cache").resolve())
+    only = options.only.split(",") if options.only else [kind.__name__ for kind in KINDS]
+    chosen = [case for case in cases(options.seed) if case.kind in only][: options.count]
+    counts = campaign(options.out.resolve(), chosen, options.seed, options.patience)
     sys.exit(1 if counts["failed"] else 0)
 
 

@@ -55,8 +55,8 @@ class Strike:
                 file.write(where)
         except FileExistsError:
             return
-        for other in family() if self.all else ():
-            os.kill(other, signal.SIGKILL)
+        for pid in family() if self.all else ():
+            os.kill(pid, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def fire_later(self, where: str) -> None:
@@ -105,7 +105,7 @@ def family() -> list[int]:
         for thread in Path(f"/proc/{root}/task").iterdir()
         for child in (thread / "children").read_text().split()
     ]
-    return [other for other in (root, *children) if other != os.getpid()]
+    return [pid for pid in (root, *children) if pid != os.getpid()]
 
 
 @dataclass(frozen=True)

@@ -50,31 +50,18 @@ STARTS = 6  # of one run
 WORDS = ("quick", "brown", "fox", "jumps", "over", "lazy", "dog", "seven", "wizards", "brew")
 
 
-@dataclass(frozen=True)
-class Kill:
-    """What is done to a run.
-
-    Attributes:
-        launch: how its processes are started.
-        strike: at what moment which of them kills itself.
-    """
-
-    launch: str
-    strike: Strike
-
-
 @dataclass
 class Campaign:
     """The folder of all runs, and what they share.
 
     Attributes:
         engine: what they run on; "auto" may choose otherwise in each.
-        whole: undisturbed runs, by their number of processes and what they chose.
+        references: undisturbed runs, by their number of processes and what they chose.
     """
 
     root: Path
     engine: str = "auto"
-    whole: dict[str, RunFolder] = field(default_factory=dict)
+    references: dict[str, RunFolder] = field(default_factory=dict)
 
     def prepare(self, launches: list[str]) -> None:
         """Write the text that is learned; compile, measure and run undisturbed.
@@ -108,35 +95,35 @@ class Campaign:
         if launch == "torchrun":
             starter = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
             starter += ["--max-restarts=2", "--monitor-interval=0.2"]
-        own = environment() | {"ELMAN_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+        variables = environment() | {"ELMAN_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
         if strike:
-            own[STRIKE] = strike.text()
+            variables[STRIKE] = strike.text()
         command = [sys.executable, *starter, *program, "train", *words]
-        with open(out.with_suffix(".said"), "ab+") as said:
-            said.seek(0, os.SEEK_END)
-            begin = said.tell()
+        with open(out.with_suffix(".said"), "ab+") as log:
+            log.seek(0, os.SEEK_END)
+            begin = log.tell()
             process = subprocess.Popen(
-                command, env=own, stdout=said, stderr=said, start_new_session=True
+                command, env=variables, stdout=log, stderr=log, start_new_session=True
             )
             try:
                 process.wait(LIMIT_S)
             finally:
                 stop(process)
-            said.seek(begin)
-            return said.read().decode(errors="replace")
+            log.seek(begin)
+            return log.read().decode(errors="replace")
 
     def fresh(self, launch: str, out: Path) -> list[str]:
         """The options of a new run."""
         devices = ["--devices=2"] if launch == "devices" else []
-        own = [f"--data={self.data}", f"--out={out}", f"--engine={self.engine}"]
-        return [*own, *OPTIONS, *devices]
+        paths = [f"--data={self.data}", f"--out={out}", f"--engine={self.engine}"]
+        return [*paths, *OPTIONS, *devices]
 
     def ended(self, launch: str, out: Path) -> RunFolder:
         """A run without a strike, to its end."""
-        said = self.start(launch, out, self.cache, None)
+        output = self.start(launch, out, self.cache, None)
         run = result_of(out)
         if run is None:
-            raise SystemExit(f"an undisturbed run failed:\n{said}")
+            raise SystemExit(f"an undisturbed run failed:\n{output}")
         return run
 
     def undisturbed(self, run: RunFolder, launch: str) -> RunFolder:
@@ -144,67 +131,67 @@ class Campaign:
         processes = 1 if launch == "alone" else 2
         choices = (run.read("result") or {})["choices"]
         key = f"{processes} {sorted(choices.items())!r}"
-        if key in self.whole:
-            return self.whole[key]
+        if key in self.references:
+            return self.references[key]
         if run.path.parent.name.startswith("whole-"):
-            return self.whole.setdefault(key, run)
-        return self.whole.setdefault(key, self.pinned(launch, choices, len(self.whole)))
+            return self.references.setdefault(key, run)
+        return self.references.setdefault(key, self.pinned(launch, choices, len(self.references)))
 
     def pinned(self, launch: str, choices: dict[str, Any], number: int) -> RunFolder:
         """An undisturbed run from the first step, by given choices."""
         out = self.root / f"whole-{number}"
         mark = self.root / f"whole-{number}.mark"
-        begun = "alone" if launch == "alone" else "torchrun"
+        starter = "alone" if launch == "alone" else "torchrun"
         # Killed in its first step, it has its first checkpoint alone.
         strike = Strike("step", 0, 1, 0.0, 0.0, True, str(mark))
-        self.start(begun, out, self.cache, strike)
+        self.start(starter, out, self.cache, strike)
         (run,) = list_runs(out)
         point, _ = checkpoint.load_latest(run.checkpoints)
         assert point is not None, "it was to be killed in its first step"
         assert point.step == 0
         facts = point.facts | {"choices": choices}
         checkpoint.save(run.checkpoints, replace(point, facts=facts))
-        return self.ended(begun, out)
+        return self.ended(starter, out)
 
-    def carry_out(self, kill: Kill, name: str) -> tuple[str, ...] | None:
+    def carry_out(self, launch: str, strike: Strike, name: str) -> tuple[str, ...] | None:
         """Kill a run, let it end, compare; the row of the table, or None if it was not hit."""
-        out, place = self.root / name, PLACES[kill.strike.place]
-        strike = replace(kill.strike, mark=str(self.root / f"{name}.mark"))
+        out, place = self.root / name, PLACES[strike.place]
+        strike = replace(strike, mark=str(self.root / f"{name}.mark"))
         cache = self.root / f"{name}.cache"
         shutil.copytree(self.cache, cache)
         for path in cache.glob(place.cold) if place.cold else ():
             path.unlink()
-        said = self.start(kill.launch, out, cache, strike)
+        output = self.start(launch, out, cache, strike)
         starts = 1
         while result_of(out) is None and starts < STARTS:
-            said += self.start(kill.launch, out, cache, None)
+            output += self.start(launch, out, cache, None)
             starts += 1
         shutil.rmtree(cache)
         if not Path(strike.mark).exists():
             return None
         hit = Path(strike.mark).read_text(encoding="utf-8")
-        found = result_of(out)
-        if found is None:
+        run = result_of(out)
+        if run is None:
             verdict = f"NO: it did not end, see {out.with_suffix('.said')}"
         else:
-            wrong = difference(found, self.undisturbed(found, kill.launch))
+            wrong = difference(run, self.undisturbed(run, launch))
             verdict = f"NO: {wrong}" if wrong else "yes"
-        who = "all" if strike.all else f"process {strike.rank}"
-        return (kill.launch, who, hit, gone_on(said), verdict)
+        killed = "all" if strike.all else f"process {strike.rank}"
+        return (launch, killed, hit, gone_on(output), verdict)
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     """Wait for all that a start has left; end what does not end by itself."""
     end = time.monotonic() + 30
-    while (left := members(process.pid)) and time.monotonic() < end:
+    while (alive := members(process.pid)) and time.monotonic() < end:
         time.sleep(0.05)
-    for other in left:
-        os.kill(other, signal.SIGKILL)
+    for pid in alive:
+        os.kill(pid, signal.SIGKILL)
 
 
 def members(start: int) -> list[int]:
     """Processes whose environment says that they belong to a start: its session, or torchrun's."""
-    found = []
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             words = stat.read_text().rpartition(")")[2].split()
@@ -212,41 +199,41 @@ def members(start: int) -> list[int]:
             continue
         state, parent, session = words[0], int(words[1]), int(words[3])
         if state != "Z" and start in (session, parent):
-            found.append(int(stat.parent.name))
-    return found
+            pids.append(int(stat.parent.name))
+    return pids
 
 
 def result_of(out: Path) -> RunFolder | None:
     """The run below a folder that has its result."""
-    done = [run for run in list_runs(out) if (run.path / "result.json").exists()]
-    return done[-1] if done else None
+    complete = [run for run in list_runs(out) if (run.path / "result.json").exists()]
+    return complete[-1] if complete else None
 
 
-def gone_on(said: str) -> str:
+def gone_on(output: str) -> str:
     """From where a run went on after it was killed."""
-    steps = re.findall(r"resumed at step (\d+)", said)
+    steps = re.findall(r"resumed at step (\d+)", output)
     if steps:
         return f"step {steps[-1]}"
-    return "its result" if "the run is complete" in said else "its first step"
+    return "its result" if "the run is complete" in output else "its first step"
 
 
-def difference(left: RunFolder, right: RunFolder) -> str:
+def difference(first: RunFolder, second: RunFolder) -> str:
     """In what two runs differ, beside times; empty if they are equal to the bit."""
     try:
-        assert_equal_runs(left, right)
+        assert_equal_runs(first, second)
     except AssertionError as error:
         return str(error).split("\n")[0] or "checkpoint or metrics"
     return ""
 
 
-def drawn(draw: random.Random, places: list[str], launches: list[str]) -> Kill:
-    """A kill at random."""
+def draw_kill(draw: random.Random, places: list[str], launches: list[str]) -> tuple[str, Strike]:
+    """How the processes of a run are started, and when one of them kills itself."""
     place = draw.choice(places)
     launch, about = draw.choice(launches), PLACES[place]
     rank = 0 if launch == "alone" or about.first else draw.randrange(2)
-    both = launch != "alone" and draw.random() < 0.5
+    everyone = launch != "alone" and draw.random() < 0.5
     call = draw.randint(1, about.calls)
-    return Kill(launch, Strike(place, rank, call, draw.random(), about.most_s, both, ""))
+    return launch, Strike(place, rank, call, draw.random(), about.most_s, everyone, "")
 
 
 def main() -> None:
@@ -268,8 +255,7 @@ def main() -> None:
     print("| | started by | killed | where | went on from | equal |\n|--|--|--|--|--|--|")
     while len(rows) < options.kills and tried < 3 * options.kills:
         tried += 1
-        kill = drawn(draw, places, launches)
-        row = campaign.carry_out(kill, f"run-{tried:03d}")
+        row = campaign.carry_out(*draw_kill(draw, places, launches), f"run-{tried:03d}")
         if row is not None:  # else it was over before
             rows.append(row)
             print(f"| {len(rows)} | {' | '.join(row)} |", flush=True)

@@ -14,10 +14,9 @@ the call of a seed, runs it and prints what was raised.
 from __future__ import annotations
 
 import argparse
-import json
+import multiprocessing
 import os
 import resource
-import select
 import shutil
 import signal
 import sys
@@ -25,8 +24,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -34,6 +34,7 @@ from random_calls import ADDRESS_SPACE, Place, RandomCall, Verdict, random_call,
 
 BATCH = 50  # calls of one process
 GRACE_S = 15.0  # beyond the limit, within which Python has to notice it
+FORKED = multiprocessing.get_context("fork")
 
 
 class Row(NamedTuple):
@@ -45,46 +46,40 @@ class Row(NamedTuple):
 
 
 class _Worker:
-    """A process that makes some calls, and says of each how it ended."""
+    """A process that makes some calls, and sends of each how it ended."""
 
     def __init__(self, seeds: Sequence[int], root: Path, place: Place) -> None:
-        self.left = list(seeds)
-        read, write = os.pipe()
-        self.pid = os.fork()
-        if not self.pid:
-            os.close(read)
-            _make_calls(seeds, os.fdopen(write, "wb", buffering=0), root, place)
-        os.close(write)
-        self.said, self.since, self._rest = read, time.monotonic(), b""
+        self.remaining, self.since, self.alive = list(seeds), time.monotonic(), True
+        self.verdicts, far = FORKED.Pipe(duplex=False)
+        self.process = FORKED.Process(target=_make_calls, args=(seeds, far, root, place))
+        self.process.start()
+        far.close()
 
-    def rows(self) -> Iterator[Row]:
-        """The calls made since; of one that ended the process, or had to be ended, that."""
-        data = os.read(self.said, 1 << 16)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self.since = time.monotonic()
-            yield self._row(Verdict(*json.loads(line)))
-        if not data:
-            _, status = os.waitpid(self.pid, 0)
-            os.close(self.said)
-            if self.left:
-                kind = f"ended by {signal.Signals(status & 127).name}" if status & 127 else "ended"
-                yield self._row(Verdict(kind, False, f"status {status}"))
-            self.pid = 0
+    def row(self) -> Row | None:
+        """The next call; of one that ended the process, or had to be ended, that; None if all are
+        made."""
+        try:
+            judgement, self.since = Verdict(*self.verdicts.recv()), time.monotonic()
+        except EOFError:
+            self.process.join()
+            self.alive = False
+            status = self.process.exitcode or 0
+            kind = f"ended by {signal.Signals(-status).name}" if status < 0 else "ended"
+            judgement = Verdict(kind, False, f"status {status}")
+        if not self.remaining:
+            return None
+        seed = self.remaining.pop(0)
+        return Row(seed, random_call(seed), judgement)
 
     def check(self) -> None:
         """End the process if its call takes far too long."""
-        limit = random_call(self.left[0]).limit_s if self.left else 0.0
+        limit = random_call(self.remaining[0]).limit_s if self.remaining else 0.0
         if time.monotonic() - self.since > limit + GRACE_S:
-            os.kill(self.pid, signal.SIGKILL)
-
-    def _row(self, found: Verdict) -> Row:
-        seed = self.left.pop(0)
-        return Row(seed, random_call(seed), found)
+            self.process.kill()
 
 
-def _make_calls(seeds: Sequence[int], said: BinaryIO, root: Path, place: Place) -> None:
-    """Make calls in this process, and end it."""
+def _make_calls(seeds: Sequence[int], far: Connection, root: Path, place: Place) -> None:
+    """Make calls in this process."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     quiet = os.open(os.devnull, os.O_WRONLY)
@@ -93,10 +88,10 @@ def _make_calls(seeds: Sequence[int], said: BinaryIO, root: Path, place: Place) 
     for seed in seeds:
         folder = Path(tempfile.mkdtemp(dir=root))
         try:
-            found = verdict(random_call(seed), place._replace(folder=folder))
+            judgement = verdict(random_call(seed), place._replace(folder=folder))
         except BaseException as error:
-            found = Verdict(f"{type(error).__name__} of the judge", False, str(error))
-        said.write(json.dumps(found).encode() + b"\n")
+            judgement = Verdict(f"{type(error).__name__} of the judge", False, str(error))
+        far.send(tuple(judgement))
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
@@ -104,22 +99,23 @@ def _make_calls(seeds: Sequence[int], said: BinaryIO, root: Path, place: Place) 
 def make_calls(seeds: Sequence[int], workers: int, root: Path, place: Place) -> Iterator[Row]:
     """Make the calls of some seeds in processes of their own, in any order."""
     waiting = [list(seeds[k : k + BATCH]) for k in range(0, len(seeds), BATCH)][::-1]
-    running: list[_Worker] = []
+    running: dict[Any, _Worker] = {}
     while waiting or running:
         while waiting and len(running) < workers:
-            running.append(_Worker(waiting.pop(), root, place))
-        ready, _, _ = select.select([worker.said for worker in running], [], [], 1.0)
-        for worker in [worker for worker in running if worker.said in ready]:
-            yield from worker.rows()
-            if not worker.pid:
-                running.remove(worker)
-                if worker.left:
-                    waiting.append(worker.left)
-        for worker in running:
+            worker = _Worker(waiting.pop(), root, place)
+            running[worker.verdicts] = worker
+        for ready in wait([*running], 1.0):
+            row = running[ready].row()
+            if row is not None:
+                yield row
+            if not running[ready].alive:
+                remaining = running.pop(ready).remaining
+                waiting += [remaining] if remaining else []
+        for worker in running.values():
             worker.check()
 
 
-def prepared(root: Path) -> Place:
+def prepare(root: Path) -> Place:
     """A trained run to be loaded, and the text that it was trained on."""
     from run_folders import small_run
 
@@ -135,20 +131,20 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", default="", help="calls whose name begins so")
     parser.add_argument("--show", type=int, help="one call, by its seed")
-    asked = parser.parse_args(words)
+    options = parser.parse_args(words)
     os.environ.setdefault("ELMAN_CFLAGS", "-O0")
     root = Path(tempfile.mkdtemp(prefix="elman-calls-"))
     os.environ.setdefault("ELMAN_CACHE", str(root / "cache"))
     try:
-        place = prepared(root)
-        if asked.show is not None:
-            call = random_call(asked.show)
+        place = prepare(root)
+        if options.show is not None:
+            call = random_call(options.show)
             print(call.target, call.text, verdict(call, place), sep="\n")
             return 0
-        seeds = range(asked.seed, asked.seed + asked.count)
-        chosen = [seed for seed in seeds if random_call(seed).target.startswith(asked.only)]
+        seeds = range(options.seed, options.seed + options.count)
+        chosen = [seed for seed in seeds if random_call(seed).target.startswith(options.only)]
         counts: Counter[tuple[bool, str]] = Counter()
-        for row in make_calls(chosen, asked.workers, root, place):
+        for row in make_calls(chosen, options.workers, root, place):
             counts[row.verdict.right, row.verdict.kind] += 1
             if not row.verdict.right:
                 print(f"--- {row.call.target}, seed {row.seed}", row.call.text, sep="\n")

@@ -247,7 +247,7 @@ def checked(seed: int, count: int) -> list[dict[str, Any]]:
     return rows or [{"seed": seed, "formula": "all together", "wrong": texts}]
 
 
-def done(record: Path | None) -> tuple[set[int], int]:
+def read_record(record: Path | None) -> tuple[set[int], int]:
     """The seeds of a record, and how many failures it has."""
     if record is None or not record.exists():
         return set(), 0
@@ -309,7 +309,7 @@ def main() -> int:
 
 def campaign(first: int, last: int, formulas: int, record: Path | None, folder: str) -> int:
     """All seeds that a record lacks; how many failures there are, those of the record too."""
-    seeds, failed = done(record)
+    seeds, failed = read_record(record)
     cache = os.environ.get("ELMAN_CACHE") or folder
     count, begin, at = 0, time.perf_counter(), first
     while at < last:

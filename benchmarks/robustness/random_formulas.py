@@ -66,14 +66,14 @@ class Draw:
         shapes."""
         kinds = (self._elementwise, self._elementwise, self._smooth, self._rates)
         while True:
-            made = Formula(number)
-            made.leaf("h")
-            self.source.choice(kinds)(made)
+            drawing = Formula(number)
+            drawing.leaf("h")
+            self.source.choice(kinds)(drawing)
             try:
-                cell_of([made])
+                cell_of([drawing])
             except (TraceError, ShapeError, ArithmeticError):
                 continue
-            return made
+            return drawing
 
     def _elementwise(self, f: Formula) -> None:
         """Functions of one, two and three values, on special numbers."""
@@ -104,19 +104,19 @@ class Draw:
     def _smooth(self, f: Formula) -> None:
         """Products, reductions and functions of normal numbers."""
         names = [f.leaf("x"), f.leaf("h")]
-        left = {"A": 3, "B": 3, "g": 3}
+        uses = {"A": 3, "B": 3, "g": 3}
 
         def matrix() -> str:
             name = self.source.choice("AAB")
-            if not left[name]:
+            if not uses[name]:
                 return ""
-            left[name] -= 1
+            uses[name] -= 1
             form = self.source.choice(("{0}", "{0}", "{0}.T", "(0.5 * {0})", "tanh({0})"))
             return form.format(f.leaf(name))
 
         def value() -> str:
-            if left["g"] and self.source.random() < 0.2:
-                left["g"] -= 1
+            if uses["g"] and self.source.random() < 0.2:
+                uses["g"] -= 1
                 return f"({f.leaf('g')} * {self.source.choice(names)})"
             if self.source.random() < 0.1:
                 return f.leaf("k")
@@ -150,7 +150,7 @@ class Draw:
         hard, soft = of_rate(self.source.choice(rates)), of_rate(self.source.choice(rates))
         if self.source.random() < 0.2:
             soft = f"(0.5 * {soft} + {of_rate(self.source.choice(rates))})"
-        value = f.let(self.source.choice(_OTHER).format(hard, soft))
+        value = f.let(self.source.choice(_DERIVATIVES).format(hard, soft))
         if self.source.random() < 0.3:
             value = f.let(f"{value} + 0 * {f.leaf('x')}")
         A, wide = f.leaf("A"), f"({value} + 0.5 * {f.leaf('k')})"
@@ -217,7 +217,7 @@ _REDUCED = (
     "{0} / (1 + sum({1} * {1}))",
     "amax({0}) * {1}",
 )
-_OTHER = (
+_DERIVATIVES = (
     *("straight_through({0}, {1})", "straight_through({0}, {1})", "straight_through({0}, {1})"),
     *("straight_through({0}, {0} * {1})", "spike({0} - {1}, 'triangular')", "spike({0} * {1})"),
     *("stop_gradient({0}) + {1}", "stop_gradient({0}) * {1}", "{1} - stop_gradient({0} * {1})"),

@@ -9,12 +9,37 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
-from benchmarks.scaling.links import Link, Memory, Nodes
-from elman.plan.allreduce import step_s
+from elman.plan.allreduce import Interconnect, step_s
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """What connects devices that share nodes, as many in each.
+
+    A ring inside each node leaves the node's sum of n / D bytes with each of its D devices, these
+    are summed over nodes through the node's own link, and a ring inside hands the parts round.
+
+    Attributes:
+        devices: of a node.
+        inside: what connects the devices of a node.
+        across: what connects nodes.
+    """
+
+    devices: int
+    inside: Interconnect
+    across: Interconnect
+
+    def allreduce_s(self, size: float, workers: int) -> float:
+        """Seconds of an all-reduce of so many bytes."""
+        inside = self.inside.ring_s(size, min(workers, self.devices))
+        return inside + self.across.allreduce_s(size, math.ceil(workers / self.devices))
+
+
+Link = Interconnect | Nodes
 
 
 @dataclass(frozen=True)
@@ -24,8 +49,8 @@ class Times:
     Attributes:
         seconds: of forward and backward, by minibatch.
         gradients: bytes of each layer's gradients, the first layer first.
-        sharing_s: what it costs each of several workers with a device of its own to have others,
-            sums aside (s): gradients are gathered into messages, and put back.
+        sharing_s: what it costs each of several workers to have others, sums aside (s): gradients
+            are gathered into messages, and put back.
     """
 
     seconds: Mapping[int, float]
@@ -35,62 +60,16 @@ class Times:
     def compute_s(self, minibatch: int) -> float:
         """Seconds at any minibatch: in proportion above the largest measured, on a line between
         two, and below the smallest what that takes."""
-        known = sorted(self.seconds)
-        place = bisect_left(known, minibatch)
-        if place == len(known):
-            return self.seconds[known[-1]] * minibatch / known[-1]
-        above = known[place]
+        sizes = sorted(self.seconds)
+        place = bisect_left(sizes, minibatch)
+        if place == len(sizes):
+            return self.seconds[sizes[-1]] * minibatch / sizes[-1]
+        above = sizes[place]
         if place == 0 or above == minibatch:
             return self.seconds[above]
-        below = known[place - 1]
+        below = sizes[place - 1]
         share = (minibatch - below) / (above - below)
         return self.seconds[below] * (1 - share) + self.seconds[above] * share
-
-
-@dataclass(frozen=True)
-class Machine:
-    """One machine whose cores, caches and memory all workers share, as processes.
-
-    Attributes:
-        cores: of the machine.
-        threads: of each worker.
-        memory: through which they sum gradients, after the backward.
-        contention: times as long as alone a step takes, by processes that compute at once. Empty:
-            they share the cores alone.
-    """
-
-    cores: int
-    threads: int
-    memory: Memory
-    contention: Mapping[int, float] = field(default_factory=dict[int, float])
-
-    def crowding(self, workers: int) -> float:
-        """Times as long as on cores of their own so many workers take, if they share nothing
-        else."""
-        return max(1.0, workers * self.threads / self.cores)
-
-    def contended_s(self, alone: float, workers: int) -> float:
-        """A step's compute beside those of the other workers (s).
-
-        Beyond the largest count that was measured they share the cores in proportion.
-
-        Args:
-            alone: of one worker (s).
-        """
-        known = [count for count in self.contention if count <= workers]
-        if workers == 1 or not known:
-            return alone * self.crowding(workers)
-        most = max(known)
-        return alone * self.contention[most] * self.crowding(workers) / self.crowding(most)
-
-    def step_s(self, layers: Sequence[float], compute_s: float, workers: int) -> float:
-        """Seconds of a training step: nothing is summed before the backward has ended.
-
-        Args:
-            layers: bytes of each layer's gradients.
-            compute_s: of forward and backward (s).
-        """
-        return compute_s + self.memory.sum_s(sum(layers), workers) * self.crowding(workers)
 
 
 @dataclass(frozen=True)
@@ -122,33 +101,28 @@ class Point:
         return self.speedup / self.workers
 
 
-def forecast(times: Times, batch: int, workers: int, by: Link | Machine) -> Point:
-    """A step of a global minibatch by so many workers.
+def forecast(times: Times, batch: int, workers: int, link: Link) -> Point:
+    """A step of a global minibatch by workers with a device each.
 
     Args:
         times: of one worker.
         batch: the global minibatch.
         workers: how many share it.
-        by: what connects them, if each has a device; or the machine that they share.
+        link: what connects them.
     """
     minibatch = math.ceil(batch / workers)
-    alone, layers = times.compute_s(minibatch), list(times.gradients)
-    if isinstance(by, Machine):
-        compute = by.contended_s(alone, workers)
-        step = by.step_s(layers, compute, workers)
-    else:
-        compute = alone + (times.sharing_s if workers > 1 else 0.0)
-        step = step_s(layers, compute, workers, by)
+    compute = times.compute_s(minibatch) + (times.sharing_s if workers > 1 else 0.0)
+    step = step_s(list(times.gradients), compute, workers, link)
     return Point(workers, minibatch, compute, step, times.compute_s(batch) / step)
 
 
-def scaled(times: Times, batch: int, most: int, by: Link | Machine) -> list[Point]:
+def scaled(times: Times, batch: int, most: int, link: Link) -> list[Point]:
     """Steps by 1, 2, 4, … workers, as many as are allowed and have a sample each; of nodes by 1, 2,
     4, … of a node, then by 1, 2, 4, … nodes."""
-    whole = by.devices if isinstance(by, Nodes) else 1
+    devices = link.devices if isinstance(link, Nodes) else 1
     most = min(most, batch)
-    counts = [*powers(min(most, whole - 1)), *(whole * nodes for nodes in powers(most // whole))]
-    return [forecast(times, batch, workers, by) for workers in counts]
+    counts = [*powers(min(most, devices - 1)), *(devices * n for n in powers(most // devices))]
+    return [forecast(times, batch, workers, link) for workers in counts]
 
 
 def powers(most: int) -> Iterator[int]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.machine import facts
-from benchmarks.scaling.forecast import Machine, Times
-from benchmarks.scaling.links import Memory
+from benchmarks.scaling.forecast import Times, powers
 from elman.errors import RunError, diagnostic
 from elman.files import write_atomically
 from elman.measuring.timing import WARM_UP, quartiles, time_side_by_side
@@ -23,13 +25,10 @@ from elman.train.loop.layers import recurrent
 from elman.train.run.stored import DamageError, Positive, Range, Share, filled, read_object
 from elman.tuning.waiting import Waiting
 
-FORMAT = "elman scale 1"
 BUDGET_S = 30.0  # for all minibatches
+SHARING_S = 6.0  # for what sharing costs beside sums
 LEAST_ROUNDS = 3
 BEFORE = 2 + WARM_UP  # calls of each minibatch before the rounds begin
-
-Size = Annotated[int, Range(1, 2**31)]
-Bytes = Annotated[float, Range(0, 1e18)]
 
 
 @dataclass(frozen=True)
@@ -46,26 +45,28 @@ class Stack:
     """
 
     cell: str
-    hidden: Size
-    layers: Size
-    steps: Size
+    hidden: int
+    layers: int
+    steps: int
     dtype: str
-    threads: Size
+    threads: int
 
-    def __post_init__(self) -> None:
-        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
-            raise ValueError(f"torch has no dtype {self.dtype!r}")
+    def __str__(self) -> str:
+        return (
+            f"{self.layers} layers of {self.cell}, {self.hidden} units, T={self.steps}, "
+            f"{self.dtype}"
+        )
 
-    def module(self, seed: int = 0) -> nn.Module:
+    def module(self) -> nn.Module:
         """The layers, their weights drawn from a generator of their own."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(0)
             config = Config(cell=self.cell, hidden=self.hidden)
             module = recurrent(config, self.hidden, self.layers)
         return module.to(getattr(torch, self.dtype))
 
-    def step(self, module: Callable[..., Any], minibatch: int) -> Callable[[], None]:
-        """A forward and backward of the stack on random data [T, B, H].
+    def step(self, module: nn.Module, minibatch: int) -> Callable[[], None]:
+        """A forward and backward of the stack on random data [T, B, H], without gradients before.
 
         Args:
             module: of :meth:`module`, or what wraps it.
@@ -78,8 +79,8 @@ class Stack:
             dy = torch.randn(module(x)[0].shape, generator=source).to(dtype)
 
         def run() -> None:
-            output, _ = module(x)
-            torch.autograd.backward(output, dy)
+            module.zero_grad()
+            torch.autograd.backward(module(x)[0], dy)
 
         return run
 
@@ -95,41 +96,25 @@ class Measured:
         machine: where.
         sharing_s: what each of several workers does beside that, sums aside: see `Times`.
         waited: share of the time for which threads wanted a core and had none.
-        contention: by processes at once: see `Machine`.
-        format: of the file.
     """
 
     stack: Stack
-    gradients: list[Bytes]
+    gradients: list[Positive]
     seconds: dict[str, Positive]
     machine: dict[str, Any]
     sharing_s: Annotated[float, Range(0, 1e9)] = 0.0
     waited: Share = 0.0
-    format: str = ""
-    contention: dict[str, Positive] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.format != FORMAT:
-            raise ValueError(f"the format is {self.format!r}, not {FORMAT!r}")
-        if not self.gradients:
-            raise ValueError("gradients: there are none")
         wrong = [size for size in self.seconds if not (size.isdecimal() and int(size))]
         if wrong or not self.seconds:
             raise ValueError(f'seconds: by minibatch, as in "1", not {", ".join(wrong) or "{}"}')
-        wrong = [count for count in self.contention if not (count.isdecimal() and int(count) > 1)]
-        if wrong:
-            raise ValueError(f'contention: by processes, as in "2", not {", ".join(wrong)}')
 
     @property
     def times(self) -> Times:
         """As a forecast takes them."""
         by_size = {int(size): seconds for size, seconds in self.seconds.items()}
         return Times(by_size, tuple(self.gradients), self.sharing_s)
-
-    def shared(self, cores: int, memory: Memory) -> Machine:
-        """The machine that measured, if all workers share it, and its memory."""
-        contention = {int(count): times for count, times in self.contention.items()}
-        return Machine(cores, self.stack.threads, memory, contention)
 
 
 def read_times(path: Path) -> Measured:
@@ -158,15 +143,14 @@ def write_times(path: Path, measured: Measured) -> None:
     """
     try:
         text = json.dumps(asdict(measured), indent=1)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode() + b"\n", durable=True)
     except OSError as error:
         details = [("path", str(path)), ("error", str(error.strerror))]
         raise RunError(diagnostic("times cannot be written", details)) from error
 
 
-def measure_times(
-    stack: Stack, batch: int, seconds: float = BUDGET_S, sharing_s: float = 0.0
-) -> Measured:
+def measure_times(stack: Stack, batch: int, seconds: float = BUDGET_S) -> Measured:
     """Time steps of minibatches 1, 2, 4, … in alternating rounds; the median of each counts.
 
     A minibatch whose step would take more than its share of the time ends the row.
@@ -175,48 +159,52 @@ def measure_times(
         stack: what is computed.
         batch: the largest minibatch.
         seconds: for all of them, compiling aside (s).
-        sharing_s: to be noted beside them.
     """
     module = stack.module()
     runs: dict[str, Callable[[], object]] = {}
     round_s = 0.0
-    for minibatch in [2**power for power in range(batch.bit_length())]:
-        runs[str(minibatch)] = run = alone(stack, module, minibatch)
+    for minibatch in powers(batch):
+        runs[str(minibatch)] = run = stack.step(module, minibatch)
         run()
-        took = _took(run)
+        start = time.perf_counter()
+        run()
+        took = time.perf_counter() - start
         round_s += took
         # The next one takes twice as long, or less.
         if (round_s + 2 * took) * (BEFORE + LEAST_ROUNDS) > seconds:
             break
-    left = max(0.0, seconds - BEFORE * round_s)
     waiting = Waiting()
-    taken = time_side_by_side(runs, left, LEAST_ROUNDS)
+    samples = time_side_by_side(runs, max(0.0, seconds - BEFORE * round_s), LEAST_ROUNDS)
     waited = waiting.share()
-    medians = {size: quartiles(samples.steady).median for size, samples in taken.items()}
+    medians = {size: quartiles(sample.steady).median for size, sample in samples.items()}
     gradients = gradient_bytes(module, stack.layers)
-    return Measured(stack, gradients, medians, facts(), sharing_s, waited, FORMAT)
+    return Measured(stack, gradients, medians, facts(), measure_sharing(stack), waited)
+
+
+def measure_sharing(stack: Stack, seconds: float = SHARING_S) -> float:
+    """What DistributedDataParallel adds to a training step without another process (s): steps of
+    one sample, of which the difference is most, with and without the wrapper by turns.
+
+    Args:
+        seconds: for all steps (s).
+    """
+    if not dist.is_available():  # nor would its workers share anything
+        return 0.0
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", store=store, world_size=1, rank=0)
+    try:
+        modules = {"alone": stack.module(), "wrapped": DistributedDataParallel(stack.module())}
+        runs = {name: stack.step(module, 1) for name, module in modules.items()}
+        samples = time_side_by_side(runs, seconds, LEAST_ROUNDS)
+    finally:
+        dist.destroy_process_group()
+    pairs = zip(samples["wrapped"].steady, samples["alone"].steady, strict=True)
+    return max(0.0, median(wrapped - alone for wrapped, alone in pairs))
 
 
 def gradient_bytes(module: nn.Module, layers: int) -> list[float]:
     """Bytes of each layer's parameters, the first layer first."""
     sizes = [0.0] * layers
     for name, parameter in module.named_parameters():
-        sizes[int(name.rpartition("_l")[2])] += parameter.numel() * parameter.element_size()
+        sizes[int(name.rpartition("_l")[2])] += parameter.nbytes
     return sizes
-
-
-def alone(stack: Stack, module: nn.Module, minibatch: int) -> Callable[[], None]:
-    """A step that begins without gradients, as every training step does."""
-    step = stack.step(module, minibatch)
-
-    def run() -> None:
-        module.zero_grad()
-        step()
-
-    return run
-
-
-def _took(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start

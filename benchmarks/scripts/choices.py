@@ -38,7 +38,6 @@ from elman.tuning.choose import choose
 from elman.tuning.kernels import candidates, kernel_of, label
 from elman.tuning.trial import make_trial
 
-LIMIT_S = 600.0  # of one process
 PHASE_S = (0.05, 0.5)  # (s) how long the load is on, and off: uniform
 LIMIT_S = 600.0  # of one process
 ROUNDS, BUDGET_S, TRUTHS = 25, 5.0, 3  # of the truth, per shape, and processes
@@ -92,33 +91,28 @@ def truth(shape: Shape) -> dict[str, float]:
     able, _ = candidates(job, names, shape.T, shape.B)
     trial = make_trial(job, shape.T, shape.B)
     kernels = {label(candidate): kernel_of(job, *candidate) for candidate in able}
-    taken: dict[str, list[float]] = {who: [] for who in kernels}
+    times: dict[str, list[float]] = {candidate: [] for candidate in kernels}
     for kernel in kernels.values():
         trial.run(kernel)
     end = time.perf_counter() + BUDGET_S
     for _ in range(ROUNDS):
-        for who, kernel in kernels.items():
-            begun, calls = time.perf_counter(), 0
-            while not calls or time.perf_counter() < begun + STRETCH_S / 2:
+        for candidate, kernel in kernels.items():
+            begin, calls = time.perf_counter(), 0
+            while not calls or time.perf_counter() < begin + STRETCH_S / 2:
                 trial.run(kernel)
                 calls += 1
             for _ in range(calls):
                 start = time.perf_counter()
                 trial.run(kernel)
-                taken[who].append(time.perf_counter() - start)
+                times[candidate].append(time.perf_counter() - start)
         if time.perf_counter() > end:
             break
-    return {who: median(seconds) for who, seconds in taken.items()}
+    return {candidate: median(seconds) for candidate, seconds in times.items()}
 
 
-def truths() -> None:
-    """The truth as this process sees it; JSON on stdout."""
-    print(json.dumps({shape.name: truth(shape) for shape in SHAPES}))
-
-
-def asked(what: str) -> Any:
-    """What a process of its own answers."""
-    return json.loads(run_program(program("scripts.choices", what), LIMIT_S))
+def answer(option: str) -> Any:
+    """What a process of its own prints."""
+    return json.loads(run_program(program("scripts.choices", option), LIMIT_S))
 
 
 def load() -> None:
@@ -131,47 +125,45 @@ def load() -> None:
         time.sleep(source.uniform(*PHASE_S))
 
 
-def chosen() -> None:
-    """Choose for all shapes, in a process of its own; JSON on stdout."""
-    told = {}
-    for shape in SHAPES:
-        start = time.perf_counter()
-        choice = choose(shape.job(), shape.T, shape.B)
-        told[shape.name] = {
-            "choice": label((choice.engine, choice.schedule)),
-            "sure": choice.sure,
-            "why": choice.why,
-            "seconds": time.perf_counter() - start,
-        }
-    print(json.dumps(told))
+def choice_for(shape: Shape) -> dict[str, Any]:
+    """What ``auto`` chooses for a shape in this process."""
+    start = time.perf_counter()
+    choice = choose(shape.job(), shape.T, shape.B)
+    return {
+        "choice": label((choice.engine, choice.schedule)),
+        "sure": choice.sure,
+        "why": choice.why,
+        "seconds": time.perf_counter() - start,
+    }
 
 
 def run(out: Path, caches: int, processes: int) -> list[dict[str, Any]]:
     """The truth, then the choices under load; a row per choice."""
-    kernels = out / "cache" / "kernels"
-    os.environ["ELMAN_CACHE"] = str(kernels.parent)
-    about = facts()
-    seen = [asked("--truth") for _ in range(TRUTHS)]
-    true = {}
-    for name in seen[0]:
-        true[name] = {who: median(one[name][who] for one in seen) for who in seen[0][name]}
-        best = min(true[name].values())
-        words = ", ".join(f"{who} {s / best:.2f}" for who, s in true[name].items())
+    cache = out / "cache"
+    os.environ["ELMAN_CACHE"] = str(cache)
+    machine = facts()
+    truths = [answer("--truth") for _ in range(TRUTHS)]
+    medians = {}
+    for name in truths[0]:
+        medians[name] = {
+            candidate: median(times[name][candidate] for times in truths)
+            for candidate in truths[0][name]
+        }
+        best = min(medians[name].values())
+        words = ", ".join(f"{candidate} {s / best:.2f}" for candidate, s in medians[name].items())
         print(f"{name}: best {best * 1e3:.2f} ms; {words}", flush=True)
-    rows: list[dict[str, Any]] = [{"machine": about, "truth": true, "by process": seen}]
+    rows: list[dict[str, Any]] = [{"machine": machine, "truth": medians, "by process": truths}]
     loading = program("scripts.choices", "--load")
     busy = subprocess.Popen([sys.executable, "-P", *loading.words], env=environment(loading))
     try:
-        for cache in range(caches):
-            folder = out / "cache"
-            shutil.rmtree(folder / "tuning", ignore_errors=True)
+        for number in range(caches):
+            shutil.rmtree(cache / "tuning", ignore_errors=True)
             for process in range(processes):
-                for name, told in asked("--choose").items():
-                    times = true[name]
-                    slower = times[told["choice"]] / min(times.values())
-                    row = {"cache": cache, "process": process, "shape": name, "slower": slower}
-                    rows.append(row | told)
-            print(f"cache {cache}: {summary(rows, processes)[-1]}", flush=True)
+                for name, choice in answer("--choose").items():
+                    slower = medians[name][choice["choice"]] / min(medians[name].values())
+                    row = {"cache": number, "process": process, "shape": name, "slower": slower}
+                    rows.append(row | choice)
+            print(f"cache {number}: {summary(rows, processes)[-1]}", flush=True)
     finally:
         busy.kill()
     return rows
@@ -179,21 +171,19 @@ def run(out: Path, caches: int, processes: int) -> list[dict[str, Any]]:
 
 def summary(rows: list[dict[str, Any]], processes: int) -> list[str]:
     """A line per process."""
-    told = []
+    lines = []
     for process in range(processes):
-        own = [row for row in rows if row.get("process") == process]
-        if not own:
-            continue
-        slow = sum(row["slower"] > SLOW for row in own)
-        too = sum(row["slower"] > TOO_SLOW for row in own)
-        sure = sum(row["sure"] for row in own)
-        seconds = median(row["seconds"] for row in own)
-        told.append(
-            f"after process {process + 1}: {len(own)} choices, {slow} ({slow / len(own):.1%}) more "
-            f"than 5 % slower than the best, {too} more than 15 %; {sure} sure; "
-            f"{seconds:.2f} s per choice (median)"
+        choices = [row for row in rows if row.get("process") == process]
+        slow = sum(row["slower"] > SLOW for row in choices)
+        too_slow = sum(row["slower"] > TOO_SLOW for row in choices)
+        sure = sum(row["sure"] for row in choices)
+        seconds = median(row["seconds"] for row in choices)
+        lines.append(
+            f"after process {process + 1}: {len(choices)} choices, {slow} "
+            f"({slow / len(choices):.1%}) more than 5 % slower than the best, {too_slow} more than "
+            f"15 %; {sure} sure; {seconds:.2f} s per choice (median)"
         )
-    return told
+    return lines
 
 
 def main() -> None:
@@ -202,23 +192,22 @@ def main() -> None:
     parser.add_argument("--caches", type=int, default=20)
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="two caches")
-    parser.add_argument("--load", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--choose", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--truth", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.load:
+    for inside in ("--load", "--choose", "--truth"):
+        parser.add_argument(inside, action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.load:
         load()
-    if given.choose:
-        return chosen()
-    if given.truth:
-        return truths()
-    given.out.mkdir(parents=True, exist_ok=True)
-    rows = run(given.out.resolve(), 2 if given.quick else given.caches, given.processes)
-    path = given.out / "choices.jsonl"
+    if options.choose or options.truth:
+        of_shape = choice_for if options.choose else truth
+        print(json.dumps({shape.name: of_shape(shape) for shape in SHAPES}))
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
+    caches = 2 if options.quick else options.caches
+    rows = run(options.out.resolve(), caches, options.processes)
+    path = options.out / "choices.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    print("\n".join(summary(rows, given.processes)))
+    print("\n".join(summary(rows, options.processes)))
     print(f"rows: {path}")
-    return None
 
 
 if __name__ == "__main__":

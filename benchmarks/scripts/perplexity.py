@@ -3,13 +3,12 @@
     python -m benchmarks.scripts.perplexity --data DIR|FILE --out FILE.jsonl [--preset small]
         [--epochs 13] [--threads 1] [--chunk 250] [--moved]
 
-Both begin with the same weights, see the same batches and learning rates and draw the same numbers
-(the generator is set before each step). They train in turns of some steps. After each epoch both
-are validated and a row is written: perplexities of the epoch's training and of the validation text
-and processor time per step; after the last one, that of the test text. What stands beside
-FILE.jsonl (`.pt`) lets the same command go on after an interruption. With --moved a third model
-trains, that of torch.nn with weights moved by one part in a million: by how much two runs of the
-same arithmetic part.
+Both begin with the same weights, see the same batches and learning rates and draw the same numbers.
+They train in turns of some steps. After each epoch both are validated and a row is written:
+perplexities of the epoch's training and of the validation text and processor time per step; after
+the last one, that of the test text. What stands beside FILE.jsonl (`.pt`) lets the same command go
+on after an interruption. With --moved a third model trains, that of torch.nn with weights moved by
+one part in a million: by how much two runs of the same arithmetic part.
 """
 
 from __future__ import annotations
@@ -19,96 +18,65 @@ import json
 import math
 import os
 import time
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 
-from elman.train.loop.optimizer import learning_rate
-from elman.train.loop.stepper import Stepper, make_stepper
+from benchmarks.studies.trainer_models import Learner, learner
+from elman.train.distributed.launch import launch
 from elman.train.tasks.text.config import TextConfig
 from elman.train.tasks.text.data import TextData, prepare
 from elman.train.tasks.text.model import build_model
-from elman.train.tasks.text.task import TEXT
 
 MOVED = 1e-6
 
 
-@dataclass
-class Contestant:
-    """A model under way, and what its epoch has brought so far."""
-
-    stepper: Stepper
-    nats: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def train(self, data: TextData, config: TextConfig, steps: range, total: int) -> None:
-        """Do some steps."""
-        began = time.process_time()
-        for step in steps:
-            torch.manual_seed(config.seed + step)
-            lr = learning_rate(step, total, config.peak_lr, config.warmup, config.schedule)
-            loss, _ = self.stepper.train(data.batch(step, slice(0, config.batch)), lr)
-            self.nats.append(loss)
-        self.seconds += time.process_time() - began
-
-    def row(self, data: TextData, last: bool) -> dict[str, float]:
-        """Say what the epoch brought, and begin the next one."""
-        found = {
-            "train": math.exp(sum(self.nats) / len(self.nats)),
-            "valid": math.exp(self.stepper.validate(data.held_out()).loss),
-            "cpu_ms": 1e3 * self.seconds / len(self.nats),
-        }
-        if last and data.test:
-            found["test"] = math.exp(self.stepper.validate(data.tested()).loss)
-        self.nats, self.seconds = [], 0.0
-        return found
-
-    def kept(self) -> dict[str, Any]:
-        """What another process needs to go on."""
-        return {
-            "model": self.stepper.plain.state_dict(),
-            "optimizer": self.stepper.optimizer.state_dict(),
-            "state": self.stepper.state,
-            "nats": self.nats,
-            "seconds": self.seconds,
-        }
-
-    def goes_on(self, kept: dict[str, Any]) -> None:
-        """Take over what was kept."""
-        self.stepper.plain.load_state_dict(kept["model"])
-        self.stepper.optimizer.load_state_dict(kept["optimizer"])
-        self.stepper.state = kept["state"]
-        self.nats, self.seconds = kept["nats"], kept["seconds"]
-
-
-def contestants(config: TextConfig, data: TextData, moved: bool) -> dict[str, Contestant]:
-    """Build the models, all with the weights of elman's."""
-    fabric = Fabric(accelerator="cpu", devices=1)
-    own = build_model(config, data)
-    made = {"elman": Contestant(make_stepper(fabric, own, config, TEXT.objective))}
-    outside = replace(TEXT.objective, inside=False)
+def learners(config: TextConfig, data: TextData, moved: bool) -> dict[str, Learner]:
+    """The models at their first step, all with the weights of elman's."""
+    fabric, first = launch(config), build_model(config, data)
+    weights = [weight.detach().clone() for weight in first.parameters()]
+    running = {"elman": learner(config, data, first, fabric)}
     for name, by in {"torch.nn": 0.0, **({"torch.nn, moved": MOVED} if moved else {})}.items():
         model = build_model(config, data, baseline=True)
         with torch.no_grad():
-            for mine, its in zip(own.parameters(), model.parameters(), strict=True):
-                its.copy_(mine * (1 + by * torch.randn_like(mine)))
-        made[name] = Contestant(make_stepper(fabric, model, config, outside))
-    return made
+            for weight, parameter in zip(weights, model.parameters(), strict=True):
+                parameter.copy_(weight * (1 + by * torch.randn_like(weight)))
+        running[name] = learner(config, data, model, fabric, inside=False)
+    return running
 
 
-def keep(path: Path, step: int, running: dict[str, Contestant]) -> None:
-    """Write where the models stand; whoever is killed meanwhile has the file before."""
-    beside = path.with_suffix(".part")
-    torch.save({"step": step, "of": {name: one.kept() for name, one in running.items()}}, beside)
-    os.replace(beside, path)
+def result(run: Learner, data: TextData, steps: int, seconds: float) -> dict[str, float]:
+    """What an epoch of so many steps has brought, and the run if it was its last one."""
+    run.validate()
+    perplexities = {
+        "train": math.exp(fmean(map(math.log, run.losses[-steps:]))),
+        "valid": run.scores[-1][1],
+        "cpu_ms": 1e3 * seconds / steps,
+    }
+    if len(run.losses) == run.config.steps and data.test:
+        perplexities["test"] = math.exp(run.stepper.validate(data.tested()).loss)
+    return perplexities
+
+
+def state_of(run: Learner) -> dict[str, Any]:
+    """What another process needs to go on."""
+    model, optimizer = run.stepper.plain.state_dict(), run.stepper.optimizer.state_dict()
+    trained = {"model": model, "optimizer": optimizer, "state": run.stepper.state}
+    return {**trained, "random": run.random, "losses": run.losses}
+
+
+def restore(run: Learner, state: dict[str, Any]) -> None:
+    """Go on from the state of another process."""
+    run.stepper.plain.load_state_dict(state["model"])
+    run.stepper.optimizer.load_state_dict(state["optimizer"])
+    run.stepper.state, run.random, run.losses = state["state"], state["random"], state["losses"]
 
 
 def main() -> None:
-    """Train all in turns, tell after each epoch."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    """Train all in turns, print a row after each epoch."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", required=True, help="a folder of texts, or a file")
     parser.add_argument("--out", type=Path, required=True, help="rows, a line each")
     parser.add_argument("--preset", default="small")
@@ -116,36 +84,44 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--chunk", type=int, default=250, help="steps before the next one's turn")
     parser.add_argument("--moved", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
 
-    torch.set_num_threads(asked.threads)
-    words = {"preset": asked.preset, "data": asked.data, "level": "word"}
-    words |= {"epochs": asked.epochs} if asked.epochs else {}
+    torch.set_num_threads(options.threads)
+    words = {"preset": options.preset, "data": options.data, "level": "word", "accelerator": "cpu"}
+    words |= {"epochs": options.epochs} if options.epochs else {}
     config = TextConfig.of(words)
     data = prepare(config)
     epoch, total = data.train.segments, data.steps()
     assert total is not None, "presets say how many epochs"
-    running = contestants(config, data, asked.moved)
+    config = TextConfig.of({**words, "epochs": None, "steps": total})
+    running = learners(config, data, options.moved)
     print(f"{data.about()}; {epoch} steps an epoch, {total} in all", flush=True)
 
-    beside, step = asked.out.with_suffix(".pt"), 0
+    beside, step, seconds = options.out.with_suffix(".pt"), 0, dict.fromkeys(running, 0.0)
     if beside.exists():
-        stood = torch.load(beside, weights_only=True)
-        step = stood["step"]
-        for name, one in running.items():
-            one.goes_on(stood["of"][name])
+        before = torch.load(beside, weights_only=True)
+        step, seconds = before["step"], before["seconds"]
+        for name, run in running.items():
+            restore(run, before["of"][name])
     while step < total:
-        end = min(step + asked.chunk, (step // epoch + 1) * epoch)
-        for one in running.values():
-            one.train(data, config, range(step, end), total)
-        step = end
+        step = min(step + options.chunk, (step // epoch + 1) * epoch)
+        for name, run in running.items():
+            began = time.process_time()
+            while len(run.losses) < step:
+                run.step()
+            seconds[name] += time.process_time() - began
         if step % epoch == 0:
-            found = {name: one.row(data, step == total) for name, one in running.items()}
-            row = {"data": Path(asked.data).name, "preset": asked.preset, "epoch": step // epoch}
-            with asked.out.open("a") as file:
-                print(json.dumps({**row, "found": found}), file=file)
-            print(json.dumps({**row, "found": found}), flush=True)
-        keep(beside, step, running)
+            results = {n: result(run, data, epoch, seconds[n]) for n, run in running.items()}
+            place = {"data": Path(options.data).name, "preset": options.preset}
+            row = json.dumps({**place, "epoch": step // epoch, "found": results})
+            with options.out.open("a") as file:
+                print(row, file=file)
+            print(row, flush=True)
+            seconds = dict.fromkeys(running, 0.0)
+        states = {name: state_of(run) for name, run in running.items()}
+        part = beside.with_suffix(".part")
+        torch.save({"step": step, "seconds": seconds, "of": states}, part)
+        os.replace(part, beside)  # whoever is killed meanwhile has the file before
 
 
 if __name__ == "__main__":

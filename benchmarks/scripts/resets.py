@@ -12,8 +12,7 @@ and gradients are compared before anything is timed.
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,48 +23,46 @@ import elman
 from benchmarks.cases import Case
 from benchmarks.contestants import TRAIN
 from benchmarks.machine import facts
+from benchmarks.rows import append_row
 from benchmarks.users.resets import SHARE, Fused, Padded, Split, Stepwise, flags
 from elman.measuring.timing import quartiles, time_side_by_side
 
 SHAPES = ((100, 32, 256), (128, 256, 512))
 
 
-def measured(T: int, B: int, H: int, seconds: float) -> dict[str, Any]:
+def measure(T: int, B: int, H: int, seconds: float) -> dict[str, Any]:
     """One shape: seconds per training step of each way."""
     torch.manual_seed(0)
     case = Case("resets", TRAIN, "gru", T, B, H)
     modules: dict[str, Any] = {
-        "elman, reset": Fused(case, "auto"),
+        "elman, reset": Fused(case),
         "split": Split(case),
         "loop": Stepwise(case),
         "episodes": Padded(case),
         "episodes, elman": Padded(case),
     }
     modules["episodes, elman"].layer = elman.GRU(H, H)
-    for module in modules.values():
-        module.load_state_dict(modules["loop"].state_dict())
     x, dy = torch.randn(T, B, H), torch.randn(T, B, H)
     (done,) = flags(case, torch.Generator().manual_seed(0))
 
-    def step(module: Any, *given: Tensor) -> list[Tensor]:
-        out = module(x, *given)[0]
-        return [out.detach(), *torch.autograd.grad(out, list(module.parameters()), dy)]
+    def step(module: Any, *arguments: Tensor) -> list[Tensor]:
+        output = module(x, *arguments)[0]
+        return [output.detach(), *torch.autograd.grad(output, list(module.parameters()), dy)]
 
     want = step(modules["loop"], done)
     for name, module in modules.items():
-        for got, value in zip(step(module, done), want, strict=True):
-            off = float((got - value).norm() / value.norm())
+        module.load_state_dict(modules["loop"].state_dict())
+        for value, expected in zip(step(module, done), want, strict=True):
+            off = float((value - expected).norm() / expected.norm())
             assert off < 1e-4, f"{name} is off by {off}"
-    runs: dict[str, Callable[[], Any]] = {
-        name: (lambda module=module: step(module, done)) for name, module in modules.items()
-    }
-    runs["elman, none"] = lambda: step(modules["elman, reset"].layer)
+    runs = {name: partial(step, module, done) for name, module in modules.items()}
+    runs["elman, none"] = partial(step, modules["elman, reset"].layer)
     samples = time_side_by_side(runs, seconds, 2)
-    taken = {name: quartiles(one.steady).median for name, one in samples.items()}
-    own = taken["elman, reset"]
-    best = min(taken[name] for name in ("split", "loop", "episodes"))
-    cost = {"cost": own / taken["elman, none"] - 1.0, "times the best other": best / own}
-    return {"shape": [T, B, H], "share": SHARE, "seconds": taken, **cost}
+    medians = {name: quartiles(sample.steady).median for name, sample in samples.items()}
+    fused = medians["elman, reset"]
+    best = min(medians[name] for name in ("split", "loop", "episodes"))
+    cost = {"cost": fused / medians["elman, none"] - 1.0, "times the best other": best / fused}
+    return {"shape": [T, B, H], "share": SHARE, "seconds": medians, **cost, "machine": facts()}
 
 
 def main() -> None:
@@ -75,13 +72,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
     for shape in SHAPES:
-        row = measured(*shape, options.seconds) | {"machine": facts()}
-        text = {name: f"{value * 1e3:.1f} ms" for name, value in row["seconds"].items()}
-        print(row["shape"], text)
+        row = measure(*shape, options.seconds)
+        times = {name: f"{value * 1e3:.1f} ms" for name, value in row["seconds"].items()}
+        print(row["shape"], times)
         print(f"  cost {row['cost']:.1%}, {row['times the best other']:.2f}x the best other way")
         if options.out is not None:
-            with options.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append_row(options.out, row)
 
 
 if __name__ == "__main__":

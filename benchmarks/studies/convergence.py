@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import elman.nn
 from benchmarks.cases import Effort, KindCase, Way
+from benchmarks.rows import curve
 from benchmarks.workloads.custom_cells import find_cell
 from elman import compiler
 from elman.engines.deer.equations import Trajectory, before, largest
@@ -35,7 +36,7 @@ WEIGHTS = {
     "chaotic": (30.0, 0),
 }
 LENGTHS = (100, 300, 1000, 3000, 10_000, 30_000, 100_000)
-_SHOWN = 200  # steps of the comparison of outputs
+_LAST = 200  # steps of the comparison of outputs
 _TRAINED_T, _TRAINED_B = 500, 16
 _MEMORY = 100  # steps over which the signal to be learned is averaged
 
@@ -53,7 +54,7 @@ class Path:
 def measure_convergence(case: KindCase, effort: Effort) -> dict[str, Any]:
     """Each solver by itself on one sequence; then the whole chain, as engine deer runs it."""
     del effort
-    weights = drawn(case)
+    weights = draw_weights(case)
     problem = problem_of(case, weights, case.T)
     truth = run_sequentially(problem)
     solvers, lines = {}, {}
@@ -67,12 +68,11 @@ def measure_convergence(case: KindCase, effort: Effort) -> dict[str, Any]:
             "replaced": path.replaced,
             "refused": solution.tried.get(name),
         }
-        lines[name] = (list(range(len(path.errors))), path.errors)
+        lines[name] = [*enumerate(path.errors)]
     chain = solve(problem, CHAIN)
+    title = f"{case.name}: distance from a sequential run"
     plots = [
-        plot(
-            f"{case.name}: distance from a sequential run", "iteration", "largest error", lines, "y"
-        ),
+        curve(title, "iteration", "largest error", "y", lines),
         *compared(case, chain.y, truth),
     ]
     return {
@@ -88,17 +88,18 @@ def measure_lengths(case: KindCase, effort: Effort) -> dict[str, Any]:
     del effort
     lines: dict[str, Any] = {}
     for kind in ("untrained", "trained"):
-        weights = drawn(case, kind)
+        weights = draw_weights(case, kind)
         counts = []
         for T in LENGTHS:
             solution = solve(problem_of(case, weights, T), ("newton",))
             counts.append(solution.iterations if solution.y is not None else None)
         lines[kind] = (list(LENGTHS), counts)
     title = f"{case.name}: iterations until convergence"
-    return {"lengths": lines, "plots": [plot(title, "steps T", "iterations", lines, "x")]}
+    pairs = {kind: [*zip(*line, strict=True)] for kind, line in lines.items()}
+    return {"lengths": lines, "plots": [curve(title, "steps T", "iterations", "x", pairs)]}
 
 
-def drawn(case: KindCase, kind: str = "") -> dict[str, Tensor]:
+def draw_weights(case: KindCase, kind: str = "") -> dict[str, Tensor]:
     """A layer's weights as its module draws them, scaled or trained as the case's kind says."""
     scale, steps = WEIGHTS[kind or case.kind]
     with torch.random.fork_rng(devices=[]):
@@ -149,8 +150,8 @@ def note(path: Path, truth: Trajectory, glance: Glance) -> None:
     path.replaced += glance.replaced
     if glance.rows.start:
         return
-    parts = [a - b[glance.rows] for a, b in zip(glance.y, truth, strict=True)]
-    path.errors.append(plain(largest(parts)))
+    errors = [a - b[glance.rows] for a, b in zip(glance.y, truth, strict=True)]
+    path.errors.append(plain(largest(errors)))
     path.residuals.append(plain(glance.residual))
 
 
@@ -164,14 +165,15 @@ def compared(case: KindCase, y: Trajectory | None, truth: Trajectory) -> list[di
     difference."""
     if y is None:
         return []
-    last = slice(max(0, case.T - _SHOWN), case.T)
+    last = slice(max(0, case.T - _LAST), case.T)
     steps = list(range(last.start, case.T))
-    ours, theirs = (part[0][last].flatten(1)[:, 0].tolist() for part in (y, truth))
-    both = {"in turn": (steps, theirs), "all at once": (steps, ours)}
-    off = [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
+    at_once, in_turn = (part[0][last].flatten(1)[:, 0].tolist() for part in (y, truth))
+    values = {"in turn": in_turn, "all at once": at_once}
+    lines = {name: [*zip(steps, line, strict=True)] for name, line in values.items()}
+    off = [(step, abs(a - b)) for step, a, b in zip(steps, at_once, in_turn, strict=True)]
     return [
-        plot(f"{case.name}: a unit at the end", "step", "state", both),
-        plot(f"{case.name}: difference", "step", "absolute", {"difference": (steps, off)}),
+        curve(f"{case.name}: a unit at the end", "step", "state", "", lines),
+        curve(f"{case.name}: difference", "step", "absolute", "", {"difference": off}),
     ]
 
 
@@ -194,13 +196,6 @@ def returned(case: KindCase, weights: dict[str, Tensor]) -> dict[str, Any]:
         "warnings": [str(warning.message) for warning in caught],
         "residual": plain(largest([values - y[0]])),
     }
-
-
-def plot(
-    title: str, x: str, y: str, lines: dict[str, tuple[list[Any], list[Any]]], log: str = ""
-) -> dict[str, Any]:
-    """What a page needs to draw: `log` names the axes that are logarithmic."""
-    return {"title": title, "x": x, "y": y, "log": log, "lines": lines}
 
 
 CONVERGENCE, OVER_LENGTHS = Way("convergence", measure_convergence), Way("lengths", measure_lengths)

@@ -7,12 +7,11 @@ same accuracy follows from the time of their steps.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cases import OURS, Effort, TrainedCase, Way
-from benchmarks.claims import curve
-from benchmarks.rows import study
+from benchmarks.rows import curve, study
 from elman.errors import EngineError, InputError, VerifyError
 from elman.measuring.timing import quartiles
 
@@ -25,14 +24,6 @@ VALIDATIONS = 10
 # Relative difference of a loss from the float64 run's. The first step's is rounding; an update by
 # Adam divides by the gradient's own size, so that later ones grow with every step.
 FIRST, LATER = 1e-5, 1e-2
-
-
-@dataclass(frozen=True)
-class Entered:
-    """Who learns, by name; why others do not."""
-
-    present: dict[str, Learner]
-    absent: dict[str, str]
 
 
 def measure_learning(case: TrainedCase, effort: Effort) -> dict[str, Any]:
@@ -58,15 +49,15 @@ def measure_learning(case: TrainedCase, effort: Effort) -> dict[str, Any]:
     longest = data.facts()["steps"]
     if longest != [case.T, case.T]:
         raise InputError(f"{case.name}: the sequences of {config.data} have {longest} steps")
-    entered = _entered(case, effort, config, data)
-    off = _agreed(case, entered.present, config, data)
-    ours = entered.present[OURS]
-    ours.learn(max(1, case.steps // VALIDATIONS))
-    return _row(case, entered, off, data.baseline().accuracy or 0.0)
+    learners, absent = _begin(case, config, data)
+    _time(case, effort, [*learners.values()])
+    off = _compare(case, learners, config, data)
+    learners[OURS].learn(max(1, case.steps // VALIDATIONS))
+    return _row(case, learners, off, data.baseline().accuracy or 0.0) | {"absent": absent}
 
 
-def _entered(case: TrainedCase, effort: Effort, config: Any, data: Any) -> Entered:
-    """All contestants, after their first steps."""
+def _begin(case: TrainedCase, config: Any, data: Any) -> tuple[dict[str, Learner], dict[str, str]]:
+    """All contestants after their first step; why others are absent."""
     from benchmarks.studies.trainer_models import learner, model_of
     from elman.train.distributed.launch import launch
     from elman.train.tasks.registry import task_of
@@ -80,31 +71,31 @@ def _entered(case: TrainedCase, effort: Effort, config: Any, data: Any) -> Enter
         if isinstance(model, str):
             absent[name] = model
             continue
-        one = learner(config, data, model, fabric)
+        model_learner = learner(config, data, model, fabric)
         try:
-            one.step()
+            model_learner.step()
         except EngineError as refused:
             absent[name] = str(refused)
         else:
-            present[name] = one
+            present[name] = model_learner
     if case.baseline not in present:
         raise EngineError(absent[case.baseline])
-    _time(case, effort, list(present.values()))
-    return Entered(present, absent)
+    return present, absent
 
 
 def _time(case: TrainedCase, effort: Effort, learners: list[Learner]) -> None:
     """Further interleaved steps: one of each, then those of which another one is affordable."""
-    for done in range(min(MOST, case.steps - 1)):
-        for one in learners:
-            spent = sum(one.seconds[1:])
-            if not done or (
-                len(one.losses) == done + 1 and spent + one.seconds[-1] <= effort.seconds
+    for step in range(min(MOST, case.steps - 1)):
+        for contestant in learners:
+            spent = sum(contestant.seconds[1:])
+            if not step or (
+                len(contestant.losses) == step + 1
+                and spent + contestant.seconds[-1] <= effort.seconds
             ):
-                one.step()
+                contestant.step()
 
 
-def _agreed(
+def _compare(
     case: TrainedCase, present: dict[str, Learner], config: Any, data: Any
 ) -> dict[str, float]:
     """The largest relative difference of each contestant's losses from the baseline's in float64.
@@ -121,12 +112,14 @@ def _agreed(
     model = model_of(case.baseline, double, data, weights)
     assert not isinstance(model, str), "the baseline has run"
     oracle = learner(double, data, model, launch(double))
-    alike = {n: one for n, one in present.items() if case.heads == 1 or n != DIFFERENT}
-    for _ in range(max(len(one.losses) for one in alike.values())):
+    alike = {
+        n: contestant for n, contestant in present.items() if case.heads == 1 or n != DIFFERENT
+    }
+    for _ in range(max(len(contestant.losses) for contestant in alike.values())):
         oracle.step()
-    found = {}
-    for name, one in alike.items():
-        pairs = zip(one.losses, oracle.losses)
+    errors = {}
+    for name, contestant in alike.items():
+        pairs = zip(contestant.losses, oracle.losses)
         off = [abs(loss - want) / max(abs(want), 1e-12) for loss, want in pairs]
         if not (off[0] <= FIRST and max(off) <= LATER):
             texts = ", ".join(f"{value:.1e}" for value in off)
@@ -134,35 +127,33 @@ def _agreed(
                 f"{case.name}: {name} learns other than {case.baseline} in float64: losses differ "
                 f"by {texts}"
             )
-        found[name] = max(off)
-    return found
+        errors[name] = max(off)
+    return errors
 
 
 def _row(
-    case: TrainedCase, entered: Entered, off: dict[str, float], chance: float
+    case: TrainedCase, present: dict[str, Learner], off: dict[str, float], chance: float
 ) -> dict[str, Any]:
-    present = entered.present
     scores = present[OURS].scores
-    seconds = {name: quartiles(one.seconds[1:]) for name, one in present.items()}
+    seconds = {name: quartiles(contestant.seconds[1:]) for name, contestant in present.items()}
     accuracy = scores[-1][2]
-    took = ", ".join(f"{name} {one.median:.3g} s" for name, one in seconds.items())
+    took = ", ".join(f"{name} {contestant.median:.3g} s" for name, contestant in seconds.items())
     lines = {
-        name: [(step * one.median, score) for step, _, score in scores]
-        for name, one in seconds.items()
+        name: [(step * contestant.median, score) for step, _, score in scores]
+        for name, contestant in seconds.items()
         if name in off
     }
     title = f"{case.name}: accuracy by time of training"
     return study(
         f"accuracy {accuracy:.1%} after {case.steps} steps ({chance:.1%} by chance); "
         f"losses within {max(off.values()):.1e}; a step: {took}",
-        seconds={name: asdict(one) for name, one in seconds.items()},
-        first={name: one.seconds[0] for name, one in present.items()},
-        losses={name: one.losses[: MOST + 1] for name, one in present.items()},
+        seconds={name: asdict(contestant) for name, contestant in seconds.items()},
+        first={name: contestant.seconds[0] for name, contestant in present.items()},
+        losses={name: contestant.losses[: MOST + 1] for name, contestant in present.items()},
         off=off,
         scores=[list(score) for score in scores],
         accuracy=accuracy,
         chance=chance,
-        absent=entered.absent,
         plots=[curve(title, "seconds of training steps", "accuracy", "x", lines)],
     )
 

@@ -14,8 +14,7 @@ from statistics import mean, median_low
 from typing import Any
 
 from benchmarks.cases import OURS, Case, Effort, TrainedCase, Way
-from benchmarks.claims import curve
-from benchmarks.rows import study
+from benchmarks.rows import Row, curve, study
 
 CELLS = ("gru_before", "gru")  # the reset gate before and after the recurrent product
 SEEDS = (0, 1, 2)
@@ -32,68 +31,67 @@ _WORDS = 10_000  # that are known, and predicted per validation
 Curve = list[tuple[int, float]]
 
 
-def measure_characters(case: Case, effort: Effort, data: str | None = None) -> dict[str, Any]:
+def measure_characters(case: Case, effort: Effort, data: str | None = None) -> Row:
     """Train each cell from each seed; validation loss over steps."""
     del effort
-    given = {**_sizes(case, data), "engine": "c"}
-    curves = {
-        name: [learned({**given, "cell": name, "seed": seed}) for seed in SEEDS] for name in CELLS
+    options = {**_sizes(case, data), "engine": "c"}
+    runs = {
+        name: [learned({**options, "cell": name, "seed": seed}) for seed in SEEDS] for name in CELLS
     }
-    bits = {name: [line[-1][1] for line in lines] for name, lines in curves.items()}
+    bits = {name: [run[-1][1] for run in each] for name, each in runs.items()}
     lines = {
-        f"{name}, seed {seed}": line
-        for name, found in curves.items()
-        for seed, line in zip(SEEDS, found, strict=True)
+        f"{name}, seed {seed}": run
+        for name, each in runs.items()
+        for seed, run in zip(SEEDS, each, strict=True)
     }
     texts = [
         f"{name} {mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
         for name, values in bits.items()
     ]
-    title = f"Validation of a character model, {case.H} units"
-    return study(
-        f"bits per character after {STEPS} steps: {', '.join(texts)}",
-        bits=bits,
-        plots=[curve(title, "training steps", "bits per character", "", lines)],
-    )
+    return _row(f"a character model, {case.H} units", "bits per character", STEPS, texts, lines) | {
+        "bits": bits
+    }
 
 
-def measure_perplexities(case: Case, effort: Effort, data: str | None = None) -> dict[str, Any]:
+def measure_perplexities(case: Case, effort: Effort, data: str | None = None) -> Row:
     """Train a word model on elman's layers and one on torch's from one seed; perplexity over
     steps. The text may be a folder of its parts."""
     del effort
     words = {"level": "word", "validation_chars": _WORDS, "vocabulary": _WORDS}
-    model = {"steps": WORD_STEPS, "cell": case.cell, "embedding": case.H}
-    given = {**_sizes(case, data), **words, **model}
-    curves = {OURS: learned(given), "torch": learned(given, baseline=True)}
-    texts = [f"{name} {line[-1][1]:.2f}" for name, line in curves.items()]
-    title = f"Validation of a word model, {case.layers} x {case.H} units"
-    return study(
-        f"perplexity after {WORD_STEPS} steps: {', '.join(texts)}",
-        perplexities={name: [value for _, value in line] for name, line in curves.items()},
-        plots=[curve(title, "training steps", "perplexity", "y", curves)],
-    )
+    options = {**_sizes(case, data), **words, "cell": case.cell, "embedding": case.H}
+    options["steps"] = WORD_STEPS
+    lines = {OURS: learned(options), "torch": learned(options, baseline=True)}
+    texts = [f"{name} {line[-1][1]:.2f}" for name, line in lines.items()]
+    title = f"a word model, {case.layers} x {case.H} units"
+    return _row(title, "perplexity", WORD_STEPS, texts, lines, log="y") | {
+        "perplexities": {name: [value for _, value in line] for name, line in lines.items()}
+    }
 
 
-def measure_residual(case: TrainedCase, effort: Effort, data: str | None = None) -> dict[str, Any]:
+def measure_residual(case: TrainedCase, effort: Effort, data: str | None = None) -> Row:
     """Train a stack as it is and one with residual layers; validation loss over steps."""
     del effort
-    given = {**_sizes(case, data), "cell": case.cell, "engine": "c", "steps": case.steps}
-    given |= {"validation_chars": _FEW}
-    given |= {"embedding": case.H}  # so that the first layer's input is as wide as the others'
-    curves = {
-        name: learned({**given, "residual": name == "residual"}) for name in ("plain", "residual")
+    options = {**_sizes(case, data), "cell": case.cell, "engine": "c", "steps": case.steps}
+    options["validation_chars"] = _FEW
+    options["embedding"] = case.H  # so that the first layer's input is as wide as the others'
+    lines = {
+        name: learned({**options, "residual": name == "residual"}) for name in ("plain", "residual")
     }
-    bits = {name: line[-1][1] for name, line in curves.items()}
+    bits = {name: line[-1][1] for name, line in lines.items()}
     texts = [f"{name} {value:.3f}" for name, value in bits.items()]
-    title = f"Validation of a character model of {case.layers} layers"
-    return study(
-        f"bits per character after {case.steps} steps: {', '.join(texts)}",
-        bits=bits,
-        plots=[curve(title, "training steps", "bits per character", "", curves)],
-    )
+    title = f"a character model of {case.layers} layers"
+    return _row(title, "bits per character", case.steps, texts, lines) | {"bits": bits}
 
 
-def measure_samples(case: TrainedCase, effort: Effort, data: str | None = None) -> dict[str, Any]:
+def _row(
+    model: str, unit: str, steps: int, texts: list[str], lines: Mapping[str, Curve], log: str = ""
+) -> Row:
+    """What all studies of validation over steps show."""
+    plot = curve(f"Validation of {model}", "training steps", unit, log, lines)
+    return study(f"{unit} after {steps} steps: {', '.join(texts)}", plots=[plot])
+
+
+def measure_samples(case: TrainedCase, effort: Effort, data: str | None = None) -> Row:
     """Samples (segments of a row) that a character model reads until its training loss is at
     :data:`TARGET`, by SGD whose momentum and learning rate follow the minibatch: of each seed, None
     for one that does not come to it, and their median.
@@ -107,17 +105,17 @@ def measure_samples(case: TrainedCase, effort: Effort, data: str | None = None) 
     from elman.train.tasks.text.config import TextConfig
 
     rule = {"optimizer": "sgd", "window": WINDOW, "step_size": STEP_SIZE, "schedule": "constant"}
-    given = {**_sizes(case, data), **rule, "cell": case.cell, "steps": case.steps}
-    config = TextConfig.of({**given, "weight_decay": 0.0, "warmup": 0.0, "engine": "c"})
+    options = {**_sizes(case, data), **rule, "cell": case.cell, "steps": case.steps}
+    config = TextConfig.of({**options, "weight_decay": 0.0, "warmup": 0.0, "engine": "c"})
     each: list[int | None] = []
     for seed in SEEDS[: effort.starts]:
         losses = losses_until(replace(config, seed=seed), TARGET, _MEAN)
         reached = len(losses) < case.steps or sum(losses[-_MEAN:]) / _MEAN <= TARGET
         each.append(len(losses) * case.B if reached else None)
     middle = median_low(math.inf if count is None else count for count in each)
-    found = ", ".join("none" if count is None else str(count) for count in each)
+    counts = ", ".join("none" if count is None else str(count) for count in each)
     return study(
-        f"samples to {TARGET} bits per character: {found} (of {case.steps * case.B} at most); "
+        f"samples to {TARGET} bits per character: {counts} (of {case.steps * case.B} at most); "
         f"momentum {config.used_momentum:.3f}, learning rate {config.peak_lr:.3g}",
         samples=None if middle == math.inf else int(middle),
         each=each,
@@ -132,11 +130,11 @@ def _sizes(case: Case, data: str | None) -> dict[str, Any]:
     return {**model, **run, "data": data or os.environ.get(TEXT) or None}
 
 
-def learned(given: Mapping[str, Any], *, baseline: bool = False) -> Curve:
+def learned(options: Mapping[str, Any], *, baseline: bool = False) -> Curve:
     """Steps and validation loss, in the unit of the text's level, of one model.
 
     Args:
-        given: options of the run; with its number of steps.
+        options: of the run; with its number of steps.
         baseline: on torch's recurrent layers.
 
     Raises:
@@ -146,7 +144,7 @@ def learned(given: Mapping[str, Any], *, baseline: bool = False) -> Curve:
     from benchmarks.studies.trainer_models import curve_of
     from elman.train.tasks.text.config import TextConfig
 
-    config = TextConfig.of(given)
+    config = TextConfig.of(options)
     assert config.steps is not None, "a study has a length"
     return curve_of(config, max(1, config.steps // _VALIDATIONS), baseline=baseline)
 

@@ -32,13 +32,13 @@ class Study:
     Attributes:
         config: the class of its configurations.
         variable: of the environment; it names the file of the data.
-        wanted: what that file holds.
+        content: what that file holds.
         options: of the configuration, beside the sizes that a case gives.
     """
 
     config: type[SequenceConfig]
     variable: str
-    wanted: str
+    content: str
     options: dict[str, Any]
 
 
@@ -67,7 +67,7 @@ def config_of(case: TrainedCase) -> SequenceConfig:
     study = STUDIES[case.kind]
     named = os.environ.get(study.variable)
     if not named:
-        raise NoDataError(f"no data: set {study.variable} to {study.wanted}")
+        raise NoDataError(f"no data: set {study.variable} to {study.content}")
     joined = {"join": case.T} if study.config is SeriesConfig else {}
     return study.config(
         data=named,
@@ -108,10 +108,10 @@ class Learner:
 
     def step(self) -> None:
         """Do one training step."""
-        config, done = self.config, len(self.losses)
+        config, index = self.config, len(self.losses)
         assert config.steps is not None, "a study has a number of steps"
-        lr = learning_rate(done, config.steps, config.peak_lr, config.warmup, config.schedule)
-        batch = self.data.batch(done, rows_of(self.stepper.fabric, config.batch))
+        lr = learning_rate(index, config.steps, config.peak_lr, config.warmup, config.schedule)
+        batch = self.data.batch(index, rows_of(self.stepper.fabric, config.batch))
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self.random)
             began = time.perf_counter()
@@ -132,18 +132,31 @@ class Learner:
 
     def validate(self) -> None:
         """Judge the model on the held-out data."""
-        found = self.stepper.validate(self.data.held_out())
-        self.scores.append((len(self.losses), words_of(self.config).unit(found.loss), found.score))
+        result = self.stepper.validate(self.data.held_out())
+        self.scores.append(
+            (len(self.losses), words_of(self.config).unit(result.loss), result.score)
+        )
 
 
-def learner(config: Config, data: Data, model: nn.Module, fabric: Fabric) -> Learner:
-    """Make a model ready for its first step."""
+def learner(
+    config: Config, data: Data, model: nn.Module, fabric: Fabric, *, inside: bool = True
+) -> Learner:
+    """Make a model ready for its first step; its loss is computed inside of it where it can be,
+    unless that is not wanted."""
     task = task_of(config)
-    stepper = make_stepper(fabric, model, config, task.objective)
+    objective = replace(task.objective, inside=inside and task.objective.inside)
+    stepper = make_stepper(fabric, model, config, objective)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed + 1)  # as the trainer does
         random = torch.get_rng_state()
     return Learner(config, task, data, stepper, random)
+
+
+def begin(config: Config, *, baseline: bool = False) -> Learner:
+    """A model of a configuration's task and data, at its first step."""
+    fabric, task = launch(config), task_of(config)
+    data = task.prepare(config)
+    return learner(config, data, task.build(config, data, baseline=baseline), fabric)
 
 
 def curve_of(config: Config, every: int, *, baseline: bool = False) -> list[tuple[int, float]]:
@@ -156,29 +169,24 @@ def curve_of(config: Config, every: int, *, baseline: bool = False) -> list[tupl
     Raises:
         RunError: the data cannot be used.
     """
-    fabric = launch(config)
-    task = task_of(config)
-    data = task.prepare(config)
-    found = learner(config, data, task.build(config, data, baseline=baseline), fabric)
-    found.learn(every)
-    return [(step, loss) for step, loss, _ in found.scores]
+    run = begin(config, baseline=baseline)
+    run.learn(every)
+    return [(step, loss) for step, loss, _ in run.scores]
 
 
 def losses_until(config: Config, target: float, count: int) -> list[float]:
     """Losses (in the task's unit) of the steps of a run, to the one at which the mean of the last
     so many is at a target; all of them if it never is, or a loss is not finite."""
-    fabric = launch(config)
-    data = task_of(config).prepare(config)
-    found = learner(config, data, task_of(config).build(config, data), fabric)
+    run = begin(config)
     assert config.steps is not None, "a study has a number of steps"
-    while len(found.losses) < config.steps:
-        found.step()
-        last = found.losses[-count:]
+    while len(run.losses) < config.steps:
+        run.step()
+        last = run.losses[-count:]
         if not math.isfinite(last[-1]):
-            return found.losses + [math.inf] * (config.steps - len(found.losses))
+            return run.losses + [math.inf] * (config.steps - len(run.losses))
         if len(last) == count and sum(last) / count <= target:
             break
-    return found.losses
+    return run.losses
 
 
 class Looped(nn.Module):

@@ -30,14 +30,14 @@ def case_name(cell: Cell) -> str:
 def _case(cell: Cell) -> Case:
     units = H * len(cell.inputs[0].shape[0])
     quick, judged = cell.name in _QUICK, _EXACT if cell.name in _SPIKING else 0
-    asked: dict[str, Any] = {"ratio": 1.0, "quick": quick, "judged": judged}
-    return sized(case_name(cell), TRAIN, LOOP, OURS, I=units, **asked)
+    options: dict[str, Any] = {"ratio": 1.0, "quick": quick, "judged": judged}
+    return sized(case_name(cell), TRAIN, LOOP, OURS, I=units, **options)
 
 
 def _written(cell: Cell) -> bool:
     """Whether there is a loop for it, over one input and weights alone."""
     alone = len(cell.inputs) == 1 and not cell.static and not cell.constants
-    return alone and any(cell.name in known for known in (PUBLISHED, TORCHS))
+    return alone and any(cell.name in steps for steps in (PUBLISHED, TORCHS))
 
 
 def times_as_fast(rows: Rows, cell: Cell) -> float | None:

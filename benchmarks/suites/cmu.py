@@ -12,10 +12,10 @@ from benchmarks.claims import (
     Rows,
     UnmeasuredError,
     Verdict,
-    curve,
     fit_trend,
 )
 from benchmarks.measures.phases import PHASES as PARTED
+from benchmarks.sweeps import Sweep
 from benchmarks.worker import PEAK
 from benchmarks.workloads.fitting import COMBINATIONS, FIT
 
@@ -25,28 +25,28 @@ BATCHES = (*(f"batch 10,{B},1000" for B in range(100, 1000, 100)), PEERS)
 LENGTHS = tuple(f"steps {T},10,128" for T in (10, 20, 40, 80))
 POWER = "peers 10,1000,1024"
 SIZES = (PEERS, "peers 10,100,256", "peers 10,1000,32", POWER, "peers 10,32,4096")
-CALLS, PARTS = "calls 10,100,1000", "parts 10,100,1000"
+CALLS, OMISSIONS = "calls 10,100,1000", "parts 10,100,1000"
 PHASES, PHASES_QUICK = "phases 10,1000,1000", "phases 10,100,256"
 CLAIMS = Claims()
 _CELL = "tanh_readout"
-_OTHERS = ("numpy", "compiled", "numba", "halide")
+_PEERS = ("numpy", "compiled", "numba", "halide")
 _BETWEEN = 1.5  # power of T
 _SLIGHT = 1.25  # times as fast at most, for a gain that is called marginal
 
 
-def _fit(name: str, *contestants: str, **more: Any) -> Case:
+def _fit(name: str, *contestants: str, **options: Any) -> Case:
     """A training step; a name ends with T,B,H."""
-    return sized(name, FIT, *contestants, cell=_CELL, **more)
+    return sized(name, FIT, *contestants, cell=_CELL, **options)
 
 
-def _peers(name: str, *others: str, **more: Any) -> Case:
+def _beside_torch(name: str, *peers: str, **options: Any) -> Case:
     """Beside who else there is: torch is to be the slower one."""
-    return _fit(name, "torch", "elman", *others, ratio=1.0, **more)
+    return _fit(name, "torch", "elman", *peers, ratio=1.0, **options)
 
 
-def per_sample(rows: Rows, case: str, who: str) -> float:
+def per_sample(rows: Rows, case: str, contestant: str) -> float:
     """The time of a call per sample (s)."""
-    return rows.seconds(case, who) / rows[case]["asked"]["B"]
+    return rows.seconds(case, contestant) / rows[case]["asked"]["B"]
 
 
 def _first(rows: Rows, *cases: str) -> str:
@@ -65,21 +65,21 @@ def _combined(rows: Rows) -> str:
 )
 def total(rows: Rows):
     case = _combined(rows)
-    gain, asked = rows.faster(case, "elman-c", "serial"), rows[case]["asked"]
-    slow, fast = (rows.rate(case, who) for who in ("serial", "elman-c"))
+    gain, sizes = rows.faster(case, "elman-c", "serial"), rows[case]["asked"]
+    slow, fast = (rows.rate(case, contestant) for contestant in ("serial", "elman-c"))
     facts = (
         f"serial code {slow:.2g} GFLOP/s, all three together {fast:.2g}, both at a batch of "
-        f"{asked['B']}"
+        f"{sizes['B']}"
     )
     if PEERS in rows:
         full = rows.rate(PEERS, "elman") / rows.rate(case, "serial")
         facts += f"; a batch of 1000 gives {full:.0f}x per FLOP"
-    return gain >= 39, f"{gain:.0f}x on {asked['threads']} cores", facts
+    return gain >= 39, f"{gain:.0f}x on {sizes['threads']} cores", facts
 
 
-def _growth(rows: Rows, who: str) -> Any:
+def _growth(rows: Rows, contestant: str) -> Any:
     """How the time grows with the steps."""
-    return fit_trend((rows[case]["asked"]["T"], rows.seconds(case, who)) for case in LENGTHS)
+    return fit_trend((rows[case]["asked"]["T"], rows.seconds(case, contestant)) for case in LENGTHS)
 
 
 @CLAIMS(
@@ -88,12 +88,16 @@ def _growth(rows: Rows, who: str) -> Any:
     fails="the lengths are too short for what grows with them to show",
 )
 def linear(rows: Rows):
-    ours, theirs = (_growth(rows, who) for who in ("elman", "quadratic"))
+    elman, quadratic = (_growth(rows, contestant) for contestant in ("elman", "quadratic"))
     facts = (
         f"fits of the time through {len(LENGTHS)} lengths; what a call costs besides its steps "
         f"makes powers less than they are, so that {_BETWEEN:g} parts linear from quadratic"
     )
-    return ours.power < _BETWEEN < theirs.power, f"T^({ours}), quadratic T^({theirs})", facts
+    return (
+        elman.power < _BETWEEN < quadratic.power,
+        f"T^({elman}), quadratic T^({quadratic})",
+        facts,
+    )
 
 
 @CLAIMS(
@@ -105,8 +109,8 @@ def numpy(rows: Rows):
     if "halide" in (absent := rows[PEERS].get("absent", {})):
         raise UnmeasuredError(f"Halide did not run: {absent['halide']}")
     gain = rows.faster(PEERS, "numpy", "halide")
-    ours = rows.faster(PEERS, "elman", "numpy")
-    return gain >= 2.5, f"NumPy {gain:.2f}x Halide; elman {ours:.2f}x NumPy"
+    gain_of_elman = rows.faster(PEERS, "elman", "numpy")
+    return gain >= 2.5, f"NumPy {gain:.2f}x Halide; elman {gain_of_elman:.2f}x NumPy"
 
 
 @CLAIMS(
@@ -132,9 +136,12 @@ def batches(rows: Rows):
 )
 def tiling(rows: Rows):
     case = _combined(rows)
-    alone, both = (rows.ratio(case, "tiling", "serial"), rows.ratio(case, "tiling+simd", "simd"))
-    text = f"{alone.median:.1f}x alone, {both.median:.1f}x with vectors"
-    return alone.gains and both.gains, text
+    alone, beside_vectors = (
+        rows.ratio(case, "tiling", "serial"),
+        rows.ratio(case, "tiling+simd", "simd"),
+    )
+    text = f"{alone.median:.1f}x alone, {beside_vectors.median:.1f}x with vectors"
+    return alone.gains and beside_vectors.gains, text
 
 
 @CLAIMS(
@@ -169,7 +176,7 @@ def threads(rows: Rows):
 
 @CLAIMS("4.7", "specialized pointwise code gains a little", "slight")
 def special(rows: Rows):
-    gain = rows.ratio(PARTS, "elman-c", "without specialization")
+    gain = rows.ratio(OMISSIONS, "elman-c", "without specialization")
     reasons = Reasons(
         "tanh is a small part of a step whose products have a thousand terms",
         "without it each tanh is a call of the C library beside products at the speed of vectors: "
@@ -183,7 +190,7 @@ def special(rows: Rows):
 
 @CLAIMS("4.8", "compiling ahead of time against just in time", "3x")
 def ahead(rows: Rows):
-    gain, steps = (rows.faster(CALLS, "elman-c", other) for other in ("per-run", "per-step"))
+    gain, steps = (rows.faster(CALLS, "elman-c", variant) for variant in ("per-run", "per-step"))
     alone = rows.seconds(CALLS, "elman-c")
     compiling = (gain - 1) * alone
     facts = f"compiling takes {compiling:.1f} s, a training step of this size {alone:.2g} s"
@@ -197,7 +204,7 @@ def ahead(rows: Rows):
     fails="pointwise work is a small part of a step, whether its values stay in cache or not",
 )
 def fusion(rows: Rows):
-    gain = rows.faster(PARTS, "elman-c", "without fusion")
+    gain = rows.faster(OMISSIONS, "elman-c", "without fusion")
     return gain >= 1.8, f"{gain:.2f}x"
 
 
@@ -229,38 +236,20 @@ def phases(rows: Rows):
 @CLAIMS("asked here", "elman is faster than every peer at every size")
 def fastest(rows: Rows):
     gains = {
-        (case, who): rows.ratio(case, "elman", who)
+        (case, contestant): rows.ratio(case, "elman", contestant)
         for case in rows.among(SIZES, "no size was measured")
-        for who in rows[case]["seconds"]
-        if who != "elman"
+        for contestant in rows[case]["seconds"]
+        if contestant != "elman"
     }
     if not gains:
         raise UnmeasuredError("no size was measured")
-    (case, who), least = min(gains.items(), key=lambda item: item[1].median)
+    (case, contestant), least = min(gains.items(), key=lambda item: item[1].median)
     reasons = Reasons(
         "all steps are one call, and what follows a product finds its result in the first cache",
-        f"there the products of {who} are as fast, and they are most of the work",
+        f"there the products of {contestant} are as fast, and they are most of the work",
     )
-    text = f"{least.median:.2f}x {who} in {case}, the least of {len(gains)}"
+    text = f"{least.median:.2f}x {contestant} in {case}, the least of {len(gains)}"
     return Verdict(all(gain.gains for gain in gains.values()), text, reasons=reasons)
-
-
-def _plots(rows: Rows) -> list[dict[str, Any]]:
-    """Time by batch, by steps, and of the combinations."""
-
-    def line(cases: tuple[str, ...], who: str, size: str, value: Any) -> list[tuple[int, float]]:
-        return [
-            (rows[case]["asked"][size], value(rows, case, who))
-            for case in cases
-            if case in rows and who in rows[case]["seconds"]
-        ]
-
-    batch = {who: line(BATCHES, who, "B", per_sample) for who in ("torch", "elman", "numpy")}
-    steps = {who: line(LENGTHS, who, "T", Rows.seconds) for who in ("elman", "torch", "quadratic")}
-    return [
-        curve("time per sample by batch", "samples", "s", "xy", batch),
-        curve("time of a training step by its length", "time steps", "s", "xy", steps),
-    ]
 
 
 CMU = Suite(
@@ -271,24 +260,28 @@ CMU = Suite(
         _fit(COMBINED_QUICK, *COMBINATIONS, baseline="serial", quick=True),
         _fit("one sample 10,1,1000", "serial", "elman-c"),
         _fit(COMBINED, *COMBINATIONS, baseline="serial"),
-        *(_peers(name) for name in BATCHES if name != PEERS),
-        _peers(PEERS, *_OTHERS),
-        _peers("peers 10,100,256", "numpy", "halide", quick=True),
-        _peers("peers 10,1000,32", *_OTHERS),
-        _peers(POWER, "numpy", "halide"),
-        _peers("peers 10,32,4096", "numpy", "halide"),
+        *(_beside_torch(name) for name in BATCHES if name != PEERS),
+        _beside_torch(PEERS, *_PEERS),
+        _beside_torch("peers 10,100,256", "numpy", "halide", quick=True),
+        _beside_torch("peers 10,1000,32", *_PEERS),
+        _beside_torch(POWER, "numpy", "halide"),
+        _beside_torch("peers 10,32,4096", "numpy", "halide"),
         *(_fit(f"{n} threads 10,100,1000", "torch", "elman-c", threads=n) for n in (1, 2)),
         *(
             _fit(name, "torch", "elman", "quadratic", quick=name in LENGTHS[::3])
             for name in LENGTHS
         ),
         _fit(CALLS, "elman-c", "per-step", "per-run"),
-        _fit(PARTS, "elman-c", "without specialization", "without fusion"),
+        _fit(OMISSIONS, "elman-c", "without specialization", "without fusion"),
         sized(PHASES, PARTED, cell=_CELL),
         sized(PHASES_QUICK, PARTED, cell=_CELL, quick=True),
     ),
     seconds=1.0,
     source="Han & Uboweja 2016, Parallel Training of Recurrent Neural Networks, CMU 15-418/618",
     claims=CLAIMS,
-    curves=_plots,
+    sweep=Sweep(
+        "time per sample over minibatches, 10 steps of 1000 units",
+        *("samples", "s", range(100, 1100, 100), ("torch", "elman")),
+        lambda rows, name, B: per_sample(rows, f"batch 10,{B},1000", name),
+    ),
 )

@@ -7,7 +7,7 @@ from benchmarks.contestants import FORWARD, TRAIN
 from benchmarks.worker import PEAK
 
 CELLS = ("gru", "rnn", "lstm")
-ASKED = {  # T,B,H: what is asked of CELLS against torch.nn
+RATIOS = {  # T,B,H: what is asked of CELLS against torch.nn
     "1000,1,64": (55.0, 45.0, 2.0),
     "1000,1,256": (14.0, 11.0, 1.6),
     "100,4,128": (11.0, 11.0, 1.3),
@@ -19,7 +19,7 @@ ASKED = {  # T,B,H: what is asked of CELLS against torch.nn
 }
 PEERS = ("1000,1,64", "1000,1,256", "100,4,128", "100,32,256", "50,64,512")
 COMPILED = PEERS[2:]
-OWN = ("lstm_layernorm", "lem", "leaky_memory")
+CUSTOM = ("lstm_layernorm", "lem", "leaky_memory")
 AWKWARD = ("100,3,100", "100,20,250", "50,33,650")  # sizes that fit no vector
 PADDED = ("100,4,112", "100,24,256", "50,36,656")  # the next ones that do
 _QUICK = "100,4,128"
@@ -45,10 +45,10 @@ CPU = Suite(
     "How fast is a training step on this processor, beside every peer?",
     (
         PEAK,
-        *(_built_in(c, ASKED[shape][k], shape) for k, c in enumerate(CELLS) for shape in ASKED),
+        *(_built_in(c, RATIOS[shape][k], shape) for k, c in enumerate(CELLS) for shape in RATIOS),
         *(_forward(cell, shape) for cell in ("gru", "lstm") for shape in PEERS),
-        *(sized(f"{cell} 1000,1,64", TRAIN, "loop", OURS, ratio=30.0) for cell in OWN),
-        *(sized(f"{cell} 100,32,256", TRAIN, "loop", OURS) for cell in OWN),
+        *(sized(f"{cell} 1000,1,64", TRAIN, "loop", OURS, ratio=30.0) for cell in CUSTOM),
+        *(sized(f"{cell} 100,32,256", TRAIN, "loop", OURS) for cell in CUSTOM),
         *(
             sized(f"{cell} 100,4,128 tuned", TRAIN, "tuned-loop", OURS)
             for cell in ("lstm_layernorm", "lstm_peephole")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from benchmarks.cases import OURS, Case, Suite
 from benchmarks.claims import Claims, Rows, UnmeasuredError
 from benchmarks.measures.memory import DECODER as STEP
@@ -31,12 +29,10 @@ def name_of(shape: tuple[int, int, int]) -> str:
 def _case(shape: tuple[int, int, int]) -> Case:
     N, H, V = shape
     slow = ("torch-chunks", f"{OURS}-reference") if N * V >= _LONG else ()  # seconds per step
-    who = tuple(name for name in DECODERS if name not in slow)
-    asked: dict[str, Any] = {
-        "ratio": _FASTER if shape == WORDS else None,
-        "quick": shape in (FEW_WORDS, CHARACTERS),
-    }
-    return Case(name_of(shape), STEP, "rnn", 1, N, H, V, who, "torch", **asked)
+    contestants = tuple(name for name in DECODERS if name not in slow)
+    ratio, quick = _FASTER if shape == WORDS else None, shape in (FEW_WORDS, CHARACTERS)
+    sizes = (1, N, H, V)
+    return Case(name_of(shape), STEP, "rnn", *sizes, contestants, "torch", ratio=ratio, quick=quick)
 
 
 def _words(rows: Rows) -> str:
@@ -67,8 +63,8 @@ def less(rows: Rows):
     memory = rows[_words(rows)].get("memory", {})
     if not {"torch", OURS} <= set(memory):
         raise UnmeasuredError("the memory of torch or elman was not measured")
-    theirs, ours = (memory[name]["peak"] for name in ("torch", OURS))
-    return theirs >= _LESS * ours, f"{ours / MIB:.1f} MiB instead of {theirs / MIB:.1f} MiB"
+    separate, fused = (memory[name]["peak"] for name in ("torch", OURS))
+    return separate >= _LESS * fused, f"{fused / MIB:.1f} MiB instead of {separate / MIB:.1f} MiB"
 
 
 DECODER = Suite(

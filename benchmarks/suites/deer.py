@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 from benchmarks.cases import Case, KindCase, Suite, sized
-from benchmarks.claims import Claims, Rows, UnmeasuredError, curve, fit_trend, known
+from benchmarks.claims import Claims, Rows, UnmeasuredError, fit_trend
 from benchmarks.measures.limits import LIMITED_FORWARD, LIMITED_TRAIN, LimitedCase
 from benchmarks.measures.memory import MEMORY as PEAK_MEMORY
 from benchmarks.studies.convergence import CONVERGENCE
 from benchmarks.studies.convergence import OVER_LENGTHS as ITERATIONS
+from benchmarks.sweeps import Sweep
 
 UNITS = (1, 2, 4, 8, 16, 32, 64)
 LENGTHS = (1000, 10_000, 100_000, 1_000_000)
@@ -51,12 +53,16 @@ def _gains(rows: Rows, units: Iterable[int], lengths: Iterable[int]) -> dict[Any
     Raises:
         UnmeasuredError: fewer than two cells were measured.
     """
-    places = [(n, T) for n in units for T in lengths]
-    found = dict(known(places, lambda place: _gain(rows, *place)))
-    if len(found) < 2:
-        for place in [place for place in places if place not in found][-1:]:
-            _gain(rows, *place)  # which says why
-    return found
+    gains: dict[Any, float] = {}
+    reasons: list[UnmeasuredError] = []
+    for place in product(units, lengths):
+        try:
+            gains[place] = _gain(rows, *place)
+        except UnmeasuredError as error:
+            reasons.append(error)
+    if len(gains) < 2 and reasons:
+        raise reasons[-1]
+    return gains
 
 
 def _times(gain: float) -> str:
@@ -65,8 +71,8 @@ def _times(gain: float) -> str:
 
 def _beside_loop(rows: Rows, case: str):
     """All steps at once beside the compiled loop, and beside torch."""
-    gain, other = rows.ratio(case, AT_ONCE, LOOP), rows.faster(case, AT_ONCE, "torch")
-    text = f"{_times(gain.median)} the compiled loop, {_times(other)} torch.nn"
+    gain, beside_torch = rows.ratio(case, AT_ONCE, LOOP), rows.faster(case, AT_ONCE, "torch")
+    text = f"{_times(gain.median)} the compiled loop, {_times(beside_torch)} torch.nn"
     return gain.gains, text, _JUDGED
 
 
@@ -152,10 +158,10 @@ def memory(rows: Rows):
 
 
 def _peak(rows: Rows, case: str) -> float:
-    found = rows[case].get("memory", {}).get(AT_ONCE)
-    if found is None:
+    memory = rows[case].get("memory", {}).get(AT_ONCE)
+    if memory is None:
         raise UnmeasuredError(f"{AT_ONCE} was not measured in {case}")
-    return found["peak"] / (1 << 20)
+    return memory["peak"] / (1 << 20)
 
 
 @CLAIMS(
@@ -193,12 +199,12 @@ def few(rows: Rows):
     fails="what the cell remembers reaches over more steps than the shorter sequences have",
 )
 def constant(rows: Rows):
-    texts, same = list[str](), True
+    texts, steady = list[str](), True
     for kind, (lengths, counts) in rows[OVER_LENGTHS]["lengths"].items():
         ended = [count for count in counts if count is not None]
-        same &= len(ended) == len(counts) and max(ended) - min(ended) <= 2
+        steady &= len(ended) == len(counts) and max(ended) - min(ended) <= 2
         texts.append(f"{counts[0]} to {counts[-1]} {kind} ({lengths[0]} to {lengths[-1]:,} steps)")
-    return same, ", ".join(texts)
+    return steady, ", ".join(texts)
 
 
 @CLAIMS(
@@ -217,10 +223,10 @@ def after_training(rows: Rows):
     fails="rounding is amplified as well there",
 )
 def replaced(rows: Rows):
-    found, by = rows[DIFFICULT]["solvers"]["newton"], rows[DIFFICULT]["solved_by"]
-    count = found["iterations"]
+    solver, by = rows[DIFFICULT]["solvers"]["newton"], rows[DIFFICULT]["solved_by"]
+    count = solver["iterations"]
     ended = f"{count} iterations" if count else "no convergence"
-    text = f"{found['replaced']:,} values replaced, {ended}"
+    text = f"{solver['replaced']:,} values replaced, {ended}"
     return count is not None, text, f"what is returned is {by}'s"
 
 
@@ -243,28 +249,19 @@ def picards(rows: Rows):
 )
 def accurate(rows: Rows):
     cases = [cell_of_grid(n, T) for n in UNITS for T in LENGTHS]
-    found = {case: rows[case].get("error", {}) for case in cases if case in rows}
-    errors = {case: (one[AT_ONCE], one[LOOP]) for case, one in found.items() if AT_ONCE in one}
+    rows_by_case = {case: rows[case].get("error", {}) for case in cases if case in rows}
+    errors = {
+        case: (error[AT_ONCE], error[LOOP])
+        for case, error in rows_by_case.items()
+        if AT_ONCE in error
+    }
     if not errors:
         raise UnmeasuredError("no cell of the grid was measured")
     worst = max(errors, key=lambda case: errors[case][0] / errors[case][1])
-    ours, loops = errors[worst]
-    text = f"{ours:.1e} against float64 at most, relative to the loop's {loops:.1e} ({worst})"
+    at_once, loops = errors[worst]
+    text = f"{at_once:.1e} against float64 at most, relative to the loop's {loops:.1e} ({worst})"
     facts = f"over output and all gradients of {len(errors)} cells"
-    return ours <= max(1e-5, _ROUNDING * loops), text, facts
-
-
-def _plots(rows: Rows) -> list[dict[str, Any]]:
-    """The grid: speed-ups over lengths, and times over units."""
-    gains = {f"n = {n}": known(LENGTHS, lambda T, n=n: _gain(rows, n, T)) for n in UNITS}
-    times = {
-        who: known(UNITS, lambda n, who=who: rows.seconds(cell_of_grid(n, 1000), who))
-        for who in (LOOP, AT_ONCE, "torch")
-    }
-    return [
-        curve("all steps at once, times as fast as the loop", "steps T", "times", "xy", gains),
-        curve("a training step of 1000 steps", "units n", "seconds", "xy", times),
-    ]
+    return at_once <= max(1e-5, _ROUNDING * loops), text, facts
 
 
 _QUICK = ((1, 1000), (1, 10_000), (4, 1000), (16, 1000))  # of the grid
@@ -279,16 +276,16 @@ _STUDIES = {  # name -> cell, T, B, H; weights
 
 def _grid(n: int, T: int) -> Case:
     """The sequential methods beside all steps at once, where time and memory allow."""
-    who, quick = (LOOP, AT_ONCE, "torch"), (n, T) in _QUICK
-    return sized(cell_of_grid(n, T), LIMITED_TRAIN, *who, quick=quick, **_LIMITED)
+    contestants, quick = (LOOP, AT_ONCE, "torch"), (n, T) in _QUICK
+    return sized(cell_of_grid(n, T), LIMITED_TRAIN, *contestants, quick=quick, **_LIMITED)
 
 
 def _engines(name: str, forward: bool = False) -> Case:
     """The compiled loop and all steps at once, and other libraries that have the cell."""
-    who = ("elman", LOOP, AT_ONCE) + ("elman-scan-backward",) * (not forward)
-    who += ("torch", "jax") * (name.split()[0] in ("gru", "lstm", "rnn"))
+    contestants = ("elman", LOOP, AT_ONCE) + ("elman-scan-backward",) * (not forward)
+    contestants += ("torch", "jax") * (name.split()[0] in ("gru", "lstm", "rnn"))
     name, measure = (f"{name}, forward", LIMITED_FORWARD) if forward else (name, LIMITED_TRAIN)
-    return sized(name, measure, *who, baseline=LOOP, **_LIMITED)
+    return sized(name, measure, *contestants, baseline=LOOP, **_LIMITED)
 
 
 DEER = Suite(
@@ -318,5 +315,9 @@ DEER = Suite(
     source="Parallelizing non-linear sequential models over the sequence length (Lim, Zhu, "
     "Selfridge, Kasim; ICLR 2024)",
     claims=CLAIMS,
-    curves=_plots,
+    sweep=Sweep(
+        "all steps at once beside the compiled loop, by units",
+        *("steps T", "times as fast", LENGTHS, UNITS),
+        lambda rows, n, T: _gain(rows, n, T),
+    ),
 )

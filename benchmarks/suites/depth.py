@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.cases import Suite, TrainedCase
-from benchmarks.claims import Claim, Reasons, Rows, UnmeasuredError, Verdict, curve
+from benchmarks.claims import Claim, Reasons, Rows, UnmeasuredError, Verdict
 from benchmarks.studies.learning_studies import RESIDUAL
+from benchmarks.sweeps import Sweep
 
 LAYERS = (1, 3, 10, 30, 100)
 STEPS = 150
@@ -19,19 +20,14 @@ def name_of(layers: int) -> str:
     return f"{layers} layers"
 
 
-def _bits(rows: Rows) -> dict[int, dict[str, float]]:
-    """Bits per character by layers, plain and residual."""
-    return {n: rows[name_of(n)]["bits"] for n in LAYERS if name_of(n) in rows}
-
-
 def bits(rows: Rows) -> dict[int, dict[str, float]]:
-    """The same.
+    """Bits per character by layers, plain and residual.
 
     Raises:
         UnmeasuredError: no deep stack was trained.
     """
     rows.among(map(name_of, (n for n in LAYERS if n >= _DEEP)), "no deep stack was trained")
-    return _bits(rows)
+    return {n: rows[name_of(n)]["bits"] for n in LAYERS if name_of(n) in rows}
 
 
 def _listed(numbers: list[int]) -> str:
@@ -39,8 +35,8 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _applies(rows: Rows) -> Verdict:
-    deep = {n: both for n, both in bits(rows).items() if n >= _DEEP}
-    gains = {n: both["plain"] - both["residual"] for n, both in deep.items()}
+    deep = {n: losses for n, losses in bits(rows).items() if n >= _DEEP}
+    gains = {n: losses["plain"] - losses["residual"] for n, losses in deep.items()}
     texts = ", ".join(f"{gain:+.2f} at {n}" for n, gain in gains.items())
     worse = [n for n, gain in gains.items() if gain <= _HARDLY]
     reasons = Reasons(
@@ -53,11 +49,11 @@ def _applies(rows: Rows) -> Verdict:
 
 
 def _deeper(rows: Rows) -> Verdict:
-    found = {n: both["residual"] for n, both in bits(rows).items()}
-    if 1 not in found:
+    residual = {n: losses["residual"] for n, losses in bits(rows).items()}
+    if 1 not in residual:
         raise UnmeasuredError("one layer was not trained")
-    worse = [n for n in found if n >= _DEEP and found[n] > found[1] + _HARDLY]
-    texts = ", ".join(f"{value:.2f} at {n}" for n, value in found.items())
+    worse = [n for n in residual if n >= _DEEP and residual[n] > residual[1] + _HARDLY]
+    texts = ", ".join(f"{value:.2f} at {n}" for n, value in residual.items())
     facts = (
         f"after {STEPS} steps of the same optimizer; possible is what learns at least as well as "
         "one layer"
@@ -67,13 +63,6 @@ def _deeper(rows: Rows) -> Verdict:
         f"{_listed(worse)} layers have not learned as much after as many steps",
     )
     return Verdict(not worse, f"{texts} (bits per character)", facts=facts, reasons=reasons)
-
-
-def _plots(rows: Rows) -> list[dict[str, Any]]:
-    """Final loss by depth."""
-    found = _bits(rows).items()
-    lines = {name: [(n, both[name]) for n, both in found] for name in ("plain", "residual")}
-    return [curve("after equal steps", "layers", "bits per character", "x", lines)]
 
 
 _SIZES: dict[str, Any] = {"cell": "gru", "T": 32, "B": 8, "H": 64, "steps": STEPS}
@@ -88,5 +77,10 @@ DEPTH = Suite(
         Claim("residual", "residual skip connections apply to RNNs", "", _applies),
         Claim("residual", "models with more layers become possible", "", _deeper),
     ),
-    curves=_plots,
+    sweep=Sweep(
+        f"after {STEPS} training steps",
+        *("layers", "bits per character", LAYERS, ("plain", "residual")),
+        lambda rows, name, n: rows[name_of(n)]["bits"][name],
+        log="x",
+    ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.cases import OURS, Case, Suite, sized
-from benchmarks.claims import Claims, Rows, curve
+from benchmarks.claims import Claims, Rows
 from benchmarks.contestants import TRAIN
 from benchmarks.measures.operators import LAYER, PRODUCTS
 from benchmarks.measures.operators import OPERATORS as BY_KIND
@@ -13,6 +13,7 @@ from benchmarks.measures.phases import PHASES as PARTED
 from benchmarks.measures.starting import CHOOSING as CHOICE
 from benchmarks.measures.starting import COLD, WARM
 from benchmarks.studies.learning_studies import PERPLEXITIES
+from benchmarks.sweeps import Sweep
 from benchmarks.worker import PEAK
 from benchmarks.workloads.language import LANGUAGE, LANGUAGES
 from benchmarks.workloads.products import COLUMNS, PANELS, PRODUCT, ROWS
@@ -62,10 +63,6 @@ def measured(rows: Rows) -> list[Point]:
         UnmeasuredError: none was.
     """
     rows.among(map(grid_name, GRID), "no point of the grid was measured")
-    return _points(rows)
-
-
-def _points(rows: Rows) -> list[Point]:
     return [point for point in GRID if grid_name(point) in rows]
 
 
@@ -79,8 +76,8 @@ def share_of_best(rows: Rows, point: Point) -> tuple[float, str]:
 def speeds_of(rows: Rows, case: str) -> dict[str, float]:
     """How many times as fast as the baseline each contestant is, round by round."""
     row = rows[case]
-    found = {name: ratio["median"] for name, ratio in row["ratio"].items()}
-    return {row["asked"]["baseline"]: 1.0, **found}
+    speeds = {name: ratio["median"] for name, ratio in row["ratio"].items()}
+    return {row["asked"]["baseline"]: 1.0, **speeds}
 
 
 def chosen(rows: Rows, point: Point) -> str:
@@ -94,11 +91,11 @@ def at(point: Point) -> str:
     return f"({layers} x {H}, {B})"
 
 
-def _over(rows: Rows, other: str) -> tuple[list[float], str]:
+def _over(rows: Rows, reference: str) -> tuple[list[float], str]:
     """How many times as fast as another one elman is over the grid, and the extremes in words."""
-    found = {point: rows.faster(grid_name(point), OURS, other) for point in measured(rows)}
-    low, high = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
-    return [*found.values()], f"{found[low]:.2f} {at(low)} to {found[high]:.2f} {at(high)}"
+    ratios = {point: rows.faster(grid_name(point), OURS, reference) for point in measured(rows)}
+    low, high = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
+    return [*ratios.values()], f"{ratios[low]:.2f} {at(low)} to {ratios[high]:.2f} {at(high)}"
 
 
 @CLAIMS(
@@ -107,33 +104,33 @@ def _over(rows: Rows, other: str) -> tuple[list[float], str]:
     fails="products are so large that what operators cost besides hardly counts",
 )
 def default_most(rows: Rows):
-    found, extremes = _over(rows, DEFAULT)
-    return max(found) >= 3, extremes, "beside a Python loop over torch's operators"
+    ratios, extremes = _over(rows, DEFAULT)
+    return max(ratios) >= 3, extremes, "beside a Python loop over torch's operators"
 
 
 @CLAIMS("3", "always significantly better than the default", "> 1, Titan Xp")
 def default_always(rows: Rows):
-    found, extremes = _over(rows, DEFAULT)
-    return min(found) >= 1.2, extremes, "significant: 1.2 times or more at every point of the grid"
+    ratios, extremes = _over(rows, DEFAULT)
+    return min(ratios) >= 1.2, extremes, "significant: 1.2 times or more at every point of the grid"
 
 
 @CLAIMS("1, 3", "up to 1.5x over the vendor's layer", "1.5, Titan Xp")
 def vendor_most(rows: Rows):
-    found, extremes = _over(rows, "torch")
+    ratios, extremes = _over(rows, "torch")
     facts = "torch.nn.LSTM runs the vendor's closed kernels (oneDNN) on a CPU"
-    return max(found) >= 1.5, extremes, facts
+    return max(ratios) >= 1.5, extremes, facts
 
 
 @CLAIMS("3", "where it is slower, by less than 20 %", "-20 %, Titan Xp")
 def worst(rows: Rows):
-    found = {point: share_of_best(rows, point) for point in measured(rows)}
-    low = min(found, key=lambda point: found[point][0])
-    picks = [chosen(rows, point) for point in found]
+    shares = {point: share_of_best(rows, point) for point in measured(rows)}
+    low = min(shares, key=lambda point: shares[point][0])
+    picks = [chosen(rows, point) for point in shares]
     counts = ", ".join(f"{name} {picks.count(name)}" for name in dict.fromkeys(picks))
-    share, best = found[low]
-    facts = f"beside the fastest of all at each of {len(found)} points, there {best}"
-    ours = f"{share - 1:+.0%} {at(low)}" if share < 1 else "0 %"
-    return share >= _WORST, ours, f"{facts}; chosen: {counts}"
+    share, best = shares[low]
+    facts = f"beside the fastest of all at each of {len(shares)} points, there {best}"
+    figure = f"{share - 1:+.0%} {at(low)}" if share < 1 else "0 %"
+    return share >= _WORST, figure, f"{facts}; chosen: {counts}"
 
 
 @CLAIMS(
@@ -157,7 +154,7 @@ def first(rows: Rows):
 @CLAIMS("2, obs. 1", "products take over 85 % of the time", "85 %, cuDNN 6, Titan Xp")
 def products(rows: Rows):
     phases = rows[PHASES]["phases"]
-    ours = sum(share for phase, share in phases.items() if phase.endswith(_OF_PRODUCTS))
+    multiplied = sum(share for phase, share in phases.items() if phase.endswith(_OF_PRODUCTS))
     operators = rows[OPERATORS]["operators"]
     seconds = {name: operators[name]["seconds"] for name in (DEFAULT, "torch")}
     loop = seconds[DEFAULT][PRODUCTS] / sum(seconds[DEFAULT].values())
@@ -166,20 +163,22 @@ def products(rows: Rows):
         f"of the default's time {loop:.0%}; torch's own layer is one operator, which has "
         f"{layer:.0%} and does not tell"
     )
-    return ours > _MOST, f"{ours:.0%} of engine c's time", facts
+    return multiplied > _MOST, f"{multiplied:.0%} of engine c's time", facts
 
 
 @CLAIMS("2, fig. 2a", "the default launches 5x as much", "5x cuDNN 6, Titan Xp")
 def launches(rows: Rows):
-    ratio, ours = (rows.faster(LAUNCHES, who, DEFAULT) for who in ("torch", OURS))
+    ratio, elman = (rows.faster(LAUNCHES, contestant, DEFAULT) for contestant in ("torch", OURS))
     default = rows.seconds(LAUNCHES, DEFAULT)
     counts = rows[OPERATORS]["operators"] if OPERATORS in rows else {}
-    operators = "".join(f"; {k}: {one['operators']} operators a step" for k, one in counts.items())
+    operators = "".join(
+        f"; {k}: {profile['operators']} operators a step" for k, profile in counts.items()
+    )
     facts = (
         "the time of a step of one unit and one sample, where nothing is computed: "
         f"{default * 1e3:.1f} ms by the default{operators}"
     )
-    return ratio >= 5, f"{ratio:.0f}x torch.nn's, {ours:.0f}x elman's", facts
+    return ratio >= 5, f"{ratio:.0f}x torch.nn's, {elman:.0f}x elman's", facts
 
 
 @CLAIMS(
@@ -190,59 +189,25 @@ def launches(rows: Rows):
 def layout(rows: Rows):
     rows[layout_name(LAYOUTS[0])]
     names = {sizes: name for sizes in LAYOUTS if (name := layout_name(sizes)) in rows}
-    found = {sizes: speeds_of(rows, name) for sizes, name in names.items()}
+    speeds_by_sizes = {sizes: speeds_of(rows, name) for sizes, name in names.items()}
     columns, panels = (
-        ", ".join(f"{speeds[who]:.2f} {sizes}" for sizes, speeds in found.items())
-        for who in (COLUMNS, PANELS)
+        ", ".join(f"{speeds[contestant]:.2f} {sizes}" for sizes, speeds in speeds_by_sizes.items())
+        for contestant in (COLUMNS, PANELS)
     )
-    gain = found[LAYOUTS[0]][COLUMNS]
+    gain = speeds_by_sizes[LAYOUTS[0]][COLUMNS]
     facts = f"beside rows, columns {columns}; engine c's panels {panels}"
     return gain >= _TWICE, f"{gain:.2f}x", facts
 
 
 @CLAIMS("4", "any way may be chosen: all train alike")
 def alike(rows: Rows):
-    ours, theirs = (rows[CURVES]["perplexities"][who] for who in (OURS, "torch"))
-    off = [abs(a / b - 1) for a, b in zip(ours, theirs, strict=True)]
+    elman, torch = (rows[CURVES]["perplexities"][contestant] for contestant in (OURS, "torch"))
+    off = [abs(a / b - 1) for a, b in zip(elman, torch, strict=True)]
     facts = (
-        f"perplexity in validation {ours[-1]:.1f} beside torch.nn's {theirs[-1]:.1f}, same seed "
+        f"perplexity in validation {elman[-1]:.1f} beside torch.nn's {torch[-1]:.1f}, same seed "
         f"and steps; {max(off):.2%} at most on the way"
     )
     return off[-1] <= _ALIKE, f"{off[-1]:.2%} apart at the end", facts
-
-
-def _plots(rows: Rows) -> list[dict[str, Any]]:
-    """Words per second by units, what the choice is of the best, and both layouts."""
-    points = _points(rows)
-
-    def name(layers: int) -> str:
-        return f"{layers} layer{'s' * (layers > 1)}"
-
-    def speeds(layers: int, who: str) -> list[tuple[int, float]]:
-        own = sorted(point for point in points if point[:2] == (layers, 20))
-        return [(H, T * 20 / rows.seconds(grid_name((n, B, H)), who)) for n, B, H in own]
-
-    def shares(layers: int) -> list[tuple[int, float]]:
-        own = sorted((p for p in points if p[0] == layers), key=lambda p: p[1] * p[2])
-        return [(H * B, share_of_best(rows, (n, B, H))[0]) for n, B, H in own]
-
-    def products(who: str) -> list[tuple[int, float]]:
-        alike = [s for s in sorted(LAYOUTS) if s[1:] == LAYOUTS[0][1:] and layout_name(s) in rows]
-        return [(sizes[0], rows.rate(layout_name(sizes), who)) for sizes in alike]
-
-    depths = sorted({point[0] for point in points})
-    words = {
-        f"{who}, {name(layers)}, 20": speeds(layers, who)
-        for layers in depths
-        for who in (DEFAULT, "torch", OURS)
-    }
-    best = {name(layers): shares(layers) for layers in depths}
-    layouts = {who: products(who) for who in (ROWS, COLUMNS, PANELS)}
-    return [
-        curve("Training of the recurrent layers, 20 rows", "units", "words/s", "xy", words),
-        curve("The choice beside the best of all", "units x rows", "share", "x", best),
-        curve("Product with W [2048, 512]", "rows of X", "GFLOP/s", "x", layouts),
-    ]
 
 
 _WAYS = (DEFAULT, "torch", OURS, "elman-c", "elman-aten")
@@ -265,8 +230,10 @@ def _model(cell: str) -> Case:
 def _product(sizes: tuple[int, int, int]) -> Case:
     """Both layouts of a product; its step is one."""
     (B, I, H), quick = sizes, sizes == LAYOUTS[0]
-    who = (ROWS, COLUMNS, PANELS)
-    return Case(layout_name(sizes), PRODUCT, "projected", 1, B, H, I, who, ROWS, quick=quick)
+    contestants = (ROWS, COLUMNS, PANELS)
+    return Case(
+        layout_name(sizes), PRODUCT, "projected", 1, B, H, I, contestants, ROWS, quick=quick
+    )
 
 
 _OPERATORS: dict[str, Any] = {"cell": "lstm", "baseline": ""}
@@ -293,5 +260,9 @@ ECORNN = Suite(
     seconds=1.0,
     source="Zheng, EcoRNN: Efficient Computing of LSTM RNN on GPUs (extended abstract): Titan Xp",
     claims=CLAIMS,
-    curves=_plots,
+    sweep=Sweep(
+        "training of two layers of LSTM, 20 rows",
+        *("units", "words/s", (200, 512, 650), _WAYS),
+        lambda rows, name, H: T * 20 / rows.seconds(grid_name((2, 20, H)), name),
+    ),
 )

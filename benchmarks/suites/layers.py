@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from benchmarks.cases import OURS, Case, KindCase, Suite, sized
 from benchmarks.worker import PEAK
 from benchmarks.workloads.layer_features import LAYERS as WORK
@@ -13,16 +11,12 @@ _QUICK = ("gru packed 100,32,256", "gru stream 16,8,64")
 _NOT_SLOWER = 0.97
 
 
-def _layers(name: str, ratio: float | None, *others: str) -> Case:
+def _layers(name: str, ratio: float | None, *peers: str) -> Case:
     """A training step, or a gradient, of torch's layer and of elman's; the kind is in the name."""
     kind = " ".join(name.split()[1:-1])
-    options: dict[str, Any] = {
-        "of": KindCase,
-        "kind": kind,
-        "ratio": ratio,
-        "quick": name in _QUICK,
-    }
-    return sized(name, TWICE if kind == "beside" else WORK, "torch", OURS, *others, **options)
+    measure, names = TWICE if kind == "beside" else WORK, ("torch", OURS, *peers)
+    quick = name in _QUICK
+    return sized(name, measure, *names, of=KindCase, kind=kind, ratio=ratio, quick=quick)
 
 
 LAYERS = Suite(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.cases import OURS, Case, Suite, sized
-from benchmarks.claims import Claim, Claims, Reasons, Rows, UnmeasuredError, Verdict, curve, known
+from benchmarks.claims import Claim, Claims, Reasons, Rows, UnmeasuredError, Verdict
 from benchmarks.contestants import CHECKPOINT, KeptCase
 from benchmarks.measures.memory import MEMORY as STEP
+from benchmarks.sweeps import Sweep
 
 MIB = 1 << 20
 BATCHES, STEPS = (4, 16, 64), (250, 1000, 4000)
@@ -23,22 +24,22 @@ CLAIMS = Claims()
 
 def _case(name: str, checkpoint: int, quick: bool = False) -> Case:
     """torch's layer, elman's, and elman's with kept states."""
-    kept: dict[str, Any] = {"of": KeptCase, "checkpoint": checkpoint, "threads": 1, "quick": quick}
-    return sized(name, STEP, "torch", OURS, CHECKPOINT, **kept)
+    names = ("torch", OURS, CHECKPOINT)
+    return sized(name, STEP, *names, of=KeptCase, checkpoint=checkpoint, threads=1, quick=quick)
 
 
 def _long(checkpoint: int) -> Case:
     """A sequence of which torch takes minutes: elman's engine c, with and without kept states."""
-    kept: dict[str, Any] = {"of": KeptCase, "checkpoint": checkpoint, "threads": 1}
-    return sized(f"gru {LONG},1,32 every {checkpoint}", STEP, "elman-c", CHECKPOINT, **kept)
+    name, names = f"gru {LONG},1,32 every {checkpoint}", ("elman-c", CHECKPOINT)
+    return sized(name, STEP, *names, of=KeptCase, checkpoint=checkpoint, threads=1)
 
 
 def _stack(layers: int, B: int) -> Case:
     """Layers of the seed's cell, without what lies between them."""
     name, sizes = f"rnn x {layers}, {B} samples", (_STEPS_OF_ALL // layers, B, 128)
     quick = (layers, B) == (min(STACKS), min(MINIBATCHES))
-    who: dict[str, Any] = {"contestants": ("torch", "elman-c"), "baseline": "torch"}
-    return Case(name, STEP, "rnn", *sizes, **who, threads=1, layers=layers, quick=quick)
+    options: dict[str, Any] = {"contestants": ("torch", "elman-c"), "baseline": "torch"}
+    return Case(name, STEP, "rnn", *sizes, **options, threads=1, layers=layers, quick=quick)
 
 
 def _bytes(rows: Rows, case: str, contestant: str, which: str = "peak") -> int:
@@ -47,10 +48,10 @@ def _bytes(rows: Rows, case: str, contestant: str, which: str = "peak") -> int:
     Raises:
         UnmeasuredError: it was not measured.
     """
-    found = rows[case].get("memory", {}).get(contestant)
-    if found is None or found[which] is None:
+    memory = rows[case].get("memory", {}).get(contestant)
+    if memory is None or memory[which] is None:
         raise UnmeasuredError(f"{contestant} was not measured in {case}")
-    return found[which]
+    return memory[which]
 
 
 def _sixteenth(layers: int, total: bool) -> Claim:
@@ -63,10 +64,10 @@ def _sixteenth(layers: int, total: bool) -> Claim:
         most, least = (
             sum(_bytes(rows, case, "elman-c", which) for which in of) for case in (large, small)
         )
-        same = _bytes(rows, small, "elman-c", "weights") / MIB
+        weights = _bytes(rows, small, "elman-c", "weights") / MIB
         reasons = Reasons(
             f"{grows}, and are most of it" if total else f"{grows}, and nothing else is kept",
-            f"weights and their gradients, {same:.1f} MiB each, are the same at every minibatch"
+            f"weights and their gradients, {weights:.1f} MiB each, are the same at every minibatch"
             if total
             else "something is kept that does not grow with the minibatch",
         )
@@ -74,8 +75,8 @@ def _sixteenth(layers: int, total: bool) -> Claim:
         figure = f"{less:.1f}x, {least / MIB:.1f} MiB at 4"
         return Verdict(14 <= less <= 18, figure, reasons=reasons)
 
-    what = "weights, gradients and activations" if total else "activations"
-    says = f"a minibatch of 4 instead of 64 takes 16 times less memory: {what}, {layers} layers"
+    kind = "weights, gradients and activations" if total else "activations"
+    says = f"a minibatch of 4 instead of 64 takes 16 times less memory: {kind}, {layers} layers"
     return Claim("Exploring deep residual RNNs", says, "16x, GPU", judge)
 
 
@@ -86,15 +87,15 @@ CLAIMS += [_sixteenth(layers, total) for layers in STACKS for total in (False, T
 def forecast(rows: Rows):
     """The forecast that is most off, of all rows."""
     steps = {
-        f"{case.name}, {name}": taken
+        f"{case.name}, {name}": memory_of_step
         for case in MEMORY.cases
         if case.name in rows
-        for name, taken in rows[case.name].get("memory", {}).items()
+        for name, memory_of_step in rows[case.name].get("memory", {}).items()
     }
     off = {
-        name: one["forecast"] / one["peak"] - 1
-        for name, one in steps.items()
-        if one["forecast"] is not None and one["peak"] >= 10 * _NOISE
+        name: memory["forecast"] / memory["peak"] - 1
+        for name, memory in steps.items()
+        if memory["forecast"] is not None and memory["peak"] >= 10 * _NOISE
     }
     if not off:
         raise UnmeasuredError("no row has a step of 10 MiB")
@@ -108,22 +109,10 @@ def grows_with_the_root(rows: Rows):
     """What LONG steps take beside input, output and their gradients."""
     case = f"gru {LONG},1,32 every {EVERY[1]}"
     around = 4 * LONG * 32 * 2 / MIB  # output and the gradient of x
-    whole, root = (_bytes(rows, case, name) / MIB - around for name in ("elman-c", CHECKPOINT))
+    without, root = (_bytes(rows, case, name) / MIB - around for name in ("elman-c", CHECKPOINT))
     slower = rows.seconds(case, CHECKPOINT) / rows.seconds(case, "elman-c")
-    text = f"{root:.1f} MiB instead of {whole:.1f} MiB, {slower:.2f}x the time"
-    return root <= 0.1 * whole, text, f"beside {around:.1f} MiB of output and gradient of x"
-
-
-def _plots(rows: Rows) -> list[dict[str, Any]]:
-    def plot(over: str, x: str, sizes: tuple[int, ...], name: str) -> dict[str, Any]:
-        lines = {
-            who: known(sizes, lambda size, who=who: _bytes(rows, name.format(size), who) / MIB)
-            for who in ("torch", OURS, CHECKPOINT)
-        }
-        return curve(f"a training step of a GRU over {over}", x, "MiB", "xy", lines)
-
-    minibatches = plot("minibatches", "samples", BATCHES, "gru 500,{},128")
-    return [minibatches, plot("lengths", "steps", STEPS, "gru {},4,128")]
+    text = f"{root:.1f} MiB instead of {without:.1f} MiB, {slower:.2f}x the time"
+    return root <= 0.1 * without, text, f"beside {around:.1f} MiB of output and gradient of x"
 
 
 MEMORY = Suite(
@@ -140,5 +129,9 @@ MEMORY = Suite(
     seconds=1.6,
     source="Persistent RNNs, stashing recurrent weights on-chip (G. Diamos, Baidu SVAIL, 2016)",
     claims=CLAIMS,
-    curves=_plots,
+    sweep=Sweep(
+        "a training step of a GRU over minibatches",
+        *("samples", "MiB", BATCHES, ("torch", OURS, CHECKPOINT)),
+        lambda rows, name, B: _bytes(rows, f"gru 500,{B},128", name) / MIB,
+    ),
 )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from statistics import mean, median
-from typing import Any
+from statistics import mean
 
 from benchmarks.cases import Suite, TrainedCase
-from benchmarks.claims import Claims, Rows, UnmeasuredError, curve, fit_trend
+from benchmarks.claims import Claims, Rows, UnmeasuredError, fit_trend
 from benchmarks.rows import Row
 from benchmarks.studies.learning_studies import SAMPLES, STEP_SIZE, TARGET, WINDOW
+from benchmarks.sweeps import Sweep
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512)
 BUDGET = 40_000  # samples in all, at most
@@ -28,10 +28,10 @@ def samples(rows: Rows) -> dict[int, list[int]]:
     Raises:
         UnmeasuredError: none did.
     """
-    found = {B: counts(rows[name_of(B)]) for B in SIZES if name_of(B) in rows}
-    if not any(found.values()):
+    by_size = {B: counts(rows[name_of(B)]) for B in SIZES if name_of(B) in rows}
+    if not any(by_size.values()):
         raise UnmeasuredError("no minibatch came to the target")
-    return found
+    return by_size
 
 
 def counts(row: Row) -> list[int]:
@@ -44,10 +44,10 @@ def fitted(rows: Rows) -> dict[int, float]:
     """Samples by minibatch, of those to which most seeds came: the curve that never falls and is
     closest to all seeds in the logarithm. Minibatches between which it would fall share a value."""
     blocks: list[tuple[list[int], list[float]]] = []
-    for B, found in samples(rows).items():
-        if 2 * len(found) < _seeds(rows, B) or not found:
+    for B, samples_to_target in samples(rows).items():
+        if 2 * len(samples_to_target) < _seeds(rows, B) or not samples_to_target:
             continue
-        sizes, values = [B], [math.log(count) for count in found]
+        sizes, values = [B], [math.log(count) for count in samples_to_target]
         while blocks and mean(blocks[-1][1]) > mean(values):
             sizes, values = blocks[-1][0] + sizes, blocks[-1][1] + values
             blocks.pop()
@@ -95,8 +95,8 @@ def bounded(rows: Rows):
     "directions that the next sample corrects",
 )
 def followed(rows: Rows):
-    found, most = samples(rows), bound(rows)
-    points = [(float(B), float(count)) for B in found if most >= B for count in found[B]]
+    by_size, most = samples(rows), bound(rows)
+    points = [(float(B), float(count)) for B in by_size if most >= B for count in by_size[B]]
     least = min(B for B, _ in points)
     facts = (
         f"momentum 1 - minibatch / {WINDOW:g}, learning rate {STEP_SIZE:g} (1 - momentum) "
@@ -110,18 +110,11 @@ def followed(rows: Rows):
     return not trend.rises, text, facts
 
 
-def _plots(rows: Rows) -> list[dict[str, Any]]:
-    """Samples and steps by minibatch, and the fitted curve."""
-    try:
-        found = {B: median(each) for B, each in samples(rows).items() if each}
-    except UnmeasuredError:
-        return []
-    steps = {B: count / B for B, count in found.items()}
-    lines = {"median of seeds": [*found.items()], "rising fit": [*fitted(rows).items()]}
-    return [
-        curve("to the same loss", "minibatch", "samples", "xy", lines),
-        curve("to the same loss", "minibatch", "training steps", "xy", {"steps": [*steps.items()]}),
-    ]
+def _fit_at(rows: Rows, name: str, B: int) -> float:
+    fit = fitted(rows)
+    if B not in fit:
+        raise UnmeasuredError(f"few seeds came to the target with a minibatch of {B}")
+    return fit[B]
 
 
 def _case(B: int) -> TrainedCase:
@@ -135,5 +128,9 @@ MINIBATCH = Suite(
     tuple(map(_case, SIZES)),
     source="Diamos, Persistent RNNs: 30 times faster RNN layers at small minibatches (Baidu, 2016)",
     claims=CLAIMS,
-    curves=_plots,
+    sweep=Sweep(
+        f"samples to {TARGET} bits per character, the rising curve through all seeds",
+        *("minibatch", "samples", SIZES, ("fit",)),
+        _fit_at,
+    ),
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.cases import Suite, sized
-from benchmarks.claims import Claims, Rows, UnmeasuredError, curve, fit_trend, known
+from benchmarks.claims import Claims, Rows, UnmeasuredError, fit_trend
 from benchmarks.contestants import FORWARD
 from benchmarks.measures.phases import PHASES
+from benchmarks.sweeps import Sweep
 from elman.engines.base import WAITING
 
 T, INPUTS = 64, 16  # as the paper's program for its kernels; few inputs, so that R is the work
@@ -47,20 +48,20 @@ def _each(rows: Rows) -> list[int]:
     fails="memory is slower than arithmetic by less here than on that GPU",
 )
 def faster(rows: Rows):
-    found = {
+    ratios = {
         H: rows.faster(name_of(H, SMALL), RESIDENT, COLD)
         for H in _each(rows)
         if SMALL in _sizes(rows, H)
     }
-    if not found:
+    if not ratios:
         raise UnmeasuredError(f"a minibatch of {SMALL} was not measured")
-    warm = [f"{rows.faster(name_of(H, SMALL), RESIDENT, STEPPED):.1f} ({H})" for H in found]
+    warm = [f"{rows.faster(name_of(H, SMALL), RESIDENT, STEPPED):.1f} ({H})" for H in ratios]
     facts = (
         "beside weights that come from memory in each step; beside those that a product per step "
         f"finds in a cache, as a program without a kernel of its own does: {', '.join(warm)}"
     )
-    ours = ", ".join(f"{times:.1f} ({H})" for H, times in found.items())
-    return max(found.values()) >= 30, ours, facts
+    figure = ", ".join(f"{times:.1f} ({H})" for H, times in ratios.items())
+    return max(ratios.values()) >= 30, figure, facts
 
 
 @CLAIMS(
@@ -72,11 +73,11 @@ def faster(rows: Rows):
 def saturates(rows: Rows):
     texts, shares = [], []
     for H in _each(rows):
-        found = {B: rows.rate(name_of(H, B), RESIDENT) for B in _sizes(rows, H)}
-        if SMALL in found and len(found) > 1:
-            shares.append(found[SMALL] / max(found.values()))
-            best = max(found, key=found.__getitem__)
-            texts.append(f"{shares[-1]:.0%} of {max(found.values()):.0f} GFLOP/s at {best} ({H})")
+        rates = {B: rows.rate(name_of(H, B), RESIDENT) for B in _sizes(rows, H)}
+        if SMALL in rates and len(rates) > 1:
+            shares.append(rates[SMALL] / max(rates.values()))
+            best = max(rates, key=rates.__getitem__)
+            texts.append(f"{shares[-1]:.0%} of {max(rates.values()):.0f} GFLOP/s at {best} ({H})")
     if not shares:
         raise UnmeasuredError(f"a minibatch of {SMALL} and another one were not measured")
     return max(shares) >= 0.9, ", ".join(texts), f"throughput at a minibatch of {SMALL}"
@@ -110,25 +111,11 @@ def closes(rows: Rows):
 )
 def barriers(rows: Rows):
     rows.among(map(phases_of, UNITS), "no step was parted")
-    found = {H: name for H in UNITS if (name := phases_of(H)) in rows}
-    waiting = {H: rows[name]["phases"].get(WAITING, 0.0) for H, name in found.items()}
-    ours = ", ".join(f"{share:.0%} ({H})" for H, share in waiting.items())
+    cases = {H: name for H in UNITS if (name := phases_of(H)) in rows}
+    waiting = {H: rows[name]["phases"].get(WAITING, 0.0) for H, name in cases.items()}
+    figure = ", ".join(f"{share:.0%} ({H})" for H, share in waiting.items())
     facts = "of a training step, half of the paper's share being enough"
-    return max(waiting.values()) >= 0.5 * _BARRIER, ours, facts
-
-
-def _plots(rows: Rows) -> list[dict[str, Any]]:
-    """Throughput over minibatch, for each layer."""
-    return [
-        curve(f"{H} units, T = {T}", "minibatch", "GFLOP/s", "xy", lines)
-        for H in UNITS
-        for lines in [
-            {
-                name: known(SIZES, lambda B, way=way, H=H: rows.rate(name_of(H, B), way))
-                for way, name in WAYS.items()
-            }
-        ]
-    ]
+    return max(waiting.values()) >= 0.5 * _BARRIER, figure, facts
 
 
 _LAYER: dict[str, Any] = {"cell": "rnn", "I": INPUTS}
@@ -138,15 +125,7 @@ PERSISTENT = Suite(
     "What do recurrent weights gain that stay on the chip over all steps?",
     (
         *(
-            sized(
-                name_of(H, B),
-                FORWARD,
-                *WAYS,
-                "torch",
-                baseline="torch",
-                quick=(H, B) in _QUICK,
-                **_LAYER,
-            )
+            sized(name_of(H, B), FORWARD, *WAYS, "torch", quick=(H, B) in _QUICK, **_BESIDE)
             for H in UNITS
             for B in SIZES
         ),
@@ -155,5 +134,9 @@ PERSISTENT = Suite(
     seconds=3.0,
     source="Diamos, Persistent RNNs: 30 times faster RNN layers at small minibatches (Baidu, 2016)",
     claims=CLAIMS,
-    curves=_plots,
+    sweep=Sweep(
+        f"{UNITS[-1]} units, T = {T}",
+        *("minibatch", "GFLOP/s", SIZES, WAYS),
+        lambda rows, name, B: rows.rate(name_of(UNITS[-1], B), name),
+    ),
 )

@@ -9,13 +9,13 @@ from benchmarks.workloads.scans import BANDWIDTH
 from benchmarks.workloads.scans import SCAN as WORK
 
 
-def _scan(sizes: str, n: int = 0, looped: bool = True, **more: Any) -> Case:
+def _scan(sizes: str, n: int = 0, looped: bool = True, **fields: Any) -> Case:
     """Forward and backward of ``elman.linear_scan``: H channels, or H matrices of n x n; beside a
     loop over torch ops, unless that takes minutes."""
-    who = ("loop", OURS, "torch", "jax")[not looped :]
+    contestants = ("loop", OURS, "torch", "jax")[not looped :]
     name = f"scan {sizes}" + (f" of {n} x {n}" if n else "")
-    more |= {} if looped else {"baseline": "torch"}
-    return sized(name, WORK, *who, cell="mingru", I=n, **more)
+    fields |= {} if looped else {"baseline": "torch"}
+    return sized(name, WORK, *contestants, cell="mingru", I=n, **fields)
 
 
 SCAN = Suite(

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from benchmarks.cases import Case, Effort, Suite, Way, sized
-from benchmarks.claims import SAME, Claims, Rows, Spread, UnmeasuredError, curve
+from benchmarks.claims import SAME, Claims, Rows, Spread, UnmeasuredError
 from benchmarks.contestants import TRAIN
-from benchmarks.measures.training import Entered, entered, timed
+from benchmarks.measures.training import Field, enter_all, timed
 from benchmarks.rows import study
 from benchmarks.studies.learning_studies import CELLS, CHARACTERS
+from benchmarks.sweeps import Sweep
 from benchmarks.worker import PEAK
 from benchmarks.workloads.custom_cells import find_cell
 from elman import compiler
@@ -36,7 +37,7 @@ UNMERGED = "elman-unmerged gru_before"
 RECOMPUTED = "elman-recompute gru"
 VARIANTS = (CHOSEN, MOVED, RECOMPUTED, CONCATENATED, UNMERGED, ORIGINAL)
 # Relative speed at minibatch 128 on a TitanX: variants 2 to 4, read off the figure (± 0.005).
-THERE = {
+POST = {
     128: (1.155, 1.287, 1.292),
     256: (1.18, 1.292, 1.31),
     512: (1.15, 1.27, 1.335),
@@ -58,17 +59,17 @@ def measure_variants(case: Case, effort: Effort) -> dict[str, Any]:
     Raises:
         VerifyError, EngineError: as :func:`measure_steps`.
     """
-    every, groups = Entered(), dict[str, list[str]]()
+    every, groups = Field(), dict[str, list[str]]()
     for contestant in case.contestants:
         name, cell = contestant.split()
         groups.setdefault(cell, []).append(name)
     for cell, names in groups.items():
         group = {"cell": cell, "contestants": tuple(names), "baseline": names[0]}
-        one = entered(replace(case, measure=TRAIN, **group), {}, 0)
-        every.present |= {f"{name} {cell}": who for name, who in one.present.items()}
-        every.absent |= {f"{name} {cell}": why for name, why in one.absent.items()}
-        every.errors |= {f"{name} {cell}": error for name, error in one.errors.items()}
-        every.flop = max(every.flop, one.flop)
+        field = enter_all(replace(case, measure=TRAIN, **group), {}, 0)
+        for kind in ("present", "absent", "errors"):
+            by_name = {f"{name} {cell}": value for name, value in getattr(field, kind).items()}
+            getattr(every, kind).update(by_name)
+        every.flop = max(every.flop, field.flop)
     return timed(case, effort, every)
 
 
@@ -76,20 +77,22 @@ def measure_tapes(case: Case, effort: Effort) -> dict[str, Any]:
     """Per cell and tape, for one step of one sample: bytes that are kept, beside the states'; FLOP
     of products and pointwise evaluations of the backward. Nothing is run."""
     del effort
-    found = {f"{name} {tape}": _kept(name, tape, case) for name in CELLS for tape in get_args(Tape)}
-    texts = [f"{name} {one['bytes']} bytes" for name, one in found.items()]
-    return study(f"kept per step and sample: {', '.join(texts)}", kept=found)
+    tapes = {
+        f"{name} {tape}": _tape_of(name, tape, case) for name in CELLS for tape in get_args(Tape)
+    }
+    texts = [f"{name} {tape['bytes']} bytes" for name, tape in tapes.items()]
+    return study(f"kept per step and sample: {', '.join(texts)}", kept=tapes)
 
 
-def _kept(name: str, tape: Tape, case: Case) -> dict[str, int]:
+def _tape_of(name: str, tape: Tape, case: Case) -> dict[str, int]:
     cell = find_cell(name)
     dims = tuple(sorted(cell.bind(case.input_size, case.H).items()))
     wants = frozenset(entry.name for entry in (*cell.inputs, *cell.weights))
     spec = Spec(dims, case.dtype, wants=wants, options=PlanOptions(tape))
-    made = program(compiler.pair_of(cell), spec)
-    work = backward_work(made)
-    kept = {"bytes": tape_bytes(made), "states": state_bytes(made)}
-    return {**kept, "products": work.products, "pointwise": work.pointwise}
+    compiled = program(compiler.pair_of(cell), spec)
+    work = backward_work(compiled)
+    memory = {"bytes": tape_bytes(compiled), "states": state_bytes(compiled)}
+    return {**memory, "products": work.products, "pointwise": work.pointwise}
 
 
 def case_name(place: Place) -> str:
@@ -112,19 +115,19 @@ def _everywhere(
     return {at: rows.ratio(name, later, earlier) for at, name in cases.items() if name in rows}
 
 
-def _list(found: dict[Place, Spread]) -> str:
-    return ", ".join(f"{ratio.median:.2f} ({H}, {B})" for (H, B), ratio in found.items())
+def _list(ratios: dict[Place, Spread]) -> str:
+    return ", ".join(f"{ratio.median:.2f} ({H}, {B})" for (H, B), ratio in ratios.items())
 
 
-def _gaining(found: dict[Place, Spread]) -> str:
+def _gaining(ratios: dict[Place, Spread]) -> str:
     """In how many places it is a gain."""
-    gains = sum(ratio.gains for ratio in found.values())
-    return f"a gain in {gains} of {len(found)} places"
+    gains = sum(ratio.gains for ratio in ratios.values())
+    return f"a gain in {gains} of {len(ratios)} places"
 
 
-def _there(step: int) -> str:
+def _in_post(step: int) -> str:
     """What one step of the ladder gains in the post, by units."""
-    gains = {H: bars[step] / (bars[step - 1] if step else 1.0) for H, bars in THERE.items()}
+    gains = {H: bars[step] / (bars[step - 1] if step else 1.0) for H, bars in POST.items()}
     return ", ".join(f"{gain:.2f} ({H}, 128)" for H, gain in gains.items()) + ", TitanX"
 
 
@@ -133,11 +136,11 @@ def _there(step: int) -> str:
     holds=_ADDED_UP,
     fails=_NO_LAUNCHES,
 )
-def whole(rows: Rows):
-    found = _everywhere(rows, CHOSEN, ORIGINAL, PLACES)
-    best = max(found, key=lambda place: found[place].median)
-    good = found[best].median >= THERE[1024][2] * (1 - SAME)
-    return good, _list({best: found[best]}), "the best of all sizes"
+def best_of_all(rows: Rows):
+    ratios = _everywhere(rows, CHOSEN, ORIGINAL, PLACES)
+    best = max(ratios, key=lambda place: ratios[place].median)
+    good = ratios[best].median >= POST[1024][2] * (1 - SAME)
+    return good, _list({best: ratios[best]}), "the best of all sizes"
 
 
 @CLAIMS(
@@ -146,49 +149,49 @@ def whole(rows: Rows):
     fails=_NO_LAUNCHES,
 )
 def ladder(rows: Rows):
-    found = _everywhere(rows, CHOSEN, ORIGINAL, BARS)
-    least = min(ratio.median for ratio in found.values())
-    return least >= 1.2, _list(found), "the whole ladder, variant 4 beside variant 1"
+    ratios = _everywhere(rows, CHOSEN, ORIGINAL, BARS)
+    least = min(ratio.median for ratio in ratios.values())
+    return least >= 1.2, _list(ratios), "the whole ladder, variant 4 beside variant 1"
 
 
 @CLAIMS(
-    *("5.2.2", "concatenating products gains", _there(0)),
+    *("5.2.2", "concatenating products gains", _in_post(0)),
     holds="an operand is loaded once for all products that read it",
     fails="single products are tiles of the same loop over rows and units, and no launches",
 )
 def concatenate(rows: Rows):
-    found = _everywhere(rows, CONCATENATED, ORIGINAL, BARS)
-    hoisted = _list(_everywhere(rows, UNMERGED, ORIGINAL, found))
-    facts = f"{_gaining(found)}; of it by the inputs' products for all steps at once: {hoisted}"
-    return all(ratio.gains for ratio in found.values()), _list(found), facts
+    ratios = _everywhere(rows, CONCATENATED, ORIGINAL, BARS)
+    hoisted = _list(_everywhere(rows, UNMERGED, ORIGINAL, ratios))
+    facts = f"{_gaining(ratios)}; of it by the inputs' products for all steps at once: {hoisted}"
+    return all(ratio.gains for ratio in ratios.values()), _list(ratios), facts
 
 
 @CLAIMS(
-    *("2, 5.2.3", "moving the reset gate gains ~10 %", _there(1)),
+    *("2, 5.2.3", "moving the reset gate gains ~10 %", _in_post(1)),
     holds="one product a step instead of two that wait for each other",
     fails="at minibatch 128 two products that wait for each other keep two cores as busy as one",
 )
 def reset(rows: Rows):
-    found = _everywhere(rows, CHOSEN, CONCATENATED, BARS)
+    ratios = _everywhere(rows, CHOSEN, CONCATENATED, BARS)
     smaller = _everywhere(rows, CHOSEN, CONCATENATED, PLACES)
-    faster = all(ratio.gains and ratio.median >= 1.05 for ratio in found.values())
+    faster = all(ratio.gains and ratio.median >= 1.05 for ratio in ratios.values())
     facts = "both with the tape that the plan chooses; judged at minibatch 128"
     return faster, _list(smaller), facts
 
 
 @CLAIMS(
-    *("5.2.4", "saving other activations gains", _there(2)),
+    *("5.2.4", "saving other activations gains", _in_post(2)),
     holds="what is kept is less, and what is recomputed is elementwise",
     fails='tape="save" recomputes no product either',
 )
 def activations(rows: Rows):
-    found = _everywhere(rows, CHOSEN, MOVED, BARS)
-    again = _list(_everywhere(rows, CHOSEN, RECOMPUTED, found))
+    ratios = _everywhere(rows, CHOSEN, MOVED, BARS)
+    again = _list(_everywhere(rows, CHOSEN, RECOMPUTED, ratios))
     facts = (
-        f'{_gaining(found)}, tape="auto" beside "save"; beside "recompute", which recomputes a '
+        f'{_gaining(ratios)}, tape="auto" beside "save"; beside "recompute", which recomputes a '
         f"product as variant 3 does: {again}"
     )
-    return all(ratio.gains for ratio in found.values()), _list(found), facts
+    return all(ratio.gains for ratio in ratios.values()), _list(ratios), facts
 
 
 @CLAIMS(
@@ -210,16 +213,16 @@ def memory(rows: Rows):
     fails="what the ladder gains is less than what a smaller product loses",
 )
 def minibatch(rows: Rows):
-    found: dict[Place, Spread] = {}
+    ratios: dict[Place, Spread] = {}
     for H in (512, 1024):
-        half, whole = (case_name((H, B)) for B in (64, 128))
-        if half in rows and whole in rows:
-            ratio = rows.time(whole, ORIGINAL).over(rows.time(half, CHOSEN))
-            found[H, 64] = Spread(ratio.median / 2, ratio.q1 / 2, ratio.q3 / 2)
-    if not found:
+        half, full = (case_name((H, B)) for B in (64, 128))
+        if half in rows and full in rows:
+            ratio = rows.time(full, ORIGINAL).over(rows.time(half, CHOSEN))
+            ratios[H, 64] = Spread(ratio.median / 2, ratio.q1 / 2, ratio.q3 / 2)
+    if not ratios:
         raise UnmeasuredError("minibatches of 64 and 128 were not measured")
     facts = "samples per second of variant 4 at 64 beside those of variant 1 at 128"
-    return not any(ratio.loses for ratio in found.values()), _list(found), facts
+    return not any(ratio.loses for ratio in ratios.values()), _list(ratios), facts
 
 
 @CLAIMS("2", "the reset gate moves without loss in accuracy")
@@ -230,25 +233,6 @@ def accuracy(rows: Rows):
     spread = max(max(values) - min(values) for values in (before, after))
     facts = f"means over {len(after)} seeds of equal steps; seeds differ by up to {spread:.3f}"
     return off <= spread, f"{off:+.3f} bits per character", facts
-
-
-def _plots(rows: Rows) -> list[dict[str, Any]]:
-    """The post's second figure, there and here; and its first one, here."""
-    lines: dict[str, Any] = {}
-    places = {place[0]: name for place in BARS if (name := case_name(place)) in rows}
-    ladder = {"concatenate": CONCATENATED, "+ reset moved": MOVED, "+ activations": CHOSEN}
-    for index, (name, who) in enumerate(ladder.items()):
-        lines[f"{name}, TitanX"] = [(H, bars[index]) for H, bars in THERE.items()]
-        here = [(H, rows.faster(case, who, ORIGINAL)) for H, case in places.items()]
-        lines[f"{name}, here"] = here
-    rates = {
-        f"variant {number}": [(H, rows.rate(case, variant)) for H, case in places.items()]
-        for number, variant in ((1, ORIGINAL), (4, CHOSEN))
-    }
-    return [
-        curve("Speed at minibatch 128, beside the original", "units", "times as fast", "x", lines),
-        curve("Products at minibatch 128", "units", "GFLOP/s", "xy", rates),
-    ]
 
 
 _LADDER: dict[str, Any] = {"cell": "gru", "baseline": CHOSEN}
@@ -268,5 +252,10 @@ SVAIL = Suite(
     seconds=1.0,
     source="Engel, Optimizing RNNs with Differentiable Graphs (Baidu SVAIL, 2016): TitanX, fp32",
     claims=CLAIMS,
-    curves=_plots,
+    sweep=Sweep(
+        f"at minibatch 128, beside {ORIGINAL}",
+        *("units", "times as fast", tuple(POST), (CONCATENATED, MOVED, CHOSEN)),
+        lambda rows, name, H: rows.faster(case_name((H, 128)), name, ORIGINAL),
+        log="x",
+    ),
 )

@@ -18,7 +18,7 @@ from benchmarks.worker import PEAK
 LOOP, PADDED = "loop", "padded"
 UPDATE, RECURRENT = "cleanrl-ppo lstm 128,8,128", "cleanrl lstm 128,2,128"
 TORCHRL, EPISODES = "torchrl gru 128,256,512", "torchrl-padded gru 128,64,512"
-_OURS = (OURS, f"{OURS}-c")
+_ENGINES = (OURS, f"{OURS}-c")
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,26 @@ class Aim:
     Attributes:
         ratio: how many times as fast as the project's loop at least.
         says: what loops, in words.
-        there: a number of the project's own threads, with its place.
+        figure: a number of the project's own threads, with its place.
     """
 
     case: KindCase
     ratio: float
     says: str
-    there: str = ""
+    figure: str = ""
 
 
-def _case(name: str, kind: str, *who: str, measure: Any = USER, **more: Any) -> KindCase:
+def _case(name: str, kind: str, *names: str, measure: Any = USER, **rest: Any) -> KindCase:
     """A case whose name has the cell and T,B,H at its end."""
-    return sized(name, measure, LOOP, *who, cell=name.split()[1], of=KindCase, kind=kind, **more)
+    cell = name.split()[1]
+    return sized(name, measure, LOOP, *names, cell=cell, of=KindCase, kind=kind, **rest)
 
 
 def _aim(
-    name: str, kind: str, ratio: float, says: str, there: str = "", *who: str, **more: Any
+    name: str, kind: str, ratio: float, says: str, figure: str = "", *names: str, **rest: Any
 ) -> Aim:
-    return Aim(_case(name, kind, *(who or _OURS), ratio=ratio, **more), ratio, says, there)
+    case = _case(name, kind, *(names or _ENGINES), ratio=ratio, **rest)
+    return Aim(case, ratio, says, figure)
 
 
 _PPO = "a whole update of recurrent PPO at its Atari settings"
@@ -59,7 +61,7 @@ AIMS = (
     _aim(RECURRENT, "resets", 10, _MASKED, I=FEATURES, quick=True),
     _aim(
         *("sb3 lstm 128,8,256", "resets", 5, _SB3, "pull request 118: 5-9x, open since 2022"),
-        *("split", *_OURS),
+        *("split", *_ENGINES),
         I=64,
     ),
     _aim(TORCHRL, "resets", 5, _TORCHRL, "", OURS, I=32),
@@ -99,27 +101,27 @@ def _at_peak(rows: Rows, case: str) -> str:
     )
 
 
-def _whole(rows: Rows, case: str) -> str:
+def _update(rows: Rows, case: str) -> str:
     """What of an update is recurrent, and what is left without it."""
     every = EPOCHS * MINIBATCHES
-    loop, ours = (rows.seconds(case, who) for who in (LOOP, OURS))
-    of_loop, of_ours = (every * rows.seconds(RECURRENT, who) for who in (LOOP, OURS))
+    loop, elman = (rows.seconds(case, contestant) for contestant in (LOOP, OURS))
+    of_loop, of_ours = (every * rows.seconds(RECURRENT, contestant) for contestant in (LOOP, OURS))
     return (
-        f"the LSTM takes {of_loop / loop:.0%} of it in a loop, {of_ours / ours:.0%} on elman; the "
-        f"rest is convolutions: with a layer that takes no time {loop / (ours - of_ours):.1f}x"
+        f"the LSTM takes {of_loop / loop:.0%} of it in a loop, {of_ours / elman:.0%} on elman; the "
+        f"rest is convolutions: with a layer that takes no time {loop / (elman - of_ours):.1f}x"
     )
 
 
 def _episodes(rows: Rows, case: str) -> str:
-    ours, theirs = (rows.seconds(case, who) for who in (OURS, PADDED))
-    return f"{theirs:.2g} s and {ours:.2g} s; an episode of few steps is padded to the longest"
+    elman, padded = (rows.seconds(case, contestant) for contestant in (OURS, PADDED))
+    return f"{padded:.2g} s and {elman:.2g} s; an episode of few steps is padded to the longest"
 
 
 def _judge(
-    case: str, ratio: float, facts: Callable[[Rows, str], str], other: str = LOOP
+    case: str, ratio: float, facts: Callable[[Rows, str], str], reference: str = LOOP
 ) -> Callable[[Rows], Verdict]:
     def judge(rows: Rows) -> Verdict:
-        figure = rows.faster(case, OURS, other)
+        figure = rows.faster(case, OURS, reference)
         return Verdict(figure >= ratio, f"{figure:.1f}x", facts=facts(rows, case))
 
     return judge
@@ -127,8 +129,8 @@ def _judge(
 
 def _claim(aim: Aim) -> Claim:
     name = aim.case.name
-    judge = _judge(name, aim.ratio, _whole if name == UPDATE else _at_peak)
-    return Claim(name.split()[0], f"{aim.says}: at least {aim.ratio:g}x", aim.there, judge)
+    judge = _judge(name, aim.ratio, _update if name == UPDATE else _at_peak)
+    return Claim(name.split()[0], f"{aim.says}: at least {aim.ratio:g}x", aim.figure, judge)
 
 
 _BESIDE_PADDED = "64 samples of it beside its padded path: at least 2x"

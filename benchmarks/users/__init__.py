@@ -1,7 +1,8 @@
 """Recurrent models as published projects run them today, a step at a time, and the same on elman.
 
-Each project's loop is written here anew, as that project writes it: the same operations in the same
-order on the same shapes, none of its lines. The kind of a case names the project.
+Each project's loop is written anew, here or in ``examples/projects``, as that project writes it:
+the same operations in the same order on the same shapes, none of its lines. The kind of a case
+names the project.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ from typing import Any
 from benchmarks.cases import KindCase, Way
 from benchmarks.measures.training import measure_steps
 from benchmarks.problem import Contestant, Problem
-from benchmarks.users.lstms import EALSTM_MODEL, HASTE_MODEL
-from benchmarks.users.models import CFC, LIGRU
-from benchmarks.users.project import ENGINES, Project, draw_project, entered
-from benchmarks.users.resets import DREAMER, RESETS
+from benchmarks.users.models import CFC, DREAMER, EALSTM, HASTE, LIGRU
+from benchmarks.users.project import ENGINES, Project, draw_project, enter_project
+from benchmarks.users.resets import RESETS
 from benchmarks.users.spikes import SPIKING
 
 PROJECTS: dict[str, Project] = {
@@ -23,8 +23,8 @@ PROJECTS: dict[str, Project] = {
     "speechbrain": LIGRU,
     "ncps": CFC,
     "snntorch": SPIKING,
-    "neuralhydrology": EALSTM_MODEL,
-    "haste": HASTE_MODEL,
+    "neuralhydrology": EALSTM,
+    "haste": HASTE,
 }
 WAYS = {*ENGINES, *(way for project in PROJECTS.values() for way in project.ways)}
 
@@ -34,10 +34,10 @@ def draw_user(case: KindCase, seed: int = 0) -> Problem:
     return draw_project(PROJECTS[case.kind], case, seed)
 
 
-def used(name: str, problem: Problem) -> Contestant | str:
+def enter_user(name: str, problem: Problem) -> Contestant | str:
     """A contestant, or why it is absent: one of the project's ways, or elman on an engine."""
     case: Any = problem.case
-    return entered(PROJECTS[case.kind], name, problem)
+    return enter_project(PROJECTS[case.kind], name, problem)
 
 
-USER = Way("users", measure_steps, draw_user, used, dense=True)
+USER = Way("users", measure_steps, draw_user, enter_user, dense=True)

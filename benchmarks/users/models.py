@@ -1,9 +1,7 @@
-"""Models of speech, of irregular series and of rivers: cells that torch does not have, in a loop.
+"""Models of agents, speech, irregular series and rivers: cells that torch does not have, in a loop.
 
-- SpeechBrain 1.0 (``nnet/RNN.py``, ``LiGRU_Layer``): all projections, batch norm over all steps,
-  then a scripted loop.
-- ncps 1.0 (``torch/cfc.py`` and ``torch/cfc_cell.py``): CfC, mode ``default``, one backbone layer,
-  the time since the last sample given.
+Those of ``examples/projects`` are its scripts' (Dreamer, ncps, NeuralHydrology, haste), each with
+its project's version and file. SpeechBrain 1.0 (``nnet/RNN.py``, ``LiGRU_Layer``) scripts its loop.
 """
 
 from __future__ import annotations
@@ -16,10 +14,11 @@ from torch import Tensor, nn
 
 import elman.nn
 from benchmarks.cases import Case
-from benchmarks.users.project import Project, Weights, layer_of
-from elman.cells import cfc, ligru
+from benchmarks.users.project import Project, Weights, project_of
+from benchmarks.users.resets import flags
+from elman.cells import ligru
 
-BACKBONE = 128  # units, as in ncps by default
+ATTRIBUTES = 27  # of a basin in CAMELS, as Kratzert et al. 2019 take them
 
 
 def _ligru_steps(w: Tensor, U: Tensor) -> Tensor:
@@ -33,13 +32,6 @@ def _ligru_steps(w: Tensor, U: Tensor) -> Tensor:
         h = update * h + (1 - update) * torch.relu(candidate)
         hiddens.append(h)
     return torch.stack(hiddens, dim=1)
-
-
-def _scripted(function: Any) -> Any:
-    """By torch's script compiler, as the project does, although torch has others since."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.script(function)
 
 
 class _Projected(nn.Module):
@@ -56,13 +48,15 @@ class _Projected(nn.Module):
 
 
 class LiGRULoop(_Projected):
-    """SpeechBrain's layer, its loop scripted."""
+    """SpeechBrain's layer; its loop by torch's script compiler, although torch has others since."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self.u = nn.Linear(case.H, 2 * case.H, bias=False)
         nn.init.orthogonal_(self.u.weight)
-        self.steps = _scripted(_ligru_steps)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.steps: Any = torch.jit.script(_ligru_steps)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs [T, B, H] and the last state."""
@@ -73,52 +67,17 @@ class LiGRULoop(_Projected):
 class LiGRU(_Projected):
     """The same on elman."""
 
-    def __init__(self, case: Case, engine: str) -> None:
+    def __init__(self, case: Case) -> None:
         super().__init__(case)
-        self.u = elman.nn.Recurrent(ligru, 2 * case.H, case.H, engine=engine)
+        self.u = elman.nn.Recurrent(ligru, 2 * case.H, case.H)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Any]:
         """See :class:`LiGRULoop`."""
         return self.u(self.projected(x))
 
 
-class CfCLoop(nn.Module):
-    """ncps' cell for each step."""
-
-    def __init__(self, case: Case) -> None:
-        super().__init__()
-        self.size = case.H
-        self.backbone = nn.Linear(case.input_size + case.H, BACKBONE)
-        self.heads = nn.ModuleList(nn.Linear(BACKBONE, case.H) for _ in range(4))
-        for weight in self.parameters():
-            if weight.dim() == 2:
-                nn.init.xavier_uniform_(weight)
-
-    def forward(self, x: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs [T, B, H] and the last state; gaps [T, B] are the times between samples."""
-        h, outputs = x.new_zeros(x.shape[1], self.size), []
-        for row, gap in zip(x, gaps.unsqueeze(-1), strict=True):
-            features = self.backbone(torch.cat((row, h), 1))
-            features = 1.7159 * torch.tanh(0.666 * features)
-            first, second, slope, offset = (head(features) for head in self.heads)
-            gate = torch.sigmoid(slope * gap + offset)
-            h = torch.tanh(first) * (1.0 - gate) + gate * torch.tanh(second)
-            outputs.append(h)
-        return torch.stack(outputs), h
-
-
-def _ligrus(weights: Weights) -> dict[str, Tensor]:
+def _moved_ligru(weights: Weights) -> dict[str, Tensor]:
     return {"u.U_l0" if name == "u.weight" else name: weight for name, weight in weights.items()}
-
-
-def _cfcs(weights: Weights) -> dict[str, Tensor]:
-    heads = range(4)
-    return {
-        "layer.A_l0": weights["backbone.weight"],
-        "layer.a_l0": weights["backbone.bias"],
-        "layer.F_l0": torch.cat([weights[f"heads.{k}.weight"] for k in heads]),
-        "layer.f_l0": torch.cat([weights[f"heads.{k}.bias"] for k in heads]),
-    }
 
 
 def _gaps(case: Case, source: torch.Generator) -> tuple[Tensor]:
@@ -126,6 +85,25 @@ def _gaps(case: Case, source: torch.Generator) -> tuple[Tensor]:
     return (2 * torch.rand(case.T, case.B, generator=source),)
 
 
-LIGRU = Project({"loop": LiGRULoop}, LiGRU, moved=_ligrus)
-_CFC = layer_of(cfc, lambda layer, x, gaps: layer((x, gaps)), U=BACKBONE)
-CFC = Project({"loop": CfCLoop}, _CFC, _gaps, learned=1, moved=_cfcs)
+def _attributes(case: Case, source: torch.Generator) -> tuple[Tensor]:
+    """[B, S]: attributes of each basin."""
+    return (torch.randn(case.B, ATTRIBUTES, generator=source),)
+
+
+def _halved(name: str, weight: Tensor) -> Tensor:
+    """Gains of 1, and the identity that an EA-LSTM begins with, become 1/2: with 1 rounding errors
+    grow over the steps, and agreement would tell nothing."""
+    return weight / 2 if name.startswith(("gamma_h", "weight_hh")) else weight
+
+
+LIGRU = Project({"loop": LiGRULoop}, LiGRU, moved=_moved_ligru)
+DREAMER = project_of("dreamer_gru", arguments=flags)
+CFC = project_of("ncps_cfc", arguments=_gaps, learned=1)
+EALSTM = project_of(
+    "neuralhydrology_ealstm",
+    arguments=_attributes,
+    learned=1,
+    tamed=_halved,
+    once=frozenset({"input_net.weight"}),
+)
+HASTE = project_of("haste_lstm", tamed=_halved, random=True)

@@ -8,7 +8,7 @@ to the time. ``Case.T`` and ``Case.B`` are steps and environments, ``Case.H`` un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,8 +20,8 @@ from torch.distributions.categorical import Categorical
 import elman.nn
 from benchmarks.cases import Case, Way
 from benchmarks.measures.training import measure_steps
-from benchmarks.problem import Contestant, Problem, Results, gradients
-from benchmarks.users.project import ENGINES
+from benchmarks.problem import Contestant, Problem, Results, draw, gradients
+from benchmarks.users.project import ENGINES, on_engine
 from benchmarks.users.resets import Fused, Stepwise, flags
 
 EPOCHS, MINIBATCHES = 4, 4
@@ -85,25 +85,15 @@ def loss_of(agent: Agent, played: Rollout) -> Tensor:
     gain = (played.advantages - played.advantages.mean()) / (played.advantages.std() + 1e-8)
     policy_loss = torch.max(-gain * ratio, -gain * ratio.clamp(1 - CLIP, 1 + CLIP)).mean()
     returns = played.advantages + played.values
-    held = played.values + (value - played.values).clamp(-CLIP, CLIP)
-    value_loss = 0.5 * torch.max((value - returns) ** 2, (held - returns) ** 2).mean()
+    clipped = played.values + (value - played.values).clamp(-CLIP, CLIP)
+    value_loss = 0.5 * torch.max((value - returns) ** 2, (clipped - returns) ** 2).mean()
     return policy_loss - ENTROPY * policy.entropy().mean() + VALUE * value_loss
-
-
-RECURRENT: dict[str, Callable[[Case], nn.Module]] = {
-    "loop": Stepwise,
-    **{name: partial(Fused, engine=engine) for name, engine in ENGINES.items()},
-}
 
 
 def draw_update(case: Case, seed: int = 0) -> Problem:
     """Draw the agent's weights as torch does; of a rollout there are only advantages dy [T, B]."""
-    dtype = getattr(torch, case.dtype)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        agent = Agent(Stepwise(_layer(case)), case.H)
-        advantages = torch.randn(case.T, case.B, dtype=dtype)
-    weights = {name: w.detach().to(dtype) for name, w in agent.state_dict().items()}
+    agent = lambda: Agent(Stepwise(_layer(case)), case.H)  # noqa: E731
+    weights, (advantages,) = draw(agent, case, seed, (case.T, case.B))
     return Problem(case, advantages, advantages, weights)
 
 
@@ -134,9 +124,12 @@ def _rollout(problem: Problem) -> Rollout:
 def updated(name: str, problem: Problem) -> Contestant | str:
     """A contestant: the agent with torch's layer in a loop over steps, or with elman's layer."""
     case = problem.case
-    if name not in RECURRENT:
+    if name not in ("loop", *ENGINES):
         return f"there is no agent {name!r}"
-    agent = Agent(RECURRENT[name](_layer(case)), case.H)
+    layer = (
+        on_engine(Fused(_layer(case)), ENGINES[name]) if name in ENGINES else Stepwise(_layer(case))
+    )
+    agent = Agent(layer, case.H)
     agent.to(problem.x.dtype).load_state_dict(dict(problem.weights))
     played = _rollout(problem)
     optimizer = torch.optim.Adam(agent.parameters(), RATE, eps=EPSILON)

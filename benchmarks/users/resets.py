@@ -8,8 +8,6 @@
   between two at which any sample is reset.
 - TorchRL 0.5 (``modules/tensordict_module/rnn.py``): episodes cut out, padded to the longest one
   and put back; of its own benchmark (``benchmarks/bench_gru_reset_backends.py``) are the sizes.
-- dreamerv3-torch (``networks.py``, ``RSSM.obs_step`` and ``GRUCell``): a GRU with layer norm over
-  all three gates, the state multiplied by 1 - is_first.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 import elman.nn
 from benchmarks.cases import Case
-from benchmarks.users.project import Project, Weights
-from elman.cells import gru_layernorm
+from benchmarks.users.project import Project
 
 LAYERS: dict[str, tuple[Callable[[int, int], nn.GRU | nn.LSTM], Callable[..., nn.Module]]] = {
     "gru": (nn.GRU, elman.nn.GRU),
@@ -101,63 +98,13 @@ class Padded(Stepwise):
 class Fused(nn.Module):
     """elman's layer."""
 
-    def __init__(self, case: Case, engine: str) -> None:
+    def __init__(self, case: Case) -> None:
         super().__init__()
-        self.layer = LAYERS[case.cell][1](case.input_size, case.H, engine=engine)
+        self.layer = LAYERS[case.cell][1](case.input_size, case.H)
 
     def forward(self, x: Tensor, done: Tensor, state: State = None) -> tuple[Tensor, Any]:
         """See :class:`Stepwise`."""
         return self.layer(x, state, reset=done)
 
 
-class DreamerLoop(nn.Module):
-    """A step of dreamerv3-torch's GRU, for each step."""
-
-    def __init__(self, case: Case) -> None:
-        super().__init__()
-        self.size = case.H
-        self.layer = nn.Linear(case.input_size + case.H, 3 * case.H, bias=False)
-        self.norm = nn.LayerNorm(3 * case.H, eps=1e-3)
-
-    def forward(self, x: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs [T, B, H] and the last state."""
-        state, outputs = x.new_zeros(x.shape[1], self.size), []
-        for row, flag in zip(x, first, strict=True):
-            state = state * (1.0 - flag).unsqueeze(-1)
-            parts = self.norm(self.layer(torch.cat((row, state), -1)))
-            reset, candidate, update = parts.split(self.size, -1)
-            candidate = torch.tanh(torch.sigmoid(reset) * candidate)
-            update = torch.sigmoid(update - 1)
-            state = update * candidate + (1 - update) * state
-            outputs.append(state)
-        return torch.stack(outputs), state
-
-
-class Dreamer(nn.Module):
-    """The same on elman."""
-
-    def __init__(self, case: Case, engine: str) -> None:
-        super().__init__()
-        self.layer = elman.nn.Recurrent(gru_layernorm, case.input_size, case.H, engine=engine)
-        self.layer.a_l0.requires_grad_(False)  # no bias before the norm
-
-    def forward(self, x: Tensor, first: Tensor) -> tuple[Tensor, Any]:
-        """See :class:`DreamerLoop`."""
-        return self.layer(x, reset=first)
-
-
-def _dreamers(weights: Weights) -> dict[str, Tensor]:
-    W = weights["layer.weight"]
-    units = len(W) // 3
-    return {
-        "layer.W_l0": W[:, :-units],
-        "layer.R_l0": W[:, -units:],
-        "layer.g_l0": weights["norm.weight"],
-        "layer.b_l0": weights["norm.bias"],
-    }
-
-
-Ways = dict[str, Callable[[Case], nn.Module]]
-_WAYS: Ways = {"loop": Stepwise, "split": Split, "padded": Padded}
-RESETS = Project(_WAYS, Fused, flags)
-DREAMER = Project({"loop": DreamerLoop}, Dreamer, flags, moved=_dreamers)
+RESETS = Project({"loop": Stepwise, "split": Split, "padded": Padded}, Fused, flags)

@@ -94,13 +94,13 @@ class Spiking(nn.Module):
     """The same on elman: the image's current once, all steps of a layer at a time; ``fc2`` is
     part of the second one."""
 
-    def __init__(self, case: Case, engine: str) -> None:
+    def __init__(self, case: Case) -> None:
         super().__init__()
         self.steps = case.T
         self.fc1 = nn.Linear(case.input_size, case.H)
         first = rleaky if case.cell == "rleaky" else leaky
-        self.lif1 = elman.nn.Recurrent(first, case.H, case.H, beta=BETA, engine=engine)
-        options = {"beta": BETA, "surrogate": "fast_sigmoid", "engine": engine}
+        self.lif1 = elman.nn.Recurrent(first, case.H, case.H, beta=BETA)
+        options = {"beta": BETA, "surrogate": "fast_sigmoid"}
         self.lif2 = elman.nn.Recurrent(lif, case.H, CLASSES, **options)
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:

@@ -57,7 +57,7 @@ def leaky(x, m, *, beta=0.5, threshold=1.0):
     return spike(m - threshold), m
 
 
-OWN = {each.name: each for each in (leaky_memory, tanh_readout, projected, rleaky, leaky)}
+CUSTOM = {each.name: each for each in (leaky_memory, tanh_readout, projected, rleaky, leaky)}
 
 
 @cache
@@ -68,13 +68,13 @@ def spiking(name: str) -> bool:
         step = pair_of(find_cell(name)).step
     except InputError:
         return False
-    known = two_valued(step)
-    return any(value in known for value in step.roots)
+    binary = two_valued(step)
+    return any(value in binary for value in step.roots)
 
 
 def find_cell(name: str) -> Cell:
     """A cell of elman's, or one of those above. Raises InputError for a name that is neither."""
-    found = OWN.get(name) or getattr(elman.cells, name, None)
-    if not isinstance(found, Cell):
+    cell_of_name = CUSTOM.get(name) or getattr(elman.cells, name, None)
+    if not isinstance(cell_of_name, Cell):
         raise InputError(f"no cell {name!r}")
-    return found
+    return cell_of_name

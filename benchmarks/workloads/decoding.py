@@ -63,15 +63,15 @@ def _torch(problem: Problem, weights: dict[str, Tensor]) -> Loss:
 
 def _torch_chunks(problem: Problem, weights: dict[str, Tensor]) -> Loss | str:
     """torch's own operation for both, in chunks."""
-    own: Any = getattr(F, "linear_cross_entropy", None)
+    chunked: Any = getattr(F, "linear_cross_entropy", None)
     options: Any = getattr(nn, "LinearCrossEntropyOptions", None)
-    if own is None or options is None:
+    if chunked is None or options is None:
         return f"torch {torch.__version__} has no linear_cross_entropy in chunks"
     weight, bias = weights.values()
-    return lambda x, targets: own(x, weight, targets, linear_bias=bias, options=options())
+    return lambda x, targets: chunked(x, weight, targets, linear_bias=bias, options=options())
 
 
-def _own(problem: Problem, weights: dict[str, Tensor], engine: str = "auto") -> Loss:
+def _elman(problem: Problem, weights: dict[str, Tensor], engine: str = "auto") -> Loss:
     """elman's, in its kernel or in torch's operations."""
     decoder = elman.nn.LinearCrossEntropy(problem.case.H, problem.case.I, dtype=problem.x.dtype)
 
@@ -85,6 +85,6 @@ def _own(problem: Problem, weights: dict[str, Tensor], engine: str = "auto") -> 
 DECODERS: dict[str, Callable[[Problem, dict[str, Tensor]], Loss | str]] = {
     "torch": _torch,
     "torch-chunks": _torch_chunks,
-    OURS: _own,
-    f"{OURS}-reference": partial(_own, engine="reference"),
+    OURS: _elman,
+    f"{OURS}-reference": partial(_elman, engine="reference"),
 }

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +86,7 @@ def _trained(
 
 def _module(problem: Problem, engine: str, without: tuple[str, ...] = ()) -> nn.Module:
     case = problem.case
-    made = elman.nn.Recurrent(
+    module = elman.nn.Recurrent(
         find_cell(case.cell),
         case.input_size,
         case.H,
@@ -93,11 +94,11 @@ def _module(problem: Problem, engine: str, without: tuple[str, ...] = ()) -> nn.
         without=without,
         dtype=problem.x.dtype,
     )
-    made.load_state_dict(dict(problem.weights))
-    return made
+    module.load_state_dict(dict(problem.weights))
+    return module
 
 
-def _own(problem: Problem, engine: str, without: tuple[str, ...] = ()) -> Contestant:
+def _elman(problem: Problem, engine: str, without: tuple[str, ...] = ()) -> Contestant:
     """elman's, on an engine, all optimizations used or some left out."""
     module = _module(problem, engine, without)
     facts = partial(elman.nn.choices, module)
@@ -122,16 +123,11 @@ def _called_per_step(problem: Problem) -> Contestant:
 @contextmanager
 def _empty_cache() -> Iterator[None]:
     """Nothing that was compiled before is found."""
-    before = os.environ.get(VARIABLE)
-    with tempfile.TemporaryDirectory(prefix="elman-bench-") as folder:
-        os.environ[VARIABLE] = folder
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ[VARIABLE]
-            else:
-                os.environ[VARIABLE] = before
+    with (
+        tempfile.TemporaryDirectory(prefix="elman-bench-") as folder,
+        patch.dict(os.environ, {VARIABLE: folder}),
+    ):
+        yield
 
 
 def _compiled_per_run(problem: Problem) -> Contestant:
@@ -150,20 +146,6 @@ def _compiled_per_run(problem: Problem) -> Contestant:
     return _trained(problem, forward, weights)
 
 
-def _loop(step: Callable[..., Tensor], read: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Outputs and the last state, by a loop over torch ops; all products of x are one."""
-
-    def forward(x: Tensor, weights: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        W, R, V = weights.values()
-        h, states = x.new_zeros(x.shape[1], R.shape[0]), []
-        for row in F.linear(x, W).unbind(0):
-            h = step(row, h, R)
-            states.append(h)
-        return read(torch.stack(states), V), h
-
-    return forward
-
-
 def _step(row: Tensor, h: Tensor, R: Tensor) -> Tensor:
     return torch.tanh(torch.addmm(row, h, R.t()))
 
@@ -173,11 +155,20 @@ def _read(states: Tensor, V: Tensor) -> Tensor:
 
 
 def _torch(problem: Problem, compiled: bool = False) -> Contestant:
-    """A loop over torch ops, eager or its step and its readout by torch.compile."""
+    """A loop over torch ops, eager or its step and its readout by torch.compile; all products of x
+    are one."""
     weights = _weights(problem)
     step, read = (torch.compile(_step), torch.compile(_read)) if compiled else (_step, _read)
-    forward = _loop(step, read)
-    return _trained(problem, lambda x: forward(x, weights), weights)
+
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        W, R, V = weights.values()
+        h, states = x.new_zeros(x.shape[1], R.shape[0]), []
+        for row in F.linear(x, W).unbind(0):
+            h = step(row, h, R)
+            states.append(h)
+        return read(torch.stack(states), V), h
+
+    return _trained(problem, forward, weights)
 
 
 FITTERS: dict[str, Callable[[Problem], Contestant | str]] = {
@@ -187,8 +178,8 @@ FITTERS: dict[str, Callable[[Problem], Contestant | str]] = {
     "quadratic": quadratic_bptt,
     "numba": numba_bptt,
     "halide": halide_bptt,
-    "elman": partial(_own, engine="auto"),
-    **{n: partial(_own, engine="c", without=out) for n, out in (COMBINATIONS | WITHOUT).items()},
+    "elman": partial(_elman, engine="auto"),
+    **{n: partial(_elman, engine="c", without=out) for n, out in (COMBINATIONS | WITHOUT).items()},
     "per-step": _called_per_step,
     "per-run": _compiled_per_run,
 }

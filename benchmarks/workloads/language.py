@@ -62,9 +62,9 @@ def predicted(name: str, problem: Problem) -> Contestant:
         optimizer.step()
 
     def results() -> Results:
-        found = {"loss": backward().detach()}
+        values = {"loss": backward().detach()}
         grads = ((name, weight.grad) for name, weight in model.named_parameters())
-        return found | {f"gradient of {k}": grad.clone() for k, grad in grads if grad is not None}
+        return values | {f"gradient of {k}": grad.clone() for k, grad in grads if grad is not None}
 
     facts = partial(elman.nn.choices, model) if name == OURS else dict
     return Contestant(run, results, tuple(problem.weights), facts)

@@ -19,7 +19,7 @@ import elman.nn
 from benchmarks.cases import Effort, KindCase, Way
 from benchmarks.measures.training import measure_steps
 from benchmarks.peers.remote import beside
-from benchmarks.problem import Contestant, Problem, Results, gradients, trained
+from benchmarks.problem import Contestant, Problem, Results, draw, gradients, trained
 
 LAYERED = ("elman-lengths", "elman-reference", "loop")  # beside torch, elman and elman-c
 SHORTEST = 0.2  # of T: lengths are drawn from there to T
@@ -31,14 +31,9 @@ Module = Callable[..., Any]
 
 def draw_layers(case: KindCase, seed: int = 0) -> Problem:
     """Draw x and dy from N(0, 1), weights as torch draws them."""
-    dtype = getattr(torch, case.dtype)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        module = _module(case, nn)
-        directions = 2 if "stacked" in case.kind else 1
-        x = torch.randn(case.T, case.B, case.input_size, dtype=dtype)
-        dy = torch.randn(case.T, case.B, case.H * directions, dtype=dtype)
-    weights = {name: w.detach().to(dtype) for name, w in module.state_dict().items()}
+    directions = 2 if "stacked" in case.kind else 1
+    sizes = (case.T, case.B, case.input_size), (case.T, case.B, case.H * directions)
+    weights, (x, dy) = draw(lambda: _module(case, nn), case, seed, *sizes)
     rows = int(_lengths(case).sum()) if "packed" in case.kind else case.T * case.B
     return Problem(case, x, dy, weights, 0 if case.kind in _UNCOUNTED else rows)
 
@@ -46,9 +41,9 @@ def draw_layers(case: KindCase, seed: int = 0) -> Problem:
 def _lengths(case: KindCase) -> Tensor:
     """Lengths uniform between ``SHORTEST`` of T and T, longest first; the longest is T."""
     source = torch.Generator().manual_seed(case.B)
-    drawn = torch.randint(int(SHORTEST * case.T), case.T + 1, (case.B,), generator=source)
-    drawn[0] = case.T
-    return drawn.sort(descending=True).values
+    lengths = torch.randint(int(SHORTEST * case.T), case.T + 1, (case.B,), generator=source)
+    lengths[0] = case.T
+    return lengths.sort(descending=True).values
 
 
 def _module(case: KindCase, where: Any, **options: Any) -> nn.Module:
@@ -66,8 +61,8 @@ def layered(name: str, problem: Problem) -> Contestant | str:
     """
     case: Any = problem.case
     engine = name.removeprefix("elman-") if name in ("elman-c", "elman-reference") else "auto"
-    ours = {} if name == "torch" else {"engine": engine}
-    module = _module(case, nn if name == "torch" else elman.nn, **ours)
+    options = {} if name == "torch" else {"engine": engine}
+    module = _module(case, nn if name == "torch" else elman.nn, **options)
     module.to(problem.x.dtype).load_state_dict(dict(problem.weights))
     facts = dict if name == "torch" else partial(elman.nn.choices, module)
     if case.kind == "samples":
@@ -78,13 +73,13 @@ def layered(name: str, problem: Problem) -> Contestant | str:
         act = partial(_acted, module, problem.x)
         return Contestant(act, lambda: dict(zip(("output", "last"), act(), strict=True)), (), facts)
     x = problem.x.clone().requires_grad_()
-    wanted = {"x": x, **dict(module.named_parameters())}
+    leaves = {"x": x, **dict(module.named_parameters())}
     call = _CALLS[case.kind](case, module, problem.dy, name)
 
     def name_of(*outputs: Tensor) -> Results:
         return {f"output {k}": value.detach() for k, value in enumerate(outputs)}
 
-    return trained(lambda: call(x), wanted, facts, name_of)
+    return trained(lambda: call(x), leaves, facts, name_of)
 
 
 def _states(last: Any) -> tuple[Tensor, ...]:
@@ -109,8 +104,10 @@ def _packed(case: KindCase, module: Module, dy: Tensor, name: str) -> Any:
 
 
 def _dense(case: KindCase, module: Module, dy: Tensor, name: str) -> Any:
+    forward = partial(_stepped, module) if case.kind == "stream" else module
+
     def call(x: Tensor) -> Any:
-        output, last = module(x)
+        output, last = forward(x)
         return (output, *_states(last)), output, dy
 
     return call
@@ -124,14 +121,6 @@ def _stepped(module: Module, x: Tensor) -> tuple[Tensor, Any]:
         output, last = module(row, last)
         outputs.append(output)
     return torch.cat(outputs), last
-
-
-def _stream(case: KindCase, module: Module, dy: Tensor, name: str) -> Any:
-    def call(x: Tensor) -> Any:
-        output, last = _stepped(module, x)
-        return (output, *_states(last)), output, dy
-
-    return call
 
 
 def _acted(module: Module, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,7 +178,7 @@ _CALLS: dict[str, Callable[[KindCase, Module, Tensor, str], Any]] = {
     "stacked packed": _packed,
     "stacked": _dense,
     "beside": _dense,
-    "stream": _stream,
+    "stream": _dense,
     "penalty": _penalty,
 }
 

@@ -47,7 +47,7 @@ def _contestant(run: Callable[[], Tensor], output: Callable[[Tensor], Tensor]) -
     return Contestant(run, lambda: {"output": output(run())}, (), dict)
 
 
-def _own(problem: Problem) -> Contestant:
+def _elman(problem: Problem) -> Contestant:
     """All rows as one time step: its prologue is the product, of weights packed in each call."""
     module = elman.nn.Recurrent(projected, problem.case.input_size, problem.case.H, engine="c")
     module.to(problem.x.dtype).load_state_dict({"W_l0": problem.weights["W"]})
@@ -63,14 +63,16 @@ def _own(problem: Problem) -> Contestant:
 PRODUCTS: dict[str, Callable[[Problem], Contestant]] = {
     ROWS: _rows,
     COLUMNS: _columns,
-    PANELS: _own,
+    PANELS: _elman,
 }
 
 
 def measure_products(case: Case, effort: Effort) -> Row:
     """Time layouts of a product interleaved, as :func:`measure_steps`, and tell their speeds."""
     row = measure_steps(case, effort)
-    speeds = {name: row["flop"] / taken["median"] / 1e9 for name, taken in row["seconds"].items()}
+    speeds = {
+        name: row["flop"] / seconds["median"] / 1e9 for name, seconds in row["seconds"].items()
+    }
     texts = [f"{name} {speed:.0f}" for name, speed in speeds.items()]
     return study(f"GFLOP/s: {', '.join(texts)}", **row)
 

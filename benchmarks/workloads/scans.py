@@ -60,11 +60,11 @@ def loop_scan(problem: Problem) -> Contestant:
     """A loop over torch ops, a step at a time."""
 
     def loop(a: Tensor, b: Tensor) -> Tensor:
-        y, found = torch.zeros_like(b[0]), []
+        y, steps = torch.zeros_like(b[0]), []
         for scale, rest in zip(a.unbind(0), b.unbind(0), strict=True):
             y = applied(scale, y) + rest
-            found.append(y)
-        return torch.stack(found)
+            steps.append(y)
+        return torch.stack(steps)
 
     return _contestant(problem, loop)
 
@@ -94,10 +94,10 @@ def torch_associative(problem: Problem) -> Contestant | str:
 
 def jax_associative(problem: Problem) -> Contestant | str:
     """``jax.lax.associative_scan``, jitted with its gradient."""
-    found = library("jax", "jax.numpy")
-    if isinstance(found, str):
-        return found
-    jax, jnp = found
+    modules = library("jax", "jax.numpy")
+    if isinstance(modules, str):
+        return modules
+    jax, jnp = modules
 
     def join(first: Any, second: Any) -> Any:
         if not problem.case.I:
@@ -112,10 +112,10 @@ def jax_associative(problem: Problem) -> Contestant | str:
         return y, pull(dy)
 
     compiled = jax.jit(training)
-    given = [jnp.asarray(v.numpy()) for v in (problem.weights["a"], problem.x, problem.dy)]
+    arrays = [jnp.asarray(v.numpy()) for v in (problem.weights["a"], problem.x, problem.dy)]
 
     def run() -> Any:
-        return jax.block_until_ready(compiled(*given))
+        return jax.block_until_ready(compiled(*arrays))
 
     def results() -> Results:
         y, grads = run()

@@ -20,14 +20,14 @@ import elman
 class Before(nn.Module):
     """As it is."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, features: int) -> None:
         super().__init__()
         self.units = units
-        self.layer = nn.Linear(2 * units, 3 * units, bias=False)
+        self.layer = nn.Linear(features + units, 3 * units, bias=False)
         self.norm = nn.LayerNorm(3 * units, eps=1e-3)
 
     def forward(self, x: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
-        """States [T, B, H] of embeddings [T, B, H]; is_first [T, B] begins an episode."""
+        """States [T, B, H] of embeddings [T, B, I]; is_first [T, B] begins an episode."""
         state, states = x.new_zeros(x.shape[1], self.units), []
         for embedding, first in zip(x, is_first.unsqueeze(-1), strict=True):
             state = state * (1.0 - first)
@@ -43,9 +43,9 @@ class Before(nn.Module):
 class After(nn.Module):
     """One call."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, features: int) -> None:
         super().__init__()
-        self.gru = elman.Recurrent(elman.cells.gru_layernorm, units, units)
+        self.gru = elman.Recurrent(elman.cells.gru_layernorm, features, units)
         self.gru.a_l0.requires_grad_(False)  # no bias before the norm
 
     def forward(self, x: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,7 +55,8 @@ class After(nn.Module):
 
 def moved(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What multiplies the embedding and what multiplies the state are two matrices."""
-    W, R = weights["layer.weight"].chunk(2, 1)
+    joined = weights["layer.weight"]
+    W, R = joined.tensor_split((joined.shape[1] - len(joined) // 3,), 1)
     g, b = weights["norm.weight"], weights["norm.bias"]
     return {"gru.W_l0": W, "gru.R_l0": R, "gru.g_l0": g, "gru.b_l0": b}
 
@@ -63,4 +64,4 @@ def moved(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 if __name__ == "__main__":
     T, B, H = sizes(__doc__, 64, 16, 512)
     is_first = (torch.rand(T, B) < 0.03).float()
-    compare(Before(H), After(H), moved, torch.randn(T, B, H), is_first)
+    compare(Before(H, H), After(H, H), moved, torch.randn(T, B, H), is_first)

@@ -24,9 +24,9 @@ FEATURES, ZONEOUT = 128, 0.1
 class Before(nn.Module):
     """As it is."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, features: int = FEATURES) -> None:
         super().__init__()
-        self.kernel = nn.Parameter(torch.randn(FEATURES, 4 * units) / FEATURES**0.5)
+        self.kernel = nn.Parameter(torch.randn(features, 4 * units) / features**0.5)
         self.recurrent_kernel = nn.Parameter(torch.randn(units, 4 * units) / units**0.5)
         self.bias = nn.Parameter(torch.zeros(4 * units))
         self.gamma = nn.Parameter(torch.full((2, 4 * units), 0.5))
@@ -56,10 +56,10 @@ class Before(nn.Module):
 class After(nn.Module):
     """One call."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, features: int = FEATURES) -> None:
         super().__init__()
         cell = elman.cells.zoneout_lstm_layernorm
-        self.lstm = elman.Recurrent(cell, FEATURES, units, hold_h=ZONEOUT)
+        self.lstm = elman.Recurrent(cell, features, units, hold_h=ZONEOUT)
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """See :class:`Before`."""

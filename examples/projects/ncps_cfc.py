@@ -22,10 +22,10 @@ FEATURES, BACKBONE = 32, 128
 class Before(nn.Module):
     """As it is."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, features: int = FEATURES) -> None:
         super().__init__()
         self.units = units
-        self.backbone = nn.Linear(FEATURES + units, BACKBONE)
+        self.backbone = nn.Linear(features + units, BACKBONE)
         self.heads = nn.ModuleList(nn.Linear(BACKBONE, units) for _ in range(4))
 
     def forward(self, x: Tensor, timespans: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,9 +43,9 @@ class Before(nn.Module):
 class After(nn.Module):
     """One call: the time gaps are a second input."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, features: int = FEATURES) -> None:
         super().__init__()
-        self.rnn = elman.Recurrent(elman.cells.cfc, FEATURES, units, U=BACKBONE)
+        self.rnn = elman.Recurrent(elman.cells.cfc, features, units, U=BACKBONE)
 
     def forward(self, x: Tensor, timespans: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`Before`."""

@@ -23,10 +23,10 @@ FORCINGS, ATTRIBUTES = 5, 27
 class Before(nn.Module):
     """As it is."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, features: int = FORCINGS) -> None:
         super().__init__()
         self.input_net = nn.Linear(ATTRIBUTES, units)
-        self.weight_ih = nn.Parameter(torch.randn(FORCINGS, 3 * units) / 2)
+        self.weight_ih = nn.Parameter(torch.randn(features, 3 * units) / 2)
         self.weight_hh = nn.Parameter(torch.eye(units).repeat(1, 3))
         self.bias = nn.Parameter(torch.zeros(3 * units))
 
@@ -47,9 +47,9 @@ class Before(nn.Module):
 class After(nn.Module):
     """One call."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, features: int = FORCINGS) -> None:
         super().__init__()
-        self.lstm = elman.Recurrent(elman.cells.ealstm, FORCINGS, units, S=ATTRIBUTES)
+        self.lstm = elman.Recurrent(elman.cells.ealstm, features, units, S=ATTRIBUTES)
 
     def forward(self, x_d: Tensor, x_s: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """See :class:`Before`."""

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.__main__ import bench
@@ -48,3 +49,21 @@ def scaling(run):
 def without_charts(monkeypatch) -> None:
     """Pages without plots, most of their time, where what stands around these is the point."""
     monkeypatch.setattr("benchmarks.report._charts", lambda page: [])
+
+
+@pytest.fixture
+def two_classes(tmp_path, monkeypatch) -> None:
+    """Images [3, 4, 3] of two classes that differ in their colour; voices of two pitches."""
+    draw, y = np.random.default_rng(0), np.arange(20) % 2
+    waves = [np.sin(np.arange(9) * (1 + who)) * 999 for who in y]
+    voices = {"audio": np.concatenate(waves).astype(np.int16), "length": np.full(20, 9)}
+    voices |= {"digit": y, "speaker": y}
+    for name, more in (("images", {}), ("audio", {"speaker_names": np.array(["high", "low"])})):
+        arrays: dict[str, np.ndarray] = dict(more)
+        for half in ("train", "test"):
+            x = draw.integers(0, 99, (20, 3, 4, 3)) + 150 * y[:, None, None, None]
+            images = {"x": x.astype(np.uint8), "y": y}
+            data = images if name == "images" else voices
+            arrays |= {f"{key}_{half}": array for key, array in data.items()}
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        monkeypatch.setenv(f"ELMAN_BENCH_{name.upper()}", str(tmp_path / f"{name}.npz"))

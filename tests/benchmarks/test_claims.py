@@ -27,9 +27,9 @@ ROWS = Rows([{"case": "a", "seconds": SECONDS}, {"case": "b", "failed": "no memo
 
 def ratio(case: str, other: str = "torch") -> Claim:
     def judge(rows: Rows) -> Verdict:
-        found = rows.faster(case, "elman", other)
+        faster = rows.faster(case, "elman", other)
         reasons = Reasons("nothing waits", "everything waits")
-        return Verdict(found >= 2, f"{found:.1f}x", facts="one core", reasons=reasons)
+        return Verdict(faster >= 2, f"{faster:.1f}x", facts="one core", reasons=reasons)
 
     return Claim("4.1", f"{case} is twice as fast", "2x on 61 cores", judge)
 
@@ -89,10 +89,10 @@ def test_what_a_gain_is():
 
 def test_two_ratios_to_a_third():
     """Their deviations add up as independent ones do."""
-    found = Spread(2.0, 2.0 / 1.2, 2.0 * 1.1).over(Spread(1.0, 1 / 1.1, 1.1))
-    assert found.median == 2.0
-    assert 2.0 * 1.1 < found.q3 < 2.0 * 1.1 * 1.1
-    assert 2.0 / 1.2 / 1.1 < found.q1 < 2.0 / 1.2
+    result = Spread(2.0, 2.0 / 1.2, 2.0 * 1.1).over(Spread(1.0, 1 / 1.1, 1.1))
+    assert result.median == 2.0
+    assert 2.0 * 1.1 < result.q3 < 2.0 * 1.1 * 1.1
+    assert 2.0 / 1.2 / 1.1 < result.q1 < 2.0 / 1.2
     alone = Spread(2.0, 1.5, 3.0).over(Spread(1.0, 1.0, 1.0))
     assert (alone.q1, alone.q3) == pytest.approx((1.5, 3.0))
 

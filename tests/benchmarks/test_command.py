@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import running
 from benchmarks.cases import Case, Suite
-from benchmarks.claims import Claim, Rows, Verdict, curve
+from benchmarks.claims import Claim, Verdict
 from benchmarks.measures.starting import COLD
 from benchmarks.rows import read_rows
 from benchmarks.suites import SUITES
@@ -28,8 +28,10 @@ def fail(monkeypatch):
     """Every case but the peak fails."""
 
     def measure(case, effort, cache):
-        told = {"peak_gflops": {"2": 7.0}} if case.measure.name == "peak" else {"failed": "cannot"}
-        return {**told, "machine": MACHINE}
+        output = (
+            {"peak_gflops": {"2": 7.0}} if case.measure.name == "peak" else {"failed": "cannot"}
+        )
+        return {**output, "machine": MACHINE}
 
     monkeypatch.setattr(running, "_measured", measure)
 
@@ -37,37 +39,37 @@ def fail(monkeypatch):
 def test_table_and_rows(benchmarks, tmp_path, fail):
     """The chosen case is measured, its row is in the file and in the table."""
     out = tmp_path / "rows.jsonl"
-    code, said, _ = benchmarks("--quick", f"--out={out}", "--rows=peak")
+    code, output, _ = benchmarks("--quick", f"--out={out}", "--rows=peak")
     assert code == 0
     assert list(read_rows(out)) == ["peak"]
     for word in ("[1/1] peak", "GFLOP/s", "7 on 2", "2 threads, scalar", str(out)):
-        assert word in said
-    code, said, _ = benchmarks("--quick", f"--out={out}", "--rows=peak")
+        assert word in output
+    code, output, _ = benchmarks("--quick", f"--out={out}", "--rows=peak")
     assert code == 0
-    assert "in the file already" in said
+    assert "in the file already" in output
 
 
 def test_every_suite_on_one_page(benchmarks, tmp_path):
     """Of rows that are there: nothing is measured, and claims without rows say so."""
     (tmp_path / "cmu.jsonl").write_text('{"case": "elsewhere"}\n')
-    code, said, _ = benchmarks("all", f"--out={tmp_path}", "--report")
+    code, output, _ = benchmarks("all", f"--out={tmp_path}", "--report")
     assert code == 0
-    assert f"page: {tmp_path / 'report.html'}" in said
+    assert f"page: {tmp_path / 'report.html'}" in output
     page = (tmp_path / "report.html").read_text()
     for suite in SUITES.values():
         assert f'<h1 id="benchmarks-{suite.name}">' in page
     assert "not measured" in page
-    code, _, said = benchmarks("all", "--report")
+    code, _, output = benchmarks("all", "--report")
     assert code == 2
-    assert "say where the rows are: --out" in said
+    assert "say where the rows are: --out" in output
 
 
 def test_failures_are_told(benchmarks, tmp_path, fail):
     """A case that fails says why, the others go on, and the exit code is 1."""
     out = tmp_path / "rows.jsonl"
-    code, said, _ = benchmarks(f"--out={out}", "--rows=lstm*")
+    code, output, _ = benchmarks(f"--out={out}", "--rows=lstm*")
     assert code == 1
-    assert "lstm_peephole 100,4,128: cannot" in said
+    assert "lstm_peephole 100,4,128: cannot" in output
     assert len(read_rows(out)) == 3
 
 
@@ -85,20 +87,14 @@ def test_wrong_calls(benchmarks, tmp_path):
     assert not out.exists()
 
 
-def test_claims_and_plots_of_several_rows(benchmarks, fail, tmp_path, monkeypatch):
+def test_claims_of_several_rows(benchmarks, fail, tmp_path, monkeypatch):
     """In the terminal and on the page; a bracket is text."""
     never = Claim(
         "2", "memory [GB] falls", "", lambda rows: Verdict(False, "0x", facts="<no> reason")
     )
     never_measured = Claim("3", "b", "", lambda rows: Verdict(True, str(rows["b"])))
-
-    def plots(rows: Rows) -> list[dict]:
-        places = [(1.0, rows["peak"]["peak_gflops"]["2"])]
-        return [curve("Peaks by threads", "threads", "GFLOP/s", "", {"here": places, "none": []})]
-
-    cases = (PEAK, Case("b", COLD))
-    claims = (never, never_measured)
-    suite = Suite("probe", "?", cases, 1.0, "A Report, 2016", claims, plots)
+    cases, claims = (PEAK, Case("b", COLD)), (never, never_measured)
+    suite = Suite("probe", "?", cases, 1.0, "A Report, 2016", claims)
     monkeypatch.setitem(SUITES, "probe", suite)
     rows = tmp_path / "rows.jsonl"
     _, out, _ = benchmarks("probe", f"--out={rows}")
@@ -108,7 +104,6 @@ def test_claims_and_plots_of_several_rows(benchmarks, fail, tmp_path, monkeypatc
         assert text in page
     assert "<no> reason" in out
     assert "&lt;no&gt; reason" in page
-    assert "Peaks by threads" in page
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from benchmarks.cases import Effort, KindCase
-from benchmarks.report import Plot
 from benchmarks.studies import convergence
 from benchmarks.studies.convergence import CONVERGENCE, OVER_LENGTHS
 
@@ -23,37 +22,37 @@ def study(kind: str, cell: str = "gru", T: int = 40) -> dict:
 
 def test_untrained():
     """Newton's method ends fast; errors fall to rounding; the module needs no way back."""
-    found = study("untrained")
-    newton, picard = (found["solvers"][name] for name in ("newton", "picard"))
+    result = study("untrained")
+    newton, picard = (result["solvers"][name] for name in ("newton", "picard"))
 
     assert newton["iterations"] < 10 < picard["iterations"] <= 40
     assert len(newton["errors"]) == newton["iterations"] + 1
     assert newton["errors"][-1] < 1e-5 < newton["errors"][0]
-    assert found["solved_by"] == "newton"
-    assert found["returned"]["fallbacks"] == 0
-    assert found["returned"]["residual"] < 1e-6
-    assert len([Plot(**plot) for plot in found["plots"]]) == 3
+    assert result["solved_by"] == "newton"
+    assert result["returned"]["fallbacks"] == 0
+    assert result["returned"]["residual"] < 1e-6
+    assert [plot["title"].split(": ")[0] for plot in result["plots"]] == ["a study"] * 3
 
 
 def test_chaos_is_told():
     """No solver ends; the module warns once, and every step of its answer is right."""
-    found = study("chaotic", "rnn", 300)
+    result = study("chaotic", "rnn", 300)
 
-    assert found["solvers"]["newton"]["iterations"] is None
-    assert found["solvers"]["newton"]["refused"]
-    assert found["returned"]["residual"] < 1e-5
-    if found["solved_by"] == "steps in turn":
-        assert found["returned"]["fallbacks"] == 1
-        assert len(found["plots"]) == 1
+    assert result["solvers"]["newton"]["iterations"] is None
+    assert result["solvers"]["newton"]["refused"]
+    assert result["returned"]["residual"] < 1e-5
+    if result["solved_by"] == "steps in turn":
+        assert result["returned"]["fallbacks"] == 1
+        assert len(result["plots"]) == 1
 
 
 def test_lengths(monkeypatch):
     """One count per length, for weights as drawn and as trained."""
     monkeypatch.setattr(convergence, "LENGTHS", (5, 20))
     monkeypatch.setitem(convergence.WEIGHTS, "trained", (1.0, 2))
-    found = convergence.measure_lengths(KindCase("n", OVER_LENGTHS, "gru", 1, 1, 3), EFFORT)
-    assert set(found["lengths"]) == {"untrained", "trained"}
-    for lengths, counts in found["lengths"].values():
+    result = convergence.measure_lengths(KindCase("n", OVER_LENGTHS, "gru", 1, 1, 3), EFFORT)
+    assert set(result["lengths"]) == {"untrained", "trained"}
+    for lengths, counts in result["lengths"].values():
         assert list(lengths) == [5, 20]
         assert all(0 < count < 10 for count in counts)
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import pytest
 
-from bench_rows import steady
 from benchmarks.cases import OURS, Case, Effort
-from benchmarks.claims import Rows, judged
 from benchmarks.measures.memory import DECODER as STEP
 from benchmarks.measures.memory import measure_memory
 from benchmarks.measures.training import measure_steps
-from benchmarks.suites.decoder import DECODER, MIB, WORDS, name_of
+from benchmarks.suites.decoder import MIB
 from benchmarks.workloads.decoding import DECODERS
 
 
@@ -45,25 +42,3 @@ def test_logits_never_stand_in_memory():
     for name in (OURS, f"{OURS}-reference"):
         assert chunk / 2 < row["memory"][name]["peak"] < 1.4 * chunk + 4 * MIB
         assert row["memory"][name]["forecast"] is None
-
-
-def rows_of(seconds: dict[str, float], peaks: dict[str, float]) -> Rows:
-    row: dict[str, Any] = {
-        "case": name_of(WORDS),
-        "seconds": {name: steady(value) for name, value in seconds.items()},
-        "memory": {name: {"peak": value * MIB} for name, value in peaks.items()},
-    }
-    return Rows([row])
-
-
-def test_claims_are_judged():
-    """By time and by memory; what was not measured says so."""
-    good = judged(DECODER.claims, rows_of({"torch": 2.0, OURS: 1.0}, {"torch": 84.0, OURS: 6.0}))
-    assert [line[3:5] for line in good] == [
-        ("2.00x", "holds"),
-        ("6.0 MiB instead of 84.0 MiB", "holds"),
-    ]
-    bad = judged(DECODER.claims, rows_of({"torch": 1.0, OURS: 1.0}, {"torch": 50.0, OURS: 6.0}))
-    assert [line[4] for line in bad] == ["does not hold"] * 2
-    absent = judged(DECODER.claims, rows_of({"torch": 1.0}, {}))
-    assert [line[4] for line in absent] == ["not measured"] * 2

@@ -17,21 +17,21 @@ pytest.importorskip("triton")
 
 def dry(out: Path, *more: str) -> str:
     words = [sys.executable, str(SCRIPT), "--dry", "--out", str(out), *more]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300)
-    return done.stdout
+    process = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300)
+    return process.stdout
 
 
 @pytest.mark.interpreted
 def test_dry_run(tmp_path: Path) -> None:
     """Rows are checked, timed, written and shown; a second run measures what is missing."""
     out = tmp_path / "rows.jsonl"
-    told = dry(out, "--only", "*gru dry")
+    output = dry(out, "--only", "*gru dry")
     (row,) = [json.loads(line) for line in out.read_text().splitlines()]
     assert "failed" not in row, row
     assert row["elman"]
     assert row["torch"]
     assert row["machine"]["gpu"].startswith("none")
-    assert "layer gru dry" in told
+    assert "layer gru dry" in output
     assert "layer gru dry" in out.with_suffix(".md").read_text()
     dry(out, "--only", "*gru dry")
     assert len(out.read_text().splitlines()) == 1
@@ -39,11 +39,11 @@ def test_dry_run(tmp_path: Path) -> None:
 
 def test_needs_a_gpu() -> None:
     """Without one, and without --dry, it says so."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False
     )
-    assert done.returncode
-    assert "no GPU" in done.stderr
+    assert process.returncode
+    assert "no GPU" in process.stderr
 
 
 @pytest.fixture
@@ -83,12 +83,12 @@ def test_cases(script: Any) -> None:
     at once."""
     from benchmarks.gpu_worker import job_of
 
-    found = list(script.cases())
-    names = [case.name for case in found]
+    cases = list(script.cases())
+    names = [case.name for case in cases]
     assert len(set(names)) == len(names)
-    kinds = {case.kind for case in found}
+    kinds = {case.kind for case in cases}
     assert kinds == {case.kind for case in script.first()} | {"deepbench", "ladder"}
     assert set(script.COMPILED) <= set(names)
-    for case in found:
+    for case in cases:
         if case.kind not in ("peaks", "barrier", "decoder", *script.MODULES):
             assert job_of(case, "cpu").spec.dims

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -13,11 +12,12 @@ from torch import nn
 from benchmarks.cases import Effort, TrainedCase
 from benchmarks.studies import trainer_models
 from benchmarks.studies.learning_by_engine import LEARNING, measure_learning
-from benchmarks.studies.trainer_models import STUDIES, config_of, curve_of
+from benchmarks.studies.trainer_models import config_of, curve_of
 from elman.errors import InputError, VerifyError
 from elman.train.loop.metrics import read_metrics
 from elman.train.run.run import start
 
+pytestmark = pytest.mark.usefixtures("two_classes")
 LEAST = Effort(1e-9, 1, 1)
 SMALL = TrainedCase(
     "small",
@@ -32,45 +32,18 @@ SMALL = TrainedCase(
 )
 
 
-@pytest.fixture(autouse=True)
-def files(tmp_path, monkeypatch):
-    """Images of two classes that differ in their colour; voices that differ in their pitch."""
-    draw = np.random.default_rng(0)
-    images, voices = {}, {"speaker_names": np.array(["high", "low"])}
-    for half in ("train", "test"):
-        y = np.arange(20) % 2
-        x = draw.integers(0, 99, (20, 3, 4, 3)) + 150 * y[:, None, None, None]
-        images |= {f"x_{half}": x.astype(np.uint8), f"y_{half}": y}
-        waves = [np.sin(np.arange(9) * (1 + who)) * 999 for who in y]
-        voices |= {
-            f"audio_{half}": np.concatenate(waves).astype(np.int16),
-            f"length_{half}": np.full(20, 9),
-            f"digit_{half}": y,
-            f"speaker_{half}": y,
-        }
-    for name, arrays in (("images", images), ("audio", voices)):
-        np.savez(tmp_path / f"{name}.npz", **arrays)
-        monkeypatch.setenv(f"ELMAN_BENCH_{name.upper()}", str(tmp_path / f"{name}.npz"))
-
-
 def test_all_learn_alike():
     """Losses are the float64 run's; who is not there is told; elman goes on to the last step."""
-    found = measure_learning(SMALL, LEAST)
-    assert found["off"].keys() == {"elman-c", "elman", "torch"}
-    assert max(found["off"].values()) < 1e-5
-    assert found["absent"] == {"loop": "no loop is written for gru"}
-    assert [len(losses) for losses in found["losses"].values()] == [2, 6, 2]
-    assert [step for step, _, _ in found["scores"]][-1] == SMALL.steps
-    assert found["accuracy"] == found["scores"][-1][2]
-    assert found["chance"] == 0.5
-    (plot,) = found["plots"]
-    assert plot["lines"].keys() == found["off"].keys()
-
-
-def test_more_steps_where_they_are_affordable():
-    """A few of each, and no more than there are."""
-    found = measure_learning(replace(SMALL, contestants=("elman-c", "elman")), Effort(60.0, 1, 1))
-    assert [len(losses) for losses in found["losses"].values()] == [SMALL.steps] * 2
+    result = measure_learning(SMALL, LEAST)
+    assert result["off"].keys() == {"elman-c", "elman", "torch"}
+    assert max(result["off"].values()) < 1e-5
+    assert result["absent"] == {"loop": "no loop is written for gru"}
+    assert [len(losses) for losses in result["losses"].values()] == [2, 6, 2]
+    assert [step for step, _, _ in result["scores"]][-1] == SMALL.steps
+    assert result["accuracy"] == result["scores"][-1][2]
+    assert result["chance"] == 0.5
+    (plot,) = result["plots"]
+    assert plot["lines"].keys() == result["off"].keys()
 
 
 def test_a_curve_is_the_trainers(tmp_path):
@@ -86,17 +59,17 @@ def test_a_curve_is_the_trainers(tmp_path):
 def test_a_loop_takes_part():
     """What torch has no layer for is compared with a loop, with the same weights."""
     lem = replace(SMALL, cell="lem", contestants=("elman-c", "elman", "torch", "loop"))
-    found = measure_learning(lem, LEAST)
-    assert found["off"]["loop"] < 1e-5
-    assert found["absent"] == {"torch": "torch.nn has no lem"}
+    result = measure_learning(lem, LEAST)
+    assert result["off"]["loop"] < 1e-5
+    assert result["absent"] == {"torch": "torch.nn has no lem"}
 
 
 def test_torch_has_one_head():
     """torch.nn's layers of equal size learn something else, and are timed all the same."""
     pixels = replace(SMALL, kind="pixels", heads=2)
-    found = measure_learning(replace(pixels, contestants=("elman-c", "elman", "torch")), LEAST)
-    assert found["off"].keys() == {"elman-c", "elman"}
-    assert found["seconds"].keys() == {"elman-c", "elman", "torch"}
+    result = measure_learning(replace(pixels, contestants=("elman-c", "elman", "torch")), LEAST)
+    assert result["off"].keys() == {"elman-c", "elman"}
+    assert result["seconds"].keys() == {"elman-c", "elman", "torch"}
 
 
 def zeroed(model):
@@ -123,16 +96,6 @@ def test_another_learner_is_found(monkeypatch, spoil):
     monkeypatch.setattr(trainer_models, "model_of", spoilt)
     with pytest.raises(VerifyError, match="torch learns other than elman-c in float64"):
         measure_learning(SMALL, LEAST)
-
-
-def test_data_are_named_by_the_environment(monkeypatch):
-    """One line says which file is missing, and what it holds."""
-    for study in STUDIES.values():
-        monkeypatch.delenv(study.variable)
-    for kind, study in STUDIES.items():
-        with pytest.raises(InputError) as caught:
-            config_of(replace(SMALL, kind=kind))
-        assert str(caught.value) == f"no data: set {study.variable} to {study.wanted}"
 
 
 def test_sequences_of_another_length():

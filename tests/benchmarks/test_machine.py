@@ -9,16 +9,16 @@ import subprocess
 import pytest
 import torch
 
-from benchmarks.machine import SOURCES, commit, digest, facts
+from benchmarks.machine import commit, digest, facts
 
 
 def test_facts():
     """All that a number depends on, JSON-able."""
-    found = facts()
-    assert json.loads(json.dumps(found)) == found
+    result = facts()
+    assert json.loads(json.dumps(result)) == result
     for name in ("cpu", "cores", "threads", "torch", "blas", "kernel_isa", "compiler", "load"):
-        assert name in found
-    assert found["threads"] == torch.get_num_threads()
+        assert name in result
+    assert result["threads"] == torch.get_num_threads()
 
 
 def test_commit(tmp_path):
@@ -62,9 +62,3 @@ def test_digest_of_sources(tmp_path):
         digests.append(digest.__wrapped__(folders))
     assert digests[0] == digests[1]
     assert len({*digests}) == 3
-
-
-def test_elman_and_the_benchmarks_are_digested():
-    """What is measured is the elman that runs, and what measures lies beside."""
-    assert all((folder / "__init__.py").exists() for folder in SOURCES)
-    assert {folder.name for folder in SOURCES} == {"elman", "benchmarks"}

@@ -36,23 +36,23 @@ def test_a_tiny_run(tmp_path: Path) -> None:
     need_engine("c")
     record = tmp_path / "rows.jsonl"
     words = (str(SCRIPT), "--formulas", "3", "--record", str(record), "--seeds")
-    told = finished(begin_anew(*words, "0:1"))
-    assert told.endswith("done: 3 formulas of seeds 0:1, 0 failed\n"), told
+    output = finished(begin_anew(*words, "0:1"))
+    assert output.endswith("done: 3 formulas of seeds 0:1, 0 failed\n"), output
     (row,) = [json.loads(line) for line in record.read_text().splitlines()]
     assert row == {"first": 0, "last": 1, "formulas": 3, "failures": []}
-    told = finished(begin_anew(*words, "0:1"))
-    assert told == "done: 3 formulas of seeds 0:1, 0 failed\n"
+    output = finished(begin_anew(*words, "0:1"))
+    assert output == "done: 3 formulas of seeds 0:1, 0 failed\n"
 
 
 def test_a_formula_is_the_same_alone(script: Any) -> None:
     """Its arguments do not depend on what stands beside it."""
     draw = script.Draw(5)
     formulas = [draw.formula(number) for number in range(4)]
-    whole, alone = script.trial_of(formulas, 5), script.trial_of(formulas[2:3], 5)
-    names = [leaf.name for leaf in whole.job.graph.leaves]
-    both = dict(zip(names, whole.call.tensors, strict=True))
+    together, alone = script.trial_of(formulas, 5), script.trial_of(formulas[2:3], 5)
+    names = [leaf.name for leaf in together.job.graph.leaves]
+    values = dict(zip(names, together.call.tensors, strict=True))
     for leaf, value in zip(alone.job.graph.leaves, alone.call.tensors, strict=True):
-        torch.testing.assert_close(value, both[leaf.name], rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(value, values[leaf.name], rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", ["number", "infinity", "error"])
@@ -77,6 +77,6 @@ def test_what_is_wrong_is_told(script: Any, kind: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(script.Trial, "run", run)
     draw = script.Draw(3)
     formula = draw.formula(0)
-    told = script.failures([formula], 3, ("c",))
-    assert len(told) == 1, told
-    assert told[0].startswith("c: ValueError: min()" if kind == "error" else "c: output: 1 of")
+    output = script.failures([formula], 3, ("c",))
+    assert len(output) == 1, output
+    assert output[0].startswith("c: ValueError: min()" if kind == "error" else "c: output: 1 of")

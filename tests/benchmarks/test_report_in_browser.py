@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.report import BenchPage, Plot, write_benchmark, write_benchmarks
+from benchmarks.report import BenchPage, write_report
+from benchmarks.rows import curve
 from browser import DARK, needs_browser, seen
 
 pytestmark = [pytest.mark.slow, needs_browser]
@@ -51,12 +52,11 @@ def page(name: str) -> BenchPage:
             ["d", "1.5 s", *["10.0x"] * 9],
         ],
         ratios={"b": ratio, "d": {"q1": 30.0, "median": 40.0, "q3": 50.0}},
-        asked={"b": 5.0},
+        aims={"b": 5.0},
         shares={"b": 0.5},
-        plots=[Plot("a study", "T", "n", "xy", {"newton": ([1, 10, 100], [3, None, 4])})],
+        plots=[curve("a study", "T", "n", "xy", {"newton": [(1, 3), (10, None), (100, 4)]})],
         absent={"b: jax": "jax is not installed"},
         source="A paper",
-        claim_headers=("where", "what it says", "there", "here", "", "why"),
         claims=[("1", "it is fast", "3x", "2x", "does not hold", "it is not")],
     )
 
@@ -65,33 +65,33 @@ def page(name: str) -> BenchPage:
 def report(tmp_path_factory) -> Path:
     """A report of two suites."""
     folder = tmp_path_factory.mktemp("pages")
-    return write_benchmarks(folder / "report.html", "every suite", [page("one"), page("two")])
+    return write_report(folder / "report.html", "every suite", [page("one"), page("two")])
 
 
 @pytest.fixture(scope="module")
 def light(report) -> dict[int, dict]:
     """What a browser makes of it, by the width of its window."""
-    found = seen(report.parent, [report.name], (400, 1000, 1400), PROBE)
-    return {width: told for (_, width), told in found.items()}
+    result = seen(report.parent, [report.name], (400, 1000, 1400), PROBE)
+    return {width: output for (_, width), output in result.items()}
 
 
 @pytest.mark.parametrize("width", [400, 1400])
 def test_nothing_is_missing_or_cut_off(light, width):
     """On a telephone and on a desk."""
-    found = light[width]
-    assert found["width"] == width
-    assert found["errors"] == []
-    assert found["figures"] == 6
-    assert found["flat"] == 0
-    assert not found["wide"]
+    result = light[width]
+    assert result["width"] == width
+    assert result["errors"] == []
+    assert result["figures"] == 6
+    assert result["flat"] == 0
+    assert not result["wide"]
 
 
 def test_points_say_their_values_and_tables_sort(tmp_path):
     """Units count; what has no value comes last, whichever way."""
     (tmp_path / "one").mkdir()
-    found = look(write_benchmark(tmp_path / "one" / "page.html", page("one")), 1000)
-    assert {"newton: 1, 3", "newton: 100, 4", "b: 2.00x", "b: 50%"} <= set(found["hints"])
-    down, up = found["sorted"]["1"]
+    result = look(write_report(tmp_path / "one" / "page.html", "one", [page("one")]), 1000)
+    assert {"newton: 1, 3", "newton: 100, 4", "b: 2.00x", "b: 50%"} <= set(result["hints"])
+    down, up = result["sorted"]["1"]
     assert (down, up) == (["1.5 s", "2 ms", "900 µs", "–"], ["900 µs", "2 ms", "1.5 s", "–"])
 
 
@@ -109,7 +109,7 @@ def test_a_page_runs_its_own_script_alone(report):
     )
     page = report.with_name("evil.html")
     page.write_text(text.replace("<h1>", f"{evil}<h1>", 1), "utf-8")
-    told = look(page, 1000)
-    forbidden = {error.partition(" ")[0] for error in told["errors"]}
+    output = look(page, 1000)
+    forbidden = {error.partition(" ")[0] for error in output["errors"]}
     assert {"script-src-elem", "script-src-attr", "img-src", "base-uri"} <= forbidden
-    assert told["sorted"]["1"] == look(report, 1000)["sorted"]["1"]
+    assert output["sorted"]["1"] == look(report, 1000)["sorted"]["1"]

@@ -31,9 +31,9 @@ def test_unseen_cells_differ_and_train(tmp_path):
     path = tmp_path / "unseen.py"
     path.write_text(sorted(texts)[0])
     with using(engine="reference"):
-        found = first_step(path, 2, 2, 3)
-    assert found["seconds"] > 0
-    (chosen,) = found["facts"]["l0"].values()
+        result = first_step(path, 2, 2, 3)
+    assert result["seconds"] > 0
+    (chosen,) = result["facts"]["l0"].values()
     assert chosen["engine"] == "reference"
 
 
@@ -43,13 +43,13 @@ def test_starts_are_measured(monkeypatch):
     least = Effort(starts=1)
     with monkeypatch.context() as patch:
         patch.setattr(starting, "run_program", cache(run_program))  # the first import counts
-        found = measure_import(Case("import", IMPORT), least)["seconds"]
-    assert found["elman"]["median"] > 0
-    assert found["torch"]["median"] > 0
+        result = measure_import(Case("import", IMPORT), least)["seconds"]
+    assert result["elman"]["median"] > 0
+    assert result["torch"]["median"] > 0
 
-    found = measure_warm(Case("warm", WARM, T=3, B=2, H=5, threads=1), least)
-    assert found["seconds"]["elman"]["samples"] == 1
-    (chosen,) = found["facts"]["elman"]["l0"].values()
+    result = measure_warm(Case("warm", WARM, T=3, B=2, H=5, threads=1), least)
+    assert result["seconds"]["elman"]["samples"] == 1
+    (chosen,) = result["facts"]["elman"]["l0"].values()
     assert chosen["engine"] in {"c", "reference"}
 
 
@@ -58,10 +58,12 @@ CHOICE = SimpleNamespace(engine="c", schedule="units")
 
 def test_choosing_alone(monkeypatch):
     """Kernels are compiled and verified before the clock starts; each round chooses anew."""
-    asked = []
-    monkeypatch.setattr(starting, "choose", lambda *_, **more: asked.append(more) or CHOICE)
+    options_of_calls = []
+    monkeypatch.setattr(
+        starting, "choose", lambda *_, **more: options_of_calls.append(more) or CHOICE
+    )
     case = Case("choosing", CHOOSING, "lstm", 5, 3, 8, layers=2)
-    found = measure_choosing(case, Effort(1.0, 3, 1))
-    assert asked == [{}, *[{"again": True}] * 3]
-    assert found["seconds"]["elman"]["samples"] == 3
-    assert found["facts"] == {"elman": {"engine": "c", "schedule": "units"}}
+    result = measure_choosing(case, Effort(1.0, 3, 1))
+    assert options_of_calls == [{}, *[{"again": True}] * 3]
+    assert result["seconds"]["elman"]["samples"] == 3
+    assert result["facts"] == {"elman": {"engine": "c", "schedule": "units"}}

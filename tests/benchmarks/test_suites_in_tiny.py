@@ -10,7 +10,6 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -49,8 +48,8 @@ _said: dict[tuple[str, ...], str] = {}
 def run_forked(program: Program, limit_s: float) -> str:
     """The last line of a process that had torch imported, and compiles as tests do: of one for all
     that differ in their sizes alone."""
-    who = unpacked(program.text)[1] if program.text else ""
-    key = (*program.words[:2], who)
+    name = unpacked(program.text)[1] if program.text else ""
+    key = (*program.words[:2], name)
     if key not in _said:
         _said[key] = _run_forked(program, limit_s)
     return _said[key]
@@ -91,7 +90,7 @@ def absent(*_: Any) -> str:
 
 
 @pytest.fixture
-def in_tiny(monkeypatch, tmp_path) -> None:
+def in_tiny(monkeypatch, tmp_path, two_classes) -> None:
     """Suites measure tiny cases in this process, on data of two classes; what is always in a
     process of its own is forked from one that has torch."""
     monkeypatch.setattr(running, "_measured", measure)
@@ -110,28 +109,6 @@ def in_tiny(monkeypatch, tmp_path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {k % 7} of {k % 5}\n" for k in range(900)))
     monkeypatch.setenv("ELMAN_BENCH_TEXT", str(text))
-    for name, arrays in (("IMAGES", images()), ("AUDIO", voices())):
-        np.savez(tmp_path / f"{name}.npz", **arrays)
-        monkeypatch.setenv(f"ELMAN_BENCH_{name}", str(tmp_path / f"{name}.npz"))
-
-
-def images() -> dict[str, np.ndarray]:
-    """Of two classes."""
-    x = np.random.default_rng(0).integers(0, 255, (20, 3, 4, 3)).astype(np.uint8)
-    return halved({"x": x, "y": np.arange(20) % 2})
-
-
-def voices() -> dict[str, np.ndarray]:
-    """Of two speakers."""
-    y = np.arange(20) % 2
-    audio = np.concatenate([np.sin(np.arange(9) * (1 + who)) * 999 for who in y]).astype(np.int16)
-    parts = {"audio": audio, "length": np.full(20, 9), "digit": y, "speaker": y}
-    return {"speaker_names": np.array(["high", "low"]), **halved(parts)}
-
-
-def halved(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same to train and to test on."""
-    return {f"{name}_{half}": a for name, a in arrays.items() for half in ("train", "test")}
 
 
 def shown(suite: Suite, path: Path) -> str:
@@ -149,11 +126,11 @@ def test_a_suite_runs_to_its_end(suite, benchmarks, tmp_path):
     """No row fails, each says something, each claim has its verdict, and the page has them; the
     same from the file alone. Measured on a busy machine, all is shown but the verdicts."""
     out = tmp_path / f"{suite.name}.jsonl"
-    code, told, _ = benchmarks(suite.name, f"--out={out}")
+    code, output, _ = benchmarks(suite.name, f"--out={out}")
     rows = read_rows(out)
     assert [row.get("failed") for row in rows.values()] == [None] * len(suite.cases)
     assert code == 0
-    assert f"page: {out.with_suffix('.html')}" in told
+    assert f"page: {out.with_suffix('.html')}" in output
     assert not [name for name, row in rows.items() if not words(row).keys() - {CASE}]
     lines = judged(suite.claims, Rows(rows.values()))
     unmeasured = [line[5] for line in lines if line[4] not in (HOLDS, FAILS)]
@@ -161,12 +138,12 @@ def test_a_suite_runs_to_its_end(suite, benchmarks, tmp_path):
     page = shown(suite, out.with_suffix(".html"))
     assert QUIET not in page
     code, again, _ = benchmarks(suite.name, f"--out={out}", "--report")
-    assert (code, again.splitlines()[-2:]) == (0, told.splitlines()[-2:])
+    assert (code, again.splitlines()[-2:]) == (0, output.splitlines()[-2:])
 
     out.write_text("".join(json.dumps(row | {"waited": 0.6}) + "\n" for row in rows.values()))
-    code, told, _ = benchmarks(suite.name, f"--out={out}", "--report")
+    code, output, _ = benchmarks(suite.name, f"--out={out}", "--report")
     assert code == 0
-    assert QUIET in told
+    assert QUIET in output
     page = shown(suite, out.with_suffix(".html"))
     assert QUIET in page
     assert page.count("busy (60%)") >= len(rows)
@@ -178,8 +155,8 @@ def test_a_suite_runs_to_its_end(suite, benchmarks, tmp_path):
 def test_committed_rows_are_shown(benchmarks, tmp_path):
     """All suites on one page with their charts, to its end."""
     rows = shutil.copytree(RESULTS, tmp_path / "rows")
-    code, told, _ = benchmarks("all", f"--out={rows}", "--report")
+    code, output, _ = benchmarks("all", f"--out={rows}", "--report")
     assert code == 0
-    assert "page: " in told
+    assert "page: " in output
     page = (rows / "report.html").read_text()
     assert all(f'id="benchmarks-{suite}"' in page for suite in SUITES)

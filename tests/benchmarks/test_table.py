@@ -57,13 +57,13 @@ def measured() -> dict[str, dict]:
         flop=600_000,
     )
     start = row(START, seconds={"torch": times(1.0), "elman": times(0.05)})
-    found = [row(PEAK, peak_gflops={"1": 50.0, "2": 100.0}), step, start]
-    return {one["case"]: one for one in found}
+    rows = [row(PEAK, peak_gflops={"1": 50.0, "2": 100.0}), step, start]
+    return {one["case"]: one for one in rows}
 
 
 def test_words():
     """Times per step, ratio with quartiles, aim, error, speed and share of the peak."""
-    peak, step, start = (words(one) for one in measured().values())
+    peak, step, start = (words(item) for item in measured().values())
     assert step == {
         CASE: "gru 10,1,64",
         "baseline": "80.0 µs",
@@ -87,8 +87,8 @@ def test_words():
 
 def test_a_busy_machine_is_marked():
     """In the row's line, in a line about all rows, and in no table of pages; a quiet one is not."""
-    found = measured()
-    step, start = found["gru 10,1,64"], found["import elman"]
+    result = measured()
+    step, start = result["gru 10,1,64"], result["import elman"]
     step["waited"], start["waited"] = 0.3, 0.05
     assert words(step)["busy"] == "busy (30%)"
     assert "busy" not in words(start)
@@ -96,23 +96,25 @@ def test_a_busy_machine_is_marked():
     assert line.startswith("Other programs took the cores for 30% of the time")
     assert "gru 10,1,64, the worst of 1 busy rows" in line
     assert warnings_of([start]) == []
-    (complaint,) = complaints(SUITE, found)
+    (complaint,) = complaints(SUITE, result)
     assert complaint.startswith("gru 10,1,64: Other programs")
 
 
 @pytest.mark.parametrize("cell, told", [("gru", True), ("rlif", False), ("rleaky", False)])
 def test_products_with_spikes_are_no_share_of_the_peak(cell, told):
     """Rows are added up where a spike is: they would be more than the processor can do."""
-    found = row(replace(STEP, cell=cell), seconds={"elman": times(20e-6)}, ratio={}, flop=6_000_000)
-    assert ("speed" in words(found)) == told
-    assert (share_of_peak(found) is not None) == told
+    measured_row = row(
+        replace(STEP, cell=cell), seconds={"elman": times(20e-6)}, ratio={}, flop=6_000_000
+    )
+    assert ("speed" in words(measured_row)) == told
+    assert (share_of_peak(measured_row) is not None) == told
 
 
 def test_data_that_nobody_named():
     """Why a row has no times; nothing failed."""
-    found = row(STEP, skipped="no data: set A")
-    assert words(found) == {CASE: STEP.name, "refused": "no data: set A"}
-    assert f"{STEP.name}: no data: set A" in complaints(SUITE, measured() | {STEP.name: found})
+    result = row(STEP, skipped="no data: set A")
+    assert words(result) == {CASE: STEP.name, "refused": "no data: set A"}
+    assert f"{STEP.name}: no data: set A" in complaints(SUITE, measured() | {STEP.name: result})
 
 
 def test_memory():
@@ -127,24 +129,24 @@ def test_memory():
 
 def test_empty_columns_are_left_out():
     """What no row has is no column."""
-    found = measured()
-    headers, told = filled(list(found.values()))
-    assert headers == [COLUMNS[name][0] for name in words(found["gru 10,1,64"])]
-    headers, told = filled([found["import elman"]])
+    result = measured()
+    headers, output = filled(list(result.values()))
+    assert headers == [COLUMNS[name][0] for name in words(result["gru 10,1,64"])]
+    headers, output = filled([result["import elman"]])
     assert headers == ["case (T,B,H)", "torch, per step", "elman, per step", "target"]
-    assert told == [["import elman", "1 s", "0.05 s", "≤ 0.3 s"]]
+    assert output == [["import elman", "1 s", "0.05 s", "≤ 0.3 s"]]
 
 
 def test_rows_without_first_calls():
     """Rows that were measured before first calls were timed, or whose baseline runs in a process of
     its own, are as readable as all others."""
-    found = measured()
-    step = found["gru 10,1,64"]
+    result = measured()
+    step = result["gru 10,1,64"]
     del step["first"]["torch"]
     assert words(step)["first"] == "3.40 µs"
     del step["first"]
     assert "first" not in words(step)
-    assert COLUMNS["first"][0] not in filled(list(found.values()))[0]
+    assert COLUMNS["first"][0] not in filled(list(result.values()))[0]
 
 
 def test_table_between_markers():
@@ -166,15 +168,15 @@ def test_table_between_markers():
 
 def test_only_whole_results_are_shown():
     """Every case, none failed or in a hurry, by one code on one machine."""
-    found = measured()
-    assert complaints(SUITE, found) == []
-    missing = {name: one for name, one in found.items() if name != "peak"}
+    result = measured()
+    assert complaints(SUITE, result) == []
+    missing = {name: item for name, item in result.items() if name != "peak"}
     assert complaints(SUITE, missing) == ["peak: missing"]
-    failed = {**found, START.name: row(START, failed="no")}
+    failed = {**result, START.name: row(START, failed="no")}
     assert complaints(SUITE, failed) == ["import elman: no"]
-    hasty = {**found, START.name: {**found[START.name], "effort": asdict(Effort.of(True, None))}}
+    hasty = {**result, START.name: {**result[START.name], "effort": asdict(Effort.of(True, None))}}
     assert complaints(SUITE, hasty) == ["import elman: by --quick"]
-    other = {**found, START.name: {**found[START.name], "code": "d"}}
+    other = {**result, START.name: {**result[START.name], "code": "d"}}
     assert complaints(SUITE, other) == ["rows of several machines or versions"]
     with pytest.raises(RunError, match="several machines"):
         markdown(SUITE, other)
@@ -202,23 +204,23 @@ def test_our_own_baseline():
     case = Case(
         "gru 10,1,1", TRAIN, T=10, contestants=("elman-c", "elman-deer"), baseline="elman-c"
     )
-    found = row(case, seconds={"elman-c": times(1e-5)}, ratio={"elman-deer": times(0.25)})
-    assert words(found)["others"] == "deer 4.00x"
+    result = row(case, seconds={"elman-c": times(1e-5)}, ratio={"elman-deer": times(0.25)})
+    assert words(result)["others"] == "deer 4.00x"
 
 
 def test_phases_in_words():
     """The largest shares of the time, in a column of their own."""
     some = {f"steps {k}": k / 1000 for k in range(1, 9)}
-    found = row(Case("phases", PHASES), phases={**some, "products": 0.875, "waiting": 0.125})
-    headers, told = filled([found])
+    result = row(Case("phases", PHASES), phases={**some, "products": 0.875, "waiting": 0.125})
+    headers, output = filled([result])
     assert headers == ["case (T,B,H)", "where the time goes"]
-    assert told == [["phases", "products 87.5%, waiting 12.5%, steps 8 0.8%, steps 7 0.7%"]]
+    assert output == [["phases", "products 87.5%, waiting 12.5%, steps 8 0.8%, steps 7 0.7%"]]
 
 
 def test_engine_c_beside_what_it_leaves_out():
     """Where engine c alone runs, others are told beside it."""
     case = Case("switches", FIT, contestants=("serial", "simd", "elman-c"), baseline="serial")
     ratio = {"simd": times(4.0), "elman-c": times(16.0)}
-    found = words(row(case, seconds={"serial": times(1.0), "elman-c": times(0.0625)}, ratio=ratio))
-    assert found["others"] == "simd 4.00x"
-    assert found["baseline"].endswith("by serial code")
+    result = words(row(case, seconds={"serial": times(1.0), "elman-c": times(0.0625)}, ratio=ratio))
+    assert result["others"] == "simd 4.00x"
+    assert result["baseline"].endswith("by serial code")
