@@ -124,8 +124,8 @@ def arguments(text: str) -> tuple[Argument, ...]:
 
 
 _OPTIONS = """engine?="reference"|"c"|"auto"|"aten"|"deer"|"scan-backward"; heads?=2;
-tape?="save"|"auto"|"recompute"; residual?=True; without?="tiling"|["simd", "fusion"];
-checkpoint?=2; memory_budget?="1MiB"|4096; clip_gradient?=1.0; learn_initial?=True;
+plan?=elman.PlanOptions("save", ["simd", "fusion"], 2)|elman.PlanOptions(without="tiling");
+residual?=True; clip_gradient?=1.0; learn_initial?=True;
 zoneout?=0.1|{"h": 0.1}; recurrent_dropout?=0.1; recurrent_dropout_per?="step"|"sequence";
 weight_dropout?=0.1; device?="cpu"; dtype?=torch.float32|torch.float64; bidirectional?=True;
 batch_first?=True; num_layers?=2; dropout?=0.1"""
@@ -143,9 +143,8 @@ elman.GRU(3, 4, zoneout=0.1)|elman.LSTM(3, 4, proj_size=2)|elman.GRU(3, 4, learn
 elman.Recurrent(elman.cells.mgu, 3, 4)|elman.Recurrent(elman.cells.lstm, 3, 4, 2)
 elman.Recurrent([elman.cells.gru, elman.cells.lstm], 3, [6, 4])|elman.Recurrent(fixed, 3, 4, S=2)
 elman.Recurrent(two, 3, 4)|elman.Recurrent(elman.cells.gru, 3, 4, heads=2, bidirectional=True)
-elman.Recurrent(elman.cells.gru, 3, 4, checkpoint=2)|elman.Recurrent(scalar, 3, 4)""".replace(
-    "\n", "|"
-)
+elman.Recurrent(elman.cells.gru, 3, 4, plan=elman.PlanOptions(checkpoint=2))
+elman.Recurrent(scalar, 3, 4)""".replace("\n", "|")
 _NET = f"net = {_NETS}"
 _SIZES = "hidden_size?=4; input_size?=3"
 _CELLS = "elman.cells.gru|elman.cells.lstm|elman.cells.mgu|fixed|two|scalar|optional"

@@ -90,7 +90,7 @@ def _module(problem: Problem, engine: str, without: tuple[str, ...] = ()) -> nn.
         case.input_size,
         case.H,
         engine=engine,
-        without=without,
+        plan=elman.PlanOptions(without=without),
         dtype=problem.x.dtype,
     )
     made.load_state_dict(dict(problem.weights))

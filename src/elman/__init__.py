@@ -25,6 +25,7 @@ from elman.nn import (
 from elman.nn.explain import explain
 from elman.nn.modules.saving import NAMED as _NAMED
 from elman.nn.modules.saving import safe_globals
+from elman.plan.spec import PlanOptions
 from elman.version import __version__
 
 if _TYPE_CHECKING:
@@ -57,6 +58,7 @@ __all__ = [
     "GRU",
     "LSTM",
     "LinearCrossEntropy",
+    "PlanOptions",
     "RNN",
     "Recurrent",
     "Stream",

@@ -33,7 +33,7 @@ def explain(what: Cell | nn.Module, x: Any = None, **options: Any) -> Explanatio
         what: a cell, or one of elman's modules.
         x: an example input of the module, as its ``forward`` takes it.
         options: for a cell ``input_size``, ``hidden_size``, ``steps``, ``batch``, ``dtype``,
-            ``device``, ``training``, ``tape``, ``without``, ``engine``, its dims; for a module what
+            ``device``, ``training``, ``plan``, ``engine``, its dims; for a module what
             its ``forward`` takes beside x: ``state``, ``lengths``, ``reset``, ``reset_to``,
             ``mask``, ``masked_output``, ``draws``, ``static``, ``outputs``; for both
             ``measure=False``.

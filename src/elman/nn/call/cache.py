@@ -99,6 +99,7 @@ class CallCache:
                 *form,
             )
             guards = [
+                module.plan,
                 *map(type, tensors),
                 *map(_dtype, tensors),
                 *map(_shape, tensors),

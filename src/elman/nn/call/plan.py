@@ -34,7 +34,7 @@ from elman.nn.options.mask import masked_outputs
 from elman.nn.options.outputs import Outputs, RunSettings
 from elman.nn.options.registry import STEP_OPTIONS
 from elman.nn.options.step_values import check_step_values
-from elman.plan.checkpoint import EVERYTHING
+from elman.plan.checkpoint import EVERYTHING, Checkpoint
 from elman.torch_internals import autocast_enabled
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ class CallPlan:
         self.wide = self.draws and self.number_type in HALVES
         self.weight_dropout = module.weight_dropout if self.training else 0.0
         share = module.dropout if self.training else 0.0
-        self.settings = RunSettings(engine, share, module.residual, module._checkpoint, outputs)
+        checkpoint = Checkpoint.of(module.plan.checkpoint, module.plan.memory_budget)
+        self.settings = RunSettings(engine, share, module.residual, checkpoint, outputs)
         self.output_layout = parts.stack.output_layout(outputs)
         self._bound: Bound = {}
         one = len(signature.inputs) == len(self.output_layout.shapes) == 1 and not signature.static
@@ -349,6 +350,7 @@ def plan_call(
     Raises:
         ShapeError, InputError: an argument is not what the module takes.
     """
+    module.follow_plan()
     weights = module._weights()
     device = device_type(weights[0] or x)
     half = autocast_type(device) if autocast_enabled() else None

@@ -63,7 +63,7 @@ def group_of(name: str) -> Group:
             raise EngineError(f"cell {qualname} of {module} lived in another process, or has gone")
         found_cell = find_cell(module, qualname, {}, heads, facts.get("changes", ()))
         cell = same_cell(found_cell, facts.get("formula"))
-        options = PlanOptions.from_json(facts["options"])
+        options = PlanOptions(**facts["options"])
         runners = [Runner(cell, dims, options) for dims in facts["dims"]]
         found = _own[name] = _groups[name] = Group(runners, facts["beside"])
     return found

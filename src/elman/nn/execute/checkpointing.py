@@ -70,7 +70,7 @@ def _telling(job: Job, asked: str) -> str:
                 f"{job.name}: {who} not say how many bytes a step keeps, which "
                 f'checkpoint="auto" has to know',
                 [],
-                "checkpoint=100",
+                "plan=elman.PlanOptions(checkpoint=100)",
             )
         )
     return found

@@ -55,9 +55,8 @@ class Recurrent(SequenceModule):
         dropout: share of values dropped after each layer but the last, in training.
         device, dtype: of the parameters.
         options: of :class:`elman.nn.modules.layer_options.Options`: ``engine``, ``heads``,
-            ``residual``, ``tape``, ``without``, ``checkpoint``, ``memory_budget``,
-            ``clip_gradient``, ``learn_initial``, ``zoneout``, ``recurrent_dropout``,
-            ``recurrent_dropout_per``, ``weight_dropout``.
+            ``plan``, ``residual``, ``clip_gradient``, ``learn_initial``, ``zoneout``,
+            ``recurrent_dropout``, ``recurrent_dropout_per``, ``weight_dropout``.
         more: sizes of the cell's other dims (``P=16``), the cell's own options, and its constants
             (``mask=…``): a number; a tensor or array of the declared shape, which is copied; or a
             function that is given the tensor to be filled, of each layer and direction, and fills

@@ -24,12 +24,11 @@ from elman.nn.execute.build import begins_otherwise, multiplies_states, runners_
 from elman.nn.execute.layer import Runner
 from elman.nn.execute.stack import Stack
 from elman.nn.modules.layer_config import Formula
-from elman.nn.modules.layer_options import Configured
+from elman.nn.modules.layer_options import Configured, check_plan
 from elman.nn.options.draws import check_draws, draws_to_keep
 from elman.nn.options.registry import STEP_OPTIONS, CallOptions, given_options
 from elman.nn.options.step_values import check_sample_values
 from elman.passes.draws import draws_of
-from elman.plan.spec import PlanOptions
 
 
 class SequenceModule(Configured):
@@ -61,7 +60,7 @@ class SequenceModule(Configured):
 
     def _make_parts(self) -> Parts:
         """Make what follows from the cell, the sizes and the options."""
-        two, options = bool(self.bidirectional), PlanOptions(self.tape, frozenset(self.without))
+        two, options = bool(self.bidirectional), self.plan.compiled
         runners = runners_of(self._formulas(), self.input_size, two, bool(self.residual), options)
         signature = Signature.of({name: (r.cell, dict(r.dims)) for name, r in runners.items()})
         stack = Stack(
@@ -82,7 +81,18 @@ class SequenceModule(Configured):
             [multiplies_states(runner.cell) for runner in runners.values()],
             draws_of([runner.cell.graph for runner in runners.values()]),
             begins,
+            self.plan,
         )
+
+    def follow_plan(self) -> None:
+        """Make runners anew if ``plan`` is another one now, with another tape or optimizations.
+
+        Raises:
+            InputError: it is no plan.
+        """
+        parts = self.parts
+        if self.plan is not parts.plan and check_plan(self.plan).compiled != parts.plan.compiled:
+            self._parts = self._make_parts()
 
     @property
     def parts(self) -> Parts:

@@ -231,9 +231,8 @@ class RNN(TorchLayers, nn.RNN):
         dropout: share of values dropped after each layer but the last, in training.
         bidirectional: a second set of weights runs over the reversed sequence.
         device, dtype: of the parameters.
-        options: ``engine``, ``heads``, ``tape``, ``residual``, ``checkpoint`` …: as of
-            :class:`Recurrent`. With heads, ``weight_hh`` is [H, H / heads], head n being units
-            n·H/heads …
+        options: ``engine``, ``heads``, ``plan``, ``residual`` …: as of :class:`Recurrent`.
+            With heads, ``weight_hh`` is [H, H / heads], head n being units n·H/heads …
 
     Example:
         >>> net = elman.RNN(8, 16, nonlinearity="relu")
