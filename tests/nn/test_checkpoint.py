@@ -64,12 +64,12 @@ def x_of(T: int, B: int, dtype: torch.dtype = F64) -> torch.Tensor:
 
 def agree(net: Any, T: int = 7, B: int = 3, **call: Any) -> None:
     """With checkpoints as made, against engine reference with everything kept."""
-    x, states, steps = x_of(T, B), states_of(net, B), net.checkpoint
+    x, states, plan = x_of(T, B), states_of(net, B), net.plan
     got = step(net, x, states, **call)
     net.plan = PlanOptions()
     with forced("reference"):
         want = step(net, x, states, **call)
-    net.checkpoint = steps
+    net.plan = plan
     assert got.keys() == want.keys()
     for name, value in want.items():
         assert_close(got[name], value, msg=lambda text, name=name: f"{name}: {text}")

@@ -186,7 +186,7 @@ def test_nothing_private_in_a_pickle(kind):
 def test_files_name_public_classes_alone():
     """Layers in place of torch's name their class alone; a Recurrent its cell and its options."""
     assert names_in(elman.LSTM(3, 4, heads=2), 2) == {"elman.LSTM"}
-    assert names_in(MADE["two states"](), 2) == {"elman.Recurrent", "elman.cells.lstm.lstm"}
+    assert names_in(MADE["dropout"](), 2) == {"elman.Recurrent", "elman.cells.mgu.mgu"}
     options = {"elman.Recurrent", "elman.bound_cell", "elman.cells.rnn.rnn", "elman.ops.relu"}
     assert names_in(MADE["heads"](), 2) == options
 

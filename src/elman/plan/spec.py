@@ -84,7 +84,7 @@ class PlanOptions:
 
     def __repr__(self) -> str:
         """The fields that are not the default."""
-        usual = {"tape": "auto", "without": []}
+        usual: dict[str, Any] = {"tape": "auto", "without": []}
         fields = [f"{k}={v!r}" for k, v in self.to_json().items() if usual.get(k) != v]
         return f"PlanOptions({', '.join(fields)})"
 

@@ -147,7 +147,7 @@ class Configured(nn.Module):
     def _beyond_torch(self) -> list[str]:
         """The options in use that torch's own layers do not have."""
         used = [*self._new_formula, *["residual"] * self.residual]
-        used += [f"without {name}" for name in sorted(self.plan.without)]
+        used += [f"without {name}" for name in sorted(check_plan(self.plan).without)]
         used += ["learn_initial"] if self.learn_initial else []
         if self.training and self.weight_dropout:
             used.append(f"weight_dropout={self.weight_dropout}")
