@@ -9,7 +9,7 @@ from elman.engines.triton.ops import block, number, spell, spell_sum
 from elman.ir.graph import Node
 from elman.ir.ops import OPS
 from elman.ir.pair import loop_invariant
-from elman.ir.types import GateBlock, dim_size
+from elman.ir.types import dim_size
 from elman.plan.program import Buffer, Bundle, Part, Phase, Segment
 
 
@@ -69,10 +69,6 @@ class Body(ABC):
         """Text of a mask of units and samples."""
         name = self.units(size)
         return f"ok_{name} & {rows}" if self.masked(size) else rows
-
-    def gate_block_units(self, gate_block: GateBlock) -> str:
-        """As :meth:`units`, of a gate block."""
-        return self.units(self.layout.size(gate_block))
 
     def constant(self, value: Node) -> str | None:
         """The name of what is the same in every row, or None."""
