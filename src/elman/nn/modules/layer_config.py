@@ -12,18 +12,9 @@ from elman.errors import InputError, ShapeError, diagnostic, spelled
 from elman.frontend.cell import Cell
 from elman.frontend.changes import Change
 from elman.frontend.initial import Init, check_init
+from elman.nn.options.registry import NAMES as CALL_OPTIONS
 
-_OF_CALLS = (
-    "outputs",
-    "lengths",
-    "reset",
-    "reset_to",
-    "mask",
-    "masked_output",
-    "draws",
-    "static",
-    "state",
-)
+_OF_CALLS = frozenset((*CALL_OPTIONS, "state"))
 Formula = tuple[Cell, int, dict[str, int]]  # of a layer: cell, size of its first state, other dims
 
 
@@ -72,12 +63,10 @@ def layers_of(
     sizes = _each("hidden_size", hidden_size, count)
     for one in cells:
         _check_cell(one)
-    own = {name for one in cells for name in (*one.defaults, *one.constants)}
+    constant_names = {name for one in cells for name in one.constants}
     for name in given:
-        if name in _OF_CALLS and name not in own:
-            raise InputError(
-                diagnostic(f"{name} is an argument of each call", [], f"net(x, {name}=…)")
-            )
+        if name in _OF_CALLS and name not in constant_names:
+            raise InputError(f"{name} is an argument of each call", f"net(x, {name}=…)")
     known = [_names_of(one) for one in cells]
     bound: dict[int, Cell] = {}  # one of equal ones, so that layers can run together
     formulas: list[Formula] = []
@@ -170,6 +159,14 @@ def _check_cell(cell: Any) -> None:
                 [("at", cell.where)],
                 'a state that the formula returns too: state="h[H]"; elman.draw and elman.explain '
                 "show it as it is",
+            )
+        )
+    for name in sorted(_OF_CALLS.intersection(cell.defaults)):
+        raise InputError(
+            diagnostic(
+                f"option {name!r} of {cell.name} has the name of an argument of each call",
+                [("at", cell.where)],
+                f"another name: cell_{name}",
             )
         )
 
