@@ -246,15 +246,18 @@ def _targets() -> tuple[Target, ...]:
         Target("elman.linear_scan", (), "elman.linear_scan",
                arguments("a=torch.ones(5, 2, 3)|torch.ones(5, 2, 3, 3); b=torch.ones(5, 2, 3); "
                          "y0?=torch.ones(2, 3)")),
-        Target("LinearCrossEntropy", (), "elman.LinearCrossEntropy",
-               arguments("hidden=4; vocabulary=7; bias?=False; tie?=torch.nn.Embedding(7, 4); "
+        Target("LinearCrossEntropyLoss", (), "elman.LinearCrossEntropyLoss",
+               arguments("in_features=4; num_classes=7; bias?=True; "
+                         "tie?=torch.nn.Embedding(7, 4); weight?=torch.ones(7); "
                          'ignore_index?=-1; label_smoothing?=0.1; reduction?="sum"|"none"; '
-                         'device?="cpu"; dtype?=torch.float32'),
+                         'device?="cpu"; dtype?=torch.float32; out_features?=()'),
                ("repr(made); made(torch.ones(5, 2, 4), torch.ones(5, 2).long())",)),
-        Target("LinearCrossEntropy.forward", ("net = elman.LinearCrossEntropy(4, 7)",), "net",
-               arguments("x=torch.ones(5, 2, 4); targets=torch.ones(5, 2).long()")),
-        Target("LinearCrossEntropy.logits", ("net = elman.LinearCrossEntropy(4, 7)",),
-               "net.logits", arguments("x=torch.ones(5, 2, 4)")),
+        Target("LinearCrossEntropyLoss.forward",
+               ("net = elman.LinearCrossEntropyLoss(4, 7)",), "net",
+               arguments("input=torch.ones(5, 2, 4); target=torch.ones(5, 2).long()")),
+        Target("LinearCrossEntropyLoss.logits",
+               ("net = elman.LinearCrossEntropyLoss(4, 7)",), "net.logits",
+               arguments("x=torch.ones(5, 2, 4)")),
         Target("elman.measure", (), "elman.measure",
                arguments(f"cell={_CELLS}; input_size?=3; hidden_size?=4; steps=5; batch=2; "
                          'dtype?="float64"; training?=False; engine?="reference"|"c"; '

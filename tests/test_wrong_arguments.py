@@ -170,7 +170,7 @@ def test_no_size_is_allocated_before_it_is_refused():
             lambda size: elman.Recurrent(elman.cells.gru, size, 4),
             lambda size: elman.Recurrent(elman.cells.gru, 3, size),
             lambda size: elman.cells.gru.bind(3, size),
-            lambda size: elman.LinearCrossEntropy(size, 4),
+            lambda size: elman.LinearCrossEntropyLoss(size, 4),
             lambda size: elman.cells.gru.with_heads(size),
             lambda size: gru(zoneout=0.1).draws(size, 2),
         ):

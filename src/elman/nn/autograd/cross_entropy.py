@@ -17,7 +17,6 @@ from elman.errors import (
     DisagreementError,
     EngineError,
     InputError,
-    diagnostic,
     warn_once,
 )
 from elman.nn.autograd.function import through_torch_ops
@@ -58,14 +57,7 @@ class Decoding:
 
     def plain(self) -> Tensor:
         """The loss by torch's own two operations, with all logits in memory."""
-        logits = F.linear(self.x, self.weight, self.bias)
-        return F.cross_entropy(
-            logits.to(accumulated(logits.dtype)),
-            self.targets,
-            ignore_index=self.rule.ignore_index,
-            label_smoothing=self.rule.label_smoothing,
-            reduction=self.rule.reduction,
-        )
+        return plain_loss(F.linear(self.x, self.weight, self.bias), self.targets, self.rule)
 
     def computed(self, wants: Wants, cotangents: Tensor | None = None) -> tuple[Tensor, Gradients]:
         """Loss and gradients, without autograd. Rows that are ignored take no part.
@@ -108,8 +100,26 @@ class Decoding:
         except (BuildError, DisagreementError) as error:
             if self.named:
                 raise
-            warn_once(f"elman.LinearCrossEntropy runs in torch's operations: {error}")
+            warn_once(f"elman.LinearCrossEntropyLoss runs in torch's operations: {error}")
             return None
+
+
+def plain_loss(logits: Tensor, targets: Tensor, rule: Rule, weight: Tensor | None = None) -> Tensor:
+    """torch's cross entropy, in the type that sums are made in.
+
+    Args:
+        logits [N, C, …], targets [N, …]: classes; or [N, C, …], their probabilities.
+        weight [C]: factors of the classes' losses.
+    """
+    wide = accumulated(logits.dtype)
+    return F.cross_entropy(
+        logits.to(wide),
+        targets.to(wide) if targets.is_floating_point() else targets,
+        weight=None if weight is None else weight.to(wide),
+        ignore_index=rule.ignore_index,
+        label_smoothing=rule.label_smoothing,
+        reduction=rule.reduction,
+    )
 
 
 class Decoded(Function):
@@ -180,7 +190,7 @@ def decoding_of(
     run = engine.cross_entropy()
     lacks = engine.lacks(kind, str(x.dtype).removeprefix("torch.")) if run is not None else None
     if lacks is not None:
-        raise EngineError(f"engine {asked!r} cannot run LinearCrossEntropy: {lacks}")
+        raise EngineError(f"engine {asked!r} cannot run LinearCrossEntropyLoss: {lacks}")
     return Decoding(x, weight, bias, targets, rule, run, True)
 
 
@@ -195,8 +205,8 @@ def check_targets(targets: Tensor, vocabulary: int, ignored: int) -> None:
     wrong = ((targets < 0) | (targets >= vocabulary)) & (targets != ignored)
     if bool(wrong.any()):
         place = wrong.nonzero()[0].tolist()
-        hint = f"LinearCrossEntropy(…, ignore_index={int(targets[tuple(place)])}) leaves such out"
-        message = (
-            f"targets{place or ''} is {int(targets[tuple(place)])}, not one of 0 … {vocabulary - 1}"
+        value = int(targets[tuple(place)])
+        raise InputError(
+            f"target{place or ''} is {value}, not one of 0 … {vocabulary - 1}",
+            f"LinearCrossEntropyLoss(…, ignore_index={value}) leaves such out",
         )
-        raise InputError(diagnostic(message, [], hint))

@@ -6,12 +6,12 @@ from typing import Any
 
 from elman import cells, ops
 from elman.frontend.cell import bound_cell
-from elman.nn.modules.linear_cross_entropy import LinearCrossEntropy
+from elman.nn.modules.linear_cross_entropy import LinearCrossEntropyLoss
 from elman.nn.modules.recurrent import Recurrent
 from elman.nn.modules.torch_layers import GRU, LSTM, RNN
 from elman.plan.spec import PlanOptions
 
-NAMED = (GRU, LSTM, RNN, Recurrent, LinearCrossEntropy, PlanOptions, bound_cell)
+NAMED = (GRU, LSTM, RNN, Recurrent, LinearCrossEntropyLoss, PlanOptions, bound_cell)
 
 
 def safe_globals() -> list[Any]:
