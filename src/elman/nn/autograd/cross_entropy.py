@@ -68,20 +68,20 @@ class Decoding:
         """
         x, targets, rule = self.x, self.targets, self.rule
         counted = targets != rule.ignore_index
-        there = None if bool(counted.all()) else counted.nonzero().squeeze(1)
-        if there is not None:
-            x, targets = x[there], targets[there]
-            cotangents = None if cotangents is None else cotangents[there]
+        indices = None if bool(counted.all()) else counted.nonzero().squeeze(1)
+        if indices is not None:
+            x, targets = x[indices], targets[indices]
+            cotangents = None if cotangents is None else cotangents[indices]
         wide, count = accumulated(x.dtype), len(targets)
         if cotangents is None:
             share = 1 / max(count, 1) if rule.reduction == "mean" else 1.0
             cotangents = x.new_full((count,), share, dtype=wide)
         losses, *gradients = self._found(x, targets, cotangents.to(wide), wants)
-        if there is not None and gradients[0] is not None:
-            gradients[0] = torch.zeros_like(self.x).index_copy_(0, there, gradients[0])
+        if indices is not None and gradients[0] is not None:
+            gradients[0] = torch.zeros_like(self.x).index_copy_(0, indices, gradients[0])
         if rule.reduction == "none":
-            if there is not None:
-                losses = losses.new_zeros(len(self.x)).index_copy_(0, there, losses)
+            if indices is not None:
+                losses = losses.new_zeros(len(self.x)).index_copy_(0, indices, losses)
         else:
             losses = losses.sum() if rule.reduction == "sum" else losses.mean()
         d_x, d_weight, d_bias = gradients
@@ -129,9 +129,9 @@ class Decoded(Function):
     def forward(ctx: Any, decoding: Decoding, *tensors: Tensor | None) -> Tensor:
         """The loss; with the gradients, unless each row has a cotangent of its own."""
         wants = Wants(*ctx.needs_input_grad[1:])
-        own = decoding.rule.reduction == "none"
-        loss, gradients = decoding.computed(Wants() if own else wants)
-        ctx.gradients = None if own else gradients
+        per_row = decoding.rule.reduction == "none"
+        loss, gradients = decoding.computed(Wants() if per_row else wants)
+        ctx.gradients = None if per_row else gradients
         ctx.wants, ctx.how = wants, (decoding.rule, decoding.engine, decoding.named)
         ctx.save_for_backward(decoding.targets, *tensors)
         return loss
@@ -147,13 +147,13 @@ class Decoded(Function):
         late = late_cotangents((d_loss,))
         if late or torch.is_grad_enabled():
             tensors = (x, weight) if bias is None else (x, weight, bias)
-            found = through_torch_ops(
+            gradients_of_leaves = through_torch_ops(
                 lambda *leaves: (decoding(*leaves).plain().to(d_loss.dtype),),
                 tensors,
                 (d_loss,),
                 late,
             )
-            return (None, *found, *([None] if bias is None else []))
+            return (None, *gradients_of_leaves, *([None] if bias is None else []))
         if ctx.gradients is None:
             return (None, *decoding(x, weight, bias).computed(ctx.wants, d_loss)[1])
         gradients = ctx.gradients
@@ -172,7 +172,7 @@ def scaled(gradients: Gradients, by: Tensor) -> Gradients:
 
 
 def decoding_of(
-    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rule: Rule, asked: str
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rule: Rule, engine_name: str
 ) -> Decoding:
     """A call on the engine that is asked for, or on the best there is (``auto``).
 
@@ -184,13 +184,13 @@ def decoding_of(
         EngineError: that engine has a kernel for it, but not for this type or device.
     """
     kind = x.device.type
-    if asked == "auto":
+    if engine_name == "auto":
         return Decoding(x, weight, bias, targets, rule, registry.cross_entropy(kind))
-    engine = registry.find(asked)
+    engine = registry.find(engine_name)
     run = engine.cross_entropy()
     lacks = engine.lacks(kind, str(x.dtype).removeprefix("torch.")) if run is not None else None
     if lacks is not None:
-        raise EngineError(f"engine {asked!r} cannot run LinearCrossEntropyLoss: {lacks}")
+        raise EngineError(f"engine {engine_name!r} cannot run LinearCrossEntropyLoss: {lacks}")
     return Decoding(x, weight, bias, targets, rule, run, True)
 
 

@@ -55,8 +55,8 @@ def group_of(name: str) -> Group:
         EngineError: the cell was local to another process.
         PickleError: there is no such cell, or it is another formula now.
     """
-    found = _groups.get(name)
-    if found is None:
+    group = _groups.get(name)
+    if group is None:
         facts = json.loads(name)
         module, qualname, heads = facts["cell"]
         if "local" in facts:
@@ -65,8 +65,8 @@ def group_of(name: str) -> Group:
         cell = same_cell(found_cell, facts.get("formula"))
         options = PlanOptions(**facts["options"])
         runners = [Runner(cell, dims, options) for dims in facts["dims"]]
-        found = _own[name] = _groups[name] = Group(runners, facts["beside"])
-    return found
+        group = _own[name] = _groups[name] = Group(runners, facts["beside"])
+    return group
 
 
 def release() -> None:

@@ -158,21 +158,21 @@ class Configured(nn.Module):
 
 def signed(layers: Layers) -> Layers:
     """A class whose constructor shows each option, as ``help`` and editors ask for it."""
-    made: Any = layers.__init__
-    signature = inspect.signature(made)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    constructor: Any = layers.__init__
+    signature = inspect.signature(constructor)
+    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     for name, kind in Options.__annotations__.items():
         default = getattr(Configured, name)
         kind = getattr(kind, "__forward_arg__", kind)
-        own.append(
+        parameters.append(
             inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
             )
         )
-    own += [
+    parameters += [
         p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD and p.name == "more"
     ]
-    made.__signature__ = signature.replace(parameters=own)
+    constructor.__signature__ = signature.replace(parameters=parameters)
     return layers
 
 

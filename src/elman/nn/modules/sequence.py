@@ -90,8 +90,11 @@ class SequenceModule(Configured):
         Raises:
             InputError: it is no plan.
         """
-        parts = self.parts
-        if self.plan is not parts.plan and check_plan(self.plan).compiled != parts.plan.compiled:
+        runtime = self.parts
+        if (
+            self.plan is not runtime.plan
+            and check_plan(self.plan).compiled != runtime.plan.compiled
+        ):
             self._parts = self._make_parts()
 
     @property
@@ -153,18 +156,18 @@ class SequenceModule(Configured):
         dims = values[0].dim()
         axis = 1 if self.batch_first and dims == rank else 0
         row = tuple([value.unsqueeze(axis) for value in values])
-        more = given_options(options)
-        for name, value in more.items():
+        call_options = given_options(options)
+        for name, value in call_options.items():
             option = STEP_OPTIONS.get(name)
             if option is not None:
                 sizes = option.sizes(self.parts, self.training)
                 check_sample_values(name, value, values[0].shape[: dims - rank + 1], sizes)
-                more[name] = value.unsqueeze(axis)
+                call_options[name] = value.unsqueeze(axis)
             elif name != "static":
                 raise TypeError(f"step() got {name}=, which is of a whole sequence")
-        if "static" in more:
+        if "static" in call_options:
             self.parts.signature.check_static()
-        out, after = self(row if several else row[0], state, **more)
+        out, after = self(row if several else row[0], state, **call_options)
         outs = [part.squeeze(axis) for part in (out if isinstance(out, tuple) else (out,))]
         return one_or_all(outs), after
 
@@ -202,16 +205,16 @@ class SequenceModule(Configured):
             >>> torch.allclose(torch.stack(outs), net(x, draws=draws)[0], atol=1e-6)
             True
         """
-        parts: Parts = self.parts
-        check_draws(parts.draws, True, parts.signature.cell)
+        runtime: Parts = self.parts
+        check_draws(runtime.draws, True, runtime.signature.cell)
         check_size("steps", steps)
         check_size("batch", 1 if batch is None else batch)
-        like = next((value for own in self._weights() for value in own), None)
-        device, lead = None if like is None else like.device, len(parts.runners)
-        made = draws_to_keep(parts.draws, lead, steps, batch or 1, device)
+        like = next((value for weights in self._weights() for value in weights), None)
+        device, lead = None if like is None else like.device, len(runtime.runners)
+        keys = draws_to_keep(runtime.draws, lead, steps, batch or 1, device)
         if batch is None:
-            return made.squeeze(1)
-        return made.transpose(0, 1).contiguous() if self.batch_first else made
+            return keys.squeeze(1)
+        return keys.transpose(0, 1).contiguous() if self.batch_first else keys
 
     @property
     def _rank(self) -> int:
@@ -221,9 +224,12 @@ class SequenceModule(Configured):
     def _weights(self) -> list[list[Tensor]]:
         """The weights of each layer and direction as they are now: parameters, or what stands in
         their place (parametrizations)."""
-        own = self._parameters
+        weights = self._parameters
         return [
-            [getattr(self, name) if (weight := own.get(name)) is None else weight for name in names]
+            [
+                getattr(self, name) if (weight := weights.get(name)) is None else weight
+                for name in names
+            ]
             for names in (self._parts or self.parts).names
         ]
 
@@ -233,7 +239,7 @@ class SequenceModule(Configured):
         Raises:
             InputError: one is computed anew by a hook before each forward, and may be old.
         """
-        for name in [name for own in self.parts.names for name in own]:
+        for name in [name for names in self.parts.names for name in names]:
             if name in vars(self) and self._forward_pre_hooks:
                 raise InputError(
                     diagnostic(
@@ -258,10 +264,10 @@ class SequenceModule(Configured):
     def _initial(self) -> list[Tensor]:
         """What a sequence begins with that is given no state, [layers · directions, n], or [1, n]
         of each layer and direction with its own; nothing where that is zeros."""
-        parts: Parts = self._parts or self.parts
-        if not parts.begins:
+        runtime: Parts = self._parts or self.parts
+        if not runtime.begins:
             return []
-        return [getattr(self, f"initial_{name}") for name, _ in parts.signature.states]
+        return [getattr(self, f"initial_{name}") for name, _ in runtime.signature.states]
 
     def _run(self, call: PlannedCall, kind: Kind | None) -> tuple[Any, ...]:
         """Run a call, and keep its plan for further calls of a kind. Results as of ``forward``.
